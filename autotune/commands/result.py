@@ -13,7 +13,7 @@ from autotune.core.options import in_python
 from autotune.core.request import CONFIRMATION_ROUNDS
 from autotune.report.checks import warnings
 from autotune.report.claim import headline
-from autotune.report.evidence import loss_warning, numerics_lines, rehearsal_lines
+from autotune.report.evidence import loss_warning, numerics_lines
 from autotune.report.model_card import model_card_section, with_section
 from autotune.report.notebook import notebook_html
 from autotune.report.snippets import launch_lines
@@ -127,7 +127,7 @@ class TuningResult(SearchResult):
             "warnings": list(self.warnings),
             "disqualified": [{**(plain_trial(trial) or {}), "reason": reason} for trial, reason in self.disqualified],
             "losses": numerics_lines(self.numerics, self.best_trial),
-            "also_checked": rehearsal_lines(self.rehearsal),
+            "also_checked": self.rehearsal.lines() if self.rehearsal else [],
             "training_arguments": setup.training_arguments,
             "model_arguments": setup.model_arguments,
             "environment_variables": setup.variables,

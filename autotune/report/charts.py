@@ -179,13 +179,3 @@ def _nice(step: float) -> float:
     """The next 1, 2, 2.5 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(step)) if step > 0 else 1.0
     return next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= step * 0.999)
-
-
-def failures_text(trials: Sequence[Trial]) -> str:
-    """`3 out of memory, 1 crashed`; empty where every trial fits."""
-    kinds = [
-        "over the limit" if trial.final.outcome is Outcome.COMPLETED else trial.final.outcome.value.replace("_", " ")
-        for trial in trials
-        if not trial.feasible
-    ]
-    return ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))

@@ -7,10 +7,10 @@ from typing import Literal
 
 from autotune.core.loss_curves import Numerics
 from autotune.core.trial import Trial
-from autotune.core.units import counted, format_bytes, format_seconds, in_ranges, without_numbers
+from autotune.core.units import counted, format_seconds, in_ranges, without_numbers
 from autotune.report.claim import Claim, State, Verdict, claim_of, left_to_gain
 from autotune.report.snippets import WITHOUT_MASK, larger_budget, mask_lines, option_words
-from autotune.report.trial_text import interval_text, is_same, short_words
+from autotune.report.trial_text import interval_text, is_same, setting_words, short_words
 from autotune.space.settings import SETTINGS, learning_differences
 from autotune.study.objective import pays_from, speed_up
 from autotune.study.result import SearchResult
@@ -92,7 +92,7 @@ def data_text(best: Trial, baseline: Trial | None) -> str:
     workers, before = (trial.configuration.values.get("workers", 0) for trial in (best, baseline))
     if workers == before:
         return f"{text}; the answer {best.final.data_wait_share or 0:.0%}."
-    return f"{text}; {counted(int(workers), 'worker')} reduced that to {best.final.data_wait_share or 0:.0%}."
+    return f"{text}; {setting_words('workers', workers)} reduced that to {best.final.data_wait_share or 0:.0%}."
 
 
 def loss_values(numerics: Numerics, trial: Trial) -> str:
@@ -133,37 +133,26 @@ def _losses(result: SearchResult, best: Trial) -> list[Check]:
 
 def _sanity(result: SearchResult) -> list[Check]:
     sanity = result.rehearsal
-    if sanity is None:
+    lines = " ".join(map(sentence, sanity.lines())) if sanity else ""
+    if sanity is None or not lines:
         return []
-    lines = " ".join(map(sentence, sanity.lines()))
-    too_large = [size for size in sanity.eval_batches_tried if size > (sanity.eval_batch_size or 0)]
     if sanity.problems:
         return [Check("warn", "Evaluating or saving fails.", lines, "Try both before a long run.")]
-    if too_large and sanity.eval_batch_size:
-        action = f"Set `per_device_eval_batch_size={sanity.eval_batch_size}`."
-        return [Check("warn", "Evaluation needs a smaller batch.", lines, action)]
-    peak = f" within {format_bytes(sanity.peak_bytes['evaluation'])}" if "evaluation" in sanity.peak_bytes else ""
-    texts = [f"An evaluation batch of {sanity.eval_batch_size} fits{peak}."] if sanity.eval_batch_size else []
-    if sanity.checkpoint_bytes is not None and sanity.checkpoint_seconds is not None:
-        took = f"{sanity.checkpoint_seconds:.1f} s"
-        texts.append(f"A checkpoint of {format_bytes(sanity.checkpoint_bytes)} takes {took}.")
-    title = "It evaluates and saves." if len(texts) == 2 else "It evaluates." if sanity.eval_batch_size else "It saves."
-    skipped = f"No checkpoint was tried: {sanity.checkpoint_skipped}." if sanity.checkpoint_skipped else ""
-    return [Check("ok", title, " ".join([*texts, skipped]).strip())] if texts else []
+    if sanity.eval_batch_size and any(size > sanity.eval_batch_size for size in sanity.eval_batches_tried):
+        return [Check("warn", "Evaluation needs a smaller batch.", lines)]
+    parts = {"evaluates": sanity.eval_batch_size, "saves": sanity.checkpoint_bytes}
+    return [Check("ok", f"It {' and '.join(name for name, value in parts.items() if value)}.", lines)]
 
 
 def _verified(result: SearchResult) -> list[Check]:
-    verification = result.verification
-    if not verification or not verification.get("sentence"):
+    if not (sentence_of_it := (result.verification or {}).get("sentence")):
         return []
-    held = verification.get("held")
-    kind: Literal["ok", "warn"] = "warn" if held is False else "ok"
-    return [Check(kind, "Verified by a real training.", sentence(str(verification["sentence"])))]
+    kind: Literal["ok", "warn"] = "warn" if (result.verification or {}).get("held") is False else "ok"
+    return [Check(kind, "Verified by a real training.", sentence(str(sentence_of_it)))]
 
 
 def _data(best: Trial, baseline: Trial | None) -> list[Check]:
-    text = data_text(best, baseline)
-    if not text:
+    if not (text := data_text(best, baseline)):
         return []
     if best.final.input_bound:
         return [Check("warn", "It waits for data.", text, "Use more workers, or prepare samples beforehand.")]

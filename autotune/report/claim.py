@@ -10,7 +10,15 @@ from autotune.core.errors import NothingFits
 from autotune.core.no_answer import why_no_answer
 from autotune.core.units import counted, format_bytes, format_seconds, three_digits
 from autotune.report.snippets import larger_budget, search_command
-from autotune.report.trial_text import interval_text, is_same, outcome_text, range_text, short_words, speed_text
+from autotune.report.trial_text import (
+    failures_text,
+    interval_text,
+    is_same,
+    outcome_text,
+    range_text,
+    short_words,
+    speed_text,
+)
 from autotune.study.objective import is_open, speed, speed_up
 from autotune.study.result import SearchResult
 
@@ -64,7 +72,6 @@ class Claim:
     reason: str = ""  # of the verdict, a sentence
     advice: str = ""  # what to do next, a sentence
     command: str = ""  # that does it
-    interrupted: bool = False
 
 
 def headline(result: SearchResult) -> str:
@@ -108,73 +115,65 @@ def verdict(gain: Interval, confirmed: bool) -> tuple[Verdict, str]:
 def _improved(result: SearchResult, best: Trial, baseline: Trial, gain: Interval) -> Claim:
     confirmed = best.confirmed and baseline.confirmed
     sure, reason = verdict(gain, confirmed)
-    memory = _memory_text(best, baseline)
-    as_fast = _times_text(gain, sure)
+    memory, times = _memory_text(best, baseline), f"{gain:.2f}x" if sure is Verdict.SOLID else f"about {gain:.1f}x"
+    is_as_fast = gain.low <= 1 <= gain.high
+    state, with_memory = State.IMPROVED, f", with {memory}" if memory else ""
     if sure is Verdict.NOISY:
-        text = "Too noisy to tell whether this is faster"
+        state, text = State.NOISY, "too noisy to tell whether this is faster"
     elif result.request.objective == "memory":
-        text = f"{memory or 'As much memory'} as your settings, {as_fast}".replace("less memory as", "less memory than")
-    elif gain.low <= 1:
-        text = f"As fast as your settings, with {memory}" if memory else "As good as your settings"
+        than = "than" if "less" in memory else "as"
+        text = f"{memory or 'as much memory'} {than} your settings, {'' if is_as_fast else f'{times} '}as fast"
+    elif is_as_fast:
+        state = State.IMPROVED if memory else State.KEPT
+        text = f"as fast as your settings{with_memory}" if memory else "as good as your settings"
     else:
-        text = f"{as_fast} as your settings{f', with {memory}' if memory else ''}"
+        text = f"{times} as fast as your settings{with_memory}"
     rounds = f"Measured in {counted(len(best.confirmations), 'round')} alternating with your settings"
-    measured = f"{rounds if confirmed else 'Measured in single probes'}; 95% interval {range_text(gain)}."
-    return Claim(
-        State.NOISY if sure is Verdict.NOISY else State.KEPT if text == "As good as your settings" else State.IMPROVED,
-        text[:1].upper() + text[1:],
-        (*_time_texts(best, baseline, gain, sure), measured),
-        (
-            *([as_fast.partition(" as ")[0].capitalize()] if gain.low > 1 else []),
-            *([memory.partition(" memory")[0]] if "less" in memory else []),
-        ),
-        gain,
-        sure,
-        reason,
-        _what_would_tell(result),
-        _firmer_command(result) if sure is Verdict.NOISY else "",
+    details = [f"{rounds if confirmed else 'Measured in single probes'}; 95% interval {range_text(gain)}."]
+    if gain.low > 1 and baseline.final.step_time_s and best.final.step_time_s:
+        now, was = time_texts(best.final.step_time_s, baseline.final.step_time_s)
+        hour = f"every hour of training becomes {'' if sure is Verdict.SOLID else 'about '}{60 / gain:.0f} minutes"
+        details.insert(0, f"A step takes {now} instead of {was}: {hour}.")
+    figures = (
+        *([] if is_as_fast else [times.capitalize()]),
+        *([memory.removesuffix(" memory")] if "less" in memory else []),
     )
+    next_step = (_what_would_tell(result), _firmer_command(result) if sure is Verdict.NOISY else "")
+    return Claim(state, text[:1].upper() + text[1:], tuple(details), figures, gain, sure, reason, *next_step)
 
 
 def _kept(result: SearchResult, baseline: Trial) -> Claim:
     measured = f"{speed_text(baseline)} samples/s, peak {format_bytes(baseline.peak_bytes)}"
-    own = f"Your settings: {measured}."
-    others = [trial for trial in result.trials if not is_same(trial, baseline)]
-    rivals = [trial for trial in others if trial.feasible and speed(trial.final, result.request.objective)]
-    if not rivals:
-        return _alone(result, measured, others)
-    unused = result.disqualified
-    next_best = unused[0][0] if unused else max(rivals, key=lambda trial: _gain(trial, baseline, result))
-    gain = _gain(next_best, baseline, result)
-    name = f"trial {next_best.number} ({', '.join(short_words(next_best.configuration, baseline.configuration))})"
-    differs = any(trial.disqualified_reason for trial, _ in unused)
-    if gain > 1 and is_open(gain) and not differs and result.request.objective != "memory":
-        noise = (f"{name[:1].upper()}{name[1:]}: {interval_text(gain)}.", f"{own} They are kept.")
-        text = "Too noisy to tell whether anything is faster"
-        told = verdict(gain, confirmed=True)[1]
-        noisy = Verdict.NOISY, told, _what_would_tell(result), _firmer_command(result)
-        return Claim(State.NOISY, text, noise, (), None, *noisy)
-    if unused:
+    own, objective = f"Your settings: {measured}.", result.request.objective
+    gains = [
+        (speed_up(trial, baseline, objective)[0] or Interval(0.0, 0.0, 0.0), trial)
+        for trial in [trial for trial, _ in result.disqualified] or result.trials
+        if not is_same(trial, baseline) and trial.feasible and speed(trial.final, objective)
+    ]
+    if not gains and len(result.trials) < 2:
+        details = (f"Only your own settings were measured: {measured}.",)
+        return Claim(State.ALONE, "Nothing to compare yet", details, **_going_on(result))
+    if not gains:
+        details = (own, f"{counted(len(result.trials) - 1, 'other configuration')}: {failures_text(result.trials)}.")
+        return Claim(State.ALONE, "Only your own settings run here", details, **_going_on(result))
+    differs = any(trial.disqualified_reason for trial, _ in result.disqualified)
+    gain, rival = gains[0] if result.disqualified else max(gains, key=lambda pair: pair[0])
+    name = f"trial {rival.number} ({', '.join(short_words(rival.configuration, baseline.configuration))})"
+    if gain > 1 and is_open(gain) and not differs and objective != "memory":
+        details = (f"T{name[1:]}: {interval_text(gain)}.", f"{own} They are kept.")
+        next_step = (_what_would_tell(result), _firmer_command(result))
+        text, why = "Too noisy to tell whether anything is faster", verdict(gain, confirmed=True)[1]
+        return Claim(State.NOISY, text, details, (), None, Verdict.NOISY, why, *next_step)
+    text = f"No faster settings found in {counted(len(result.trials), 'trial')}"
+    if objective == "memory":
+        text = f"Nothing leaner that is as fast found in {counted(len(result.trials), 'trial')}"
+    if differs:
         text = "Your settings are kept: what is faster does not learn as fp32 does"
-    elif result.request.objective == "memory":
-        text = f"Nothing leaner found in {counted(len(result.trials), 'trial')} that is as fast as your settings"
-    else:
-        text = f"No faster settings found in {counted(len(result.trials), 'trial')}"
-    confirmed = baseline.confirmed and next_best.confirmed
+    confirmed = baseline.confirmed and rival.confirmed
     sure = Verdict.SOLID if confirmed and (gain.high <= 1 + SAME_SPEED or differs) else Verdict.ROUGH
     reason = f"The next best was {interval_text(gain)}{'' if confirmed else ', by single probes'}."
-    details: tuple[str, ...] = (own, *([] if differs else [f"Next best: {name}, {interval_text(gain)}."]))
-    return Claim(State.KEPT, text, details, verdict=sure, reason=reason, **_going_on(result))
-
-
-def _alone(result: SearchResult, measured: str, others: list[Trial]) -> Claim:
-    if not others:
-        alone = (f"Only your own settings were measured: {measured}.",)
-        return Claim(State.ALONE, "Nothing to compare yet", alone, **_going_on(result))
-    kinds = [trial.final.outcome.value.replace("_", " ") for trial in others]
-    ended = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
-    details = (f"Your settings: {measured}.", f"{counted(len(others), 'other configuration')}: {ended}.")
-    return Claim(State.ALONE, "Only your own settings run here", details, **_going_on(result))
+    facts = (own, *([] if differs else [f"Next best: {name}, {interval_text(gain)}."]))
+    return Claim(State.KEPT, text, facts, verdict=sure, reason=reason, **_going_on(result))
 
 
 def _no_baseline(result: SearchResult, best: Trial) -> Claim:
@@ -191,38 +190,21 @@ def _no_answer(result: SearchResult) -> Claim:
     text = "No configuration completed" if result.trials else "Nothing was measured"
     if isinstance(error, NothingFits):
         text, _, message = message.partition(": ")
-        message = message[:1].upper() + message[1:]
     elif any(trial.disqualified_reason for trial in result.trials):
         text = "No configuration may win"
-    return Claim(State.NO_ANSWER, text, (message,), advice=advice)
+    return Claim(State.NO_ANSWER, text, (message[:1].upper() + message[1:],), advice=advice)
 
 
 def _interrupted(result: SearchResult, claim: Claim) -> Claim:
     after = f"Interrupted after {counted(len(result.trials), 'trial')}" if result.trials else "Interrupted"
     text = re.sub(r" in [\d,]+ trials?$", "", claim.headline[:1].lower() + claim.headline[1:])
     so_far = " so far" if claim.state in (State.IMPROVED, State.KEPT) else ""
-    return replace(
-        claim,
-        headline=f"{after}: {text}{so_far}",
-        figures=tuple(figure.replace("About", "about") for figure in claim.figures),
-        advice="The same command goes on where it stopped.",
-        command=search_command(result),
-        interrupted=True,
-    )
+    figures = tuple(figure.replace("About", "about") for figure in claim.figures)
+    step = {"advice": "The same command goes on where it stopped.", "command": search_command(result)}
+    return replace(claim, headline=f"{after}: {text}{so_far}", figures=figures, **step)
 
 
 # Texts ----------------------------------------------------------------------------------------------------------------
-
-
-def _gain(trial: Trial, baseline: Trial, result: SearchResult) -> Interval:
-    return speed_up(trial, baseline, result.request.objective)[0] or Interval(0.0, 0.0, 0.0)
-
-
-def _times_text(gain: Interval, sure: Verdict) -> str:
-    """`1.58x as fast`, `about 1.5x as fast`, `as fast`."""
-    if gain.low <= 1 <= gain.high:
-        return "as fast"
-    return f"{gain:.2f}x as fast" if sure is Verdict.SOLID else f"about {gain:.1f}x as fast"
 
 
 def _memory_text(best: Trial, baseline: Trial) -> str:
@@ -235,15 +217,6 @@ def _memory_text(best: Trial, baseline: Trial) -> str:
     return (
         f"{share:.1f}x the memory" if share >= 2 else f"{abs(share - 1):.0%} {'less' if share < 1 else 'more'} memory"
     )
-
-
-def _time_texts(best: Trial, baseline: Trial, gain: Interval, sure: Verdict) -> tuple[str, ...]:
-    before, after = baseline.final.step_time_s, best.final.step_time_s
-    if gain.low <= 1 or not before or not after:
-        return ()
-    hour = f"every hour of training becomes {'' if sure is Verdict.SOLID else 'about '}{60 / gain:.0f} minutes"
-    now, was = time_texts(after, before)
-    return (f"A step takes {now} instead of {was}: {hour}.",)
 
 
 def time_texts(*seconds: float) -> list[str]:

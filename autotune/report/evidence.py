@@ -1,10 +1,6 @@
 """Evidence behind a trial's numbers: parts of a step, memory by stage, rounds, losses, evaluation, checkpoint."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from autotune.core.loss_curves import Numerics
-from autotune.core.sanity import SanityCheck
 from autotune.core.trial import Trial
 from autotune.core.units import counted, format_bytes, format_duration
 from autotune.space.utilization import Utilization
@@ -12,14 +8,8 @@ from autotune.study.result import SearchResult
 
 
 def evidence_lines(result: SearchResult, best: Trial) -> list[str]:
-    """What the best trial's numbers are based on: steps, memory, losses, evaluation, a verification."""
-    return [
-        *measurement_lines(best),
-        *utilization_lines(result.utilizations.get(best.number)),
-        *(f"losses: {line}" for line in numerics_lines(result.numerics, best)),
-        *rehearsal_lines(result.rehearsal),
-        *verification_lines(result.verification),
-    ]
+    """What the best trial's numbers are based on: steps, memory, arithmetic."""
+    return [*measurement_lines(best), *utilization_lines(result.utilizations.get(best.number))]
 
 
 def measurement_lines(trial: Trial) -> list[str]:
@@ -104,13 +94,3 @@ def loss_warning(numerics: Numerics | None, best: Trial | None, why_none: str = 
         return f"losses not compared with fp32's: {why_none}" if why_none and best.number else ""
     problem = numerics.flag(best.number) or (best.number and numerics.why_unchecked(best.number))
     return f"losses {numerics_lines(numerics, best)[0]}" if problem else ""
-
-
-def rehearsal_lines(rehearsal: SanityCheck | None) -> list[str]:
-    """Results of one evaluation batch and one checkpoint."""
-    return rehearsal.lines() if rehearsal else []
-
-
-def verification_lines(verification: Mapping[str, Any] | None) -> list[str]:
-    """The speed of a real training against the promised one, where it was measured."""
-    return [f"verified: {verification['sentence']}"] if verification and verification.get("sentence") else []

@@ -12,10 +12,10 @@ from autotune.core import Outcome, Trial
 from autotune.core.paths import named
 from autotune.core.units import counted, format_bytes, format_interval, format_seconds, three_digits
 from autotune.report import charts
-from autotune.report.checks import checks
-from autotune.report.claim import Claim, State, claim_of
+from autotune.report.checks import checks, sentence
+from autotune.report.claim import State, claim_of
 from autotune.report.device import study_parts
-from autotune.report.evidence import measurement_lines, utilization_lines
+from autotune.report.evidence import evidence_lines
 from autotune.report.exports import YAML_FILE, answer_of, exports
 from autotune.report.ladder import ladder
 from autotune.report.logs import log_tails
@@ -24,7 +24,7 @@ from autotune.report.pictures import pictures
 from autotune.report.snippets import snippets
 from autotune.report.summary import share_lines
 from autotune.report.templates import rendered, text_of
-from autotune.report.trial_text import is_same, outcome_text
+from autotune.report.trial_text import failures_text, is_same, outcome_text
 from autotune.study.objective import speed
 from autotune.study.result import SearchResult
 
@@ -68,12 +68,13 @@ def page(result: SearchResult) -> str:
         memory=charts.memory_parts(result),
         dots=charts.dot_plot(result),
         pictures=pictures(result),
-        evidence=_evidence(result, claim),
+        evidence=[f"{claim.verdict}. {claim.reason}"] * bool(claim.verdict)
+        + ([sentence(line) for line in evidence_lines(result, best)] if best else []),
         where=study_parts(result),
         table=table_of(trials, result.utilizations),
         roles={trial.number: charts.role_of(trial, result) for trial in result.trials},
         framed=len(result.trials) > MOST_ROWS,
-        failed=charts.failures_text(result.trials),
+        failed=failures_text(result.trials),
         failures=[(trial, outcome_text(trial)) for trial in failed],
         logs=log_tails(failed[:MOST_LOGS], result.folder),
         more_logs={trial.number: f"probes/{trial.number:04d}/log.txt" for trial in failed[MOST_LOGS:]},
@@ -123,17 +124,6 @@ def _about(result: SearchResult) -> str:
 def _date(text: str) -> str:
     day = date.fromisoformat(text) if text else None
     return f"{day.day} {day:%b %Y}" if day else ""
-
-
-def _evidence(result: SearchResult, claim: Claim) -> list[str]:
-    if result.best_trial is None:
-        return []
-    lines = [
-        *measurement_lines(result.best_trial),
-        *utilization_lines(result.utilizations.get(result.best_trial.number)),
-    ]
-    verdict = [f"{claim.verdict}. {claim.reason}"] if claim.verdict else []
-    return [*verdict, *(f"{line[:1].upper()}{line[1:]}." for line in lines)]
 
 
 def _emphasised(text: str, parts: Iterable[str]) -> Markup:

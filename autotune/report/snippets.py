@@ -143,24 +143,14 @@ def setup_changes(result: SearchResult) -> dict[str, tuple[Any, Any]]:
     names = dict.fromkeys([*was_arguments(result), *after, *before])
     pairs = {name: (before.get(name), after.get(name)) for name in names}
     arguments = result.best_setup.training_arguments
-    return {
-        name: pair
-        for name, pair in pairs.items()
-        if (_differ(name, *pair) if name in arguments else pair[0] != pair[1])
-    }
+    return {name: (x, y) for name, (x, y) in pairs.items() if (_differ(name, x, y) if name in arguments else x != y)}
 
 
 def _flat(setup: TrainingSetup) -> dict[str, Any]:
     adapter = {f"adapter {name}": value for name, value in setup.adapter.items()}
-    parts = (
-        setup.training_arguments,
-        setup.model_arguments,
-        setup.data_arguments,
-        adapter,
-        setup.switches,
-        setup.variables,
-    )
-    return {name: value for part in parts for name, value in part.items()} | {"processes": setup.processes}
+    parts = (setup.model_arguments, setup.data_arguments, adapter, setup.switches, setup.variables)
+    others = {name: value for part in parts for name, value in part.items()}
+    return {**setup.training_arguments, **others, "processes": setup.processes}
 
 
 def baseline_setup(result: SearchResult) -> TrainingSetup:
@@ -192,19 +182,13 @@ def search_command(result: SearchResult, **changed: Any) -> str:
     request = result.request
     if result.workload.user_objects:
         return ""
-    words = [
-        "autotune",
-        "search",
-        shlex.quote(named(request.model)),
-        "--global-batch-size",
-        str(request.global_batch_size),
-    ]
+    words = ["autotune", "search", named(request.model), "--global-batch-size", str(request.global_batch_size)]
     for option in fields(TuningRequest):
         value = changed.get(option.name, getattr(request, option.name))
         default = option.default_factory() if callable(option.default_factory) else option.default
         if option.name not in ("model", "global_batch_size", "output_dir", "report_to") and value != default:
             words += option_words(option.name, value)
-    return " ".join(words)
+    return shlex.join(words)
 
 
 def larger_budget(result: SearchResult) -> dict[str, Any]:
@@ -223,17 +207,13 @@ def option_words(name: str, value: Any) -> list[str]:
     if name == "training_args":
         return [flag, "YOUR_ARGUMENTS.json"]
     if isinstance(value, Mapping):
-        pairs = {name: value if isinstance(value, list | tuple) else [value] for name, value in value.items()}
-        return [
-            part
-            for name, values in pairs.items()
-            for part in (flag, shlex.quote(f"{name}={','.join(map(word, values))}"))
-        ]
+        several = {key: each if isinstance(each, list | tuple) else [each] for key, each in value.items()}
+        return [part for key, each in several.items() for part in (flag, f"{key}={','.join(map(word, each))}")]
     if name.endswith("_bytes"):
         return [flag, f"{value >> 20}MiB" if value % 2**20 == 0 else str(value)]
     if name.endswith("_s"):
         return [flag, f"{value / 60:g}m" if value % 60 == 0 else f"{value:g}s"]
-    return [flag, shlex.quote(named(str(value)))]
+    return [flag, named(str(value))]
 
 
 def script_lines(folder: str, result: SearchResult) -> list[str]:

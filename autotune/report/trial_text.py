@@ -1,6 +1,7 @@
 """Words and JSON fields of a trial: its speed, outcome, warnings, and what differs from the baseline."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from autotune.core import Configuration, Interval, Outcome, Trial, Value
@@ -126,6 +127,16 @@ def warnings_text(trial: Trial) -> str:
     """The warnings about a trial's numbers, and those for which it was measured again."""
     remeasured = [f"measured again because {warning}" for warning in trial.final.repeated_because]
     return "; ".join([*trial.final.warnings, *remeasured])
+
+
+def failures_text(trials: Sequence[Trial]) -> str:
+    """`3 out of memory, 1 crashed`; empty where every trial fits."""
+    kinds = [
+        "over the limit" if trial.final.outcome is Outcome.COMPLETED else trial.final.outcome.value.replace("_", " ")
+        for trial in trials
+        if not trial.feasible
+    ]
+    return ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
 
 
 def outcome_text(trial: Trial) -> str:
