@@ -54,11 +54,10 @@ def test_its_losses_and_its_rehearsal_are_those_of_all_ranks(searched: tuple[Tun
 
 
 def test_the_answer_says_how_its_ranks_are_started(searched: tuple[TuningResult, str]) -> None:
-    result, printed = searched
+    result, _ = searched
     assert result.folder is not None
     threads = max(1, result.environment.threads // 2)
     line = f"OMP_NUM_THREADS={threads} torchrun --nproc-per-node 2 your_script.py"
-    assert f"  with      {line}\n" in printed
     assert line in (result.folder / "summary.md").read_text()
     told = json.loads((result.folder / "result.json").read_text())["launch"]
     assert told == [

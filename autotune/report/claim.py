@@ -150,6 +150,7 @@ def _kept(result: SearchResult, baseline: Trial) -> Claim:
         for trial in [trial for trial, _ in result.disqualified] or result.trials
         if not is_same(trial, baseline) and trial.feasible and speed(trial.final, objective)
     ]
+    details: tuple[str, ...]
     if not gains and len(result.trials) < 2:
         details = (f"Only your own settings were measured: {measured}.",)
         return Claim(State.ALONE, "Nothing to compare yet", details, **_going_on(result))
@@ -172,8 +173,8 @@ def _kept(result: SearchResult, baseline: Trial) -> Claim:
     confirmed = baseline.confirmed and rival.confirmed
     sure = Verdict.SOLID if confirmed and (gain.high <= 1 + SAME_SPEED or differs) else Verdict.ROUGH
     reason = f"The next best was {interval_text(gain)}{'' if confirmed else ', by single probes'}."
-    facts = (own, *([] if differs else [f"Next best: {name}, {interval_text(gain)}."]))
-    return Claim(State.KEPT, text, facts, verdict=sure, reason=reason, **_going_on(result))
+    details = (own, *([] if differs else [f"Next best: {name}, {interval_text(gain)}."]))
+    return Claim(State.KEPT, text, details, verdict=sure, reason=reason, **_going_on(result))
 
 
 def _no_baseline(result: SearchResult, best: Trial) -> Claim:
@@ -200,8 +201,8 @@ def _interrupted(result: SearchResult, claim: Claim) -> Claim:
     text = re.sub(r" in [\d,]+ trials?$", "", claim.headline[:1].lower() + claim.headline[1:])
     so_far = " so far" if claim.state in (State.IMPROVED, State.KEPT) else ""
     figures = tuple(figure.replace("About", "about") for figure in claim.figures)
-    step = {"advice": "The same command goes on where it stopped.", "command": search_command(result)}
-    return replace(claim, headline=f"{after}: {text}{so_far}", figures=figures, **step)
+    claim = replace(claim, headline=f"{after}: {text}{so_far}", figures=figures)
+    return replace(claim, advice="The same command goes on where it stopped.", command=search_command(result))
 
 
 # Texts ----------------------------------------------------------------------------------------------------------------
