@@ -53,10 +53,10 @@ class _Route(APIRoute):
 _PROBLEM = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
 
 
-def routes(prefix: str = ROOT) -> APIRouter:
+def routes() -> APIRouter:
     """A router whose errors are described."""
     return APIRouter(
-        prefix=prefix,
+        prefix=ROOT,
         route_class=_Route,
         responses={
             "4XX": {"description": "The request cannot be done as it is", "content": _PROBLEM},

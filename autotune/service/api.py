@@ -326,7 +326,7 @@ def compared(store: Store, searches: Iterable[Search]) -> list[dict[str, Any]]:
     return rows
 
 
-router.include_router(server_api.router)
+router.routes.extend(server_api.router.routes)
 
 
 def document() -> dict[str, Any]:

@@ -11,7 +11,7 @@ from autotune.service.problems import Problem
 from autotune.space.file import describe_space, named_spaces
 from autotune.workload.model.builtin import BUILT_IN
 
-router = routes("")
+router = routes()
 
 
 @router.get("/devices")

@@ -157,7 +157,7 @@ def test_all_is_done_by_keyboard_alone(browser: WebDriver, server: Server) -> No
     until(lambda: browser.switch_to.active_element.get_attribute("id") == "model")
 
 
-@pytest.mark.parametrize("kind", ["real", "hostile"])
+@pytest.mark.parametrize("kind", ["real", pytest.param("hostile", marks=pytest.mark.nightly)])
 def test_every_view_can_be_read_by_all(browser: WebDriver, tmp_path: Path, kind: str) -> None:
     """axe finds nothing in light and dark, on a narrow phone and a desktop; nothing is wider; hostile texts do nothing."""
     service = page_service(tmp_path)

@@ -16,7 +16,7 @@ from tests.service.searches import REQUEST, Replaying
 needs_postgres = pytest.mark.skipif(_program("initdb") is None, reason="PostgreSQL is not installed (initdb)")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_server_that_is_killed_at_any_moment_ends_everything_once(tmp_path: Path) -> None:
     counts = kill_service(3, "sqlite", tmp_path, seed=1, victims={"server": 1})
     assert counts.kills["server"] >= 3
