@@ -42,10 +42,10 @@ def disturbed(*warnings: str) -> SearchResult:
         (result(numerics=Numerics(FALLING, {1: FLAT})), "warn", "Losses differ from fp32's.", "above fp32's"),
         (result(numerics=Numerics(FLAT, {1: FLAT})), "warn", "Too few steps to compare losses.", "fell too little"),
         (result(left_out=("losses",)), "warn", "Losses were not compared with fp32's.", "Run the same command again"),
-        (result(rehearsal=SANITY), "ok", "It evaluates and saves.", "A checkpoint of 54 MiB takes 0.2 s."),
+        (result(rehearsal=SANITY), "ok", "It evaluates and saves.", "Checkpoint: 54 MiB in 0.2 s."),
         (
             result(rehearsal=replace(SANITY, eval_batch_size=4, eval_batches_tried=(8, 4))),
-            *("warn", "Evaluation needs a smaller batch.", "`per_device_eval_batch_size=4`"),
+            *("warn", "Evaluation needs a smaller batch.", "set per_device_eval_batch_size=4"),
         ),
         (
             result(rehearsal=replace(SANITY, problems=(Problem("saving", Outcome.CRASHED, "no space"),))),
