@@ -1,15 +1,23 @@
-"""Pictures of a study's page as people see it: report-phone.png and report-desktop.png beside it, in light and dark.
+"""Pictures of pages as people see them, in headless Chromium.
 
     python benchmarks/screenshots.py reports/gpt2-mini-causal-lm-gb48-cpu [FOLDER_FOR_THE_PICTURES]
+    python benchmarks/screenshots.py --service docs/images/service
 
-Writes the study's report again and opens it in headless Chromium; on the left the page is light, on the right dark.
+Of a study: report-phone.png and report-desktop.png beside it, in light and dark, and report-fold.png, its first screen;
+the report is written again. --service: a picture of each view of the service, with searches of the recorded study, for a
+desktop and a phone. On the left a page is light, on the right dark.
 """
 
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
+from selenium.webdriver.chrome.webdriver import WebDriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.wait import WebDriverWait
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -19,31 +27,88 @@ from tests.browser import chromium, look, picture
 SCREENS = {"phone": 390, "desktop": 1280}
 """Width in CSS pixels."""
 
+FOLD = 800
+"""CSS pixels of a desktop's page that are on screen without scrolling."""
+
 TALLEST = 9000
 """CSS pixels of a page that a picture shows at the most."""
 
 
 def main() -> None:
-    study = Path(sys.argv[1])
-    folder = Path(sys.argv[2]) if len(sys.argv) > 2 else study
-    page = (TuningResult.load(study).save(study) / "report.html").resolve()
     with tempfile.TemporaryDirectory() as scratch, chromium(Path(scratch) / "profile") as browser:
-        for name, width in SCREENS.items():
-            shots = []
-            for dark in (False, True):
-                look(browser, width, dark=dark)
-                browser.get(page.as_uri())
-                height = browser.execute_script("return document.documentElement.scrollHeight")
-                look(browser, width, min(height, TALLEST), dark)
-                shot = Path(scratch) / f"{name}-{dark}.png"
-                picture(browser, shot)
-                shots.append(Image.open(shot).convert("RGB"))
-            beside = Image.new("RGB", (sum(shot.width for shot in shots), max(shot.height for shot in shots)))
-            for place, one in enumerate(shots):
-                beside.paste(one, (place * width, 0))
-            path = folder / f"report-{name}.png"
-            beside.quantize(256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(path, optimize=True)
-            print(f"{path}: {beside.width} x {beside.height}, {path.stat().st_size:,} bytes")
+        if sys.argv[1] == "--service":
+            service(browser, Path(sys.argv[2]), Path(scratch))
+        else:
+            study = Path(sys.argv[1])
+            report(browser, study, Path(sys.argv[2]) if len(sys.argv) > 2 else study, Path(scratch))
+
+
+def report(browser: WebDriver, study: Path, folder: Path, scratch: Path) -> None:
+    """Pictures of a study's page."""
+    browser.get((TuningResult.load(study).save(study) / "report.html").resolve().as_uri())
+    for name in SCREENS:
+        light, dark = shots(browser, name, scratch)
+        save(beside(light, dark), folder / f"report-{name}.png")
+    save(light.crop((0, 0, light.width, FOLD)), folder / "report-fold.png")
+
+
+def service(browser: WebDriver, folder: Path, scratch: Path) -> None:
+    """Pictures of each view of the service."""
+    from tests.service import application
+    from tests.service.seeded import REAL, left, page_service, seed
+
+    run = page_service(scratch)
+    ids = seed(run, study := TuningResult.load(REAL), left(study, scratch / "report"))
+    views = {
+        "searches": "/",
+        "new": f"/new?from={ids['queued']}",
+        "running": f"/searches/{ids['running']}",
+        "done": f"/searches/{ids['done']}",
+        "compare": f"/compare?search={ids['done']}&price=2",
+        "devices": "/devices",
+        "tokens": "/tokens",
+    }
+    token = run.token("anna", "admin")
+    with application.serving(run.app) as url:
+        browser.get(f"{url}/login")
+        browser.find_element(By.ID, "token").send_keys(token, Keys.ENTER)
+        WebDriverWait(browser, 20).until(lambda browser: not browser.current_url.endswith("/login"))
+        for view, path in views.items():
+            browser.get(url + path)
+            for name in SCREENS:
+                image = beside(*shots(browser, name, scratch))
+                save(image, folder / f"{view}-{name}.webp", quality=30, method=6)
+
+
+def shots(browser: WebDriver, name: str, scratch: Path) -> tuple[Image.Image, Image.Image]:
+    """The page on this screen, light and dark."""
+    images = []
+    for dark in (False, True):
+        look(browser, SCREENS[name], FOLD, dark)
+        height = browser.execute_script("return document.documentElement.scrollHeight")
+        look(browser, SCREENS[name], min(height, TALLEST), dark)
+        picture(browser, scratch / "shot.png")
+        images.append(Image.open(scratch / "shot.png").convert("RGB"))
+    return images[0], images[1]
+
+
+def beside(light: Image.Image, dark: Image.Image) -> Image.Image:
+    """Both in one picture."""
+    both = Image.new("RGB", (light.width + dark.width, max(light.height, dark.height)))
+    both.paste(light, (0, 0))
+    both.paste(dark, (light.width, 0))
+    return both
+
+
+def save(image: Image.Image, path: Path, **options: Any) -> None:
+    """As PNG of 256 colours, or as WebP."""
+    if path.suffix == ".png":
+        image, options = (
+            image.quantize(256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE),
+            {"optimize": True},
+        )
+    image.save(path, **options)
+    print(f"{path}: {image.width} x {image.height}, {path.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":

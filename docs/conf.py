@@ -15,7 +15,9 @@ import autotune  # noqa: E402
 project = "autotune"
 author = "the authors of autotune"
 version = release = autotune.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
+copybutton_prompt_text = "$ "
+copybutton_line_continuation_character = "\\"
 exclude_patterns = ["_build", "_generated"]
 html_theme = "furo"
 html_title = f"autotune {release}"

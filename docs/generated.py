@@ -64,9 +64,9 @@ def _setting(setting: Setting, spaces: dict[str, Any]) -> Iterator[str]:
     if setting.active_if:
         name, means = setting.active_if
         able = ", ".join(f"`{word(value)}`" for value in SETTINGS[name].values if means(value))
-        yield f"- means something only beside `{name}` {able}"
+        yield f"- has an effect only with `{name}`: {able}"
     yield from (
-        f"- in the spaces: {searched or 'none; add it with `--only`'}",
+        f"- search spaces: {searched or 'none; add it with `--only`'}",
         f"- file: `autotune/space/settings/{setting.name}.py`",
         "",
     )
@@ -207,8 +207,8 @@ def api() -> str:
         (
             *("## Functions", "", _rst(functions)),
             *("## The result", "", _rst(map(_class, classes))),
-            *("## What a result is made of", "", _rst(map(_class, NOUNS))),
-            *("## A server's client", "", _rst([_class(Client)])),
+            *("## Parts of a result", "", _rst(map(_class, NOUNS))),
+            *("## Client of a server", "", _rst([_class(Client)])),
             *("## Errors", "", _rst(map(_class, ERRORS))),
             *("## Warnings", "", _rst(map(_class, WARNINGS))),
         )

@@ -111,7 +111,7 @@ def search_spaces(as_json: o.AsJson = False) -> None:
 
         if as_json:
             spaces = {
-                name: {"description": describe_space(path), "levers": read_space(name)}
+                name: {"description": describe_space(path), "settings": read_space(name)}
                 for name, path in named_spaces().items()
             }
             command.json({"spaces": spaces})

@@ -71,10 +71,7 @@ def serve(
         options["keep"] = options.pop("keep_days", None)
         if devices is not None:
             options["devices"] = [name.strip() for name in devices.split(",")]
-        frozen: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in options.items()
-        }
-        serve(Settings(**frozen), command.json if as_json else _announce)
+        serve(Settings(**options), command.json if as_json else _announce)
 
 
 def _announce(facts: dict[str, Any]) -> None:

@@ -104,7 +104,7 @@ def _run(
 
     @cache
     def estimate() -> None:
-        watch(progress(study, "preparing", message="estimating memory and speed of what is untried"))
+        watch(progress(study, "preparing", message="estimating memory and speed of untried configurations"))
         notes.extend(warm_up(study, host, environment, workload, base, past.others))
 
     probe = LiveProbe(

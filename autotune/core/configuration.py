@@ -9,6 +9,9 @@ Value = str | int | float | bool
 RANKS = "data_parallel_size"
 """The setting that is a size of the configuration too: among `settings` where it is one of the search space."""
 
+SIZES = ("micro_batch_size", "gradient_accumulation_steps", RANKS)
+"""Sizes of a configuration."""
+
 
 @dataclass(frozen=True)
 class Configuration:
@@ -55,6 +58,16 @@ class Configuration:
         return self.micro_batch_size * self.gradient_accumulation_steps * self.data_parallel_size
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """Its sizes by name."""
+        return {name: getattr(self, name) for name in SIZES}
+
+    @property
+    def sizes_and_settings(self) -> dict[str, Value]:
+        """All of it by name."""
+        return {**self.sizes, **dict(self.settings)}
+
+    @property
     def values(self) -> dict[str, Value]:
         """Every setting's value by name, the micro-batch size first."""
         return {"micro_batch_size": self.micro_batch_size, **dict(self.settings)}
@@ -71,19 +84,20 @@ class Configuration:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
-        return {
-            "micro_batch_size": self.micro_batch_size,
-            "gradient_accumulation_steps": self.gradient_accumulation_steps,
-            "data_parallel_size": self.data_parallel_size,
-            "levers": dict(self.settings),
-        }
+        return {**self.sizes, "settings": dict(self.settings)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Configuration":
         """The configuration that `to_dict` made plain. Raises KeyError or ValueError for other data."""
-        names = ("micro_batch_size", "gradient_accumulation_steps", "data_parallel_size")
-        micro, accumulation, ranks = (data[name] for name in names)
-        return cls(micro, accumulation, ranks, tuple(data["levers"].items()))
+        micro, accumulation, ranks = (data[name] for name in SIZES)
+        return cls(micro, accumulation, ranks, tuple(renamed(data)["settings"].items()))
+
+
+def renamed(recorded: Any) -> Any:
+    """Recorded data with the names of now, at any depth: settings were called levers."""
+    if not isinstance(recorded, Mapping):
+        return recorded
+    return {{"levers": "settings"}.get(name, name): renamed(value) for name, value in recorded.items()}
 
 
 def word(value: Value) -> str:

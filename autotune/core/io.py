@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
@@ -21,11 +21,14 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError(TOO_DEEP) from None
 
 
-def write_json(path: Path, data: Any) -> None:
-    """Write to a temporary file, then rename it: whole or not at all. Raises OSError where the disk refuses."""
+def write_json(path: Path, data: Any, mode: int = 0o666) -> None:
+    """Write to a temporary file, then rename it: whole or not at all. Raises OSError where the disk refuses.
+
+    mode: who may read and write it, less the umask.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
+        with open(temporary, "w", encoding="utf-8", opener=partial(os.open, mode=mode)) as file:
             json.dump(data, file, indent=1)
             file.write("\n")
             file.flush()
@@ -38,6 +41,13 @@ def write_json(path: Path, data: Any) -> None:
 def read_json(path: Path) -> Any:
     """The content of a JSON file; raises OSError or ValueError."""
     return parse_json(path.read_text(encoding="utf-8"))
+
+
+def file_end(path: Path, size: int) -> bytes:
+    """The last bytes of a file, at most so many; raises OSError."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - size))
+        return file.read()
 
 
 @dataclass(frozen=True)

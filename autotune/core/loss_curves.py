@@ -90,11 +90,6 @@ class Numerics(Serializable):
             data["curves"] = {number: {1: curve} for number, curve in data["curves"].items()}
         return super().from_dict(data)
 
-    @property
-    def has_losses(self) -> bool:
-        """Whether the reference has losses: without them there is nothing to draw."""
-        return any(curve.losses for curve in self.references.values())
-
     def difference(self, number: int) -> Difference | None:
         """What the trial's losses differ by; None where it shares no round of finite losses with the reference."""
         pairs = list(self._pairs(number))

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autotune.core import Outcome, Trial
+from autotune.core.io import file_end
 from autotune.core.paths import scrubbed
 from autotune.probe.order import LOG
 from autotune.study.store import probe_folder
@@ -28,9 +29,8 @@ def _tail(trial: Trial, folder: Path | None) -> str:
         return trial.final.log_tail
     rounds = zip(trial.rounds, trial.confirmations, strict=True)
     failed = next((number for number, measured in rounds if not measured.feasible), 0)
-    with contextlib.suppress(OSError), (probe_folder(folder, trial.number, failed) / LOG).open("rb") as file:
-        file.seek(max(0, file.seek(0, 2) - BYTES))
-        return file.read().decode(errors="replace")
+    with contextlib.suppress(OSError):
+        return file_end(probe_folder(folder, trial.number, failed) / LOG, BYTES).decode(errors="replace")
     return ""
 
 

@@ -169,7 +169,7 @@ def summary(result: SearchResult) -> str:
         parts += ["## How it was measured", "", *markdown_list(evidence_lines(result, best)), ""]
     parts += ["## Trials", "", *_trials_table(result), "", markdown_text(f"Why it ended: {result.stop_reason}."), ""]
     if result.ruled_out:
-        parts += ["## Ruled out before the search", "", *markdown_list(map(str, result.ruled_out)), ""]
+        parts += ["## Left out on this device", "", *markdown_list(map(str, result.ruled_out)), ""]
     if result.all_notes:
         parts += ["## Notes", "", *markdown_list(result.all_notes), ""]
     where = [f"{label}: {text}" for label, text in study_parts(result)]

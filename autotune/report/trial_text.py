@@ -49,12 +49,6 @@ def is_same(trial: Trial, other: Trial | None) -> bool:
     return other is not None and trial.number == other.number
 
 
-def sizes_and_settings(trial: Trial) -> dict[str, Value]:
-    """A trial's sizes and settings by name."""
-    sizes = ("micro_batch_size", "gradient_accumulation_steps", "data_parallel_size")
-    return {name: getattr(trial.configuration, name) for name in sizes} | dict(trial.configuration.settings)
-
-
 def short_words(configuration: Configuration, baseline: Configuration | None) -> list[str]:
     """`["4x8", "bf16", "2 workers"]`: sizes, precision, and what else differs from the baseline."""
     sizes = [configuration.micro_batch_size, configuration.gradient_accumulation_steps]
@@ -155,4 +149,4 @@ def outcome_text(trial: Trial) -> str:
     where = f" in {final.where}" if final.where else ""
     if final.outcome is Outcome.OUT_OF_MEMORY and final.refused_bytes is not None:
         return f"out of memory{where}: {format_bytes(final.refused_bytes)} more were refused"
-    return f"{final.outcome}{where}: {final.reason}"
+    return f"{final.outcome.replace('_', ' ')}{where}: {final.reason}"

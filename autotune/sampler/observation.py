@@ -50,7 +50,8 @@ def observed(configuration: Configuration, measurement: Measurement) -> Observat
     if measurement.outcome is Outcome.OUT_OF_MEMORY:
         wanted = (measurement.held_bytes or 0) + (measurement.refused_bytes or 0)
         on_host = measurement.where in HOST_STAGES or measurement.observed_warnings
-        return observation if on_host else replace(observation, wanted_bytes=wanted or measurement.allowed_bytes)
+        wanted = max(wanted, measurement.allowed_bytes or 0)  # fragments may have kept it from what was left
+        return observation if on_host else replace(observation, wanted_bytes=wanted or None)
     speed = measurement.samples_per_second
     if measurement.outcome is not Outcome.COMPLETED or speed is None:
         return observation

@@ -1,6 +1,7 @@
 """Who may call: tokens and sessions, roles, the server's own names, and limits of bodies and of wrong tokens."""
 
 import hmac
+import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -37,6 +38,7 @@ class Failures:
 
     def __init__(self) -> None:
         self._times: dict[str, deque[float]] = {}
+        self._lock = threading.Lock()
 
     def check(self, address: str) -> None:
         """Raise Problem 429 for an address with too many."""
@@ -48,8 +50,9 @@ class Failures:
     def add(self, address: str) -> None:
         """Count one more; what is older than a minute is dropped with the first address that has it."""
         now = time.monotonic()
-        self._times = {key: times for key, times in self._times.items() if times[-1] > now - WINDOW_S}
-        self._times.setdefault(address, deque(maxlen=MOST_FAILURES)).append(now)
+        with self._lock:  # requests are checked in several threads
+            self._times = {key: times for key, times in self._times.items() if times[-1] > now - WINDOW_S}
+            self._times.setdefault(address, deque(maxlen=MOST_FAILURES)).append(now)
 
 
 def address_of(request: Request) -> str:
@@ -75,7 +78,7 @@ def caller(request: Request) -> Caller:
     elif cookie := request.cookies.get(COOKIE):
         state.session = accounts.session(cookie)
         found = state.session and state.session.caller
-        if found and request.method not in SAFE and not _is_same_origin(request):
+        if found and request.method not in SAFE and not is_same_origin(request):
             raise Problem(403, "This request comes from another site.", kind="cross-site")
     if found is None:
         raise Problem(
@@ -123,7 +126,8 @@ async def _form(request: Request) -> Any:
     return await request.form() if kind == "application/x-www-form-urlencoded" else {}
 
 
-def _is_same_origin(request: Request) -> bool:
+def is_same_origin(request: Request) -> bool:
+    """Whether a browser sends this from the page itself."""
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site == "same-origin"

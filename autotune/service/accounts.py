@@ -112,16 +112,18 @@ class Accounts:
                 connection.execute(tokens.update().where(tokens.c.id == row.id).values(last_used_on=today))
         return Caller(*row[2:])
 
+    def is_valid(self, token_id: str) -> bool:
+        """Whether this token is neither expired nor revoked."""
+        with reading(self._engine) as connection:
+            return bool(connection.scalar(select(func.count()).where(tokens.c.id == token_id, *_valid())))
+
     def sign_in(self, secret: str) -> tuple[str, Session] | None:
         """The id of a new session, which is stored hashed only, and the session; None where the secret is not valid."""
         caller = self.caller(secret)
         if caller is None:
             return None
-        session_id, session, now = (
-            secrets.token_urlsafe(32),
-            Session(caller, secrets.token_urlsafe(32)),
-            datetime.now(UTC),
-        )
+        session_id, now = secrets.token_urlsafe(32), datetime.now(UTC)
+        session = Session(caller, secrets.token_urlsafe(32))
         values = {"id_sha256": _hash(session_id), "token_id": caller.token_id, "form_secret": session.form_secret}
         with writing(self._engine) as connection:
             connection.execute(sessions.delete().where(sessions.c.expires_at <= now))
@@ -142,12 +144,7 @@ class Accounts:
             connection.execute(sessions.delete().where(sessions.c.id_sha256 == _hash(session_id)))
 
     def record(
-        self,
-        caller: Caller | None,
-        action: str,
-        outcome: str,
-        search_id: str | None = None,
-        remote: str | None = None,
+        self, caller: Caller | None, action: str, outcome: str, search_id: str | None = None, remote: str | None = None
     ) -> None:
         """Write into the audit what was done, by whom, from which address, and how it ended."""
         who = {"user": caller.user, "token_id": caller.token_id} if caller else {}

@@ -16,12 +16,13 @@ from autotune.service.access import address_of, needs
 from autotune.service.accounts import Caller, Token
 from autotune.service.body import parse_body
 from autotune.service.problems import MEDIA_TYPE, Problem
-from autotune.service.store import ENDED, QUEUED, RUNNING, Search, Store
+from autotune.service.records import ENDED, QUEUED, RUNNING, Search
+from autotune.service.store import Store
 
 JSON, CSV = "application/json", "text/csv"
 ROOT = "/api/v1"
-MOST_EVENTS = 500
-"""In one answer."""
+MOST_EVENTS, ALL_EVENTS = 500, 100_000
+"""Events in one answer; more than any search has."""
 _HIDDEN = ("version", "interruptions", "not_before", "pid", "pid_started")
 """Of a search, what is the server's own."""
 

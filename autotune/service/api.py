@@ -16,35 +16,13 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
-from autotune.service import server_api
-from autotune.service.answers import (
-    CSV,
-    JSON,
-    MOST_EVENTS,
-    ROOT,
-    After,
-    Cancel,
-    CheckedRequest,
-    LastEvent,
-    Limit,
-    ShownEvent,
-    ShownSearch,
-    Submitter,
-    Text,
-    Viewer,
-    accepted,
-    as_csv,
-    found_search,
-    is_fresh,
-    note,
-    owned_search,
-    routes,
-    shown,
-)
+from autotune.service import answers, server_api
+from autotune.service.answers import CSV, JSON, MOST_EVENTS, ROOT, Submitter, Viewer, found_search, note
 from autotune.service.body import SearchBody, checked
 from autotune.service.problems import SCHEMA, Problem
-from autotune.service.store import ENDED, QUEUED, RUNNING, Artifact, Event, Search, Store
-from autotune.service.stream import EVERY, Hub, Item
+from autotune.service.records import ENDED, QUEUED, RUNNING, Artifact, Event, Search
+from autotune.service.store import Store
+from autotune.service.stream import EVERY, Item
 from autotune.service.stream import MEDIA_TYPE as EVENTS
 
 COMPARED_S = 120.0
@@ -59,7 +37,7 @@ SANDBOXED = {
 """Type of a report's file -> its policy: scripts have no rights of this site, and the report's own policy holds too."""
 
 OF_A_TRIAL = ("number", "configuration", "values", "outcome", "reason", "samples_per_second", "peak_bytes", "warnings")
-router = routes()
+router = answers.routes()
 
 
 # Searches ---------------------------------------------------------------------------------------------------------
@@ -75,13 +53,13 @@ def submit(
     body: SearchBody,
     dry_run: bool = False,
     idempotency_key: Annotated[str | None, Header(max_length=255, pattern=r"^[!-~]+$")] = None,
-) -> ShownSearch | CheckedRequest:
+) -> answers.ShownSearch | answers.CheckedRequest:
     """Queue a search; with dry_run only check it."""
     state = request.app.state
     wanted = checked(body, state.roots, who, state.devices.names)
     if dry_run:
         response.status_code = 200
-        return CheckedRequest(request=wanted)
+        return answers.CheckedRequest(request=wanted)
     name = body.name or f"{body.model} {body.global_batch_size}"
     search, is_new = state.store.submit(who.user, name, wanted, priority=body.priority, idempotency_key=idempotency_key)
     if is_new:
@@ -93,8 +71,8 @@ def submit(
 
 def _answer(request: Request, response: Response, search: Search) -> Any:
     place = request.app.state.store.place(search)
-    is_known = is_fresh(request, response, f"{search.version}.{place or 0}") and request.method == "GET"
-    return Response(status_code=304, headers=dict(response.headers)) if is_known else shown(search, place)
+    is_known = answers.is_fresh(request, response, f"{search.version}.{place or 0}") and request.method == "GET"
+    return Response(status_code=304, headers=dict(response.headers)) if is_known else answers.shown(search, place)
 
 
 @router.get("/searches")
@@ -103,38 +81,40 @@ def searches(
     response: Response,
     _who: Viewer,
     state: Literal[(QUEUED, RUNNING, *ENDED)] | None = None,  # type: ignore[valid-type]
-    owner: Text = None,
-    model: Text = None,
+    owner: answers.Text = None,
+    model: answers.Text = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 50,
-    cursor: Text = None,
-) -> list[ShownSearch]:
+    cursor: answers.Text = None,
+) -> list[answers.ShownSearch]:
     """Searches, newest first, without requests and results; the header Link names the next page."""
     page, following = request.app.state.store.list(state=state, owner=owner, model=model, limit=limit, cursor=cursor)
     if following:
         url = request.url.include_query_params(cursor=following)
         response.headers["Link"] = f'<{url.path}?{url.query}>; rel="next"'
-    return [shown(search) for search in page]
+    return [answers.shown(search) for search in page]
 
 
-@router.get("/searches/{search_id}", response_model=ShownSearch, responses={304: {"description": "As it was"}})
+@router.get("/searches/{search_id}", response_model=answers.ShownSearch, responses={304: {"description": "As it was"}})
 def search(request: Request, response: Response, _who: Viewer, search_id: str) -> Any:
     """A search: its state, its place in the queue, its progress and its result."""
     return _answer(request, response, found_search(request, search_id))
 
 
-@router.post("/searches/{search_id}/cancel", status_code=202, response_model=ShownSearch)
-def cancel(request: Request, response: Response, who: Submitter, search_id: str, body: Cancel | None = None) -> Any:
+@router.post("/searches/{search_id}/cancel", status_code=202, response_model=answers.ShownSearch)
+def cancel(
+    request: Request, response: Response, who: Submitter, search_id: str, body: answers.Cancel | None = None
+) -> Any:
     """End a search: a queued one at once, a running one after its probe, or now. What it has found is kept."""
-    search = owned_search(request, search_id, who)
+    search = answers.owned_search(request, search_id, who)
     search = request.app.state.store.cancel(search.id, body is not None and body.now)
     note(request, who, "cancel", search.id)
     return _answer(request, response, search)
 
 
-@router.post("/searches/{search_id}/resume", status_code=202, response_model=ShownSearch)
+@router.post("/searches/{search_id}/resume", status_code=202, response_model=answers.ShownSearch)
 def resume(request: Request, response: Response, who: Submitter, search_id: str) -> Any:
     """Queue a cancelled or failed search again: it goes on where it was."""
-    search = request.app.state.store.resume(owned_search(request, search_id, who).id)
+    search = request.app.state.store.resume(answers.owned_search(request, search_id, who).id)
     note(request, who, "resume", search.id)
     return _answer(request, response, search)
 
@@ -142,7 +122,7 @@ def resume(request: Request, response: Response, who: Submitter, search_id: str)
 @router.delete("/searches/{search_id}", status_code=204)
 def delete(request: Request, who: Submitter, search_id: str) -> None:
     """Delete an ended search with its report and its folder."""
-    search = owned_search(request, search_id, who)
+    search = answers.owned_search(request, search_id, who)
     request.app.state.store.delete(search.id)
     shutil.rmtree(request.app.state.dispatcher.folder(search.id), ignore_errors=True)
     note(request, who, "delete", search.id)
@@ -160,20 +140,20 @@ def _event(event: Event, number: int) -> dict[str, Any]:
     return {"id": number, "search": event.search_id, "kind": event.kind, "at": event.at, "body": event.body}
 
 
-@router.get("/searches/{search_id}/events", response_model=list[ShownEvent], responses=_STREAM)
+@router.get("/searches/{search_id}/events", response_model=list[answers.ShownEvent], responses=_STREAM)
 async def events(
     request: Request,
     who: Viewer,
     search_id: str,
-    after: After = None,
-    limit: Limit = MOST_EVENTS,
-    last: LastEvent = None,
+    after: answers.After = None,
+    limit: answers.Limit = MOST_EVENTS,
+    last: answers.LastEvent = None,
 ) -> Any:
     """A search's events after the given one: a stream, or a page of them where JSON is accepted."""
     store: Store = request.app.state.store
     await run_in_threadpool(found_search, request, search_id)
     start = last if last is not None else after or 0
-    if accepted(request, EVENTS, JSON) == JSON:
+    if answers.accepted(request, EVENTS, JSON) == JSON:
         return [_event(event, event.seq) for event in await run_in_threadpool(store.events, search_id, start, limit)]
 
     def read(after: int) -> tuple[Sequence[Item], bool]:
@@ -184,18 +164,21 @@ async def events(
 
     if last is not None and await run_in_threadpool(read, last) == ([], True):
         return Response(status_code=204)
-    hub: Hub = request.app.state.hub
-    return hub.stream(who.token_id, search_id, start, read)
+    return request.app.state.hub.stream(who.token_id, search_id, start, read, request.app.state.accounts.is_valid)
 
 
-@router.get("/events", response_model=list[ShownEvent], responses=_STREAM)
+@router.get("/events", response_model=list[answers.ShownEvent], responses=_STREAM)
 async def changes(
-    request: Request, who: Viewer, after: After = None, limit: Limit = MOST_EVENTS, last: LastEvent = None
+    request: Request,
+    who: Viewer,
+    after: answers.After = None,
+    limit: answers.Limit = MOST_EVENTS,
+    last: answers.LastEvent = None,
 ) -> Any:
     """Changes of all searches' states after the given one; a stream without it begins with the next change."""
     store: Store = request.app.state.store
     start = last if last is not None else after
-    if accepted(request, EVENTS, JSON) == JSON:
+    if answers.accepted(request, EVENTS, JSON) == JSON:
         return [_event(event, event.id) for event in await run_in_threadpool(store.changes, start or 0, limit)]
 
     def read(after: int) -> tuple[Sequence[Item], bool]:
@@ -203,8 +186,7 @@ async def changes(
         return [(event.id, event.kind, {"search": event.search_id, **event.body}) for event in found], False
 
     start = await run_in_threadpool(store.last_change) if start is None else start
-    hub: Hub = request.app.state.hub
-    return hub.stream(who.token_id, EVERY, start, read)
+    return request.app.state.hub.stream(who.token_id, EVERY, start, read, request.app.state.accounts.is_valid)
 
 
 # Reports ----------------------------------------------------------------------------------------------------------
@@ -214,18 +196,16 @@ async def changes(
 def trials(request: Request, _who: Viewer, search_id: str) -> list[dict[str, Any]]:
     """A search's trials as far as it is, as JSON or CSV; of an ended one the CSV of its report."""
     store, search = request.app.state.store, found_search(request, search_id)
-    kind = accepted(request, JSON, CSV)
+    kind = answers.accepted(request, JSON, CSV)
     if kind == CSV and (file := store.artifact(search.id, "trials.csv")):
         return served(file, request)  # type: ignore[return-value]
     rows: dict[int, dict[str, Any]] = {}
-    after, found = 0, [None]
-    while found:
-        found = store.events(search.id, after, MOST_EVENTS)
-        for event in found:
-            after = event.seq
-            if event.kind in ("trial", "confirmed"):
-                rows[event.body["number"]] = {name: event.body.get(name) for name in OF_A_TRIAL}
-    return list(rows.values()) if kind == JSON else as_csv([_flat(row) for row in rows.values()])  # type: ignore[return-value]
+    for event in store.events(search.id, limit=answers.ALL_EVENTS):
+        if event.kind in ("trial", "confirmed"):
+            rows[event.body["number"]] = {name: event.body.get(name) for name in OF_A_TRIAL}
+    if kind == CSV:
+        return answers.as_csv([_flat(row) for row in rows.values()])  # type: ignore[return-value]
+    return list(rows.values())
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -282,11 +262,9 @@ def served(file: tuple[Artifact, bytes], request: Request) -> Response:
     if artifact.media_type in SANDBOXED:
         headers["Content-Security-Policy"] = SANDBOXED[artifact.media_type]
     response = Response(content, media_type=artifact.media_type, headers=headers)
-    return (
-        Response(status_code=304, headers={"ETag": response.headers["ETag"]})
-        if is_fresh(request, response, artifact.sha256)
-        else response
-    )
+    if answers.is_fresh(request, response, artifact.sha256):
+        return Response(status_code=304, headers={"ETag": response.headers["ETag"]})
+    return response
 
 
 # Comparisons ------------------------------------------------------------------------------------------------------
@@ -300,10 +278,10 @@ async def comparisons(
     request: Request, _who: Viewer, search: Annotated[list[str], Query(min_length=2, max_length=MOST_COMPARED)]
 ) -> list[dict[str, Any]]:
     """Ended searches side by side: a row each, as `autotune compare` has them."""
-    kind = accepted(request, JSON, CSV)
+    kind = answers.accepted(request, JSON, CSV)
     found = [await run_in_threadpool(found_search, request, search_id) for search_id in dict.fromkeys(search)]
     rows = await to_thread.run_sync(compared, request.app.state.store, found, limiter=_alone)
-    return rows if kind == JSON else as_csv(rows)  # type: ignore[return-value]
+    return rows if kind == JSON else answers.as_csv(rows)  # type: ignore[return-value]
 
 
 def compared(store: Store, searches: Iterable[Search]) -> list[dict[str, Any]]:

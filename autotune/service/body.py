@@ -1,6 +1,5 @@
 """The body of a request for a search: its fields and their limits, and the models and data that it may name."""
 
-import json
 import math
 import os
 import re
@@ -16,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from autotune.core.errors import InvalidRequest, did_you_mean
-from autotune.core.io import read_json
+from autotune.core.io import parse_json, read_json
 from autotune.core.request import (
     LARGEST_GLOBAL_BATCH,
     LARGEST_SEED,
@@ -37,6 +36,7 @@ MOST_DEPTH = 32
 MOST_SECONDS = 24 * 3600.0
 MOST_SPACE_BYTES = 16 * 1024
 MOST_CONFIG_BYTES = 2**20
+MOST_INDEX_BYTES = 2**25
 MOST_NAMES = 500
 """Names below a root that are listed."""
 
@@ -63,9 +63,6 @@ MOST_WORKERS = 64
 _PART = r"\w[\w.+=@ -]*"
 _ROOTED = re.compile(rf"(?P<root>[\w-]+):(?P<rest>{_PART}(?:/{_PART})*)", re.ASCII)
 _HUB_ID = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?(?::\w[\w.-]*)?", re.ASCII)
-_PICKLED = {"pytorch_model.bin": "model.safetensors", "adapter_model.bin": "adapter_model.safetensors"}
-"""File of weights that is read by unpickling -> the file that is read in its place where it is there."""
-
 _Name = Annotated[str, Field(min_length=1, max_length=300)]
 _Word = str | int | float | bool
 _Amount = Annotated[str, Field(min_length=1, max_length=40)] | int | float
@@ -130,10 +127,7 @@ class SearchBody(BaseModel):
 
 def parse_body(content: bytes) -> Any:
     """Plain data of JSON; raises ValueError where it is none, too deep, or holds what cannot be stored or sent again."""
-    try:
-        data = json.loads(content)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    data = parse_json(content)
     _check_plain(data, MOST_DEPTH)
     return data
 
@@ -160,36 +154,33 @@ class Roots:
     models: Mapping[str, Path] = field(default_factory=dict)
     data: Mapping[str, Path] = field(default_factory=dict)
     hub: str = "off"
-    hub_patterns: tuple[str, ...] = ()
+    hub_patterns: Sequence[str] = ()
 
     def model(self, name: str) -> str:
         """What `search` opens for this model: built in, a path without links, or a hub id. Raises InvalidRequest."""
-        if name in BUILT_IN:
-            return name
-        path = self._resolved(self.models, "model", name)
-        _check_model_files(path, name)
-        return path
+        return name if name in BUILT_IN else self._resolved("model", name)
 
     def tokenizer(self, name: str) -> str:
         """The same for a tokenizer, which is a folder of the models."""
-        path = self._resolved(self.models, "tokenizer", name)
-        _check_model_files(path, name)
-        return path
+        return self._resolved("tokenizer", name)
 
     def dataset(self, name: str) -> str:
         """The same for data."""
-        return self._resolved(self.data, "dataset", name)
+        return self._resolved("dataset", name)
 
-    def _resolved(self, roots: Mapping[str, Path], what: str, name: str) -> str:
+    def _resolved(self, what: str, name: str) -> str:
+        roots = self.data if what == "dataset" else self.models
         rooted = _ROOTED.fullmatch(name)
         if rooted and rooted["root"] in roots:
-            return _below(roots[rooted["root"]], rooted["rest"], f"There is no {what} {name!r} on this server.")
+            path = _below(roots[rooted["root"]], rooted["rest"], f"There is no {what} {name!r} on this server.")
+            if what != "dataset":
+                _check_model_files(Path(path), name)
+            return path
         if self.hub != "off" and _HUB_ID.fullmatch(name) and not os.path.lexists(name):
             if any(fnmatchcase(name, pattern) for pattern in self.hub_patterns):
-                return name
-            raise InvalidRequest(
-                f"This server takes no {what} {name!r} from the hub.", f"It takes {self.hub_patterns}."
-            )
+                return name  # it is opened without its code, too
+            takes = f"It takes {', '.join(self.hub_patterns) or 'none'}."
+            raise InvalidRequest(f"This server takes no {what} {name!r} from the hub.", takes)
         known = [*(BUILT_IN if what == "model" else ()), *(f"{root}:" for root in roots)]
         raise InvalidRequest(f"There is no {what} {name!r} on this server.", did_you_mean(name, known))
 
@@ -216,12 +207,10 @@ def _below(root: Path, rest: str, missing: str) -> str:
     return path
 
 
-def _check_model_files(path: str, name: str) -> None:
-    """Raise InvalidRequest for a model or tokenizer with code of its own, or with weights that are read by unpickling."""
-    if not os.path.isabs(path):
-        return  # a hub id: it is opened without its code, too
-    folder = Path(path) if os.path.isdir(path) else None
-    for file in [folder / "config.json", folder / "tokenizer_config.json"] if folder else [Path(path)]:
+def _check_model_files(path: Path, name: str) -> None:
+    """Raise InvalidRequest for a model or tokenizer with code of its own, with weights that are read by unpickling, or one that
+    names another model: an adapter's base model may be anywhere."""
+    for file in [path / "config.json", path / "tokenizer_config.json"] if path.is_dir() else [path]:
         if not file.is_file():
             continue
         if file.stat().st_size > MOST_CONFIG_BYTES:
@@ -235,12 +224,27 @@ def _check_model_files(path: str, name: str) -> None:
                 f"{name!r} brings Python code of its own (auto_map in {file.name}), and this server runs none.",
                 "Take auto_map out of a copy, if transformers has this model itself.",
             )
-    for pickled, safe in _PICKLED.items():
-        if folder is None:
-            return
-        has = [any((folder / f"{stem}{end}").is_file() for end in ("", ".index.json")) for stem in (pickled, safe)]
-        if has == [True, False]:
-            raise InvalidRequest(f"The weights of {name!r} are pickled ({pickled}).", "Save them as safetensors.")
+    if (path / "adapter_config.json").exists():
+        raise InvalidRequest(f"{name!r} is an adapter (adapter_config.json).", "Name the model that it is for.")
+    # Of these two, safetensors are read where both are there.
+    weights = [
+        path / f"{stem}{end}" for stem in ("model.safetensors", "pytorch_model.bin") for end in ("", ".index.json")
+    ]
+    read = next((file for file in weights if file.is_file()), None)
+    if read is not None and (read.name.startswith("pytorch") or not _is_safe(read)):
+        raise InvalidRequest(f"The weights of {name!r} are pickled ({read.name}).", "Save them as safetensors.")
+
+
+def _is_safe(weights: Path) -> bool:
+    """Whether this file of weights, or all that an index names, are safetensors."""
+    if weights.suffix == ".safetensors":
+        return True
+    try:
+        if weights.stat().st_size > MOST_INDEX_BYTES:
+            return False
+        return all(str(file).endswith(".safetensors") for file in read_json(weights)["weight_map"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
 
 
 def _listed(root: str, folder: Path, kind: str) -> Iterator[str]:
@@ -310,12 +314,7 @@ def job_of(request: Mapping[str, Any], roots: Roots, folder: Path, device: str) 
         file = folder / "space.yaml"
         file.write_text(_checked_space(space), encoding="utf-8")
         options["space"] = str(file)
-    return options | {
-        "device": device,
-        "output_dir": str(folder),
-        "study_name": "study",
-        "trust_remote_code": False,
-    }
+    return options | {"device": device, "output_dir": str(folder), "study_name": "study", "trust_remote_code": False}
 
 
 def _checked_space(text: str) -> str:

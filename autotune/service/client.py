@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import tarfile
 import tempfile
@@ -15,7 +16,7 @@ from uuid import uuid4
 
 from autotune.core import errors
 from autotune.core.errors import InvalidRequest, SearchFailed, ServerFailed
-from autotune.core.io import read_json
+from autotune.core.io import read_json, write_json
 
 if TYPE_CHECKING:
     import httpx2
@@ -54,11 +55,8 @@ def save_token(url: str, token: str) -> Path:
     """Keep a token for this address in `tokens_file`, which only this user may read; returns its path."""
     path = tokens_file()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    known = _saved_tokens(path)
-    written = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        json.dump(known | {url: token}, file, indent=1)
-    return written.replace(path)
+    write_json(path, _saved_tokens(path) | {url: token}, mode=0o600)
+    return path
 
 
 def _saved_tokens(path: Path) -> dict[str, str]:
@@ -199,7 +197,7 @@ class Client:
                 request = replace(result.request, study_name=None)
                 study = request.name_of_study(result.workload.task, result.environment.device)
                 # Two searches of one study's name stay apart, also from one made here.
-                folder = output_dir / f"{study}-{search_id[-8:]}"
+                folder = output_dir / re.sub(r"[^\w.-]", "-", f"{study}-{search_id[-8:]}")  # all of it is the server's
                 shutil.rmtree(folder, ignore_errors=True)
                 shutil.copytree(scratch, folder)
         kept = f"Report so far: {folder}" if folder else ""
@@ -218,7 +216,11 @@ class Client:
         return self._sent("GET", f"/searches/{search_id}/files/{name}", headers={"Accept": "*/*"}).content
 
     def _ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
-        answer: dict[str, Any] = self._sent(method, path, **options).json()
+        response = self._sent(method, path, **options)
+        try:
+            answer: dict[str, Any] = response.json()
+        except ValueError as error:
+            raise ServerFailed(f"What answers at {self.url} is no server of autotune.", "Check the address.") from error
         return answer
 
     def _sent(self, method: str, path: str, **options: Any) -> "httpx2.Response":
@@ -238,7 +240,8 @@ class Client:
 
     def _check(self, response: "httpx2.Response") -> None:
         """Raise the error of an answer that is one."""
-        if not response.is_error or response.url.path.endswith("/readyz"):
+        is_unready = response.status_code == 503 and response.url.path.endswith("/readyz")
+        if not response.is_error or is_unready:
             return
         response.read()
         plain = response.headers.get("content-type", "").startswith("application/problem+json")

@@ -26,11 +26,13 @@ import psutil
 import structlog
 
 from autotune.core.errors import AutotuneError, StorageFailed, StudyInUse
+from autotune.core.io import file_end
 from autotune.core.paths import scrubbed
 from autotune.service.body import Roots, job_of
 from autotune.service.devices import Devices
+from autotune.service.records import FAILED, Search
 from autotune.service.runner import INTERRUPTED, STUDY, problem
-from autotune.service.store import FAILED, Search, Store
+from autotune.service.store import Store
 from autotune.study.store import check_unlocked
 
 TICK_S = 5.0
@@ -207,7 +209,7 @@ class Dispatcher:
             if time.monotonic() > until and search.pid is not None and is_alive(search):
                 kill_group(search.pid)
             await asyncio.sleep(0.1)
-        await self._requeue(run, "The server was started again.")
+        await self._requeue(run, "The server was started again.", at_once=True)
 
     async def _run(self, run: Run) -> None:
         """Run a claimed search; end it, or queue it again."""
@@ -233,7 +235,7 @@ class Dispatcher:
         for place in (folder, Path(self.environment["HOME"])):
             place.mkdir(parents=True, exist_ok=True)
         if (path := folder / LOG).exists() and path.stat().st_size > LOG_BYTES:
-            path.write_bytes(path.read_bytes()[-LOG_BYTES:])
+            path.write_bytes(file_end(path, LOG_BYTES))
         return job_of(search.request, self.roots, folder, search.lent or search.device)
 
     async def _carry_out(self, run: Run, folder: Path, options: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -275,13 +277,12 @@ class Dispatcher:
         await process.wait()
         return end
 
-    async def _requeue(self, run: Run, reason: str) -> None:
-        """Queue it again, at once where it had no process here; not while the server ends: the next one recovers it."""
+    async def _requeue(self, run: Run, reason: str, at_once: bool = False) -> None:
+        """Queue it again, by default after a wait; not while the server ends: the next one recovers it."""
         if self._stopping:
             return
-        search, delay_s = run.search, 0.0
-        if run.process is not None:
-            delay_s = self.backoff_s * 2 ** (search.interruptions + 1)
+        search = run.search
+        delay_s = 0.0 if at_once else self.backoff_s * 2 ** (search.interruptions + 1)
         after = await self._stored(self.store.requeue, search.id, search.attempt, reason, delay_s)
         log.warning("search_interrupted", search=search.id, reason=reason, state=after.state)
         asyncio.get_running_loop().call_later(delay_s + 0.01, self.wake)
@@ -302,7 +303,8 @@ def death(run: Run, path: Path) -> str:
     """How the process of a search ended, with the last line of its log."""
     code = run.process.returncode if run.process else None
     how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code}"
-    lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
+    end = file_end(path, LOG_BYTES).decode(errors="replace")
+    lines = [line.strip() for line in end.splitlines() if line.strip()]
     return scrubbed(f"The search's process {how}{f': {lines[-1][:300]}' if lines else '.'}")
 
 

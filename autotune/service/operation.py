@@ -9,22 +9,15 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
+import prometheus_client as prometheus
 import sqlalchemy as sa
 import structlog
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
-from prometheus_client import (
-    CONTENT_TYPE_LATEST,
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    ProcessCollector,
-    generate_latest,
-)
 from prometheus_client.core import GaugeMetricFamily
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -34,7 +27,7 @@ from autotune import __version__
 from autotune.core.errors import AutotuneError, StorageFailed
 from autotune.core.units import format_bytes
 from autotune.service.access import caller, needs
-from autotune.service.store import ENDED, RUNNING
+from autotune.service.records import ENDED, RUNNING
 from autotune.service.tables import events, reading, tokens, writing
 
 STUCK_S = 15.0
@@ -145,22 +138,22 @@ class Metrics:
     def __init__(self, state: Any) -> None:
         self._state, self._lock = state, threading.Lock()
         self._last = state.store.last_change()
-        self.registry = CollectorRegistry()
+        self.registry = prometheus.CollectorRegistry()
         self.registry.register(self)  # first: it counts what those below show
-        known: dict[str, Any] = {"registry": self.registry}
-        ProcessCollector(**known)
-        Gauge("autotune_build_info", "Version", ["version"], **known).labels(__version__).set(1)
+        prometheus.ProcessCollector(registry=self.registry)
+        counter = partial(prometheus.Counter, registry=self.registry)
+        histogram = partial(prometheus.Histogram, registry=self.registry)
+        version = prometheus.Gauge("autotune_build_info", "Version", ["version"], registry=self.registry)
+        version.labels(__version__).set(1)
         labels, buckets = ["route", "method", "status"], (0.005, 0.02, 0.1, 0.5, 2, 10)
-        self.http = Histogram("autotune_http_seconds", "Answers, without streams", labels, buckets=buckets, **known)
-        self.refused = Counter("autotune_auth_failures", "Requests without a valid token", **known)
-        self._ended = Counter("autotune_searches_ended", "Searches that ended", ["end"], **known)
-        self._probes = Counter("autotune_probes", "Probes that ended", ["outcome"], **known)
-        self._restarts = Counter("autotune_runner_restarts", "Runs of a search that were interrupted", **known)
-        self._waits = Histogram(
-            "autotune_queue_wait_seconds", "From submission to first start", buckets=SECONDS, **known
-        )
-        self._durations = Histogram("autotune_search_seconds", "From first start to end", buckets=SECONDS, **known)
-        errors = Counter("autotune_database_errors", "Statements that the database refused", **known)
+        self.http = histogram("autotune_http_seconds", "Answers, without streams", labels, buckets=buckets)
+        self.refused = counter("autotune_auth_failures", "Requests without a valid token")
+        self._ended = counter("autotune_searches_ended", "Searches that ended", ["end"])
+        self._probes = counter("autotune_probes", "Probes that ended", ["outcome"])
+        self._restarts = counter("autotune_runner_restarts", "Runs of a search that were interrupted")
+        self._waits = histogram("autotune_queue_wait_seconds", "From submission to first start", buckets=SECONDS)
+        self._durations = histogram("autotune_search_seconds", "From first start to end", buckets=SECONDS)
+        errors = counter("autotune_database_errors", "Statements that the database refused")
         sa.event.listen(state.engine, "handle_error", lambda _context: errors.inc())
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -209,7 +202,8 @@ class Metrics:
 @router.get("/metrics", dependencies=[Depends(needs("metrics"))])
 def metrics(request: Request) -> Response:
     """Numbers for Prometheus."""
-    return Response(generate_latest(request.app.state.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+    content = prometheus.generate_latest(request.app.state.metrics.registry)
+    return Response(content, media_type=prometheus.CONTENT_TYPE_LATEST)
 
 
 @router.get("/livez")

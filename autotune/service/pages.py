@@ -11,7 +11,6 @@ from uuid import uuid4
 
 import yaml
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
-from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
@@ -23,40 +22,21 @@ from autotune.core.errors import AutotuneError
 from autotune.core.request import TASKS
 from autotune.core.units import format_bytes, format_seconds, parse_price
 from autotune.report.templates import text_of
-from autotune.service import answers, api, server_api
-from autotune.service.access import COOKIE, needs, sign_in
-from autotune.service.accounts import RIGHTS, SESSION, Caller
+from autotune.service import answers, api, server_api, wording
+from autotune.service.access import COOKIE, is_same_origin, sign_in
+from autotune.service.accounts import RIGHTS, SESSION
+from autotune.service.answers import Admin, Submitter, Viewer
 from autotune.service.body import SearchBody, parse_body
 from autotune.service.problems import InvalidField, Problem, problem_of
-from autotune.service.store import ENDED, QUEUED, Store
-from autotune.service.wording import (
-    FIELDS,
-    MOST_EVENTS,
-    STATES,
-    WORK,
-    Record,
-    ago,
-    changes,
-    command_line,
-    cost_text,
-    curl,
-    headline,
-    interval,
-    outline,
-    plotted,
-    python,
-    speed_text,
-    timeline,
-    top_of,
-    trial_rows,
-    values_of,
-)
+from autotune.service.records import ENDED, QUEUED
+from autotune.service.store import Store
+from autotune.service.wording import FIELDS, STATES, Record
 from autotune.space.file import read_yaml
 from autotune.workload.model.builtin import BUILT_IN
 
 _here = resources.files("autotune.service") / "static"
 _STATIC = {"palette.css": text_of("palette.css")} | {
-    name: (_here / name).read_text() for name in ("page.css", "live.js")
+    name: (_here / name).read_text("utf-8") for name in ("page.css", "live.js")
 }
 _templates = Environment(
     loader=PackageLoader("autotune.service"),
@@ -65,15 +45,11 @@ _templates = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_templates.filters |= {"ago": ago, "bytes": format_bytes, "seconds": format_seconds, "speed": speed_text}
-_templates.filters |= {
-    "changes": changes,
-    "interval": interval,
-    "outline": outline,
-    "cost": cost_text,
-    "values_of": values_of,
-}
-_templates.filters |= {"command_line": command_line, "curl": curl, "python": python}
+_templates.filters |= {"bytes": format_bytes, "seconds": format_seconds}
+_templates.filters |= {"ago": wording.ago, "speed": wording.speed_text}
+_templates.filters |= {"changes": wording.changes, "interval": wording.interval, "outline": wording.outline}
+_templates.filters |= {"cost": wording.cost_text, "values_of": wording.values_of}
+_templates.filters |= {"command_line": wording.command_line, "curl": wording.curl, "python": wording.python}
 _templates.filters["stamp"] = lambda moment: f"{moment:%d %b %Y, %H:%M} UTC"
 _templates.globals |= {"STATES": STATES, "version": hashlib.sha256(repr(_STATIC).encode()).hexdigest()[:8]}
 
@@ -104,18 +80,17 @@ class PageRoute(APIRoute):
             if problem.status_code == 401:
                 page = f"{request.url.path}?{request.url.query}" if request.method == "GET" else "/"
                 return to(f"/login?next={quote(page)}")
-            values = {"message": problem.detail, "advice": problem.advice}
-            return shown(request, "problem", problem.status_code, **values)
+            answer = shown(request, "problem", problem.status_code, message=problem.detail, advice=problem.advice)
+            answer.headers.update(problem.headers or {})
+            return answer
 
         return handle
 
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
-Viewer = Annotated[Caller, Depends(needs("viewer"))]
-Submitter = Annotated[Caller, Depends(needs("submitter"))]
-Admin = Annotated[Caller, Depends(needs("admin"))]
 Field = Annotated[str, Form()]
 Role = Annotated[Literal["viewer", "submitter", "admin", "metrics"], Form()]
+Days = Annotated[float, Form(allow_inf_nan=False)]
 SearchId = Annotated[str, StringConstraints(pattern="^[0-9a-f]{32}$")]
 
 
@@ -137,7 +112,8 @@ def login(request: Request, next: str = "/") -> Response:
 @router.post("/login")
 def signed_in(request: Request, token: Field = "", next: Field = "/") -> Response:
     """A session for the owner of this token."""
-    if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+    is_from_browser = "sec-fetch-site" in request.headers or "origin" in request.headers
+    if is_from_browser and not is_same_origin(request):
         raise Problem(403, "This request comes from another site.")
     if (signed := sign_in(request, token)) is None:
         return shown(request, "login", 401, next=next, is_wrong=True)
@@ -194,14 +170,13 @@ def new(
     return _form(request, {name: given.get(name, "") for name in FIELDS} | {"more": more})
 
 
+async def _fields(request: Request) -> dict[str, str]:
+    return {name: str(value).strip() for name, value in (await request.form()).items()}
+
+
 @router.post("/new")
-async def submitted(request: Request, caller: Submitter) -> Response:
+def submitted(request: Request, caller: Submitter, form: Annotated[dict[str, str], Depends(_fields)]) -> Response:
     """Check the form, and start the search where that was its button."""
-    form = {name: str(value).strip() for name, value in (await request.form()).items()}
-    return await run_in_threadpool(_submitted, request, caller, form)
-
-
-def _submitted(request: Request, caller: Caller, form: Mapping[str, str]) -> Response:
     values = {name: form.get(name, "") for name in (*FIELDS, "more")}
     try:
         body = _body(values)
@@ -218,7 +193,7 @@ def _submitted(request: Request, caller: Caller, form: Mapping[str, str]) -> Res
         raise problem
     errors: dict[str, str] = {}
     for pointer, text in (problem.errors or {"/more": problem.detail}).items():
-        name = pointer.split("/")[1]
+        name = pointer.removeprefix("/").partition("/")[0]  # empty: of the body as a whole
         errors.setdefault(name if name in FIELDS else "more", f"{text} {problem.advice}".strip())
     return _form(request, values, 422, errors=errors)
 
@@ -227,13 +202,13 @@ def _body(values: Mapping[str, str]) -> SearchBody:
     """The body that a form states. Raises InvalidField and RequestValidationError."""
     try:
         body = parse_body(json.dumps(read_yaml(values["more"], aliases=False) or {}).encode())
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:  # TypeError: a date is no JSON
         raise InvalidField("/more", f"This cannot be read: {' '.join(str(error).split())}.") from error
     if not isinstance(body, dict):
         raise InvalidField("/more", "These are no options.", "Write a line NAME: VALUE for each.")
     for name, kind in FIELDS.items():
         if text := values[name]:
-            body[name] = kind(text) if kind is not int or text.isdecimal() else text
+            body[name] = kind(text) if kind is not int or re.fullmatch(r"\d{1,18}", text) else text
     try:
         return SearchBody.model_validate(body)
     except ValidationError as error:
@@ -261,10 +236,10 @@ def _search(request: Request, search_id: str) -> dict[str, Any]:
 def one_search(request: Request, _caller: Viewer, search_id: SearchId) -> Response:
     """A search: what it found, does and did."""
     store, search = request.app.state.store, _search(request, search_id)
-    events = store.events(search_id, limit=MOST_EVENTS)
+    events = store.events(search_id, limit=answers.ALL_EVENTS)
     progress, result = search["progress"] or {}, search["result"] or {}
     best = result["best"]["number"] if result.get("best") else progress.get("best")
-    rows = trial_rows(events, best)
+    rows = wording.trial_rows(events, best)
     by_number = {row["number"]: row for row in rows}
     return shown(
         request,
@@ -272,11 +247,11 @@ def one_search(request: Request, _caller: Viewer, search_id: SearchId) -> Respon
         search=search,
         result=result,
         progress=progress,
-        headline=headline(search, bool(rows)),
+        headline=wording.headline(search, bool(rows)),
         rows=rows,
         best=by_number.get(best),
         yours=by_number.get(0),
-        timeline=timeline(events),
+        timeline=wording.timeline(events),
         last=events[-1].seq if events else 0,
         files={file.name: file for file in store.artifacts(search_id)},
         is_ended=search["state"] in ENDED,
@@ -310,15 +285,15 @@ def compare(
         cost = parse_price(price) if price else cost
     except ValueError as error:
         wrong = f"{error}."
-    speedups = [interval(each["result"] or {}, "speedup") for each in found]
-    top = top_of(speedups)
+    speedups = [wording.interval(each["result"] or {}, "speedup") for each in found]
+    top = wording.top_of(speedups)
     rows = [
-        (each, each["result"] or {}, speedup, plotted(speedup, top))
+        (each, each["result"] or {}, speedup, wording.plotted(speedup, top))
         for each, speedup in zip(found, speedups, strict=True)
     ]
-    different = [name.replace("_", " ") for name in WORK if len({each["request"].get(name) for each in found}) > 1]
-    values: dict[str, Any] = {"rows": rows, "dashed": plotted([1.0], top), "different": different, "cost": cost}
-    return shown(request, "compare", price=price, wrong=wrong, **values)
+    differs = [name for name in wording.WORK if len({each["request"].get(name) for each in found}) > 1]
+    different, dashed = [name.replace("_", " ") for name in differs], wording.plotted([1.0], top)
+    return shown(request, "compare", rows=rows, dashed=dashed, different=different, cost=cost, price=price, wrong=wrong)
 
 
 @router.get("/devices")
@@ -337,7 +312,7 @@ def tokens(request: Request, caller: Admin) -> Response:
 
 
 @router.post("/tokens")
-def create_token(request: Request, caller: Admin, user: Field, role: Role, days: Annotated[float, Form()]) -> Response:
+def create_token(request: Request, caller: Admin, user: Field, role: Role, days: Days) -> Response:
     """A new token; its secret is in this answer alone."""
     made = server_api.create_token(request, caller, answers.NewToken(user=user, role=role, days=days))
     return shown(request, "tokens", 201, tokens=server_api.tokens(request, caller), roles=[*RIGHTS], made=made)

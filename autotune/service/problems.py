@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from autotune.core.errors import AutotuneError, InvalidRequest, StorageFailed, StudyInUse, StudyMismatch
 from autotune.core.paths import scrubbed
-from autotune.service.store import Conflict, KeyReused, LimitReached
+from autotune.service.records import Conflict, KeyReused, LimitReached
 
 MEDIA_TYPE = "application/problem+json"
 STATUS: Mapping[type[Exception], int] = {

@@ -18,7 +18,7 @@ QUEUED, RUNNING, DONE = "queued", "running", "done"
 NOTHING_FITS, FAILED, CANCELLED = "nothing_fits", "failed", "cancelled"
 ENDED = (DONE, NOTHING_FITS, FAILED, CANCELLED)
 MOST_ATTEMPTS = 5
-"""A search that was interrupted so often has failed."""
+"""A search that was interrupted so often, and measured nothing in between, has failed."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Search:
     priority: int
     state: str
     attempt: int  # how often it was started
-    interruptions: int  # since it was submitted or resumed
+    interruptions: int  # since it was submitted or resumed, or last measured something
     version: int  # one more at every change
     not_before: datetime | None
     cancel: str | None  # patient or now, where that is wanted

@@ -23,6 +23,7 @@ from typing import IO, TYPE_CHECKING, Any
 from autotune.core import Measurement, Outcome, Trial, read_json
 from autotune.core.errors import AutotuneError, NothingFits, ProbeHostFailed, StudyInUse
 from autotune.core.interrupt import ENDING, ending_on_signals
+from autotune.core.io import file_end
 from autotune.core.paths import scrubbed
 
 if TYPE_CHECKING:
@@ -159,14 +160,12 @@ def body(progress: "Progress", trial: Trial | None = None, measured: Measurement
     first, best = (progress.trials[0] if progress.trials else None), progress.best
     shown = trial.configuration if trial else progress.configuration
     is_baseline = first is None or (trial is not None and trial.number == first.number)
-    names = ("micro_batch_size", "gradient_accumulation_steps", "data_parallel_size")
-    sizes = shown and {name: getattr(shown, name) for name in names}
     return {
         "kind": progress.kind,
         "number": trial.number if trial else progress.number,
         "configuration": shown and shown.unlike(None if is_baseline or first is None else first.configuration),
-        "sizes": sizes,
-        "values": shown and {**(sizes or {}), **dict(shown.settings)},
+        "sizes": shown and shown.sizes,
+        "values": shown and shown.sizes_and_settings,
         "outcome": trial and trial.final.outcome.value,
         "reason": "" if trial is None or trial.feasible else scrubbed(outcome_text(trial)),
         "samples_per_second": speed(trial),
@@ -226,7 +225,7 @@ def _packed(folder: Path, study: Path, trials: Sequence[Trial]) -> list[str]:
     for trial in trials:
         log = study / "probes" / f"{trial.number:04d}" / "log.txt"
         if trial.measurement.outcome is not Outcome.COMPLETED and log.exists():
-            end = log.read_bytes()[-LOG_BYTES:].decode(errors="replace")
+            end = file_end(log, LOG_BYTES).decode(errors="replace")
             (place / f"trial-{trial.number}.log").write_text(scrubbed(end), encoding="utf-8")
     with tarfile.open(place / "study.tar.gz", "w:gz") as archive:
         for path in sorted(path for name in ARCHIVED for path in study.rglob(name)):

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -28,7 +28,7 @@ from autotune.service.devices import Devices
 from autotune.service.dispatcher import Dispatcher
 from autotune.service.store import Store
 from autotune.service.stream import Hub
-from autotune.service.tables import hold_database, open_database
+from autotune.service.tables import connect_database, hold_database, migrate
 
 CONNECTIONS_S = 3
 """Seconds that answers may take to end once the server stops; what is left of the 30 is for the running searches."""
@@ -49,15 +49,15 @@ class Settings:
     port: int = 8321  #: 0: a free one
     state: Path = field(default_factory=default_state)  #: folder of the database and of the running searches
     database: str | None = None  #: URL; None: SQLite in the state folder
-    devices: tuple[str, ...] | None = None  #: that are lent, as cpu or cuda:0; None: all GPUs, else the CPU
+    devices: Sequence[str] | None = None  #: that are lent, as cpu or cuda:0; None: all GPUs, else the CPU
     models: Mapping[str, Path] = field(default_factory=dict)  #: name of a root -> its folder
     data: Mapping[str, Path] = field(default_factory=dict)
     hub: str = "off"  #: off, cached or online
-    hub_patterns: tuple[str, ...] = ()  #: of hub ids that requests may name
-    allowed_hosts: tuple[str, ...] = ()  #: names by which the server may be addressed, besides `host`
+    hub_patterns: Sequence[str] = ()  #: of hub ids that requests may name
+    allowed_hosts: Sequence[str] = ()  #: names by which the server may be addressed, besides `host`
     tls_cert: Path | None = None
     tls_key: Path | None = None
-    behind_proxy: tuple[str, ...] = ()  #: addresses or networks of the proxies whose forwarded headers count
+    behind_proxy: Sequence[str] = ()  #: addresses or networks of the proxies whose forwarded headers count
     keep: float | None = None  #: days after which events and folders of ended searches go; None: never
     log_format: str = "json"  #: or text
     metrics_port: int | None = None  #: on the loopback, without a token
@@ -102,9 +102,10 @@ def create_app(settings: Settings) -> FastAPI:
     state = app.state
     with contextlib.ExitStack() as stack:
         _make_private(settings.state)
-        engine = open_database(settings.database_url)
+        engine = connect_database(settings.database_url)
         stack.callback(engine.dispose)
         stack.enter_context(hold_database(engine, settings.state))
+        migrate(engine)  # not beneath a server of another version
 
         def changed(search_id: str) -> None:
             state.hub.wake(search_id)
@@ -181,7 +182,7 @@ def serve(settings: Settings, announce: Callable[[dict[str, Any]], None]) -> Non
     requests are accepted. Raises as `create_app`, and InvalidRequest for an address or a certificate that cannot be used.
     """
     operation.log_to_stderr(settings.log_format)
-    with _listening(settings) as listener:
+    with listening(settings) as listener:
         app = create_app(settings)
         config = uvicorn.Config(
             app,
@@ -217,13 +218,16 @@ def serve(settings: Settings, announce: Callable[[dict[str, Any]], None]) -> Non
                 raise
 
 
-def _listening(settings: Settings) -> socket.socket:
+def listening(settings: Settings) -> socket.socket:
     """The socket of the server. Raises InvalidRequest for an address that is in use or not this machine's."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
-        return socket.create_server((settings.host, settings.port), family=family)
+        listener = socket.create_server((settings.host, settings.port), family=family)
     except (OSError, OverflowError) as error:
         reason = "is in use" if getattr(error, "errno", 0) == errno.EADDRINUSE else f"cannot be used: {error}"
         raise InvalidRequest(
             f"Port {settings.port} of {settings.host} {reason}.", "Pass another --port, or end what uses it."
         ) from error
+    # Its connections inherit this: head and body are two packets, and the second would wait 40 ms for the first one's receipt.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener

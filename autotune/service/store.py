@@ -19,11 +19,9 @@ from sqlalchemy import Engine, func, select
 from autotune.core.errors import InvalidRequest
 from autotune.service.records import (
     CANCELLED,
-    DONE,
     ENDED,
     FAILED,
     MOST_ATTEMPTS,
-    NOTHING_FITS,
     QUEUED,
     RUNNING,
     SEARCH,
@@ -37,24 +35,6 @@ from autotune.service.records import (
     new_id,
 )
 from autotune.service.tables import artifacts, events, reading, searches, writing
-
-__all__ = (
-    "Store",
-    "Search",
-    "Event",
-    "Artifact",
-    "Conflict",
-    "LimitReached",
-    "KeyReused",
-    "QUEUED",
-    "RUNNING",
-    "DONE",
-    "NOTHING_FITS",
-    "FAILED",
-    "CANCELLED",
-    "ENDED",
-    "MOST_ATTEMPTS",
-)
 
 _EVENT = [events.c[field.name] for field in fields(Event)]
 _ARTIFACT = [artifacts.c.name, artifacts.c.media_type, artifacts.c.sha256, func.length(artifacts.c.content)]
@@ -147,10 +127,12 @@ class Store:
 
     def place(self, search: Search) -> int | None:
         """Its place in the queue, 1 for the next; None where it is not queued."""
+        if search.state != QUEUED:
+            return None
         same = (searches.c.priority == search.priority) & (searches.c.id <= search.id)
         ahead = (searches.c.priority > search.priority) | same
         rows = self._rows(select(func.count()).where(searches.c.state == QUEUED, ahead))
-        return max(1, rows[0][0]) if search.state == QUEUED else None  # 0: it was claimed meanwhile
+        return max(1, int(rows[0][0]))  # 0: it was claimed meanwhile
 
     def cancel(self, search_id: str, now: bool) -> Search:
         """Cancel a queued search at once, note the wish for a running one, leave an ended one as it is."""
@@ -260,12 +242,14 @@ class Store:
     def add_events(self, search_id: str, attempt: int, new: Sequence[Mapping[str, Any]]) -> int:
         """Add the events of {"key", "kind", "body"} whose key the search does not have yet, and return their number.
 
-        The last of them is the search's progress. None is added where the attempt has ended.
+        The last of them is the search's progress; with a new measurement earlier interruptions do not count any more.
+        None is added where the attempt has ended.
         """
         with self._writing() as change:
             added = change.append(search_id, new) if change.running(search_id, attempt) else []
             if added:
-                change.update(search_id, progress=added[-1]["body"])
+                measured = any(event["kind"] in ("trial", "confirmed") for event in added)
+                change.update(search_id, progress=added[-1]["body"], **({"interruptions": 0} if measured else {}))
             return len(added)
 
     def events(self, search_id: str, after: int = 0, limit: int = 500) -> builtins.list[Event]:

@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import json
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from fastapi.concurrency import run_in_threadpool
@@ -19,19 +21,24 @@ MOST_OF_TOKEN, MOST = 10, 200
 """Streams that are open at once."""
 RETRY_MS = 2000
 SILENCE_S = 15.0
-"""Seconds after which a comment shows that the stream is alive."""
+"""Seconds after which a comment shows that the stream is alive, and its token is looked at again."""
 EVERY = ""
 """In place of a search's id: all of them."""
 
 Item = tuple[int, str, dict[str, Any]]
 """An event: its number, its kind, its data."""
+Read = Callable[[int], tuple[Sequence[Item], bool]]
+"""Number of an event -> events after it, and whether there will be no more."""
+Sent = tuple[bytes, int, bool]
+"""Events as they are sent, the number of the last one, and whether there will be no more."""
 
 
 class Hub:
-    """The open streams, and what they wait for."""
+    """The open streams, and what they wait for. Streams at the same place of the same search read it once."""
 
     def __init__(self) -> None:
         self._waiting: dict[asyncio.Event, str] = {}
+        self._reads: dict[tuple[str, int], asyncio.Task[Sent]] = {}  # that go on, begun since the last change
         self._open: Counter[str] = Counter()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
@@ -53,49 +60,69 @@ class Hub:
         return self._open.total()
 
     def stream(
-        self, token_id: str, search_id: str, after: int, read: Callable[[int], tuple[Sequence[Item], bool]]
+        self, token_id: str, search_id: str, after: int, read: Read, is_valid: Callable[[str], bool]
     ) -> StreamingResponse:
-        """Answer with a search's events, or those of EVERY one.
+        """Answer with a search's events, or those of EVERY one, as long as the token is valid.
 
-        read: number of an event -> events after it, and whether there will be no more. Raises Problem 429 where as many
-        streams are open as may be.
+        Raises Problem 429 where as many streams are open as may be.
         """
         if self._open[token_id] >= MOST_OF_TOKEN or self.streams >= MOST:
             raise Problem(429, "Too many streams are open.", "Close one, or read the events as JSON.")
         self._loop = asyncio.get_running_loop()
         self._open[token_id] += 1
-        return _Stream(self._items(search_id, after, read), lambda: self._release(token_id))
+        items = self._items(search_id, after, read, partial(is_valid, token_id))
+        return _Stream(items, lambda: self._release(token_id))
 
     def _release(self, token_id: str) -> None:
         self._open[token_id] -= 1
         self._open = +self._open
 
     def _wake(self, search_id: str) -> None:
+        for key in [key for key in self._reads if search_id == EVERY or key[0] in (search_id, EVERY)]:
+            del self._reads[key]
         for event, wanted in self._waiting.items():
             if search_id == EVERY or wanted in (search_id, EVERY):
                 event.set()
 
     async def _items(
-        self, search_id: str, after: int, read: Callable[[int], tuple[Sequence[Item], bool]]
+        self, search_id: str, after: int, read: Read, is_valid: Callable[[], bool]
     ) -> AsyncIterator[bytes]:
-        changed = asyncio.Event()
+        changed, checked_at = asyncio.Event(), time.monotonic()
         self._waiting[changed] = search_id
         try:
             yield format_sse_event(retry=RETRY_MS)
             while not self._is_closed:
                 changed.clear()
-                items, is_last = await run_in_threadpool(read, after)
-                for after, kind, data in items:
-                    yield format_sse_event(id=str(after), event=kind, data_str=json.dumps(data))
+                if time.monotonic() - checked_at >= SILENCE_S:
+                    if not await run_in_threadpool(is_valid):
+                        return
+                    checked_at = time.monotonic()
+                sent, after, is_last = await self._shared(search_id, after, read)
+                if sent:
+                    yield sent
                 if is_last:
                     return
-                if not items:
+                if not sent:
                     try:
                         await asyncio.wait_for(changed.wait(), SILENCE_S)
                     except TimeoutError:
                         yield KEEPALIVE_COMMENT
         finally:
             del self._waiting[changed]
+
+    async def _shared(self, search_id: str, after: int, read: Read) -> Sent:
+        """What is read there, by one reader for all that ask meanwhile and since the search's last change."""
+        place = (search_id, after)
+        if place not in self._reads:
+            task = self._reads[place] = asyncio.create_task(_formatted(read, after))
+            task.add_done_callback(lambda task: self._reads.get(place) is task and self._reads.pop(place))
+        return await asyncio.shield(self._reads[place])
+
+
+async def _formatted(read: Read, after: int) -> Sent:
+    items, is_last = await run_in_threadpool(read, after)
+    sent = [format_sse_event(id=str(number), event=kind, data_str=json.dumps(data)) for number, kind, data in items]
+    return b"".join(sent), items[-1][0] if items else after, is_last
 
 
 class _Stream(StreamingResponse):

@@ -67,7 +67,7 @@ sessions = Table(
     *_required(Stamp, "created_at", "expires_at"),
 )
 
-searches = Table(  # what the columns mean: `store.Search`
+searches = Table(  # what the columns mean: `records.Search`
     "searches",
     metadata,
     Column("id", Text, primary_key=True),
@@ -118,16 +118,18 @@ audit = Table(
 
 
 def open_database(url: str) -> Engine:
-    """The database at this URL, with the tables of this version: created or migrated where needed.
+    """The database at this URL, with the tables of this version. Raises as `connect_database` and `migrate` do."""
+    engine = connect_database(url)
+    migrate(engine)
+    return engine
 
-    Raises InvalidRequest for a URL that is of neither SQLite (a file) nor PostgreSQL; StorageFailed where the database cannot
-    be used: out of reach, on a network file system, or written by a newer version.
-    """
+
+def migrate(engine: Engine) -> None:
+    """Create the tables of this version, or migrate them; raises StorageFailed where a newer version wrote the database."""
     from alembic import command
     from alembic.config import Config
     from alembic.util import CommandError
 
-    engine = _engine(url)
     config = Config()
     config.set_main_option("script_location", "autotune.service:migrations")
     config.set_main_option("path_separator", "os")
@@ -141,10 +143,14 @@ def open_database(url: str) -> Engine:
             f"The database {engine.url} was written by a newer version of autotune, or by another program.",
             "Install that version, or name another --database.",
         ) from error
-    return engine
 
 
-def _engine(url: str) -> Engine:
+def connect_database(url: str) -> Engine:
+    """The database at this URL as it is.
+
+    Raises InvalidRequest for a URL that is of neither SQLite (a file) nor PostgreSQL; StorageFailed where its folder cannot be
+    used. A server out of reach is met by the first transaction.
+    """
     try:
         address = sa.make_url(url)
         if address.get_backend_name() == "postgresql":
@@ -239,8 +245,10 @@ def hold_database(engine: Engine, state_folder: Path) -> Iterator[None]:
             except BlockingIOError as error:
                 raise StorageFailed(f"Another autotune serve uses {folder}.", advice) from error
         if engine.dialect.name == "postgresql":
-            connection = held.enter_context(engine.connect().execution_options(isolation_level="AUTOCOMMIT"))
-            connection.detach()  # closed at the end, not given to others together with its lock
-            if not connection.scalar(sa.select(sa.func.pg_try_advisory_lock(_SERVER))):
+            with _reporting(engine):
+                connection = held.enter_context(engine.connect().execution_options(isolation_level="AUTOCOMMIT"))
+                connection.detach()  # closed at the end, not given to others together with its lock
+                is_held = connection.scalar(sa.select(sa.func.pg_try_advisory_lock(_SERVER)))
+            if not is_held:
                 raise StorageFailed(f"Another autotune serve uses the database {engine.url}.", advice)
         yield

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from autotune.core.configuration import word
-from autotune.core.options import ARGUMENTS
+from autotune.core.configuration import Configuration, word
 from autotune.core.units import format_interval, three_digits
+from autotune.report.snippets import option_words
 from autotune.service.answers import ROOT
-from autotune.service.store import ENDED, QUEUED, RUNNING, Event
+from autotune.service.records import ENDED, QUEUED, RUNNING, Event
 
 STATES = {state: state.replace("_", " ").capitalize() for state in (QUEUED, RUNNING, *ENDED)}
 FIELDS = {"model": str, "global_batch_size": int, "sequence_length": int, "dataset": str, "task": str, "name": str}
@@ -21,12 +21,10 @@ FIELDS |= {"device": str, "memory_limit": str, "n_trials": int, "timeout": str, 
 WORK = ("model", "task", "global_batch_size", "sequence_length", "dataset", "dataset_split")
 """Options that must be equal for speeds of two searches to be compared."""
 
-SIZES = ("micro_batch_size", "gradient_accumulation_steps", "data_parallel_size")
 NOT_ARGUMENTS = ("model_arguments", "adapter", "data_arguments", "torch_switches", "environment_variables")
 """Parts of an answer that `TrainingArguments` does not hold."""
 
 PLOT_WIDTH = 200.0
-MOST_EVENTS = 100_000
 
 Record = Mapping[str, Any]
 """A search as `api.shown` has it, its result, a trial of that, or the body of an event."""
@@ -134,7 +132,7 @@ def timeline(events: Sequence[Event]) -> list[tuple[datetime, str, str]]:
 
 def values_of(trial: Record | None) -> dict[str, Any]:
     """Sizes and settings of a trial of a result, by name."""
-    return {name: trial[name] for name in SIZES} | trial["levers"] if trial else {}
+    return Configuration.from_dict(trial).sizes_and_settings if trial else {}
 
 
 def changes(after: Record, before: Record) -> list[tuple[str, str, str]]:
@@ -153,17 +151,14 @@ def python(result: Record) -> str:
 
 def command_line(wanted: Record, server: str) -> str:
     """The same search as `autotune search`; what is a file there follows as a comment."""
-    flags, parts, files = {argument: option for option, argument in ARGUMENTS.items()}, [], []
+    parts, files = [], []
     for name, value in wanted.items():
-        flag = f"--{flags.get(name, name).replace('_', '-')}"
-        if name == "args" or (name == "space" and "\n" in value):
+        given = [{key: item} for key, item in value.items()] if isinstance(value, Mapping) else value
+        if name == "args" or (name == "space" and re.search(r"[\n:]", value)):
             files.append(f"# {name}.yaml: {json.dumps(value)}")
-            parts.append(f"{flag} {name}.yaml")
-        elif isinstance(value, Mapping):
-            texts = {key: ",".join(map(str, item)) if isinstance(item, list) else item for key, item in value.items()}
-            parts += [f"{flag} {shlex.quote(f'{key}={text}')}" for key, text in texts.items()]
-        elif name not in ("model", "name", "priority"):
-            parts.append(flag if value is True else f"{flag} {shlex.quote(str(value))}")
+            given = f"{name}.yaml"
+        if name not in ("model", "name", "priority"):
+            parts += [shlex.join(option_words(name, each)) for each in (given if isinstance(given, list) else [given])]
     command = [f"autotune search {shlex.quote(wanted['model'])}", *parts, f"--server {server}"]
     return "\n".join([" \\\n    ".join(command), *files])
 

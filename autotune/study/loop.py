@@ -29,7 +29,7 @@ from autotune.space.dominance import SAME_CRASHES, crashing_values
 from autotune.space.search_space import SearchSpace
 from autotune.study.confirm import confirm
 from autotune.study.loss_check import compare_losses, disqualify_flagged, reference_of
-from autotune.study.measure import keep, measure, unsupported
+from autotune.study.measure import keep, measure, needs_too_much, unsupported
 from autotune.study.objective import best_trial, finalists, speed_up
 from autotune.study.pacing import finishing_seconds, reserved_seconds, seconds_to_go
 from autotune.study.plan import Plan, Progress, Watch
@@ -258,6 +258,8 @@ def confirm_finalists(study: Study, probe: Probe, watch: Watch = lambda progress
 
     def once_more(trial: Trial, one_round: int) -> Measurement:
         study.wish.check()
+        if starved := needs_too_much(study.folder, study.trials, trial, one_round):
+            return starved
         where = f"round {one_round}{f' of {plan.confirmation_rounds}' if one_round <= plan.confirmation_rounds else ''}"
         where += f", {study.racing.index(trial.number) + 1} of {len(study.racing)}"
         watch(progress(study, "confirming", number=trial.number, configuration=trial.configuration, message=where))

@@ -15,7 +15,7 @@ from autotune.probe import Probe, ProbeOptions
 from autotune.probe.order import ANSWER, ORDER
 from autotune.space.dominance import NEVER_PROBED
 from autotune.space.settings import SETTINGS
-from autotune.study.objective import best_trial, speed
+from autotune.study.objective import SAME_MEMORY, best_trial, speed
 from autotune.study.plan import Plan
 from autotune.study.store import probe_folder, reporting_storage
 
@@ -89,6 +89,32 @@ def unsupported(folder: Path, configuration: Configuration, why: str) -> Measure
     with reporting_storage(folder):
         keep(probe_folder(folder, 0), configuration, measurement)
     return measurement
+
+
+def needs_too_much(folder: Path, trials: Sequence[Trial], trial: Trial, round_number: int) -> Measurement | None:
+    """The measurement of a round in which a trial would run out of memory as another did; None where it may fit.
+
+    Longer trainings can need more than their probes did, where batches differ in shape. A trial without any round is not run
+    whose probe needed as much as that of one which ran out of memory in a round. It is kept like any other.
+    """
+    needed = trial.measurement.peak_bytes
+    if trial.number == 0 or trial.confirmations or needed is None:
+        return None
+    for other in trials:
+        ran_out = any(measured.outcome is Outcome.OUT_OF_MEMORY for measured in other.confirmations)
+        if ran_out and (other.measurement.peak_bytes or math.inf) <= (1 + SAME_MEMORY) * needed:
+            reason = f"not run: its probe needed as much memory as that of trial {other.number}, which ran out of it in a round"
+            measurement = Measurement(
+                Outcome.OUT_OF_MEMORY,
+                reason,
+                asked=trial.configuration.values,
+                allowed_bytes=trial.measurement.allowed_bytes,
+                round=round_number,
+            )
+            with reporting_storage(folder):
+                keep(probe_folder(folder, trial.number, round_number), trial.configuration, measurement)
+            return measurement
+    return None
 
 
 def keep(place: Path, configuration: Configuration, measurement: Measurement) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from autotune.core import Configuration, InvalidRequest, Measurement, Trial, read_json, write_json
+from autotune.core.configuration import renamed
 from autotune.core.errors import StorageFailed, StudyInUse, StudyMismatch
 from autotune.core.prospect import OptimalityGap
 from autotune.memory.peak import MemoryPeak
@@ -67,8 +68,11 @@ def locked(folder: Path) -> Iterator[None]:
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             raise _in_use(folder) from error
+        except OSError as error:  # a file system without locks
+            message = f"{folder} cannot be locked: {error.strerror}."
+            raise StorageFailed(message, "Name another --output-dir, on a local disk.") from error
         remove_unfinished(folder)
         yield
 
@@ -80,7 +84,7 @@ def is_unmeasured(folder: Path) -> bool:
 
 def check_unlocked(folder: Path) -> None:
     """Raise StudyInUse where another process holds the study's folder now; takes no lock of its own to keep."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError), (folder / ".lock").open() as lock:
+    with contextlib.suppress(OSError), (folder / ".lock").open() as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -99,7 +103,7 @@ def check_identity(folder: Path, identity: Mapping[str, Any]) -> None:
     with reporting_storage(folder):
         if path.exists():
             try:
-                recorded = read_json(path)["identity"]
+                recorded = renamed(read_json(path)["identity"])
             except (ValueError, KeyError, TypeError) as error:
                 raise StorageFailed(f"{path} is damaged: {error}.", "Use --fresh to begin the study again.") from error
             if recorded != identity:

@@ -27,7 +27,6 @@ TRAINING_ARGUMENTS = {
     "dataloader_num_workers": 4,
     "dataloader_pin_memory": False,
     "use_cpu": True,
-    "per_device_eval_batch_size": 8,
 }
 
 

@@ -78,7 +78,7 @@ def test_a_study_of_another_version_stands_beside_the_others_as_one_that_cannot_
 def test_the_spaces_are_one_object(studies: Path) -> None:
     code, known, err = told("search-spaces")
     assert (code, err) == (0, "")
-    assert known["spaces"]["quick"]["levers"]["precision"] == ["fp32", "tf32", "fp16", "bf16"]
+    assert known["spaces"]["quick"]["settings"]["precision"] == ["fp32", "tf32", "fp16", "bf16"]
     assert known["spaces"]["full"]["description"]
 
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from autotune.core.configuration import Configuration
+from autotune.core.configuration import Configuration, renamed
 from tests.makers import SETTINGS, configuration
 
 
@@ -51,3 +51,12 @@ def test_it_reads_as_sizes_and_values() -> None:
     result = Configuration.exact(48, 4, {"precision": "bf16", "pin_memory": True}, data_parallel_size=2)
     assert str(result) == "4 x 6 x 2 ranks, precision bf16, pin_memory yes"
     assert str(Configuration.exact(48, 4, {})) == "4 x 12"
+
+
+def test_a_configuration_of_when_settings_were_called_levers_is_read() -> None:
+    of = configuration(2, 8, precision="bf16")
+    former = {"levers" if name == "settings" else name: value for name, value in of.to_dict().items()}
+    assert Configuration.from_dict(former) == of
+    assert renamed({"baseline": former, "allowed_bytes": 7}) == {"baseline": of.to_dict(), "allowed_bytes": 7}
+    assert of.sizes_and_settings["precision"] == "bf16"
+    assert of.sizes_and_settings["gradient_accumulation_steps"] == 4

@@ -206,6 +206,7 @@ def with_logs(study: SearchResult, text: str) -> SearchResult:
     )
 
 
+@pytest.mark.nightly
 def test_500_trials_with_long_logs_are_all_there_in_less_than_two_megabytes(large_facts: SearchResult) -> None:
     text = page(with_logs(large_facts, "<" * 3900))
     assert len(table_of(Read(text))) == 500

@@ -56,6 +56,7 @@ def test_each_mark_of_a_trial_says_what_it_is_and_leads_to_its_row(large: list[P
     assert len(titles) == len(links)
 
 
+@pytest.mark.nightly
 def test_the_same_study_makes_the_same_figures_whatever_the_user_s_matplotlib_settings(large: list[Picture]) -> None:
     import matplotlib as mpl
 

@@ -6,7 +6,7 @@ import pytest
 
 from autotune.core.measurement import Outcome
 from autotune.sampler.observation import WITHOUT_INTERVAL, Observation, observed
-from tests.makers import MIB, completed, configuration, ended, out_of_memory, step
+from tests.makers import ALLOWED, MIB, completed, configuration, ended, out_of_memory, step
 
 
 def test_a_step_is_its_micro_batches_and_the_optimizer() -> None:
@@ -35,6 +35,12 @@ def test_an_out_of_memory_tells_what_it_wanted() -> None:
     of = configuration(8)
     seen = observed(of, out_of_memory(of, held_bytes=900 * MIB, refused_bytes=300 * MIB))
     assert (seen.wanted_bytes, seen.peak_bytes, seen.micro_step_s) == (1200 * MIB, None, None)
+
+
+def test_what_runs_out_of_memory_needs_more_than_is_allowed_though_fragments_left_some() -> None:
+    of = configuration(8)
+    seen = observed(of, out_of_memory(of, held_bytes=ALLOWED - 300 * MIB, refused_bytes=MIB))
+    assert seen.wanted_bytes == ALLOWED
 
 
 def test_what_neither_ran_nor_ran_out_of_memory_tells_nothing_but_its_end() -> None:

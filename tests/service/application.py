@@ -17,8 +17,8 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from autotune.service.body import Roots
+from autotune.service.records import RUNNING, Search
 from autotune.service.server import Settings, create_app
-from autotune.service.store import RUNNING, Search
 
 URL = "http://127.0.0.1:8321"
 SMALL = {"model": "bert-mini", "global_batch_size": 8, "device": "cpu"}

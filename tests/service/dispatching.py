@@ -12,7 +12,8 @@ from autotune.commands.result import TuningResult
 from autotune.service.body import Roots
 from autotune.service.devices import Devices
 from autotune.service.dispatcher import Dispatcher, runner_environment
-from autotune.service.store import ENDED, Search, Store
+from autotune.service.records import ENDED, Search
+from autotune.service.store import Store
 from autotune.study.store import locked
 from tests.service.searches import Replaying
 

@@ -30,7 +30,8 @@ from typing import Self
 import httpx2
 import psutil
 
-from autotune.service.store import DONE, ENDED, MOST_ATTEMPTS, Search, Store
+from autotune.service.records import DONE, ENDED, MOST_ATTEMPTS, Search
+from autotune.service.store import Store
 from autotune.service.tables import open_database
 from benchmarks.kills import GONE_S, Facts, family, is_alive, last_order, measured, with_descendants
 from tests.service.dispatching import faults

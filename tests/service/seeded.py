@@ -9,8 +9,8 @@ from typing import Any
 
 from autotune.commands.result import TuningResult
 from autotune.service.body import Roots
+from autotune.service.records import Search
 from autotune.service.runner import Events
-from autotune.service.store import Search
 from autotune.study.objective import best_trial, speed_up
 from autotune.study.plan import Progress
 from tests.service.application import Service, make_app

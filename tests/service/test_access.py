@@ -1,7 +1,9 @@
 """Who may call what: tokens, roles, sessions, host names, limits; over all routes of the API's description."""
 
 import json
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from starlette.testclient import TestClient
 from autotune.service import access, api
 from autotune.service.access import COOKIE, FORM_FIELD, FORM_HEADER, MOST_BYTES, MOST_FAILURES, needs
 from autotune.service.body import Roots
-from autotune.service.problems import MEDIA_TYPE, SECURITY_HEADERS
+from autotune.service.problems import MEDIA_TYPE, SECURITY_HEADERS, Problem
 from autotune.service.tables import metadata
 from tests.service.application import SMALL, URL, Service, make_app
 
@@ -127,6 +129,19 @@ def test_an_address_has_so_many_wrong_tokens_a_minute(service: Service, monkeypa
     clock = access.time.monotonic
     monkeypatch.setattr(access.time, "monotonic", lambda: clock() + 61)
     assert good.get("/api/v1/me").status_code == 200
+
+
+def test_wrong_tokens_are_counted_from_many_threads() -> None:
+    failures, before = access.Failures(), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(failures.add, [f"10.0.{number % 100}.1" for number in range(100 * MOST_FAILURES)]))
+    finally:
+        sys.setswitchinterval(before)
+    for number in range(100):
+        with pytest.raises(Problem, match="wrong tokens"):
+            failures.check(f"10.0.{number}.1")
 
 
 def test_requests_without_a_token_are_not_counted(service: Service) -> None:

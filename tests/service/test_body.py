@@ -428,7 +428,7 @@ def test_a_model_with_code_of_its_own_is_refused(file: str, roots: Roots, tmp_pa
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("file", ["pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin"])
+@pytest.mark.parametrize("file", ["pytorch_model.bin", "pytorch_model.bin.index.json"])
 def test_pickled_weights_are_refused_unless_safetensors_are_read_in_their_place(
     file: str, roots: Roots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -437,10 +437,34 @@ def test_pickled_weights_are_refused_unless_safetensors_are_read_in_their_place(
     (folder / file).write_bytes(pickle.dumps(Canary()))
     with pytest.raises(InvalidField, match="pickled"):
         checked(body(model="team:bert"), roots, ANNA)
-    (folder / f"{file.partition('_')[0].replace('pytorch', '')}").parent.mkdir(exist_ok=True)
-    (folder / ("adapter_model.safetensors" if "adapter" in file else "model.safetensors")).touch()
+    (folder / "model.safetensors").touch()
     assert checked(body(model="team:bert"), roots, ANNA)
     assert not (tmp_path / "unpickled").exists()
+
+
+@pytest.mark.parametrize(
+    ("index", "is_safe"),
+    [
+        ({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}, True),
+        ({"weight_map": {"a": "model-1.safetensors", "b": "pytorch_model-2.bin"}}, False),
+        ({"weight_map": ["a.safetensors"]}, False),
+        ([], False),
+    ],
+)
+def test_an_index_names_safetensors_alone(index: Any, is_safe: bool, roots: Roots, tmp_path: Path) -> None:
+    (tmp_path / "models" / "bert" / "model.safetensors.index.json").write_text(json.dumps(index))
+    if is_safe:
+        assert checked(body(model="team:bert"), roots, ANNA)
+    else:
+        with pytest.raises(InvalidField, match=r"pickled \(model.safetensors.index.json\)"):
+            checked(body(model="team:bert"), roots, ANNA)
+
+
+def test_an_adapter_whose_base_model_may_be_anywhere_is_refused(roots: Roots, tmp_path: Path) -> None:
+    adapter = {"peft_type": "LORA", "base_model_name_or_path": "/etc"}
+    (tmp_path / "models" / "bert" / "adapter_config.json").write_text(json.dumps(adapter))
+    with pytest.raises(InvalidField, match=r"is an adapter.*Name the model that it is for"):
+        checked(body(model="team:bert"), roots, ANNA)
 
 
 @pytest.mark.parametrize("name", ["data.pkl", "data.pt", "data.bin", "data.npy", "data.py"])
@@ -463,7 +487,7 @@ def test_hub_ids_are_taken_by_the_patterns_where_the_hub_is_on(roots: Roots) -> 
     assert some.model("gpt2") == "gpt2"
     assert some.dataset("squad:plain-text") == "squad:plain-text"
     for other in ("meta/x", "google", "gpt2x"):
-        with pytest.raises(InvalidRequest, match="hub"):
+        with pytest.raises(InvalidRequest, match=r"from the hub\. It takes google/\*, gpt2, squad\*\.$"):
             some.model(other)
     with pytest.raises(InvalidRequest, match="on this server"):
         with_hub(roots, "*", hub="off").model("google/bert-x")

@@ -74,7 +74,7 @@ def submit(browser: WebDriver, url: str, name: str) -> str:
     for field, value in (fields | {"more": "{space: quick, sampler: random, no_history: true}"}).items():
         browser.find_element(By.ID, field).send_keys(value)
     press(browser, "Check")
-    assert "The request is valid." in text_of(browser, "#fine")
+    until(lambda: "The request is valid." in text_of(browser, "#fine"))
     press(browser, "Start the search")
     until(lambda: "/searches/" in browser.current_url)
     return browser.current_url
@@ -157,7 +157,8 @@ def test_all_is_done_by_keyboard_alone(browser: WebDriver, server: Server) -> No
     until(lambda: browser.switch_to.active_element.get_attribute("id") == "model")
 
 
-@pytest.mark.parametrize("kind", ["real", pytest.param("hostile", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["real", "hostile"])
 def test_every_view_can_be_read_by_all(browser: WebDriver, tmp_path: Path, kind: str) -> None:
     """axe finds nothing in light and dark, on a narrow phone and a desktop; nothing is wider; hostile texts do nothing."""
     service = page_service(tmp_path)

@@ -160,6 +160,20 @@ def test_a_server_out_of_reach_is_one_message() -> None:
         server.client.read("abc")
 
 
+@pytest.mark.parametrize("status", [200, 301, 503])
+def test_what_is_no_server_of_autotune_is_named(status: int) -> None:
+    with (
+        answering((status, "text/html", "<html>")) as server,
+        pytest.raises(ServerFailed, match="no server of autotune"),
+    ):
+        server.client.readiness()
+
+
+def test_a_proxy_without_its_server_is_asked_again() -> None:
+    with answering((502, "text/html", "<html>"), plain(503, ready=False)) as server:
+        assert server.client.readiness() == {"ready": False}
+
+
 def stream(*events: tuple[int, str, dict[str, Any]]) -> tuple[int, str, str]:
     lines = [f"id: {number}\nevent: {kind}\ndata: {json.dumps(body)}\n\n" for number, kind, body in events]
     return 200, "text/event-stream", "retry: 2000\n\n: alive\n\n" + "".join(lines)

@@ -16,8 +16,9 @@ import pytest
 from autotune.service import devices
 from autotune.service.body import Roots
 from autotune.service.devices import Devices
-from autotune.service.dispatcher import Dispatcher, runner_environment
-from autotune.service.store import CANCELLED, DONE, FAILED, NOTHING_FITS, QUEUED, RUNNING, Store
+from autotune.service.dispatcher import Dispatcher, Run, death, runner_environment
+from autotune.service.records import CANCELLED, DONE, FAILED, NOTHING_FITS, QUEUED, RUNNING
+from autotune.service.store import Store
 from tests.hurry import ROOT
 from tests.probe.processes import becomes_true, started_in
 from tests.service.dispatching import (
@@ -99,7 +100,7 @@ def test_a_runner_that_is_killed_is_started_again_and_loses_nothing(
         when(store, search_id, lambda search: search.attempt == 2)
         replaying.release()
         search = ended(store, search_id)
-    assert (search.state, search.interruptions) == (DONE, 1)
+    assert (search.state, search.attempt) == (DONE, 2)
     assert states(store, search_id) == [QUEUED, RUNNING, QUEUED, RUNNING, DONE]
     assert len(replaying.executed) == len({*replaying.executed}) + 1  # the one that was killed
     reasons = [
@@ -107,6 +108,21 @@ def test_a_runner_that_is_killed_is_started_again_and_loses_nothing(
     ]
     assert all(reason.startswith("The search's process was killed by SIGKILL") for reason in reasons)
     check_ended_once(store, state, search)
+
+
+def test_a_search_whose_process_cannot_be_started_waits_too(
+    store: Store, state: Path, replaying: Replaying, submit: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise OSError("too many open files")
+
+    monkeypatch.setattr("asyncio.create_subprocess_exec", fail)
+    search_id = submit()
+    with dispatching(dispatcher_of(store, state, replaying, backoff_s=60)):
+        search = when(store, search_id, lambda search: search.interruptions)
+    assert (search.state, search.attempt) == (QUEUED, 1)
+    assert search.not_before is not None
+    assert search.not_before > search.created_at + timedelta(seconds=60)
 
 
 @pytest.mark.nightly
@@ -340,6 +356,16 @@ def test_old_searches_lose_their_events_and_their_folder_and_keep_their_result(
     assert not store.events(search_id)
     assert store.read(search_id).result is not None
     assert store.artifact(search_id, "report.html") is not None
+
+
+def test_of_a_log_of_any_length_only_the_end_is_read(store: Store, submit: Callable[..., str], tmp_path: Path) -> None:
+    search = store.read(submit())
+    assert search is not None
+    with (tmp_path / "log").open("wb") as file:
+        file.truncate(2**40)  # without blocks on the disk
+        file.seek(0, os.SEEK_END)
+        file.write(b"\nthe last line\n")
+    assert death(Run(search), tmp_path / "log").endswith(": the last line")
 
 
 SECRETS = ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "https_proxy", "AUTOTUNE_TOKEN", "PGPASSWORD", "SSH_AUTH_SOCK")

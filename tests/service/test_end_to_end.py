@@ -124,6 +124,7 @@ def test_a_replayed_search_with_either_database(database_url: str, tmp_path: Pat
 # The client -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_the_client_s_result_is_the_server_s_and_a_study_as_any_other(server: Server, tmp_path: Path) -> None:
     shown: list[Progress] = []
     client = autotune.connect(server.url, server.token)
@@ -162,6 +163,7 @@ def test_the_command_line_prints_and_keeps_what_a_search_here_does(server: Serve
     assert (as_json.returncode, json.loads(out)["trials"]) == (0, 4)
 
 
+@pytest.mark.nightly
 def test_a_detached_search_is_queued_and_left(server: Server, tmp_path: Path) -> None:
     done = command(server, tmp_path, "search", *WORDS, "--server", server.url, "--detach", "--json")
     out, err = done.communicate(timeout=60)
@@ -181,6 +183,7 @@ def test_what_a_server_refuses_is_one_line_with_its_exit_code(server: Server, tm
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.nightly
 def test_ctrl_c_without_a_terminal_leaves_the_search_running(
     server: Server, replaying: Replaying, tmp_path: Path
 ) -> None:

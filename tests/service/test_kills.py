@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, delete
 
-from autotune.service.store import DONE, Store
+from autotune.service.records import DONE
+from autotune.service.store import Store
 from autotune.service.tables import artifacts, events, writing
 from tests.service.conftest import _program
 from tests.service.dispatching import dispatcher_of, dispatching, ended, faults

@@ -13,10 +13,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from autotune.commands.result import TuningResult
-from autotune.service import pages
+from autotune.service import wording
 from autotune.service.access import COOKIE
 from autotune.service.devices import Device
-from autotune.service.store import CANCELLED, QUEUED
+from autotune.service.records import CANCELLED, QUEUED
 from tests.report.studies import HOSTILE, hostile
 from tests.service.application import Service
 from tests.service.seeded import REAL, WANTED, left, page_service, seed, sent
@@ -182,21 +182,21 @@ def test_filters_are_in_the_address_and_pages_follow_each_other(service: Service
 
 def test_times_and_speeds_are_short() -> None:
     now = datetime.now(UTC)
-    ages = [pages.ago(now - timedelta(seconds=seconds)) for seconds in (0, 59, 61, 7300, 200_000)]
+    ages = [wording.ago(now - timedelta(seconds=seconds)) for seconds in (0, 59, 61, 7300, 200_000)]
     assert ages == ["1 s ago", "59 s ago", "1 min ago", "2 h ago", "2 d ago"]
     speeds: list[Any] = [None, [41.23, 40.9, 41.5], [3.8, 0.0, 9.6], [3.8, 0.0, None]]
-    assert [pages.speed_text(speed) for speed in speeds] == ["–", "41.23 ± 0.30", "about 3.80", "about 3.80"]
+    assert [wording.speed_text(speed) for speed in speeds] == ["–", "41.23 ± 0.30", "about 3.80", "about 3.80"]
 
 
 def test_the_same_search_is_shown_as_a_command_and_as_a_call() -> None:
     wanted = {"model": "team:it's", "global_batch_size": 8, "fix": {"precision": "bf16"}, "only": {"workers": [0, 2]}}
     wanted |= {"keep_numerics": True, "space": "quick", "args": {"seed": 1}, "name": "x y", "priority": -1}
-    command, comment = pages.command_line(wanted, "https://tune").replace("\\\n", "").split("\n#")
+    command, comment = wording.command_line(wanted, "https://tune").replace("\\\n", "").split("\n#")
     options = ["--global-batch-size", "8", "--fix", "precision=bf16", "--only", "workers=0,2", "--keep-numerics"]
     options += ["--search-space", "quick", "--args", "args.yaml", "--server", "https://tune"]
     assert shlex.split(command) == ["autotune", "search", "team:it's", *options]
     assert comment == ' args.yaml: {"seed": 1}'
-    call = shlex.split(pages.curl(wanted, "https://tune").replace("\\\n", ""))
+    call = shlex.split(wording.curl(wanted, "https://tune").replace("\\\n", ""))
     assert call[-1] == "https://tune/api/v1/searches"
     assert call[-2].startswith('{"model": "team:it\'s", ')
 
@@ -208,6 +208,14 @@ def test_style_and_script_are_served_with_their_types(service: Service) -> None:
         assert answer.headers["content-type"] == f"{kind}; charset=utf-8"
         assert "max-age" in answer.headers["cache-control"]
     assert client.get("/static/pages.py").status_code == 404
+
+
+def test_lists_of_settings_and_a_space_on_one_line_are_shown_as_a_command_too() -> None:
+    wanted = {"model": "bert-mini", "fix": ["precision=bf16", "workers=2"], "space": "{parameters: {workers: [0, 2]}}"}
+    command, comment = wording.command_line(wanted, "https://tune").replace("\\\n", "").split("\n#")
+    options = ["--fix", "precision=bf16", "--fix", "workers=2", "--search-space", "space.yaml", "--server"]
+    assert shlex.split(command) == ["autotune", "search", "bert-mini", *options, "https://tune"]
+    assert comment == ' space.yaml: "{parameters: {workers: [0, 2]}}"'
 
 
 # Without JavaScript ---------------------------------------------------------------------------------------------------
@@ -264,9 +272,11 @@ def test_a_search_is_checked_then_started_once(service: Service) -> None:
     [
         ({"model": "no-such-model"}, "model"),
         ({"model": "/etc/passwd"}, "model"),
+        ({"model": "a\0b"}, "more"),
         ({"global_batch_size": "-3"}, "global_batch_size"),
         ({"global_batch_size": ""}, "global_batch_size"),
         ({"n_trials": "1e9"}, "n_trials"),
+        ({"n_trials": "9" * 5000}, "n_trials"),
         ({"memory_limit": "much"}, "more"),
         ({"more": "presicion: bf16"}, "more"),
         ({"more": "args: {output_dir: x}"}, "more"),
@@ -275,6 +285,8 @@ def test_a_search_is_checked_then_started_once(service: Service) -> None:
         ({"more": "[" * 20_000}, "more"),
         ({"more": 'fix: {"a\\0": 1}'}, "more"),
         ({"more": "headroom: .nan"}, "more"),
+        ({"more": "timeout: 2026-01-01"}, "more"),
+        ({"more": "fix: !!set {precision}"}, "more"),
         ({"more": "a: &a [1]\nb: *a"}, "more"),
         ({"more": "priority: 5"}, "more"),
         ({"device": "cuda:7"}, "device"),
@@ -340,7 +352,14 @@ def test_a_tokens_secret_is_shown_once_and_the_token_can_be_revoked(service: Ser
     token_id = secret.split("_")[1]
     assert send(client, f"/tokens/{token_id}/revoke", page="/tokens").status_code == 303
     assert service.accounts.caller(secret) is None
-    for wrong in ({"user": "a b"}, {"days": "-1"}, {"role": "root"}, {"days": "soon"}):
+    for wrong in (
+        {"user": "a b"},
+        {"days": "-1"},
+        {"role": "root"},
+        {"days": "soon"},
+        {"days": "nan"},
+        {"days": "inf"},
+    ):
         fields = {"user": "ben", "role": "viewer", "days": "7"} | wrong
         assert send(client, "/tokens", page="/tokens", **fields).status_code == 422
 
@@ -403,7 +422,9 @@ def test_a_form_of_another_session_or_site_changes_nothing(service: Service, ids
         assert client.post(f"{page}/cancel", data=data).status_code == 403
     cross = {"Sec-Fetch-Site": "cross-site"}
     assert client.post(f"{page}/cancel", data={"form_secret": mine}, headers=cross).status_code == 403
-    assert client.post("/login", data={"token": service.token("eve")}, headers=cross).status_code == 403
+    for headers in (cross, {"Origin": "https://evil.example"}, {"Origin": "null"}):
+        answer = service.client().post("/login", data={"token": service.token("eve")}, headers=headers)
+        assert (answer.status_code, "set-cookie" in answer.headers) == (403, False)
     assert service.store.read(ids["running"]).cancel is None  # type: ignore[union-attr]
 
 
@@ -421,6 +442,7 @@ def test_errors_are_pages(service: Service) -> None:
         answer = client.post("/login", data={"token": "hfat_00000000_no"})
     assert answer.status_code == 429
     assert "<h1>Too many wrong tokens" in answer.text
+    assert 1 <= int(answer.headers["retry-after"]) <= 61
 
 
 # Hostile texts --------------------------------------------------------------------------------------------------------

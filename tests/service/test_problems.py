@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from autotune.core.errors import InvalidRequest, InvalidSpace, SearchFailed, StorageFailed, StudyInUse, StudyMismatch
 from autotune.service import problems
 from autotune.service.problems import InvalidField, Problem
-from autotune.service.store import Conflict, KeyReused, LimitReached
+from autotune.service.records import Conflict, KeyReused, LimitReached
 
 
 class Inner(BaseModel):

@@ -1,5 +1,7 @@
 """The server's start and end: what is refused, what it prints, and that nothing is lost when it stops."""
 
+import contextlib
+import http.client as http_client
 import json
 import signal
 import socket
@@ -8,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,9 @@ import psutil
 import pytest
 
 from autotune.core.errors import InvalidRequest
-from autotune.service.server import Settings
+from autotune.service.server import Settings, listening
+from autotune.service.stream import MOST
+from tests.service.application import wait_until
 from tests.service.searches import REQUEST, Replaying
 from tests.service.servers import environment, serving
 from tests.test_architecture import HEAVY, loaded_by
@@ -83,6 +88,40 @@ def test_the_server_is_light(tmp_path: Path) -> None:
         assert psutil.Process(server.process.pid).memory_info().rss < 150e6
 
 
+def test_answers_do_not_wait_for_receipts() -> None:
+    with listening(Settings(port=0)) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+@pytest.mark.nightly
+def test_hundreds_of_idle_connections_cost_little_and_are_limited(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, contextlib.ExitStack() as opened, server.http as http:
+        address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+        secrets = [
+            http.post("/tokens", json={"user": f"user{number}", "role": "viewer"}).json()["secret"]
+            for number in range(30)
+        ]
+
+        def stream(secret: str) -> int:
+            """The status of a stream of events that is left open."""
+            connection = opened.enter_context(contextlib.closing(http_client.HTTPConnection(*address, timeout=60)))
+            headers = {"Authorization": f"Bearer {secret}", "Accept": "text/event-stream"}
+            connection.request("GET", "/api/v1/events", headers=headers)
+            return opened.enter_context(connection.getresponse()).status
+
+        statuses = Counter(stream(secret) for secret in secrets for _ in range(10))
+        assert statuses == {200: MOST, 429: 300 - MOST}
+        for _ in range(200):  # that never send the rest of their request
+            slow = opened.enter_context(socket.create_connection(address, timeout=60))
+            slow.sendall(b"GET /livez HTTP/1.1\r\nHost: 127")
+        assert http.get("/me").status_code == 200
+        assert psutil.Process(server.process.pid).memory_info().rss < 250e6
+        opened.close()
+        wait_until(lambda: stream(secrets[0]) == 200)
+
+
 def test_a_first_start_makes_a_private_folder_and_the_only_admin(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         assert stat.S_IMODE(server.state.stat().st_mode) == 0o700
@@ -112,7 +151,8 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_server_that_stops_ends_streams_and_runners_and_the_next_one_goes_on(
     number: signal.Signals, tmp_path: Path, replaying: Replaying
 ) -> None:

@@ -20,7 +20,7 @@ from sqlalchemy.exc import StatementError
 
 from autotune.core.errors import InvalidRequest, StorageFailed
 from autotune.service import tables
-from autotune.service.store import (
+from autotune.service.records import (
     CANCELLED,
     DONE,
     ENDED,
@@ -33,8 +33,8 @@ from autotune.service.store import (
     KeyReused,
     LimitReached,
     Search,
-    Store,
 )
+from autotune.service.store import Store
 
 REQUEST = {"model": "bert-mini", "global_batch_size": 8}
 LATER = timedelta(hours=1)
@@ -507,6 +507,16 @@ def test_a_search_that_waits_is_claimed_after_its_time(store: Store, engine: Eng
     claimed = store.claim(["cpu"])
     assert claimed is not None
     assert claimed.not_before is None
+
+
+def test_interruptions_do_not_count_once_something_was_measured_since(store: Store) -> None:
+    search = submitted(store)
+    for attempt in range(1, MOST_ATTEMPTS + 3):
+        store.claim(["cpu"])
+        event = {"key": f"trial-{attempt}", "kind": "trial", "body": {}}
+        assert store.add_events(search.id, attempt, [event]) == 1
+        store.requeue(search.id, attempt, "the server was started again")
+    assert (current(store, search).state, current(store, search).interruptions) == (QUEUED, 1)
 
 
 def test_a_search_that_is_interrupted_too_often_has_failed(store: Store) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from autotune.service import stream
 from autotune.service.body import Roots
-from autotune.service.store import Search
+from autotune.service.records import Search
 from tests.service.application import Service, make_app, serving, wait_until
 
 Item = tuple[str, str, dict[str, Any]]
@@ -128,6 +128,16 @@ def test_the_stream_of_all_searches_begins_with_what_changes_next(service: Servi
         assert next(items(answer))[2]["search"] == old.id
     with opened(url, "/events", secret, **{"Last-Event-ID": changes[1][0]}) as answer:
         assert next(items(answer)) == changes[2]
+
+
+def test_a_stream_ends_once_its_token_is_revoked(service: Service, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "SILENCE_S", 0.05)
+    search, secret = service.running(), service.token("vera", "viewer")
+    with opened(url, f"/searches/{search.id}/events", secret) as answer:
+        assert answer.readline() == b"retry: 2000\n"
+        assert service.app.state.accounts.revoke(secret.split("_")[1])
+        kinds = [kind for _, kind, _ in items(answer)]
+    assert kinds == ["state", "state"]
 
 
 def test_many_readers_get_every_event_in_its_order(service: Service, url: str) -> None:

@@ -34,7 +34,7 @@ def test_the_migrations_make_the_tables_that_the_code_uses(engine: Engine) -> No
 def test_a_database_of_the_first_release_is_migrated_with_what_it_holds(database_url: str) -> None:
     address = make_url(database_url.replace("postgresql:", "postgresql+psycopg:"))
     if address.get_backend_name() == "sqlite":
-        Path(address.database).parent.mkdir()
+        Path(address.database).unlink()
     old = create_engine(address)
     with old.begin() as connection:
         script = (DATA / f"0001.{old.dialect.name}.sql").read_text(encoding="utf-8")

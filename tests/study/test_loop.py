@@ -1,5 +1,6 @@
 """The loop: what is probed, what is told, what is kept, and how it goes on after any end."""
 
+import errno
 import json
 import os
 import signal
@@ -729,6 +730,15 @@ def test_a_study_is_locked_by_one_process(tmp_path: Path) -> None:
         pass
 
 
+def test_a_disk_without_locks_is_not_a_study_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(StorageFailed, match=r"cannot be locked: No locks available.*local disk"), locked(tmp_path):
+        pass
+
+
 def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "study"):
@@ -740,6 +750,13 @@ def test_a_folder_that_cannot_be_made_is_said_so() -> None:
     with pytest.raises(StorageFailed) as caught, locked(Path("/proc/study")):
         pass
     assert caught.value.advice
+
+
+def test_a_study_from_when_settings_were_called_levers_resumes(tmp_path: Path) -> None:
+    (tmp_path / "request.json").write_text(
+        json.dumps({"identity": {"space": {"baseline": {"levers": {"workers": 0}}}}})
+    )
+    check_identity(tmp_path, {"space": {"baseline": {"settings": {"workers": 0}}}})
 
 
 def test_the_same_name_with_another_identity_is_refused_showing_the_difference(tmp_path: Path) -> None:

@@ -12,10 +12,17 @@ from autotune.core.errors import StorageFailed
 from autotune.probe import ProbeOptions
 from autotune.probe.order import ANSWER
 from autotune.probe.replay import ReplayProbe
-from autotune.study.measure import LONGEST_BASELINE_S, REPEATS, STAYS_DISTURBED, measure, unsupported
+from autotune.study.measure import (
+    LONGEST_BASELINE_S,
+    REPEATS,
+    STAYS_DISTURBED,
+    measure,
+    needs_too_much,
+    unsupported,
+)
 from autotune.study.plan import Plan
 from autotune.study.store import probe_folder, read_trial
-from tests.makers import ALLOWED, completed, configuration, ended, out_of_memory, trial
+from tests.makers import ALLOWED, MIB, completed, configuration, ended, out_of_memory, trial
 
 OF = configuration()
 FOREIGN = ("another process on the device: 4711",)
@@ -232,3 +239,19 @@ def test_a_confirmation_has_the_time_that_all_its_micro_steps_need(tmp_path: Pat
 def test_a_deadline_of_the_user_s_is_everyone_s(tmp_path: Path) -> None:
     for number, trials in enumerate(([], [trial(0, probe_seconds=99.0)])):
         assert asked_of(tmp_path / str(number), trials, probe_timeout_s=12.5).deadline_s == 12.5
+
+
+# Out of memory in a round -----------------------------------------------------------------------------------------
+
+
+def test_a_round_is_not_run_whose_memory_would_run_out_as_another_s_did(tmp_path: Path) -> None:
+    ran_out = replace(trial(1, peak_bytes=400 * MIB), confirmations=(out_of_memory(OF, round=1),))
+    hungry, lean = trial(2, peak_bytes=390 * MIB), trial(3, peak_bytes=300 * MIB)
+    begun = replace(trial(4, peak_bytes=500 * MIB), confirmations=(completed(OF, round=1),))
+    trials = [trial(peak_bytes=500 * MIB), ran_out, hungry, lean, begun]
+    measurement = needs_too_much(tmp_path, trials, hungry, 1)
+    assert measurement is not None
+    assert (measurement.outcome, measurement.round, measurement.allowed_bytes) == (Outcome.OUT_OF_MEMORY, 1, ALLOWED)
+    assert "trial 1" in measurement.reason
+    assert read_json(probe_folder(tmp_path, 2, 1) / ANSWER)["reason"] == measurement.reason
+    assert [needs_too_much(tmp_path, trials, other, 1) for other in (trials[0], ran_out, lean, begun)] == [None] * 4

@@ -53,7 +53,7 @@ class ForecastRow:
         return {
             MICRO: self.micro_batch_size,
             "gradient_accumulation_steps": self.gradient_accumulation_steps,
-            "levers": {name: list(values) for name, values in self.settings.items()},
+            "settings": {name: list(values) for name, values in self.settings.items()},
             "reason": self.reason,
             **(self.peak.to_dict() if self.peak else {}),
         }

@@ -36,9 +36,9 @@ def forecast_frame(forecast: Mapping[str, Any]) -> pd.DataFrame:
     """A row for each of `Forecast.to_dict()`, in its order."""
     rows = []
     for row in forecast["rows"]:
-        settings = {name: "/".join(map(str, values)) for name, values in row["levers"].items()}
+        settings = {name: "/".join(map(str, values)) for name, values in row["settings"].items()}
         split = {f"{part}_bytes": size for part, size in row.get("split", {}).items()}
         rows.append({"where": "", **row, **settings, **split, "cards": ", ".join(row["cards"])})
-    names = dict.fromkeys(name for row in forecast["rows"] for name in row["levers"])
+    names = dict.fromkeys(name for row in forecast["rows"] for name in row["settings"])
     columns = dtypes(SIZES) | dict.fromkeys(names, TEXT) | dtypes(PEAKS)
     return pd.DataFrame(rows, columns=list(columns)).astype(columns)

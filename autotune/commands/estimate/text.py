@@ -24,7 +24,7 @@ def forecast_lines(forecast: dict[str, Any]) -> list[str]:
     if limit is not None:
         device = f"{forecast['card']['name']}: " if forecast["card"] else ""
         lines.append(f"{device}{format_bytes(limit)} less {forecast['headroom']:.0%} headroom; * does not fit")
-    names = list(rows[0]["levers"]) if rows else []
+    names = list(rows[0]["settings"]) if rows else []
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(_settings(row), []).append(row)
@@ -36,7 +36,7 @@ def forecast_lines(forecast: dict[str, Any]) -> list[str]:
 
 
 def _settings(row: Row) -> tuple[str, ...]:
-    return tuple("/".join(map(str, values)) for values in row["levers"].values())
+    return tuple("/".join(map(str, values)) for values in row["settings"].values())
 
 
 def _peaks(names: list[str], groups: dict[tuple[str, ...], list[Row]]) -> list[str]:

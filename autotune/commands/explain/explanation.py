@@ -150,7 +150,7 @@ class Explanation:
             "answer_again": _trial_dict(again.answer) if again else None,
             "path": [
                 {
-                    "levers": list(step.settings),
+                    "settings": list(step.settings),
                     "change": step_change(step),
                     "together": len(step.settings) > 1,
                     **interval_fields("gain", step.gain),
@@ -163,7 +163,7 @@ class Explanation:
             ],
             "taken_back": [
                 {
-                    "lever": row.setting,
+                    "setting": row.setting,
                     "also": list(row.also),
                     "change": ablation_change(row, self.best),
                     **interval_fields("gain", row.gain),
@@ -189,7 +189,7 @@ class Explanation:
             "memory_problems": list(self.memory.problems),
             "utilization": {name: use and use.of_measured for name, use in self.utilization.items()},
             "mfu": {name: use and use.mfu for name, use in self.utilization.items()},
-            "levers": {
+            "settings": {
                 name: {
                     "value": value,
                     "baseline": values.get(name),
@@ -199,7 +199,7 @@ class Explanation:
                 for name, value in self.best.configuration.values.items()
             },
             "alternatives": [
-                {"lever": row.setting, "value": row.value, "trial": row.trial, "why": row.why}
+                {"setting": row.setting, "value": row.value, "trial": row.trial, "why": row.why}
                 | interval_fields("times_as_fast", row.relative_speed)
                 for row in self.alternatives
             ],

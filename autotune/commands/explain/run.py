@@ -15,6 +15,7 @@ from autotune.commands.explain.text import explanation_markdown
 from autotune.commands.save import fields_of_saved
 from autotune.commands.verify.run import check_trainable, differing_facts, environment_here
 from autotune.core import Configuration, Environment, InvalidRequest, Measurement, read_json, write_json
+from autotune.core.configuration import renamed
 from autotune.core.errors import TracingFailed
 from autotune.core.request import CONFIRMATION_ROUNDS, MOST_ROUNDS
 from autotune.core.time_limit import TimeLimit
@@ -123,7 +124,7 @@ def _begin(place: Path, result: SearchResult, fresh: bool) -> None:
     }
     with reporting_storage(place.parent):
         try:
-            earlier = read_json(place / "question.json")
+            earlier = renamed(read_json(place / "question.json"))
         except (OSError, ValueError):
             earlier = None
         if fresh or earlier != question:

@@ -9,6 +9,7 @@ from typing import Any
 
 from autotune.core import Measurement, Outcome, failures, read_json
 from autotune.core.failures import Failure
+from autotune.core.io import file_end
 from autotune.probe.order import LOG, Order, TrainingOrder, answer_name
 from autotune.probe.process.ranks import decisive, merge_ranks, merge_values
 
@@ -111,7 +112,6 @@ def failure_of(account: Account, rank: int, tail: str) -> Failure:
 
 def log_tail(folder: Path, size: int = 4000) -> str:
     """The last bytes of an order's log; empty where there is none."""
-    with contextlib.suppress(OSError), (folder / LOG).open("rb") as file:
-        file.seek(max(0, (folder / LOG).stat().st_size - size))
-        return file.read().decode(errors="replace")
+    with contextlib.suppress(OSError):
+        return file_end(folder / LOG, size).decode(errors="replace")
     return ""

@@ -10,7 +10,7 @@ from functools import partial
 from rich.console import Console
 
 from autotune.core.options import in_python
-from autotune.core.units import format_bytes
+from autotune.core.units import counted, format_bytes
 from autotune.report.live.notebook import NotebookTable, in_notebook
 from autotune.report.live.terminal import LiveTable
 from autotune.report.live.text import best_text, short, to_go_text
@@ -78,7 +78,11 @@ def print_line(console: Console, progress: Progress) -> None:
         what = short(trial.configuration, progress.trials[0])
         result = f"{speed_text(trial)} samples/s, peak {format_bytes(trial.peak_bytes)}"
         warnings = f"warning: {'; '.join(trial.final.warnings)}" if trial.final.warnings else ""
-        left = f"{progress.probes_left} trials left" if progress.kind == "trial" and progress.probes_left else ""
+        left = (
+            f"{counted(progress.probes_left, 'trial')} left"
+            if progress.kind == "trial" and progress.probes_left
+            else ""
+        )
         parts = (
             result if trial.feasible else outcome_text(trial),
             warnings,

@@ -118,7 +118,7 @@ def _row(trial: Trial, so_far: Sequence[Trial], objective: str, max_gain: float 
         "speedup_so_far": speedup,
         "untried_could_win": max_gain,
     }
-    return Row(trial.number, _finite(numbers), _sizes_and_settings(trial), measurement.outcome.value)
+    return Row(trial.number, _finite(numbers), trial.configuration.sizes_and_settings, measurement.outcome.value)
 
 
 def _speed_fields(prefix: str, trial: Trial) -> dict[str, float | None]:
@@ -145,14 +145,8 @@ def ending(result: SearchResult, folder: Path, complete: bool) -> Ending:
     return Ending(
         numbers=_finite(numbers),
         words=words,
-        values=_sizes_and_settings(best) if best is not None else {},
+        values=best.configuration.sizes_and_settings if best is not None else {},
         table=frame(result.trials, result.utilizations),
         files=sorted(path for name in FILES for path in folder.glob(name)),
         complete=complete,
     )
-
-
-def _sizes_and_settings(trial: Trial) -> dict[str, Value]:
-    """A trial's sizes and settings by name."""
-    sizes = ("micro_batch_size", "gradient_accumulation_steps", "data_parallel_size")
-    return {name: getattr(trial.configuration, name) for name in sizes} | dict(trial.configuration.settings)

@@ -33,7 +33,7 @@ def _unavailable(value: Value, context: Context) -> str | None:
 SETTING = Setting(
     name="empty_cache_steps",
     values=("none", 1, 4, 16),
-    summary="Gives cached device memory back every so many steps: fewer fragments for slower steps.",
+    summary="Gives cached device memory back every so many steps, against fragments.",
     read=none_or(whole_number(1)),
     from_user=_from_user,
     apply=_apply,

@@ -280,7 +280,7 @@ def test_a_real_guide_prints_the_ladder_names_its_picture_and_takes_the_place_of
         place = folder / "probes" / f"{told['rungs'].index(one):04d}" / "confirmation-1"
         measured = Measurement.from_dict(read_json(place / "measurement.json"))
         assert measured.accumulation_steps_run == one["configuration"]["gradient_accumulation_steps"]
-        assert measured.settings["precision"] == one["configuration"]["levers"]["precision"]
+        assert measured.settings["precision"] == one["configuration"]["settings"]["precision"]
         assert one["samples_per_second"] == pytest.approx(measured.samples_per_second)
     assert {path.name for path in folder.iterdir()} == {".lock", "probes", *FILES}
     assert not (folder / "probes" / "0042").exists()

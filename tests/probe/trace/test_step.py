@@ -147,7 +147,16 @@ def as_a_real_one(workload: Workload) -> None:
         assert abs(peaks(fake)[phase] - most) <= ends
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5", "vit"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("bert", marks=pytest.mark.nightly),
+        pytest.param("gpt2", marks=pytest.mark.nightly),
+        "llama",
+        "t5",
+        pytest.param("vit", marks=pytest.mark.nightly),
+    ],
+)
 def test_the_tracker_sees_what_torch_s_profiler_says_was_allocated(name: str) -> None:
     subject = subject_of(workload_of(name, **({"attn_implementation": "eager"})))
     asked = {"training_arguments": {}, "model_arguments": {"attn_implementation": "eager"}}
@@ -294,7 +303,7 @@ def test_what_waits_in_the_hosts_memory_is_none_of_the_devices() -> None:
     assert offload[FURTHER] == full[FURTHER] - (layers - 1) * held, "all but the input of the layer that goes back"
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2"])
+@pytest.mark.parametrize("name", ["bert", pytest.param("gpt2", marks=pytest.mark.nightly)])
 def test_weights_in_16_bits_have_the_bytes_of_a_real_training(name: str) -> None:
     subject, asked = subject_of(workload_of(name)), asked_for(precision="bf16_weights", checkpointing="none")
     told = subject.step(asked, [])

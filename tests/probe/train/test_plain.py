@@ -69,6 +69,7 @@ def test_it_ends_when_the_seconds_are_over_with_the_steps_it_has(bert: Attempt) 
     assert value["untimed_steps"] == 10
 
 
+@pytest.mark.nightly
 def test_data_that_would_end_before_the_steps_is_repeated(own: Attempt) -> None:
     value, failure = own("", 10, asked=configuration(8, 2))
     assert failure is None

@@ -225,7 +225,8 @@ def samples_trained_on(order: Order, folder: Path) -> list[tuple[int, ...]]:
     return told
 
 
-@pytest.mark.parametrize("model", ["gpt2-mini", pytest.param("bert-mini", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("model", ["gpt2-mini", "bert-mini"])
 def test_all_configurations_of_one_global_batch_see_the_same_samples_in_the_same_order(
     model: str, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
 ) -> None:

@@ -126,6 +126,7 @@ def test_a_checkpoint_of_the_model_alone_is_as_small_as_the_user_has_it(prepared
     assert bare.checkpoint_bytes < whole.checkpoint_bytes / 2
 
 
+@pytest.mark.nightly
 def test_data_that_can_only_be_run_through_is_evaluated_too(environment: Environment, tmp_path: Path) -> None:
     with ProbeHost(sent({**OBJECTS, "train_dataset": Stream()})) as host:
         rehearsal = came_to(host.attempt(make_order(tmp_path, environment, kind="rehearsal")))
@@ -166,6 +167,7 @@ def test_what_failed_before_takes_nothing_from_what_is_tried_next(prepared: Rehe
     assert at_once.eval_batches_tried == (2 * found, found)
 
 
+@pytest.mark.nightly
 def test_persistent_workers_do_not_hold_on_to_the_batch_size_that_failed(prepared: Rehearse) -> None:
     base = {"per_device_eval_batch_size": 4096, "dataloader_persistent_workers": True}
     rehearsal = prepared("gpt2-mini", asked=configuration(workers=1), base=base, allowed_bytes=310 * MIB)
@@ -173,6 +175,7 @@ def test_persistent_workers_do_not_hold_on_to_the_batch_size_that_failed(prepare
     assert rehearsal.eval_batch_size == rehearsal.eval_batches_tried[-1] < 4096
 
 
+@pytest.mark.nightly
 def test_not_even_one_sample_ends_the_halving_and_the_checkpoint_is_made_all_the_same(own: Rehearse) -> None:
     text = "CUDA out of memory. Tried to allocate 2.00 GiB."
     rehearsal = own("evaluation fails", variables={"BEHAVIOUR_TEXT": text})

@@ -88,6 +88,7 @@ def test_a_probe_runs_in_a_process_that_was_started_with_it(
         assert measurement.settings["cpu_allocator"] == name
 
 
+@pytest.mark.nightly
 def test_what_no_process_can_be_started_with_is_unsupported_and_ends_no_search(
     hosts: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
 ) -> None:

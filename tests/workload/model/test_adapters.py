@@ -24,7 +24,7 @@ from autotune.workload.model.build import build_model, count_parameters, model_o
 from tests.probe.probes import configuration, make_order, measured
 
 
-@pytest.mark.parametrize("model", ["bert-mini", "t5-mini", "moe-mini"])
+@pytest.mark.parametrize("model", ["bert-mini", pytest.param("t5-mini", marks=pytest.mark.nightly), "moe-mini"])
 def test_an_adapter_is_trained_instead_of_the_weights(train: Callable[..., Measurement], model: str) -> None:
     train(model, lora="8")
 
@@ -86,7 +86,15 @@ class Living(TorchDispatchMode):
 
 
 # Not llama-mini: of rows that are no multiple of 64 long, bitsandbytes unpacks others on a CPU than it packed.
-@pytest.mark.parametrize("model", ["gpt2-mini", "t5-mini", "moe-mini", "vit-mini"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        "gpt2-mini",
+        pytest.param("t5-mini", marks=pytest.mark.nightly),
+        "moe-mini",
+        pytest.param("vit-mini", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_model_made_layer_by_layer_is_the_whole_one_packed(
     workload_of: Callable[..., Workload], environment: Environment, model: str
 ) -> None:
@@ -157,6 +165,7 @@ def test_a_model_in_four_bits_is_never_whole(environment: Environment) -> None:
     assert model.is_loaded_in_4bit
 
 
+@pytest.mark.nightly
 def test_a_head_of_a_classifier_learns_beside_its_adapter(
     host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
 ) -> None:
