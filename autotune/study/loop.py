@@ -338,7 +338,7 @@ def progress(study: Study, kind: str, **what: Any) -> Progress:
         best=best,
         speedup=speed_up(best, study.trials[0], plan.objective)[0] if best else None,
         max_gain=study.max_gain,
-        probes_left=max(0, plan.n_trials - len(study.trials)),
+        probes_left=max(0, plan.probes(study.trials) - len(study.trials)),
         seconds_left=plan.time.seconds_left() if plan.time.is_set else None,
         seconds_to_go=seconds_to_go(plan, study.trials, kind not in ("finishing", "done"), study.racing, study.pace),
         folder=study.folder,

@@ -110,7 +110,7 @@ def seconds_to_go(
         seconds += rounds_seconds(group, this_round) + max(0.0, further_s)
     elif searching:
         others = [trial.measurement.probe_seconds for trial in trials[1:]] or [trials[0].measurement.probe_seconds]
-        seconds += max(0, plan.n_trials - len(trials)) * fmean(others)
+        seconds += max(0, plan.probes(trials) - len(trials)) * fmean(others)
         seconds += _together(*_racing(plan, trials), plan.confirmation_rounds)
     on_the_clock, alone = (sum(column) for column in zip(*pace, strict=True)) if pace else (1.0, 1.0)
     return min(seconds * (on_the_clock / alone if alone else 1.0), plan.time.seconds_left())

@@ -1,10 +1,10 @@
 """Plan of a search, and its progress events."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotune.core import Configuration, Trial, TuningRequest
+from autotune.core import Configuration, Outcome, Trial, TuningRequest
 from autotune.core.request import CONFIRMATION_ROUNDS
 from autotune.core.time_limit import TimeLimit
 from autotune.sampler.acquisition import run_seconds
@@ -12,7 +12,7 @@ from autotune.sampler.acquisition import run_seconds
 
 @dataclass(frozen=True)
 class Plan:
-    """How far to search. n_trials: probes in all, the baseline's among them. time: of the whole command.
+    """How far to search. n_trials: probes in all, the baseline's among them (see `probes`). time: of the whole command.
 
     allowed_bytes: what probes are held to; memory_limit_bytes: the worst value of the memory objective. margin: the share
     by which nothing untried may be able to beat the best for the search to end. training_steps: of the run it is for.
@@ -35,6 +35,14 @@ class Plan:
     no_risk: bool = False
     require_parity: bool = False
     allow_loss_difference: bool = False
+
+    def probes(self, trials: Sequence[Trial]) -> int:
+        """How many probes the search may run in all: n_trials, and one more for each trial that ran out of memory in a round.
+
+        Its probe was too short to tell that it does not fit. At most twice n_trials.
+        """
+        outcomes = ([measured.outcome for measured in trial.confirmations] for trial in trials[1:])
+        return self.n_trials + min(self.n_trials, sum(Outcome.OUT_OF_MEMORY in rounds for rounds in outcomes))
 
     def run_seconds(self, best: Trial | None) -> float:
         """Seconds of the training that the search is for, at the speed of the best trial so far."""

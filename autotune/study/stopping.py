@@ -11,8 +11,9 @@ from autotune.study.plan import Plan
 
 def out_of_budget(plan: Plan, trials: list[Trial], out_of_time: bool) -> str:
     """Why to stop by what was spent, or nothing. out_of_time: whether there is no time for another probe."""
-    if len(trials) >= plan.n_trials:
-        return f"the budget of {plan.n_trials} trials is used"
+    if len(trials) >= (probes := plan.probes(trials)):
+        further = f", and {probes - plan.n_trials} more for trials that ran out of memory in a round"
+        return f"the budget of {plan.n_trials} trials is used{further if probes > plan.n_trials else ''}"
     return time_is_over(plan) if out_of_time else ""
 
 

@@ -10,6 +10,7 @@ from autotune.core import Configuration, Environment, Trial, Value, Workload
 from autotune.core.errors import TracingFailed
 from autotune.memory.estimate import MemoryModel, NotTraced
 from autotune.memory.peak import MemoryPeak
+from autotune.probe.order import UNTOUCHED_BYTES
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import head_seconds, known_rates, traced
 from autotune.sampler.calibration import Calibration, informed
@@ -23,10 +24,6 @@ from autotune.study.pacing import time_for_a_probe
 from autotune.study.plan import Progress, Watch
 from autotune.study.store import keep_peaks, reporting_storage
 from autotune.study.study import Study, set_warm_start
-
-UNTOUCHED_BYTES = 34 << 20
-"""Address space that a training on a CPU reserves and does not touch (its threads' stacks, the heaps' ends): it counts against
-RLIMIT_DATA and is none of the peak. 24 to 35 MiB in six trainings of a small model, whatever their peak (110 to 340 MiB)."""
 
 ESTIMATED = 0.2
 """Share of the time left that measuring the device's rates may take, and tracing after it: probes tell more."""

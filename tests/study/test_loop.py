@@ -22,7 +22,7 @@ from autotune.core.request import SAMPLERS
 from autotune.core.time_limit import GRACE
 from autotune.probe import Probe, ProbeOptions
 from autotune.probe.order import ANSWER, ORDER
-from autotune.probe.replay import ReplayProbe
+from autotune.probe.replay import ReplayProbe, recorded
 from autotune.report.live.text import now_text
 from autotune.sampler.physics import RISKY
 from autotune.space.dominance import SAME_CRASHES, crash_notes, crashing_values
@@ -648,6 +648,27 @@ def test_a_lucky_probe_ends_no_search(tmp_path: Path) -> None:
     found = best_trial(study.trials, "samples_per_second")
     assert found is not None
     assert speed(found.configuration) == 100
+
+
+def test_a_search_goes_on_where_what_its_probes_found_runs_out_of_memory_in_the_rounds(tmp_path: Path) -> None:
+    """Batches differ in shape: rounds need half as much again as probes. Without further probes the baseline would win."""
+
+    def world(configuration: Configuration, options: ProbeOptions) -> Measurement:
+        micro, is_full = configuration.micro_batch_size, configuration.values["checkpointing"] == "full"
+        peak = (100 + 100 * micro * (0.5 if is_full else 1.0)) * (1.5 if options.confirmation else 1.0)
+        return recorded(configuration, 10 * micro**0.5 * (0.9 if is_full else 1.0), int(peak * MIB), ALLOWED, 1e-4)
+
+    with locked(tmp_path):
+        study = opened(tmp_path, n_trials=2, sampler="physics", confirmation_rounds=2)
+        study.queue.append(Configuration.exact(8, 8, {"checkpointing": "none"}))
+        stop_reason = search(study, world)
+    best = best_trial(study.trials, "samples_per_second")
+    assert best is not None
+    assert (best.number, best.confirmed) == (2, True)
+    assert len(study.trials) == study.plan.probes(study.trials) == 3
+    assert stop_reason.startswith(
+        "the budget of 2 trials is used, and 1 more for trials that ran out of memory in a round"
+    )
 
 
 def test_a_sampler_that_learns_nothing_of_rounds_is_not_asked_again_after_them(tmp_path: Path) -> None:

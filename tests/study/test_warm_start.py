@@ -10,7 +10,7 @@ from autotune.core import Configuration, Environment, Trial, Workload
 from autotune.core.request import tuning_request
 from autotune.core.time_limit import TimeLimit
 from autotune.memory.peak import MemoryPeak, MemorySplit
-from autotune.probe.order import Order
+from autotune.probe.order import UNTOUCHED_BYTES, Order
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import device_rates, known_rates
 from autotune.sampler.calibration import KNOWN, Calibration
@@ -22,14 +22,7 @@ from autotune.space.settings import Work
 from autotune.study.loop import open_study
 from autotune.study.plan import Plan, Progress
 from autotune.study.store import read_peaks
-from autotune.study.warm_start import (
-    UNTOUCHED_BYTES,
-    _needs,
-    build_warm_start,
-    estimated_peaks,
-    keeping_peaks,
-    warm_up,
-)
+from autotune.study.warm_start import _needs, build_warm_start, estimated_peaks, keeping_peaks, warm_up
 from tests.hurry import RECORDED_HOST
 from tests.makers import MIB, completed, cpu, space, space_file, trial
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from autotune.probe.order import TrainingOrder
+from autotune.probe.order import UNTOUCHED_BYTES, TrainingOrder
 from autotune.probe.process.ranks import this_rank
 
 BUILD = "build"
@@ -22,13 +22,17 @@ def memory_of(order: TrainingOrder) -> "HostMemory | DeviceMemory":
 
 
 class HostMemory:
-    """A CPU's memory: RLIMIT_DATA above what the process has at the start; peaks of resident memory."""
+    """A CPU's memory: RLIMIT_DATA above what the process has at the start; peaks of what counts against it.
+
+    That is resident memory, and data that are not resident (holes that batches of many shapes leave in the heap) beyond the
+    UNTOUCHED_BYTES that every training has.
+    """
 
     def __init__(self, order: TrainingOrder) -> None:
         self._allowed = order.allowed_bytes
         self._before = resource.getrlimit(resource.RLIMIT_DATA)
         self._resident, self._files = _status("VmRSS"), _status("RssFile")
-        self._data = _status("VmData")
+        self._data, self._untouched = _status("VmData"), _untouched()
         self._stage = ""
         self._stages: dict[str, int] = {}
         self._highest = self._highest_own = 0
@@ -57,8 +61,8 @@ class HostMemory:
         resource.setrlimit(resource.RLIMIT_DATA, self._before)
 
     def peaks(self) -> dict[str, Any]:
-        """Peak_device_bytes: highest resident memory beyond the start; by stage, and less peak_file_bytes, without the
-        pages of library files."""
+        """Peak_device_bytes: the highest beyond the start; by stage, and less peak_file_bytes, without the pages of library
+        files."""
         self._note()
         return {
             "peak_device_bytes": self._highest,
@@ -71,7 +75,8 @@ class HostMemory:
             Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
 
     def _note(self) -> None:
-        peak = max(0, _status("VmHWM") - self._resident)
+        holes = max(0, _untouched() - self._untouched - UNTOUCHED_BYTES)
+        peak = max(0, _status("VmHWM") - self._resident) + holes
         own = max(0, peak - max(0, _status("RssFile") - self._files))
         self._highest, self._highest_own = max(self._highest, peak), max(self._highest_own, own)
         if self._stage:
@@ -88,6 +93,11 @@ def free_programs(limits: tuple[int, int]) -> None:
             resource.prlimit(self.pid, resource.RLIMIT_DATA, limits)
 
     setattr(subprocess.Popen, "__init__", started)  # noqa: B010  # mypy takes no assignment to a method
+
+
+def _untouched() -> int:
+    """Bytes of data that are not resident."""
+    return _status("VmData") - _status("RssAnon")
 
 
 def _status(name: str) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from autotune.probe.order import Order
+from autotune.probe.order import UNTOUCHED_BYTES, Order
 from autotune.probe.train import memory_limit
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory, memory_of
 from tests.makers import GIB, MIB, cpu, gpu
@@ -44,11 +44,13 @@ held.enter("forward")
 held.enter("data")
 held.enter("")
 told["held"] = held.held()
+if sys.argv[3:]:  # holes in the heap: data that are not resident
+    holes = [mmap.mmap(-1, MIB, flags=mmap.MAP_PRIVATE) for _ in range(int(sys.argv[3]))]
 if sys.argv[2]:  # its pages become resident after the highest peak
     with open(sys.argv[2], "rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     told["read"] = sum(mapped[place] for place in range(0, len(mapped), 4096))
-else:
+elif not sys.argv[3:]:
     try:
         filled(400)
     except MemoryError:
@@ -69,9 +71,9 @@ print(json.dumps(told))
 """
 
 
-def told_by_a_child(allowed_bytes: int, library: str = "") -> dict[str, Any]:
+def told_by_a_child(allowed_bytes: int, library: str = "", *holes: str) -> dict[str, Any]:
     made = subprocess.run(
-        [sys.executable, "-c", CHILD, str(allowed_bytes), library],
+        [sys.executable, "-c", CHILD, str(allowed_bytes), library, *holes],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT), "MALLOC_ARENA_MAX": "1"},
         capture_output=True,
@@ -103,6 +105,16 @@ def test_the_peak_is_no_less_than_that_of_any_stage_though_files_become_resident
     assert own >= max(peaks["stage_peak_bytes"].values())
     assert own == pytest.approx(120 * MIB, abs=15 * MIB), "library files' pages are no part of it"
     assert peaks["peak_device_bytes"] >= 160 * MIB
+
+
+def test_data_that_are_not_resident_count_where_every_training_has_less_of_them() -> None:
+    own = {
+        holes: peaks["peak_device_bytes"] - peaks["peak_file_bytes"]
+        for holes in (20, 200)
+        if (peaks := told_by_a_child(0, "", str(holes))["peaks"])
+    }
+    assert own[20] == pytest.approx(120 * MIB, abs=15 * MIB)
+    assert own[200] == pytest.approx(80 * MIB + 200 * MIB - UNTOUCHED_BYTES, abs=15 * MIB)
 
 
 def test_a_host_refuses_more_than_allowed_but_not_to_workers_nor_once_released() -> None:
