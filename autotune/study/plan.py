@@ -39,10 +39,10 @@ class Plan:
     def probes(self, trials: Sequence[Trial]) -> int:
         """How many probes the search may run in all: n_trials, and one more for each trial that ran out of memory in a round.
 
-        Its probe was too short to tell that it does not fit. At most twice n_trials.
+        Its probe was too short to tell that it does not fit. At most half as many again.
         """
         outcomes = ([measured.outcome for measured in trial.confirmations] for trial in trials[1:])
-        return self.n_trials + min(self.n_trials, sum(Outcome.OUT_OF_MEMORY in rounds for rounds in outcomes))
+        return self.n_trials + min(self.n_trials // 2, sum(Outcome.OUT_OF_MEMORY in rounds for rounds in outcomes))
 
     def run_seconds(self, best: Trial | None) -> float:
         """Seconds of the training that the search is for, at the speed of the best trial so far."""
