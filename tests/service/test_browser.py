@@ -6,9 +6,11 @@ from pathlib import Path
 
 import axe_playwright_python
 import pytest
+from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
 from selenium.webdriver.chrome.webdriver import WebDriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.wait import WebDriverWait
 
 from autotune.commands.result import TuningResult
 from autotune.service.devices import Device
@@ -57,7 +59,12 @@ def text_of(browser: WebDriver, selector: str) -> str:
 
 
 def press(browser: WebDriver, text: str) -> None:
-    browser.find_element(By.XPATH, f"//button[normalize-space()='{text}'] | //a[normalize-space()='{text}']").click()
+    """Click on a button or link, as soon as it is there: an event may be replacing it."""
+    path = f"//button[normalize-space()='{text}'] | //a[normalize-space()='{text}']"
+    ignored = [NoSuchElementException, StaleElementReferenceException]
+    WebDriverWait(browser, PATIENCE_S, 0.1, ignored).until(
+        lambda _: browser.find_element(By.XPATH, path).click() or True
+    )
 
 
 def sign_in(browser: WebDriver, url: str, token: str) -> None:
@@ -101,9 +108,9 @@ def test_a_search_from_its_form_to_a_comparison(browser: WebDriver, server: Serv
     assert "Running" in text_of(browser, ".sub")
     press(browser, "Pause updates")
     until(lambda: "Done" in text_of(browser, ".sub"))
-    assert browser.execute_script("return same.isConnected && window.spoken.at(-1).startsWith('Done.')")
-    assert browser.execute_script("return document.getElementById('pause').hidden")
-    assert "yours" in text_of(browser, ".trials")
+    until(lambda: browser.execute_script("return same.isConnected && window.spoken.at(-1)?.startsWith('Done.')"))
+    until(lambda: browser.execute_script("return document.getElementById('pause').hidden"))
+    until(lambda: "yours" in text_of(browser, ".trials"))
 
     replaying.hold()
     second = submit(browser, server.url, "second")
@@ -114,7 +121,7 @@ def test_a_search_from_its_form_to_a_comparison(browser: WebDriver, server: Serv
     press(browser, "Resume")
     until(lambda: "Done" in text_of(browser, ".sub"))
     assert browser.current_url == second
-    assert "Cancelled" in text_of(browser, ".timeline")
+    until(lambda: "Cancelled" in text_of(browser, ".timeline"))
 
     press(browser, "Open the report")
     until(lambda: text_of(browser, "#details h2") == "Details")
