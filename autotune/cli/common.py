@@ -6,7 +6,6 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, TextIO
 
 import typer
@@ -95,13 +94,3 @@ def given_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def resuming(kept: str, fresh: bool = False) -> str:
     """What is kept of an interrupted command, and how to resume it; fresh: it was started with --fresh."""
     return f"{kept} Run the same command again{', without --fresh,' if fresh else ''} to resume."
-
-
-def shown(folder: Path | None) -> str:
-    """The folder relative to the current one where it is below it."""
-    if folder is None:
-        return "."
-    try:
-        return str(folder.absolute().relative_to(Path.cwd()))
-    except ValueError:
-        return str(folder)

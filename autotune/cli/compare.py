@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autotune.cli import options as o
-from autotune.cli.common import ErrorReporter, shown
+from autotune.cli.common import ErrorReporter
 from autotune.cli.completion import complete_study
+from autotune.core.paths import shown
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autotune.cli import options as o
-from autotune.cli.common import ErrorReporter, given_options, shown
+from autotune.cli.common import ErrorReporter, given_options
 from autotune.cli.completion import complete_task
+from autotune.core.paths import shown
 
 if TYPE_CHECKING:
     from autotune.commands.guide.ladder import Ladder

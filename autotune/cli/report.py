@@ -9,8 +9,9 @@ import typer
 from typer import Option
 
 from autotune.cli import options as o
-from autotune.cli.common import PAGE, ErrorReporter, shown
+from autotune.cli.common import PAGE, ErrorReporter
 from autotune.core.errors import AutotuneError, InvalidRequest, did_you_mean
+from autotune.core.paths import shown
 from autotune.study.store import study_folder
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ import typer
 from typer import Option
 
 from autotune.cli import options as o
-from autotune.cli.common import PAGE, ErrorReporter, given_options, on_terminal, resuming, shown
+from autotune.cli.common import PAGE, ErrorReporter, given_options, on_terminal, resuming
 from autotune.core.errors import AutotuneError
+from autotune.core.paths import shown
 from autotune.core.units import counted
 
 if TYPE_CHECKING:

@@ -11,13 +11,16 @@ from autotune.commands.result import TuningResult
 from autotune.commands.save import begin
 from autotune.core import Environment, TuningRequest, Workload
 from autotune.core.interrupt import graceful_interrupt, stop_reason_of
+from autotune.core.paths import shown
 from autotune.probe.device import nvml as device
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import read_environment, read_workload
 from autotune.probe.runner import LiveProbe
 from autotune.report import FILES
-from autotune.report.live.views import following
+from autotune.report.live.notebook import in_notebook
+from autotune.report.live.views import following, saying
 from autotune.report.loggers.guarded import LoggerGroup
+from autotune.report.summary import answer_lines, python_lines
 from autotune.sampler.calibration import calibrated
 from autotune.space.build import build_space
 from autotune.space.dominance import crash_notes
@@ -77,7 +80,11 @@ def run(
                 remove_study(unmeasured.folder, FILES)
             result = _run(unmeasured, space, host, card, show, fresh, fingerprint)
             result.best  # noqa: B018  (raises where there is none)
-            return result
+    if not callable(watch) and not in_notebook():  # there the result shows itself
+        print_line = saying(watch)
+        for line in ("", *answer_lines(result), "", *python_lines(result, shown(result.folder))):
+            print_line(line)
+    return result
 
 
 def _run(

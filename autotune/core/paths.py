@@ -21,6 +21,16 @@ def named(place: str) -> str:
     return Path(place).name if Path(place).is_absolute() else place
 
 
+def shown(folder: Path | None) -> str:
+    """The folder relative to the current one where it is below it."""
+    if folder is None:
+        return "."
+    try:
+        return str(folder.absolute().relative_to(Path.cwd()))
+    except ValueError:
+        return str(folder)
+
+
 def reads_as_path(name: str) -> bool:
     """Whether a name can only be a file or a folder, never a hub id (`user/name`)."""
     return name.startswith((".", "~", os.sep)) or name.endswith(os.sep) or name.count("/") > 1

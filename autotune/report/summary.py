@@ -27,6 +27,9 @@ from autotune.study.result import SearchResult
 ANSWER, BASIC_LINES = "best_training_arguments.json", 4
 """The file with the answer, and how many lines of a script read it."""
 
+USEFUL = (State.IMPROVED, State.NO_BASELINE)
+"""Of a claim: there is an answer that is worth using."""
+
 SHORT_S = 10.0
 """Seconds up to which nobody asks how long a search took."""
 
@@ -71,7 +74,7 @@ def use_lines(result: SearchResult, folder: str, seconds: float = 0.0) -> list[s
     seconds: that the search took; named where they are many.
     """
     lines = []
-    if claim_of(result).state in (State.IMPROVED, State.NO_BASELINE):
+    if claim_of(result).state in USEFUL:
         lines = ['Use it    TrainingArguments("output", **json.load(open(FILE)))', f"    FILE  {folder}/{ANSWER}"]
         more = script_lines(folder, result)[BASIC_LINES:]
         lines += ["     and", *(f"    {line}" for line in more)] if more else []
@@ -79,6 +82,12 @@ def use_lines(result: SearchResult, folder: str, seconds: float = 0.0) -> list[s
         lines.append(f"Check it  autotune verify {folder if '/' in study else study}")
     took = f"   (took {format_seconds(seconds)})" if seconds > SHORT_S else ""
     return [*lines, f"Report    {folder}/report.html{took}"]
+
+
+def python_lines(result: SearchResult, folder: str) -> list[str]:
+    """How to use the answer in Python, where there is one that is worth it, and where its report is."""
+    lines = ["Use it    result.training_arguments(output_dir=...)"] if claim_of(result).state in USEFUL else []
+    return [*lines, f"Report    {folder}/report.html"]
 
 
 def _check_lines(check: Check) -> list[str]:
@@ -203,4 +212,4 @@ def _trials_table(result: SearchResult) -> list[str]:
     return markdown_table([[*head, "data wait", "peak", "probe", "warnings"], *rows], numeric=False)
 
 
-__all__ = ["answer_lines", "headline", "share_lines", "summary", "use_lines", "warnings"]
+__all__ = ["answer_lines", "headline", "python_lines", "share_lines", "summary", "use_lines", "warnings"]

@@ -175,6 +175,8 @@ def test_a_script_is_shown_a_line_an_event_on_standard_error(
     assert out == ""
     assert re.search(r"^trial 0: .*samples/s", err, re.MULTILINE)
     assert re.search(r"^trial 1: .*samples/s", err, re.MULTILINE)
+    assert "\nWhy it ended: " in err
+    assert err.splitlines()[-1] == f"Report    {next(tmp_path.iterdir())}/report.html"
     autotune.search("bert-mini", 16, output_dir=tmp_path, fresh=True, watch=False, **REPLAYED)
     assert capsys.readouterr() == ("", "")
 
