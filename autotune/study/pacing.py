@@ -6,7 +6,7 @@ from statistics import fmean
 
 from autotune.core import Measurement, Trial
 from autotune.probe.order import timings
-from autotune.study.objective import best_trial, finalists
+from autotune.study.objective import FINALISTS, best_trial, finalists
 from autotune.study.plan import Plan
 
 LEAST_RIVALS = 2
@@ -47,9 +47,9 @@ def reserved_seconds(plan: Plan, trials: Sequence[Trial]) -> float:
     return max(one_round, min(wanted, RESERVED * (plan.time.seconds or 0.0)))
 
 
-def _racing(plan: Plan, trials: Sequence[Trial]) -> tuple[list[Trial], list[Trial]]:
-    """(the finalists that are expected at the least, the baseline where it runs)."""
-    rivals = finalists(trials, plan.objective)[:LEAST_RIVALS]
+def _racing(plan: Plan, trials: Sequence[Trial], most: int = LEAST_RIVALS) -> tuple[list[Trial], list[Trial]]:
+    """(the finalists, so many at the most, the baseline where it runs)."""
+    rivals = finalists(trials, plan.objective)[:most]
     baseline = [trial for trial in trials[:1] if trial.feasible]
     if not any(trial.number for trial in rivals):  # a rival that is still to come
         rivals = [replace(trial, number=-1) for trial in baseline]
@@ -103,17 +103,28 @@ def seconds_to_go(
         return plan.time.seconds_left() if plan.time.is_set else None
     seconds = finishing_seconds(trials, plan.objective)
     if racing:
-        group = [trial for trial in trials if trial.number in racing]
-        this_round = min(len(trial.confirmations) for trial in group) + 1
-        few = group[: LEAST_RIVALS + 1]  # the others are expected to drop out
-        further_s = rounds_seconds(few, plan.confirmation_rounds) - rounds_seconds(few, this_round)
-        seconds += rounds_seconds(group, this_round) + max(0.0, further_s)
+        seconds += _race_seconds(plan, [trial for trial in trials if trial.number in racing])
     elif searching:
         others = [trial.measurement.probe_seconds for trial in trials[1:]] or [trials[0].measurement.probe_seconds]
         seconds += max(0, plan.probes(trials) - len(trials)) * fmean(others)
-        seconds += _together(*_racing(plan, trials), plan.confirmation_rounds)
+        rivals, baseline = _racing(plan, trials, FINALISTS)
+        group = {trial.number: trial for trial in [*baseline, *rivals]}.values()
+        if any(len(trial.confirmations) < plan.confirmation_rounds for trial in group):
+            seconds += _race_seconds(plan, [*group])
+            missing = max(0, min(FINALISTS, plan.n_trials - 1) - len(rivals))  # finalists that are still to come
+            seconds += (
+                0.0 if any(trial.confirmations for trial in trials) else missing * fmean(map(round_seconds, group))
+            )
     on_the_clock, alone = (sum(column) for column in zip(*pace, strict=True)) if pace else (1.0, 1.0)
     return min(seconds * (on_the_clock / alone if alone else 1.0), plan.time.seconds_left())
+
+
+def _race_seconds(plan: Plan, group: Sequence[Trial]) -> float:
+    """How long these trials' rounds are expected to take: the one that all of them run next, and the others of a few."""
+    this_round = min((len(trial.confirmations) for trial in group), default=0) + 1
+    few = group[: LEAST_RIVALS + 1]  # the others are expected to drop out
+    further_s = rounds_seconds(few, plan.confirmation_rounds) - rounds_seconds(few, this_round)
+    return rounds_seconds(group, this_round) + max(0.0, further_s)
 
 
 def finishing_seconds(trials: Sequence[Trial], objective: str) -> float:

@@ -7,6 +7,7 @@ import pytest
 from autotune.core import Measurement, Trial
 from autotune.core.time_limit import TimeLimit
 from autotune.probe.order import CONFIRMATION, CUDA_CONFIRMATION
+from autotune.study.objective import finalists
 from autotune.study.pacing import finishing_seconds, rounds_seconds, seconds_to_go, starting_seconds
 from autotune.study.plan import Plan
 from tests.makers import GIB, completed, configuration, trial
@@ -42,10 +43,10 @@ def test_the_time_to_go_is_of_all_probes_rounds_and_checks_that_are_left() -> No
     rounds_s = rounds_seconds(trials, 3)
     assert seconds_to_go(plan, [], True) is None
     assert seconds_to_go(plan, trials, False) == check_s
-    assert seconds_to_go(plan, trials, True) == pytest.approx(3 * 3.0 + rounds_s + check_s)
-    assert seconds_to_go(plan, trials, True, pace=[(20.0, 9.0), (4.0, 3.0)]) == pytest.approx(
-        2 * (3 * 3.0 + rounds_s + check_s)
-    )
+    more_finalists_s = (5 - 1 - len(finalists(trials, plan.objective))) * rounds_seconds(trials, 1) / 2
+    all_s = 3 * 3.0 + rounds_s + more_finalists_s + check_s
+    assert seconds_to_go(plan, trials, True) == pytest.approx(all_s)
+    assert seconds_to_go(plan, trials, True, pace=[(20.0, 9.0), (4.0, 3.0)]) == pytest.approx(2 * all_s)
     assert seconds_to_go(plan, trials, True, racing=[0, 1]) == pytest.approx(rounds_s + check_s)
     timed = replace(plan, time=TimeLimit(5.0))
     assert seconds_to_go(timed, [], True) == pytest.approx(4.5, abs=0.4)

@@ -43,7 +43,7 @@ def page(progress: Progress, seconds: float, notice: str = "", is_over: bool = F
     trials = progress.trials
     shown = text.ranked(trials, len(trials) if is_over else ROWS) if trials else ()
     rows = html_table(HEADER, [text.cells(trial, progress.best, trials[0]) for trial in shown]) if shown else ""
-    below = [text.count_text(progress, seconds), text.best_text(progress)]
+    below = [text.count_text(progress, seconds), text.lead_text(progress)]
     if not is_over:
         below += [text.to_go_text(progress), text.gain_text(progress), text.now_text(progress), notice]
     return f"{rows}<p>{'<br>'.join(escape(line) for line in below if line)}</p>"

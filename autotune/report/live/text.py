@@ -155,3 +155,20 @@ def best_text(progress: Progress) -> str:
         return ""
     gain = "" if progress.speedup is None or is_same(best, progress.trials[0]) else f", {progress.speedup:.2f}x yours"
     return f"best so far {speed_text(best)} samples/s (trial {best.number}){gain}"
+
+
+def leading(progress: Progress) -> Trial | None:
+    """The trial that looks fastest, where it is not proven to be the best."""
+    able = [trial for trial in progress.trials if trial.feasible and not trial.disqualified_reason]
+    first = max(able, key=lambda trial: float(trial.samples_per_second or 0.0), default=None)
+    return None if first is None or progress.best is None or is_same(first, progress.best) else first
+
+
+def lead_text(progress: Progress) -> str:
+    """`best_text`; while that is the baseline and another trial looks faster, that trial and that it is not proven yet."""
+    first, baseline = leading(progress), progress.trials[0] if progress.trials else None
+    if first is None or not is_same(progress.best, baseline):
+        return best_text(progress)
+    gain, _ = speed_up(first, baseline, "samples_per_second") if baseline else (None, "")
+    times = "" if gain is None else f", {gain:.2f}x yours"
+    return f"fastest so far {speed_text(first)} samples/s (trial {first.number}){times}, not proven yet"

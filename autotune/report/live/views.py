@@ -13,7 +13,7 @@ from autotune.core.options import in_python
 from autotune.core.units import counted, format_bytes
 from autotune.report.live.notebook import NotebookTable, in_notebook
 from autotune.report.live.terminal import LiveTable
-from autotune.report.live.text import best_text, short, to_go_text
+from autotune.report.live.text import lead_text, short, to_go_text
 from autotune.report.markdown import one_line
 from autotune.report.trial_text import outcome_text, speed_text
 from autotune.study.plan import Progress, Watch
@@ -86,7 +86,7 @@ def print_line(console: Console, progress: Progress) -> None:
         parts = (
             result if trial.feasible else outcome_text(trial),
             warnings,
-            best_text(progress),
+            lead_text(progress),
             left,
             to_go_text(progress),
         )

@@ -6,11 +6,13 @@ import os
 import pty
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from autotune.core import Outcome, Trial
+from autotune.report.live.text import best_text, lead_text
 from autotune.report.live.views import LiveTable, following, is_lively, saying, watcher
 from autotune.study.plan import Progress
 from tests.makers import configuration, ended, out_of_memory, trial
@@ -123,3 +125,13 @@ def test_lines_go_to_standard_error_to_the_caller_s_function_or_nowhere(capsys: 
         saying(watch)("measuring")
     assert capsys.readouterr() == ("", "measuring\nmeasuring\n")
     assert seen == ["measuring"]
+
+
+def test_what_looks_faster_than_the_baseline_is_shown_before_it_is_proven() -> None:
+    trials = (trial(0, 40.0), trial(1, 64.0), trial(2, 50.0))
+    shown = Progress("trial", trials, best=trials[0])
+    assert lead_text(shown).startswith("fastest so far 64")
+    assert lead_text(shown).endswith("(trial 1), 1.60x yours, not proven yet")
+    assert lead_text(replace(shown, best=trials[2], speedup=1.25)).startswith("best so far 50")
+    refused = replace(shown, trials=(trials[0], replace(trials[1], disqualified_reason="its losses differ")))
+    assert lead_text(refused) == best_text(refused)
