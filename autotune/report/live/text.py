@@ -166,9 +166,9 @@ def leading(progress: Progress) -> Trial | None:
 
 def lead_text(progress: Progress) -> str:
     """`best_text`; while that is the baseline and another trial looks faster, that trial and that it is not proven yet."""
-    first, baseline = leading(progress), progress.trials[0] if progress.trials else None
-    if first is None or not is_same(progress.best, baseline):
+    first, best = leading(progress), progress.best
+    if first is None or best is None or not is_same(best, progress.trials[0]):
         return best_text(progress)
-    gain, _ = speed_up(first, baseline, "samples_per_second") if baseline else (None, "")
+    gain, _ = speed_up(first, best, "samples_per_second")
     times = "" if gain is None else f", {gain:.2f}x yours"
     return f"fastest so far {speed_text(first)} samples/s (trial {first.number}){times}, not proven yet"
