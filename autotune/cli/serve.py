@@ -168,6 +168,8 @@ def login(
         from autotune.service.client import connect, save_token
 
         secret = getpass("Token: ") if sys.stdin.isatty() else sys.stdin.readline()
+        if not secret.strip():
+            raise InvalidRequest("No token was given.", "Type it, or send it on standard input.")
         client = connect(url, secret.strip())
         user = client.me()
         path = save_token(client.url, secret.strip())
