@@ -11,6 +11,7 @@
 import contextlib
 import fcntl
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -202,6 +203,9 @@ def _read(folder: Path, name: str, from_dict: Callable[[Mapping[str, Any]], Kept
     return records
 
 
+_DAMAGED_ADVICE = "Restore it from a copy, or search again with --fresh."
+
+
 @contextlib.contextmanager
 def reporting_storage(folder: Path) -> Iterator[None]:
     """Turn what a disk can refuse into one clear line."""
@@ -214,4 +218,6 @@ def reporting_storage(folder: Path) -> Iterator[None]:
         raise StorageFailed(f"{folder} cannot be written: {error.strerror or error}.", _DISK_ADVICE) from error
     except (sqlalchemy.exc.DBAPIError, optuna.exceptions.StorageInternalError) as error:
         cause = getattr(error.__cause__, "orig", None) or getattr(error, "orig", None) or error
+        if type(cause) is sqlite3.DatabaseError:  # its subclasses say what could not be done, not what is damaged
+            raise StorageFailed(f"{folder / 'study.db'} is damaged: {cause}.", _DAMAGED_ADVICE) from error
         raise StorageFailed(f"The study in {folder} cannot be written: {cause}.", _DISK_ADVICE) from error
