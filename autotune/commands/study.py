@@ -31,8 +31,9 @@ from autotune.space.tensor_cores import advice
 from autotune.study.finish import finish
 from autotune.study.history import Remembered, recall, remember
 from autotune.study.identity import study_identity
+from autotune.study.jobs import progress
 from autotune.study.limits import check_model_fits, least_bytes, memory_limit
-from autotune.study.loop import import_trials, open_study, progress
+from autotune.study.loop import import_trials, open_study
 from autotune.study.loop import search as run_study
 from autotune.study.plan import Watch, plan_of
 from autotune.study.store import check_identity, is_unmeasured, locked, read_peaks, read_prospects, remove_study

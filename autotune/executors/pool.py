@@ -95,7 +95,7 @@ class Pool:
         device, job = self._jobs.pop(0)
         return device, *carried_out(job, self.probes[device])
 
-    def _restart(self, device: str) -> bool:
+    def _restart(self, device: str) -> bool:  # noqa: ARG002
         """Whether a device whose executor was lost can be used again."""
         return False
 

@@ -41,7 +41,7 @@ def confirm(
     trials: list[Trial],
     objective: str,
     rounds: int,
-    measure: Callable[[Trial, int], Measurement],
+    run_rounds: "RunRounds",
     seconds_left: Callable[[], float] = lambda: math.inf,
     spare_s: Callable[[], float] = lambda: 0.0,
     expected: Callable[[], Expected | None] = lambda: None,
@@ -49,22 +49,20 @@ def confirm(
     compare: Callable[[int], None] = lambda round_number: None,
     run_seconds: float = math.inf,
     begins: Callable[[Sequence[int]], None] = lambda numbers: None,
-    run_rounds: "RunRounds | None" = None,
     at_once: Callable[[], int] = lambda: 1,
 ) -> None:
     """Add confirmations to the trials in this list: the finalists' and the baseline's, in interleaved rounds.
 
     rounds: of the leader and the baseline at the least; up to twice as many are run while it is open which of them is
-    faster. A rival runs on while it may still win more over `run_seconds` of training than its next round costs. measure:
-    (trial, number of the round, from 1) -> its measurement with full accumulation. expected: what all measurements so far
+    faster. A rival runs on while it may still win more over `run_seconds` of training than its next round costs. run_rounds: runs
+    each round on one device, with full accumulation, and adds what it measures. expected: what all measurements so far
     say together. confirmed: called with a trial once its round is among the trials. compare: called with the number of each
     round that is complete; it may disqualify trials in the list. begins: called with the numbers of the trials that run the
-    round that begins, in their order. run_rounds: runs rounds, each on one device, in place of `measure`; at_once: how many
-    it can run side by side.
+    round that begins, in their order. at_once: how many rounds run side by side.
 
     seconds_left: for the whole confirmation. Where that is limited, no round begins that is not expected to end in time,
     there are fewer finalists where time is short, and a baseline without a rival is not measured again. spare_s: of
-    these, what further rounds and further finalists leave for what follows. What `measure` raises passes, and what was
+    these, what further rounds and further finalists leave for what follows. What `run_rounds` raises passes, and what was
     measured before stays; a round that was interrupted is completed first.
     """
 
@@ -108,26 +106,16 @@ def confirm(
             begins(rotated(numbers, round_number - 1))
             count = 1 if is_incomplete else min(at_once(), _rounds_to_run(running, rounds))
             several = range(round_number, round_number + count)
-            (run_rounds or _in_turn(trials, measure))({each: rotated(numbers, each - 1) for each in several}, add)
+            run_rounds({each: rotated(numbers, each - 1) for each in several}, add)
             for each in several:
                 compare(each)
             racing = _numbers(still_racing(trials, objective, rounds, run_seconds, noise, numbers))
             numbers = [number for number in numbers if number in racing]
 
 
-RunRounds = Callable[[Mapping[int, Sequence[int]], Callable[[int, int, Measurement], None]], None]
+Add = Callable[[int, int, Measurement], None]
+RunRounds = Callable[[Mapping[int, Sequence[int]], Add], None]
 """Runs rounds (number of the round -> numbers of its trials in their order) and adds (trial, round, measurement) as they come."""
-
-
-def _in_turn(trials: Sequence[Trial], measure: Callable[[Trial, int], Measurement]) -> RunRounds:
-    def run(rounds: Mapping[int, Sequence[int]], add: Callable[[int, int, Measurement], None]) -> None:
-        for round_number, numbers in rounds.items():
-            for number in numbers:
-                trial = next(trial for trial in trials if trial.number == number)
-                if round_number not in trial.rounds:
-                    add(number, round_number, measure(trial, round_number))
-
-    return run
 
 
 def _rounds_to_run(running: Sequence[Trial], rounds: int) -> int:

@@ -25,7 +25,7 @@ DIFFER = 0.03
 22 % (Sinha et al., SC22, arXiv 2208.11035)."""
 
 NOISE, NOISE_DEGREES = 0.02, 3
-"""What one process differs from another of the same configuration, before any, and how many degrees of freedom that counts for."""
+"""What one process differs from another of the same configuration, and how many degrees of freedom that counts for."""
 
 TOO_DIFFERENT = 0.10
 """Share by which a device differs from the median one from which on it is left out: something is wrong with it."""

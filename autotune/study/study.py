@@ -47,8 +47,9 @@ class Study:
     rounds so far, compared. racing: numbers of the trials of the round that runs. pace: seconds that each measurement of
     this run took, repetitions included, and those of its probe alone. wish: the user's request to stop.
     risk: how likely the last proposal fits, where it may not; None: it does. running: number -> what is probed now;
-    again: (number, device) of those whose executor was lost; unlikely: those that may not fit. baselines: of several devices -> the baseline on it, besides trial 0. losses:
-    trial -> executors that were lost while they ran it. notes: what else is to be said of the devices.
+    again: (number, device) of those whose executor was lost; unlikely: those that may not fit. baselines: of several
+    devices -> the baseline on it, besides trial 0. losses: trial -> executors that were lost while they ran it. notes: what
+    else is to be said of the devices.
     """
 
     folder: Path
