@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from statistics import median
 
 import numpy as np
 
-from autotune.core import Configuration, Measurement, Outcome, Serializable, Trial
+from autotune.core import Configuration, Measurement, Outcome, Trial
+from autotune.core.device import Device
 from autotune.core.errors import SearchFailed
 from autotune.executors.pool import Ended, Pool
 from autotune.probe import Probe
@@ -29,19 +30,6 @@ NOISE, NOISE_DEGREES = 0.02, 3
 
 TOO_DIFFERENT = 0.10
 """Share by which a device differs from the median one from which on it is left out: something is wrong with it."""
-
-
-@dataclass(frozen=True)
-class Device(Serializable):
-    """One of several devices of a search."""
-
-    name: str
-    factor: float = 1.0  #: its speed / the mean of all devices
-    low: float = 1.0  #: 95 % interval of the factor
-    high: float = 1.0
-    trials: int = 0  #: that it probed
-    rounds: int = 0  #: of confirmation
-    left_out: str = ""  #: why it was not used to the end
 
 
 def start_baseline(study: Study, pool: Pool, device: str) -> bool:
