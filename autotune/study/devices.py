@@ -88,6 +88,8 @@ def judge(study: Study, pool: Pool) -> None:
     effects = device_effects(study.trials, study.baselines)
     if isinstance(study.optuna.sampler, PhysicsSampler):
         study.optuna.sampler.devices = effects
+    # Of a device that may be faulty nothing is believed beforehand: a narrow prior would take half of its difference for noise.
+    effects = device_effects(study.trials, study.baselines, differ=TOO_DIFFERENT)
     middle = median(mean for mean, _ in effects.values()) if effects else 0.0
     for name in pool.devices:
         mean, _ = effects.get(name, (0.0, 0.0))
@@ -98,11 +100,13 @@ def judge(study: Study, pool: Pool) -> None:
             study.notes.append(f"{name} is {pool.left_out[name]} and was left out: throttled, or shared?")
 
 
-def device_effects(trials: Sequence[Trial], baselines: Mapping[str, Measurement]) -> dict[str, tuple[float, float]]:
+def device_effects(
+    trials: Sequence[Trial], baselines: Mapping[str, Measurement], differ: float = DIFFER
+) -> dict[str, tuple[float, float]]:
     """Device -> (mean, standard deviation) of the logarithm of its speed, against all devices'.
 
-    Log speed = configuration + device + noise, with a normal prior of the device (DIFFER) and none of the configuration; fitted
-    to what two devices ran: the baseline's probes, and the confirmation rounds.
+    Log speed = configuration + device + noise, with a normal prior of the device (standard deviation `differ`) and none of the
+    configuration; fitted to what two devices ran: the baseline's probes, and the confirmation rounds.
     """
     groups: dict[Hashable, list[tuple[str, float, float]]] = {}
     probes = [(0, measured) for measured in baselines.values()]
@@ -123,16 +127,17 @@ def device_effects(trials: Sequence[Trial], baselines: Mapping[str, Measurement]
     for index, (device, key, *_) in enumerate(rows):
         design[index, [columns.index(device), columns.index(key)]] = 1.0
     values, own = np.array([row[2] for row in rows]), np.array([row[3] for row in rows])
-    prior = np.diag([DIFFER**-2] * len(names) + [1e-9] * len(groups))
-    noise = NOISE
+    weights, noise = np.ones(len(rows)), NOISE
     for _ in range(3):
         # Steps' own intervals count where they are wider than what processes differ by.
         weights = 1 / np.maximum(noise, own) ** 2
-        covariance = np.linalg.inv(design.T * weights @ design + prior)
-        fitted = covariance @ (design.T * weights @ values)
+        free, *_ = np.linalg.lstsq(design * np.sqrt(weights)[:, None], values * np.sqrt(weights), rcond=None)
         degrees = max(0, len(rows) - len(groups) - len(names) + 1)
-        squares = float(np.sum((values - design @ fitted) ** 2))
+        squares = float(np.sum((values - design @ free) ** 2))
         noise = math.sqrt((NOISE_DEGREES * NOISE**2 + squares) / (NOISE_DEGREES + degrees))
+    prior = np.diag([differ**-2] * len(names) + [1e-9] * len(groups))
+    covariance = np.linalg.inv(design.T * weights @ design + prior)
+    fitted = covariance @ (design.T * weights @ values)
     return {name: (float(fitted[i]), math.sqrt(covariance[i, i])) for i, name in enumerate(names)}
 
 
