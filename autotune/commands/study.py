@@ -140,7 +140,8 @@ def _run(
 
     @cache
     def estimate() -> None:
-        watch(progress(study, "preparing", message="estimating memory and speed of untried configurations"))
+        what = "speed" if workload.user_objects else "memory and speed"  # a caller's own model is not traced
+        watch(progress(study, "preparing", message=f"estimating {what} of untried configurations"))
         notes.extend(warm_up(study, host, environment, workload, base, past.others))
 
     def live(executor: Executor) -> LiveProbe:
