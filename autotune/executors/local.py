@@ -45,7 +45,7 @@ class LocalHost(ProbeHost):
             account = super().run(order) if not self._abandoned else {"ended": "host ended", "code": None}
         if self._abandoned:
             raise ExecutorLost("it was left")
-        if account["ended"] in ("host ended", "host hung"):
+        if order.kind == "probe" and account["ended"] in ("host ended", "host hung"):
             raise ExecutorLost("the process that starts its probes was killed")
         return account
 
