@@ -6,11 +6,12 @@ import fcntl
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from autotune.core import InvalidRequest, TuningRequest, Workload
+from autotune.core.configuration import RANKS
 from autotune.core.errors import SearchFailed
 from autotune.executors import Executor, ExecutorLost
 from autotune.executors.likeness import check_alike, likeness
@@ -21,6 +22,7 @@ from autotune.probe.order import Order
 from autotune.probe.process.answers import Account
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import read_environment
+from autotune.space.build import parse_overrides
 
 LOCKS = Path("/tmp/autotune-cards")
 """Folder of the locks of cards, a file for each card's uuid."""
@@ -99,12 +101,27 @@ def shares(count: int, cores_per_device: int | None) -> list[list[int]]:
     return [cores[index * each : (index + 1) * each] for index in range(count)]
 
 
-def first_host(request: TuningRequest, card: nvml.Card | None) -> Callable[[bytes], ProbeHost]:
-    """What makes the host of the first device, or of the only one. Raises InvalidRequest as `shares` does."""
+def first_host(request: TuningRequest, card: nvml.Card | None) -> Callable[[bytes], ProbeHost] | None:
+    """What makes the host of the first of several devices; None for one device that has all cores.
+
+    Raises InvalidRequest as `shares` does, and where several ranks are requested.
+    """
     count = count_of(request, card)
     if count == 1 and request.cores_per_device is None:
-        return ProbeHost
+        return None
+    _, fixed, only = parse_overrides(request)
+    if count > 1:
+        check_one_rank([fixed.get(RANKS, 1), *only.get(RANKS, ())])
     return partial(LocalHost, cores=shares(count, request.cores_per_device)[0])
+
+
+def check_one_rank(ranks: Iterable[object]) -> None:
+    """Raise InvalidRequest for several ranks: a probe of theirs would take the cards of other probes."""
+    if any(str(value) != "1" for value in ranks):
+        raise InvalidRequest(
+            "A probe of several ranks takes several cards, and --devices gives each probe one.",
+            "Leave --devices out, or use --only data_parallel_size=1.",
+        )
 
 
 def pool_of(executors: Sequence[Executor], probe: Callable[[Executor], Probe]) -> ThreadPool:
