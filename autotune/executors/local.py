@@ -38,6 +38,10 @@ class LocalHost(ProbeHost):
         super().__init__(objects)
         self.cores, self._lock, self._abandoned, self._restarts = frozenset(cores), threading.RLock(), False, 0
 
+    def __enter__(self) -> "LocalHost":
+        super().__enter__()
+        return self
+
     def launch(self) -> None:
         with on_cores(self.cores):
             super().launch()
@@ -146,7 +150,7 @@ def local_executors(
     split = shares(count_of(request, card), request.cores_per_device)
     executors: list[Executor] = []
     for index, (own, cores) in enumerate(zip(cards, split, strict=False)):
-        host = first
+        host: LocalHost = first
         if index:
             host = stack.enter_context(LocalHost(first._objects, cores))
             host.time_limit = first.time_limit
@@ -155,7 +159,7 @@ def local_executors(
         if own is None:
             free = environment.free_memory_bytes // len(split)
             environment = dataclasses.replace(environment, free_memory_bytes=free)
-        name = f"cuda:{nvml.visible_cards().index(own)}" if own else f"cores {cores[0]}-{cores[-1]}"
+        name = f"cuda:{nvml.visible_cards().index(own)}" if own else _cores_name(cores)
         if own is not None and index:
             lock_card(own, stack)
         executors.append(
@@ -172,6 +176,10 @@ def local_executors(
         )
     check_alike({each.name: facts_of(each) for each in executors})
     return executors
+
+
+def _cores_name(cores: Sequence[int]) -> str:
+    return f"core {cores[0]}" if len(cores) == 1 else f"cores {cores[0]}-{cores[-1]}"
 
 
 def facts_of(executor: Executor) -> Mapping[str, object]:

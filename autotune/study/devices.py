@@ -115,8 +115,8 @@ def device_effects(
     for key, measured in (*probes, *rounds):
         speed = measured.samples_per_second
         if measured.device and speed is not None and not measured.ended_early:
-            own = speed.relative_width / 2 / 1.96 if math.isfinite(speed.relative_width) else 0.5
-            groups.setdefault(key, []).append((measured.device, math.log(speed.value), own))
+            spread = speed.relative_width / 2 / 1.96 if math.isfinite(speed.relative_width) else 0.5
+            groups.setdefault(key, []).append((measured.device, math.log(speed.value), spread))
     groups = {key: rows for key, rows in groups.items() if len({device for device, *_ in rows}) > 1}
     names = sorted({device for rows in groups.values() for device, *_ in rows})
     if not names:
