@@ -7,7 +7,7 @@ import pytest
 
 from autotune.core.errors import TimeIsOver
 from autotune.executors import ExecutorLost
-from autotune.executors.pool import Job, Pool, ThreadPool, as_pool, other_first
+from autotune.executors.pool import Pool, ThreadPool, as_pool, other_first
 from autotune.probe import ProbeOptions
 from autotune.probe.replay import ReplayProbe
 from tests.makers import completed, configuration
