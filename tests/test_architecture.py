@@ -10,7 +10,20 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "autotune"
 
-PACKAGES = ("core", "space", "workload", "memory", "sampler", "probe", "study", "report", "commands", "service", "cli")
+PACKAGES = (
+    "core",
+    "space",
+    "workload",
+    "memory",
+    "sampler",
+    "probe",
+    "executors",
+    "study",
+    "report",
+    "commands",
+    "service",
+    "cli",
+)
 """From the lowest: a package imports packages before it, and itself."""
 
 HEAVY = ("torch", "transformers", "datasets", "bitsandbytes")
@@ -59,7 +72,7 @@ def package_of(module: str) -> str:
 # Imports --------------------------------------------------------------------------------------------------------
 
 
-def test_the_package_root_holds_the_public_names_and_eleven_packages() -> None:
+def test_the_package_root_holds_the_public_names_and_twelve_packages() -> None:
     entries = {path.name for path in PACKAGE.iterdir() if path.name not in ("__pycache__", "py.typed")}
     assert entries == {"__init__.py", "__main__.py", *PACKAGES}
 

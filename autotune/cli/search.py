@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 N_TRIALS = "Configurations to try at most, yours included."
 TIMEOUT = "Time limit of the whole command, as 90s, 10m or 1h."
+DEVICES = "Devices that measure side by side: GPUs, or shares of a CPU's cores."
+CORES = "CPU cores of each of several devices."
 CONFIRMATION_ROUNDS = "Rounds that measure the best trials again; up to twice as many if needed."
 MARGIN = "Stop when no more than this share is left to gain (sampler physics)."
 TRAINING_STEPS = "Steps of your real run: stop when more searching no longer pays off."
@@ -44,6 +46,8 @@ def search(
     fix: o.Fix = None,
     only: o.Only = None,
     device: o.Device = "auto",
+    devices: Annotated[str, Option(help=DEVICES, metavar="N|all")] = "1",
+    cores_per_device: Annotated[int | None, Option(help=CORES, show_default="an equal share")] = None,
     memory_limit: o.MemoryLimit = None,
     headroom: o.Headroom = "5%",
     n_trials: Annotated[int, Option(help=N_TRIALS)] = 20,

@@ -53,6 +53,9 @@ def request_fingerprint(request: TuningRequest) -> str:
     Files count as `stamp` has them. A model or data set on the hub counts by its name.
     """
     data = request.to_dict()
+    for name, usual in (("devices", 1), ("cores_per_device", None)):  # as of requests before there were several devices
+        if data[name] == usual:
+            del data[name]
     facts = {
         "request": {name: value for name, value in data.items() if name != "output_dir"},
         "files": {name: _version(data[name]) for name in PLACES if data[name]},

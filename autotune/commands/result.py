@@ -139,6 +139,7 @@ class TuningResult(SearchResult):
             "memory_limit_bytes": self.memory_limit_bytes,
             "allowed_bytes": self.allowed_bytes,
             "trials": len(self.trials),
+            **({"devices": [device.to_dict() for device in self.devices]} if self.devices else {}),
             "folder": None if self.folder is None else str(self.folder),
         }
 

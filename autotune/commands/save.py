@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.core import Environment, InvalidRequest, TuningRequest, Workload, read_json
+from autotune.core.device import Device
 from autotune.core.loss_curves import Numerics
 from autotune.core.paths import named, scrubbed
 from autotune.core.sanity import SanityCheck
@@ -57,6 +58,7 @@ def save(result: SearchResult, folder: str | Path) -> Path:
         },
         "numerics": result.numerics and result.numerics.to_dict(),
         "rehearsal": result.rehearsal and result.rehearsal.to_dict(),
+        **({"devices": [device.to_dict() for device in result.devices]} if result.devices else {}),
     }
     begin(replace(result, finished=""), folder)
     write_report(Path(folder), result, ended)
@@ -108,6 +110,7 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
             "prospects": read_prospects(folder),
             "estimated_peaks": read_peaks(folder),
             "arithmetic": Arithmetic.from_dict(record["arithmetic"]) if "arithmetic" in record else Arithmetic(),
+            "devices": tuple(map(Device.from_dict, ended.get("devices", ()))),
             "folder": folder,
         }
     except FileNotFoundError as error:

@@ -4,12 +4,14 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from autotune.commands.finished import finished_study, request_fingerprint
 from autotune.core.random_state import kept_random_state
 from autotune.core.request import CONFIRMATION_ROUNDS, OPTIONS, tuning_request
 from autotune.core.time_limit import TimeLimit
+from autotune.executors.local import first_host, lock_card
 from autotune.probe.process.launcher import ProbeHost
 from autotune.space.user_arguments import UserArguments, left_out, read_user_arguments
 from autotune.study.limits import check_request
@@ -36,6 +38,8 @@ def search(
     fix: Mapping[str, Any] | Iterable[str] | None = None,
     only: Mapping[str, Any] | Iterable[str] | None = None,
     device: str = "auto",
+    devices: int | str = 1,
+    cores_per_device: int | None = None,
     memory_limit: str | int | None = None,
     headroom: str | float = 0.05,
     n_trials: int = 20,
@@ -79,7 +83,8 @@ def search(
       `label_column`: of it. `tokenizer`: name or folder; by default the model's own, else one trained on the data.
     - `space`: a shipped search space or a YAML file. `fix`: setting -> the value that it keeps; `only`: setting -> the values
       that are searched; both also as `["precision=bf16"]`.
-    - `device`: `auto`, `cpu`, `cuda` or `cuda:1`.
+    - `device`: `auto`, `cpu`, `cuda` or `cuda:1`. `devices`: how many devices of this machine measure side by side, or `all`:
+      cards, or on a CPU shares of its cores. `cores_per_device`: of each; by default an equal share.
     - `memory_limit`: that the training may use, as `"24GiB"` or in bytes; by default what is free. `headroom`: share of it
       that must stay free, as 0.05 or `"5%"`.
     - `n_trials`: probes in all, the baseline's among them, confirmations not. `timeout`: of the whole call, in
@@ -122,7 +127,9 @@ def search(
     fingerprint = "" if brought.pickled else request_fingerprint(request)
     result = finished_study(request, fingerprint) if fingerprint and not fresh else None
     if result is None:
-        with (probes or ProbeHost)(brought.pickled) as host:
+        with ExitStack() as stack:
+            lock_card(card, stack)
+            host = stack.enter_context((probes or first_host(request, card) or ProbeHost)(brought.pickled))
             host.time_limit = limit
             # Optuna, pandas and SciPy are imported while the host imports torch and transformers.
             from autotune.commands.study import run

@@ -1,6 +1,8 @@
 """The study of a search: opened in its folder, run, and saved however it ends."""
 
 import dataclasses
+from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import date
 from functools import cache
 from importlib import import_module
@@ -10,8 +12,12 @@ from optuna.storages import RDBStorage
 from autotune.commands.result import TuningResult
 from autotune.commands.save import begin
 from autotune.core import Environment, TuningRequest, Workload
+from autotune.core.configuration import RANKS
 from autotune.core.interrupt import graceful_interrupt, stop_reason_of
 from autotune.core.paths import shown
+from autotune.executors import Executor
+from autotune.executors.local import LocalHost, check_one_rank, local_executors, on_cores, pool_of
+from autotune.executors.pool import Pool
 from autotune.probe.device import nvml as device
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import read_environment, read_workload
@@ -28,11 +34,13 @@ from autotune.space.search_space import SearchSpace
 from autotune.space.settings import SETTINGS
 from autotune.space.setup import check_fields, what_differs
 from autotune.space.tensor_cores import advice
+from autotune.study.devices import devices_of
 from autotune.study.finish import finish
 from autotune.study.history import Remembered, recall, remember
 from autotune.study.identity import study_identity
+from autotune.study.jobs import progress
 from autotune.study.limits import check_model_fits, least_bytes, memory_limit
-from autotune.study.loop import import_trials, open_study, progress
+from autotune.study.loop import import_trials, open_study
 from autotune.study.loop import search as run_study
 from autotune.study.plan import Watch, plan_of
 from autotune.study.store import check_identity, is_unmeasured, locked, read_peaks, read_prospects, remove_study
@@ -66,25 +74,36 @@ def run(
     """
     base = request.training_args
     _import_ahead()
-    with following(watch) as show:
-        environment, card = read_environment(host, request, card)
+    with following(watch) as show, ExitStack() as stack:
+        with on_cores(getattr(host, "cores", frozenset())):
+            environment, card = read_environment(host, request, card)
         check_fields(base, environment, source)
         request = dataclasses.replace(request, training_args=what_differs(base, environment))
         workload = read_workload(host, request)
         space = build_space(request, environment, workload, request.training_args)
+        executors = local_executors(host, request, card, workload, stack) if isinstance(host, LocalHost) else []
+        if len(executors) > 1:
+            environment = replace_free(environment, executors)
+            check_one_rank(space.values.get(RANKS, ()))
         unmeasured = _unmeasured(request, environment, workload, space, fresh)
         unmeasured = dataclasses.replace(unmeasured, notes=(*unmeasured.notes, *notes), study_warnings=warnings)
         assert unmeasured.folder is not None
         with locked(unmeasured.folder):
             if fresh or is_unmeasured(unmeasured.folder):
                 remove_study(unmeasured.folder, FILES)
-            result = _run(unmeasured, space, host, card, show, fresh, fingerprint)
+            result = _run(unmeasured, space, host, card, show, fresh, fingerprint, executors)
             result.best  # noqa: B018  (raises where there is none)
     if not callable(watch) and not in_notebook():  # there the result shows itself
         print_line = saying(watch)
         for line in ("", *answer_lines(result), "", *python_lines(result, shown(result.folder))):
             print_line(line)
     return result
+
+
+def replace_free(environment: Environment, executors: Sequence[Executor]) -> Environment:
+    """The environment with the least memory that is free on any of the devices."""
+    free = min(executor.environment.free_memory_bytes for executor in executors)
+    return dataclasses.replace(environment, free_memory_bytes=free)
 
 
 def _run(
@@ -95,6 +114,7 @@ def _run(
     watch: Watch,
     fresh: bool,
     fingerprint: str,
+    executors: Sequence[Executor] = (),
 ) -> TuningResult:
     """Run the study in its locked folder; the report is written however it ends."""
     request, folder = unmeasured.request, unmeasured.folder
@@ -115,16 +135,21 @@ def _run(
         watch(progress(study, "preparing", message=f"estimating {what} of untried configurations"))
         notes.extend(warm_up(study, host, environment, workload, base, past.others))
 
-    probe = LiveProbe(
-        host,
-        environment,
-        workload,
-        base,
-        plan.allowed_bytes,
-        study.probe_folder,
-        request.objective,
-        device_used=device.usage_of(card),
-    )
+    def live(executor: Executor) -> LiveProbe:
+        return LiveProbe(
+            executor.host,
+            executor.environment,
+            executor.workload,
+            base,
+            plan.allowed_bytes,
+            study.probe_folder,
+            request.objective,
+            device_used=executor.device_used,
+        )
+
+    only = Executor("", host, environment, workload, device_used=device.usage_of(card))
+    probes = {executor.name: live(executor) for executor in executors or [only]}
+    pool = pool_of(executors, lambda executor: probes[executor.name]) if len(executors) > 1 else Pool(probes)
     loggers = LoggerGroup(request.report_to, request.objective, folder)
     result = unmeasured
     watch = keeping_peaks(watch, study)
@@ -132,9 +157,11 @@ def _run(
         try:
             loggers.start(request, unmeasured)
             watch = loggers.watching(watch)
-            result = dataclasses.replace(result, stop_reason=run_study(study, probe, watch, estimate))
+            result = dataclasses.replace(result, stop_reason=run_study(study, pool, watch, estimate))
             remember(environment, unmeasured.identity, study.trials, calibrated(space, study.warm_start, study.trials))
-            result = dataclasses.replace(result, rehearsal=finish(study, probe.train, watch), complete=True)
+            result = dataclasses.replace(
+                result, rehearsal=finish(study, probes[pool.devices[0]].train, watch), complete=True
+            )
         except BaseException as error:
             result = dataclasses.replace(result, stop_reason=stop_reason_of(error))
             raise
@@ -146,11 +173,12 @@ def _run(
                     duplicate_proposals=study.duplicate_proposals,
                     left_out=tuple(study.left_out),
                     numerics=study.numerics and dataclasses.replace(study.numerics, weights=_weights_text(workload)),
-                    notes=(*notes, *risk_notes(study), *crash_notes(study.trials), *loggers.problems),
+                    notes=(*notes, *study.notes, *risk_notes(study), *crash_notes(study.trials), *loggers.problems),
                     finished=fingerprint if result.complete and not study.left_out else "",
                     prospects=read_prospects(folder),
                     estimated_peaks=read_peaks(folder),
                     arithmetic=study.warm_start.arithmetic,
+                    devices=devices_of(study, pool),
                 )
                 if result.complete and (warning := result.loss_warning):
                     result = dataclasses.replace(result, study_warnings=(*result.study_warnings, warning))

@@ -95,6 +95,7 @@ class Measurement(Serializable):
     asked: Mapping[str, Any] = field(default_factory=dict)  #: what the configuration requested
     seconds_to_first_line: float | None = None  #: seconds from the order to the child's first line
     probe_seconds: float = 0.0  #: seconds of the whole probe
+    device: str = ""  #: of several devices of a search the one that measured this
     observed_warnings: tuple[str, ...] = ()  #: what was seen around the probe that speaks against its numbers
     log_tail: str = field(default="", compare=False)  #: the end of its output
 
@@ -242,7 +243,8 @@ class Measurement(Serializable):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; the log's tail stays in the log, which names paths of the machine."""
-        return super().to_dict() | {"log_tail": ""}
+        plain = super().to_dict() | {"log_tail": ""}
+        return plain if self.device else {name: value for name, value in plain.items() if name != "device"}
 
 
 def pooled(rounds: Sequence[Measurement]) -> Measurement:
@@ -275,6 +277,7 @@ def pooled(rounds: Sequence[Measurement]) -> Measurement:
             for stage in dict.fromkeys(joined("stage_peak_bytes"))
         },
         joules=sum(joules) if len(joules) == len(rounds) else None,
+        device=", ".join(dict.fromkeys(filter(None, values("device")))),
         observed_warnings=in_ranges(joined("observed_warnings")),
         repeated_because=tuple(dict.fromkeys(joined("repeated_because"))),
         **{name: sum(values(name)) for name in summed},

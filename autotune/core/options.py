@@ -15,7 +15,20 @@ FLAGS = {
 
 OPTIONS = FLAGS | {
     *("task", "sequence-length", "dataset", "dataset-split", "text-column", "label-column", "tokenizer"),
-    *("fix", "only", "device", "memory-limit", "headroom", "n-trials", "timeout", "probe-timeout", "sampler", "margin"),
+    *(
+        "fix",
+        "only",
+        "device",
+        "devices",
+        "cores-per-device",
+        "memory-limit",
+        "headroom",
+        "n-trials",
+        "timeout",
+        "probe-timeout",
+        "sampler",
+        "margin",
+    ),
     *("confirmation-rounds", "training-steps", "objective", "seed", "args", "output-dir", "report-to", "study-name"),
     *("global-batch-size", "search-space", "gpu", "steps", "rounds", "price-per-hour", "output"),
 }

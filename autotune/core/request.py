@@ -28,6 +28,8 @@ OBJECTIVES = ("samples_per_second", "tokens_per_second", "memory")
 CONFIRMATION_ROUNDS = 3
 MOST_ROUNDS = 20
 """Of confirmation; a larger number is refused as a typing error."""
+MOST_DEVICES = 1024
+"""Of one search; a larger number is refused as a typing error."""
 LARGEST_GLOBAL_BATCH = 2**20
 """Above it one optimizer step of any model takes longer than a search should; refused as a typing error."""
 LARGEST_SEED = 2**31 - 1
@@ -64,6 +66,8 @@ class TuningRequest(Serializable):
     fix: Mapping[str, Value] = field(default_factory=dict)  #: setting -> value
     only: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)  #: setting -> values
     device: str = "auto"
+    devices: int | str = 1  #: how many devices measure side by side, or "all"
+    cores_per_device: int | None = None  #: cores of each of several devices; None: an equal share
     memory_limit_bytes: int | None = None  #: bytes the training may use; None: what is free at the start
     headroom: float = 0.05  #: share of the limit that must stay free
     n_trials: int = 20  #: probes, the baseline's included, confirmations not
@@ -129,6 +133,8 @@ def tuning_request(
     """The request of users' spellings (`600MiB`, `5%`, `10m`, `precision=bf16`), checked; raises InvalidRequest."""
     if unknown := [name for name in options if name not in (*OPTIONS, "training_args")]:
         raise InvalidRequest(f"There is no option {unknown[0]!r}.", did_you_mean(unknown[0], OPTIONS))
+    if isinstance(devices := options.get("devices"), str) and devices.isdigit():
+        options["devices"] = int(devices)
     options = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in options.items()}
     model = os.fspath(model) if isinstance(model, os.PathLike) else model
     if not isinstance(model, str) or not model.strip() or "\0" in model:
@@ -155,6 +161,10 @@ def _check(request: TuningRequest) -> None:
         if isinstance(value := getattr(request, name), str) and (not value.strip() or "\0" in value):
             raise InvalidRequest(f"--{name.replace('_', '-')} {value!r} names nothing.", advice)
     _whole("n-trials", request.n_trials)
+    if request.devices != "all":
+        _whole("number of devices", request.devices, most=MOST_DEVICES)
+    if request.cores_per_device is not None:
+        _whole("cores-per-device", request.cores_per_device)
     _whole("confirmation-rounds", request.confirmation_rounds, most=MOST_ROUNDS)
     if request.require_parity and request.allow_loss_difference:
         raise InvalidRequest("--require-parity and --allow-loss-difference are opposites.", "Pass only one of them.")

@@ -79,6 +79,7 @@ AFTER = (
         "mfu", NUMBER, "Model FLOPs / second as a share of the card's data-sheet peak, 0 to 1; missing where unknown."
     ),
     Column("measured_product_share", NUMBER, "The same as a share of the fastest product measured on the device."),
+    Column("device", TEXT, "The device of its probe, where the search used several; else empty."),
 )
 
 

@@ -59,6 +59,7 @@ def _row(trial: Trial, use: Utilization | None) -> dict[str, Any]:
         "disqualified_reason": trial.disqualified_reason,
         "compile_s": trial.measurement.compile_s,
         "peak_bytes": trial.peak_bytes,
+        "device": trial.measurement.device,
         "mfu": use and use.mfu,
         "measured_product_share": use and use.of_measured,
     }

@@ -69,6 +69,7 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
 
     def __init__(self, space: SearchSpace, knowledge: WarmStart, seed: int = 0) -> None:
         self.space, self.knowledge, self.seed = space, knowledge, seed
+        self.devices: Mapping[str, tuple[float, float]] = {}
         self._model: CostModel | None = None
         self._considered: tuple[Sequence[Configuration], Sequence[SearchSpace]] = ((), (space,))
 
@@ -117,7 +118,7 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
         measurements: list[Observation] | None = None
         if trials is not None:
             observations = [observed(trial.configuration, trial.final) for trial in trials]
-            measurements = each_measured(trials)
+            measurements = each_measured(trials, self.devices)
             failed = [trial for trial in trials if trial.measurement.outcome is not Outcome.COMPLETED]
         # Workers that asked a moment before this one choose by the same trials: their choices are left to them.
         for _ in range(choosing):
@@ -163,7 +164,7 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
             return None
         model = self._model_with([self.space.baseline, *(trial.configuration for trial in feasible)], *self._considered)
         places = list(dict.fromkeys(model.place[trial.configuration] for trial in feasible))
-        costs = model.costs(each_measured(feasible))
+        costs = model.costs(each_measured(feasible, self.devices))
         log_steps, _ = costs.drawn(np.array(places, np.intp), DRAWS, self.seed)
         speeds = dict(zip(places, (self.space.global_batch_size / np.exp(log_steps)).T, strict=True))
         return Expected({trial.number: speeds[model.place[trial.configuration]] for trial in feasible}, costs.noise)
@@ -205,16 +206,26 @@ def expected_work(values: Mapping[str, Sequence[Value]], rates: Mapping[str, flo
     }
 
 
-def each_measured(trials: Sequence[Trial]) -> list[Observation]:
+def each_measured(
+    trials: Sequence[Trial], devices: Mapping[str, tuple[float, float]] | None = None
+) -> list[Observation]:
     """The observations of each of the trials' confirmation rounds, and of the probes of those that have none.
 
-    A probe that led to rounds may have been chosen for its luck.
+    A probe that led to rounds may have been chosen for its luck. devices: name -> (mean, standard deviation) of the logarithm
+    of its speed: the steps of a slow one are taken for as much shorter.
     """
     return [
-        observed(trial.configuration, measurement)
+        _on_mean_device(observed(trial.configuration, measurement), (devices or {}).get(measurement.device))
         for trial in trials
         for measurement in trial.confirmations or (trial.measurement,)
     ]
+
+
+def _on_mean_device(seen: Observation, effect: tuple[float, float] | None) -> Observation:
+    if effect is None or seen.step_s is None:
+        return seen
+    factor, noise = float(np.exp(effect[0])), float(np.hypot(seen.noise, effect[1]))
+    return replace(seen, step_s=seen.step_s * factor, optimizer_step_s=seen.optimizer_step_s * factor, noise=noise)
 
 
 @cache

@@ -6,7 +6,7 @@ round 3:  B  baseline  A              A is faster than B, or both are as fast: o
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -41,7 +41,7 @@ def confirm(
     trials: list[Trial],
     objective: str,
     rounds: int,
-    measure: Callable[[Trial, int], Measurement],
+    run_rounds: "RunRounds",
     seconds_left: Callable[[], float] = lambda: math.inf,
     spare_s: Callable[[], float] = lambda: 0.0,
     expected: Callable[[], Expected | None] = lambda: None,
@@ -49,19 +49,20 @@ def confirm(
     compare: Callable[[int], None] = lambda round_number: None,
     run_seconds: float = math.inf,
     begins: Callable[[Sequence[int]], None] = lambda numbers: None,
+    at_once: Callable[[], int] = lambda: 1,
 ) -> None:
     """Add confirmations to the trials in this list: the finalists' and the baseline's, in interleaved rounds.
 
     rounds: of the leader and the baseline at the least; up to twice as many are run while it is open which of them is
-    faster. A rival runs on while it may still win more over `run_seconds` of training than its next round costs. measure:
-    (trial, number of the round, from 1) -> its measurement with full accumulation. expected: what all measurements so far
+    faster. A rival runs on while it may still win more over `run_seconds` of training than its next round costs. run_rounds: runs
+    each round on one device, with full accumulation, and adds what it measures. expected: what all measurements so far
     say together. confirmed: called with a trial once its round is among the trials. compare: called with the number of each
     round that is complete; it may disqualify trials in the list. begins: called with the numbers of the trials that run the
-    round that begins, in their order.
+    round that begins, in their order. at_once: how many rounds run side by side.
 
     seconds_left: for the whole confirmation. Where that is limited, no round begins that is not expected to end in time,
     there are fewer finalists where time is short, and a baseline without a rival is not measured again. spare_s: of
-    these, what further rounds and further finalists leave for what follows. What `measure` raises passes, and what was
+    these, what further rounds and further finalists leave for what follows. What `run_rounds` raises passes, and what was
     measured before stays; a round that was interrupted is completed first.
     """
 
@@ -72,6 +73,13 @@ def confirm(
         least_gain = 0.0 if _has_time(among) else CLEARLY
         drawn = model.speeds if model else None
         return finalists(among, objective, drawn=drawn, is_worth=is_worth, least_gain=least_gain)
+
+    def add(number: int, round_number: int, measurement: Measurement) -> None:
+        index = next(i for i, trial in enumerate(trials) if trial.number == number)
+        kept = [measured for measured in trials[index].confirmations if measured.round != round_number]
+        kept.append(replace(measurement, round=round_number))
+        trials[index] = replace(trials[index], confirmations=tuple(sorted(kept, key=lambda measured: measured.round)))
+        confirmed(trials[index])
 
     for _ in range(MOST_GROUPS if rounds else 0):
         model = expected()
@@ -96,16 +104,24 @@ def confirm(
             is_incomplete = interrupted and any(last_round not in trial.rounds for trial in running)
             round_number = _last_round(trials) + (not is_incomplete)
             begins(rotated(numbers, round_number - 1))
-            for number in rotated(numbers, round_number - 1):
-                index = next(i for i, trial in enumerate(trials) if trial.number == number)
-                if round_number in trials[index].rounds:
-                    continue
-                measurement = replace(measure(trials[index], round_number), round=round_number)
-                trials[index] = replace(trials[index], confirmations=(*trials[index].confirmations, measurement))
-                confirmed(trials[index])
-            compare(round_number)
+            count = 1 if is_incomplete else min(at_once(), _rounds_to_run(running, rounds))
+            several = range(round_number, round_number + count)
+            run_rounds({each: rotated(numbers, each - 1) for each in several}, add)
+            for each in several:
+                compare(each)
             racing = _numbers(still_racing(trials, objective, rounds, run_seconds, noise, numbers))
             numbers = [number for number in numbers if number in racing]
+
+
+Add = Callable[[int, int, Measurement], None]
+RunRounds = Callable[[Mapping[int, Sequence[int]], Add], None]
+"""Runs rounds (number of the round -> numbers of its trials in their order) and adds (trial, round, measurement) as they come."""
+
+
+def _rounds_to_run(running: Sequence[Trial], rounds: int) -> int:
+    """How many rounds these trials run still at the least, or at the most once they have those."""
+    ran = min(len(trial.confirmations) for trial in running)
+    return max(1, (rounds if ran < rounds else 2 * rounds) - ran)
 
 
 def _in_time(

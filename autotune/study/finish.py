@@ -10,10 +10,11 @@ from autotune.core.errors import TimeIsOver
 from autotune.core.failures import Failure
 from autotune.core.sanity import SanityCheck
 from autotune.core.time_limit import too_late
-from autotune.study.loop import missing_rounds, progress
+from autotune.study.jobs import progress
 from autotune.study.objective import best_trial
 from autotune.study.pacing import CHECKED_STEPS, sanity_check_seconds
 from autotune.study.plan import Watch
+from autotune.study.rounds import missing_rounds
 from autotune.study.sanity_check import check_sanity
 from autotune.study.store import reporting_storage
 from autotune.study.study import Study

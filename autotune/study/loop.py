@@ -6,35 +6,38 @@
          probes/0007/confirmation-1/
 """
 
+import bisect
 import contextlib
-import math
 import re
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import optuna
 from optuna.trial import TrialState
 
-from autotune.core import Configuration, Measurement, Outcome, Trial
+from autotune.core import Configuration, Outcome, Trial
 from autotune.core.errors import SearchFailed, TimeIsOver
+from autotune.executors.pool import Pool, as_pool, other_first
 from autotune.probe import Probe
 from autotune.probe.order import LOG
 from autotune.sampler.optuna_samplers import make_sampler
 from autotune.sampler.parameters import openings
-from autotune.sampler.physics import Expected, PhysicsSampler, WarmStart
+from autotune.sampler.physics import PhysicsSampler, WarmStart
 from autotune.space.dominance import SAME_CRASHES, crashing_values
 from autotune.space.search_space import SearchSpace
-from autotune.study.confirm import confirm
-from autotune.study.loss_check import compare_losses, disqualify_flagged, reference_of
-from autotune.study.measure import keep, measure, needs_too_much, unsupported
-from autotune.study.objective import best_trial, finalists, speed_up
-from autotune.study.pacing import finishing_seconds, reserved_seconds, seconds_to_go
-from autotune.study.plan import Plan, Progress, Watch
+from autotune.study import devices
+from autotune.study.jobs import abandoning, job_of, measured, progress
+from autotune.study.measure import keep
+from autotune.study.plan import Plan, Watch
+from autotune.study.rounds import compare_rounds, confirm_finalists
 from autotune.study.stopping import time_is_over
-from autotune.study.store import REFERENCE, read_references, read_trial, reporting_storage
+from autotune.study.store import (
+    drop_open_rounds,
+    read_references,
+    read_trial,
+    reporting_storage,
+)
 from autotune.study.study import PROBES, Study, ask, begin, propose, set_warm_start, tell
 
 CRASHES_THAT_END = 6
@@ -58,6 +61,7 @@ def open_study(folder: Path, space: SearchSpace, plan: Plan, warm_start: WarmSta
             load_if_exists=True,
         )
         study = Study(folder, record, space, plan)
+        drop_open_rounds(folder)
         for old in record.get_trials(deepcopy=False):
             _restore_trial(study, old)
         study.trials = sorted(
@@ -143,77 +147,110 @@ def _under(allowed_bytes: int, trial: Trial) -> Trial:
 
 
 def search(
-    study: Study, probe: Probe, watch: Watch = lambda progress: None, warm_up: Callable[[], None] = lambda: None
+    study: Study,
+    probe: Probe | Pool,
+    watch: Watch = lambda progress: None,
+    warm_up: Callable[[], None] = lambda: None,
 ) -> str:
     """Probe until the budget is used or nothing is left to win, confirm, and continue where the rounds showed that more can be
     won; returns why it ended.
 
-    warm_up: called before every proposal but the first, the baseline's, which needs no warm start.
+    probe: of one device, or the devices. warm_up: called before every proposal but the first, the baseline's, which needs no
+    warm start.
 
-    Raises SearchFailed where the baseline crashes or one crash comes again and again whatever the values, StorageFailed where
-    the disk refuses, TimeIsOver where the baseline was not measured in time, KeyboardInterrupt when the user interrupts:
-    everything so far is kept.
+    Raises SearchFailed where the baseline crashes, one crash comes again and again whatever the values or no device is left,
+    StorageFailed where the disk refuses, TimeIsOver where the baseline was not measured in time, KeyboardInterrupt when the
+    user interrupts: everything so far is kept.
     """
+    pool = as_pool(probe)
     if study.trials:
         watch(progress(study, "resumed", message=f"resuming with {len(study.trials)} trial(s)"))
         _stop_where_it_crashes(study)
         compare_rounds(study)
-    stop_reason = _probe_on(study, probe, watch, warm_up)
+    stop_reason = _probe_on(study, pool, watch, warm_up)
     while True:
         probed = len(study.trials)
-        confirm_finalists(study, probe, watch)
+        confirm_finalists(study, pool, watch)
         if not isinstance(study.optuna.sampler, PhysicsSampler):  # the others learn nothing of rounds
             break
         # Rounds tell more than one probe, and may have shown that it was a lucky one.
-        stop_reason = _probe_on(study, probe, watch, warm_up)
+        stop_reason = _probe_on(study, pool, watch, warm_up)
         if len(study.trials) == probed:
             break
     watch(progress(study, "done", message=stop_reason))
     return stop_reason
 
 
-def _probe_on(study: Study, probe: Probe, watch: Watch, warm_up: Callable[[], None]) -> str:
-    """Ask, probe, tell, until there is a reason to end, which is returned."""
+def _probe_on(study: Study, pool: Pool, watch: Watch, warm_up: Callable[[], None]) -> str:
+    """Ask, probe, tell, until there is a reason to end, which is returned once nothing runs."""
     study.left_out.clear()
-    while True:
+    time_over = ""
+    with abandoning(study, pool):
+        while True:
+            stop_reason = time_over or _start_probes(study, pool, watch, warm_up)
+            if not pool.is_running:
+                return stop_reason
+            ended = pool.wait()
+            if isinstance(ended.key, str):  # the baseline on a further device
+                devices.take_baseline(study, pool, ended)
+                continue
+            assert isinstance(ended.key, int)
+            number, running, configuration = study.running[ended.key]
+            if isinstance(ended.error, TimeIsOver):
+                del study.running[number]
+                if not study.trials and not study.running:
+                    raise ended.error
+                study.left_out += [] if time_over else [PROBES]
+                time_over = time_is_over(study.plan)
+                continue
+            if (measurement := measured(study, pool, configuration, ended, number)) is None:
+                study.again.append((number, ended.device))
+                continue
+            with reporting_storage(study.folder):
+                if ended.error is not None:
+                    keep(study.probe_folder(number), configuration, measurement)
+                tell(study, running, configuration, measurement)
+            trial = Trial(number, configuration, measurement)
+            del study.running[number]
+            study.unlikely.discard(number)
+            bisect.insort(study.trials, trial, key=lambda trial: trial.number)
+            devices.judge(study, pool)
+            watch(progress(study, "trial", number=number, configuration=configuration, trial=trial))
+            _stop_where_it_crashes(study)
+
+
+def _start_probes(study: Study, pool: Pool, watch: Watch, warm_up: Callable[[], None]) -> str:
+    """Let idle devices probe what is proposed; why nothing is proposed, or nothing where all devices are busy."""
+    while pool.idle:
+        if pool.is_running and study.wish.to_stop:
+            return ""
         study.wish.check()
-        if study.trials:
-            warm_up()
-        with reporting_storage(study.folder):
-            proposal, stop_reason = ask(study)
-        if proposal is None:
-            return stop_reason
-        number, running, configuration = proposal
+        if study.again:
+            number, lost_on = study.again.pop(0)
+            device = other_first(pool.idle, lost_on)[0]
+            _, _, configuration = study.running[number]
+        else:
+            device = pool.idle[0]
+            is_first = not study.trials and not study.running
+            if not is_first and devices.start_baseline(study, pool, device):
+                continue
+            if not study.trials and study.running:  # all else follows from the baseline
+                return ""
+            if study.running and len(study.trials) + len(study.running) >= study.plan.probes(study.trials):
+                return ""
+            if study.trials:
+                warm_up()
+            study.left_out.clear()
+            with reporting_storage(study.folder):
+                proposal, stop_reason = ask(study)
+            if proposal is None:
+                return stop_reason
+            number, _, configuration = study.running[proposal[0]] = proposal
         message = "" if study.risk is None else f"may not fit ({study.risk:.0%} likely to)"
         watch(progress(study, "probing", number=number, configuration=configuration, message=message))
-        try:
-            measurement = _measure(study, probe, configuration, number)
-        except TimeIsOver:
-            if not study.trials:
-                raise
-            study.left_out.append(PROBES)
-            return time_is_over(study.plan)
-        with reporting_storage(study.folder):
-            tell(study, running, configuration, measurement)
-        trial = Trial(number, configuration, measurement)
-        study.trials.append(trial)
-        watch(progress(study, "trial", number=number, configuration=configuration, trial=trial))
-        _stop_where_it_crashes(study)
-
-
-def _measure(
-    study: Study, probe: Probe, configuration: Configuration, number: int, confirmation: int = 0
-) -> Measurement:
-    if number == 0 and study.space.baseline_problem:
-        return unsupported(study.folder, configuration, study.space.baseline_problem)
-    plan, trials = study.plan, study.trials
-    seconds = plan.time.cut(math.inf)
-    if trials and not confirmation:
-        seconds = plan.time.seconds_left() - reserved_seconds(plan, trials)
-    started = time.monotonic()
-    measurement = measure(study.folder, plan, trials, probe, configuration, number, confirmation, study.wish, seconds)
-    study.pace.append((time.monotonic() - started, measurement.probe_seconds))
-    return measurement
+        pool.start(number, job_of(study, configuration, number), device)
+    devices.raise_without(pool)
+    return ""
 
 
 def _stop_where_it_crashes(study: Study) -> None:
@@ -250,97 +287,3 @@ def _last_line(text: str | Path) -> str:
         text = text.read_text(errors="replace") if isinstance(text, Path) else text
         return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")[:300]
     return ""
-
-
-def confirm_finalists(study: Study, probe: Probe, watch: Watch = lambda progress: None) -> None:
-    """Confirm the finalists and the baseline, as far as they are not yet and there is time."""
-    plan = study.plan
-
-    def once_more(trial: Trial, one_round: int) -> Measurement:
-        study.wish.check()
-        if starved := needs_too_much(study.folder, study.trials, trial, one_round):
-            return starved
-        where = f"round {one_round}{f' of {plan.confirmation_rounds}' if one_round <= plan.confirmation_rounds else ''}"
-        where += f", {study.racing.index(trial.number) + 1} of {len(study.racing)}"
-        watch(progress(study, "confirming", number=trial.number, configuration=trial.configuration, message=where))
-        return _measure(study, probe, trial.configuration, trial.number, one_round)
-
-    def confirmed(trial: Trial) -> None:
-        watch(progress(study, "confirmed", number=trial.number, configuration=trial.configuration, trial=trial))
-
-    def compare(round_number: int) -> None:
-        reference = reference_of(study.trials, best_trial(study.trials, plan.objective))
-        if reference is not None and all(measured.feasible for measured in study.references.values()):
-            with contextlib.suppress(TimeIsOver):
-                watch(progress(study, "confirming", message=f"fp32's losses in round {round_number}"))
-                study.references[round_number] = _reference(study, probe, reference, round_number)
-        compare_rounds(study)
-
-    with contextlib.suppress(TimeIsOver):
-        confirm(
-            study.trials,
-            plan.objective,
-            plan.confirmation_rounds,
-            once_more,
-            plan.time.seconds_left,
-            lambda: finishing_seconds(study.trials, plan.objective),
-            lambda: _expected(study),
-            confirmed,
-            compare,
-            plan.run_seconds(best_trial(study.trials, plan.objective)),
-            lambda numbers: setattr(study, "racing", numbers),
-        )
-    study.racing = ()
-
-
-def _reference(study: Study, probe: Probe, configuration: Configuration, round_number: int) -> Measurement:
-    """What the reference did in this round: as measured where a trial has its configuration, else in a run of its own."""
-    for trial in study.trials:
-        if trial.configuration == configuration and round_number in trial.rounds:
-            return trial.confirmations[trial.rounds.index(round_number)]
-    measurement = _measure(study, probe, configuration, REFERENCE, round_number)
-    return replace(measurement, round=round_number)
-
-
-def compare_rounds(study: Study) -> None:
-    """Compare the losses of all rounds so far; what does not learn as the reference does cannot win, unless that is allowed."""
-    study.numerics = compare_losses(study.trials, study.references)
-    if study.numerics and not study.plan.allow_loss_difference:
-        disqualify_flagged(study.trials, study.numerics, study.plan.require_parity)
-
-
-def missing_rounds(study: Study) -> str:
-    """Which rounds the answer lacks for want of time; empty for none, and for a baseline that has no rival."""
-    best, needed = best_trial(study.trials, study.plan.objective), study.plan.confirmation_rounds
-    if best is None or not study.plan.time.is_set or len(best.confirmations) >= needed:
-        return ""
-    if best.number == 0 and len(finalists(study.trials, study.plan.objective)) <= 1:
-        return ""
-    return f"{needed - len(best.confirmations)} of {needed} confirmation rounds"
-
-
-def _expected(study: Study) -> Expected | None:
-    sampler = study.optuna.sampler
-    ours = isinstance(sampler, PhysicsSampler) and study.plan.objective == "samples_per_second"
-    return sampler.expected(study.trials) if ours else None
-
-
-# Small things --------------------------------------------------------------------------------------------------
-
-
-def progress(study: Study, kind: str, **what: Any) -> Progress:
-    """Where the study stands, for those who watch."""
-    plan = study.plan
-    best = best_trial(study.trials, plan.objective)
-    return Progress(
-        kind,
-        tuple(study.trials),
-        best=best,
-        speedup=speed_up(best, study.trials[0], plan.objective)[0] if best else None,
-        max_gain=study.max_gain,
-        probes_left=max(0, plan.probes(study.trials) - len(study.trials)),
-        seconds_left=plan.time.seconds_left() if plan.time.is_set else None,
-        seconds_to_go=seconds_to_go(plan, study.trials, kind not in ("finishing", "done"), study.racing, study.pace),
-        folder=study.folder,
-        **what,
-    )

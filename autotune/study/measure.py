@@ -122,7 +122,9 @@ def keep(place: Path, configuration: Configuration, measurement: Measurement) ->
     if not (place / ANSWER).exists():
         place.mkdir(parents=True, exist_ok=True)
         write_json(place / ORDER, {"configuration": configuration.to_dict()})
-    elif not (measurement.repeated_because or measurement.training_steps or measurement.compile_s):
+    elif not (
+        measurement.repeated_because or measurement.training_steps or measurement.compile_s or measurement.device
+    ):
         return
     write_json(place / ANSWER, measurement.to_dict())
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.core import Environment, Interval, InvalidRequest, Trial, TuningRequest, Workload
+from autotune.core.device import Device
 from autotune.core.loss_curves import Numerics
 from autotune.core.no_answer import why_no_answer
 from autotune.core.paths import named, scrubbed
@@ -50,6 +51,7 @@ class SearchResult:
     prospects: Mapping[int, OptimalityGap] = field(default_factory=dict)  # by the trial after which it held
     estimated_peaks: Mapping[int, MemoryPeak] = field(default_factory=dict)  # by trial, where it could be traced
     arithmetic: Arithmetic = field(default_factory=Arithmetic)  # operations of a sample, and of the fastest products
+    devices: Sequence[Device] = ()  # where the search had several
     folder: Path | None = None  # of the report, if saved
     complete: bool = True  # whether the search came to its end
     date: str = ""  # of its last run, as 2026-11-22; empty where unknown

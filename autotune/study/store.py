@@ -47,11 +47,43 @@ def study_folder(study: str, output_dir: str) -> Path:
 REFERENCE = -1
 """In place of a trial's number: fp32's trainings in rounds whose baseline is not fp32."""
 
+DEVICES = -2
+"""In place of a trial's number, less the place of a device among several: the baseline's training on it, before any other."""
+
+OPEN_ROUND = "open-round-{}.json"
+"""Where a round is noted while it runs on one of several devices: what is left of it is of no use."""
+
 
 def probe_folder(folder: Path, number: int, confirmation: int = 0) -> Path:
     """Where the files of a trial's probe, or of a confirmation round of it, go."""
-    place = folder / "probes" / ("reference" if number == REFERENCE else f"{number:04d}")
+    name = f"{number:04d}" if number >= 0 else "reference" if number == REFERENCE else f"device-{DEVICES - number}"
+    place = folder / "probes" / name
     return place / f"confirmation-{confirmation}" if confirmation else place
+
+
+def open_round(folder: Path, round_number: int) -> None:
+    """Note that this round runs. Raises OSError where the disk refuses."""
+    (folder / "probes").mkdir(parents=True, exist_ok=True)
+    write_json(folder / "probes" / OPEN_ROUND.format(round_number), {"round": round_number})
+
+
+def close_round(folder: Path, round_number: int) -> None:
+    """Note that this round is complete."""
+    (folder / "probes" / OPEN_ROUND.format(round_number)).unlink(missing_ok=True)
+
+
+def drop_round(folder: Path, round_number: int) -> None:
+    """Remove what was measured in this round. Raises OSError where the disk refuses."""
+    for path in folder.glob(f"probes/*/confirmation-{round_number}/{ANSWER}"):
+        path.unlink(missing_ok=True)
+
+
+def drop_open_rounds(folder: Path) -> None:
+    """Remove what a killed search left of rounds that ran on one of several devices. Raises OSError where the disk refuses."""
+    for path in sorted((folder / "probes").glob(OPEN_ROUND.format("*"))):
+        number = int(path.stem.rpartition("-")[2])
+        drop_round(folder, number)
+        close_round(folder, number)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from autotune.core.interrupt import StopRequest
 from autotune.core.loss_curves import Numerics
 from autotune.core.prospect import OptimalityGap
 from autotune.core.units import finite
-from autotune.sampler.acquisition import RISKS, Proposal
+from autotune.sampler.acquisition import P_FIT_CERTAIN, RISKS, Proposal
 from autotune.sampler.optuna_samplers import fixed_sampler
 from autotune.sampler.parameters import configuration_of, distributions, parameters
 from autotune.sampler.physics import RISKY, PhysicsSampler, WarmStart, to_attrs
@@ -46,7 +46,10 @@ class Study:
     does not know. references: round -> what fp32 did in it, where the baseline is not fp32 itself. numerics: the losses of all
     rounds so far, compared. racing: numbers of the trials of the round that runs. pace: seconds that each measurement of
     this run took, repetitions included, and those of its probe alone. wish: the user's request to stop.
-    risk: how likely the last proposal fits, where it may not; None: it does.
+    risk: how likely the last proposal fits, where it may not; None: it does. running: number -> what is probed now;
+    again: (number, device) of those whose executor was lost; unlikely: those that may not fit. baselines: of several
+    devices -> the trial that it repeated to be compared. losses: trial -> executors that were lost while they ran it. notes: what
+    else is to be said of the devices.
     """
 
     folder: Path
@@ -63,6 +66,12 @@ class Study:
     pace: list[tuple[float, float]] = field(default_factory=list)
     wish: StopRequest = field(default_factory=StopRequest)
     left_out: list[str] = field(default_factory=list)
+    running: dict[int, "Asked"] = field(default_factory=dict)
+    again: list[tuple[int, str]] = field(default_factory=list)
+    unlikely: set[int] = field(default_factory=set)
+    baselines: dict[str, Trial] = field(default_factory=dict)
+    losses: dict[int, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
     risk: float | None = None
     warm_start: WarmStart = field(init=False)
 
@@ -93,6 +102,9 @@ def set_warm_start(study: Study, warm_start: WarmStart) -> None:
 
 Asked = tuple[int, optuna.Trial, Configuration]
 
+BUSY = "a probe that may not fit runs already"
+"""Why nothing is proposed now although there is something: two at the edge of the memory would both run out of it."""
+
 
 def ask(study: Study) -> tuple[Asked | None, str]:
     """(the next configuration that nothing answers for yet, the queue's first; or None and why the search ends).
@@ -104,7 +116,8 @@ def ask(study: Study) -> tuple[Asked | None, str]:
     sampler, over = study.optuna.sampler, out_of_budget(study.plan, study.trials, out_of_time)
     choice: Proposal | None = None
     if isinstance(sampler, PhysicsSampler) and (over or not study.queue):
-        choice = sampler.propose(study.optuna, trials=study.trials, risks=0 if study.plan.no_risk else RISKS)
+        risks = 0 if study.plan.no_risk or study.unlikely else RISKS
+        choice = sampler.propose(study.optuna, trials=study.trials, risks=risks)
         if study.trials:
             prospect = OptimalityGap(choice.max_gain, choice.max_gain_if_fits, choice.untried)
             keep_prospect(study.folder, study.trials[-1].number, prospect)
@@ -121,17 +134,26 @@ def ask(study: Study) -> tuple[Asked | None, str]:
         if stop_reason := nothing_to_win(study.plan, study.trials, choice, study.space.size):
             return None, stop_reason
         assert choice.configuration is not None
+        if study.unlikely and choice.fits < P_FIT_CERTAIN:
+            return None, BUSY
         running = propose(study, choice.configuration)
         study.risk = choice.fits if choice.risky else None
         if study.risk is not None:
             running.set_user_attr(RISKY, study.risk)
-        return begin(study, running, choice.configuration), ""
+        begun = begin(study, running, choice.configuration)
+        if choice.fits < P_FIT_CERTAIN:
+            study.unlikely.add(begun[0])
+        return begun, ""
     if _all_known(study):
         return None, _all_is_known(study)
     for _ in range(KNOWN_IN_A_ROW):
         running = propose(study)
         configuration = configuration_of(study.space, running.params)
         answer = implied_by(configuration, study.trials)
+        if configuration in probed_now(study):
+            with contextlib.suppress(RuntimeError):  # brute force, as in _finish
+                study.optuna.tell(running, state=TrialState.FAIL)
+            continue
         if answer is None and configuration in study.space:
             return begin(study, running, configuration), ""
         running.set_user_attr("answered_by", answer.number if answer else "outside --only")
@@ -158,7 +180,8 @@ def propose(study: Study, configuration: Configuration | None = None) -> optuna.
 
 def begin(study: Study, running: optuna.Trial, configuration: Configuration) -> Asked:
     """Mark a proposal as a trial of ours, with its number."""
-    number = study.trials[-1].number + 1 if study.trials else 0
+    taken = {*(trial.number for trial in study.trials), *study.running}
+    number = next(number for number in range(len(taken) + 1) if number not in taken)
     running.set_user_attr("configuration", configuration.to_dict())
     running.set_user_attr("number", number)  # last: whoever reads a number finds a configuration
     return number, running, configuration
@@ -185,7 +208,13 @@ def _all_known(study: Study) -> bool:
     """Whether the trials answer for every configuration of a space small enough to walk through."""
     if study.space.size > WALKED_THROUGH:
         return False
-    return all(implied_by(configuration, study.trials) for configuration in study.space)
+    now = probed_now(study)
+    return all(implied_by(configuration, study.trials) or configuration in now for configuration in study.space)
+
+
+def probed_now(study: Study) -> list[Configuration]:
+    """What is probed now."""
+    return [configuration for _, _, configuration in study.running.values()]
 
 
 # Telling -----------------------------------------------------------------------------------------------------

@@ -2,13 +2,13 @@
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
 from autotune.core import Measurement, Outcome, Trial
-from autotune.study.confirm import MOST_GROUPS, confirm, rotated
+from autotune.study.confirm import MOST_GROUPS, Add, RunRounds, confirm, rotated
 from autotune.study.objective import best_trial, quotient
 from tests.clocks import SimulatedTime
 from tests.makers import MIB, completed, configuration, ended, out_of_memory
@@ -75,8 +75,22 @@ def confirmed(
         assert len(measured) < 200, "the confirmation does not end"
         return world(trial, round_number)
 
-    confirm(trials, objective, rounds, measure, seconds_left, lambda: spare_s, compare=compare, run_seconds=run_seconds)
+    run = in_turn(trials, measure)
+    confirm(trials, objective, rounds, run, seconds_left, lambda: spare_s, compare=compare, run_seconds=run_seconds)
     return measured
+
+
+def in_turn(trials: list[Trial], measure: World) -> RunRounds:
+    """Rounds one after the other, as on one device."""
+
+    def run(rounds: Mapping[int, Sequence[int]], add: Add) -> None:
+        for round_number, numbers in rounds.items():
+            for number in numbers:
+                trial = next(trial for trial in trials if trial.number == number)
+                if round_number not in trial.rounds:
+                    add(number, round_number, measure(trial, round_number))
+
+    return run
 
 
 def rounds_of(trials: list[Trial]) -> list[int]:
@@ -315,7 +329,7 @@ def test_rounds_that_an_interrupted_search_has_behind_it_are_not_run_again(at: i
         return restless(0.03, seed=trial.number)(trial, round_number)
 
     with pytest.raises(KeyboardInterrupt):
-        confirm(trials, SPEED, 2, stops)
+        confirm(trials, SPEED, 2, in_turn(trials, stops))
     after = confirmed(trials)
     assert len({*before, *after}) == len(before) + len(after)
     assert {(0, 1), (0, 2), (1, 1), (2, 1)} <= {*before, *after}

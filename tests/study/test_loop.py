@@ -27,9 +27,11 @@ from autotune.report.live.text import now_text
 from autotune.sampler.physics import RISKY
 from autotune.space.dominance import SAME_CRASHES, crash_notes, crashing_values
 from autotune.space.search_space import SearchSpace
-from autotune.study.loop import CRASHES_THAT_END, import_trials, missing_rounds, open_study, progress, search
+from autotune.study.jobs import progress
+from autotune.study.loop import CRASHES_THAT_END, import_trials, open_study, search
 from autotune.study.objective import best_trial
 from autotune.study.plan import Plan, Progress
+from autotune.study.rounds import missing_rounds
 from autotune.study.stopping import nothing_to_win
 from autotune.study.store import (
     REQUEST,

@@ -144,6 +144,28 @@ def topology(card: Card) -> str:
     return _ask(slot) or ""
 
 
+def lasting_facts(card: Card) -> dict[str, Any]:
+    """Name -> what decides a card's speed besides its model, as its owner set it; without what NVML does not say."""
+
+    def read(nvml: Any) -> dict[str, Any]:
+        handle = nvml.nvmlDeviceGetHandleByUUID(card.uuid)
+        questions: dict[str, Callable[[], Any]] = {
+            "power_limit_mw": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle),
+            "max_sm_clock_mhz": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
+            "max_memory_clock_mhz": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM),
+            "ecc": lambda: nvml.nvmlDeviceGetEccMode(handle)[0],
+            "mig": lambda: nvml.nvmlDeviceGetMigMode(handle)[0],
+            "pcie_width": lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle),
+        }
+        facts = {}
+        for name, question in questions.items():
+            with contextlib.suppress(Exception):  # NVML's errors: not supported by this card
+                facts[name] = int(question())
+        return facts
+
+    return _ask(read) or {}
+
+
 def _process_name(pid: int) -> str:
     with contextlib.suppress(psutil.Error):
         return f"{psutil.Process(pid).name()} ({pid})"

@@ -1,0 +1,170 @@
+"""Pool: the devices of a search as its loop sees them, each with one job at a time."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from autotune.core import Configuration, Measurement, interrupt
+from autotune.core.errors import TimeIsOver
+from autotune.executors import ExecutorLost
+from autotune.probe import Probe, ProbeOptions
+
+WAIT_S = 0.5
+"""How often it is looked whether a signal asked the command to end, while jobs run."""
+
+LEAVE_S = 30.0
+"""How long jobs may take to leave that were abandoned: a host ends what is below it within ten seconds."""
+
+Job = Callable[[Probe], Any]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a job ended: with a value, or because its executor was lost or its time was over."""
+
+    key: Hashable
+    device: str
+    value: Any = None
+    error: ExecutorLost | TimeIsOver | None = None
+
+
+class Pool:
+    """Jobs on devices, carried out one after the other by `wait`, in this thread: of one device.
+
+    probes: name of the device -> its probe. left_out: those that run nothing more, and why.
+    """
+
+    def __init__(self, probes: Mapping[str, Probe]) -> None:
+        self.probes = {name: _named(name, probe) for name, probe in probes.items()} if len(probes) > 1 else dict(probes)
+        self.left_out: dict[str, str] = {}
+        self._running: dict[str, Hashable] = {}
+        self._jobs: list[tuple[str, Job]] = []
+
+    @property
+    def is_several(self) -> bool:
+        """Whether there was more than one device to begin with."""
+        return len(self.probes) > 1
+
+    @property
+    def devices(self) -> list[str]:
+        """Names of the devices that can be used."""
+        return [name for name in self.probes if name not in self.left_out]
+
+    @property
+    def idle(self) -> list[str]:
+        """Names of those on which nothing runs."""
+        return [name for name in self.devices if name not in self._running]
+
+    @property
+    def is_running(self) -> bool:
+        """Whether anything runs."""
+        return bool(self._running)
+
+    def runs_on(self, device: str) -> bool:
+        """Whether a job runs on this device."""
+        return device in self._running
+
+    def start(self, key: Hashable, job: Job, device: str) -> None:
+        """Let an idle device begin with a job; `wait` returns its end under this key."""
+        assert device in self.idle, device
+        self._running[device] = key
+        self._begin(device, job)
+
+    def wait(self) -> Ended:
+        """The end of the job that ends next; raises what a job raises, but for a lost executor and a time that is over."""
+        device, value, error = self._next()
+        key = self._running.pop(device)
+        if isinstance(error, ExecutorLost) and not self._restart(device):
+            self.left_out[device] = str(error)
+        if error is None or isinstance(error, (ExecutorLost, TimeIsOver)):
+            return Ended(key, device, value, error)
+        raise error
+
+    def abandon(self) -> None:
+        """End all jobs that run; nothing is known of what they came to."""
+        self._running.clear()
+        self._jobs.clear()
+
+    def _begin(self, device: str, job: Job) -> None:
+        self._jobs.append((device, job))
+
+    def _next(self) -> tuple[str, Any, BaseException | None]:
+        device, job = self._jobs.pop(0)
+        return device, *carried_out(job, self.probes[device])
+
+    def _restart(self, device: str) -> bool:  # noqa: ARG002
+        """Whether a device whose executor was lost can be used again."""
+        return False
+
+
+class ThreadPool(Pool):
+    """Jobs on several devices at once, each in a thread; nothing but jobs runs in these.
+
+    abandon: (device) ends what runs there; restart: (device) whether it can be used again after a loss.
+    """
+
+    def __init__(
+        self, probes: Mapping[str, Probe], abandon: Callable[[str], None], restart: Callable[[str], bool]
+    ) -> None:
+        super().__init__(probes)
+        self._abandon, self._restart_device = abandon, restart
+        self._ends: queue.SimpleQueue[tuple[str, Any, BaseException | None]] = queue.SimpleQueue()
+
+    def _begin(self, device: str, job: Job) -> None:
+        def work() -> None:
+            self._ends.put((device, *carried_out(job, self.probes[device])))
+
+        threading.Thread(target=work, name=f"executor {device}", daemon=True).start()
+
+    def _next(self) -> tuple[str, Any, BaseException | None]:
+        while True:
+            interrupt.check()
+            try:
+                return self._ends.get(timeout=WAIT_S)
+            except queue.Empty:
+                continue
+
+    def _restart(self, device: str) -> bool:
+        return self._restart_device(device)
+
+    def abandon(self) -> None:
+        until = time.monotonic() + LEAVE_S
+        for device in self._running:
+            self._abandon(device)
+        while self._running and (left := until - time.monotonic()) > 0:
+            try:
+                device, *_ = self._ends.get(timeout=left)
+            except queue.Empty:
+                break
+            self._running.pop(device, None)
+        super().abandon()
+
+
+def carried_out(job: Job, probe: Probe) -> tuple[Any, BaseException | None]:
+    """(What the job returned, None) or (None, what it raised)."""
+    try:
+        return job(probe), None
+    except BaseException as error:
+        return None, error
+
+
+def as_pool(probe: Probe | Pool) -> Pool:
+    """A pool of one device without a name, unless it is a pool already."""
+    return probe if isinstance(probe, Pool) else Pool({"": probe})
+
+
+def other_first(idle: Sequence[str], avoided: str) -> list[str]:
+    """These devices, the avoided one last."""
+    return sorted(idle, key=lambda device: device == avoided)
+
+
+def _named(device: str, probe: Probe) -> Probe:
+    """The probe, with its device's name in each measurement."""
+
+    def measured(configuration: Configuration, options: ProbeOptions) -> Measurement:
+        return replace(probe(configuration, options), device=device)
+
+    return measured

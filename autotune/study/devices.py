@@ -1,0 +1,174 @@
+"""The devices of a search, compared: how much slower each is than the others, and which one is left out."""
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from statistics import median
+
+import numpy as np
+
+from autotune.core import Configuration, Measurement, Outcome, Trial
+from autotune.core.device import Device
+from autotune.core.errors import SearchFailed
+from autotune.executors.pool import Ended, Pool
+from autotune.probe import Probe
+from autotune.sampler.physics import PhysicsSampler
+from autotune.study.measure import measure
+from autotune.study.store import DEVICES, read_trial
+from autotune.study.study import Study
+
+MOST_LOST = 2
+"""Executors that are lost while they run one configuration, after which it counts as crashed."""
+
+DIFFER = 0.03
+"""Standard deviation of the logarithm of speeds of devices of one kind: cards of one model differ by 8 % in the mean and up to
+22 % (Sinha et al., SC22, arXiv 2208.11035)."""
+
+NOISE, NOISE_DEGREES = 0.02, 3
+"""What one process differs from another of the same configuration, and how many degrees of freedom that counts for."""
+
+TOO_DIFFERENT = 0.10
+"""Share by which a device differs from the median one from which on it is left out: something is wrong with it."""
+
+
+def start_baseline(study: Study, pool: Pool, device: str) -> bool:
+    """Let a further device first measure what another one did: the baseline, or where that does not fit the first that does.
+
+    Whether it began to; not where there is nothing to compare, or the device has.
+    """
+    if not pool.is_several or study.space.baseline_problem:
+        return False
+    first = next((trial for trial in study.trials if trial.feasible), None)
+    number = 0 if first is None else first.number
+    configuration = study.space.baseline if first is None else first.configuration
+    seen = study.baselines.get(device)
+    if (seen is not None and seen.configuration == configuration) or (first is None and study.trials):
+        return False
+    if any(trial.measurement.device == device for trial in study.trials if trial.number == number):
+        return False
+    place = DEVICES - list(pool.probes).index(device)
+    earlier = read_trial(study.probe_folder(place), number)
+    if earlier is not None and earlier.configuration == configuration and earlier.measurement.device == device:
+        study.baselines[device] = earlier
+        judge(study, pool)
+        return False
+    plan, trials = study.plan, tuple(study.trials[:1])
+    seconds = plan.time.cut(math.inf)
+
+    def job(probe: Probe) -> Trial:
+        run = _whole(probe)
+        measurement = measure(study.folder, plan, trials, run, configuration, place, wish=study.wish, seconds=seconds)
+        return Trial(number, configuration, measurement)
+
+    pool.start(device, job, device)
+    return True
+
+
+def _whole(probe: Probe) -> Probe:
+    """The probe, which ends none early."""
+    return lambda configuration, options: probe(configuration, replace(options, best_so_far=None))
+
+
+def take_baseline(study: Study, pool: Pool, ended: Ended) -> None:
+    """What came of the baseline on a further device."""
+    if ended.error is None:
+        study.baselines[ended.device] = ended.value
+        judge(study, pool)
+    raise_without(pool)
+
+
+def raise_without(pool: Pool) -> None:
+    """Raise SearchFailed where no device is left."""
+    if not pool.devices:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in pool.left_out.items())
+        raise SearchFailed(f"No device is left to measure on: {reasons}.", "Run the same command again to resume.")
+
+
+def lost(configuration: Configuration) -> Measurement:
+    """The measurement of a configuration that lost its executors."""
+    return Measurement(
+        Outcome.CRASHED, "two executors were lost while they ran it", asked=configuration.values, where="executor"
+    )
+
+
+def judge(study: Study, pool: Pool) -> None:
+    """Let the sampler know by how much devices differ; leave out what differs too much."""
+    if not pool.is_several:
+        return
+    effects = device_effects(study.trials, study.baselines)
+    if isinstance(study.optuna.sampler, PhysicsSampler):
+        study.optuna.sampler.devices = effects
+    # Of a device that may be faulty nothing is believed beforehand: a narrow prior would take half of its difference for noise.
+    effects = device_effects(study.trials, study.baselines, differ=TOO_DIFFERENT)
+    if not {*pool.devices} <= effects.keys():  # of two that differ nobody knows which is the faulty one
+        return
+    means = [mean for mean, _ in effects.values()]
+    middle = median(means) if len(means) > 2 else max(means)
+    for name in pool.devices:
+        mean, _ = effects.get(name, (0.0, 0.0))
+        share = math.expm1(mean - middle)
+        if abs(share) > TOO_DIFFERENT and len(pool.devices) > 1:
+            word = "slower" if share < 0 else "faster"
+            pool.left_out[name] = f"{abs(share):.0%} {word} than the others"
+            study.notes.append(f"{name} is {pool.left_out[name]} and was left out: throttled, or shared?")
+
+
+def device_effects(
+    trials: Sequence[Trial], baselines: Mapping[str, Trial], differ: float = DIFFER
+) -> dict[str, tuple[float, float]]:
+    """Device -> (mean, standard deviation) of the logarithm of its speed, against all devices'.
+
+    Log speed = configuration + device + noise, with a normal prior of the device (standard deviation `differ`) and none of the
+    configuration; fitted to what two devices ran: the baseline's probes, and the confirmation rounds.
+    """
+    groups: dict[Hashable, list[tuple[str, float, float]]] = {}
+    probes = [(trial.number, trial.measurement) for trial in baselines.values()]
+    probes += [(trial.number, trial.measurement) for trial in trials]
+    rounds = [((trial.number, "round"), measured) for trial in trials for measured in trial.confirmations]
+    for key, measured in (*probes, *rounds):
+        speed = measured.samples_per_second
+        if measured.device and speed is not None and not measured.ended_early:
+            spread = speed.relative_width / 2 / 1.96 if math.isfinite(speed.relative_width) else 0.5
+            groups.setdefault(key, []).append((measured.device, math.log(speed.value), spread))
+    groups = {key: rows for key, rows in groups.items() if len({device for device, *_ in rows}) > 1}
+    names = sorted({device for rows in groups.values() for device, *_ in rows})
+    if not names:
+        return {}
+    columns = [*names, *groups]
+    rows = [(device, key, value, own) for key, several in groups.items() for device, value, own in several]
+    design = np.zeros((len(rows), len(columns)))
+    for index, (device, key, *_) in enumerate(rows):
+        design[index, [columns.index(device), columns.index(key)]] = 1.0
+    values, own = np.array([row[2] for row in rows]), np.array([row[3] for row in rows])
+    weights, noise = np.ones(len(rows)), NOISE
+    for _ in range(3):
+        # Steps' own intervals count where they are wider than what processes differ by.
+        weights = 1 / np.maximum(noise, own) ** 2
+        free, *_ = np.linalg.lstsq(design * np.sqrt(weights)[:, None], values * np.sqrt(weights), rcond=None)
+        degrees = max(0, len(rows) - len(groups) - len(names) + 1)
+        squares = float(np.sum((values - design @ free) ** 2))
+        noise = math.sqrt((NOISE_DEGREES * NOISE**2 + squares) / (NOISE_DEGREES + degrees))
+    prior = np.diag([differ**-2] * len(names) + [1e-9] * len(groups))
+    covariance = np.linalg.inv(design.T * weights @ design + prior)
+    fitted = covariance @ (design.T * weights @ values)
+    return {name: (float(fitted[i]), math.sqrt(covariance[i, i])) for i, name in enumerate(names)}
+
+
+def devices_of(study: Study, pool: Pool) -> tuple[Device, ...]:
+    """The devices of a search that had several."""
+    if not pool.is_several:
+        return ()
+    effects = device_effects(study.trials, study.baselines)
+    described = partial(_described, trials=study.trials, effects=effects, left_out=pool.left_out)
+    return tuple(map(described, pool.probes))
+
+
+def _described(
+    name: str, trials: Sequence[Trial], effects: Mapping[str, tuple[float, float]], left_out: Mapping[str, str]
+) -> Device:
+    mean, deviation = effects.get(name, (0.0, DIFFER))
+    low, high = (math.exp(mean + sign * 1.96 * deviation) for sign in (-1, 1))
+    rounds = {number for t in trials for number, m in zip(t.rounds, t.confirmations, strict=True) if m.device == name}
+    probed = sum(trial.measurement.device == name for trial in trials)
+    return Device(name, math.exp(mean), low, high, probed, len(rounds), left_out.get(name, ""))

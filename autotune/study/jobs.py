@@ -1,0 +1,81 @@
+"""Jobs of a study: what a device does for a trial or a round, and what came of it; events for those who watch."""
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from autotune.core import Configuration, Measurement
+from autotune.executors.pool import Ended, Job, Pool
+from autotune.probe import Probe
+from autotune.study import devices
+from autotune.study.measure import measure, unsupported
+from autotune.study.objective import best_trial, speed_up
+from autotune.study.pacing import reserved_seconds, seconds_to_go
+from autotune.study.plan import Progress
+from autotune.study.study import Study
+
+
+@contextlib.contextmanager
+def abandoning(study: Study, pool: Pool) -> Iterator[None]:
+    """Within, jobs run; whatever ends it, none does after it."""
+    try:
+        yield
+    finally:
+        if pool.is_running:
+            pool.abandon()
+        study.running.clear()
+        study.again.clear()
+        study.unlikely.clear()
+
+
+def job_of(study: Study, configuration: Configuration, number: int, confirmation: int = 0) -> Job:
+    """What a device does for a trial, or for one of its rounds: (seconds it took, measurement)."""
+    if number == 0 and study.space.baseline_problem:
+        measurement = unsupported(study.folder, configuration, study.space.baseline_problem)
+        return lambda probe: (None, measurement)
+    plan, trials = study.plan, tuple(study.trials)
+    seconds = plan.time.cut(math.inf)
+    if trials and not confirmation:
+        seconds = plan.time.seconds_left() - reserved_seconds(plan, trials)
+
+    def job(probe: Probe) -> tuple[float | None, Measurement]:
+        started = time.monotonic()
+        measurement = measure(
+            study.folder, plan, trials, probe, configuration, number, confirmation, study.wish, seconds
+        )
+        return time.monotonic() - started, measurement
+
+    return job
+
+
+def measured(study: Study, pool: Pool, configuration: Configuration, ended: Ended, number: int) -> Measurement | None:
+    """The measurement of a job that ended; a crash where it lost a second executor, None where another one may run it."""
+    if ended.error is not None:
+        devices.raise_without(pool)
+        study.losses[number] = study.losses.get(number, 0) + 1
+        return devices.lost(configuration) if study.losses[number] >= devices.MOST_LOST else None
+    seconds, measurement = ended.value
+    if seconds is not None:
+        study.pace.append((seconds, measurement.probe_seconds))
+    kept: Measurement = measurement
+    return kept
+
+
+def progress(study: Study, kind: str, **what: Any) -> Progress:
+    """Where the study stands, for those who watch."""
+    plan = study.plan
+    best = best_trial(study.trials, plan.objective)
+    return Progress(
+        kind,
+        tuple(study.trials),
+        best=best,
+        speedup=speed_up(best, study.trials[0], plan.objective)[0] if best else None,
+        max_gain=study.max_gain,
+        probes_left=max(0, plan.probes(study.trials) - len(study.trials)),
+        seconds_left=plan.time.seconds_left() if plan.time.is_set else None,
+        seconds_to_go=seconds_to_go(plan, study.trials, kind not in ("finishing", "done"), study.racing, study.pace),
+        folder=study.folder,
+        **what,
+    )

@@ -1,0 +1,200 @@
+"""Rounds of the confirmation on the devices: each is a complete block on one of them, and several run side by side."""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from autotune.core import Configuration, Trial
+from autotune.core.errors import TimeIsOver
+from autotune.executors.pool import Pool, as_pool, other_first
+from autotune.probe import Probe
+from autotune.sampler.physics import Expected, PhysicsSampler
+from autotune.study import devices
+from autotune.study.confirm import Add, confirm
+from autotune.study.jobs import abandoning, job_of, measured, progress
+from autotune.study.loss_check import compare_losses, disqualify_flagged, reference_of
+from autotune.study.measure import keep, needs_too_much
+from autotune.study.objective import best_trial, finalists
+from autotune.study.pacing import finishing_seconds
+from autotune.study.plan import Watch
+from autotune.study.store import REFERENCE, close_round, drop_round, open_round, reporting_storage
+from autotune.study.study import Study
+
+
+def confirm_finalists(study: Study, probe: Probe | Pool, watch: Watch = lambda progress: None) -> None:
+    """Confirm the finalists and the baseline, as far as they are not yet and there is time."""
+    plan, pool = study.plan, as_pool(probe)
+
+    def confirmed(trial: Trial) -> None:
+        watch(progress(study, "confirmed", number=trial.number, configuration=trial.configuration, trial=trial))
+
+    with contextlib.suppress(TimeIsOver):
+        confirm(
+            study.trials,
+            plan.objective,
+            plan.confirmation_rounds,
+            lambda rounds, add: _run_rounds(study, pool, watch, rounds, add),
+            plan.time.seconds_left,
+            lambda: finishing_seconds(study.trials, plan.objective),
+            lambda: _expected(study),
+            confirmed,
+            lambda round_number: compare_rounds(study),
+            plan.run_seconds(best_trial(study.trials, plan.objective)),
+            lambda numbers: setattr(study, "racing", numbers),
+            lambda: len(pool.devices),
+        )
+    study.racing = ()
+
+
+@dataclass
+class _Round:
+    """A round on its device: what it measures still, and whether the losses' reference was started."""
+
+    device: str
+    numbers: list[int]
+    referred: bool = False
+
+
+def _run_rounds(
+    study: Study,
+    pool: Pool,
+    watch: Watch,
+    rounds: Mapping[int, Sequence[int]],
+    add: Add,
+) -> None:
+    """Run rounds side by side, each as a whole on one device; one whose executor is lost is thrown away and run anew."""
+    waiting, begun = dict(rounds), dict[int, _Round]()
+    lost_on: dict[int, str] = {}
+    time_over: TimeIsOver | None = None
+    with abandoning(study, pool):
+        while waiting or begun:
+            for number in list(begun):
+                if begun[number].device in pool.left_out and not pool.runs_on(begun[number].device):
+                    waiting[number] = rounds[number]
+                    _drop(study, number)
+                    del begun[number]
+                elif begun[number].device in pool.idle and not (time_over or (study.wish.to_stop and pool.is_running)):
+                    _go_on(study, pool, watch, begun, number, add)
+            taken = {each.device for each in begun.values()}
+            free = [device for device in pool.idle if device not in taken]
+            while waiting and free and not time_over and not (study.wish.to_stop and pool.is_running):
+                study.wish.check()
+                number = next(iter(waiting))
+                device = other_first(free, lost_on.get(number, ""))[0]
+                free.remove(device)
+                begun[number] = _Round(device, list(waiting.pop(number)))
+                if pool.is_several:
+                    with reporting_storage(study.folder):
+                        open_round(study.folder, number)
+                _go_on(study, pool, watch, begun, number, add)
+            if not pool.is_running:
+                devices.raise_without(pool)
+                if waiting or begun:
+                    study.wish.check()
+                    if time_over:
+                        raise time_over
+                continue
+            ended = pool.wait()
+            assert isinstance(ended.key, tuple)
+            number, trial_number = ended.key
+            if isinstance(ended.error, TimeIsOver):
+                if trial_number != REFERENCE:
+                    time_over = ended.error
+                continue
+            configuration = _configuration(study, trial_number)
+            measurement = measured(study, pool, configuration, ended, trial_number)
+            if ended.error is not None:
+                _drop(study, number)
+                del begun[number]
+                waiting[number], lost_on[number] = rounds[number], ended.device
+            if measurement is None:
+                continue
+            if ended.error is not None:
+                with reporting_storage(study.folder):
+                    keep(study.probe_folder(trial_number, number), configuration, measurement)
+            if trial_number == REFERENCE:
+                study.references[number] = replace(measurement, round=number)
+            else:
+                add(trial_number, number, measurement)
+
+
+def _drop(study: Study, round_number: int) -> None:
+    """Throw a round away, which was not whole."""
+    with reporting_storage(study.folder):
+        drop_round(study.folder, round_number)
+    for index, trial in enumerate(study.trials):
+        others = tuple(measured for measured in trial.confirmations if measured.round != round_number)
+        study.trials[index] = replace(trial, confirmations=others)
+
+
+def _configuration(study: Study, number: int) -> Configuration:
+    """A trial's configuration, or that of the losses' reference."""
+    if number == REFERENCE:
+        reference = reference_of(study.trials, best_trial(study.trials, study.plan.objective))
+        return reference or study.space.baseline
+    return next(trial.configuration for trial in study.trials if trial.number == number)
+
+
+def _go_on(
+    study: Study,
+    pool: Pool,
+    watch: Watch,
+    begun: dict[int, _Round],
+    round_number: int,
+    add: Add,
+) -> None:
+    """Start what a round measures next on its idle device; a round that is complete is no longer begun."""
+    this, most = begun[round_number], study.plan.confirmation_rounds
+    while this.numbers:
+        number = this.numbers.pop(0)
+        trial = next(trial for trial in study.trials if trial.number == number)
+        if round_number in trial.rounds:
+            continue
+        study.wish.check()
+        if starved := needs_too_much(study.folder, study.trials, trial, round_number):
+            add(number, round_number, starved)
+            continue
+        where = f"round {round_number}{f' of {most}' if round_number <= most else ''}"
+        where += f", {study.racing.index(number) + 1} of {len(study.racing)}"
+        watch(progress(study, "confirming", number=number, configuration=trial.configuration, message=where))
+        pool.start((round_number, number), job_of(study, trial.configuration, number, round_number), this.device)
+        return
+    reference = reference_of(study.trials, best_trial(study.trials, study.plan.objective))
+    if reference is not None and not this.referred and all(seen.feasible for seen in study.references.values()):
+        this.referred = True
+        watch(progress(study, "confirming", message=f"fp32's losses in round {round_number}"))
+        for trial in study.trials:
+            if trial.configuration == reference and round_number in trial.rounds:
+                study.references[round_number] = trial.confirmations[trial.rounds.index(round_number)]
+                break
+        else:
+            job = job_of(study, reference, REFERENCE, round_number)
+            pool.start((round_number, REFERENCE), job, this.device)
+            return
+    del begun[round_number]
+    devices.judge(study, pool)
+    if pool.is_several:
+        close_round(study.folder, round_number)
+
+
+def compare_rounds(study: Study) -> None:
+    """Compare the losses of all rounds so far; what does not learn as the reference does cannot win, unless that is allowed."""
+    study.numerics = compare_losses(study.trials, study.references)
+    if study.numerics and not study.plan.allow_loss_difference:
+        disqualify_flagged(study.trials, study.numerics, study.plan.require_parity)
+
+
+def missing_rounds(study: Study) -> str:
+    """Which rounds the answer lacks for want of time; empty for none, and for a baseline that has no rival."""
+    best, needed = best_trial(study.trials, study.plan.objective), study.plan.confirmation_rounds
+    if best is None or not study.plan.time.is_set or len(best.confirmations) >= needed:
+        return ""
+    if best.number == 0 and len(finalists(study.trials, study.plan.objective)) <= 1:
+        return ""
+    return f"{needed - len(best.confirmations)} of {needed} confirmation rounds"
+
+
+def _expected(study: Study) -> Expected | None:
+    sampler = study.optuna.sampler
+    ours = isinstance(sampler, PhysicsSampler) and study.plan.objective == "samples_per_second"
+    return sampler.expected(study.trials) if ours else None
