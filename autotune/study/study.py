@@ -180,7 +180,8 @@ def propose(study: Study, configuration: Configuration | None = None) -> optuna.
 
 def begin(study: Study, running: optuna.Trial, configuration: Configuration) -> Asked:
     """Mark a proposal as a trial of ours, with its number."""
-    taken = {*(trial.number for trial in study.trials), *study.running}
+    records = [record.user_attrs for record in study.optuna.get_trials(deepcopy=False)]
+    taken = {attributes.get("number") for attributes in records if not attributes.get("interrupted")}
     number = next(number for number in range(len(taken) + 1) if number not in taken)
     running.set_user_attr("configuration", configuration.to_dict())
     running.set_user_attr("number", number)  # last: whoever reads a number finds a configuration
