@@ -41,6 +41,7 @@ MARK = "AUTOTUNE_MARK"
 
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",
     "RAY_memory_monitor_refresh_ms": "0",
     "RAY_enable_metrics_collection": "0",
     "RAY_health_check_initial_delay_ms": "0",

@@ -151,7 +151,7 @@ class RayHost(ProbeHost):
     def _keep(self, actor: Any, left: threading.Event) -> None:
         """Ping the actor until it is left or does not answer."""
         ray, answered, there = self._cluster.ray, time.monotonic(), time.monotonic()
-        while not left.wait(PING_S):
+        while not left.wait(min(PING_S, self._cluster.lease_s / 4)):
             with contextlib.suppress(Exception):  # any error of Ray is no answer
                 ray.get(actor.ping.remote(), timeout=PING_S)
                 answered = time.monotonic()
@@ -315,4 +315,5 @@ def _value(answer: Mapping[str, Any]) -> Any:
 def _reason(error: Exception) -> str:
     """Why an executor is lost, in a line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1] if lines else 'no reason given'}"
+    # Its last line tells at length what may have been.
+    return f"{type(error).__name__}: {lines[-1].partition('. ')[0] if lines else 'no reason given'}"
