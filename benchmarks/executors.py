@@ -4,7 +4,7 @@ python benchmarks/executors.py [--seeds N] [--devices 1 2 4 8] [--tables …] [-
 python benchmarks/executors.py --report FILE …: the tables of these files.
 
 The real loop and the real confirmation run on a pool whose devices take the recorded seconds of each probe. `alike`: all devices
-are as fast; `differ`: speeds with a standard deviation of 4 %, at most 8 % apart from the mean; `slow`: the last one is 15 % slow.
+are as fast; `differ`: speeds with a standard deviation of 4 %, at most 8 % from the mean; `slow`: the last one is 15 % slow.
 """
 
 import argparse
@@ -111,7 +111,7 @@ def replayed(
         if corrected:
             search(study, pool)
         else:
-            with mock.patch("autotune.study.devices.device_effects", lambda *_: {}):
+            with mock.patch("autotune.study.devices.device_effects", return_value={}):
                 search(study, pool)
     finally:
         shutil.rmtree(folder)

@@ -10,7 +10,20 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "autotune"
 
-PACKAGES = ("core", "space", "workload", "memory", "sampler", "probe", "executors", "study", "report", "commands", "service", "cli")
+PACKAGES = (
+    "core",
+    "space",
+    "workload",
+    "memory",
+    "sampler",
+    "probe",
+    "executors",
+    "study",
+    "report",
+    "commands",
+    "service",
+    "cli",
+)
 """From the lowest: a package imports packages before it, and itself."""
 
 HEAVY = ("torch", "transformers", "datasets", "bitsandbytes")

@@ -41,7 +41,8 @@ class Commands(WithPanels, TyperGroup):
             return super().invoke(ctx)
         except USAGE_ERROR as error:
             message, advice = error.format_message(), f"See {(error.ctx or ctx).command_path} --help."
-            line = f"Error: {' '.join(message.split()).rstrip('.')}. {advice}"
+            text = " ".join(message.split()).replace("'?.", "'?").rstrip(".")
+            line = f"Error: {text}{'' if text.endswith('?') else '.'} {advice}"
             print(on_terminal(line, sys.stderr), file=sys.stderr)
             if as_json:
                 print(json.dumps(json_error("UsageError", message, advice, error.exit_code), indent=1))

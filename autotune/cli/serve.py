@@ -52,7 +52,9 @@ def serve(
     keep_days: Annotated[
         float | None, Option(help="Days to keep events and folders of ended searches.", show_default="always")
     ] = None,
-    log_format: Annotated[str, Option(help="Format of the log on standard error: json or text.")] = "json",
+    log_format: Annotated[
+        o.Text, Option(help="Format of the log: json or text.", show_default="text on a terminal, else json")
+    ] = None,
     metrics_port: Annotated[int | None, Option(help=METRICS_PORT)] = None,
     as_json: o.AsJson = False,
 ) -> None:
@@ -63,7 +65,8 @@ def serve(
         from autotune.service.server import Settings, serve
 
         _check_word("hub", hub, ("off", "cached", "online"))
-        _check_word("log format", log_format, ("json", "text"))
+        options.setdefault("log_format", "text" if sys.stderr.isatty() else "json")
+        _check_word("log format", options["log_format"], ("json", "text"))
         options |= {name: Path(options[name]) for name in ("state", "tls_cert", "tls_key") if name in options}
         options |= {name: _folders(name, options.get(name, ())) for name in ("models", "data")}
         options["hub_patterns"] = options.pop("hub_pattern", ())
@@ -165,6 +168,8 @@ def login(
         from autotune.service.client import connect, save_token
 
         secret = getpass("Token: ") if sys.stdin.isatty() else sys.stdin.readline()
+        if not secret.strip():
+            raise InvalidRequest("No token was given.", "Type it, or send it on standard input.")
         client = connect(url, secret.strip())
         user = client.me()
         path = save_token(client.url, secret.strip())

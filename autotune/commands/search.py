@@ -129,7 +129,7 @@ def search(
     if result is None:
         with ExitStack() as stack:
             lock_card(card, stack)
-            host = stack.enter_context((probes or first_host(request, card))(brought.pickled))
+            host = stack.enter_context((probes or first_host(request, card) or ProbeHost)(brought.pickled))
             host.time_limit = limit
             # Optuna, pandas and SciPy are imported while the host imports torch and transformers.
             from autotune.commands.study import run

@@ -11,12 +11,12 @@ from optuna.storages import RDBStorage
 
 from autotune.commands.result import TuningResult
 from autotune.commands.save import begin
-from autotune.core import Environment, InvalidRequest, TuningRequest, Workload
+from autotune.core import Environment, TuningRequest, Workload
 from autotune.core.configuration import RANKS
 from autotune.core.interrupt import graceful_interrupt, stop_reason_of
 from autotune.core.paths import shown
 from autotune.executors import Executor
-from autotune.executors.local import LocalHost, local_executors, on_cores, pool_of
+from autotune.executors.local import LocalHost, check_one_rank, local_executors, on_cores, pool_of
 from autotune.executors.pool import Pool
 from autotune.probe.device import nvml as device
 from autotune.probe.process.launcher import ProbeHost
@@ -84,7 +84,7 @@ def run(
         executors = local_executors(host, request, card, workload, stack) if isinstance(host, LocalHost) else []
         if len(executors) > 1:
             environment = replace_free(environment, executors)
-            check_one_rank(space)
+            check_one_rank(space.values.get(RANKS, ()))
         unmeasured = _unmeasured(request, environment, workload, space, fresh)
         unmeasured = dataclasses.replace(unmeasured, notes=(*unmeasured.notes, *notes), study_warnings=warnings)
         assert unmeasured.folder is not None
@@ -104,15 +104,6 @@ def replace_free(environment: Environment, executors: Sequence[Executor]) -> Env
     """The environment with the least memory that is free on any of the devices."""
     free = min(executor.environment.free_memory_bytes for executor in executors)
     return dataclasses.replace(environment, free_memory_bytes=free)
-
-
-def check_one_rank(space: SearchSpace) -> None:
-    """Raise InvalidRequest for a space with several ranks: a probe of theirs would take the cards of other probes."""
-    if any(int(value) > 1 for value in space.values.get(RANKS, ()) if isinstance(value, int)):
-        raise InvalidRequest(
-            "A probe of several ranks takes several cards, and --devices gives each probe one.",
-            "Leave --devices out, or use --only data_parallel_size=1.",
-        )
 
 
 def _run(
@@ -140,7 +131,8 @@ def _run(
 
     @cache
     def estimate() -> None:
-        watch(progress(study, "preparing", message="estimating memory and speed of untried configurations"))
+        what = "speed" if workload.user_objects else "memory and speed"  # a caller's own model is not traced
+        watch(progress(study, "preparing", message=f"estimating {what} of untried configurations"))
         notes.extend(warm_up(study, host, environment, workload, base, past.others))
 
     def live(executor: Executor) -> LiveProbe:

@@ -38,6 +38,8 @@ def tune(
     fix: Mapping[str, Any] | Iterable[str] | None = None,
     only: Mapping[str, Any] | Iterable[str] | None = None,
     device: str | None = None,
+    devices: int | str = 1,
+    cores_per_device: int | None = None,
     memory_limit: str | int | None = None,
     headroom: str | float = 0.05,
     n_trials: int = 20,

@@ -78,7 +78,7 @@ def find_card(name: str) -> Card:
                     f"There is no {_without_size(card)} with {size[1]} GB in the list.",
                     f"Known: {variants}; or give --memory-limit {size[1]}GiB.",
                 )
-    close = get_close_matches(plain, _SPELLINGS, n=2, cutoff=0.5)
+    close = get_close_matches(f"rtx{plain}" if plain.isdecimal() else plain, _SPELLINGS, n=2, cutoff=0.5)
     nearest = " or ".join(dict.fromkeys(repr(_SPELLINGS[spelling].name) for spelling in close))
     raise InvalidRequest(
         f"There is no card {name!r} in the list.",

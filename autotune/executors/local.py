@@ -6,11 +6,12 @@ import fcntl
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from autotune.core import InvalidRequest, TuningRequest, Workload
+from autotune.core.configuration import RANKS
 from autotune.core.errors import SearchFailed
 from autotune.executors import Executor, ExecutorLost
 from autotune.executors.likeness import check_alike, likeness
@@ -21,6 +22,7 @@ from autotune.probe.order import Order
 from autotune.probe.process.answers import Account
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import read_environment
+from autotune.space.build import parse_overrides
 
 LOCKS = Path("/tmp/autotune-cards")
 """Folder of the locks of cards, a file for each card's uuid."""
@@ -36,6 +38,10 @@ class LocalHost(ProbeHost):
         super().__init__(objects)
         self.cores, self._lock, self._abandoned, self._restarts = frozenset(cores), threading.RLock(), False, 0
 
+    def __enter__(self) -> "LocalHost":
+        super().__enter__()
+        return self
+
     def launch(self) -> None:
         with on_cores(self.cores):
             super().launch()
@@ -45,7 +51,7 @@ class LocalHost(ProbeHost):
             account = super().run(order) if not self._abandoned else {"ended": "host ended", "code": None}
         if self._abandoned:
             raise ExecutorLost("it was left")
-        if account["ended"] in ("host ended", "host hung"):
+        if order.kind == "probe" and account["ended"] in ("host ended", "host hung"):
             raise ExecutorLost("the process that starts its probes was killed")
         return account
 
@@ -99,12 +105,27 @@ def shares(count: int, cores_per_device: int | None) -> list[list[int]]:
     return [cores[index * each : (index + 1) * each] for index in range(count)]
 
 
-def first_host(request: TuningRequest, card: nvml.Card | None) -> Callable[[bytes], ProbeHost]:
-    """What makes the host of the first device, or of the only one. Raises InvalidRequest as `shares` does."""
+def first_host(request: TuningRequest, card: nvml.Card | None) -> Callable[[bytes], ProbeHost] | None:
+    """What makes the host of the first of several devices; None for one device that has all cores.
+
+    Raises InvalidRequest as `shares` does, and where several ranks are requested.
+    """
     count = count_of(request, card)
     if count == 1 and request.cores_per_device is None:
-        return ProbeHost
+        return None
+    _, fixed, only = parse_overrides(request)
+    if count > 1:
+        check_one_rank([fixed.get(RANKS, 1), *only.get(RANKS, ())])
     return partial(LocalHost, cores=shares(count, request.cores_per_device)[0])
+
+
+def check_one_rank(ranks: Iterable[object]) -> None:
+    """Raise InvalidRequest for several ranks: a probe of theirs would take the cards of other probes."""
+    if any(str(value) != "1" for value in ranks):
+        raise InvalidRequest(
+            "A probe of several ranks takes several cards, and --devices gives each probe one.",
+            "Leave --devices out, or use --only data_parallel_size=1.",
+        )
 
 
 def pool_of(executors: Sequence[Executor], probe: Callable[[Executor], Probe]) -> ThreadPool:
@@ -129,7 +150,7 @@ def local_executors(
     split = shares(count_of(request, card), request.cores_per_device)
     executors: list[Executor] = []
     for index, (own, cores) in enumerate(zip(cards, split, strict=False)):
-        host = first
+        host: LocalHost = first
         if index:
             host = stack.enter_context(LocalHost(first._objects, cores))
             host.time_limit = first.time_limit
@@ -138,7 +159,7 @@ def local_executors(
         if own is None:
             free = environment.free_memory_bytes // len(split)
             environment = dataclasses.replace(environment, free_memory_bytes=free)
-        name = f"cuda:{nvml.visible_cards().index(own)}" if own else f"cores {cores[0]}-{cores[-1]}"
+        name = f"cuda:{nvml.visible_cards().index(own)}" if own else _cores_name(cores)
         if own is not None and index:
             lock_card(own, stack)
         executors.append(
@@ -155,6 +176,10 @@ def local_executors(
         )
     check_alike({each.name: facts_of(each) for each in executors})
     return executors
+
+
+def _cores_name(cores: Sequence[int]) -> str:
+    return f"core {cores[0]}" if len(cores) == 1 else f"cores {cores[0]}-{cores[-1]}"
 
 
 def facts_of(executor: Executor) -> Mapping[str, object]:

@@ -240,7 +240,8 @@ def left_to_gain(result: SearchResult) -> tuple[float, int] | None:
 def _going_on(result: SearchResult) -> dict[str, Any]:
     """Advice and command for a search that left something to gain."""
     left = left_to_gain(result)
-    if left is not None and left[0] <= result.request.margin:
+    is_exhausted = result.stop_reason.startswith("all configurations")
+    if is_exhausted or (left is not None and left[0] <= result.request.margin):
         return {}
     command = search_command(result, **larger_budget(result))
     return {"advice": "To search on (what was measured is kept):", "command": command} if command else {}

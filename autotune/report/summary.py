@@ -3,7 +3,9 @@
 import json
 import re
 import textwrap
+from collections.abc import Sequence
 
+from autotune.core.device import Device
 from autotune.core.paths import named
 from autotune.core.units import counted, format_bytes, format_seconds
 from autotune.report.checks import Check, checks, loss_values, warnings
@@ -177,12 +179,23 @@ def summary(result: SearchResult) -> str:
     if best is not None:
         parts += ["## How it was measured", "", *markdown_list(evidence_lines(result, best)), ""]
     parts += ["## Trials", "", *_trials_table(result), "", markdown_text(f"Why it ended: {result.stop_reason}."), ""]
+    if result.devices:
+        parts += ["## Devices", "", *device_lines(result.devices), ""]
     if result.ruled_out:
         parts += ["## Left out on this device", "", *markdown_list(map(str, result.ruled_out)), ""]
     if result.all_notes:
         parts += ["## Notes", "", *markdown_list(result.all_notes), ""]
     where = [f"{label}: {text}" for label, text in study_parts(result)]
     return "\n".join([*parts, "## Where and what", "", *markdown_list(where)]) + "\n"
+
+
+def device_lines(devices: Sequence[Device]) -> list[str]:
+    """Markdown: how fast each of several devices is against all, with its 95 % interval, and what it ran."""
+    rows = ["| device | speed / mean | 95 % interval | trials | rounds | left out |", "|---|---|---|---|---|---|"]
+    for device in devices:
+        cells = [device.name, f"{device.factor:.3f}", f"{device.low:.3f} to {device.high:.3f}"]
+        rows.append("| " + " | ".join([*cells, str(device.trials), str(device.rounds), device.left_out]) + " |")
+    return rows
 
 
 def _code(language: str, *lines: str) -> list[str]:

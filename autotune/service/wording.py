@@ -83,7 +83,9 @@ def headline(search: Record, is_measured: bool) -> Sequence[str]:
     progress = search["progress"] or {}
     if progress.get("best") and progress["speedup"]:
         return f"{progress['speedup']:.2f}×", " as fast as your settings so far", progress["doing"]
-    reached = "Nothing is faster than your settings so far" if is_measured else "Your own settings are measured first"
+    reached = (
+        "Nothing is proven faster than your settings yet" if is_measured else "Your own settings are measured first"
+    )
     return "", reached, progress.get("doing", "")
 
 

@@ -33,22 +33,33 @@ TOO_DIFFERENT = 0.10
 
 
 def start_baseline(study: Study, pool: Pool, device: str) -> bool:
-    """Let a further device measure the baseline first; whether it began to, or there is nothing to compare."""
-    if not pool.is_several or device in study.baselines or study.space.baseline_problem:
+    """Let a further device first measure what another one did: the baseline, or where that does not fit the first that does.
+
+    Whether it began to; not where there is nothing to compare, or the device has.
+    """
+    if not pool.is_several or study.space.baseline_problem:
         return False
-    if any(trial.measurement.device == device for trial in study.trials[:1]):
+    first = next((trial for trial in study.trials if trial.feasible), None)
+    number = 0 if first is None else first.number
+    configuration = study.space.baseline if first is None else first.configuration
+    seen = study.baselines.get(device)
+    if (seen is not None and seen.configuration == configuration) or (first is None and study.trials):
         return False
-    number, baseline = DEVICES - list(pool.probes).index(device), study.space.baseline
-    earlier = read_trial(study.probe_folder(number), number)
-    if earlier is not None and earlier.configuration == baseline and earlier.measurement.device == device:
-        study.baselines[device] = earlier.measurement
+    if any(trial.measurement.device == device for trial in study.trials if trial.number == number):
+        return False
+    place = DEVICES - list(pool.probes).index(device)
+    earlier = read_trial(study.probe_folder(place), number)
+    if earlier is not None and earlier.configuration == configuration and earlier.measurement.device == device:
+        study.baselines[device] = earlier
         judge(study, pool)
         return False
     plan, trials = study.plan, tuple(study.trials[:1])
     seconds = plan.time.cut(math.inf)
 
-    def job(probe: Probe) -> Measurement:
-        return measure(study.folder, plan, trials, _whole(probe), baseline, number, wish=study.wish, seconds=seconds)
+    def job(probe: Probe) -> Trial:
+        run = _whole(probe)
+        measurement = measure(study.folder, plan, trials, run, configuration, place, wish=study.wish, seconds=seconds)
+        return Trial(number, configuration, measurement)
 
     pool.start(device, job, device)
     return True
@@ -88,7 +99,12 @@ def judge(study: Study, pool: Pool) -> None:
     effects = device_effects(study.trials, study.baselines)
     if isinstance(study.optuna.sampler, PhysicsSampler):
         study.optuna.sampler.devices = effects
-    middle = median(mean for mean, _ in effects.values()) if effects else 0.0
+    # Of a device that may be faulty nothing is believed beforehand: a narrow prior would take half of its difference for noise.
+    effects = device_effects(study.trials, study.baselines, differ=TOO_DIFFERENT)
+    if not {*pool.devices} <= effects.keys():  # of two that differ nobody knows which is the faulty one
+        return
+    means = [mean for mean, _ in effects.values()]
+    middle = median(means) if len(means) > 2 else max(means)
     for name in pool.devices:
         mean, _ = effects.get(name, (0.0, 0.0))
         share = math.expm1(mean - middle)
@@ -98,21 +114,23 @@ def judge(study: Study, pool: Pool) -> None:
             study.notes.append(f"{name} is {pool.left_out[name]} and was left out: throttled, or shared?")
 
 
-def device_effects(trials: Sequence[Trial], baselines: Mapping[str, Measurement]) -> dict[str, tuple[float, float]]:
+def device_effects(
+    trials: Sequence[Trial], baselines: Mapping[str, Trial], differ: float = DIFFER
+) -> dict[str, tuple[float, float]]:
     """Device -> (mean, standard deviation) of the logarithm of its speed, against all devices'.
 
-    Log speed = configuration + device + noise, with a normal prior of the device (DIFFER) and none of the configuration; fitted
-    to what two devices ran: the baseline's probes, and the confirmation rounds.
+    Log speed = configuration + device + noise, with a normal prior of the device (standard deviation `differ`) and none of the
+    configuration; fitted to what two devices ran: the baseline's probes, and the confirmation rounds.
     """
     groups: dict[Hashable, list[tuple[str, float, float]]] = {}
-    probes = [(0, measured) for measured in baselines.values()]
+    probes = [(trial.number, trial.measurement) for trial in baselines.values()]
     probes += [(trial.number, trial.measurement) for trial in trials]
     rounds = [((trial.number, "round"), measured) for trial in trials for measured in trial.confirmations]
     for key, measured in (*probes, *rounds):
         speed = measured.samples_per_second
         if measured.device and speed is not None and not measured.ended_early:
-            own = speed.relative_width / 2 / 1.96 if math.isfinite(speed.relative_width) else 0.5
-            groups.setdefault(key, []).append((measured.device, math.log(speed.value), own))
+            spread = speed.relative_width / 2 / 1.96 if math.isfinite(speed.relative_width) else 0.5
+            groups.setdefault(key, []).append((measured.device, math.log(speed.value), spread))
     groups = {key: rows for key, rows in groups.items() if len({device for device, *_ in rows}) > 1}
     names = sorted({device for rows in groups.values() for device, *_ in rows})
     if not names:
@@ -123,16 +141,17 @@ def device_effects(trials: Sequence[Trial], baselines: Mapping[str, Measurement]
     for index, (device, key, *_) in enumerate(rows):
         design[index, [columns.index(device), columns.index(key)]] = 1.0
     values, own = np.array([row[2] for row in rows]), np.array([row[3] for row in rows])
-    prior = np.diag([DIFFER**-2] * len(names) + [1e-9] * len(groups))
-    noise = NOISE
+    weights, noise = np.ones(len(rows)), NOISE
     for _ in range(3):
         # Steps' own intervals count where they are wider than what processes differ by.
         weights = 1 / np.maximum(noise, own) ** 2
-        covariance = np.linalg.inv(design.T * weights @ design + prior)
-        fitted = covariance @ (design.T * weights @ values)
+        free, *_ = np.linalg.lstsq(design * np.sqrt(weights)[:, None], values * np.sqrt(weights), rcond=None)
         degrees = max(0, len(rows) - len(groups) - len(names) + 1)
-        squares = float(np.sum((values - design @ fitted) ** 2))
+        squares = float(np.sum((values - design @ free) ** 2))
         noise = math.sqrt((NOISE_DEGREES * NOISE**2 + squares) / (NOISE_DEGREES + degrees))
+    prior = np.diag([differ**-2] * len(names) + [1e-9] * len(groups))
+    covariance = np.linalg.inv(design.T * weights @ design + prior)
+    fitted = covariance @ (design.T * weights @ values)
     return {name: (float(fitted[i]), math.sqrt(covariance[i, i])) for i, name in enumerate(names)}
 
 

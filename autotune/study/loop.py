@@ -194,6 +194,7 @@ def _probe_on(study: Study, pool: Pool, watch: Watch, warm_up: Callable[[], None
             if isinstance(ended.key, str):  # the baseline on a further device
                 devices.take_baseline(study, pool, ended)
                 continue
+            assert isinstance(ended.key, int)
             number, running, configuration = study.running[ended.key]
             if isinstance(ended.error, TimeIsOver):
                 del study.running[number]

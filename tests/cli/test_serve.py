@@ -157,6 +157,11 @@ def test_without_a_token_login_is_the_advice() -> None:
     )
 
 
+def test_login_without_a_token_asks_for_one() -> None:
+    code, _, err = run("login", "http://127.0.0.1:9", input="\n")
+    assert (code, err) == (2, "Error: No token was given. Type it, or send it on standard input.\n")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -21,7 +21,9 @@ def test_a_card_is_found_in_any_spelling(name: str) -> None:
     assert {find_card(spelling).name for spelling in SPELLINGS[name]} == {name}
 
 
-@pytest.mark.parametrize(("written", "near"), [("H10", "'H100'"), ("RTX 4009", "'RTX 4090'"), ("L40", "'L40S'")])
+@pytest.mark.parametrize(
+    ("written", "near"), [("H10", "'H100'"), ("RTX 4009", "'RTX 4090'"), ("L40", "'L40S'"), ("2060", "'RTX 2080 Ti'")]
+)
 def test_an_unknown_name_gets_the_nearest_ones_in_one_line(written: str, near: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         find_card(written)

@@ -133,3 +133,9 @@ def test_what_is_faster_and_learns_differently_does_not_win() -> None:
     claim = claim_of(result([trial(0, 10.0, of=SLOW, confirmed=10.0), rival]))
     assert claim.headline == "Your settings are kept: what is faster does not learn as fp32 does"
     assert claim.verdict is Verdict.SOLID
+
+
+def test_nobody_is_told_to_search_on_where_all_was_tried() -> None:
+    kept = compared(0.5)
+    assert claim_of(kept).command.startswith("autotune search ")
+    assert claim_of(replace(kept, stop_reason="all configurations have been measured or ruled out")).command == ""

@@ -2,9 +2,12 @@
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import re
+import shutil
 import signal
+import tempfile
 import time
 from pathlib import Path
 
@@ -81,6 +84,31 @@ def end_marked(token: str, seconds: float = 5.0) -> None:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         time.sleep(0.01)
+
+
+def scratch_folder(token: str) -> Path:
+    """The folder for temporary files of the host of this token."""
+    return Path(tempfile.gettempdir()) / f"autotune-{token}"
+
+
+def make_scratch(path: str) -> None:
+    """Make a scratch folder that is locked for as long as this process lives."""
+    os.mkdir(path, 0o700)
+    fcntl.flock(os.open(path, os.O_RDONLY), fcntl.LOCK_EX)
+
+
+def remove_left_scratch() -> None:
+    """Remove scratch folders of this user's dead hosts: where a parent and its supervisor were killed at one moment, nobody
+    else does."""
+    pattern = scratch_folder("[0-9a-f]" * 16)
+    for path in pattern.parent.glob(pattern.name):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # else its supervisor lives, perhaps in a container
+            token, is_mine = path.name.rpartition("-")[2], os.fstat(descriptor).st_uid == os.getuid()
+            if is_mine and not any(_has_token(process, token) for process in psutil.process_iter()):
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _has_token(process: psutil.Process, token: str) -> bool:

@@ -69,7 +69,7 @@ class ProbeHost:
         self._pid: int | None = None
         self._token = secrets.token_hex(8)
         self._kept = contextlib.ExitStack()
-        self._scratch = str(Path(tempfile.gettempdir()) / f"autotune-{self._token}")
+        self._scratch = str(cleanup.scratch_folder(self._token))
         self._shared_memory: frozenset[str] = frozenset()
 
     def __enter__(self) -> "ProbeHost":
@@ -89,6 +89,7 @@ class ProbeHost:
 
     def launch(self) -> None:
         """Let the host start, without waiting until it is ready."""
+        cleanup.remove_left_scratch()
         self._shared_memory = cleanup.shared_memory()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the host; of no name, so never left behind)
         ours, theirs = socket.socketpair()

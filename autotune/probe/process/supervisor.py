@@ -28,7 +28,7 @@ def main() -> NoReturn:
     channel, scratch = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
     cleanup.become_subreaper()
     before, kills_before = cleanup.shared_memory(), cleanup.kernel_oom_kills()
-    os.mkdir(scratch, 0o700)
+    cleanup.make_scratch(scratch)
     try:
         code = _supervise(channel)
     finally:

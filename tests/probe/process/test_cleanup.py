@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from autotune.probe.process import cleanup
+from autotune.probe.process.launcher import ProbeHost
 from tests.probe.processes import alive, becomes_true
 
 SHARED = Path("/dev/shm")
@@ -141,3 +142,21 @@ def test_a_zombie_does_not_keep_the_sweep_waiting() -> None:
     cleanup.end_marked("a zombie's", seconds=30.0)
     assert time.monotonic() - begun < 15.0
     zombie.wait()
+
+
+def test_a_scratch_folder_is_removed_once_its_host_is_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parent and its supervisor are killed at one moment: the next search removes what they left."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left, locked, marked = (cleanup.scratch_folder(digit * 16) for digit in "abc")
+    for folder in (left, marked, tmp_path / "autotune-notes"):
+        (folder / "ask-1").mkdir(parents=True)
+    cleanup.make_scratch(str(locked))
+    living = subprocess.Popen(["sleep", "60"], env={"PATH": os.environ["PATH"], cleanup.HOST_TOKEN: "c" * 16})
+    try:
+        cleanup.remove_left_scratch()
+        assert {*tmp_path.iterdir()} == {locked, marked, tmp_path / "autotune-notes"}
+    finally:
+        living.kill()
+        living.wait()
+    with ProbeHost():  # no host is asked for anything: launching it is enough
+        assert not marked.exists()

@@ -1,0 +1,117 @@
+"""Local executors: shares of the cores, locks of cards, and a real search on two of them."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from autotune import search
+from autotune.commands.result import TuningResult
+from autotune.core import InvalidRequest, read_json
+from autotune.core.errors import SearchFailed
+from autotune.executors import local
+from autotune.probe.device.nvml import Card
+from autotune.study.plan import Progress
+
+needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two executors need two cores")
+SMALL = {"sequence_length": 32, "device": "cpu", "devices": 2, "n_trials": 4, "space": "quick", "no_history": True}
+
+
+@needs_two_cores
+def test_shares_are_disjoint_and_equal() -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    first, second = local.shares(2, None)
+    assert len(first) == len(second) == len(cores) // 2
+    assert not {*first} & {*second}
+    assert local.shares(2, 1) == [[cores[0]], [cores[1]]]
+
+
+def test_more_cores_than_there_are_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match="cores"):
+        local.shares(2, 10**4)
+
+
+def test_a_thread_is_on_its_cores_and_back_afterwards() -> None:
+    before = os.sched_getaffinity(0)
+    with local.on_cores(frozenset([min(before)])):
+        assert os.sched_getaffinity(0) == {min(before)}
+    assert os.sched_getaffinity(0) == before
+
+
+def test_a_card_is_held_by_one_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "LOCKS", tmp_path / "cards")
+    card = Card(0, "GPU-1", "a card", 1)
+    with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
+        local.lock_card(card, first)
+        with pytest.raises(SearchFailed, match="Another search uses a card"):
+            local.lock_card(card, second)
+        first.close()
+        local.lock_card(card, second)
+    assert (tmp_path / "cards" / "GPU-1").stat().st_mode & 0o777 == 0o666
+
+
+def hosts_of(pid: int) -> list[psutil.Process]:
+    """The processes that fork probes below this one."""
+    below = psutil.Process(pid).children(recursive=True)
+    return [process for process in below if "autotune.probe.process.host" in " ".join(process.cmdline())]
+
+
+@pytest.mark.nightly
+@needs_two_cores
+def test_a_search_on_two_devices_survives_one_that_is_killed(tmp_path: Path) -> None:
+    killed: list[int] = []
+
+    def kill() -> None:
+        time.sleep(2.0)
+        probing = [host for host in hosts_of(os.getpid()) if host.ppid() != os.getpid() and host.children()]
+        killed.append(probing[-1].parent().pid)  # its supervisor: the kernel ends the host and its probe
+        os.kill(killed[0], signal.SIGKILL)
+
+    def watch(progress: Progress) -> None:
+        if progress.kind == "probing" and progress.number == 1 and not killed:
+            threading.Thread(target=kill).start()
+
+    result = search("bert-mini", 8, output_dir=tmp_path, watch=watch, **SMALL)
+    assert killed
+    assert [trial.number for trial in result.trials] == list(range(len(result.trials)))
+    assert all(trial.feasible for trial in result.trials[:2])
+    assert {device.name for device in result.devices} == {trial.measurement.device for trial in result.trials}
+    assert TuningResult.load(result.folder).devices == result.devices
+    for number in result.best.rounds:
+        at = {
+            measured.device for trial in result.trials for measured in trial.confirmations if measured.round == number
+        }
+        assert len(at) == 1
+    assert not psutil.Process().children(recursive=True)
+
+
+@pytest.mark.nightly
+@needs_two_cores
+def test_a_killed_search_resumes_both_of_its_outstanding_trials(tmp_path: Path) -> None:
+    options = ["-b", "8", "--sequence-length", "32", "--device", "cpu", "--devices", "2", "--n-trials", "4"]
+    options += ["--search-space", "quick", "--no-history", "--output-dir", str(tmp_path), "--study-name", "two"]
+    command = [sys.executable, "-m", "autotune", "search", "bert-mini", *options]
+    begun = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    orders = [tmp_path / "two" / "probes" / name / "order.json" for name in ("0001", "0002")]
+    until = time.monotonic() + 240
+    while not all(path.exists() for path in orders) and time.monotonic() < until and begun.poll() is None:
+        time.sleep(0.02)
+    assert begun.poll() is None
+    begun.kill()
+    begun.wait()
+    outstanding = [
+        read_json(path)["configuration"] for path in orders if not (path.parent / "measurement.json").exists()
+    ]
+    assert len(outstanding) == 2
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=400)
+    result = TuningResult.load(tmp_path / "two")
+    assert [trial.number for trial in result.trials] == list(range(len(result.trials)))
+    again = [trial.configuration.to_dict() for trial in result.trials]
+    assert all(again.count(configuration) == 1 for configuration in outstanding)

@@ -1,0 +1,127 @@
+"""Several devices in the loop: blocks on one device, losses, and devices that differ."""
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.core import Configuration, Measurement, Outcome, Trial
+from autotune.core.errors import SearchFailed
+from autotune.executors import ExecutorLost
+from autotune.executors.pool import ThreadPool
+from autotune.probe import Probe, ProbeOptions
+from autotune.study.devices import device_effects, devices_of
+from autotune.study.loop import open_study, search
+from autotune.study.plan import Plan
+from autotune.study.store import OPEN_ROUND, drop_open_rounds
+from autotune.study.study import Study
+from tests.makers import ALLOWED, completed, configuration, space
+
+
+def device(factor: float, lost: Callable[[Configuration, ProbeOptions], bool] = lambda *_: False) -> Probe:
+    """A device of this speed; lost: of what it is lost with."""
+    rng = random.Random(factor)
+
+    def measured(tried: Configuration, options: ProbeOptions) -> Measurement:
+        if lost(tried, options):
+            raise ExecutorLost("it was unplugged")
+        speed = (10 + tried.micro_batch_size) * factor * math.exp(rng.gauss(0, 0.002))
+        return replace(completed(tried, speed, spread=1e-3), probe_seconds=1.0)
+
+    return measured
+
+
+def searched(
+    folder: Path, probes: dict[str, Probe], restarts: bool = False, **plan: int | str
+) -> tuple[Study, ThreadPool]:
+    pool = ThreadPool(probes, lambda name: None, lambda name: restarts)
+    options = {"n_trials": 6, "objective": "samples_per_second", "confirmation_rounds": 2} | plan
+    study = open_study(folder, space(), Plan(memory_limit_bytes=ALLOWED, allowed_bytes=ALLOWED, **options))
+    search(study, pool)
+    return study, pool
+
+
+def test_every_round_is_a_block_on_one_device_and_all_devices_measure_the_baseline(tmp_path: Path) -> None:
+    study, pool = searched(tmp_path, {"a": device(1.0), "b": device(1.0)})
+    assert [trial.number for trial in study.trials] == list(range(len(study.trials)))
+    at: dict[int, set[str]] = {}
+    for trial in study.trials:
+        for number, measured in zip(trial.rounds, trial.confirmations, strict=True):
+            at.setdefault(number, set()).add(measured.device)
+    assert len(at) >= 2
+    assert all(len(names) == 1 for names in at.values())
+    assert {study.trials[0].measurement.device, *study.baselines} == {"a", "b"}
+    assert sum(each.trials for each in devices_of(study, pool)) == len(study.trials)
+
+
+def test_an_order_of_a_lost_executor_runs_on_another_one(tmp_path: Path) -> None:
+    study, pool = searched(tmp_path, {"a": device(1.0), "b": device(1.0, lambda _, options: options.number >= 0)})
+    assert pool.left_out == {"b": "it was unplugged"}
+    assert all(trial.measurement.outcome is Outcome.COMPLETED for trial in study.trials)
+    assert [trial.number for trial in study.trials] == list(range(len(study.trials)))
+
+
+def test_a_configuration_that_loses_two_executors_crashed(tmp_path: Path) -> None:
+    bad: list[Configuration] = []
+
+    def kills(tried: Configuration, options: ProbeOptions) -> bool:
+        if not bad and options.number == 1:
+            bad.append(tried)
+        return tried in bad
+
+    study, _ = searched(tmp_path, {"a": device(1.0, kills), "b": device(1.0, kills)}, restarts=True)
+    (crashed,) = [trial for trial in study.trials if trial.measurement.outcome is Outcome.CRASHED]
+    assert crashed.configuration == bad[0]
+    assert crashed.measurement.reason == "two executors were lost while they ran it"
+
+
+def test_a_round_whose_executor_is_lost_runs_anew_as_a_whole(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def lost(_: Configuration, options: ProbeOptions) -> bool:
+        seen.append(options.confirmation)
+        return seen.count(1) + seen.count(2) == 2 and options.confirmation > 0
+
+    study, _ = searched(tmp_path, {"a": device(1.0), "b": device(1.0, lost)})
+    at = {
+        (number, measured.device)
+        for trial in study.trials
+        for number, measured in zip(trial.rounds, trial.confirmations, strict=True)
+    }
+    assert len({number for number, _ in at}) == len(at)
+    assert not list(tmp_path.glob(f"probes/{OPEN_ROUND.format('*')}"))
+
+
+def test_a_search_without_a_device_fails(tmp_path: Path) -> None:
+    with pytest.raises(SearchFailed, match="No device is left"):
+        searched(tmp_path, {"a": device(1.0, lambda *_: True), "b": device(1.0, lambda *_: True)})
+
+
+def test_a_device_that_is_much_slower_is_left_out_and_named(tmp_path: Path) -> None:
+    study, pool = searched(tmp_path, {"a": device(1.0), "b": device(1.0), "c": device(0.75)})
+    assert list(pool.left_out) == ["c"]
+    assert "slower than the others" in study.notes[0]
+
+
+def test_effects_are_those_of_the_devices_and_not_of_what_they_ran() -> None:
+    speeds = {"a": 1.03, "b": 1.0, "c": 0.97}
+    rounds = [replace(completed(configuration(), 10 * speeds[name], spread=1e-3), device=name) for name in "abc"]
+    rounds = [replace(measured, round=number) for number, measured in enumerate(rounds, 1)]
+    trials = [Trial(number, configuration(), rounds[0], tuple(rounds)) for number in range(4)]
+    effects = device_effects(trials, {})
+    assert [effects[name][0] for name in "abc"] == pytest.approx([0.03, 0.0, -0.03], abs=0.006)
+    assert all(0 < deviation < 0.02 for _, deviation in effects.values())
+    assert device_effects(trials[:1], {}).keys() == {"a", "b", "c"}
+    assert device_effects([Trial(0, configuration(), rounds[0])], {}) == {}
+
+
+def test_what_is_left_of_an_open_round_is_dropped(tmp_path: Path) -> None:
+    place = tmp_path / "probes" / "0001" / "confirmation-3"
+    place.mkdir(parents=True)
+    (place / "measurement.json").write_text("{}")
+    (tmp_path / "probes" / OPEN_ROUND.format(3)).write_text("{}")
+    drop_open_rounds(tmp_path)
+    assert not list(tmp_path.rglob("*.json"))
