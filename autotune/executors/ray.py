@@ -104,6 +104,8 @@ class RayHost(ProbeHost):
         self._reason, self._left = "", threading.Event()
         self._folder = contextlib.ExitStack()
         self.facts: Mapping[str, Any] = {}
+        self._request: TuningRequest | None = None
+        self._identity: Mapping[str, Any] = {}
 
     def launch(self) -> None:
         """Ask the cluster for the actor, without waiting for it."""
@@ -164,6 +166,8 @@ class RayHost(ProbeHost):
     def run(self, order: Order) -> Account:
         """Have an order carried out: the account of its end; raises ExecutorLost where the executor is gone."""
         interrupt.check()
+        if self._reason:
+            raise ExecutorLost(self._reason)
         if self._pid is None:
             self.start()
         order = replace(order, deadline_s=self.time_limit.cut(order.deadline_s))
@@ -195,10 +199,13 @@ class RayHost(ProbeHost):
 
     def environment(self, request: TuningRequest) -> Environment:
         """Facts of its device; raises as `read_environment` does."""
-        return Environment.from_dict(_value(self._ask("environment", request.to_dict(), seconds=2 * START_S)))
+        environment = Environment.from_dict(_value(self._ask("environment", request.to_dict(), seconds=2 * START_S)))
+        self._identity = environment.identity()
+        return environment
 
     def workload(self, request: TuningRequest) -> Workload:
         """Model and data as its machine has them; raises as `read_workload` does."""
+        self._request = request
         return Workload.from_dict(_value(self._ask("workload", request.to_dict(), seconds=READING_S + START_S)))
 
     def used(self) -> tuple[int, list[str]] | None:
@@ -233,14 +240,22 @@ class RayHost(ProbeHost):
         self._end()
 
     def restart(self) -> bool:
-        """Whether another executor took its place in time."""
+        """Whether another executor, of the same facts, took its place in time."""
         self._end()
         if not self._cluster.is_there():
             return False
+        identity, likeness = self._identity, self.facts.get("likeness")
         try:
             self.launch()
             self.start(RESTART_S)
-        except (ExecutorLost, InvalidRequest):
+            if self._request is not None:  # it may be on another machine, with files in other places
+                self.environment(self._request)
+                self.workload(self._request)
+        except (ExecutorLost, AutotuneError):
+            self._end()
+            return False
+        if self._request is not None and (self._identity, self.facts["likeness"]) != (identity, likeness):
+            self._reason = "what took its place is not alike"
             self._end()
             return False
         return True

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import autotune
+from autotune import __version__
 from autotune.core import AutotuneError, Environment, TuningRequest, Workload
 from autotune.core.io import file_end
 from autotune.core.paths import cache_folder
@@ -70,7 +70,7 @@ class Device:
     def facts(self) -> dict[str, Any]:
         """Its name, process id, whether its cluster has authentication, and what all devices of a search must share."""
         place = self._card.uuid if self._card else f"cores {','.join(map(str, self._cores))}"
-        own = {"threads": os.environ.get("OMP_NUM_THREADS"), "autotune": autotune.__version__}
+        own = {"threads": os.environ.get("OMP_NUM_THREADS"), "autotune": __version__}
         return {
             "name": f"{socket.gethostname()} {place}",
             "pid": os.getpid(),
