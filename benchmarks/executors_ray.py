@@ -125,13 +125,25 @@ def death(which: str, folder: Path) -> dict[str, Any]:
             time.sleep(1.0)
             pid = first.host.facts["pid"]
             below = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+            assert not ended, ended
             begun = time.monotonic()
             kill(which, first, machines, nodes, below)
+            if which == "child":  # its host begins the order again
+                again = wait_until(lambda: {child.pid for child in psutil.Process(pid).children(True)} - set(below))
+                assert not ended, ended
+                first.host.abandon()  # type: ignore[attr-defined]
+                wait_until(lambda: not any(map(is_alive, below)))
+                return {
+                    "noticed": again,
+                    "gone": float("nan"),
+                    "redone": float("nan"),
+                    "end": "begun again by its host",
+                }
             wait_until(lambda: bool(ended), 120.0)
             noticed = time.monotonic() - begun
             if which == "silence":
                 os.kill(pid, signal.SIGKILL)  # a stopped process cannot end itself
-            gone = float("nan") if which == "child" else wait_until(lambda: not any(map(is_alive, below)))
+            gone = wait_until(lambda: not any(map(is_alive, below)))
             redone = float("nan")
             if which in ("executor", "node", "silence", "lease"):
                 account = second.host.run(long_probe(second, folder / "again", Timing()))
@@ -187,10 +199,12 @@ def driver_death(folder: Path) -> dict[str, Any]:
         driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_until((folder / "long" / "order.json").exists, 120.0)
         time.sleep(2.0)
+        below = {pid for process in marked(mark) for pid in (process.pid, process.ppid())}  # the actors are parents
+        assert len(below) >= 7, below  # two actors, their supervisors and hosts, and a child
         begun = time.monotonic()
         driver.kill()
         driver.wait()
-        gone = wait_until(lambda: not marked(mark) and not marked(mark, "ray::Device"))
+        gone = wait_until(lambda: not any(map(is_alive, below)))
         return {
             "noticed": time.monotonic() - begun,
             "gone": gone,
