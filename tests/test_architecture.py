@@ -118,6 +118,12 @@ def test_core_knows_the_standard_library_only() -> None:
     assert not outside
 
 
+def test_ray_is_imported_in_one_place_and_only_when_it_is_used() -> None:
+    users = {name for name, tree in TREES.items() if "ray" in imported(tree)}
+    assert users == {"autotune.executors.ray"}
+    assert "ray" not in imported(TREES["autotune.executors.ray"], at_import=True)
+
+
 def test_no_package_is_named_like_a_public_function() -> None:
     import autotune
 

@@ -42,6 +42,7 @@ REPEATS = 2
 
 _NOT_INHERITED = re.compile(
     r"ACCELERATE_.*|NVIDIA_TF32_OVERRIDE|TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|(LOCAL_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE"
+    r"|RAY_AUTH_TOKEN(_PATH)?"  # the key to a cluster, which no training needs
 )
 
 
@@ -142,16 +143,7 @@ class ProbeHost:
             self.start()
         assert self._channel is not None
         order = replace(order, deadline_s=self.time_limit.cut(order.deadline_s))
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / ANSWER).unlink(missing_ok=True)
-            remove_answers(folder)
-            remove_unfinished(folder)
-            write_json(folder / ORDER, replace(order, sent_at=time.monotonic()).to_dict())
-        except OSError as error:
-            raise StorageFailed(
-                f"{folder} cannot be written: {error.strerror}.", "Free space, or name another --output-dir."
-            ) from error
+        write_order(order)
         try:
             with contextlib.suppress(OSError):  # it ended meanwhile, and said how
                 self._channel.sendall(json.dumps({"order": str(folder)}).encode() + b"\n")
@@ -274,6 +266,21 @@ class ProbeHost:
         line, _, self._buffer = self._buffer.partition(b"\n")
         message: dict[str, Any] = json.loads(line)
         return message
+
+
+def write_order(order: Order) -> None:
+    """Write the order into its folder, and remove what an earlier one left there; raises StorageFailed."""
+    folder = Path(order.folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ANSWER).unlink(missing_ok=True)
+        remove_answers(folder)
+        remove_unfinished(folder)
+        write_json(folder / ORDER, replace(order, sent_at=time.monotonic()).to_dict())
+    except OSError as error:
+        raise StorageFailed(
+            f"{folder} cannot be written: {error.strerror}.", "Free space, or name another --output-dir."
+        ) from error
 
 
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:

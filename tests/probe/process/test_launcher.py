@@ -392,6 +392,9 @@ def test_nothing_is_left_half_written_on_a_full_disk(tmp_path: Path) -> None:
         ("LOCAL_RANK", False),
         ("WORLD_SIZE", False),
         ("LOCAL_WORLD_SIZE", False),
+        ("RAY_ADDRESS", True),
+        ("RAY_AUTH_TOKEN", False),
+        ("RAY_AUTH_TOKEN_PATH", False),
     ],
 )
 def test_what_reaches_a_probe_of_the_callers_variables(name: str, reaches: bool) -> None:
