@@ -10,10 +10,11 @@ PANELS = {
     "Required": "global_batch_size",
     "Workload": "task sequence_length dataset dataset_split text_column label_column tokenizer args",
     "What to vary": "space fix only keep_numerics require_parity allow_loss_difference objective",
-    "Limits": "device devices gpu memory_limit headroom n_trials timeout training_steps",
+    "Limits": "device gpu memory_limit headroom n_trials timeout training_steps",
     "Service": "server detach",
     "Output": "study_name output_dir fresh report_to as_json quiet help",
-    "Advanced": "sampler margin confirmation_rounds probe_timeout seed cores_per_device no_history no_risk trust_remote_code",
+    "Advanced": "sampler margin confirmation_rounds probe_timeout seed no_history no_risk trust_remote_code",
+    "Several devices": "devices cores_per_device executor allow_unauthenticated",
 }
 """Panel of a command with many options -> its parameters, in the order shown; others are in Output."""
 

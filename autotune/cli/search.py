@@ -21,6 +21,8 @@ N_TRIALS = "Configurations to try at most, yours included."
 TIMEOUT = "Time limit of the whole command, as 90s, 10m or 1h."
 DEVICES = "Devices that measure side by side: GPUs, or shares of a CPU's cores."
 CORES = "CPU cores of each of several devices."
+EXECUTOR = "Whose devices: this machine's (local), or those of the Ray cluster at RAY_ADDRESS."
+UNAUTHENTICATED = "Use a Ray cluster on which everyone who reaches it can run programs."
 CONFIRMATION_ROUNDS = "Rounds that measure the best trials again; up to twice as many if needed."
 MARGIN = "Stop when no more than this share is left to gain (sampler physics)."
 TRAINING_STEPS = "Steps of your real run: stop when more searching no longer pays off."
@@ -48,6 +50,8 @@ def search(
     device: o.Device = "auto",
     devices: Annotated[str, Option(help=DEVICES, metavar="N|all")] = "1",
     cores_per_device: Annotated[int | None, Option(help=CORES, show_default="an equal share")] = None,
+    executor: Annotated[str, Option(help=EXECUTOR, metavar="local|ray")] = "local",
+    allow_unauthenticated: Annotated[bool, Option("--allow-unauthenticated", help=UNAUTHENTICATED)] = False,
     memory_limit: o.MemoryLimit = None,
     headroom: o.Headroom = "5%",
     n_trials: Annotated[int, Option(help=N_TRIALS)] = 20,

@@ -53,8 +53,13 @@ def request_fingerprint(request: TuningRequest) -> str:
     Files count as `stamp` has them. A model or data set on the hub counts by its name.
     """
     data = request.to_dict()
-    for name, usual in (("devices", 1), ("cores_per_device", None)):  # as of requests before there were several devices
-        if data[name] == usual:
+    for name in (
+        "devices",
+        "cores_per_device",
+        "executor",
+        "allow_unauthenticated",
+    ):  # as of requests before there were these
+        if data[name] == getattr(TuningRequest, name):
             del data[name]
     facts = {
         "request": {name: value for name, value in data.items() if name != "output_dir"},

@@ -4,13 +4,14 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any
 
 from autotune.commands.finished import finished_study, request_fingerprint
 from autotune.core.random_state import kept_random_state
-from autotune.core.request import CONFIRMATION_ROUNDS, OPTIONS, tuning_request
+from autotune.core.request import CONFIRMATION_ROUNDS, OPTIONS, TuningRequest, tuning_request
 from autotune.core.time_limit import TimeLimit
+from autotune.executors import Executor
 from autotune.executors.local import first_host, lock_card
 from autotune.probe.process.launcher import ProbeHost
 from autotune.space.user_arguments import UserArguments, left_out, read_user_arguments
@@ -40,6 +41,8 @@ def search(
     device: str = "auto",
     devices: int | str = 1,
     cores_per_device: int | None = None,
+    executor: str = "local",
+    allow_unauthenticated: bool = False,
     memory_limit: str | int | None = None,
     headroom: str | float = 0.05,
     n_trials: int = 20,
@@ -85,6 +88,8 @@ def search(
       that are searched; both also as `["precision=bf16"]`.
     - `device`: `auto`, `cpu`, `cuda` or `cuda:1`. `devices`: how many devices of this machine measure side by side, or `all`:
       cards, or on a CPU shares of its cores. `cores_per_device`: of each; by default an equal share.
+      `executor`: `local`, or `ray` for devices of the cluster at RAY_ADDRESS, which needs authentication unless
+      `allow_unauthenticated`.
     - `memory_limit`: that the training may use, as `"24GiB"` or in bytes; by default what is free. `headroom`: share of it
       that must stay free, as 0.05 or `"5%"`.
     - `n_trials`: probes in all, the baseline's among them, confirmations not. `timeout`: of the whole call, in
@@ -128,16 +133,25 @@ def search(
     result = finished_study(request, fingerprint) if fingerprint and not fresh else None
     if result is None:
         with ExitStack() as stack:
+            executors = stack.enter_context(_on_ray(request, brought.pickled)) if request.executor == "ray" else []
             lock_card(card, stack)
-            host = stack.enter_context((probes or first_host(request, card) or ProbeHost)(brought.pickled))
-            host.time_limit = limit
+            start = probes or first_host(request, card) or ProbeHost
+            host = executors[0].host if executors else stack.enter_context(start(brought.pickled))
+            for each in (host, *(executor.host for executor in executors)):
+                each.time_limit = limit
             # Optuna, pandas and SciPy are imported while the host imports torch and transformers.
             from autotune.commands.study import run
 
             warnings = brought.warnings
-            result = run(request, host, card, own.source, notes, warnings, fresh, watch, fingerprint)
+            result = run(request, host, card, own.source, notes, warnings, fresh, watch, fingerprint, executors)
     user = own.user if brought.user_arguments is None else brought.user_arguments
     return dataclasses.replace(result, user_arguments=user)
+
+
+def _on_ray(request: TuningRequest, objects: bytes) -> AbstractContextManager[list[Executor]]:
+    from autotune.executors.ray import on_cluster
+
+    return on_cluster(request, objects)
 
 
 __all__ = ["Progress", "search"]

@@ -66,22 +66,28 @@ def run(
     fresh: bool,
     watch: Watch | bool | None,
     fingerprint: str,
+    executors: Sequence[Executor] = (),
 ) -> TuningResult:
     """Read device, model and data, and search in the study's folder.
 
     source: of the user's own arguments, for people. notes, warnings: on what was sent to the host. fingerprint: of the
-    request, empty where another one cannot be told from it. Raises what `search` raises.
+    request, empty where another one cannot be told from it. executors: on other machines, the host is the first one's. Raises
+    what `search` raises.
     """
     base = request.training_args
     _import_ahead()
     with following(watch) as show, ExitStack() as stack:
-        with on_cores(getattr(host, "cores", frozenset())):
-            environment, card = read_environment(host, request, card)
+        if executors:
+            environment = executors[0].environment
+        else:
+            with on_cores(getattr(host, "cores", frozenset())):
+                environment, card = read_environment(host, request, card)
         check_fields(base, environment, source)
         request = dataclasses.replace(request, training_args=what_differs(base, environment))
-        workload = read_workload(host, request)
+        workload = executors[0].workload if executors else read_workload(host, request)
         space = build_space(request, environment, workload, request.training_args)
-        executors = local_executors(host, request, card, workload, stack) if isinstance(host, LocalHost) else []
+        if isinstance(host, LocalHost):
+            executors = local_executors(host, request, card, workload, stack)
         if len(executors) > 1:
             environment = replace_free(environment, executors)
             check_one_rank(space.values.get(RANKS, ()))

@@ -40,6 +40,8 @@ def tune(
     device: str | None = None,
     devices: int | str = 1,
     cores_per_device: int | None = None,
+    executor: str = "local",
+    allow_unauthenticated: bool = False,
     memory_limit: str | int | None = None,
     headroom: str | float = 0.05,
     n_trials: int = 20,

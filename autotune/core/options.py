@@ -9,6 +9,7 @@ FLAGS = {
     "keep-numerics",
     "require-parity",
     "allow-loss-difference",
+    "allow-unauthenticated",
     "trust-remote-code",
 }
 """Options without a value."""
@@ -21,6 +22,7 @@ OPTIONS = FLAGS | {
         "device",
         "devices",
         "cores-per-device",
+        "executor",
         "memory-limit",
         "headroom",
         "n-trials",

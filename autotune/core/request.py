@@ -24,6 +24,7 @@ TASKS = (
 )
 SAMPLERS = ("physics", "tpe", "gp", "random", "qmc", "brute-force")
 LOGGERS = ("tensorboard", "wandb", "mlflow", "trackio")
+EXECUTORS = ("local", "ray")
 OBJECTIVES = ("samples_per_second", "tokens_per_second", "memory")
 CONFIRMATION_ROUNDS = 3
 MOST_ROUNDS = 20
@@ -68,6 +69,8 @@ class TuningRequest(Serializable):
     device: str = "auto"
     devices: int | str = 1  #: how many devices measure side by side, or "all"
     cores_per_device: int | None = None  #: cores of each of several devices; None: an equal share
+    executor: str = "local"  #: what the devices belong to: this machine, or by `ray` a Ray cluster
+    allow_unauthenticated: bool = False  #: use a Ray cluster on which whoever reaches it can run programs
     memory_limit_bytes: int | None = None  #: bytes the training may use; None: what is free at the start
     headroom: float = 0.05  #: share of the limit that must stay free
     n_trials: int = 20  #: probes, the baseline's included, confirmations not
@@ -176,6 +179,7 @@ def _check(request: TuningRequest) -> None:
         ("task", request.task, TASKS),
         ("sampler", request.sampler, SAMPLERS),
         ("objective", request.objective, OBJECTIVES),
+        ("executor", request.executor, EXECUTORS),
     ):
         if word is not None and word not in words:
             raise InvalidRequest(f"There is no {what} {word!r}.", did_you_mean(word, words))

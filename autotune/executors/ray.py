@@ -8,57 +8,17 @@ Ray carries orders and files and ends processes; nothing is kept in it. The only
 
 import contextlib
 import os
-import secrets
 import signal
-import socket
-import tempfile
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import replace
 
-from autotune import __version__
-from autotune.core import AutotuneError, Environment, InvalidRequest, TuningRequest, Workload, errors, interrupt
+from autotune.core import InvalidRequest, TuningRequest
 from autotune.executors import Executor, ExecutorLost
 from autotune.executors.likeness import check_alike
 from autotune.executors.local import facts_of
-from autotune.executors.ray_device import LEASE_S, Device
-from autotune.probe.order import Order
-from autotune.probe.process.answers import Account
-from autotune.probe.process.launcher import GRACE_S, REPEATS, START_S, ProbeHost, write_order
-from autotune.probe.queries import READING_S
-
-PING_S, LOST_S = 5.0, 30.0
-"""Seconds between pings, and without an answer after which an executor counts as lost."""
-
-DEVICES_S, RESTART_S = 60.0, 15.0
-"""Seconds within which all devices must be there at the start, and within which a lost one is replaced."""
-
-
-@dataclass
-class Cluster:
-    """A Ray cluster that this process is a driver of.
-
-    killed: order -> how often Ray's memory monitor ended the executor that ran it.
-    """
-
-    ray: Any
-    address: str
-    allow_unauthenticated: bool = False
-    lease_s: float = LEASE_S
-    killed: Counter[str] = field(default_factory=Counter)
-
-    def is_there(self) -> bool:
-        """Whether the cluster's head answers."""
-        host, _, port = self.address.rpartition(":")
-        try:
-            socket.create_connection((host, int(port)), timeout=PING_S).close()
-        except OSError:
-            return False
-        return True
+from autotune.executors.ray_host import DEVICES_S, Cluster, RayHost
 
 
 @contextlib.contextmanager
@@ -92,193 +52,22 @@ def connected(address: str = "", allow_unauthenticated: bool = False) -> Iterato
         ray.shutdown()
 
 
-class RayHost(ProbeHost):
-    """The host of an executor on the cluster; `run` raises ExecutorLost where it is gone."""
+@contextlib.contextmanager
+def on_cluster(request: TuningRequest, objects: bytes = b"") -> Iterator[list[Executor]]:
+    """The devices of the cluster at RAY_ADDRESS that this request wants: GPUs where there are any, unless it wants a CPU.
 
-    uses_cache = False  # here are none of the device's answers: it has a cache of its own
-
-    def __init__(self, cluster: Cluster, objects: bytes, device: str, cores: int) -> None:
-        super().__init__(objects)
-        self._cluster, self._device, self._cores = cluster, device, cores
-        self._actor: Any = None
-        self._reason, self._left = "", threading.Event()
-        self._folder = contextlib.ExitStack()
-        self.facts: Mapping[str, Any] = {}
-        self._request: TuningRequest | None = None
-        self._identity: Mapping[str, Any] = {}
-
-    def launch(self) -> None:
-        """Ask the cluster for the actor, without waiting for it."""
-        variables = {
-            "RAY_worker_niceness": str(os.getpriority(os.PRIO_PROCESS, 0)),
-            # Ended by Ray, the host's supervisor could remove nothing.
-            "RAY_kill_child_processes_on_worker_exit": "0",
-            "RAY_process_group_cleanup_enabled": "0",
-            "OMP_NUM_THREADS": str(self._cores),
-            "RAY_USAGE_STATS_ENABLED": "0",
-        }
-        options = {
-            "num_cpus": self._cores,
-            "num_gpus": 0 if self._device == "cpu" else 1,
-            "max_concurrency": 4,  # an order, a ping, a question and `close` at once
-            "runtime_env": {"env_vars": variables},
-        }
-        # Ray shows an actor only the card that it gives it.
-        device = "cpu" if self._device == "cpu" else "cuda"
-        actor = self._cluster.ray.remote(**options)(Device)
-        self._actor = actor.remote(self._objects, self._cores, device, self._cluster.lease_s)
-        self._reason, self._left = "", threading.Event()
-
-    def start(self, seconds: float = DEVICES_S) -> None:
-        """Wait until the executor is there and as it must be; raises ExecutorLost, or InvalidRequest where it is not."""
-        if self._actor is None:
-            self.launch()
-        self.facts = self._ask("facts", seconds=seconds)
-        self._pid = self.facts["pid"]
-        if not self.facts["has_authentication"] and not self._cluster.allow_unauthenticated:
-            self.close()
-            raise InvalidRequest(
-                "Whoever reaches this Ray cluster can run programs on it: it has no authentication.",
-                "Start it with RAY_AUTH_MODE=token, or accept that with allow_unauthenticated=True.",
-            )
-        wanted = {"niceness": os.getpriority(os.PRIO_PROCESS, 0), "threads": str(self._cores), "autotune": __version__}
-        own = self.facts["likeness"]
-        if differs := [f"{name} {own[name]}, not {value}" for name, value in wanted.items() if own[name] != value]:
-            self.close()
-            raise InvalidRequest(
-                f"{self.facts['name']} cannot be used: {', '.join(differs)}.", "See its node's settings."
-            )
-        threading.Thread(target=self._keep, args=(self._actor, self._left), name="lease", daemon=True).start()
-
-    def _keep(self, actor: Any, left: threading.Event) -> None:
-        """Ping the actor until it is left or does not answer."""
-        ray, answered, there = self._cluster.ray, time.monotonic(), time.monotonic()
-        while not left.wait(min(PING_S, self._cluster.lease_s / 4)):
-            with contextlib.suppress(Exception):  # any error of Ray is no answer
-                ray.get(actor.ping.remote(), timeout=PING_S)
-                answered = time.monotonic()
-            there = time.monotonic() if self._cluster.is_there() else there
-            for since, reason in ((answered, "it does not answer"), (there, "the cluster was lost")):
-                if time.monotonic() - since > LOST_S:
-                    self._reason = reason
-                    return
-
-    def run(self, order: Order) -> Account:
-        """Have an order carried out: the account of its end; raises ExecutorLost where the executor is gone."""
-        interrupt.check()
-        if self._reason:
-            raise ExecutorLost(self._reason)
-        if self._pid is None:
-            self.start()
-        order = replace(order, deadline_s=self.time_limit.cut(order.deadline_s))
-        write_order(order)
-        number, begun = secrets.token_hex(8), time.monotonic()
-        try:
-            seconds = START_S + (REPEATS + 1) * (order.deadline_s + GRACE_S)
-            answer = self._ask("run", number, order.to_dict(), seconds=seconds)
-        except self._cluster.ray.exceptions.OutOfMemoryError:
-            self._end()
-            key = str((order.kind, order.configuration))
-            self._cluster.killed[key] += 1
-            if self._cluster.killed[key] == 1:
-                raise ExecutorLost("Ray ended it: its machine was out of memory") from None
-            seconds = time.monotonic() - begun
-            return {
-                "ended": "host ended",
-                "code": -signal.SIGKILL,
-                "kernel_oom_kills": 1,
-                "output": "",
-                "seconds": seconds,
-            }
-        if answer["number"] != number:
-            raise ExecutorLost("it answered another order")
-        account: Account = _value(answer)
-        for name, content in answer["files"].items():
-            (Path(order.folder) / Path(name).name).write_bytes(content)
-        return account
-
-    def environment(self, request: TuningRequest) -> Environment:
-        """Facts of its device; raises as `read_environment` does."""
-        environment = Environment.from_dict(_value(self._ask("environment", request.to_dict(), seconds=2 * START_S)))
-        self._identity = environment.identity()
-        return environment
-
-    def workload(self, request: TuningRequest) -> Workload:
-        """Model and data as its machine has them; raises as `read_workload` does."""
-        self._request = request
-        return Workload.from_dict(_value(self._ask("workload", request.to_dict(), seconds=READING_S + START_S)))
-
-    def used(self) -> tuple[int, list[str]] | None:
-        """Bytes in use on its card and by whom."""
-        used: tuple[int, list[str]] | None = self._ask("used", seconds=LOST_S)
-        return used
-
-    def _ask(self, question: str, *values: Any, seconds: float) -> Any:
-        """The actor's answer; raises ExecutorLost, or Ray's OutOfMemoryError."""
-        ray, actor, until = self._cluster.ray, self._actor, time.monotonic() + seconds
-        if actor is None:
-            raise ExecutorLost(self._reason or "it was left")
-        reference = getattr(actor, question).remote(*values)
-        try:
-            while not ray.wait([reference], timeout=1.0)[0]:
-                interrupt.check()
-                if self._reason or time.monotonic() > until:
-                    raise ExecutorLost(self._reason or f"no answer within {seconds:.0f} s")
-            return ray.get(reference)
-        except ray.exceptions.OutOfMemoryError:
-            raise
-        except ray.exceptions.RayError as error:
-            self._end()
-            raise ExecutorLost(_reason(error)) from None
-        except BaseException:
-            self._end()
-            raise
-
-    def abandon(self) -> None:
-        """End what runs there; from any thread."""
-        self._reason = self._reason or "it was abandoned"
-        self._end()
-
-    def restart(self) -> bool:
-        """Whether another executor, of the same facts, took its place in time."""
-        self._end()
-        if not self._cluster.is_there():
-            return False
-        identity, likeness = self._identity, self.facts.get("likeness")
-        try:
-            self.launch()
-            self.start(RESTART_S)
-            if self._request is not None:  # it may be on another machine, with files in other places
-                self.environment(self._request)
-                self.workload(self._request)
-        except (ExecutorLost, AutotuneError):
-            self._end()
-            return False
-        if self._request is not None and (self._identity, self.facts["likeness"]) != (identity, likeness):
-            self._reason = "what took its place is not alike"
-            self._end()
-            return False
-        return True
-
-    def scratch_folder(self) -> Path:
-        """A new folder here, gone once the host is closed."""
-        return Path(self._folder.enter_context(tempfile.TemporaryDirectory(prefix="ask-")))
-
-    def close(self) -> None:
-        """End the executor and remove what it kept here."""
-        if self._actor is not None and not self._reason:
-            with contextlib.suppress(Exception):  # whatever Ray raises: it is killed now
-                self._cluster.ray.get(self._actor.close.remote(), timeout=GRACE_S)
-        self._end()
-        self._folder.close()
-
-    def _end(self) -> None:
-        """Kill the actor's process."""
-        actor, self._actor, self._pid = self._actor, None, None
-        self._left.set()
-        if actor is not None:
-            with contextlib.suppress(Exception):  # it is gone, or the cluster is
-                self._cluster.ray.kill(actor)
+    Raises InvalidRequest as `connected` and `ray_executors` do.
+    """
+    with connected(allow_unauthenticated=request.allow_unauthenticated) as cluster:
+        there = cluster.ray.cluster_resources()
+        cards, cores = int(there.get("GPU", 0)), int(there.get("CPU", 0))
+        device = request.device if request.device != "auto" else "cuda" if cards else "cpu"
+        if request.devices == "all" and device == "cpu":
+            raise InvalidRequest("--devices all is of GPUs.", "Say how many devices share the CPUs, as --devices 2.")
+        count = cards if request.devices == "all" else int(request.devices)
+        each = request.cores_per_device or max(1, cores // max(1, count))
+        with ray_executors(cluster, replace(request, device=device), count, each, objects) as executors:
+            yield executors
 
 
 @contextlib.contextmanager
@@ -317,18 +106,3 @@ def _executor(host: RayHost, request: TuningRequest) -> Executor:
     used = (lambda: None) if environment.is_cpu else host.used
     name, likeness = host.facts["name"], host.facts["likeness"]
     return Executor(name, host, environment, workload, likeness, used, host.abandon, host.restart)
-
-
-def _value(answer: Mapping[str, Any]) -> Any:
-    """What was answered; raises the error that was."""
-    if "error" in answer:
-        kind: type[AutotuneError] = getattr(errors, answer["error"], AutotuneError)
-        raise kind(answer["message"], answer["advice"])
-    return answer["value"]
-
-
-def _reason(error: Exception) -> str:
-    """Why an executor is lost, in a line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # Its last line tells at length what may have been.
-    return f"{type(error).__name__}: {lines[-1].partition('. ')[0] if lines else 'no reason given'}"

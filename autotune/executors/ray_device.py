@@ -52,7 +52,7 @@ class Device:
         for thread in os.listdir("/proc/self/task"):  # Ray's own threads too
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(int(thread), self._cores)
-        self._host = ProbeHost(objects)
+        self._host, self._runs = ProbeHost(objects), threading.Lock()
         self._environment: Environment | None = None
         self._workload: Workload | None = None
         self._pinged, self._lease_s = time.monotonic(), lease_s
@@ -102,7 +102,8 @@ class Device:
             folder = self._host.scratch_folder()
             try:
                 order = self._own(Order.from_dict(data, folder))
-                answer["value"] = self._host.run(order)
+                with self._runs:  # the search may ask for an estimate while a probe runs
+                    answer["value"] = self._host.run(order)
                 paths = [folder / LOG, folder / CHILD_ANSWER, *folder.glob("answer-*.json")]
                 answer["files"] = {
                     path.name: file_end(path, LOG_BYTES) if path.name == LOG else path.read_bytes()

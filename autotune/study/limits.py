@@ -39,7 +39,7 @@ def check_request(request: TuningRequest, own_data: bool = False) -> nvml.Card |
     check_installed(request.report_to)
     fixed = parse_overrides(request)[1]
     baseline_sizes(request.global_batch_size, request.training_args, int(fixed.get(RANKS, 1)))
-    card = nvml.choose_device(request.device)
+    card = nvml.choose_device(request.device) if request.executor == "local" else None
     if own_data:
         check_output(request)
     else:
