@@ -27,6 +27,7 @@ def connected(address: str = "", allow_unauthenticated: bool = False) -> Iterato
     try:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray
+        from ray import init  # a folder of that name can be imported too
     except ImportError:
         raise InvalidRequest("Ray is not installed.", "pip install 'hf-autotune[ray]'") from None
     address = address or os.environ.get("RAY_ADDRESS", "")
@@ -37,7 +38,7 @@ def connected(address: str = "", allow_unauthenticated: bool = False) -> Iterato
         )
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="error")
+        init(address=address, log_to_driver=False, logging_level="error")
     except Exception as error:  # Ray raises ConnectionError, RuntimeError, ValueError and errors of its own
         raise InvalidRequest(
             f"No Ray cluster can be used at {address}: {str(error).strip().partition(chr(10))[0]}",
