@@ -67,8 +67,7 @@ def log_to_stderr(log_format: str) -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
-    for name in ("alembic", "uvicorn.error"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
