@@ -110,12 +110,12 @@ def first_host(request: TuningRequest, card: nvml.Card | None) -> Callable[[byte
 
     Raises InvalidRequest as `shares` does, and where several ranks are requested.
     """
+    if request.devices != 1:
+        _, fixed, only = parse_overrides(request)
+        check_one_rank([fixed.get(RANKS, 1), *only.get(RANKS, ())])
     count = count_of(request, card)
     if count == 1 and request.cores_per_device is None:
         return None
-    _, fixed, only = parse_overrides(request)
-    if count > 1:
-        check_one_rank([fixed.get(RANKS, 1), *only.get(RANKS, ())])
     return partial(LocalHost, cores=shares(count, request.cores_per_device)[0])
 
 

@@ -19,6 +19,7 @@ from autotune.core.io import parse_json, read_json
 from autotune.core.request import (
     LARGEST_GLOBAL_BATCH,
     LARGEST_SEED,
+    MOST_DEVICES,
     MOST_ROUNDS,
     OBJECTIVES,
     SAMPLERS,
@@ -67,6 +68,8 @@ _Name = Annotated[str, Field(min_length=1, max_length=300)]
 _Word = str | int | float | bool
 _Amount = Annotated[str, Field(min_length=1, max_length=40)] | int | float
 
+_Count = Annotated[int, Field(ge=1, le=MOST_DEVICES)] | Annotated[str, Field(pattern=r"^[1-9]\d?$")]
+
 
 class SearchBody(BaseModel):
     """A search to be run: options of `autotune search`, under their names in Python."""
@@ -90,6 +93,8 @@ class SearchBody(BaseModel):
     )
     only: dict[_Name, _Word | list[_Word]] | list[_Name] = Field({}, max_length=100)
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$")
+    devices: _Count | Literal["all"] = Field(1, description="Of a CPU, whose cores they share.")
+    cores_per_device: int | None = Field(None, ge=1, le=10**4)
     memory_limit: _Amount | None = None
     headroom: _Amount = 0.05
     n_trials: int = Field(20, ge=1, le=200)
@@ -286,6 +291,8 @@ def checked(body: SearchBody, roots: Roots, caller: Caller, devices: Sequence[st
             for name, seconds in (("timeout", tuned.timeout_s), ("probe_timeout", tuned.probe_timeout_s)):
                 if seconds is not None and seconds > MOST_SECONDS:
                     raise InvalidField(f"/{name}", f"{name}: a search may take 24 h at most.")
+            if tuned.devices != 1 and any(device != "cpu" for device in devices or ()) and body.device != "cpu":
+                raise InvalidField("/devices", "This server lends one GPU to a search.", "Leave devices out.")
             check_request(tuned)
         except InvalidField:
             raise

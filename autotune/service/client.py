@@ -17,6 +17,7 @@ from uuid import uuid4
 from autotune.core import errors
 from autotune.core.errors import InvalidRequest, SearchFailed, ServerFailed
 from autotune.core.io import read_json, write_json
+from autotune.core.request import TuningRequest
 
 if TYPE_CHECKING:
     import httpx2
@@ -41,6 +42,8 @@ STAY = {
     "trust_remote_code": "A server runs no code that comes with a model.",
     "study_name": "Name the search with name=, or leave it out.",
     "fresh": "Every search on a server starts anew.",
+    "executor": "The server lends devices of its own machine.",
+    "allow_unauthenticated": "It is of Ray clusters.",
     "report_to": "Log the fetched study with `autotune report STUDY --report-to NAME`.",
 }
 """Options that only a search here has -> advice."""
@@ -261,7 +264,7 @@ class Client:
 def _body(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options as the server takes them: what is a file here, as its content. Raises InvalidRequest."""
     for name in STAY:
-        if options.get(name):
+        if options.get(name) and options[name] != getattr(TuningRequest, name, None):
             raise InvalidRequest(f"--{name.replace('_', '-')} cannot be used with a server.", STAY[name])
     body = {name: value for name, value in options.items() if name not in STAY and value is not None}
     if body.get("args") is not None:

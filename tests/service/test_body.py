@@ -92,7 +92,7 @@ def test_bytes_that_are_no_text_are_refused() -> None:
 
 def test_every_option_of_a_search_is_a_field_but_those_that_name_places_or_trust_code() -> None:
     of_the_server = {"name", "priority", "args", "model", "global_batch_size"}
-    without = {"trust_remote_code", "output_dir", "study_name", "report_to"}
+    without = {"trust_remote_code", "output_dir", "study_name", "report_to", "executor", "allow_unauthenticated"}
     assert set(SearchBody.model_fields) == {*OPTIONS} - without | of_the_server
 
 
@@ -498,3 +498,10 @@ def test_no_path_is_a_hub_id(roots: Roots, tmp_path: Path, monkeypatch: pytest.M
     for name in ["canary", *spellings(tmp_path / "canary")]:
         with pytest.raises(InvalidRequest):
             with_hub(roots, "*").model(name)
+
+
+def test_several_devices_are_shares_of_a_cpu(roots: Roots) -> None:
+    assert checked(body(devices=2, device="cpu"), roots, ANNA, ["cpu"])["devices"] == 2
+    with pytest.raises(InvalidField, match="one GPU") as error:
+        checked(body(devices=2, device="auto"), roots, ANNA, ["cuda:0", "cuda:1"])
+    assert error.value.pointer == "/devices"

@@ -147,7 +147,9 @@ def has_begun(search: dict[str, Any]) -> bool:
 
 
 def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
     while not holds():
+        assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
