@@ -99,16 +99,18 @@ def test_a_killed_search_resumes_both_of_its_outstanding_trials(tmp_path: Path) 
     options += ["--search-space", "quick", "--no-history", "--output-dir", str(tmp_path), "--study-name", "two"]
     command = [sys.executable, "-m", "autotune", "search", "bert-mini", *options]
     begun = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    orders = [tmp_path / "two" / "probes" / name / "order.json" for name in ("0001", "0002")]
+
+    def probed_now() -> list[Path]:
+        orders = (tmp_path / "two" / "probes").glob("[0-9]*/order.json")
+        return [path for path in orders if not path.with_name("measurement.json").exists()]
+
     until = time.monotonic() + 240
-    while not all(path.exists() for path in orders) and time.monotonic() < until and begun.poll() is None:
+    while len(probed_now()) < 2 and time.monotonic() < until and begun.poll() is None:
         time.sleep(0.02)
     assert begun.poll() is None
     begun.kill()
     begun.wait()
-    outstanding = [
-        read_json(path)["configuration"] for path in orders if not (path.parent / "measurement.json").exists()
-    ]
+    outstanding = [read_json(path)["configuration"] for path in probed_now()]
     assert len(outstanding) == 2
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=400)
     result = TuningResult.load(tmp_path / "two")
