@@ -19,8 +19,10 @@ from autotune.core.errors import SearchFailed
 from autotune.executors import local
 from autotune.probe.device.nvml import Card
 from autotune.study.plan import Progress
+from tests.conftest import CORES
 
-needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two executors need two cores")
+pytestmark = pytest.mark.usefixtures("all_cores")  # tests that run side by side have one core each
+needs_two_cores = pytest.mark.skipif(len(CORES) < 2, reason="two executors need two cores")
 SMALL = {"sequence_length": 32, "device": "cpu", "devices": 2, "n_trials": 4, "space": "quick", "no_history": True}
 
 

@@ -164,8 +164,8 @@ def test_a_requeued_job_continues_its_search(cluster: dict[str, str], tmp_path: 
 
     def state(job: str) -> str:
         line = run("scontrol", "show", "job", job)
-        found = re.search(r"JobState=(\w+)", line)
-        return found[1] if found else ""
+        match = re.search(r"JobState=(\w+)", line)
+        return match[1] if match else ""
 
     probes = tmp_path / "reports" / "requeued" / "probes"
 
