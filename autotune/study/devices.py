@@ -33,26 +33,22 @@ TOO_DIFFERENT = 0.10
 
 
 def start_baseline(study: Study, pool: Pool, device: str) -> bool:
-    """Let a further device first measure what another one did: the baseline, or where that does not fit the first that does.
+    """Let a further device measure what another one did: the baseline, or where that does not fit the quickest trial that does.
 
     Whether it began to; not where there is nothing to compare, or the device has.
     """
     if not pool.is_several or study.space.baseline_problem:
         return False
-    first = next((trial for trial in study.trials if trial.feasible), None)
-    number = 0 if first is None else first.number
-    configuration = study.space.baseline if first is None else first.configuration
-    seen = study.baselines.get(device)
-    if (seen is not None and seen.configuration == configuration) or (first is None and study.trials):
+    reference, seen = _repeated(study, pool), study.baselines.get(device)
+    if reference is None and study.trials:
         return False
-    if any(trial.measurement.device == device for trial in study.trials if trial.number == number):
+    if seen is not None and seen.number == (reference.number if reference else 0):
         return False
+    if reference is not None and device in {reference.measurement.device, *_confirming(study.trials)}:
+        return False
+    number = 0 if reference is None else reference.number
+    configuration = study.space.baseline if reference is None else reference.configuration
     place = DEVICES - list(pool.probes).index(device)
-    earlier = read_trial(study.probe_folder(place), number)
-    if earlier is not None and earlier.configuration == configuration and earlier.measurement.device == device:
-        study.baselines[device] = earlier
-        judge(study, pool)
-        return False
     plan, trials = study.plan, tuple(study.trials[:1])
     seconds = plan.time.cut(math.inf)
 
@@ -63,6 +59,27 @@ def start_baseline(study: Study, pool: Pool, device: str) -> bool:
 
     pool.start(device, job, device)
     return True
+
+
+def _repeated(study: Study, pool: Pool) -> Trial | None:
+    """The trial that every device repeats: what the first of them did, also before this search was resumed."""
+    able = [trial for trial in study.trials if trial.feasible]
+    if study.repeated is None and able:
+        for index, device in enumerate(pool.probes):
+            earlier = read_trial(study.probe_folder(DEVICES - index), 0)
+            for trial in able:
+                if earlier and (earlier.configuration, earlier.measurement.device) == (trial.configuration, device):
+                    study.baselines[device] = replace(earlier, number=trial.number)
+        repeated = {trial.number for trial in study.baselines.values()}
+        known = [trial for trial in able if trial.number == 0 or trial.number in repeated]
+        study.repeated = min(known or able, key=lambda trial: trial.measurement.probe_seconds).number
+    return next((trial for trial in able if trial.number == study.repeated), None)
+
+
+def _confirming(trials: Sequence[Trial]) -> set[str]:
+    """Devices that ran what others ran too, in rounds."""
+    ran = [{measured.device for measured in trial.confirmations} for trial in trials]
+    return set().union(*(names for names in ran if len(names) > 1))
 
 
 def _whole(probe: Probe) -> Probe:

@@ -6,9 +6,6 @@
          probes/0007/confirmation-1/
 """
 
-import bisect
-import contextlib
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,32 +14,24 @@ import optuna
 from optuna.trial import TrialState
 
 from autotune.core import Configuration, Outcome, Trial
-from autotune.core.errors import SearchFailed, TimeIsOver
-from autotune.executors.pool import Pool, as_pool, other_first
+from autotune.executors.pool import Pool, as_pool
 from autotune.probe import Probe
-from autotune.probe.order import LOG
 from autotune.sampler.optuna_samplers import make_sampler
 from autotune.sampler.parameters import openings
 from autotune.sampler.physics import PhysicsSampler, WarmStart
-from autotune.space.dominance import SAME_CRASHES, crashing_values
 from autotune.space.search_space import SearchSpace
-from autotune.study import devices
-from autotune.study.jobs import abandoning, job_of, measured, progress
+from autotune.study.jobs import abandoning, progress
 from autotune.study.measure import keep
 from autotune.study.plan import Plan, Watch
+from autotune.study.probing import Probing, stop_where_it_crashes
 from autotune.study.rounds import compare_rounds, confirm_finalists
-from autotune.study.stopping import time_is_over
 from autotune.study.store import (
     drop_open_rounds,
     read_references,
     read_trial,
     reporting_storage,
 )
-from autotune.study.study import PROBES, Study, ask, begin, propose, set_warm_start, tell
-
-CRASHES_THAT_END = 6
-"""The same crash so many times in a row, with no value to blame, ends the search: it is the machine."""
-
+from autotune.study.study import BUSY, Study, begin, propose, set_warm_start, tell
 
 # Opening -------------------------------------------------------------------------------------------------------
 
@@ -165,125 +154,43 @@ def search(
     pool = as_pool(probe)
     if study.trials:
         watch(progress(study, "resumed", message=f"resuming with {len(study.trials)} trial(s)"))
-        _stop_where_it_crashes(study)
+        stop_where_it_crashes(study)
         compare_rounds(study)
-    stop_reason = _probe_on(study, pool, watch, warm_up)
-    while True:
-        probed = len(study.trials)
-        confirm_finalists(study, pool, watch)
-        if not isinstance(study.optuna.sampler, PhysicsSampler):  # the others learn nothing of rounds
-            break
-        # Rounds tell more than one probe, and may have shown that it was a lucky one.
-        stop_reason = _probe_on(study, pool, watch, warm_up)
-        if len(study.trials) == probed:
-            break
+    probing = Probing(study, pool, watch, warm_up)
+    with abandoning(study, pool):
+        stop_reason = _probe_on(probing)
+        while True:
+            probed = len(study.trials)
+            confirm_finalists(probing)
+            if not isinstance(study.optuna.sampler, PhysicsSampler):  # the others learn nothing of rounds
+                break
+            # Rounds tell more than one probe, and may have shown that it was a lucky one.
+            stop_reason = _probe_on(probing)
+            if len(study.trials) == probed:
+                break
+        while pool.is_running:  # what devices repeat to be compared
+            probing.take(pool.wait())
     watch(progress(study, "done", message=stop_reason))
     return stop_reason
 
 
-def _probe_on(study: Study, pool: Pool, watch: Watch, warm_up: Callable[[], None]) -> str:
-    """Ask, probe, tell, until there is a reason to end, which is returned once nothing runs."""
-    study.left_out.clear()
-    time_over = ""
-    with abandoning(study, pool):
-        while True:
-            stop_reason = time_over or _start_probes(study, pool, watch, warm_up)
-            if not pool.is_running:
-                return stop_reason
-            ended = pool.wait()
-            if isinstance(ended.key, str):  # the baseline on a further device
-                devices.take_baseline(study, pool, ended)
-                continue
-            assert isinstance(ended.key, int)
-            number, running, configuration = study.running[ended.key]
-            if isinstance(ended.error, TimeIsOver):
-                del study.running[number]
-                if not study.trials and not study.running:
-                    raise ended.error
-                study.left_out += [] if time_over else [PROBES]
-                time_over = time_is_over(study.plan)
-                continue
-            if (measurement := measured(study, pool, configuration, ended, number)) is None:
-                study.again.append((number, ended.device))
-                continue
-            with reporting_storage(study.folder):
-                if ended.error is not None:
-                    keep(study.probe_folder(number), configuration, measurement)
-                tell(study, running, configuration, measurement)
-            trial = Trial(number, configuration, measurement)
-            del study.running[number]
-            study.unlikely.discard(number)
-            bisect.insort(study.trials, trial, key=lambda trial: trial.number)
-            devices.judge(study, pool)
-            watch(progress(study, "trial", number=number, configuration=configuration, trial=trial))
-            _stop_where_it_crashes(study)
+def _probe_on(probing: Probing) -> str:
+    """Ask, probe, tell, until there is a reason to end, which is returned once no probe runs.
 
-
-def _start_probes(study: Study, pool: Pool, watch: Watch, warm_up: Callable[[], None]) -> str:
-    """Let idle devices probe what is proposed; why nothing is proposed, or nothing where all devices are busy."""
-    while pool.idle:
-        if pool.is_running and study.wish.to_stop:
-            return ""
-        study.wish.check()
-        if study.again:
-            number, lost_on = study.again.pop(0)
-            device = other_first(pool.idle, lost_on)[0]
-            _, _, configuration = study.running[number]
-        else:
-            device = pool.idle[0]
-            is_first = not study.trials and not study.running
-            if not is_first and devices.start_baseline(study, pool, device):
-                continue
-            if not study.trials and study.running:  # all else follows from the baseline
-                return ""
-            if study.running and len(study.trials) + len(study.running) >= study.plan.probes(study.trials):
-                return ""
-            if study.trials:
-                warm_up()
-            study.left_out.clear()
-            with reporting_storage(study.folder):
-                proposal, stop_reason = ask(study)
-            if proposal is None:
-                return stop_reason
-            number, _, configuration = study.running[proposal[0]] = proposal
-        message = "" if study.risk is None else f"may not fit ({study.risk:.0%} likely to)"
-        watch(progress(study, "probing", number=number, configuration=configuration, message=message))
-        pool.start(number, job_of(study, configuration, number), device)
-    devices.raise_without(pool)
-    return ""
-
-
-def _stop_where_it_crashes(study: Study) -> None:
-    """Raise SearchFailed where the baseline crashed or the last crashes are one and the same, with no value to blame.
-
-    Values that crash wherever they are, are only ruled out (`crashing_values`), unless nothing runs at all.
+    Where nothing is left to win unless what runs does better than expected, the best so far is confirmed meanwhile, once there
+    are idle devices for all rounds that it needs: beginning with fewer took longer in the replay (reports/executors.md).
     """
-    has_run = any(trial.measurement.outcome is Outcome.COMPLETED for trial in study.trials)
-    most = CRASHES_THAT_END if has_run else SAME_CRASHES
-    blamed = [values.items() for values, _ in crashing_values(study.trials) if len(values) == 1]
-    last = study.trials[-most:]
-    if study.trials and study.trials[0].measurement.outcome is Outcome.CRASHED:
-        raise _crash(study, study.trials[0], "The baseline crashed")
-    if len(last) < most or any(trial.measurement.outcome is not Outcome.CRASHED for trial in last):
-        return
-    if has_run and any(values <= trial.configuration.values.items() for trial in last for values in blamed):
-        return
-    if len({re.sub(r"\d+", "#", trial.measurement.reason) for trial in last}) == 1:
-        raise _crash(study, last[-1], f"The same crash came {most} times in a row")
-
-
-def _crash(study: Study, trial: Trial, what: str) -> SearchFailed:
-    log, reason = study.probe_folder(trial.number) / LOG, trial.measurement.reason.rstrip(".")
-    last = _last_line(trial.measurement.log_tail or log)
-    detail = "" if last in reason or reason in last else f" ({last})"
-    return SearchFailed(
-        f"{what}: {reason}{detail}.", f"Its output is in {log}. Fix the cause, then search again with --fresh."
-    )
-
-
-def _last_line(text: str | Path) -> str:
-    """The last line of a text or a file that is not empty, as much of it as a message needs."""
-    with contextlib.suppress(OSError):
-        text = text.read_text(errors="replace") if isinstance(text, Path) else text
-        return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")[:300]
-    return ""
+    study, pool = probing.study, probing.pool
+    study.left_out.clear()
+    probing.time_over = ""
+    while True:
+        stop_reason = probing.start()
+        if not study.running:
+            return stop_reason
+        most = min(study.plan.confirmation_rounds, len(pool.devices) - 1)
+        if stop_reason not in ("", BUSY) and 2 <= most <= len(pool.idle):
+            confirm_finalists(probing)
+            if not study.running:
+                continue
+        probing.compare()
+        probing.take(pool.wait())

@@ -6,24 +6,28 @@ from dataclasses import dataclass, replace
 
 from autotune.core import Configuration, Trial
 from autotune.core.errors import TimeIsOver
-from autotune.executors.pool import Pool, as_pool, other_first
-from autotune.probe import Probe
+from autotune.executors.pool import Pool, other_first
 from autotune.sampler.physics import Expected, PhysicsSampler
 from autotune.study import devices
 from autotune.study.confirm import Add, confirm
-from autotune.study.jobs import abandoning, job_of, measured, progress
+from autotune.study.jobs import job_of, measured, progress
 from autotune.study.loss_check import compare_losses, disqualify_flagged, reference_of
 from autotune.study.measure import keep, needs_too_much
 from autotune.study.objective import best_trial, finalists
 from autotune.study.pacing import finishing_seconds
 from autotune.study.plan import Watch
+from autotune.study.probing import Probing
 from autotune.study.store import REFERENCE, close_round, drop_round, open_round, reporting_storage
 from autotune.study.study import Study
 
 
-def confirm_finalists(study: Study, probe: Probe | Pool, watch: Watch = lambda progress: None) -> None:
-    """Confirm the finalists and the baseline, as far as they are not yet and there is time."""
-    plan, pool = study.plan, as_pool(probe)
+def confirm_finalists(probing: Probing) -> None:
+    """Confirm the finalists and the baseline, as far as they are not yet and there is time.
+
+    Several devices probe meanwhile what is proposed, which comes before rounds that have not begun.
+    """
+    study, pool, watch = probing.study, probing.pool, probing.watch
+    plan = study.plan
 
     def confirmed(trial: Trial) -> None:
         watch(progress(study, "confirmed", number=trial.number, configuration=trial.configuration, trial=trial))
@@ -33,7 +37,7 @@ def confirm_finalists(study: Study, probe: Probe | Pool, watch: Watch = lambda p
             study.trials,
             plan.objective,
             plan.confirmation_rounds,
-            lambda rounds, add: _run_rounds(study, pool, watch, rounds, add),
+            lambda rounds, add: _run_rounds(probing, rounds, add),
             plan.time.seconds_left,
             lambda: finishing_seconds(study.trials, plan.objective),
             lambda: _expected(study),
@@ -55,67 +59,66 @@ class _Round:
     referred: bool = False
 
 
-def _run_rounds(
-    study: Study,
-    pool: Pool,
-    watch: Watch,
-    rounds: Mapping[int, Sequence[int]],
-    add: Add,
-) -> None:
+def _run_rounds(probing: Probing, rounds: Mapping[int, Sequence[int]], add: Add) -> None:
     """Run rounds side by side, each as a whole on one device; one whose executor is lost is thrown away and run anew."""
+    study, pool, watch = probing.study, probing.pool, probing.watch
     waiting, begun = dict(rounds), dict[int, _Round]()
     lost_on: dict[int, str] = {}
     time_over: TimeIsOver | None = None
-    with abandoning(study, pool):
-        while waiting or begun:
-            for number in list(begun):
-                if begun[number].device in pool.left_out and not pool.runs_on(begun[number].device):
-                    waiting[number] = rounds[number]
-                    _drop(study, number)
-                    del begun[number]
-                elif begun[number].device in pool.idle and not (time_over or (study.wish.to_stop and pool.is_running)):
-                    _go_on(study, pool, watch, begun, number, add)
-            taken = {each.device for each in begun.values()}
-            free = [device for device in pool.idle if device not in taken]
-            while waiting and free and not time_over and not (study.wish.to_stop and pool.is_running):
-                study.wish.check()
-                number = next(iter(waiting))
-                device = other_first(free, lost_on.get(number, ""))[0]
-                free.remove(device)
-                begun[number] = _Round(device, list(waiting.pop(number)))
-                if pool.is_several:
-                    with reporting_storage(study.folder):
-                        open_round(study.folder, number)
-                _go_on(study, pool, watch, begun, number, add)
-            if not pool.is_running:
-                devices.raise_without(pool)
-                if waiting or begun:
-                    study.wish.check()
-                    if time_over:
-                        raise time_over
-                continue
-            ended = pool.wait()
-            assert isinstance(ended.key, tuple)
-            number, trial_number = ended.key
-            if isinstance(ended.error, TimeIsOver):
-                if trial_number != REFERENCE:
-                    time_over = ended.error
-                continue
-            configuration = _configuration(study, trial_number)
-            measurement = measured(study, pool, configuration, ended, trial_number)
-            if ended.error is not None:
+    while waiting or begun:
+        for number in list(begun):
+            if begun[number].device in pool.left_out and not pool.runs_on(begun[number].device):
+                waiting[number] = rounds[number]
                 _drop(study, number)
                 del begun[number]
-                waiting[number], lost_on[number] = rounds[number], ended.device
-            if measurement is None:
-                continue
-            if ended.error is not None:
+            elif begun[number].device in pool.idle and not (time_over or (study.wish.to_stop and pool.is_running)):
+                _go_on(study, pool, watch, begun, number, add)
+        if pool.is_several:
+            probing.start()
+        taken = {each.device for each in begun.values()}
+        free = [device for device in pool.idle if device not in taken]
+        while waiting and free and not time_over and not (study.wish.to_stop and pool.is_running):
+            study.wish.check()
+            number = next(iter(waiting))
+            device = other_first(free, lost_on.get(number, ""))[0]
+            free.remove(device)
+            begun[number] = _Round(device, list(waiting.pop(number)))
+            if pool.is_several:
                 with reporting_storage(study.folder):
-                    keep(study.probe_folder(trial_number, number), configuration, measurement)
-            if trial_number == REFERENCE:
-                study.references[number] = replace(measurement, round=number)
-            else:
-                add(trial_number, number, measurement)
+                    open_round(study.folder, number)
+            _go_on(study, pool, watch, begun, number, add)
+        probing.compare({each.device for each in begun.values()})
+        if not pool.is_running:
+            devices.raise_without(pool)
+            if waiting or begun:
+                study.wish.check()
+                if time_over:
+                    raise time_over
+            continue
+        ended = pool.wait()
+        if not isinstance(ended.key, tuple):
+            probing.take(ended)
+            continue
+        number, trial_number = ended.key
+        if isinstance(ended.error, TimeIsOver):
+            if trial_number != REFERENCE:
+                time_over = ended.error
+            continue
+        configuration = _configuration(study, trial_number)
+        measurement = measured(study, pool, configuration, ended, trial_number)
+        if ended.error is not None:
+            _drop(study, number)
+            del begun[number]
+            waiting[number], lost_on[number] = rounds[number], ended.device
+        if measurement is None:
+            continue
+        if ended.error is not None:
+            with reporting_storage(study.folder):
+                keep(study.probe_folder(trial_number, number), configuration, measurement)
+        if trial_number == REFERENCE:
+            study.references[number] = replace(measurement, round=number)
+        else:
+            add(trial_number, number, measurement)
 
 
 def _drop(study: Study, round_number: int) -> None:

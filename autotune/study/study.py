@@ -48,8 +48,8 @@ class Study:
     this run took, repetitions included, and those of its probe alone. wish: the user's request to stop.
     risk: how likely the last proposal fits, where it may not; None: it does. running: number -> what is probed now;
     again: (number, device) of those whose executor was lost; unlikely: those that may not fit. baselines: of several
-    devices -> the trial that it repeated to be compared. losses: trial -> executors that were lost while they ran it. notes: what
-    else is to be said of the devices.
+    devices -> the trial that it repeated to be compared; repeated: its number. losses: trial -> executors that were lost while
+    they ran it. notes: what else is to be said of the devices.
     """
 
     folder: Path
@@ -70,6 +70,7 @@ class Study:
     again: list[tuple[int, str]] = field(default_factory=list)
     unlikely: set[int] = field(default_factory=set)
     baselines: dict[str, Trial] = field(default_factory=dict)
+    repeated: int | None = None
     losses: dict[int, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     risk: float | None = None

@@ -2,6 +2,7 @@
 
 import math
 import random
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +16,11 @@ from autotune.executors.pool import ThreadPool
 from autotune.probe import Probe, ProbeOptions
 from autotune.study.devices import device_effects, devices_of
 from autotune.study.loop import open_study, search
+from autotune.study.objective import best_trial
 from autotune.study.plan import Plan
 from autotune.study.store import OPEN_ROUND, drop_open_rounds
 from autotune.study.study import Study
-from tests.makers import ALLOWED, completed, configuration, space
+from tests.makers import ALLOWED, completed, configuration, out_of_memory, space
 
 
 def device(factor: float, lost: Callable[[Configuration, ProbeOptions], bool] = lambda *_: False) -> Probe:
@@ -55,6 +57,42 @@ def test_every_round_is_a_block_on_one_device_and_all_devices_measure_the_baseli
     assert all(len(names) == 1 for names in at.values())
     assert {study.trials[0].measurement.device, *study.baselines} == {"a", "b"}
     assert sum(each.trials for each in devices_of(study, pool)) == len(study.trials)
+
+
+def test_idle_devices_confirm_the_best_while_a_probe_runs_on(tmp_path: Path) -> None:
+    confirming, seen = threading.Event(), []
+
+    def waits(probe: Probe) -> Probe:
+        def measured(tried: Configuration, options: ProbeOptions) -> Measurement:
+            if options.confirmation:
+                confirming.set()
+            elif options.number == 1:
+                seen.append(confirming.wait(20))
+            return probe(tried, options)
+
+        return measured
+
+    study, _ = searched(tmp_path, {name: waits(device(1.0)) for name in "abc"}, n_trials=50)
+    assert seen == [True]
+    assert best_trial(study.trials, "samples_per_second").confirmed
+
+
+def test_where_the_baseline_does_not_fit_devices_repeat_one_trial_that_does(tmp_path: Path) -> None:
+    def tight(probe: Probe) -> Probe:
+        def measured(tried: Configuration, options: ProbeOptions) -> Measurement:
+            if tried == space().baseline:
+                return out_of_memory(tried)
+            return replace(probe(tried, options), probe_seconds=1.0 / tried.micro_batch_size)
+
+        return measured
+
+    study, pool = searched(tmp_path, {name: tight(device(1.0)) for name in "abcd"}, n_trials=50, confirmation_rounds=1)
+    repeated = next(trial for trial in study.trials if trial.number == study.repeated)
+    compared = {name: known for name, known in study.baselines.items() if known.feasible}
+    assert repeated.feasible
+    assert compared
+    assert {known.configuration for known in compared.values()} == {repeated.configuration}
+    assert {*device_effects(study.trials, study.baselines)} == {*pool.devices}
 
 
 def test_an_order_of_a_lost_executor_runs_on_another_one(tmp_path: Path) -> None:

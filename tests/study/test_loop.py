@@ -28,9 +28,10 @@ from autotune.sampler.physics import RISKY
 from autotune.space.dominance import SAME_CRASHES, crash_notes, crashing_values
 from autotune.space.search_space import SearchSpace
 from autotune.study.jobs import progress
-from autotune.study.loop import CRASHES_THAT_END, import_trials, open_study, search
+from autotune.study.loop import import_trials, open_study, search
 from autotune.study.objective import best_trial
 from autotune.study.plan import Plan, Progress
+from autotune.study.probing import CRASHES_THAT_END
 from autotune.study.rounds import missing_rounds
 from autotune.study.stopping import nothing_to_win
 from autotune.study.store import (
@@ -683,7 +684,7 @@ def test_a_sampler_that_learns_nothing_of_rounds_is_not_asked_again_after_them(t
             return ask(study)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("autotune.study.loop.ask", counting)
+            patch.setattr("autotune.study.probing.ask", counting)
             search(study, replay())
     assert len(asked) == 3 + 1
     assert all(trial.confirmed for trial in study.trials[:1])

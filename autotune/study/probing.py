@@ -1,0 +1,145 @@
+"""Probing: what is proposed runs on the idle devices, and what they measured is told."""
+
+import bisect
+import contextlib
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.core import Outcome, Trial
+from autotune.core.errors import SearchFailed, TimeIsOver
+from autotune.executors.pool import Ended, Pool, other_first
+from autotune.probe.order import LOG
+from autotune.space.dominance import SAME_CRASHES, crashing_values
+from autotune.study import devices
+from autotune.study.jobs import job_of, measured, progress
+from autotune.study.measure import keep
+from autotune.study.plan import Watch
+from autotune.study.stopping import time_is_over
+from autotune.study.store import reporting_storage
+from autotune.study.study import PROBES, Asked, Study, ask, tell
+
+CRASHES_THAT_END = 6
+"""The same crash so many times in a row, with no value to blame, ends the search: it is the machine."""
+
+
+@dataclass
+class Probing:
+    """Probes of a study on its devices. warm_up: as in `search`. time_over: why nothing more is proposed."""
+
+    study: Study
+    pool: Pool
+    watch: Watch
+    warm_up: Callable[[], None]
+    time_over: str = ""
+
+    def start(self) -> str:
+        """Let idle devices probe what is proposed; why nothing is proposed, or nothing where others must end first."""
+        study, pool = self.study, self.pool
+        while pool.idle and not self.time_over:
+            if pool.is_running and study.wish.to_stop:
+                return ""
+            study.wish.check()
+            if study.again:
+                number, lost_on = study.again.pop(0)
+                device = other_first(pool.idle, lost_on)[0]
+            else:
+                device = pool.idle[0]
+                proposal, stop_reason = self._propose()
+                if proposal is None:
+                    return stop_reason
+                number, *_ = study.running[proposal[0]] = proposal
+            _, _, configuration = study.running[number]
+            message = "" if study.risk is None else f"may not fit ({study.risk:.0%} likely to)"
+            self.watch(progress(study, "probing", number=number, configuration=configuration, message=message))
+            pool.start(number, job_of(study, configuration, number), device)
+        devices.raise_without(pool)
+        return self.time_over
+
+    def compare(self, reserved: Collection[str] = ()) -> None:
+        """Let idle devices that are not reserved repeat what another one did, where nothing compares them yet."""
+        for device in self.pool.idle:
+            if device not in reserved and not self.time_over:
+                devices.start_baseline(self.study, self.pool, device)
+
+    def _propose(self) -> tuple[Asked | None, str]:
+        """What `ask` answers; nothing while all else follows from the baseline, or the last probes run."""
+        study = self.study
+        if study.running and not study.trials:
+            return None, ""
+        if study.running and len(study.trials) + len(study.running) >= study.plan.probes(study.trials):
+            return None, ""
+        if study.trials:
+            self.warm_up()
+        study.left_out.clear()
+        with reporting_storage(study.folder):
+            return ask(study)
+
+    def take(self, ended: Ended) -> None:
+        """Tell what came of a probe, or of the baseline on a further device; raises SearchFailed as `search` does."""
+        study, pool = self.study, self.pool
+        if isinstance(ended.key, str):
+            if isinstance(ended.error, TimeIsOver):
+                self.time_over = time_is_over(study.plan)
+            devices.take_baseline(study, pool, ended)
+            return
+        assert isinstance(ended.key, int)
+        number, running, configuration = study.running[ended.key]
+        if isinstance(ended.error, TimeIsOver):
+            del study.running[number]
+            if not study.trials and not study.running:
+                raise ended.error
+            study.left_out += [] if self.time_over else [PROBES]
+            self.time_over = time_is_over(study.plan)
+            return
+        if (measurement := measured(study, pool, configuration, ended, number)) is None:
+            study.again.append((number, ended.device))
+            return
+        with reporting_storage(study.folder):
+            if ended.error is not None:
+                keep(study.probe_folder(number), configuration, measurement)
+            tell(study, running, configuration, measurement)
+        trial = Trial(number, configuration, measurement)
+        del study.running[number]
+        study.unlikely.discard(number)
+        bisect.insort(study.trials, trial, key=lambda trial: trial.number)
+        devices.judge(study, pool)
+        self.watch(progress(study, "trial", number=number, configuration=configuration, trial=trial))
+        stop_where_it_crashes(study)
+
+
+def stop_where_it_crashes(study: Study) -> None:
+    """Raise SearchFailed where the baseline crashed or the last crashes are one and the same, with no value to blame.
+
+    Values that crash wherever they are, are only ruled out (`crashing_values`), unless nothing runs at all.
+    """
+    has_run = any(trial.measurement.outcome is Outcome.COMPLETED for trial in study.trials)
+    most = CRASHES_THAT_END if has_run else SAME_CRASHES
+    blamed = [values.items() for values, _ in crashing_values(study.trials) if len(values) == 1]
+    last = study.trials[-most:]
+    if study.trials and study.trials[0].measurement.outcome is Outcome.CRASHED:
+        raise _crash(study, study.trials[0], "The baseline crashed")
+    if len(last) < most or any(trial.measurement.outcome is not Outcome.CRASHED for trial in last):
+        return
+    if has_run and any(values <= trial.configuration.values.items() for trial in last for values in blamed):
+        return
+    if len({re.sub(r"\d+", "#", trial.measurement.reason) for trial in last}) == 1:
+        raise _crash(study, last[-1], f"The same crash came {most} times in a row")
+
+
+def _crash(study: Study, trial: Trial, what: str) -> SearchFailed:
+    log, reason = study.probe_folder(trial.number) / LOG, trial.measurement.reason.rstrip(".")
+    last = _last_line(trial.measurement.log_tail or log)
+    detail = "" if last in reason or reason in last else f" ({last})"
+    return SearchFailed(
+        f"{what}: {reason}{detail}.", f"Its output is in {log}. Fix the cause, then search again with --fresh."
+    )
+
+
+def _last_line(text: str | Path) -> str:
+    """The last line of a text or a file that is not empty, as much of it as a message needs."""
+    with contextlib.suppress(OSError):
+        text = text.read_text(errors="replace") if isinstance(text, Path) else text
+        return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")[:300]
+    return ""
