@@ -57,9 +57,9 @@ class VirtualPool(Pool):
 
         return measured
 
-    def _begin(self, device: str, job: Job) -> None:
+    def _begin(self, device: str, job: Job, probe: Probe) -> None:
         self._spent = 0.0
-        value, error = carried_out(job, self.probes[device])
+        value, error = carried_out(job, probe)
         self._ends.append((self.clock + self._spent, device, value, error))
 
     def _next(self) -> tuple[str, Any, BaseException | None]:

@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from autotune.core.interval import quotient_interval  # noqa: E402
 from autotune.core.request import tuning_request  # noqa: E402
 from autotune.executors import Executor, ExecutorLost  # noqa: E402
 from autotune.executors.ray import connected, ray_executors  # noqa: E402
@@ -50,6 +51,7 @@ SETTINGS = {
     "RAY_health_check_failure_threshold": "3",
 }
 LONG = Timing(timed_least=10**6, timed_most=10**6, seconds=300.0)
+PAIRED = Timing(timed_least=10**6, timed_most=10**6, seconds=5.0)
 GONE_S = 60.0
 DEATHS = ("child", "executor", "node", "silence", "lease", "head", "driver")
 
@@ -103,8 +105,8 @@ def wait_until(is_so: Callable[[], Any], seconds: float = GONE_S) -> float:
 
 def death(which: str, folder: Path) -> dict[str, Any]:
     """What happens when this part dies while an executor probes: seconds until it is noticed, and until nothing runs."""
-    if which == "driver":
-        return driver_death(folder)
+    if which in ("driver", "head"):
+        return search_death(which, folder)
     lease_s = 4.0 if which == "lease" else 60.0
     with cluster_of_two() as (machines, nodes, mark), connected(machines.address, True) as cluster:
         cluster.lease_s = lease_s
@@ -183,8 +185,6 @@ def kill(which: str, executor: Executor, machines: Any, nodes: list[Any], below:
             os.kill(below[0], signal.SIGSTOP)
         case "lease":
             executor.host._left.set()  # no more pings
-        case "head":
-            machines.head_node.kill_gcs_server()
 
 
 def pids_of(node: Any) -> set[int]:
@@ -192,32 +192,35 @@ def pids_of(node: Any) -> set[int]:
     return {process.pid for _, process in node.live_processes()}
 
 
-def driver_death(folder: Path) -> dict[str, Any]:
-    """SIGKILL of the process that searches."""
+def search_death(which: str, folder: Path) -> dict[str, Any]:
+    """SIGKILL of the process that searches, or of the cluster's head while it does."""
     with cluster_of_two() as (machines, _, mark):
         command = [sys.executable, __file__, "0", "--drive", machines.address, "--folder", str(folder)]
-        driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         wait_until((folder / "long" / "order.json").exists, 120.0)
         time.sleep(2.0)
         below = {pid for process in marked(mark) for pid in (process.pid, process.ppid())}  # the actors are parents
         assert len(below) >= 7, below  # two actors, their supervisors and hosts, and a child
         begun = time.monotonic()
-        driver.kill()
-        driver.wait()
+        if which == "head":
+            machines.head_node.kill_gcs_server()
+        else:
+            driver.kill()
+        said, _ = driver.communicate(timeout=180.0)
+        noticed = time.monotonic() - begun
         gone = wait_until(lambda: not any(map(is_alive, below)))
-        return {
-            "noticed": time.monotonic() - begun,
-            "gone": gone,
-            "redone": float("nan"),
-            "end": "the next search goes on",
-        }
+        end = said.strip().splitlines()[-1] if said.strip() else "the next search goes on"
+        return {"noticed": noticed, "gone": gone, "redone": float("nan"), "end": end}
 
 
 def drive(address: str, folder: Path) -> None:
-    """A search that only probes, until it is killed."""
+    """A search that only probes, until it is killed; says how it lost its executor."""
     request = tuning_request("bert-mini", 2, sequence_length=8, device="cpu", space="quick")
     with connected(address, True) as cluster, ray_executors(cluster, request, 2) as (first, _):
-        first.host.run(long_probe(first, folder / "long"))
+        try:
+            first.host.run(long_probe(first, folder / "long"))
+        except ExecutorLost as lost:
+            print(lost, flush=True)
 
 
 def way_of_orders(count: int, folder: Path) -> dict[str, list[float]]:
@@ -238,14 +241,15 @@ def way_of_orders(count: int, folder: Path) -> dict[str, list[float]]:
         for number in range(count):
             hosts = {"here": local, "ray": executor.host}
             for name, host in list(hosts.items())[:: 1 if number % 2 else -1]:
-                order = long_probe(executor, folder / name, Timing())
+                order = long_probe(executor, folder / name, PAIRED)
                 begun = time.monotonic()
                 account = host.run(order)
                 ways[name].append(1e3 * (time.monotonic() - begun - account["seconds"]))
                 speed = read_answer(order, account).samples_per_second
                 speeds[name].append(speed.value if speed else float("nan"))
-    ratios = [there / here for there, here in zip(speeds["ray"], speeds["here"], strict=True)]
-    return ways | {"ratios": ratios}
+    ratio = quotient_interval(speeds["ray"], speeds["here"])
+    print(f"speed, ray / here: {ratio.value:.4f} ({ratio.low:.4f} to {ratio.high:.4f}), {count} pairs", flush=True)
+    return ways | {"ratios": [there / here for there, here in zip(speeds["ray"], speeds["here"], strict=True)]}
 
 
 def main() -> None:

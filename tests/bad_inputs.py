@@ -85,7 +85,9 @@ OPTIONS = (
     search("no devices", "number of devices", "--devices", "0"),
     search("devices in words", "number of devices", "--devices", "both"),
     search("more devices than cores", "--devices 1000", "--devices", "1000"),
-    search("several devices and several ranks", "several ranks", "--devices", "2", "--only", "data_parallel_size=1,2"),
+    search(
+        "more ranks than devices", "more ranks than", "--devices", "2", "--only", "data_parallel_size=4", for_real=True
+    ),
     search("an unknown logger", "tensorboard", "--report-to", "tensorbord"),
     search("a logger besides none", "report-to", "--report-to", "none,wandb"),
     search("headroom of everything", "headroom", "--headroom", "100%"),

@@ -12,12 +12,10 @@ from optuna.storages import RDBStorage
 from autotune.commands.result import TuningResult
 from autotune.commands.save import begin
 from autotune.core import Environment, TuningRequest, Workload
-from autotune.core.configuration import RANKS
 from autotune.core.interrupt import graceful_interrupt, stop_reason_of
 from autotune.core.paths import shown
 from autotune.executors import Executor
-from autotune.executors.local import LocalHost, check_one_rank, local_executors, on_cores, pool_of
-from autotune.executors.pool import Pool
+from autotune.executors.local import LocalHost, joined, local_executors, on_cores, pool_of
 from autotune.probe.device import nvml as device
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import read_environment, read_workload
@@ -42,6 +40,7 @@ from autotune.study.jobs import progress
 from autotune.study.limits import check_model_fits, least_bytes, memory_limit
 from autotune.study.loop import import_trials, open_study
 from autotune.study.loop import search as run_study
+from autotune.study.objective import best_trial
 from autotune.study.plan import Watch, plan_of
 from autotune.study.store import check_identity, is_unmeasured, locked, read_peaks, read_prospects, remove_study
 from autotune.study.study import risk_notes
@@ -85,12 +84,15 @@ def run(
         check_fields(base, environment, source)
         request = dataclasses.replace(request, training_args=what_differs(base, environment))
         workload = executors[0].workload if executors else read_workload(host, request)
-        space = build_space(request, environment, workload, request.training_args)
         if isinstance(host, LocalHost):
             executors = local_executors(host, request, card, workload, stack)
         if len(executors) > 1:
             environment = replace_free(environment, executors)
-            check_one_rank(space.values.get(RANKS, ()))
+        space_environment = environment
+        if len(executors) > 1:  # ranks take devices of their own, on this machine
+            count = len(executors) if isinstance(host, LocalHost) else 1
+            space_environment = dataclasses.replace(environment, device_count=count)
+        space = build_space(request, space_environment, workload, request.training_args)
         unmeasured = _unmeasured(request, environment, workload, space, fresh)
         unmeasured = dataclasses.replace(unmeasured, notes=(*unmeasured.notes, *notes), study_warnings=warnings)
         assert unmeasured.folder is not None
@@ -154,8 +156,7 @@ def _run(
         )
 
     only = Executor("", host, environment, workload, device_used=device.usage_of(card))
-    probes = {executor.name: live(executor) for executor in executors or [only]}
-    pool = pool_of(executors, lambda executor: probes[executor.name]) if len(executors) > 1 else Pool(probes)
+    pool = pool_of(executors or [only], live)
     loggers = LoggerGroup(request.report_to, request.objective, folder)
     result = unmeasured
     watch = keeping_peaks(watch, study)
@@ -165,9 +166,10 @@ def _run(
             watch = loggers.watching(watch)
             result = dataclasses.replace(result, stop_reason=run_study(study, pool, watch, estimate))
             remember(environment, unmeasured.identity, study.trials, calibrated(space, study.warm_start, study.trials))
-            result = dataclasses.replace(
-                result, rehearsal=finish(study, probes[pool.devices[0]].train, watch), complete=True
-            )
+            best = best_trial(study.trials, plan.objective)
+            able = [executor for executor in executors if executor.name in pool.devices]
+            used = joined(able[: pool.width(best.configuration)] if best and able else [only])
+            result = dataclasses.replace(result, rehearsal=finish(study, live(used).train, watch), complete=True)
         except BaseException as error:
             result = dataclasses.replace(result, stop_reason=stop_reason_of(error))
             raise

@@ -30,7 +30,8 @@ class Executor:
 
     name: as people read it, no other executor's (`cuda:1`, `cores 2-3`). host: of its own. likeness: facts that all executors
     of a study must share, besides those of the environment (`likeness.check_alike`). device_used: as in `LiveProbe`.
-    abandon: ends what runs, from any thread. restart: called after a loss; whether it can be used again.
+    abandon: ends what runs, from any thread. restart: called after a loss; whether it can be used again. may_return: whether
+    that is worth another attempt later.
     """
 
     name: str
@@ -41,3 +42,4 @@ class Executor:
     device_used: Callable[[], tuple[int, list[str]] | None] = lambda: None
     abandon: Callable[[], None] = lambda: None
     restart: Callable[[], bool] = lambda: False
+    may_return: Callable[[], bool] = lambda: False

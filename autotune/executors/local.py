@@ -6,23 +6,21 @@ import fcntl
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from autotune.core import InvalidRequest, TuningRequest, Workload
-from autotune.core.configuration import RANKS
 from autotune.core.errors import SearchFailed
 from autotune.executors import Executor, ExecutorLost
 from autotune.executors.likeness import check_alike, likeness
-from autotune.executors.pool import ThreadPool
+from autotune.executors.pool import JOIN, Pool, ThreadPool
 from autotune.probe import Probe
 from autotune.probe.device import nvml
 from autotune.probe.order import Order
 from autotune.probe.process.answers import Account
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import read_environment
-from autotune.space.build import parse_overrides
 
 LOCKS = Path("/tmp/autotune-cards")
 """Folder of the locks of cards, a file for each card's uuid."""
@@ -55,6 +53,24 @@ class LocalHost(ProbeHost):
             raise ExecutorLost("the process that starts its probes was killed")
         return account
 
+    @contextlib.contextmanager
+    def widened(self, cores: frozenset[int]) -> Iterator[None]:
+        """Within, its children run on these cores."""
+        own = self.cores
+        if self.pid is None:
+            self.start()
+        try:
+            self._move(cores)
+            yield
+        finally:
+            self._move(own)
+
+    def _move(self, cores: frozenset[int]) -> None:
+        self.cores = cores
+        for host in (self, *self._others.values()):
+            with contextlib.suppress(OSError):  # it has ended
+                os.sched_setaffinity(host.pid or -1, cores)
+
     def abandon(self) -> None:
         """End what runs, from any thread."""
         self._abandoned = True
@@ -67,6 +83,34 @@ class LocalHost(ProbeHost):
         """Whether it may be used again: it starts by itself with its next order."""
         self._restarts += 1
         return not self._abandoned and self._restarts <= MOST_RESTARTS
+
+
+class JoinedHost(ProbeHost):
+    """A device's host for trainings whose ranks take other devices too: it runs on the cores of all."""
+
+    def __init__(self, host: LocalHost, cores: frozenset[int]) -> None:
+        self._host, self._cores = host, cores
+
+    def run(self, order: Order) -> Account:
+        with self._host.widened(self._cores):
+            return self._host.run(order)
+
+
+def joined(executors: Sequence[Executor]) -> Executor:
+    """The first of these local executors with the cards and the cores of all."""
+    first, hosts = executors[0], [executor.host for executor in executors if isinstance(executor.host, LocalHost)]
+    if len(executors) == 1:
+        return first
+    each = [executor.environment for executor in executors]
+    environment = dataclasses.replace(
+        first.environment,
+        cpu_count=sum(own.cpu_count for own in each),
+        threads=sum(own.threads for own in each),
+        device_uuids=tuple(own.device_uuid for own in each if own.device_uuid),
+    )
+    host = JoinedHost(hosts[0], frozenset(core for host in hosts for core in host.cores))
+    name = JOIN.join(executor.name for executor in executors)
+    return dataclasses.replace(first, name=name, host=host, environment=environment)
 
 
 @contextlib.contextmanager
@@ -108,33 +152,26 @@ def shares(count: int, cores_per_device: int | None) -> list[list[int]]:
 def first_host(request: TuningRequest, card: nvml.Card | None) -> Callable[[bytes], ProbeHost] | None:
     """What makes the host of the first of several devices; None for one device that has all cores.
 
-    Raises InvalidRequest as `shares` does, and where several ranks are requested.
+    Raises InvalidRequest as `shares` does.
     """
-    if request.devices != 1:
-        _, fixed, only = parse_overrides(request)
-        check_one_rank([fixed.get(RANKS, 1), *only.get(RANKS, ())])
     count = count_of(request, card)
     if count == 1 and request.cores_per_device is None:
         return None
     return partial(LocalHost, cores=shares(count, request.cores_per_device)[0])
 
 
-def check_one_rank(ranks: Iterable[object]) -> None:
-    """Raise InvalidRequest for several ranks: a probe of theirs would take the cards of other probes."""
-    if any(str(value) != "1" for value in ranks):
-        raise InvalidRequest(
-            "A probe of several ranks takes several cards, and --devices gives each probe one.",
-            "Leave --devices out, or use --only data_parallel_size=1.",
-        )
-
-
-def pool_of(executors: Sequence[Executor], probe: Callable[[Executor], Probe]) -> ThreadPool:
+def pool_of(executors: Sequence[Executor], probe: Callable[[Executor], Probe]) -> Pool:
     """The pool of these executors. probe: makes what measures on one."""
     named = {executor.name: executor for executor in executors}
+    if len(named) == 1:
+        return Pool({name: probe(executor) for name, executor in named.items()})
+    are_local = all(isinstance(executor.host, LocalHost) for executor in executors)
     return ThreadPool(
         {name: probe(executor) for name, executor in named.items()},
         lambda name: named[name].abandon(),
         lambda name: named[name].restart(),
+        lambda name: named[name].may_return(),
+        (lambda names: probe(joined([named[name] for name in names]))) if are_local else None,
     )
 
 

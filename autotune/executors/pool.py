@@ -18,6 +18,12 @@ WAIT_S = 0.5
 LEAVE_S = 30.0
 """How long jobs may take to leave that were abandoned: a host ends what is below it within ten seconds."""
 
+RETURN_S = 600.0
+"""How long a search without a device waits for one that may return."""
+
+JOIN = " + "
+"""Between the names of devices whose ranks train together."""
+
 Job = Callable[[Probe], Any]
 
 
@@ -41,7 +47,8 @@ class Pool:
         self.probes = {name: _named(name, probe) for name, probe in probes.items()} if len(probes) > 1 else dict(probes)
         self.left_out: dict[str, str] = {}
         self._running: dict[str, Hashable] = {}
-        self._jobs: list[tuple[str, Job]] = []
+        self._jobs: list[tuple[str, Job, Probe]] = []
+        self._joined: Callable[[Sequence[str]], Probe] | None = None
 
     @property
     def is_several(self) -> bool:
@@ -67,33 +74,51 @@ class Pool:
         """Whether a job runs on this device."""
         return device in self._running
 
-    def start(self, key: Hashable, job: Job, device: str) -> None:
-        """Let an idle device begin with a job; `wait` returns its end under this key."""
-        assert device in self.idle, device
-        self._running[device] = key
-        self._begin(device, job)
+    def width(self, configuration: Configuration) -> int:
+        """How many devices a training takes: one, or where devices can be joined one for each of its ranks."""
+        return 1 if self._joined is None else configuration.data_parallel_size
+
+    def start(self, key: Hashable, job: Job, device: str, *others: str) -> None:
+        """Let an idle device begin with a job; `wait` returns its end under this key. others: what its ranks take besides."""
+        assert {device, *others} <= {*self.idle}, (device, others)
+        self._running |= dict.fromkeys((device, *others), key)
+        self._begin(device, job, self._together(device, *others) if others else self.probes[device])
 
     def wait(self) -> Ended:
         """The end of the job that ends next; raises what a job raises, but for a lost executor and a time that is over."""
         device, value, error = self._next()
-        key = self._running.pop(device)
+        key = self._ended(device)
         if isinstance(error, ExecutorLost) and not self._restart(device):
             self.left_out[device] = str(error)
         if error is None or isinstance(error, (ExecutorLost, TimeIsOver)):
             return Ended(key, device, value, error)
         raise error
 
+    def regain(self, waiting: Callable[[], None]) -> bool:  # noqa: ARG002
+        """Whether a device that was lost is there again in time; nothing may run. waiting: called before the wait."""
+        return False
+
     def abandon(self) -> None:
         """End all jobs that run; nothing is known of what they came to."""
         self._running.clear()
         self._jobs.clear()
 
-    def _begin(self, device: str, job: Job) -> None:
-        self._jobs.append((device, job))
+    def _ended(self, device: str) -> Hashable:
+        """The key of the job that ended on a device; all that it took are idle."""
+        key = self._running[device]
+        self._running = {name: other for name, other in self._running.items() if other != key}
+        return key
+
+    def _together(self, *devices: str) -> Probe:
+        assert self._joined is not None
+        return _named(JOIN.join(devices), self._joined(devices))
+
+    def _begin(self, device: str, job: Job, probe: Probe) -> None:
+        self._jobs.append((device, job, probe))
 
     def _next(self) -> tuple[str, Any, BaseException | None]:
-        device, job = self._jobs.pop(0)
-        return device, *carried_out(job, self.probes[device])
+        device, job, probe = self._jobs.pop(0)
+        return device, *carried_out(job, probe)
 
     def _restart(self, device: str) -> bool:  # noqa: ARG002
         """Whether a device whose executor was lost can be used again."""
@@ -103,19 +128,26 @@ class Pool:
 class ThreadPool(Pool):
     """Jobs on several devices at once, each in a thread; nothing but jobs runs in these.
 
-    abandon: (device) ends what runs there; restart: (device) whether it can be used again after a loss.
+    abandon: (device) ends what runs there; restart: (device) whether it can be used again after a loss; may_return: (device)
+    whether later, if not at once; together: (devices) the probe of a training whose ranks take these.
     """
 
     def __init__(
-        self, probes: Mapping[str, Probe], abandon: Callable[[str], None], restart: Callable[[str], bool]
+        self,
+        probes: Mapping[str, Probe],
+        abandon: Callable[[str], None],
+        restart: Callable[[str], bool],
+        may_return: Callable[[str], bool] = lambda device: False,
+        together: Callable[[Sequence[str]], Probe] | None = None,
     ) -> None:
         super().__init__(probes)
-        self._abandon, self._restart_device = abandon, restart
+        self._abandon, self._restart_device, self._may_return, self._joined = abandon, restart, may_return, together
+        self._lost: list[str] = []
         self._ends: queue.SimpleQueue[tuple[str, Any, BaseException | None]] = queue.SimpleQueue()
 
-    def _begin(self, device: str, job: Job) -> None:
+    def _begin(self, device: str, job: Job, probe: Probe) -> None:
         def work() -> None:
-            self._ends.put((device, *carried_out(job, self.probes[device])))
+            self._ends.put((device, *carried_out(job, probe)))
 
         threading.Thread(target=work, name=f"executor {device}", daemon=True).start()
 
@@ -128,7 +160,25 @@ class ThreadPool(Pool):
                 continue
 
     def _restart(self, device: str) -> bool:
-        return self._restart_device(device)
+        is_back = self._restart_device(device)
+        if not is_back:
+            self._lost.append(device)
+        return is_back
+
+    def regain(self, waiting: Callable[[], None]) -> bool:
+        until, told = time.monotonic() + RETURN_S, False
+        while time.monotonic() < until and (able := [*filter(self._may_return, self._lost)]):
+            if not told:
+                waiting()
+                told = True
+            for device in able:
+                if self._restart_device(device):
+                    self._lost.remove(device)
+                    del self.left_out[device]
+                    return True
+            interrupt.check()
+            time.sleep(WAIT_S)
+        return False
 
     def abandon(self) -> None:
         until = time.monotonic() + LEAVE_S
@@ -139,7 +189,7 @@ class ThreadPool(Pool):
                 device, *_ = self._ends.get(timeout=left)
             except queue.Empty:
                 break
-            self._running.pop(device, None)
+            self._ended(device)
         super().abandon()
 
 

@@ -106,4 +106,4 @@ def _executor(host: RayHost, request: TuningRequest) -> Executor:
     environment, workload = host.environment(request), host.workload(request)
     used = (lambda: None) if environment.is_cpu else host.used
     name, likeness = host.facts["name"], host.facts["likeness"]
-    return Executor(name, host, environment, workload, likeness, used, host.abandon, host.restart)
+    return Executor(name, host, environment, workload, likeness, used, host.abandon, host.restart, host.may_return)

@@ -234,6 +234,10 @@ class RayHost(ProbeHost):
             return False
         return True
 
+    def may_return(self) -> bool:
+        """Whether the cluster may have a device again."""
+        return self._cluster.is_there()
+
     def scratch_folder(self) -> Path:
         """A new folder here, gone once the host is closed."""
         return Path(self._folder.enter_context(tempfile.TemporaryDirectory(prefix="ask-")))

@@ -56,7 +56,7 @@ def submit(
 ) -> answers.ShownSearch | answers.CheckedRequest:
     """Queue a search; with dry_run only check it."""
     state = request.app.state
-    wanted = checked(body, state.roots, who, state.devices.names)
+    wanted = checked(body, state.roots, who, state.devices.cards)
     if dry_run:
         response.status_code = 200
         return answers.CheckedRequest(request=wanted)

@@ -27,6 +27,7 @@ from autotune.core.request import (
     tuning_request,
 )
 from autotune.service.accounts import Caller
+from autotune.service.devices import check_devices
 from autotune.service.problems import InvalidField
 from autotune.space.file import named_spaces, read_yaml
 from autotune.study.limits import check_request
@@ -93,7 +94,8 @@ class SearchBody(BaseModel):
     )
     only: dict[_Name, _Word | list[_Word]] | list[_Name] = Field({}, max_length=100)
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$")
-    devices: _Count | Literal["all"] = Field(1, description="Of a CPU, whose cores they share.")
+    devices: _Count | Literal["all"] = Field(1, description="Alike GPUs, or shares of a CPU.")
+    card: str = Field("", max_length=100, description="Part of the name of a GPU that it must be, such as H100.")
     cores_per_device: int | None = Field(None, ge=1, le=10**4)
     memory_limit: _Amount | None = None
     headroom: _Amount = 0.05
@@ -266,14 +268,14 @@ def _listed(root: str, folder: Path, kind: str) -> Iterator[str]:
                 yield name
 
 
-def checked(body: SearchBody, roots: Roots, caller: Caller, devices: Sequence[str] | None = None) -> dict[str, Any]:
+def checked(body: SearchBody, roots: Roots, caller: Caller, cards: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The request as it is stored: plain data with names, no paths. Raises InvalidRequest for what no search could be.
 
-    devices: that are lent. All is checked that can be without opening the model; nothing heavy is imported.
+    cards: of the devices that are lent (name -> card). All is checked that can be without opening the model; nothing heavy is
+    imported.
     """
-    wishes = {"auto", *devices, *(device.partition(":")[0] for device in devices)} if devices is not None else ()
-    if wishes and body.device not in wishes:
-        raise InvalidField("/device", f"This server lends no {body.device}.", f"It lends {', '.join(devices or ())}.")
+    if cards is not None:
+        check_devices(body.model_dump(), cards)
     if body.priority > 0 and not caller.may("admin"):
         raise InvalidField("/priority", "Only admins may give a priority above 0.", "Leave it out.")
     request = body.model_dump(mode="json", exclude_defaults=True) | {"device": body.device}
@@ -291,8 +293,6 @@ def checked(body: SearchBody, roots: Roots, caller: Caller, devices: Sequence[st
             for name, seconds in (("timeout", tuned.timeout_s), ("probe_timeout", tuned.probe_timeout_s)):
                 if seconds is not None and seconds > MOST_SECONDS:
                     raise InvalidField(f"/{name}", f"{name}: a search may take 24 h at most.")
-            if tuned.devices != 1 and any(device != "cpu" for device in devices or ()) and body.device != "cpu":
-                raise InvalidField("/devices", "This server lends one GPU to a search.", "Leave devices out.")
             check_request(tuned)
         except InvalidField:
             raise
@@ -309,7 +309,7 @@ def job_of(request: Mapping[str, Any], roots: Roots, folder: Path, device: str) 
 
     folder: of the search, into which an inline space is written. Raises InvalidRequest where a name is none any more.
     """
-    options = {name: value for name, value in request.items() if name not in ("name", "priority")}
+    options = {name: value for name, value in request.items() if name not in ("name", "priority", "card")}
     for name, resolve in (("model", roots.model), ("dataset", roots.dataset), ("tokenizer", roots.tokenizer)):
         if name in options:
             try:

@@ -1,12 +1,15 @@
 """Devices that the service lends to searches, each to one at a time."""
 
+import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from autotune.core import InvalidRequest
 from autotune.probe.device.machine import cpu_name
 from autotune.probe.device.nvml import choose_device, visible_cards
+from autotune.service.problems import InvalidField
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,82 @@ class Devices:
         cards = {name: choose_device(name) for name in names}
         self.devices = tuple(Device(name, card.name if card else cpu_name()) for name, card in cards.items())
         self.names = tuple(names)
+        self.cards = {device.name: device.card for device in self.devices}
+        self._uuids = {name: card.uuid for name, card in cards.items() if card}
 
     def free(self, lent: Iterable[str | None]) -> list[str]:
-        """Names of the devices that are not among these, which are lent."""
-        return [name for name in self.names if name not in {*lent}]
+        """Names of the devices that are not among these, which are lent: each as `lend` joins them."""
+        away = {name for names in lent if names for name in names.split(JOIN)}
+        return [name for name in self.names if name not in away]
+
+    def options(self, lent: str) -> dict[str, Any]:
+        """What a search is told of the devices that it gets; a CPU is shared as its request says."""
+        names = lent.split(JOIN)
+        if names == ["cpu"]:
+            return {"device": "cpu"}
+        return {"device": lent if len(names) == 1 else "cuda", "devices": len(names)}
+
+    def variables(self, lent: str) -> dict[str, str]:
+        """What the process of a search on several GPUs sees: no others."""
+        names = lent.split(JOIN)
+        return {"CUDA_VISIBLE_DEVICES": ",".join(self._uuids[name] for name in names)} if len(names) > 1 else {}
+
+    def cores(self, lent: str) -> list[int]:
+        """The cores of a search: equal shares where several GPUs are lent, of a CPU all."""
+        cores, gpus = sorted(os.sched_getaffinity(0)), [name for name in self.names if name != "cpu"]
+        each = len(cores) // max(1, len(gpus))
+        own = [gpus.index(name) for name in lent.split(JOIN) if name in gpus]
+        return [core for index in own for core in cores[index * each : (index + 1) * each]] or cores
+
+
+JOIN = ","
+"""Between the names of devices that one search gets."""
+
+
+def kinds(wanted: Mapping[str, Any], cards: Mapping[str, str]) -> list[tuple[list[str], int]]:
+    """(devices of one card, how many of them the search wants), for each card that will do and has so many.
+
+    wanted: a request with `device`, `devices` and `card`. cards: of all devices (name -> card). A CPU is one device, which the
+    search shares out itself.
+    """
+    like: dict[tuple[bool, str], list[str]] = {}
+    for name, card in cards.items():
+        named = wanted.get("device", "auto") in wishes(name)
+        if named and (wanted.get("card") or "").casefold() in card.casefold():
+            like.setdefault((name == "cpu", card), []).append(name)
+    count = wanted.get("devices", 1)
+    wants = [
+        (names, 1 if is_cpu else len(names) if count == "all" else int(count)) for (is_cpu, _), names in like.items()
+    ]
+    return [(names, number) for names, number in wants if number <= len(names)]
+
+
+def check_devices(wanted: Mapping[str, Any], cards: Mapping[str, str]) -> None:
+    """Raise InvalidField for what none of these devices (name -> card) is, and for more than there are."""
+    device, card = wanted["device"], wanted["card"]
+    if not kinds({"device": device}, cards):
+        raise InvalidField("/device", f"This server lends no {device}.", f"It lends {', '.join(cards)}.")
+    able = kinds({"device": device, "card": card}, cards)
+    if not able:
+        have = ", ".join(dict.fromkeys(cards.values()))
+        raise InvalidField("/card", f"This server lends no {card!r} as {device}.", f"It lends {have}.")
+    if not kinds(wanted, cards):
+        most, have = max(len(names) for names, _ in able), ", ".join(f"{name} ({own})" for name, own in cards.items())
+        message = f"A search can get {most} device(s) of a kind here, not {wanted['devices']}."
+        raise InvalidField("/devices", message, f"This server lends {have}.")
+
+
+def lend(wanted: Mapping[str, Any], cards: Mapping[str, str], free: Collection[str]) -> tuple[str, set[str]]:
+    """(devices for this search, joined; empty where too few are free, and those that are then held for it)."""
+    held: set[str] = set()
+    for names, count in kinds(wanted, cards):
+        able = [name for name in names if name in free]
+        if len(able) >= count:
+            return JOIN.join(able[:count]), set()
+        held.update(able)
+    return "", held
+
+
+def wishes(device: str) -> tuple[str, ...]:
+    """What a search may want to be content with this device."""
+    return ("auto", device, device.partition(":")[0])

@@ -177,7 +177,7 @@ class Dispatcher:
                     asyncio.get_running_loop().call_later(self.grace_s, run.kill)
         lent = [search.lent for search in running]
         while free := self.devices.free(lent):
-            claimed = await asyncio.to_thread(self.store.claim, free, self.most_of_user)
+            claimed = await asyncio.to_thread(self.store.claim, free, self.most_of_user, self.devices.cards)
             if claimed is None:
                 break
             lent.append(claimed.lent)
@@ -236,7 +236,8 @@ class Dispatcher:
             place.mkdir(parents=True, exist_ok=True)
         if (path := folder / LOG).exists() and path.stat().st_size > LOG_BYTES:
             path.write_bytes(file_end(path, LOG_BYTES))
-        return job_of(search.request, self.roots, folder, search.lent or search.device)
+        lent = search.lent or search.device
+        return job_of(search.request, self.roots, folder, lent) | self.devices.options(lent)
 
     async def _carry_out(self, run: Run, folder: Path, options: Mapping[str, Any]) -> dict[str, Any] | None:
         """Start the search's process and store its events; its end, None where it died before."""
@@ -248,13 +249,14 @@ class Dispatcher:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=output,
                 cwd=folder,
-                env=self.environment,
+                env={**self.environment, **self.devices.variables(search.lent or "")},
                 start_new_session=True,
             )
         born = psutil.Process(process.pid).create_time()
         # It gets its order once the database knows of it: a process without one ends with the server.
         if await self._stored(self.store.started, search.id, search.attempt, process.pid, born):
-            run.send(json.dumps({"run": str(search.attempt), "options": options}))
+            cores = self.devices.cores(search.lent or "")
+            run.send(json.dumps({"run": str(search.attempt), "options": options, "cores": cores}))
             run.is_ordered = True
             log.info("search_started", search=search.id, device=search.lent, pid=process.pid)
             self.wake()  # it may have been cancelled meanwhile

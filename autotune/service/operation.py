@@ -158,7 +158,7 @@ class Metrics:
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """The numbers of this moment, those of the database only while it answers."""
-        state, running = self._state, 0
+        state = self._state
         plain = {
             "streams": state.hub.streams,
             "state_free_bytes": shutil.disk_usage(state.settings.state).free,
@@ -169,8 +169,9 @@ class Metrics:
             searches = GaugeMetricFamily("autotune_searches", "Searches by state", labels=["state"])
             for name, number in state.store.count().items():
                 searches.add_metric([name], number)
-                running += number if name == RUNNING else 0
-            plain |= {"devices_lent": running, "devices": len(state.devices.names)}
+            names = state.devices.names
+            idle = state.devices.free(search.lent for search in state.store.running())
+            plain |= {"devices_lent": len(names) - len(idle), "devices": len(names)}
             yield searches
         for name, number in plain.items():
             yield GaugeMetricFamily(f"autotune_{name}", name.replace("_", " ").capitalize(), number)

@@ -1,6 +1,6 @@
 """Child process of the service that runs one search, as the command line would.
 
-stdin   {"run": "7", "options": {...}}, later the line `patient` or `now` to cancel it; closed: the server is gone
+stdin   {"run": "7", "options": {...}, "cores": [0]}, later the line `patient` or `now` to cancel it; closed: the server is gone
 stdout  {"event": {"key", "kind", "body"}} ..., at last {"end": {...}}; no end where it was interrupted
 stderr  a log
 """
@@ -58,6 +58,7 @@ def main() -> None:
         sys.exit(1)
     order, cancelled = json.loads(line), threading.Event()
     events.run, folder = order["run"], Path(order["options"]["output_dir"])
+    os.sched_setaffinity(0, order["cores"])
     threading.Thread(target=_listen, args=(commands, cancelled), daemon=True).start()
     with ending_on_signals():
         end = _search({**order["options"], "study_name": STUDY, "started": started}, events, cancelled)

@@ -7,6 +7,7 @@ from fastapi import Request
 
 from autotune.service.accounts import Caller, Token
 from autotune.service.answers import Admin, Names, NewToken, SecretToken, Viewer, note, routes
+from autotune.service.devices import JOIN
 from autotune.service.problems import Problem
 from autotune.space.file import describe_space, named_spaces
 from autotune.workload.model.builtin import BUILT_IN
@@ -18,7 +19,7 @@ router = routes()
 def devices(request: Request, _who: Viewer) -> list[dict[str, str | None]]:
     """Devices that this server lends, and the search on each."""
     state = request.app.state
-    lent = {search.lent: search.id for search in state.store.running()}
+    lent = {name: search.id for search in state.store.running() for name in (search.lent or "").split(JOIN)}
     return [asdict(device) | {"search": lent.get(device.name)} for device in state.devices.devices]
 
 

@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import Engine, func, select
 
 from autotune.core.errors import InvalidRequest
+from autotune.service.devices import lend, wishes
 from autotune.service.records import (
     CANCELLED,
     ENDED,
@@ -165,27 +166,35 @@ class Store:
 
     # The dispatcher ---------------------------------------------------------------------------------------------
 
-    def claim(self, devices: Sequence[str], most_of_user: int = 2) -> Search | None:
-        """Start the next search for which one of these free devices will do; None where there is none.
+    def claim(
+        self, devices: Collection[str], most_of_user: int = 2, cards: Mapping[str, str] | None = None
+    ) -> Search | None:
+        """Start the next search for which these free devices will do; None where there is none.
 
-        Left out are those whose time has not come, and those of owners with `most_of_user` running searches. A search that
-        wants any device gets the first.
+        cards: of all devices (name -> card); by default there are no others. Left out are searches whose time has not come, and
+        those of owners with `most_of_user` running searches. A search that wants any device gets the first. One that wants
+        several waits for them, and none after it gets those.
         """
-        now = datetime.now(UTC)
-        wishes = {wish for device in devices for wish in _wishes(device)}
+        now, free = datetime.now(UTC), {*devices}
+        cards = dict.fromkeys(devices, "") if cards is None else cards
+        wanted = {wish for device in devices for wish in wishes(device)}
         running = select(searches.c.owner).where(searches.c.state == RUNNING).group_by(searches.c.owner)
-        query = select(*SEARCH).where(searches.c.state == QUEUED, searches.c.device.in_(wishes))
+        query = select(*searches.c["id", "device", "attempt", "started_at", "request"])
+        query = query.where(searches.c.state == QUEUED, searches.c.device.in_(wanted))
         query = query.where(searches.c.not_before.is_(None) | (searches.c.not_before <= now))
         query = query.where(searches.c.owner.not_in(running.having(func.count() >= most_of_user)))
-        with self._writing() as change:
-            row = change.connection.execute(
-                query.order_by(searches.c.priority.desc(), searches.c.id).limit(1)
-            ).one_or_none()
-            if row is None:
-                return None
-            attempt = {"attempt": row.attempt + 1, "started_at": row.started_at or now, "not_before": None}
-            lent = next(device for device in devices if row.device in _wishes(device))
-            return change.enter(row.id, RUNNING, lent=lent, **attempt)
+        query = query.order_by(searches.c.priority.desc(), searches.c.id).execution_options(yield_per=20)
+        with self._writing() as change, change.connection.execute(query) as rows:
+            for row in rows:
+                lent, held = lend(row.request | {"device": row.device}, cards, free)
+                if lent:
+                    rows.close()
+                    attempt = {"attempt": row.attempt + 1, "started_at": row.started_at or now, "not_before": None}
+                    return change.enter(row.id, RUNNING, lent=lent, **attempt)
+                free -= held
+                if not free:
+                    break
+            return None
 
     def started(self, search_id: str, attempt: int, pid: int, pid_started: float) -> bool:
         """Record the process of this attempt; False where the attempt has ended."""
@@ -294,8 +303,3 @@ class Store:
             yield (change := Change(connection))
         for search_id in dict.fromkeys(change.searches):
             self._on_change(search_id)
-
-
-def _wishes(device: str) -> tuple[str, ...]:
-    """What a search may want to be content with this device."""
-    return ("auto", device, device.partition(":")[0])

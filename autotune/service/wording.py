@@ -159,7 +159,7 @@ def command_line(wanted: Record, server: str) -> str:
         if name == "args" or (name == "space" and re.search(r"[\n:]", value)):
             files.append(f"# {name}.yaml: {json.dumps(value)}")
             given = f"{name}.yaml"
-        if name not in ("model", "name", "priority"):
+        if name not in ("model", "name", "priority", "card"):
             parts += [shlex.join(option_words(name, each)) for each in (given if isinstance(given, list) else [given])]
     command = [f"autotune search {shlex.quote(wanted['model'])}", *parts, f"--server {server}"]
     return "\n".join([" \\\n    ".join(command), *files])

@@ -1,7 +1,7 @@
 """The devices of a search, compared: how much slower each is than the others, and which one is left out."""
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
@@ -11,7 +11,7 @@ import numpy as np
 from autotune.core import Configuration, Measurement, Outcome, Trial
 from autotune.core.device import Device
 from autotune.core.errors import SearchFailed
-from autotune.executors.pool import Ended, Pool
+from autotune.executors.pool import JOIN, Ended, Pool
 from autotune.probe import Probe
 from autotune.sampler.physics import PhysicsSampler
 from autotune.study.measure import measure
@@ -37,7 +37,7 @@ def start_baseline(study: Study, pool: Pool, device: str) -> bool:
 
     Whether it began to; not where there is nothing to compare, or the device has.
     """
-    if not pool.is_several or study.space.baseline_problem:
+    if not pool.is_several or study.space.baseline_problem or pool.width(study.space.baseline) > 1:
         return False
     reference, seen = _repeated(study, pool), study.baselines.get(device)
     if reference is None and study.trials:
@@ -63,7 +63,7 @@ def start_baseline(study: Study, pool: Pool, device: str) -> bool:
 
 def _repeated(study: Study, pool: Pool) -> Trial | None:
     """The trial that every device repeats: what the first of them did, also before this search was resumed."""
-    able = [trial for trial in study.trials if trial.feasible]
+    able = [trial for trial in study.trials if trial.feasible and pool.width(trial.configuration) == 1]
     if study.repeated is None and able:
         for index, device in enumerate(pool.probes):
             earlier = read_trial(study.probe_folder(DEVICES - index), 0)
@@ -78,7 +78,7 @@ def _repeated(study: Study, pool: Pool) -> Trial | None:
 
 def _confirming(trials: Sequence[Trial]) -> set[str]:
     """Devices that ran what others ran too, in rounds."""
-    ran = [{measured.device for measured in trial.confirmations} for trial in trials]
+    ran = [{m.device for m in trial.confirmations} for trial in trials if trial.configuration.data_parallel_size == 1]
     return set().union(*(names for names in ran if len(names) > 1))
 
 
@@ -92,12 +92,11 @@ def take_baseline(study: Study, pool: Pool, ended: Ended) -> None:
     if ended.error is None:
         study.baselines[ended.device] = ended.value
         judge(study, pool)
-    raise_without(pool)
 
 
-def raise_without(pool: Pool) -> None:
-    """Raise SearchFailed where no device is left."""
-    if not pool.devices:
+def raise_without(pool: Pool, waiting: Callable[[], None]) -> None:
+    """Raise SearchFailed where no device is left, and none returns. waiting: called before the wait for one."""
+    if not pool.devices and not pool.regain(waiting):
         reasons = "; ".join(f"{name}: {reason}" for name, reason in pool.left_out.items())
         raise SearchFailed(f"No device is left to measure on: {reasons}.", "Run the same command again to resume.")
 
@@ -145,7 +144,7 @@ def device_effects(
     rounds = [((trial.number, "round"), measured) for trial in trials for measured in trial.confirmations]
     for key, measured in (*probes, *rounds):
         speed = measured.samples_per_second
-        if measured.device and speed is not None and not measured.ended_early:
+        if measured.device and JOIN not in measured.device and speed is not None and not measured.ended_early:
             spread = speed.relative_width / 2 / 1.96 if math.isfinite(speed.relative_width) else 0.5
             groups.setdefault(key, []).append((measured.device, math.log(speed.value), spread))
     groups = {key: rows for key, rows in groups.items() if len({device for device, *_ in rows}) > 1}
@@ -186,6 +185,6 @@ def _described(
 ) -> Device:
     mean, deviation = effects.get(name, (0.0, DIFFER))
     low, high = (math.exp(mean + sign * 1.96 * deviation) for sign in (-1, 1))
-    rounds = {number for t in trials for number, m in zip(t.rounds, t.confirmations, strict=True) if m.device == name}
-    probed = sum(trial.measurement.device == name for trial in trials)
+    rounds = {n for t in trials for n, m in zip(t.rounds, t.confirmations, strict=True) if name in m.device.split(JOIN)}
+    probed = sum(name in trial.measurement.device.split(JOIN) for trial in trials)
     return Device(name, math.exp(mean), low, high, probed, len(rounds), left_out.get(name, ""))

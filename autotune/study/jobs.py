@@ -30,10 +30,13 @@ def abandoning(study: Study, pool: Pool) -> Iterator[None]:
         study.unlikely.clear()
 
 
-def job_of(study: Study, configuration: Configuration, number: int, confirmation: int = 0) -> Job:
+def job_of(study: Study, pool: Pool, configuration: Configuration, number: int, confirmation: int = 0) -> Job:
     """What a device does for a trial, or for one of its rounds: (seconds it took, measurement)."""
-    if number == 0 and study.space.baseline_problem:
-        measurement = unsupported(study.folder, configuration, study.space.baseline_problem)
+    why = study.space.baseline_problem if number == 0 else ""
+    if (ranks := pool.width(configuration)) > len(pool.devices):
+        why = f"{ranks} ranks take as many devices, and {len(pool.devices)} can be used"
+    if why:
+        measurement = unsupported(study.folder, configuration, why, number, confirmation)
         return lambda probe: (None, measurement)
     plan, trials = study.plan, tuple(study.trials)
     seconds = plan.time.cut(math.inf)
@@ -53,8 +56,7 @@ def job_of(study: Study, configuration: Configuration, number: int, confirmation
 def measured(study: Study, pool: Pool, configuration: Configuration, ended: Ended, number: int) -> Measurement | None:
     """The measurement of a job that ended; a crash where it lost a second executor, None where another one may run it."""
     if ended.error is not None:
-        devices.raise_without(pool)
-        study.losses[number] = study.losses.get(number, 0) + 1
+        study.losses[number] = study.losses.get(number, 0) + bool(pool.devices)  # not where all are lost
         return devices.lost(configuration) if study.losses[number] >= devices.MOST_LOST else None
     seconds, measurement = ended.value
     if seconds is not None:

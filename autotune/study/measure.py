@@ -83,11 +83,13 @@ def measure(
     return measurement
 
 
-def unsupported(folder: Path, configuration: Configuration, why: str) -> Measurement:
-    """The baseline's measurement where the environment rules its own values out; kept like any other."""
+def unsupported(
+    folder: Path, configuration: Configuration, why: str, number: int = 0, confirmation: int = 0
+) -> Measurement:
+    """The measurement of what cannot run in this environment, such as the user's own settings; kept like any other."""
     measurement = Measurement(Outcome.UNSUPPORTED, why, where=NEVER_PROBED, asked=configuration.values)
     with reporting_storage(folder):
-        keep(probe_folder(folder, 0), configuration, measurement)
+        keep(probe_folder(folder, number, confirmation), configuration, measurement)
     return measurement
 
 

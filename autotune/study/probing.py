@@ -9,7 +9,7 @@ from pathlib import Path
 
 from autotune.core import Outcome, Trial
 from autotune.core.errors import SearchFailed, TimeIsOver
-from autotune.executors.pool import Ended, Pool, other_first
+from autotune.executors.pool import RETURN_S, Ended, Pool, other_first
 from autotune.probe.order import LOG
 from autotune.space.dominance import SAME_CRASHES, crashing_values
 from autotune.study import devices
@@ -37,6 +37,8 @@ class Probing:
     def start(self) -> str:
         """Let idle devices probe what is proposed; why nothing is proposed, or nothing where others must end first."""
         study, pool = self.study, self.pool
+        if not pool.is_running:
+            self.raise_without_devices()
         while pool.idle and not self.time_over:
             if pool.is_running and study.wish.to_stop:
                 return ""
@@ -51,11 +53,20 @@ class Probing:
                     return stop_reason
                 number, *_ = study.running[proposal[0]] = proposal
             _, _, configuration = study.running[number]
+            ranks = pool.width(configuration)
+            if len(pool.idle) < ranks <= len(pool.devices):  # it is next, once so many are idle
+                study.again.insert(0, (number, ""))
+                return ""
             message = "" if study.risk is None else f"may not fit ({study.risk:.0%} likely to)"
             self.watch(progress(study, "probing", number=number, configuration=configuration, message=message))
-            pool.start(number, job_of(study, configuration, number), device)
-        devices.raise_without(pool)
+            others = [name for name in pool.idle if name != device]
+            pool.start(number, job_of(study, pool, configuration, number), device, *others[: ranks - 1])
         return self.time_over
+
+    def raise_without_devices(self) -> None:
+        """Raise SearchFailed where all devices are lost for good."""
+        message = f"all devices were lost; waiting up to {RETURN_S / 60:.0f} min for one to return"
+        devices.raise_without(self.pool, lambda: self.watch(progress(self.study, "preparing", message=message)))
 
     def compare(self, reserved: Collection[str] = ()) -> None:
         """Let idle devices that are not reserved repeat what another one did, where nothing compares them yet."""

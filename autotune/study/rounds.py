@@ -52,9 +52,12 @@ def confirm_finalists(probing: Probing) -> None:
 
 @dataclass
 class _Round:
-    """A round on its device: what it measures still, and whether the losses' reference was started."""
+    """A round on its devices: what it measures still, and whether the losses' reference was started.
 
-    device: str
+    devices: as many as the most ranks take; all else runs on the first.
+    """
+
+    devices: list[str]
     numbers: list[int]
     referred: bool = False
 
@@ -67,29 +70,34 @@ def _run_rounds(probing: Probing, rounds: Mapping[int, Sequence[int]], add: Add)
     time_over: TimeIsOver | None = None
     while waiting or begun:
         for number in list(begun):
-            if begun[number].device in pool.left_out and not pool.runs_on(begun[number].device):
+            own = begun[number].devices
+            if pool.left_out.keys() & {*own} and not any(map(pool.runs_on, own)):
                 waiting[number] = rounds[number]
                 _drop(study, number)
                 del begun[number]
-            elif begun[number].device in pool.idle and not (time_over or (study.wish.to_stop and pool.is_running)):
+            elif {*own} <= {*pool.idle} and not (time_over or (study.wish.to_stop and pool.is_running)):
                 _go_on(study, pool, watch, begun, number, add)
         if pool.is_several:
             probing.start()
-        taken = {each.device for each in begun.values()}
-        free = [device for device in pool.idle if device not in taken]
-        while waiting and free and not time_over and not (study.wish.to_stop and pool.is_running):
+        free = [device for device in pool.idle if device not in _taken(begun)]
+        while (
+            waiting
+            and len(free) >= (width := _width(study, pool, next(iter(waiting.values()))))
+            and not time_over
+            and not (study.wish.to_stop and pool.is_running)
+        ):
             study.wish.check()
             number = next(iter(waiting))
-            device = other_first(free, lost_on.get(number, ""))[0]
-            free.remove(device)
-            begun[number] = _Round(device, list(waiting.pop(number)))
+            free = other_first(free, lost_on.get(number, ""))
+            begun[number] = _Round(free[:width], list(waiting.pop(number)))
+            free = free[width:]
             if pool.is_several:
                 with reporting_storage(study.folder):
                     open_round(study.folder, number)
             _go_on(study, pool, watch, begun, number, add)
-        probing.compare({each.device for each in begun.values()})
+        probing.compare(_taken(begun))
         if not pool.is_running:
-            devices.raise_without(pool)
+            probing.raise_without_devices()
             if waiting or begun:
                 study.wish.check()
                 if time_over:
@@ -119,6 +127,16 @@ def _run_rounds(probing: Probing, rounds: Mapping[int, Sequence[int]], add: Add)
             study.references[number] = replace(measurement, round=number)
         else:
             add(trial_number, number, measurement)
+
+
+def _taken(begun: Mapping[int, _Round]) -> set[str]:
+    """Devices of rounds that have begun."""
+    return {device for each in begun.values() for device in each.devices}
+
+
+def _width(study: Study, pool: Pool, numbers: Sequence[int]) -> int:
+    """How many devices a round of these trials takes."""
+    return min(len(pool.devices), max(pool.width(_configuration(study, number)) for number in numbers))
 
 
 def _drop(study: Study, round_number: int) -> None:
@@ -160,7 +178,8 @@ def _go_on(
         where = f"round {round_number}{f' of {most}' if round_number <= most else ''}"
         where += f", {study.racing.index(number) + 1} of {len(study.racing)}"
         watch(progress(study, "confirming", number=number, configuration=trial.configuration, message=where))
-        pool.start((round_number, number), job_of(study, trial.configuration, number, round_number), this.device)
+        job = job_of(study, pool, trial.configuration, number, round_number)
+        pool.start((round_number, number), job, *this.devices[: pool.width(trial.configuration)])
         return
     reference = reference_of(study.trials, best_trial(study.trials, study.plan.objective))
     if reference is not None and not this.referred and all(seen.feasible for seen in study.references.values()):
@@ -171,8 +190,8 @@ def _go_on(
                 study.references[round_number] = trial.confirmations[trial.rounds.index(round_number)]
                 break
         else:
-            job = job_of(study, reference, REFERENCE, round_number)
-            pool.start((round_number, REFERENCE), job, this.device)
+            job = job_of(study, pool, reference, REFERENCE, round_number)
+            pool.start((round_number, REFERENCE), job, *this.devices[: pool.width(reference)])
             return
     del begun[round_number]
     devices.judge(study, pool)

@@ -15,6 +15,7 @@ import pytest
 from autotune import search
 from autotune.commands.result import TuningResult
 from autotune.core import InvalidRequest, read_json
+from autotune.core.configuration import RANKS
 from autotune.core.errors import SearchFailed
 from autotune.executors import local
 from autotune.probe.device.nvml import Card
@@ -119,3 +120,28 @@ def test_a_killed_search_resumes_both_of_its_outstanding_trials(tmp_path: Path) 
     assert [trial.number for trial in result.trials] == list(range(len(result.trials)))
     again = [trial.configuration.to_dict() for trial in result.trials]
     assert all(again.count(configuration) == 1 for configuration in outstanding)
+
+
+@pytest.mark.nightly
+@needs_two_cores
+def test_two_ranks_use_the_cores_of_both_devices(tmp_path: Path) -> None:
+    seen: list[set[int]] = []
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(1.0):
+            with contextlib.suppress(psutil.Error):
+                for host in hosts_of(os.getpid()):
+                    seen.extend(set(child.cpu_affinity()) for child in host.children() if child.cpu_times().user > 0.5)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        result = search("bert-mini", 8, output_dir=tmp_path, **SMALL | {"n_trials": 2, "fix": {RANKS: 2}})
+    finally:
+        ended.set()
+        looking.join()
+    assert {trial.configuration.data_parallel_size for trial in result.trials} == {2}
+    assert all(trial.feasible and " + " in trial.measurement.device for trial in result.trials)
+    assert set(os.sched_getaffinity(0)) in seen
+    assert not psutil.Process().children(recursive=True)

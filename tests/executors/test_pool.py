@@ -68,6 +68,24 @@ def test_a_time_that_is_over_is_returned_and_anything_else_raised(pool: Pool) ->
     assert not pool.is_running
 
 
+def test_ranks_take_devices_besides_and_leave_all_of_them() -> None:
+    together = ThreadPool(
+        {name: probe() for name in "abc"}, lambda _: None, lambda _: False, together=lambda names: probe()
+    )
+    wide = configuration(data_parallel_size=2)
+    assert (together.width(wide), threads().width(wide)) == (
+        2,
+        1,
+    )  # where devices cannot be joined, ranks are one's own
+    go = threading.Event()
+    together.start(1, lambda measure: (go.wait(10), measure(configuration(), WITHIN).device), "a", "c")
+    assert together.idle == ["b"]
+    assert together.runs_on("c")
+    go.set()
+    assert together.wait().value == (True, "a + c")
+    assert together.idle == ["a", "b", "c"]
+
+
 def test_abandoned_jobs_are_ended_and_waited_for() -> None:
     ended = threading.Event()
 

@@ -91,7 +91,7 @@ def test_bytes_that_are_no_text_are_refused() -> None:
 
 
 def test_every_option_of_a_search_is_a_field_but_those_that_name_places_or_trust_code() -> None:
-    of_the_server = {"name", "priority", "args", "model", "global_batch_size"}
+    of_the_server = {"name", "priority", "card", "args", "model", "global_batch_size"}
     without = {"trust_remote_code", "output_dir", "study_name", "report_to", "executor", "allow_unauthenticated"}
     assert set(SearchBody.model_fields) == {*OPTIONS} - without | of_the_server
 
@@ -198,7 +198,7 @@ def test_a_request_that_was_checked_is_checked_again_to_the_same(roots: Roots) -
 )
 def test_a_field_that_no_search_could_have_is_pointed_at(fields: dict[str, Any], pointer: str, roots: Roots) -> None:
     with pytest.raises(InvalidField) as error:
-        checked(body(**fields), roots, ANNA, ("cpu",))
+        checked(body(**fields), roots, ANNA, {"cpu": "a plain processor"})
     assert error.value.pointer == pointer
 
 
@@ -500,8 +500,9 @@ def test_no_path_is_a_hub_id(roots: Roots, tmp_path: Path, monkeypatch: pytest.M
             with_hub(roots, "*").model(name)
 
 
-def test_several_devices_are_shares_of_a_cpu(roots: Roots) -> None:
-    assert checked(body(devices=2, device="cpu"), roots, ANNA, ["cpu"])["devices"] == 2
-    with pytest.raises(InvalidField, match="one GPU") as error:
-        checked(body(devices=2, device="auto"), roots, ANNA, ["cuda:0", "cuda:1"])
-    assert error.value.pointer == "/devices"
+def test_a_server_shares_its_cpu_and_refuses_cards_that_it_has_not(roots: Roots) -> None:
+    cards = {"cpu": "a plain processor"}
+    assert checked(body(devices=2, device="cpu"), roots, ANNA, cards)["devices"] == 2
+    with pytest.raises(InvalidField) as error:
+        checked(body(card="H100"), roots, ANNA, cards)
+    assert error.value.pointer == "/card"

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -37,7 +38,13 @@ class Runner:
 
     def order(self, run: str = "1", **options: Any) -> "Runner":
         return self.write(
-            json.dumps({"run": run, "options": {**REQUEST, "device": "cpu", "output_dir": str(self.folder), **options}})
+            json.dumps(
+                {
+                    "run": run,
+                    "options": {**REQUEST, "device": "cpu", "output_dir": str(self.folder), **options},
+                    "cores": [*os.sched_getaffinity(0)],
+                }
+            )
         )
 
     def write(self, line: str) -> "Runner":

@@ -52,8 +52,8 @@ def store(engine: Engine, changed: list[str]) -> Store:
 
 
 def submitted(store: Store, owner: str = "anna", name: str = "a search", **options: Any) -> Search:
-    device = options.pop("device", "auto")
-    return store.submit(owner, name, REQUEST | {"device": device}, **options)[0]
+    asked = {key: options.pop(key) for key in ("device", "devices", "card") if key in options}
+    return store.submit(owner, name, {**REQUEST, "device": "auto", **asked}, **options)[0]
 
 
 def started(store: Store, **options: Any) -> Search:
@@ -422,6 +422,40 @@ def test_a_search_gets_a_device_that_it_wants(store: Store, wish: str, free: lis
     submitted(store, device=wish)
     claimed = store.claim(free)
     assert (claimed and claimed.lent) == lent
+
+
+CARDS = {"cuda:0": "H200", "cuda:1": "L4", "cuda:2": "H200", "cpu": "a processor"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "free", "lent"),
+    [
+        ({"devices": 2}, [*CARDS], "cuda:0,cuda:2"),
+        ({"devices": 2, "device": "cuda"}, ["cuda:0", "cuda:1"], None),  # not alike
+        ({"devices": "all", "card": "h200"}, [*CARDS], "cuda:0,cuda:2"),
+        ({"devices": "all", "card": "h200"}, ["cuda:1", "cuda:2"], None),
+        ({"devices": "2", "device": "cpu"}, ["cuda:0", "cpu"], "cpu"),
+        ({"card": "L4"}, [*CARDS], "cuda:1"),
+        ({"card": "L4"}, ["cuda:0"], None),
+    ],
+)
+def test_a_search_gets_as_many_alike_devices_as_it_wants(
+    store: Store, wanted: dict[str, Any], free: list[str], lent: str | None
+) -> None:
+    submitted(store, **wanted)
+    claimed = store.claim(free, cards=CARDS)
+    assert (claimed and claimed.lent) == lent
+
+
+def test_none_gets_devices_that_one_before_it_waits_for(store: Store) -> None:
+    wide, small, other = submitted(store, devices=2, device="cuda"), submitted(store), submitted(store, card="L4")
+    assert (claimed := store.claim(["cuda:2", "cuda:1"], cards=CARDS)) is not None
+    assert (claimed.id, claimed.lent) == (small.id, "cuda:1")
+    assert store.claim(["cuda:2"], 9, CARDS) is None
+    assert (claimed := store.claim(["cuda:2", "cuda:1"], 9, CARDS)) is not None
+    assert claimed.id == other.id
+    assert (claimed := store.claim(["cuda:0", "cuda:2"], 9, CARDS)) is not None
+    assert (claimed.id, claimed.lent) == (wide.id, "cuda:0,cuda:2")
 
 
 def test_a_search_that_waits_for_another_device_is_passed_by(store: Store) -> None:

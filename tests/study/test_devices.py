@@ -12,12 +12,13 @@ import pytest
 from autotune.core import Configuration, Measurement, Outcome, Trial
 from autotune.core.errors import SearchFailed
 from autotune.executors import ExecutorLost
-from autotune.executors.pool import ThreadPool
+from autotune.executors.pool import Pool, ThreadPool
 from autotune.probe import Probe, ProbeOptions
+from autotune.space.search_space import SearchSpace
 from autotune.study.devices import device_effects, devices_of
 from autotune.study.loop import open_study, search
 from autotune.study.objective import best_trial
-from autotune.study.plan import Plan
+from autotune.study.plan import Plan, Watch
 from autotune.study.store import OPEN_ROUND, drop_open_rounds
 from autotune.study.study import Study
 from tests.makers import ALLOWED, completed, configuration, out_of_memory, space
@@ -36,14 +37,18 @@ def device(factor: float, lost: Callable[[Configuration, ProbeOptions], bool] = 
     return measured
 
 
+def run(folder: Path, pool: Pool, of: SearchSpace, watch: Watch = lambda progress: None, **plan: int | str) -> Study:
+    options = {"n_trials": 6, "objective": "samples_per_second", "confirmation_rounds": 2} | plan
+    study = open_study(folder, of, Plan(memory_limit_bytes=ALLOWED, allowed_bytes=ALLOWED, **options))
+    search(study, pool, watch)
+    return study
+
+
 def searched(
     folder: Path, probes: dict[str, Probe], restarts: bool = False, **plan: int | str
 ) -> tuple[Study, ThreadPool]:
     pool = ThreadPool(probes, lambda name: None, lambda name: restarts)
-    options = {"n_trials": 6, "objective": "samples_per_second", "confirmation_rounds": 2} | plan
-    study = open_study(folder, space(), Plan(memory_limit_bytes=ALLOWED, allowed_bytes=ALLOWED, **options))
-    search(study, pool)
-    return study, pool
+    return run(folder, pool, space(), **plan), pool
 
 
 def test_every_round_is_a_block_on_one_device_and_all_devices_measure_the_baseline(tmp_path: Path) -> None:
@@ -133,9 +138,66 @@ def test_a_round_whose_executor_is_lost_runs_anew_as_a_whole(tmp_path: Path) -> 
     assert not list(tmp_path.glob(f"probes/{OPEN_ROUND.format('*')}"))
 
 
+def with_ranks(folder: Path, lost: Callable[[Configuration, ProbeOptions], bool] = lambda *_: False) -> Study:
+    """A search on two devices whose ranks are twice as fast together; never more runs than there are devices."""
+    using: list[str] = []
+
+    def on(*names: str) -> Probe:
+        def measured(tried: Configuration, options: ProbeOptions) -> Measurement:
+            assert len(names) == tried.data_parallel_size
+            assert not {*names} & {*using}
+            using.extend(names)
+            try:
+                if lost(tried, options):
+                    raise ExecutorLost("it was unplugged")
+                return device(1.0)(tried, options) if len(names) == 1 else device(2.0)(tried, options)
+            finally:
+                for name in names:
+                    using.remove(name)
+
+        return measured
+
+    pool = ThreadPool(
+        {name: on(name) for name in "ab"}, lambda _: None, lambda _: False, together=lambda names: on(*names)
+    )
+    return run(folder, pool, space(data_parallel_size=(1, 2)), n_trials=50)
+
+
+def test_ranks_take_devices_from_the_pool_in_probes_and_rounds(tmp_path: Path) -> None:
+    study = with_ranks(tmp_path)
+    assert {(t.configuration.data_parallel_size, " + " in t.measurement.device) for t in study.trials} == {
+        (1, False),
+        (2, True),
+    }
+    best = best_trial(study.trials, "samples_per_second")
+    assert best.configuration.data_parallel_size == 2
+    assert len(best.confirmations) == 2
+    assert {frozenset(measured.device.split(" + ")) for measured in best.confirmations} == {frozenset("ab")}
+
+
+def test_ranks_that_lost_a_device_cannot_run_on_the_one_that_is_left(tmp_path: Path) -> None:
+    study = with_ranks(tmp_path, lambda tried, _: tried.data_parallel_size == 2)
+    wide = [trial for trial in study.trials if trial.configuration.data_parallel_size == 2]
+    assert wide
+    assert {trial.measurement.outcome for trial in wide} == {Outcome.UNSUPPORTED}
+    assert best_trial(study.trials, "samples_per_second").configuration.data_parallel_size == 1
+
+
 def test_a_search_without_a_device_fails(tmp_path: Path) -> None:
     with pytest.raises(SearchFailed, match="No device is left"):
         searched(tmp_path, {"a": device(1.0, lambda *_: True), "b": device(1.0, lambda *_: True)})
+
+
+def test_a_search_that_lost_all_devices_goes_on_with_one_that_returns(tmp_path: Path) -> None:
+    lost = iter([True, True])
+    probes = {name: device(1.0, lambda *_: next(lost, False)) for name in "ab"}
+    returns, seen = iter([False, False, False, True]), []
+    pool = ThreadPool(probes, lambda _: None, lambda _: next(returns), lambda name: name == "b")
+    study = run(tmp_path, pool, space(), watch=lambda progress: seen.append(progress.message))
+    assert pool.left_out.keys() == {"a"}
+    assert best_trial(study.trials, "samples_per_second").confirmed
+    assert {trial.measurement.device for trial in study.trials} == {"b"}
+    assert [message for message in seen if "waiting" in message]
 
 
 def test_a_device_that_is_much_slower_is_left_out_and_named(tmp_path: Path) -> None:

@@ -20,11 +20,13 @@ def _apply(value: Value, environment: Environment) -> Effect:
 
 def _unavailable(value: Value, context: Context) -> str | None:
     environment = context.environment
+    devices = environment.device_count
+    if environment.is_cpu and devices > 1:
+        return f"more ranks than the {devices} devices of this search" if int(value) > devices else None
     if environment.is_cpu:
         cores = environment.cpu_count
         return f"more ranks than the {cores} CPU core(s) this process may use" if int(value) > cores else None
-    gpus = environment.device_count
-    return f"more ranks than the {gpus} GPU(s) that are visible" if int(value) > gpus else None
+    return f"more ranks than the {devices} GPU(s) that are visible" if int(value) > devices else None
 
 
 def _change(value: Value, context: Context) -> Change:
