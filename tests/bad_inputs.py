@@ -86,7 +86,7 @@ OPTIONS = (
     search("devices in words", "number of devices", "--devices", "both"),
     search("more devices than cores", "--devices 1000", "--devices", "1000"),
     search(
-        "more ranks than devices", "more ranks than", "--devices", "2", "--only", "data_parallel_size=4", for_real=True
+        "more ranks than devices", "more ranks than", "-b", "1024", "--only", "data_parallel_size=1024", for_real=True
     ),
     search("an unknown logger", "tensorboard", "--report-to", "tensorbord"),
     search("a logger besides none", "report-to", "--report-to", "none,wandb"),

@@ -70,6 +70,12 @@ class Pool:
         """Whether anything runs."""
         return bool(self._running)
 
+    @property
+    def running(self) -> str:
+        """For people: how many devices still measure; empty where none does."""
+        count = len(self._running)
+        return f"{count} devices still measure" if count > 1 else "1 device still measures" * count
+
     def runs_on(self, device: str) -> bool:
         """Whether a job runs on this device."""
         return device in self._running

@@ -74,12 +74,12 @@ class Progress:
     """Something that happened, for those who watch.
 
     kind: preparing, resumed, probing, trial, confirming, confirmed, finishing, stopping, done. message: what is done while
-    preparing, confirming and finishing. trials: those known so far. number, configuration: of the trial that is probed or
-    confirmed. trial: the one that ended. best: so far; None where nothing fitted yet. probes_left: of the budget.
-    seconds_left: seconds of the budget's time; None without a timeout. seconds_to_go: that the search is expected to take
-    still, with all the probes that are left; None where that is unknown. speedup: of the best so far over the baseline.
-    max_gain: share by which something untried could still beat the best, before what is probed now; None: not known.
-    folder: where the study lies; None before it is open.
+    preparing, confirming and finishing, and that other devices still measure where one has ended. trials: those known so far.
+    number, configuration: of the trial that is probed or confirmed. trial: the one that ended. best: so far; None where nothing
+    fitted yet. probes_left: of the budget. seconds_left: seconds of the budget's time; None without a timeout. seconds_to_go:
+    that the search is expected to take still, with all the probes that are left; None where that is unknown. speedup: of the
+    best so far over the baseline. max_gain: share by which something untried could still beat the best, before what is probed
+    now; None: not known. folder: where the study lies; None before it is open.
     """
 
     kind: str

@@ -116,7 +116,8 @@ class Probing:
         study.unlikely.discard(number)
         bisect.insort(study.trials, trial, key=lambda trial: trial.number)
         devices.judge(study, pool)
-        self.watch(progress(study, "trial", number=number, configuration=configuration, trial=trial))
+        what = {"number": number, "configuration": configuration, "trial": trial}
+        self.watch(progress(study, "trial", message=pool.running, **what))
         stop_where_it_crashes(study)
 
 

@@ -30,7 +30,8 @@ def confirm_finalists(probing: Probing) -> None:
     plan = study.plan
 
     def confirmed(trial: Trial) -> None:
-        watch(progress(study, "confirmed", number=trial.number, configuration=trial.configuration, trial=trial))
+        what = {"number": trial.number, "configuration": trial.configuration, "trial": trial}
+        watch(progress(study, "confirmed", message=pool.running, **what))
 
     with contextlib.suppress(TimeIsOver):
         confirm(

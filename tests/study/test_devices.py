@@ -14,11 +14,12 @@ from autotune.core.errors import SearchFailed
 from autotune.executors import ExecutorLost
 from autotune.executors.pool import Pool, ThreadPool
 from autotune.probe import Probe, ProbeOptions
+from autotune.report.live.text import now_text
 from autotune.space.search_space import SearchSpace
 from autotune.study.devices import device_effects, devices_of
 from autotune.study.loop import open_study, search
 from autotune.study.objective import best_trial
-from autotune.study.plan import Plan, Watch
+from autotune.study.plan import Plan, Progress, Watch
 from autotune.study.store import OPEN_ROUND, drop_open_rounds
 from autotune.study.study import Study
 from tests.makers import ALLOWED, completed, configuration, out_of_memory, space
@@ -62,6 +63,24 @@ def test_every_round_is_a_block_on_one_device_and_all_devices_measure_the_baseli
     assert all(len(names) == 1 for names in at.values())
     assert {study.trials[0].measurement.device, *study.baselines} == {"a", "b"}
     assert sum(each.trials for each in devices_of(study, pool)) == len(study.trials)
+
+
+def test_who_watches_is_told_that_another_device_still_measures(tmp_path: Path) -> None:
+    ended = threading.Event()
+
+    def waits(tried: Configuration, options: ProbeOptions) -> Measurement:
+        ended.wait(20)
+        return device(1.0)(tried, options)
+
+    def watch(progress: Progress) -> None:
+        if progress.kind == "trial":
+            said.append(now_text(progress))
+            ended.set()
+
+    said: list[str] = []
+    pool = ThreadPool({"a": device(1.0), "b": waits}, lambda _: None, lambda _: False)
+    run(tmp_path, pool, space(), watch)
+    assert said[0] == "1 device still measures"
 
 
 def test_idle_devices_confirm_the_best_while_a_probe_runs_on(tmp_path: Path) -> None:

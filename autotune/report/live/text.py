@@ -133,7 +133,7 @@ def to_go_text(progress: Progress, since_s: float = 0.0) -> str:
 def now_text(progress: Progress) -> str:
     """What runs now: `round 2 of 3, 1 of 4: 4x2 bf16 adafactor`."""
     if progress.kind not in ("preparing", "resumed", "probing", "confirming", "finishing"):
-        return "writing the report" if progress.kind == "done" else "choosing what is next"
+        return "writing the report" if progress.kind == "done" else progress.message or "choosing what is next"
     baseline = progress.trials[0] if progress.trials else None
     parts = [progress.message, short(progress.configuration, baseline) if progress.configuration else ""]
     return one_line(": ".join(filter(None, parts)))

@@ -272,6 +272,7 @@ UNAVAILABLE: list[tuple[str, Value, Context, str]] = [
     ("compile_backend", "tvm", of(cpu(compile_backends={"tvm": "not installed"})), "not installed"),
     ("data_parallel_size", 4, of(TWO), "more ranks than the 2 GPU(s)"),
     ("data_parallel_size", 4, of(cpu(cpu_count=2)), "2 CPU core(s)"),
+    ("data_parallel_size", 4, of(cpu(cpu_count=8, device_count=2)), "2 devices of this search"),
     ("empty_cache_steps", 4, of(), "no cache"),
     ("empty_cache_steps", 4, of(gpu()), "no field"),
     ("expandable_segments", True, of(), "GPU"),
