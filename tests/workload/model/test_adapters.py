@@ -44,7 +44,10 @@ def test_an_adapter_goes_with_the_other_settings(train: Callable[..., Measuremen
     train("gpt2-mini", **settings)
 
 
-@pytest.mark.parametrize(("model", "precision"), [("gpt2-mini", "fp32"), ("llama-mini", "bf16"), ("t5-mini", "fp32")])
+@pytest.mark.parametrize(
+    ("model", "precision"),
+    [("gpt2-mini", "fp32"), ("llama-mini", "bf16"), pytest.param("t5-mini", "fp32", marks=pytest.mark.nightly)],
+)
 def test_frozen_weights_in_four_bits_train_an_adapter(
     train: Callable[..., Measurement], environment: Environment, model: str, precision: str
 ) -> None:
