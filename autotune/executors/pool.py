@@ -76,6 +76,10 @@ class Pool:
         count = len(self._running)
         return f"{count} devices still measure" if count > 1 else "1 device still measures" * count
 
+    def but(self, names: Sequence[str], avoided: str) -> list[str]:
+        """Those of these devices that are not avoided; that one only where no other can be used."""
+        return [name for name in names if name != avoided or self.devices == [avoided]]
+
     def runs_on(self, device: str) -> bool:
         """Whether a job runs on this device."""
         return device in self._running
@@ -92,6 +96,7 @@ class Pool:
 
     def wait(self) -> Ended:
         """The end of the job that ends next; raises what a job raises, but for a lost executor and a time that is over."""
+        assert self._running, "nothing runs that could end"
         device, value, error = self._next()
         key = self._ended(device)
         if isinstance(error, ExecutorLost) and not self._restart(device):
@@ -100,8 +105,11 @@ class Pool:
             return Ended(key, device, value, error)
         raise error
 
-    def regain(self, waiting: Callable[[], None]) -> bool:  # noqa: ARG002
-        """Whether a device that was lost is there again in time; nothing may run. waiting: called before the wait."""
+    def regain(self, waiting: Callable[[], None], check: Callable[[], None]) -> bool:  # noqa: ARG002
+        """Whether a device that was lost is there again in time; nothing may run.
+
+        waiting: called before the wait; check: again and again during it, ends it where it raises.
+        """
         return False
 
     def abandon(self) -> None:
@@ -171,7 +179,7 @@ class ThreadPool(Pool):
             self._lost.append(device)
         return is_back
 
-    def regain(self, waiting: Callable[[], None]) -> bool:
+    def regain(self, waiting: Callable[[], None], check: Callable[[], None]) -> bool:
         until, told = time.monotonic() + RETURN_S, False
         while time.monotonic() < until and (able := [*filter(self._may_return, self._lost)]):
             if not told:
@@ -182,7 +190,7 @@ class ThreadPool(Pool):
                     self._lost.remove(device)
                     del self.left_out[device]
                     return True
-            interrupt.check()
+            check()
             time.sleep(WAIT_S)
         return False
 
@@ -210,11 +218,6 @@ def carried_out(job: Job, probe: Probe) -> tuple[Any, BaseException | None]:
 def as_pool(probe: Probe | Pool) -> Pool:
     """A pool of one device without a name, unless it is a pool already."""
     return probe if isinstance(probe, Pool) else Pool({"": probe})
-
-
-def other_first(idle: Sequence[str], avoided: str) -> list[str]:
-    """These devices, the avoided one last."""
-    return sorted(idle, key=lambda device: device == avoided)
 
 
 def _named(device: str, probe: Probe) -> Probe:

@@ -36,6 +36,9 @@ def connected(address: str = "", allow_unauthenticated: bool = False) -> Iterato
             f"{address!r} is not the address of a Ray cluster." if address else "No Ray cluster is named.",
             "Run on a node of the cluster, with RAY_ADDRESS=HOST:PORT.",
         )
+    cluster = Cluster(ray, address, allow_unauthenticated)
+    if not cluster.is_there():  # Ray tries again for minutes
+        raise InvalidRequest(f"Nothing answers at RAY_ADDRESS={address}.", "Start a cluster there with `ray start`.")
     handler = signal.getsignal(signal.SIGTERM)
     try:
         init(address=address, log_to_driver=False, logging_level="error")
@@ -48,7 +51,7 @@ def connected(address: str = "", allow_unauthenticated: bool = False) -> Iterato
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)  # Ray puts its own there
     try:
-        yield Cluster(ray, address, allow_unauthenticated)
+        yield cluster
     finally:
         ray.shutdown()
 

@@ -49,7 +49,7 @@ class Cluster:
         host, _, port = self.address.rpartition(":")
         try:
             socket.create_connection((host, int(port)), timeout=PING_S).close()
-        except OSError:
+        except (OSError, ValueError, OverflowError):  # the last two: of what is no port
             return False
         return True
 

@@ -175,6 +175,8 @@ class Dispatcher:
                 run.send(search.cancel)
                 if search.cancel == "now":
                     asyncio.get_running_loop().call_later(self.grace_s, run.kill)
+        for search_id in await asyncio.to_thread(self.store.fail_unserved, self.devices.cards):
+            log.info("search_without_devices", search=search_id)
         lent = [search.lent for search in running]
         while free := self.devices.free(lent):
             claimed = await asyncio.to_thread(self.store.claim, free, self.most_of_user, self.devices.cards)

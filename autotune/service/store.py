@@ -17,7 +17,8 @@ from typing import Any
 from sqlalchemy import Engine, func, select
 
 from autotune.core.errors import InvalidRequest
-from autotune.service.devices import lend, wishes
+from autotune.service.devices import check_devices, lend, wishes
+from autotune.service.problems import InvalidField
 from autotune.service.records import (
     CANCELLED,
     ENDED,
@@ -195,6 +196,24 @@ class Store:
                 if not free:
                     break
             return None
+
+    def fail_unserved(self, cards: Mapping[str, str]) -> builtins.list[str]:
+        """Fail the queued searches that want what none of the devices is (name -> card), and return their ids.
+
+        They were submitted to a server with other devices; they can be resumed once it has them again.
+        """
+        query = select(searches.c.id, searches.c.device, searches.c.request).where(searches.c.state == QUEUED)
+        failed = []
+        for search_id, device, request in self._rows(query):
+            try:
+                check_devices({"card": "", **request, "device": device}, cards)
+            except InvalidField as error:
+                problem = {"type": "InvalidRequest", "message": error.message, "advice": error.advice}
+                with self._writing() as change:
+                    if change.existing(search_id).state == QUEUED:
+                        change.enter(search_id, FAILED, problem["message"], problem=problem)
+                        failed.append(search_id)
+        return failed
 
     def started(self, search_id: str, attempt: int, pid: int, pid_started: float) -> bool:
         """Record the process of this attempt; False where the attempt has ended."""

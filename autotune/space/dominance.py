@@ -9,6 +9,9 @@ from autotune.space.settings import MICRO, SETTINGS
 NEVER_PROBED = "environment"
 """Stage of a baseline that the search space ruled out: values that it shares with others may work."""
 
+TOO_FEW_DEVICES = "devices"
+"""Stage of a training that was not started: it has more ranks than there are devices."""
+
 HOST_SETTINGS = ("workers", "prefetch_factor", "pin_memory")
 """Settings that take the host's memory, more with higher values."""
 
@@ -70,6 +73,8 @@ def _answers(trial: Trial, other: Configuration) -> bool:
             return not measurement.observed_warnings and _needs_at_least_as_much(other, mine, measurement.where)
         case Outcome.NON_FINITE_LOSS:
             return _same(mine, other, *(name for name, setting in SETTINGS.items() if "numerics" in setting.changes))
+        case Outcome.UNSUPPORTED if measurement.where == TOO_FEW_DEVICES:
+            return other.data_parallel_size >= mine.data_parallel_size
         case Outcome.UNSUPPORTED if measurement.where != NEVER_PROBED:
             # What a model or library cannot do does not depend on sizes or on how data is loaded.
             return _same_kind(mine, other, AFTER_FORWARD if measurement.where == "forward" else ())

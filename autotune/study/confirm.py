@@ -49,7 +49,7 @@ def confirm(
     compare: Callable[[int], None] = lambda round_number: None,
     run_seconds: float = math.inf,
     begins: Callable[[Sequence[int]], None] = lambda numbers: None,
-    at_once: Callable[[], int] = lambda: 1,
+    at_once: Callable[[], int] | None = None,
 ) -> None:
     """Add confirmations to the trials in this list: the finalists' and the baseline's, in interleaved rounds.
 
@@ -58,12 +58,12 @@ def confirm(
     each round on one device, with full accumulation, and adds what it measures. expected: what all measurements so far
     say together. confirmed: called with a trial once its round is among the trials. compare: called with the number of each
     round that is complete; it may disqualify trials in the list. begins: called with the numbers of the trials that run the
-    round that begins, in their order. at_once: how many rounds run side by side.
+    round that begins, in their order. at_once: how many rounds run side by side, on several devices.
 
     seconds_left: for the whole confirmation. Where that is limited, no round begins that is not expected to end in time,
     there are fewer finalists where time is short, and a baseline without a rival is not measured again. spare_s: of
     these, what further rounds and further finalists leave for what follows. What `run_rounds` raises passes, and what was
-    measured before stays; a round that was interrupted is completed first.
+    measured before stays; a round that was interrupted is completed first on one device, never on several.
     """
 
     def is_worth(trial: Trial, gain: float) -> bool:
@@ -101,10 +101,10 @@ def confirm(
             if sum(map(round_seconds, running)) > seconds_left() - (spare_s() if is_further else 0.0):
                 return
             interrupted = any(trial.confirmations for trial in rivals) and _last_round(trials) == last_round
-            is_incomplete = interrupted and any(last_round not in trial.rounds for trial in running)
+            is_incomplete = at_once is None and interrupted and any(last_round not in trial.rounds for trial in running)
             round_number = _last_round(trials) + (not is_incomplete)
             begins(rotated(numbers, round_number - 1))
-            count = 1 if is_incomplete else min(at_once(), _rounds_to_run(running, rounds))
+            count = min(at_once(), _rounds_to_run(running, rounds)) if at_once else 1
             several = range(round_number, round_number + count)
             run_rounds({each: rotated(numbers, each - 1) for each in several}, add)
             for each in several:

@@ -13,10 +13,14 @@ from autotune.core.device import Device
 from autotune.core.errors import SearchFailed
 from autotune.executors.pool import JOIN, Ended, Pool
 from autotune.probe import Probe
+from autotune.probe.order import ANSWER
 from autotune.sampler.physics import PhysicsSampler
 from autotune.study.measure import measure
-from autotune.study.store import DEVICES, read_trial
+from autotune.study.store import DEVICES, read_trial, reporting_storage
 from autotune.study.study import Study
+
+FAULTS, MOST_FAULTS = (Outcome.CRASHED, Outcome.TIMED_OUT), 2
+"""What may be a device's fault, and how many such trainings that run elsewhere a device may have before it is left out."""
 
 MOST_LOST = 2
 """Executors that are lost while they run one configuration, after which it counts as crashed."""
@@ -68,7 +72,11 @@ def _repeated(study: Study, pool: Pool) -> Trial | None:
         for index, device in enumerate(pool.probes):
             earlier = read_trial(study.probe_folder(DEVICES - index), 0)
             for trial in able:
-                if earlier and (earlier.configuration, earlier.measurement.device) == (trial.configuration, device):
+                if (
+                    earlier
+                    and earlier.feasible
+                    and (earlier.configuration, earlier.measurement.device) == (trial.configuration, device)
+                ):
                     study.baselines[device] = replace(earlier, number=trial.number)
         repeated = {trial.number for trial in study.baselines.values()}
         known = [trial for trial in able if trial.number == 0 or trial.number in repeated]
@@ -94,9 +102,9 @@ def take_baseline(study: Study, pool: Pool, ended: Ended) -> None:
         judge(study, pool)
 
 
-def raise_without(pool: Pool, waiting: Callable[[], None]) -> None:
-    """Raise SearchFailed where no device is left, and none returns. waiting: called before the wait for one."""
-    if not pool.devices and not pool.regain(waiting):
+def raise_without(pool: Pool, waiting: Callable[[], None], check: Callable[[], None]) -> None:
+    """Raise SearchFailed where no device is left, and none returns. waiting, check: as in `Pool.regain`."""
+    if not pool.devices and not pool.regain(waiting, check):
         reasons = "; ".join(f"{name}: {reason}" for name, reason in pool.left_out.items())
         raise SearchFailed(f"No device is left to measure on: {reasons}.", "Run the same command again to resume.")
 
@@ -108,10 +116,46 @@ def lost(configuration: Configuration) -> Measurement:
     )
 
 
+def is_doubted(study: Study, pool: Pool, configuration: Configuration, ended: Ended) -> bool:
+    """Whether what crashed or hung on one of several devices is to run on another one before that is believed.
+
+    What does not fail there counts against the device, which is left out after MOST_FAULTS.
+    """
+    _, measurement = ended.value
+    first = study.doubts.pop(ended.key, "")
+    if measurement.outcome not in FAULTS:
+        study.faults[first] += bool(first)
+        if first and study.faults[first] >= MOST_FAULTS:
+            _leave_out(study, pool, first, f"{MOST_FAULTS} trainings failed there that ran on another device")
+        return False
+    if first or pool.width(configuration) > 1 or not {*pool.devices} - {ended.device}:
+        return False
+    study.doubts[ended.key] = ended.device
+    number, confirmation = ended.key[::-1] if isinstance(ended.key, tuple) else (ended.key, 0)
+    with reporting_storage(study.folder):
+        (study.probe_folder(number, confirmation) / ANSWER).unlink(missing_ok=True)
+    return True
+
+
+def is_suspect(study: Study, device: str) -> bool:
+    """Whether so much failed on this device, some of it perhaps elsewhere too, that it gets nothing new to try."""
+    open_doubts = [job for job, doubted in study.doubts.items() if doubted == device and job in study.running]
+    return study.faults[device] + len(open_doubts) >= MOST_FAULTS
+
+
+def _leave_out(study: Study, pool: Pool, device: str, why: str) -> None:
+    if device in pool.devices and len(pool.devices) > 1:
+        pool.left_out[device] = why
+        study.notes.append(f"{device} was left out: {why}")
+
+
 def judge(study: Study, pool: Pool) -> None:
     """Let the sampler know by how much devices differ; leave out what differs too much."""
     if not pool.is_several:
         return
+    for device, repeated in study.baselines.items():
+        if repeated.measurement.outcome in FAULTS and repeated.number == study.repeated:
+            _leave_out(study, pool, device, f"trial {repeated.number}, which ran on another device, failed there")
     effects = device_effects(study.trials, study.baselines)
     if isinstance(study.optuna.sampler, PhysicsSampler):
         study.optuna.sampler.devices = effects
@@ -124,10 +168,9 @@ def judge(study: Study, pool: Pool) -> None:
     for name in pool.devices:
         mean, _ = effects.get(name, (0.0, 0.0))
         share = math.expm1(mean - middle)
-        if abs(share) > TOO_DIFFERENT and len(pool.devices) > 1:
+        if abs(share) > TOO_DIFFERENT:
             word = "slower" if share < 0 else "faster"
-            pool.left_out[name] = f"{abs(share):.0%} {word} than the others"
-            study.notes.append(f"{name} is {pool.left_out[name]} and was left out: throttled, or shared?")
+            _leave_out(study, pool, name, f"{abs(share):.0%} {word} than the others (throttled, or shared?)")
 
 
 def device_effects(

@@ -9,6 +9,7 @@ from typing import Any
 from autotune.core import Configuration, Measurement
 from autotune.executors.pool import Ended, Job, Pool
 from autotune.probe import Probe
+from autotune.space.dominance import NEVER_PROBED, TOO_FEW_DEVICES
 from autotune.study import devices
 from autotune.study.measure import measure, unsupported
 from autotune.study.objective import best_trial, speed_up
@@ -32,11 +33,11 @@ def abandoning(study: Study, pool: Pool) -> Iterator[None]:
 
 def job_of(study: Study, pool: Pool, configuration: Configuration, number: int, confirmation: int = 0) -> Job:
     """What a device does for a trial, or for one of its rounds: (seconds it took, measurement)."""
-    why = study.space.baseline_problem if number == 0 else ""
+    why, where = study.space.baseline_problem if number == 0 else "", NEVER_PROBED
     if (ranks := pool.width(configuration)) > len(pool.devices):
-        why = f"{ranks} ranks take as many devices, and {len(pool.devices)} can be used"
+        why, where = f"{ranks} ranks take as many devices, and {len(pool.devices)} can be used", TOO_FEW_DEVICES
     if why:
-        measurement = unsupported(study.folder, configuration, why, number, confirmation)
+        measurement = unsupported(study.folder, configuration, why, number, confirmation, where)
         return lambda probe: (None, measurement)
     plan, trials = study.plan, tuple(study.trials)
     seconds = plan.time.cut(math.inf)
@@ -53,16 +54,18 @@ def job_of(study: Study, pool: Pool, configuration: Configuration, number: int, 
     return job
 
 
-def measured(study: Study, pool: Pool, configuration: Configuration, ended: Ended, number: int) -> Measurement | None:
-    """The measurement of a job that ended; a crash where it lost a second executor, None where another one may run it."""
+def measured(study: Study, pool: Pool, configuration: Configuration, ended: Ended) -> Measurement | None:
+    """The measurement of a job that ended, a crash where it lost a second executor; None where another device is to run it
+    first, after a lost executor or a crash that may be the device's.
+    """
+    key = ended.key
     if ended.error is not None:
-        study.losses[number] = study.losses.get(number, 0) + bool(pool.devices)  # not where all are lost
-        return devices.lost(configuration) if study.losses[number] >= devices.MOST_LOST else None
+        study.losses[key] += bool(pool.devices)  # not where all are lost
+        return devices.lost(configuration) if study.losses[key] >= devices.MOST_LOST else None
     seconds, measurement = ended.value
     if seconds is not None:
         study.pace.append((seconds, measurement.probe_seconds))
-    kept: Measurement = measurement
-    return kept
+    return None if devices.is_doubted(study, pool, configuration, ended) else measurement
 
 
 def progress(study: Study, kind: str, **what: Any) -> Progress:

@@ -19,6 +19,7 @@ from autotune.probe import Probe
 from autotune.sampler.optuna_samplers import make_sampler
 from autotune.sampler.parameters import openings
 from autotune.sampler.physics import PhysicsSampler, WarmStart
+from autotune.space.dominance import TOO_FEW_DEVICES
 from autotune.space.search_space import SearchSpace
 from autotune.study.jobs import abandoning, progress
 from autotune.study.measure import keep
@@ -76,8 +77,12 @@ def _restore_trial(study: Study, old: optuna.trial.FrozenTrial) -> None:
     if old.user_attrs.get("interrupted"):
         return
     trial = read_trial(study.probe_folder(number), number)
+    if trial is not None:
+        rounds = tuple(measured for measured in trial.confirmations if measured.where != TOO_FEW_DEVICES)
+        trial = replace(trial, confirmations=rounds)
     if old.state is not TrialState.RUNNING:
-        if trial is not None:
+        # What lacked devices may have them now.
+        if trial is not None and not (number and trial.measurement.where == TOO_FEW_DEVICES):
             study.trials.append(trial)
         return
     configuration = Configuration.from_dict(old.user_attrs["configuration"])
@@ -190,7 +195,7 @@ def _probe_on(probing: Probing) -> str:
         most = min(study.plan.confirmation_rounds, len(pool.devices) - 1)
         if stop_reason not in ("", BUSY) and 2 <= most <= len(pool.idle):
             confirm_finalists(probing)
-            if not study.running:
+            if not pool.is_running:
                 continue
         probing.compare()
         probing.take(pool.wait())

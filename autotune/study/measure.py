@@ -84,10 +84,15 @@ def measure(
 
 
 def unsupported(
-    folder: Path, configuration: Configuration, why: str, number: int = 0, confirmation: int = 0
+    folder: Path,
+    configuration: Configuration,
+    why: str,
+    number: int = 0,
+    confirmation: int = 0,
+    where: str = NEVER_PROBED,
 ) -> Measurement:
     """The measurement of what cannot run in this environment, such as the user's own settings; kept like any other."""
-    measurement = Measurement(Outcome.UNSUPPORTED, why, where=NEVER_PROBED, asked=configuration.values)
+    measurement = Measurement(Outcome.UNSUPPORTED, why, where=where, asked=configuration.values)
     with reporting_storage(folder):
         keep(probe_folder(folder, number, confirmation), configuration, measurement)
     return measurement

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from autotune.core import Outcome, Trial
 from autotune.core.errors import SearchFailed, TimeIsOver
-from autotune.executors.pool import RETURN_S, Ended, Pool, other_first
+from autotune.core.time_limit import too_late
+from autotune.executors.pool import RETURN_S, Ended, Pool
 from autotune.probe.order import LOG
 from autotune.space.dominance import SAME_CRASHES, crashing_values
 from autotune.study import devices
@@ -39,15 +40,19 @@ class Probing:
         study, pool = self.study, self.pool
         if not pool.is_running:
             self.raise_without_devices()
+        if self.time_over:
+            self._leave_waiting()
         while pool.idle and not self.time_over:
             if pool.is_running and study.wish.to_stop:
                 return ""
             study.wish.check()
-            if study.again:
-                number, lost_on = study.again.pop(0)
-                device = other_first(pool.idle, lost_on)[0]
+            if again := next((known for known in study.again if pool.but(pool.idle, known[1])), None):
+                study.again.remove(again)
+                number, able = again[0], pool.but(pool.idle, again[1])
             else:
-                device = pool.idle[0]
+                able = [device for device in pool.idle if not devices.is_suspect(study, device)]
+                if not able:
+                    return ""
                 proposal, stop_reason = self._propose()
                 if proposal is None:
                     return stop_reason
@@ -59,14 +64,26 @@ class Probing:
                 return ""
             message = "" if study.risk is None else f"may not fit ({study.risk:.0%} likely to)"
             self.watch(progress(study, "probing", number=number, configuration=configuration, message=message))
-            others = [name for name in pool.idle if name != device]
-            pool.start(number, job_of(study, pool, configuration, number), device, *others[: ranks - 1])
+            others = [name for name in pool.idle if name != able[0]]
+            pool.start(number, job_of(study, pool, configuration, number), able[0], *others[: ranks - 1])
         return self.time_over
 
     def raise_without_devices(self) -> None:
         """Raise SearchFailed where all devices are lost for good."""
         message = f"all devices were lost; waiting up to {RETURN_S / 60:.0f} min for one to return"
-        devices.raise_without(self.pool, lambda: self.watch(progress(self.study, "preparing", message=message)))
+        devices.raise_without(
+            self.pool, lambda: self.watch(progress(self.study, "preparing", message=message)), self.study.wish.check
+        )
+
+    def _leave_waiting(self) -> None:
+        """Leave out what waits for a device, now that the time is over; raises TimeIsOver where that is the baseline."""
+        study = self.study
+        for number, _ in study.again:
+            del study.running[number]
+            study.unlikely.discard(number)
+        study.again.clear()
+        if not study.trials and not study.running:
+            raise too_late("your own settings were measured")
 
     def compare(self, reserved: Collection[str] = ()) -> None:
         """Let idle devices that are not reserved repeat what another one did, where nothing compares them yet."""
@@ -99,12 +116,13 @@ class Probing:
         number, running, configuration = study.running[ended.key]
         if isinstance(ended.error, TimeIsOver):
             del study.running[number]
+            study.unlikely.discard(number)
             if not study.trials and not study.running:
                 raise ended.error
             study.left_out += [] if self.time_over else [PROBES]
             self.time_over = time_is_over(study.plan)
             return
-        if (measurement := measured(study, pool, configuration, ended, number)) is None:
+        if (measurement := measured(study, pool, configuration, ended)) is None:
             study.again.append((number, ended.device))
             return
         with reporting_storage(study.folder):

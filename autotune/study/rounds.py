@@ -1,12 +1,11 @@
 """Rounds of the confirmation on the devices: each is a complete block on one of them, and several run side by side."""
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.core import Configuration, Trial
 from autotune.core.errors import TimeIsOver
-from autotune.executors.pool import Pool, other_first
+from autotune.executors.pool import Pool
 from autotune.sampler.physics import Expected, PhysicsSampler
 from autotune.study import devices
 from autotune.study.confirm import Add, confirm
@@ -33,7 +32,9 @@ def confirm_finalists(probing: Probing) -> None:
         what = {"number": trial.number, "configuration": trial.configuration, "trial": trial}
         watch(progress(study, "confirmed", message=pool.running, **what))
 
-    with contextlib.suppress(TimeIsOver):
+    # A round on one device can be completed later; what is left of one on several is dropped.
+    several = pool.is_several or any(measured.device for trial in study.trials for measured in trial.confirmations)
+    try:
         confirm(
             study.trials,
             plan.objective,
@@ -46,8 +47,10 @@ def confirm_finalists(probing: Probing) -> None:
             lambda round_number: compare_rounds(study),
             plan.run_seconds(best_trial(study.trials, plan.objective)),
             lambda numbers: setattr(study, "racing", numbers),
-            lambda: len(pool.devices),
+            (lambda: len(pool.devices)) if several else None,
         )
+    except TimeIsOver:
+        compare_rounds(study)
     study.racing = ()
 
 
@@ -80,18 +83,15 @@ def _run_rounds(probing: Probing, rounds: Mapping[int, Sequence[int]], add: Add)
                 _go_on(study, pool, watch, begun, number, add)
         if pool.is_several:
             probing.start()
-        free = [device for device in pool.idle if device not in _taken(begun)]
-        while (
-            waiting
-            and len(free) >= (width := _width(study, pool, next(iter(waiting.values()))))
-            and not time_over
-            and not (study.wish.to_stop and pool.is_running)
-        ):
+        while waiting and not time_over and not (study.wish.to_stop and pool.is_running):
             study.wish.check()
             number = next(iter(waiting))
-            free = other_first(free, lost_on.get(number, ""))
+            width, avoided = _width(study, pool, waiting[number]), lost_on.get(number, "")
+            free = [device for device in pool.idle if device not in _taken(begun)]
+            free = pool.but(free, avoided) if width == 1 else sorted(free, key=lambda device: device == avoided)
+            if len(free) < width:
+                break
             begun[number] = _Round(free[:width], list(waiting.pop(number)))
-            free = free[width:]
             if pool.is_several:
                 with reporting_storage(study.folder):
                     open_round(study.folder, number)
@@ -114,8 +114,8 @@ def _run_rounds(probing: Probing, rounds: Mapping[int, Sequence[int]], add: Add)
                 time_over = ended.error
             continue
         configuration = _configuration(study, trial_number)
-        measurement = measured(study, pool, configuration, ended, trial_number)
-        if ended.error is not None:
+        measurement = measured(study, pool, configuration, ended)
+        if ended.error is not None or measurement is None:
             _drop(study, number)
             del begun[number]
             waiting[number], lost_on[number] = rounds[number], ended.device

@@ -1,7 +1,8 @@
 """Study: what is proposed next, and what Optuna's record holds of it."""
 
 import contextlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -48,8 +49,9 @@ class Study:
     this run took, repetitions included, and those of its probe alone. wish: the user's request to stop.
     risk: how likely the last proposal fits, where it may not; None: it does. running: number -> what is probed now;
     again: (number, device) of those whose executor was lost; unlikely: those that may not fit. baselines: of several
-    devices -> the trial that it repeated to be compared; repeated: its number. losses: trial -> executors that were lost while
-    they ran it. notes: what else is to be said of the devices.
+    devices -> the trial that it repeated to be compared; repeated: its number. losses: job -> executors that were lost while
+    they ran it. doubts: job -> the device on which it failed, until another one ran it; faults: device -> jobs that failed there
+    and nowhere else. notes: what else is to be said of the devices.
     """
 
     folder: Path
@@ -71,7 +73,9 @@ class Study:
     unlikely: set[int] = field(default_factory=set)
     baselines: dict[str, Trial] = field(default_factory=dict)
     repeated: int | None = None
-    losses: dict[int, int] = field(default_factory=dict)
+    losses: Counter[Hashable] = field(default_factory=Counter)
+    doubts: dict[Hashable, str] = field(default_factory=dict)
+    faults: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     risk: float | None = None
     warm_start: WarmStart = field(init=False)
@@ -129,7 +133,7 @@ def ask(study: Study) -> tuple[Asked | None, str]:
         return None, stop_reason or "; ".join(filter(None, (over, could_still_win(choice) if choice else "")))
     while study.queue:
         configuration = study.queue.pop(0)
-        if implied_by(configuration, study.trials) is None:
+        if implied_by(configuration, study.trials) is None and configuration not in probed_now(study):
             return begin(study, propose(study, configuration), configuration), ""
     if choice is not None:
         if stop_reason := nothing_to_win(study.plan, study.trials, choice, study.space.size):

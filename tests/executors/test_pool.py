@@ -7,7 +7,7 @@ import pytest
 
 from autotune.core.errors import TimeIsOver
 from autotune.executors import ExecutorLost
-from autotune.executors.pool import Pool, ThreadPool, as_pool, other_first
+from autotune.executors.pool import Pool, ThreadPool, as_pool
 from autotune.probe import ProbeOptions
 from autotune.probe.replay import ReplayProbe
 from tests.makers import completed, configuration
@@ -101,6 +101,14 @@ def test_abandoned_jobs_are_ended_and_waited_for() -> None:
     assert time.monotonic() - begun < 5
 
 
-def test_the_device_that_was_lost_is_tried_last() -> None:
-    assert other_first(["a", "b"], "a") == ["b", "a"]
-    assert other_first(["a"], "a") == ["a"]
+def test_a_device_is_avoided_as_long_as_there_is_another_one() -> None:
+    pool = threads()
+    assert pool.but(["a", "b"], "a") == ["b"]
+    assert pool.but(["a"], "a") == []
+    pool.left_out["b"] = "gone"
+    assert pool.but(["a"], "a") == ["a"]
+
+
+def test_to_wait_where_nothing_runs_is_an_error_and_no_endless_wait() -> None:
+    with pytest.raises(AssertionError, match="nothing runs"):
+        threads().wait()

@@ -123,3 +123,9 @@ def test_a_cluster_is_named_by_host_and_port(name: str, monkeypatch: pytest.Monk
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(InvalidRequest, match="RAY_ADDRESS=HOST:PORT"), connected(name):
         pass
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:no-port"])
+def test_an_address_where_nothing_listens_is_refused_at_once(address: str) -> None:
+    with pytest.raises(InvalidRequest, match="Nothing answers"), connected(address):
+        pass

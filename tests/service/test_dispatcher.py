@@ -228,7 +228,7 @@ def test_one_device_runs_one_search_at_a_time_by_priority(
             assert [search.id for search in store.running()] == [search_id]
             assert running.lent == "cpu"
             cancelled(store, dispatcher, search_id)
-    assert states(store, other) == [QUEUED]  # there is no such device
+    assert states(store, other) == [QUEUED, FAILED]  # there is no such device
 
 
 @pytest.mark.nightly

@@ -424,6 +424,17 @@ def test_a_search_gets_a_device_that_it_wants(store: Store, wish: str, free: lis
     assert (claimed and claimed.lent) == lent
 
 
+def test_what_a_server_with_other_devices_queued_fails_with_the_reason_and_can_be_resumed(store: Store) -> None:
+    fits, two, other = submitted(store), submitted(store, devices=2), submitted(store, device="cuda:7")
+    assert store.fail_unserved({"cuda:0": "L4"}) == [two.id, other.id]
+    assert current(store, fits).state == QUEUED
+    problem = current(store, two).problem
+    assert problem is not None
+    assert "1 device(s)" in problem["message"]
+    assert store.resume(two.id).state == QUEUED
+    assert store.fail_unserved({"cuda:0": "L4", "cuda:1": "L4"}) == []
+
+
 CARDS = {"cuda:0": "H200", "cuda:1": "L4", "cuda:2": "H200", "cpu": "a processor"}
 
 

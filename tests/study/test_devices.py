@@ -157,8 +157,8 @@ def test_a_round_whose_executor_is_lost_runs_anew_as_a_whole(tmp_path: Path) -> 
     assert not list(tmp_path.glob(f"probes/{OPEN_ROUND.format('*')}"))
 
 
-def with_ranks(folder: Path, lost: Callable[[Configuration, ProbeOptions], bool] = lambda *_: False) -> Study:
-    """A search on two devices whose ranks are twice as fast together; never more runs than there are devices."""
+def joining(lost: Callable[[Configuration, ProbeOptions], bool] = lambda *_: False) -> ThreadPool:
+    """Two devices whose ranks are twice as fast together; never more runs than there are devices."""
     using: list[str] = []
 
     def on(*names: str) -> Probe:
@@ -176,10 +176,13 @@ def with_ranks(folder: Path, lost: Callable[[Configuration, ProbeOptions], bool]
 
         return measured
 
-    pool = ThreadPool(
+    return ThreadPool(
         {name: on(name) for name in "ab"}, lambda _: None, lambda _: False, together=lambda names: on(*names)
     )
-    return run(folder, pool, space(data_parallel_size=(1, 2)), n_trials=50)
+
+
+def with_ranks(folder: Path, lost: Callable[[Configuration, ProbeOptions], bool] = lambda *_: False) -> Study:
+    return run(folder, joining(lost), space(data_parallel_size=(1, 2)), n_trials=50)
 
 
 def test_ranks_take_devices_from_the_pool_in_probes_and_rounds(tmp_path: Path) -> None:
@@ -194,12 +197,14 @@ def test_ranks_take_devices_from_the_pool_in_probes_and_rounds(tmp_path: Path) -
     assert {frozenset(measured.device.split(" + ")) for measured in best.confirmations} == {frozenset("ab")}
 
 
-def test_ranks_that_lost_a_device_cannot_run_on_the_one_that_is_left(tmp_path: Path) -> None:
+def test_ranks_that_lost_a_device_cannot_run_on_the_one_that_is_left_and_can_once_it_is_back(tmp_path: Path) -> None:
     study = with_ranks(tmp_path, lambda tried, _: tried.data_parallel_size == 2)
-    wide = [trial for trial in study.trials if trial.configuration.data_parallel_size == 2]
-    assert wide
-    assert {trial.measurement.outcome for trial in wide} == {Outcome.UNSUPPORTED}
+    (wide,) = [trial for trial in study.trials if trial.configuration.data_parallel_size == 2]
+    assert wide.measurement.outcome is Outcome.UNSUPPORTED
     assert best_trial(study.trials, "samples_per_second").configuration.data_parallel_size == 1
+    study = with_ranks(tmp_path)
+    assert all(trial.measurement.outcome is Outcome.COMPLETED for trial in study.trials)
+    assert best_trial(study.trials, "samples_per_second").configuration.data_parallel_size == 2
 
 
 def test_a_search_without_a_device_fails(tmp_path: Path) -> None:
