@@ -8,7 +8,10 @@ What an executor on another machine has to provide is a `ProbeHost` whose `run(o
 - writes the files of the order's folder over there (the answers `answer*.json`, `log.txt`) into `order.folder` here,
 - returns the account as the host over there gave it, or raises `ExecutorLost` and leaves no answer in the folder;
 
-`abandon()` of it may be called from another thread: nothing of it runs on the device soon after, and `run` raises `ExecutorLost`.
+and, where it is one of several,
+
+- `abandon()`, from any thread: nothing of it runs on the device soon after, and `run` raises `ExecutorLost`;
+- `restart()`, after a loss: whether it can be used again; `may_return()`: whether that is worth another attempt later.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,8 +33,6 @@ class Executor:
 
     name: as people read it, no other executor's (`cuda:1`, `cores 2-3`). host: of its own. likeness: facts that all executors
     of a study must share, besides those of the environment (`likeness.check_alike`). device_used: as in `LiveProbe`.
-    abandon: ends what runs, from any thread. restart: called after a loss; whether it can be used again. may_return: whether
-    that is worth another attempt later.
     """
 
     name: str
@@ -40,6 +41,3 @@ class Executor:
     workload: "Workload"
     likeness: Mapping[str, Any] = field(default_factory=dict)
     device_used: Callable[[], tuple[int, list[str]] | None] = lambda: None
-    abandon: Callable[[], None] = lambda: None
-    restart: Callable[[], bool] = lambda: False
-    may_return: Callable[[], bool] = lambda: False

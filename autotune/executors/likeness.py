@@ -3,11 +3,12 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from autotune.core import InvalidRequest
+from autotune.executors import Executor
 from autotune.probe.device import nvml
 from autotune.probe.device.machine import cpu_name
 
@@ -24,15 +25,14 @@ def likeness(card: nvml.Card | None, cores: Sequence[int]) -> dict[str, Any]:
     return facts if card is None else facts | nvml.lasting_facts(card)
 
 
-def check_alike(facts: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise InvalidRequest where devices differ; facts: name of the device -> its facts."""
-    (first, wanted), *others = facts.items()
+def check_alike(executors: Sequence[Executor]) -> None:
+    """Raise InvalidRequest where one differs from the first in a fact that all devices of a study share."""
+    (first, wanted), *others = [(each.name, {**each.environment.identity(), **each.likeness}) for each in executors]
     for name, own in others:
-        keys = dict.fromkeys([*wanted, *own])
-        if differences := [
-            f"{key} {own.get(key)}, not {wanted.get(key)}" for key in keys if own.get(key) != wanted.get(key)
-        ]:
+        keys = [key for key in dict.fromkeys([*wanted, *own]) if own.get(key) != wanted.get(key)]
+        if keys:
+            differences = "; ".join(f"{key} {own.get(key)}, not {wanted.get(key)}" for key in keys[:5])
             raise InvalidRequest(
-                f"{name} cannot be compared with {first}: {'; '.join(differences[:5])}.",
+                f"{name} cannot be compared with {first}: {differences}.",
                 "Search on each by itself, or leave it out of CUDA_VISIBLE_DEVICES.",
             )

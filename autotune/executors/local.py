@@ -6,9 +6,10 @@ import fcntl
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from autotune.core import InvalidRequest, TuningRequest, Workload
 from autotune.core.errors import SearchFailed
@@ -22,8 +23,8 @@ from autotune.probe.process.answers import Account
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import read_environment
 
-LOCKS = Path("/tmp/autotune-cards")
-"""Folder of the locks of cards, a file for each card's uuid."""
+LOCKS = Path("/tmp/autotune-devices")
+"""Folder of the locks, a file for each card's uuid and, on a cluster, for each core that a device has."""
 
 MOST_RESTARTS = 2
 """How often a host that was lost is started again."""
@@ -36,36 +37,21 @@ class LocalHost(ProbeHost):
         super().__init__(objects)
         self.cores, self._lock, self._abandoned, self._restarts = frozenset(cores), threading.RLock(), False, 0
 
-    def __enter__(self) -> "LocalHost":
-        super().__enter__()
-        return self
-
     def launch(self) -> None:
+        if self._abandoned:
+            raise ExecutorLost("it was left")
         with on_cores(self.cores):
             super().launch()
 
     def run(self, order: Order) -> Account:
         with self._lock, on_cores(self.cores):
-            account = super().run(order) if not self._abandoned else {"ended": "host ended", "code": None}
-        if self._abandoned:
-            raise ExecutorLost("it was left")
-        if order.kind == "probe" and account["ended"] in ("host ended", "host hung"):
-            raise ExecutorLost("the process that starts its probes was killed")
+            account = super().run(order)
+        if self._abandoned or (order.kind == "probe" and account["ended"] in ("host ended", "host hung")):
+            raise ExecutorLost("it was left" if self._abandoned else "the process that starts its probes was killed")
         return account
 
-    @contextlib.contextmanager
-    def widened(self, cores: frozenset[int]) -> Iterator[None]:
-        """Within, its children run on these cores."""
-        own = self.cores
-        if self.pid is None:
-            self.start()
-        try:
-            self._move(cores)
-            yield
-        finally:
-            self._move(own)
-
-    def _move(self, cores: frozenset[int]) -> None:
+    def move(self, cores: frozenset[int]) -> None:
+        """Let its next children run on these cores."""
         self.cores = cores
         for host in (self, *self._others.values()):
             with contextlib.suppress(OSError):  # it has ended
@@ -84,6 +70,10 @@ class LocalHost(ProbeHost):
         self._restarts += 1
         return not self._abandoned and self._restarts <= MOST_RESTARTS
 
+    def may_return(self) -> bool:
+        """Never: what is lost for good here stays lost."""
+        return False
+
 
 class JoinedHost(ProbeHost):
     """A device's host for trainings whose ranks take other devices too: it runs on the cores of all."""
@@ -92,25 +82,33 @@ class JoinedHost(ProbeHost):
         self._host, self._cores = host, cores
 
     def run(self, order: Order) -> Account:
-        with self._host.widened(self._cores):
+        own = self._host.cores
+        if self._host.pid is None:
+            self._host.start()
+        try:
+            self._host.move(self._cores)
             return self._host.run(order)
+        finally:
+            self._host.move(own)
 
 
 def joined(executors: Sequence[Executor]) -> Executor:
     """The first of these local executors with the cards and the cores of all."""
-    first, hosts = executors[0], [executor.host for executor in executors if isinstance(executor.host, LocalHost)]
+    first, each = executors[0], [executor.environment for executor in executors]
+    hosts = [executor.host for executor in executors if isinstance(executor.host, LocalHost)]
     if len(executors) == 1:
         return first
-    each = [executor.environment for executor in executors]
-    environment = dataclasses.replace(
-        first.environment,
-        cpu_count=sum(own.cpu_count for own in each),
-        threads=sum(own.threads for own in each),
-        device_uuids=tuple(own.device_uuid for own in each if own.device_uuid),
+    return dataclasses.replace(
+        first,
+        name=JOIN.join(executor.name for executor in executors),
+        host=JoinedHost(hosts[0], frozenset[int]().union(*(host.cores for host in hosts))),
+        environment=dataclasses.replace(
+            first.environment,
+            cpu_count=sum(own.cpu_count for own in each),
+            threads=sum(own.threads for own in each),
+            device_uuids=tuple(own.device_uuid for own in each if own.device_uuid),
+        ),
     )
-    host = JoinedHost(hosts[0], frozenset(core for host in hosts for core in host.cores))
-    name = JOIN.join(executor.name for executor in executors)
-    return dataclasses.replace(first, name=name, host=host, environment=environment)
 
 
 @contextlib.contextmanager
@@ -163,84 +161,72 @@ def first_host(request: TuningRequest, card: nvml.Card | None) -> Callable[[byte
 def pool_of(executors: Sequence[Executor], probe: Callable[[Executor], Probe]) -> Pool:
     """The pool of these executors. probe: makes what measures on one."""
     named = {executor.name: executor for executor in executors}
+    hosts: dict[str, Any] = {name: executor.host for name, executor in named.items()}
+    probes = {name: probe(executor) for name, executor in named.items()}
     if len(named) == 1:
-        return Pool({name: probe(executor) for name, executor in named.items()})
-    are_local = all(isinstance(executor.host, LocalHost) for executor in executors)
+        return Pool(probes)
+    are_local = all(isinstance(host, LocalHost) for host in hosts.values())
     return ThreadPool(
-        {name: probe(executor) for name, executor in named.items()},
-        lambda name: named[name].abandon(),
-        lambda name: named[name].restart(),
-        lambda name: named[name].may_return(),
+        probes,
+        lambda name: hosts[name].abandon(),
+        lambda name: hosts[name].restart(),
+        lambda name: hosts[name].may_return(),
         (lambda names: probe(joined([named[name] for name in names]))) if are_local else None,
     )
 
 
 def local_executors(
-    first: ProbeHost, request: TuningRequest, card: nvml.Card | None, workload: Workload, stack: contextlib.ExitStack
+    first: LocalHost, request: TuningRequest, card: nvml.Card | None, workload: Workload, stack: contextlib.ExitStack
 ) -> list[Executor]:
     """An executor for each device; the first one's host is there already and runs on its share.
 
-    Raises InvalidRequest for cards that are not alike, and where there are too few.
+    Raises InvalidRequest for cards that are not alike, and where there are too few; SearchFailed for one in use.
     """
-    assert isinstance(first, LocalHost)
-    cards = [card, *(other for other in nvml.visible_cards() if other != card)] if card else [None] * 10**4
     split = shares(count_of(request, card), request.cores_per_device)
+    cards = (
+        [card, *(other for other in nvml.visible_cards() if card and other != card)] if card else [None] * len(split)
+    )
     executors: list[Executor] = []
-    for index, (own, cores) in enumerate(zip(cards, split, strict=False)):
-        host: LocalHost = first
-        if index:
+    for own, cores in zip(cards, split, strict=False):
+        host = first
+        if executors:
             host = stack.enter_context(LocalHost(first._objects, cores))
             host.time_limit = first.time_limit
+            lock_card(own, stack)
         with on_cores(frozenset(cores)):
             environment, _ = read_environment(host, request, own)
+        name = f"core{'s' * (len(cores) > 1)} {'-'.join(map(str, dict.fromkeys([cores[0], cores[-1]])))}"
         if own is None:
             free = environment.free_memory_bytes // len(split)
             environment = dataclasses.replace(environment, free_memory_bytes=free)
-        name = f"cuda:{nvml.visible_cards().index(own)}" if own else _cores_name(cores)
-        if own is not None and index:
-            lock_card(own, stack)
-        executors.append(
-            Executor(
-                name,
-                host,
-                environment,
-                workload,
-                likeness(own, cores),
-                nvml.usage_of(own),
-                host.abandon,
-                host.restart,
-            )
-        )
-    check_alike({each.name: facts_of(each) for each in executors})
+        else:
+            name = f"cuda:{nvml.visible_cards().index(own)}"
+        facts, used = likeness(own, cores), nvml.usage_of(own)
+        executors.append(Executor(name, host, environment, workload, facts, used))
+    check_alike(executors)
     return executors
-
-
-def _cores_name(cores: Sequence[int]) -> str:
-    return f"core {cores[0]}" if len(cores) == 1 else f"cores {cores[0]}-{cores[-1]}"
-
-
-def facts_of(executor: Executor) -> Mapping[str, object]:
-    """All that executors of one study share."""
-    return {**executor.environment.identity(), **executor.likeness}
 
 
 def lock_card(card: nvml.Card | None, stack: contextlib.ExitStack) -> None:
     """Hold a card for this process; raises SearchFailed where another search holds it. A CPU needs no lock."""
-    if card is None:
-        return
+    if card is not None and not holds(card.uuid, stack):
+        raise SearchFailed(f"Another search uses {card.name} ({card.uuid}).", "Wait for it, or name another --device.")
+
+
+def holds(name: str, stack: contextlib.ExitStack) -> bool:
+    """Whether no other process holds this lock; this one does from now on. Where nothing can be locked, nothing is."""
     with contextlib.suppress(OSError):
         LOCKS.mkdir(exist_ok=True)
         LOCKS.chmod(0o1777)
     try:
-        handle = os.open(LOCKS / card.uuid, os.O_RDWR | os.O_CREAT, 0o666)
+        handle = os.open(LOCKS / name, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError:
-        return  # where nothing can be locked, nothing is
+        return True
     stack.callback(os.close, handle)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(PermissionError):  # it is another user's
         os.fchmod(handle, 0o666)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise SearchFailed(
-            f"Another search uses {card.name} ({card.uuid}).", "Wait for it, or name another --device."
-        ) from error
+    except BlockingIOError:
+        return False
+    return True

@@ -1,10 +1,12 @@
 """Pool: the devices of a search as its loop sees them, each with one job at a time."""
 
+import contextlib
 import queue
-import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from threading import Thread
 from typing import Any
 
 from autotune.core import Configuration, Measurement, interrupt
@@ -40,15 +42,25 @@ class Ended:
 class Pool:
     """Jobs on devices, carried out one after the other by `wait`, in this thread: of one device.
 
-    probes: name of the device -> its probe. left_out: those that run nothing more, and why.
+    probes: name of the device -> its probe. left_out: those that run nothing more, and why. abandon: (device) ends what runs
+    there; restart: (device) whether it can be used again after a loss; may_return: (device) whether later, if not at once;
+    together: (devices) the probe of a training whose ranks take these.
     """
 
-    def __init__(self, probes: Mapping[str, Probe]) -> None:
+    def __init__(
+        self,
+        probes: Mapping[str, Probe],
+        abandon: Callable[[str], None] = lambda device: None,
+        restart: Callable[[str], bool] = lambda device: False,
+        may_return: Callable[[str], bool] = lambda device: False,
+        together: Callable[[Sequence[str]], Probe] | None = None,
+    ) -> None:
         self.probes = {name: _named(name, probe) for name, probe in probes.items()} if len(probes) > 1 else dict(probes)
         self.left_out: dict[str, str] = {}
+        self._abandon, self._restart, self._may_return, self._together = abandon, restart, may_return, together
         self._running: dict[str, Hashable] = {}
         self._jobs: list[tuple[str, Job, Probe]] = []
-        self._joined: Callable[[Sequence[str]], Probe] | None = None
+        self._lost: list[str] = []
 
     @property
     def is_several(self) -> bool:
@@ -86,13 +98,17 @@ class Pool:
 
     def width(self, configuration: Configuration) -> int:
         """How many devices a training takes: one, or where devices can be joined one for each of its ranks."""
-        return 1 if self._joined is None else configuration.data_parallel_size
+        return 1 if self._together is None else configuration.data_parallel_size
 
     def start(self, key: Hashable, job: Job, device: str, *others: str) -> None:
         """Let an idle device begin with a job; `wait` returns its end under this key. others: what its ranks take besides."""
         assert {device, *others} <= {*self.idle}, (device, others)
         self._running |= dict.fromkeys((device, *others), key)
-        self._begin(device, job, self._together(device, *others) if others else self.probes[device])
+        probe, names = self.probes[device], (device, *others)
+        if others:
+            assert self._together is not None
+            probe = _named(JOIN.join(names), self._together(names))
+        self._begin(device, job, probe)
 
     def wait(self) -> Ended:
         """The end of the job that ends next; raises what a job raises, but for a lost executor and a time that is over."""
@@ -101,15 +117,28 @@ class Pool:
         key = self._ended(device)
         if isinstance(error, ExecutorLost) and not self._restart(device):
             self.left_out[device] = str(error)
+            self._lost.append(device)
         if error is None or isinstance(error, (ExecutorLost, TimeIsOver)):
             return Ended(key, device, value, error)
         raise error
 
-    def regain(self, waiting: Callable[[], None], check: Callable[[], None]) -> bool:  # noqa: ARG002
+    def regain(self, waiting: Callable[[], None], check: Callable[[], None]) -> bool:
         """Whether a device that was lost is there again in time; nothing may run.
 
         waiting: called before the wait; check: again and again during it, ends it where it raises.
         """
+        until, told = time.monotonic() + RETURN_S, False
+        while time.monotonic() < until and (able := [*filter(self._may_return, self._lost)]):
+            if not told:
+                waiting()
+                told = True
+            for device in able:
+                if self._restart(device):
+                    self._lost.remove(device)
+                    del self.left_out[device]
+                    return True
+            check()
+            time.sleep(WAIT_S)
         return False
 
     def abandon(self) -> None:
@@ -123,10 +152,6 @@ class Pool:
         self._running = {name: other for name, other in self._running.items() if other != key}
         return key
 
-    def _together(self, *devices: str) -> Probe:
-        assert self._joined is not None
-        return _named(JOIN.join(devices), self._joined(devices))
-
     def _begin(self, device: str, job: Job, probe: Probe) -> None:
         self._jobs.append((device, job, probe))
 
@@ -134,76 +159,35 @@ class Pool:
         device, job, probe = self._jobs.pop(0)
         return device, *carried_out(job, probe)
 
-    def _restart(self, device: str) -> bool:  # noqa: ARG002
-        """Whether a device whose executor was lost can be used again."""
-        return False
-
 
 class ThreadPool(Pool):
-    """Jobs on several devices at once, each in a thread; nothing but jobs runs in these.
+    """Jobs on several devices at once, each in a thread; nothing but jobs runs in these."""
 
-    abandon: (device) ends what runs there; restart: (device) whether it can be used again after a loss; may_return: (device)
-    whether later, if not at once; together: (devices) the probe of a training whose ranks take these.
-    """
-
-    def __init__(
-        self,
-        probes: Mapping[str, Probe],
-        abandon: Callable[[str], None],
-        restart: Callable[[str], bool],
-        may_return: Callable[[str], bool] = lambda device: False,
-        together: Callable[[Sequence[str]], Probe] | None = None,
-    ) -> None:
-        super().__init__(probes)
-        self._abandon, self._restart_device, self._may_return, self._joined = abandon, restart, may_return, together
-        self._lost: list[str] = []
-        self._ends: queue.SimpleQueue[tuple[str, Any, BaseException | None]] = queue.SimpleQueue()
+    @cached_property
+    def _ends(self) -> queue.SimpleQueue[tuple[str, Any, BaseException | None]]:
+        return queue.SimpleQueue()
 
     def _begin(self, device: str, job: Job, probe: Probe) -> None:
-        def work() -> None:
-            self._ends.put((device, *carried_out(job, probe)))
-
-        threading.Thread(target=work, name=f"executor {device}", daemon=True).start()
+        ends = self._ends
+        work = Thread(
+            target=lambda: ends.put((device, *carried_out(job, probe))), name=f"executor {device}", daemon=True
+        )
+        work.start()
 
     def _next(self) -> tuple[str, Any, BaseException | None]:
         while True:
             interrupt.check()
-            try:
+            with contextlib.suppress(queue.Empty):
                 return self._ends.get(timeout=WAIT_S)
-            except queue.Empty:
-                continue
-
-    def _restart(self, device: str) -> bool:
-        is_back = self._restart_device(device)
-        if not is_back:
-            self._lost.append(device)
-        return is_back
-
-    def regain(self, waiting: Callable[[], None], check: Callable[[], None]) -> bool:
-        until, told = time.monotonic() + RETURN_S, False
-        while time.monotonic() < until and (able := [*filter(self._may_return, self._lost)]):
-            if not told:
-                waiting()
-                told = True
-            for device in able:
-                if self._restart_device(device):
-                    self._lost.remove(device)
-                    del self.left_out[device]
-                    return True
-            check()
-            time.sleep(WAIT_S)
-        return False
 
     def abandon(self) -> None:
         until = time.monotonic() + LEAVE_S
         for device in self._running:
             self._abandon(device)
-        while self._running and (left := until - time.monotonic()) > 0:
-            try:
+        with contextlib.suppress(queue.Empty):
+            while self._running and (left := until - time.monotonic()) > 0:
                 device, *_ = self._ends.get(timeout=left)
-            except queue.Empty:
-                break
-            self._ended(device)
+                self._ended(device)
         super().abandon()
 
 

@@ -17,7 +17,6 @@ from dataclasses import replace
 from autotune.core import InvalidRequest, TuningRequest
 from autotune.executors import Executor, ExecutorLost
 from autotune.executors.likeness import check_alike
-from autotune.executors.local import facts_of
 from autotune.executors.ray_host import DEVICES_S, Cluster, RayHost
 
 
@@ -66,8 +65,9 @@ def on_cluster(request: TuningRequest, objects: bytes = b"") -> Iterator[list[Ex
         there = cluster.ray.cluster_resources()
         cards, cores = int(there.get("GPU", 0)), int(there.get("CPU", 0))
         device = request.device if request.device != "auto" else "cuda" if cards else "cpu"
-        if request.devices == "all" and device == "cpu":
-            raise InvalidRequest("--devices all is of GPUs.", "Say how many devices share the CPUs, as --devices 2.")
+        if request.devices == "all" and (device == "cpu" or not cards):
+            what = "--devices all is of GPUs" if cards else "The cluster has no GPUs"
+            raise InvalidRequest(f"{what}.", "Say how many devices share the CPUs, as --device cpu --devices 2.")
         count = cards if request.devices == "all" else int(request.devices)
         each = request.cores_per_device or max(1, cores // max(1, count))
         with ray_executors(cluster, replace(request, device=device), count, each, objects) as executors:
@@ -94,8 +94,13 @@ def ray_executors(
                 raise InvalidRequest(
                     f"The cluster has {index} of {devices} devices free: {error}.", "Ask for fewer devices."
                 ) from None
-        executors = [_executor(host, request) for host in hosts]
-        check_alike({executor.name: facts_of(executor) for executor in executors})
+        executors = []
+        for host in hosts:
+            environment, workload = host.read(request)
+            used = (lambda: None) if environment.is_cpu else host.used
+            likeness = host.facts["likeness"]
+            executors.append(Executor(host.facts["name"], host, environment, workload, likeness, used))
+        check_alike(executors)
         yield executors
     finally:
         threads = [threading.Thread(target=host.close) for host in hosts]
@@ -103,10 +108,3 @@ def ray_executors(
             thread.start()
         for thread in threads:
             thread.join()
-
-
-def _executor(host: RayHost, request: TuningRequest) -> Executor:
-    environment, workload = host.environment(request), host.workload(request)
-    used = (lambda: None) if environment.is_cpu else host.used
-    name, likeness = host.facts["name"], host.facts["likeness"]
-    return Executor(name, host, environment, workload, likeness, used, host.abandon, host.restart, host.may_return)

@@ -5,16 +5,13 @@ removes all below.
 """
 
 import contextlib
-import fcntl
 import os
 import shutil
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from autotune import __version__
@@ -22,9 +19,9 @@ from autotune.core import AutotuneError, Environment, TuningRequest, Workload
 from autotune.core.io import file_end
 from autotune.core.paths import cache_folder
 from autotune.executors.likeness import likeness
-from autotune.executors.local import lock_card
+from autotune.executors.local import holds, lock_card
 from autotune.probe.device import nvml
-from autotune.probe.order import CHILD_ANSWER, LOG, Order
+from autotune.probe.order import LOG, Order
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import read_environment, read_workload
 
@@ -33,9 +30,6 @@ LEASE_S = 60.0
 
 LOG_BYTES = 1 << 20
 """The end of a log that travels."""
-
-CLAIMS = "autotune-cores"
-"""Folder of locks, one a core in use, below the machine's folder of temporary files."""
 
 
 class Device:
@@ -78,18 +72,13 @@ class Device:
             "likeness": likeness(self._card, self._cores) | own,
         }
 
-    def environment(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Facts of the device, or the error of reading them."""
+    def read(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """(Facts of the device, model and data) as they are on this machine, or the error of reading them."""
+        own = TuningRequest.from_dict(request)
         with _errors() as answer:
-            self._environment, self._card = read_environment(self._host, TuningRequest.from_dict(request), self._card)
-            answer["value"] = self._environment.to_dict()
-        return answer
-
-    def workload(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Model and data as they are on this machine, or the error of reading them."""
-        with _errors() as answer:
-            self._workload = read_workload(self._host, TuningRequest.from_dict(request))
-            answer["value"] = self._workload.to_dict()
+            self._environment, self._card = read_environment(self._host, own, self._card)
+            self._workload = read_workload(self._host, own)
+            answer["value"] = self._environment.to_dict(), self._workload.to_dict()
         return answer
 
     def used(self) -> tuple[int, list[str]] | None:
@@ -104,12 +93,8 @@ class Device:
                 order = self._own(Order.from_dict(data, folder))
                 with self._runs:  # the search may ask for an estimate while a probe runs
                     answer["value"] = self._host.run(order)
-                paths = [folder / LOG, folder / CHILD_ANSWER, *folder.glob("answer-*.json")]
-                answer["files"] = {
-                    path.name: file_end(path, LOG_BYTES) if path.name == LOG else path.read_bytes()
-                    for path in paths
-                    if path.exists()
-                }
+                answers = {path.name: path.read_bytes() for path in folder.glob("answer*.json")}
+                answer["files"] = answers | {LOG: file_end(folder / LOG, LOG_BYTES) if (folder / LOG).exists() else b""}
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
         return {**answer, "number": number}
@@ -140,22 +125,10 @@ def _errors() -> Iterator[dict[str, Any]]:
 
 
 def _claimed(count: int, locks: contextlib.ExitStack) -> list[int]:
-    """So many cores that no other device on this machine has; raises RuntimeError where there are fewer.
-
-    The kernel frees the locks with this process.
-    """
-    folder = Path(tempfile.gettempdir()) / CLAIMS
-    folder.mkdir(exist_ok=True)
-    with contextlib.suppress(OSError):
-        folder.chmod(0o1777)
+    """So many cores that no other device on this machine has; raises RuntimeError where there are fewer."""
     own: list[int] = []
     for core in sorted(os.sched_getaffinity(0)):
-        if len(own) == count:
-            break
-        handle = os.open(folder / str(core), os.O_RDWR | os.O_CREAT, 0o666)
-        locks.callback(os.close, handle)
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if len(own) < count and holds(f"core-{core}", locks):
             own.append(core)
     if len(own) < count:
         raise RuntimeError(f"{len(own)} of {count} core(s) are free on {socket.gethostname()}")

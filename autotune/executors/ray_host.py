@@ -30,6 +30,13 @@ PING_S, LOST_S = 5.0, 30.0
 DEVICES_S, RESTART_S = 60.0, 15.0
 """Seconds within which all devices must be there at the start, and within which a lost one is replaced."""
 
+VARIABLES = {
+    "RAY_kill_child_processes_on_worker_exit": "0",
+    "RAY_process_group_cleanup_enabled": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+"""Of an actor. The first two: ended by Ray, the host's supervisor could remove nothing."""
+
 
 @dataclass
 class Cluster:
@@ -71,23 +78,12 @@ class RayHost(ProbeHost):
 
     def launch(self) -> None:
         """Ask the cluster for the actor, without waiting for it."""
-        variables = {
-            "RAY_worker_niceness": str(os.getpriority(os.PRIO_PROCESS, 0)),
-            # Ended by Ray, the host's supervisor could remove nothing.
-            "RAY_kill_child_processes_on_worker_exit": "0",
-            "RAY_process_group_cleanup_enabled": "0",
-            "OMP_NUM_THREADS": str(self._cores),
-            "RAY_USAGE_STATS_ENABLED": "0",
-        }
-        options = {
-            "num_cpus": self._cores,
-            "num_gpus": 0 if self._device == "cpu" else 1,
-            "max_concurrency": 4,  # an order, a ping, a question and `close` at once
-            "runtime_env": {"env_vars": variables},
-        }
-        # Ray shows an actor only the card that it gives it.
-        device = "cpu" if self._device == "cpu" else "cuda"
-        actor = self._cluster.ray.remote(**options)(Device)
+        niceness = str(os.getpriority(os.PRIO_PROCESS, 0))
+        variables = {**VARIABLES, "RAY_worker_niceness": niceness, "OMP_NUM_THREADS": str(self._cores)}
+        device = "cpu" if self._device == "cpu" else "cuda"  # Ray shows an actor only the card that it gives it
+        options = {"num_cpus": self._cores, "num_gpus": int(device == "cuda"), "runtime_env": {"env_vars": variables}}
+        # At once: an order, a ping, a question and `close`.
+        actor = self._cluster.ray.remote(max_concurrency=4, **options)(Device)
         self._actor = actor.remote(self._objects, self._cores, device, self._cluster.lease_s)
         self._reason, self._left = "", threading.Event()
 
@@ -107,9 +103,8 @@ class RayHost(ProbeHost):
         own = self.facts["likeness"]
         if differs := [f"{name} {own[name]}, not {value}" for name, value in wanted.items() if own[name] != value]:
             self.close()
-            raise InvalidRequest(
-                f"{self.facts['name']} cannot be used: {', '.join(differs)}.", "See its node's settings."
-            )
+            what = f"{self.facts['name']} cannot be used: {', '.join(differs)}."
+            raise InvalidRequest(what, "See its node's settings.")
         threading.Thread(target=self._keep, args=(self._actor, self._left), name="lease", daemon=True).start()
 
     def _keep(self, actor: Any, left: threading.Event) -> None:
@@ -130,13 +125,22 @@ class RayHost(ProbeHost):
 
         Where the executor is gone it raises ExecutorLost for a probe, which another one may run, else ProbeHostFailed.
         """
+        begun = time.monotonic()
         try:
             return self._carry_out(order)
-        except ExecutorLost as lost:
-            if order.kind == "probe":
-                raise
-            advice = "Run the same command again to resume."
-            raise ProbeHostFailed(f"A device of the cluster was lost: {lost}.", advice) from None
+        except ExecutorLost as error:
+            lost = error
+        except self._cluster.ray.exceptions.OutOfMemoryError:
+            self._end()
+            lost = ExecutorLost("Ray ended it: its machine was out of memory")
+            key = str((order.kind, order.configuration))
+            self._cluster.killed[key] += 1
+            if self._cluster.killed[key] > 1:
+                end = {"ended": "host ended", "code": -signal.SIGKILL, "kernel_oom_kills": 1, "output": ""}
+                return {**end, "seconds": time.monotonic() - begun}
+        if order.kind == "probe":
+            raise lost
+        raise ProbeHostFailed(f"A device of the cluster was lost: {lost}.", "Run the same command again to resume.")
 
     def _carry_out(self, order: Order) -> Account:
         interrupt.check()
@@ -146,24 +150,8 @@ class RayHost(ProbeHost):
             self.start()
         order = replace(order, deadline_s=self.time_limit.cut(order.deadline_s))
         write_order(order)
-        number, begun = secrets.token_hex(8), time.monotonic()
-        try:
-            seconds = START_S + (REPEATS + 1) * (order.deadline_s + GRACE_S)
-            answer = self._ask("run", number, order.to_dict(), seconds=seconds)
-        except self._cluster.ray.exceptions.OutOfMemoryError:
-            self._end()
-            key = str((order.kind, order.configuration))
-            self._cluster.killed[key] += 1
-            if self._cluster.killed[key] == 1:
-                raise ExecutorLost("Ray ended it: its machine was out of memory") from None
-            seconds = time.monotonic() - begun
-            return {
-                "ended": "host ended",
-                "code": -signal.SIGKILL,
-                "kernel_oom_kills": 1,
-                "output": "",
-                "seconds": seconds,
-            }
+        number, seconds = secrets.token_hex(8), START_S + (REPEATS + 1) * (order.deadline_s + GRACE_S)
+        answer = self._ask("run", number, order.to_dict(), seconds=seconds)
         if answer["number"] != number:
             raise ExecutorLost("it answered another order")
         account: Account = _value(answer)
@@ -171,16 +159,11 @@ class RayHost(ProbeHost):
             (Path(order.folder) / Path(name).name).write_bytes(content)
         return account
 
-    def environment(self, request: TuningRequest) -> Environment:
-        """Facts of its device; raises as `read_environment` does."""
-        environment = Environment.from_dict(_value(self._ask("environment", request.to_dict(), seconds=2 * START_S)))
-        self._identity = environment.identity()
-        return environment
-
-    def workload(self, request: TuningRequest) -> Workload:
-        """Model and data as its machine has them; raises as `read_workload` does."""
-        self._request = request
-        return Workload.from_dict(_value(self._ask("workload", request.to_dict(), seconds=READING_S + START_S)))
+    def read(self, request: TuningRequest) -> tuple[Environment, Workload]:
+        """Facts of its device, model and data as its machine has them; raises as `read_environment` and `read_workload` do."""
+        environment, workload = _value(self._ask("read", request.to_dict(), seconds=READING_S + 2 * START_S))
+        self._request, self._identity = request, Environment.from_dict(environment).identity()
+        return Environment.from_dict(environment), Workload.from_dict(workload)
 
     def used(self) -> tuple[int, list[str]] | None:
         """Bytes in use on its card and by whom."""
@@ -215,24 +198,18 @@ class RayHost(ProbeHost):
 
     def restart(self) -> bool:
         """Whether another executor, of the same facts, took its place in time."""
+        before = self._identity, self.facts.get("likeness")
         self._end()
-        if not self._cluster.is_there():
-            return False
-        identity, likeness = self._identity, self.facts.get("likeness")
-        try:
-            self.launch()
-            self.start(RESTART_S)
-            if self._request is not None:  # it may be on another machine, with files in other places
-                self.environment(self._request)
-                self.workload(self._request)
-        except (ExecutorLost, AutotuneError):
-            self._end()
-            return False
-        if self._request is not None and (self._identity, self.facts["likeness"]) != (identity, likeness):
-            self._reason = "what took its place is not alike"
-            self._end()
-            return False
-        return True
+        with contextlib.suppress(ExecutorLost, AutotuneError):
+            if self._cluster.is_there():
+                self.start(RESTART_S)
+                if self._request is not None:  # it may be on another machine, with files in other places
+                    self.read(self._request)
+                if (self._identity, self.facts["likeness"]) == before:
+                    return True
+                self._reason = "what took its place is not alike"
+        self._end()
+        return False
 
     def may_return(self) -> bool:
         """Whether the cluster may have a device again."""

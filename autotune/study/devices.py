@@ -16,6 +16,7 @@ from autotune.probe import Probe
 from autotune.probe.order import ANSWER
 from autotune.sampler.physics import PhysicsSampler
 from autotune.study.measure import measure
+from autotune.study.objective import best_trial
 from autotune.study.store import DEVICES, read_trial, reporting_storage
 from autotune.study.study import Study
 
@@ -156,9 +157,9 @@ def judge(study: Study, pool: Pool) -> None:
     for device, repeated in study.baselines.items():
         if repeated.measurement.outcome in FAULTS and repeated.number == study.repeated:
             _leave_out(study, pool, device, f"trial {repeated.number}, which ran on another device, failed there")
-    effects = device_effects(study.trials, study.baselines)
+    study.effects = device_effects(study.trials, study.baselines)
     if isinstance(study.optuna.sampler, PhysicsSampler):
-        study.optuna.sampler.devices = effects
+        study.optuna.sampler.devices = study.effects
     # Of a device that may be faulty nothing is believed beforehand: a narrow prior would take half of its difference for noise.
     effects = device_effects(study.trials, study.baselines, differ=TOO_DIFFERENT)
     if not {*pool.devices} <= effects.keys():  # of two that differ nobody knows which is the faulty one
@@ -171,6 +172,15 @@ def judge(study: Study, pool: Pool) -> None:
         if abs(share) > TOO_DIFFERENT:
             word = "slower" if share < 0 else "faster"
             _leave_out(study, pool, name, f"{abs(share):.0%} {word} than the others (throttled, or shared?)")
+
+
+def share_reached(study: Study, device: str) -> float:
+    """Share of the best trial's speed that its configuration surely (97.5 %) reaches on this device."""
+    best = best_trial(study.trials, study.plan.objective)
+    if best is None or best.measurement.device == device:
+        return 1.0
+    (own, own_sd), (other, other_sd) = (study.effects.get(d, (0.0, DIFFER)) for d in (device, best.measurement.device))
+    return math.exp(own - other - 1.96 * math.hypot(own_sd, other_sd))
 
 
 def device_effects(

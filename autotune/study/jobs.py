@@ -31,7 +31,9 @@ def abandoning(study: Study, pool: Pool) -> Iterator[None]:
         study.unlikely.clear()
 
 
-def job_of(study: Study, pool: Pool, configuration: Configuration, number: int, confirmation: int = 0) -> Job:
+def job_of(
+    study: Study, pool: Pool, configuration: Configuration, number: int, confirmation: int = 0, device: str = ""
+) -> Job:
     """What a device does for a trial, or for one of its rounds: (seconds it took, measurement)."""
     why, where = study.space.baseline_problem if number == 0 else "", NEVER_PROBED
     if (ranks := pool.width(configuration)) > len(pool.devices):
@@ -43,11 +45,12 @@ def job_of(study: Study, pool: Pool, configuration: Configuration, number: int, 
     seconds = plan.time.cut(math.inf)
     if trials and not confirmation:
         seconds = plan.time.seconds_left() - reserved_seconds(plan, trials)
+    share = devices.share_reached(study, device) if pool.is_several else 1.0
 
     def job(probe: Probe) -> tuple[float | None, Measurement]:
         started = time.monotonic()
         measurement = measure(
-            study.folder, plan, trials, probe, configuration, number, confirmation, study.wish, seconds
+            study.folder, plan, trials, probe, configuration, number, confirmation, study.wish, seconds, share
         )
         return time.monotonic() - started, measurement
 

@@ -183,7 +183,8 @@ def _probe_on(probing: Probing) -> str:
     """Ask, probe, tell, until there is a reason to end, which is returned once no probe runs.
 
     Where nothing is left to win unless what runs does better than expected, the best so far is confirmed meanwhile, once there
-    are idle devices for all rounds that it needs: beginning with fewer took longer in the replay (reports/executors.md).
+    are idle devices for all rounds that it needs, and no more than half of them all probe: earlier or with fewer took longer in
+    the replay (reports/executors.md).
     """
     study, pool = probing.study, probing.pool
     study.left_out.clear()
@@ -193,7 +194,11 @@ def _probe_on(probing: Probing) -> str:
         if not study.running:
             return stop_reason
         most = min(study.plan.confirmation_rounds, len(pool.devices) - 1)
-        if stop_reason not in ("", BUSY) and 2 <= most <= len(pool.idle):
+        if (
+            stop_reason not in ("", BUSY)
+            and 2 * len(study.running) <= len(pool.devices)
+            and 2 <= most <= len(pool.idle)
+        ):
             confirm_finalists(probing)
             if not pool.is_running:
                 continue

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.core import Configuration, Measurement, Outcome, Trial, write_json
+from autotune.core import Configuration, Interval, Measurement, Outcome, Trial, write_json
 from autotune.core.errors import TimeIsOver
 from autotune.core.interrupt import StopRequest
 from autotune.core.time_limit import too_late
@@ -43,6 +43,7 @@ def measure(
     confirmation: int = 0,
     wish: StopRequest | None = None,
     seconds: float = math.inf,
+    share: float = 1.0,
 ) -> Measurement:
     """A trial's probe, or one of its confirmation rounds, on disk below the study's folder when this returns.
 
@@ -54,7 +55,9 @@ def measure(
     best = best_trial(trials, plan.objective)
     bar = speed(best.measurement, plan.objective) if best and plan.objective != "memory" else None
     deadline = _deadline_s(plan, trials, configuration, confirmation)
-    best_so_far = None if confirmation else bar
+    best_so_far = (
+        None if confirmation or bar is None else Interval(*(share * bound for bound in (bar, bar.low, bar.high)))
+    )
     first = next((trial.measurement for trial in trials if trial.number == number), None)
     place = probe_folder(folder, number, confirmation)
     error = too_late(f"trial {number} was measured" if number else "your own settings were measured")

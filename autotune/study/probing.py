@@ -65,7 +65,9 @@ class Probing:
             message = "" if study.risk is None else f"may not fit ({study.risk:.0%} likely to)"
             self.watch(progress(study, "probing", number=number, configuration=configuration, message=message))
             others = [name for name in pool.idle if name != able[0]]
-            pool.start(number, job_of(study, pool, configuration, number), able[0], *others[: ranks - 1])
+            pool.start(
+                number, job_of(study, pool, configuration, number, device=able[0]), able[0], *others[: ranks - 1]
+            )
         return self.time_over
 
     def raise_without_devices(self) -> None:

@@ -7,6 +7,7 @@ from autotune.core import Configuration, Trial
 from autotune.core.errors import TimeIsOver
 from autotune.executors.pool import Pool
 from autotune.sampler.physics import Expected, PhysicsSampler
+from autotune.space.dominance import implied_by
 from autotune.study import devices
 from autotune.study.confirm import Add, confirm
 from autotune.study.jobs import job_of, measured, progress
@@ -185,12 +186,13 @@ def _go_on(
     reference = reference_of(study.trials, best_trial(study.trials, study.plan.objective))
     if reference is not None and not this.referred and all(seen.feasible for seen in study.references.values()):
         this.referred = True
-        watch(progress(study, "confirming", message=f"fp32's losses in round {round_number}"))
-        for trial in study.trials:
-            if trial.configuration == reference and round_number in trial.rounds:
-                study.references[round_number] = trial.confirmations[trial.rounds.index(round_number)]
-                break
+        answer = implied_by(reference, study.trials)
+        if answer is not None and not answer.measurement.feasible:
+            study.references[round_number] = answer.measurement
+        elif answer is not None and answer.configuration == reference and round_number in answer.rounds:
+            study.references[round_number] = answer.confirmations[answer.rounds.index(round_number)]
         else:
+            watch(progress(study, "confirming", message=f"fp32's losses in round {round_number}"))
             job = job_of(study, pool, reference, REFERENCE, round_number)
             pool.start((round_number, REFERENCE), job, *this.devices[: pool.width(reference)])
             return

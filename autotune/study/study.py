@@ -1,8 +1,9 @@
 """Study: what is proposed next, and what Optuna's record holds of it."""
 
 import contextlib
+import math
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -51,7 +52,8 @@ class Study:
     again: (number, device) of those whose executor was lost; unlikely: those that may not fit. baselines: of several
     devices -> the trial that it repeated to be compared; repeated: its number. losses: job -> executors that were lost while
     they ran it. doubts: job -> the device on which it failed, until another one ran it; faults: device -> jobs that failed there
-    and nowhere else. notes: what else is to be said of the devices.
+    and nowhere else. effects: device -> (mean, standard deviation) of the logarithm of its speed, against all devices'. notes:
+    what else is to be said of the devices.
     """
 
     folder: Path
@@ -76,6 +78,7 @@ class Study:
     losses: Counter[Hashable] = field(default_factory=Counter)
     doubts: dict[Hashable, str] = field(default_factory=dict)
     faults: Counter[str] = field(default_factory=Counter)
+    effects: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     risk: float | None = None
     warm_start: WarmStart = field(init=False)
@@ -121,7 +124,7 @@ def ask(study: Study) -> tuple[Asked | None, str]:
     sampler, over = study.optuna.sampler, out_of_budget(study.plan, study.trials, out_of_time)
     choice: Proposal | None = None
     if isinstance(sampler, PhysicsSampler) and (over or not study.queue):
-        risks = 0 if study.plan.no_risk or study.unlikely else RISKS
+        risks = 0 if study.plan.no_risk or study.running else RISKS
         choice = sampler.propose(study.optuna, trials=study.trials, risks=risks)
         if study.trials:
             prospect = OptimalityGap(choice.max_gain, choice.max_gain_if_fits, choice.untried)
@@ -244,6 +247,8 @@ def _finish(study: Study, running: optuna.Trial, measurement: Measurement | None
     plan = study.plan
     worst = float(plan.memory_limit_bytes) if plan.objective == "memory" else 0.0
     score = value(measurement, plan.objective, plan.memory_limit_bytes) if measurement else worst
+    if measurement and plan.objective != "memory":  # as on a device of mean speed
+        score /= math.exp(study.effects.get(measurement.device, (0.0, 0.0))[0])
     running.set_constraint("fits", measurement.fits if measurement else 1.0)
     # Brute force stops Optuna's own loop once it has seen all; ours asks it.
     with contextlib.suppress(RuntimeError):

@@ -5,16 +5,23 @@ import os
 import pytest
 
 from autotune.core import InvalidRequest
+from autotune.executors import Executor
 from autotune.executors.likeness import check_alike, likeness
+from autotune.probe.process.launcher import ProbeHost
+from tests.makers import gpu, workload
+
+
+def executors(*facts: dict[str, int]) -> list[Executor]:
+    return [Executor(f"cuda:{index}", ProbeHost(), gpu(), workload(), own) for index, own in enumerate(facts)]
 
 
 def test_devices_with_equal_facts_are_alike() -> None:
-    check_alike({"cuda:0": {"power_limit_mw": 700000}, "cuda:1": {"power_limit_mw": 700000}})
+    check_alike(executors({"power_limit_mw": 700000}, {"power_limit_mw": 700000}))
 
 
 def test_a_device_that_differs_is_refused_with_the_difference() -> None:
     with pytest.raises(InvalidRequest, match=r"cuda:1 .*cuda:0: power_limit_mw 400000, not 700000; ecc 0, not None"):
-        check_alike({"cuda:0": {"power_limit_mw": 700000}, "cuda:1": {"power_limit_mw": 400000, "ecc": 0}})
+        check_alike(executors({"power_limit_mw": 700000}, {"power_limit_mw": 400000, "ecc": 0}))
 
 
 def test_a_cpu_has_its_share_and_its_niceness() -> None:

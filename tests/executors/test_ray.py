@@ -20,7 +20,7 @@ from autotune.probe.process.launcher import ProbeHost
 ray = pytest.importorskip("ray", reason="ray is not installed: its extra is not the core's")
 pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("ignore")]  # Ray's own warnings, of its processes too
 
-from benchmarks.executors_ray import cluster_of_two, is_alive, long_probe, wait_until  # noqa: E402
+from benchmarks.executors_deaths import cluster_of_two, is_alive, long_probe, wait_until  # noqa: E402
 
 REQUEST = tuning_request("bert-mini", 2, sequence_length=8, device="cpu", space="quick")
 SHORT = Timing(untimed_least=1, untimed_most=1, timed_least=2, timed_most=2)

@@ -15,14 +15,17 @@ from autotune.executors import ExecutorLost
 from autotune.executors.pool import Pool, ThreadPool
 from autotune.probe import Probe, ProbeOptions
 from autotune.report.live.text import now_text
+from autotune.sampler.acquisition import RISKS, Proposal
 from autotune.space.search_space import SearchSpace
-from autotune.study.devices import device_effects, devices_of
+from autotune.study.devices import DIFFER, device_effects, devices_of, share_reached
 from autotune.study.loop import open_study, search
 from autotune.study.objective import best_trial
 from autotune.study.plan import Plan, Progress, Watch
 from autotune.study.store import OPEN_ROUND, drop_open_rounds
-from autotune.study.study import Study
+from autotune.study.study import Study, ask, tell
 from tests.makers import ALLOWED, completed, configuration, out_of_memory, space
+
+PLAN = Plan(n_trials=50, objective="samples_per_second", memory_limit_bytes=ALLOWED, allowed_bytes=ALLOWED)
 
 
 def device(factor: float, lost: Callable[[Configuration, ProbeOptions], bool] = lambda *_: False) -> Probe:
@@ -228,6 +231,56 @@ def test_a_device_that_is_much_slower_is_left_out_and_named(tmp_path: Path) -> N
     study, pool = searched(tmp_path, {"a": device(1.0), "b": device(1.0), "c": device(0.75)})
     assert list(pool.left_out) == ["c"]
     assert "slower than the others" in study.notes[0]
+
+
+def test_what_is_best_ends_early_on_no_slower_device(tmp_path: Path) -> None:
+    """Less is asked of a slow device: as much as it shares of the other's speed, and what is not known of that."""
+    speeds = {"a": 1.0, "b": 0.93}
+    asked: dict[str, list[float]] = {name: [] for name in speeds}
+
+    def on(name: str) -> Probe:
+        def measured(tried: Configuration, options: ProbeOptions) -> Measurement:
+            if options.best_so_far and not options.confirmation:
+                asked[name].append(options.best_so_far.low)
+            return device(speeds[name])(tried, options)
+
+        return measured
+
+    study, _ = searched(tmp_path, {name: on(name) for name in speeds}, n_trials=50)
+    best = max(trial.measurement.samples_per_second for trial in study.trials if trial.measurement.device == "a")
+    assert asked["b"]
+    assert 0 < max(asked["b"]) < speeds["b"] * best
+    first = study.trials[0].measurement.device
+    other = next(name for name in speeds if name != first)
+    (mean, own), (of_first, its) = study.effects[other], study.effects[first]
+    study.trials = study.trials[:1]
+    assert share_reached(study, first) == 1.0
+    assert share_reached(study, other) == pytest.approx(math.exp(mean - of_first - 1.96 * math.hypot(own, its)))
+    assert share_reached(study, "unknown") < math.exp(-1.96 * DIFFER)
+
+
+def test_nothing_is_tried_as_a_risk_while_other_probes_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = open_study(tmp_path, space(), PLAN)
+    offered = []
+
+    def propose(*_: object, risks: int, **more: object) -> Proposal:
+        offered.append(risks)
+        return Proposal(None, 0.0, 0.0, 0)
+
+    study.queue.clear()
+    monkeypatch.setattr(study.optuna.sampler, "propose", propose)
+    ask(study)
+    study.running[7] = (7, study.optuna.ask(), space().baseline)
+    ask(study)
+    assert offered == [RISKS, 0]
+
+
+def test_what_was_told_on_a_slow_device_counts_as_on_a_mean_one(tmp_path: Path) -> None:
+    study, tried = open_study(tmp_path, space(), PLAN), space().baseline
+    study.effects = {"slow": (-0.07, 0.01)}
+    for name in ("slow", "unknown"):
+        tell(study, study.optuna.ask(), tried, replace(completed(tried, 10.0), device=name))
+    assert [told.value for told in study.optuna.trials] == pytest.approx([10.0 * math.exp(0.07), 10.0], rel=1e-6)
 
 
 def test_effects_are_those_of_the_devices_and_not_of_what_they_ran() -> None:

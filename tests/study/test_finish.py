@@ -119,6 +119,19 @@ def test_a_baseline_in_16_bits_is_compared_with_fp32_s_own_rounds_and_stays_allo
     assert again.references == study.references, "fp32's rounds are not run again by a resumed search"
 
 
+def test_where_the_probes_showed_that_fp32_does_not_fit_its_rounds_are_not_run(tmp_path: Path) -> None:
+    def world(configuration: Configuration) -> Measurement:
+        if configuration.values["precision"] == "fp32":
+            return out_of_memory(configuration)
+        return replace(machine(configuration), settings={"precision": "bf16"})
+
+    probe = Losses(world=world)
+    study = searched(tmp_path, probe, space(micro_batch_size=(1, 2), precision=("fp32", "bf16")))
+    assert winner(study).values["precision"] == "bf16"
+    assert not [of for of, round_number in probe.measured if round_number and of.values["precision"] == "fp32"]
+    assert [seen.outcome for seen in study.references.values()] == [Outcome.OUT_OF_MEMORY]
+
+
 def test_what_there_is_no_time_for_is_left_out_and_done_by_the_next_run(tmp_path: Path) -> None:
     study, train = searched(tmp_path), Trainings()
     study.plan = replace(study.plan, time=SimulatedTime(1e-3))

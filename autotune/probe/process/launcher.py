@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from autotune.core import AutotuneError, errors, failures, interrupt, read_json, write_json
 from autotune.core.errors import ProbeHostFailed, StorageFailed
@@ -72,7 +72,7 @@ class ProbeHost:
         self._scratch = str(cleanup.scratch_folder(self._token))
         self._shared_memory: frozenset[str] = frozenset()
 
-    def __enter__(self) -> "ProbeHost":
+    def __enter__(self) -> Self:
         self._kept.enter_context(kept_initialized())
         if self._channel is None:
             self.launch()
