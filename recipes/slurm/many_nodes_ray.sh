@@ -43,10 +43,27 @@ export RAY_memory_monitor_refresh_ms=0
 export RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT=300
 export SRUN_CPUS_PER_TASK=${SLURM_CPUS_ON_NODE:-1}
 
+# What each node runs. Ended by a signal, as by scancel, `ray symmetric-run` would leave Ray running: it is stopped here.
+on_node() {
+    ray symmetric-run "$@" &
+    trap 'kill -TERM $! 2>/dev/null || true' TERM
+    local status=0
+    wait $! || status=$?
+    if [ "$status" -gt 128 ]; then
+        ray stop --force
+    fi
+    # Ray's logs stay where something failed.
+    if [ "$status" -eq 0 ] || [ "$status" -gt 128 ]; then
+        rm -rf "/tmp/ray-$SLURM_JOB_ID"
+    fi
+    return "$status"
+}
+export -f on_node
+
 # In the background, so that this shell gets SIGTERM at once, hands it on, and removes the token.
 # The temporary folder is this job's own. Its path is short because sockets below it have at most 107 characters.
-srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \
-    ray symmetric-run --address "$HEAD:$PORT" --min-nodes "$SLURM_JOB_NUM_NODES" \
+srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 bash -c 'on_node "$@"' on_node \
+    --address "$HEAD:$PORT" --min-nodes "$SLURM_JOB_NUM_NODES" \
     --num-cpus "$SRUN_CPUS_PER_TASK" --num-gpus "${SLURM_GPUS_ON_NODE:-0}" --temp-dir "/tmp/ray-$SLURM_JOB_ID" \
     --disable-usage-stats -- \
     env RAY_ADDRESS="$HEAD:$PORT" \

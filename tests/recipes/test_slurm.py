@@ -1,5 +1,6 @@
 """The recipes for SLURM: shell without a fault, and one on a real SLURM of one node with two GPUs that are none."""
 
+import json
 import os
 import re
 import shutil
@@ -8,8 +9,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -133,69 +136,106 @@ def cluster(tmp_path: Path) -> Iterator[dict[str, str]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+WORKLOAD = ["--device", "cpu", "--global-batch-size", "8", "--sequence-length", "32", "--n-trials", "6"]
+WORKLOAD += ["--search-space", "quick", "--confirmation-rounds", "1", "--study-name", "job", "--no-history"]
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """Jobs of one recipe in this folder; more: further options of its search."""
+
+    environment: dict[str, str]
+    folder: Path
+    script: str
+    options: tuple[str, ...]
+    more: tuple[str, ...] = ()
+
+    def run(self, *command: str) -> str:
+        own = self.environment | {"MODEL": "bert-mini"}
+        done = subprocess.run(command, env=own, cwd=self.folder, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def submit(self) -> str:
+        options = ("--parsable", *self.options, f"--output={self.folder / 'log.txt'}")
+        return self.run("sbatch", *options, str(SLURM / f"{self.script}.sh"), *WORKLOAD, *self.more).strip()
+
+    def state(self, job: str) -> str:
+        match = re.search(r"JobState=(\w+)", self.run("scontrol", "show", "job", job))
+        return match[1] if match else ""
+
+    def measured(self) -> dict[str, float]:
+        """When each trial was measured."""
+        paths = (self.folder / "reports" / "job" / "probes").glob("[0-9]*/measurement.json")
+        return {path.parent.name: path.stat().st_mtime for path in paths}
+
+    def text(self) -> str:
+        log = self.folder / "log.txt"
+        return log.read_text() if log.exists() else "no output"
+
+    def wait_for(self, happened: Callable[[], object], seconds: float) -> None:
+        wait_for(happened, seconds, self.text)
+
+    def wait_for_end(self, job: str, seconds: float = 600) -> str:
+        self.wait_for(lambda: self.state(job) not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING"), seconds)
+        return self.state(job)
+
+
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_a_requeued_job_continues_its_search(cluster: dict[str, str], tmp_path: Path) -> None:
     """Requeued in the middle, then a step that gets SIGTERM, then to the end: no trial is measured twice."""
-    log = tmp_path / "log.txt"
-    workload = [
-        "--device",
-        "cpu",
-        "--global-batch-size",
-        "8",
-        "--sequence-length",
-        "32",
-        "--n-trials",
-        "6",
-        "--search-space",
-        "quick",
-    ]
-    workload += ["--study-name", "requeued", "--confirmation-rounds", "1"]
-
-    def run(*command: str, **more: str) -> str:
-        done = subprocess.run(command, env=cluster | more, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def submit() -> str:
-        options = ("--parsable", "--cpus-per-task=1", f"--output={log}")
-        script = str(SLURM / "one_search_a_job.sh")
-        return run("sbatch", *options, script, *workload, MODEL="bert-mini").strip()
-
-    def state(job: str) -> str:
-        line = run("scontrol", "show", "job", job)
-        match = re.search(r"JobState=(\w+)", line)
-        return match[1] if match else ""
-
-    probes = tmp_path / "reports" / "requeued" / "probes"
-
-    def measured() -> dict[str, float]:
-        """When each trial was measured."""
-        return {path.parent.name: path.stat().st_mtime for path in probes.glob("*/measurement.json")}
-
-    def text() -> str:
-        return log.read_text() if log.exists() else "no output"
-
-    job = submit()
-    wait_for(lambda: len(measured()) >= 2, 300, text)
-    details = run("scontrol", "show", "job", "-d", job)
-    assert "gpu:1" in details
-    run("scontrol", "requeue", job)
-    first = measured()
+    jobs = Jobs(cluster, tmp_path, "one_search_a_job", ("--cpus-per-task=1",))
+    job = jobs.submit()
+    jobs.wait_for(lambda: len(jobs.measured()) >= 2, 300)
+    assert "gpu:1" in jobs.run("scontrol", "show", "job", "-d", job)
+    jobs.run("scontrol", "requeue", job)
+    first = jobs.measured()
     # SLURM waits for two minutes before it starts a requeued job again; not here.
-    wait_for(lambda: state(job) == "PENDING", 90, text)
-    run("scontrol", "update", f"JobId={job}", "StartTime=now")
-    wait_for(lambda: text().count("resuming with") == 1, 300, text)
-    wait_for(lambda: len(measured()) > len(first), 300, text)
+    jobs.wait_for(lambda: jobs.state(job) == "PENDING", 90)
+    jobs.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+    jobs.wait_for(lambda: jobs.text().count("resuming with") == 1, 300)
+    jobs.wait_for(lambda: len(jobs.measured()) > len(first), 300)
 
-    run("scancel", "--signal=TERM", f"{job}.0")
-    wait_for(lambda: state(job) not in ("RUNNING", "COMPLETING"), 120, text)
-    second = measured()
-    assert (tmp_path / "reports" / "requeued" / "report.html").exists(), "SIGTERM leaves time for the report"
+    jobs.run("scancel", "--signal=TERM", f"{job}.0")
+    jobs.wait_for_end(job, 120)
+    second = jobs.measured()
+    assert (tmp_path / "reports" / "job" / "report.html").exists(), "SIGTERM leaves time for the report"
 
-    last = submit()
-    wait_for(lambda: state(last) in ("COMPLETED", "FAILED"), 600, text)
-    print(text(), first, second, measured())
-    assert state(last) == "COMPLETED"
-    assert first.items() <= second.items() <= measured().items()
-    assert text().count("resuming with") == 2
+    assert jobs.wait_for_end(jobs.submit()) == "COMPLETED"
+    assert first.items() <= second.items() <= jobs.measured().items()
+    assert jobs.text().count("resuming with") == 2
+
+
+def of_ray(job: str) -> list[str]:
+    """Command lines of what still runs of a job's Ray cluster."""
+    commands = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
+    return [command for command in commands if f"/tmp/ray-{job}/" in command]
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+@pytest.mark.usefixtures("all_cores")
+@pytest.mark.parametrize("script", ["one_node_all_gpus", "many_nodes_ray"])
+def test_a_cancelled_job_on_several_devices_is_continued_by_the_next(
+    cluster: dict[str, str], tmp_path: Path, script: str
+) -> None:
+    if script == "many_nodes_ray":
+        pytest.importorskip("ray")
+    jobs = Jobs(cluster, tmp_path, script, ("--nodes=1", "--gres=gpu:2"), ("--devices", "2"))
+    job = jobs.submit()
+    jobs.wait_for(lambda: len(jobs.measured()) >= 1, 300)
+    jobs.run("scancel", job)
+    assert jobs.wait_for_end(job, 120) == "CANCELLED"
+    first = jobs.measured()
+    assert not [*tmp_path.glob(".ray-token-*")]
+    assert not of_ray(job)
+    assert not Path(f"/tmp/ray-{job}").exists()
+
+    assert jobs.wait_for_end(jobs.submit()) == "COMPLETED"
+    assert first.items() <= jobs.measured().items()
+    assert "resuming with" in jobs.text()
+    result = json.loads((tmp_path / "reports" / "job" / "result.json").read_text())
+    assert len(result["devices"]) == 2
+    assert not [*tmp_path.glob(".ray-token-*")]
+    assert not of_ray(str(int(job) + 1))
