@@ -24,6 +24,8 @@ from autotune.study.store import study_folder
 USAGE_ERROR: Any = typer.BadParameter.__bases__[0]
 """typer's error for unknown words; it has no public name."""
 
+OF_SEVERAL_DEVICES = ("--devices", "--cores-per-device", "--executor")
+
 
 class Commands(WithPanels, TyperGroup):
     """The commands, also by their former names; a usage error is one line, with `--json` a JSON object too."""
@@ -41,6 +43,8 @@ class Commands(WithPanels, TyperGroup):
             return super().invoke(ctx)
         except USAGE_ERROR as error:
             message, advice = error.format_message(), f"See {(error.ctx or ctx).command_path} --help."
+            if getattr(error, "option_name", "") in OF_SEVERAL_DEVICES:
+                advice = "Only autotune search uses several devices: the others compare trainings on one, one by one."
             text = " ".join(message.split()).replace("'?.", "'?").rstrip(".")
             line = f"Error: {text}{'' if text.endswith('?') else '.'} {advice}"
             print(on_terminal(line, sys.stderr), file=sys.stderr)

@@ -130,8 +130,8 @@ def count_of(request: TuningRequest, card: nvml.Card | None) -> int:
         return most if card else 1
     count = int(request.devices)
     if count > max(1, most):
-        what = f"{most} visible card(s)" if card else f"cores for {most}"
-        raise InvalidRequest(f"--devices {count} is more than there are: {what}.", f"Use --devices {max(1, most)}.")
+        what = f"{most} visible GPU{'s' * (most != 1)}" if card else f"cores for {most}"
+        raise InvalidRequest(f"--devices {count}: this machine has {what}.", f"Use --devices {max(1, most)} or fewer.")
     return count
 
 

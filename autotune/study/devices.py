@@ -1,7 +1,7 @@
 """The devices of a search, compared: how much slower each is than the others, and which one is left out."""
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
@@ -157,13 +157,16 @@ def judge(study: Study, pool: Pool) -> None:
     for device, repeated in study.baselines.items():
         if repeated.measurement.outcome in FAULTS and repeated.number == study.repeated:
             _leave_out(study, pool, device, f"trial {repeated.number}, which ran on another device, failed there")
-    study.effects = device_effects(study.trials, study.baselines)
+    # Of a device that may be faulty nothing is believed beforehand: a narrow prior would take half of its difference for noise.
+    effects = device_effects(study.trials, study.baselines, faulty=pool.probes)
+    if {*pool.devices} <= effects.keys():  # of two that differ nobody knows which is the faulty one
+        _leave_out_what_differs(study, pool, effects)
+    study.effects = device_effects(study.trials, study.baselines, faulty=pool.left_out)
     if isinstance(study.optuna.sampler, PhysicsSampler):
         study.optuna.sampler.devices = study.effects
-    # Of a device that may be faulty nothing is believed beforehand: a narrow prior would take half of its difference for noise.
-    effects = device_effects(study.trials, study.baselines, differ=TOO_DIFFERENT)
-    if not {*pool.devices} <= effects.keys():  # of two that differ nobody knows which is the faulty one
-        return
+
+
+def _leave_out_what_differs(study: Study, pool: Pool, effects: Mapping[str, tuple[float, float]]) -> None:
     means = [mean for mean, _ in effects.values()]
     middle = median(means) if len(means) > 2 else max(means)
     for name in pool.devices:
@@ -184,12 +187,13 @@ def share_reached(study: Study, device: str) -> float:
 
 
 def device_effects(
-    trials: Sequence[Trial], baselines: Mapping[str, Trial], differ: float = DIFFER
+    trials: Sequence[Trial], baselines: Mapping[str, Trial], faulty: Collection[str] = ()
 ) -> dict[str, tuple[float, float]]:
     """Device -> (mean, standard deviation) of the logarithm of its speed, against all devices'.
 
-    Log speed = configuration + device + noise, with a normal prior of the device (standard deviation `differ`) and none of the
-    configuration; fitted to what two devices ran: the baseline's probes, and the confirmation rounds.
+    Log speed = configuration + device + noise, with a normal prior of the device (standard deviation DIFFER, of faulty ones
+    TOO_DIFFERENT) and none of the configuration; fitted to what two devices ran: the baseline's probes, and the confirmation
+    rounds.
     """
     groups: dict[Hashable, list[tuple[str, float, float]]] = {}
     probes = [(trial.number, trial.measurement) for trial in baselines.values()]
@@ -218,7 +222,8 @@ def device_effects(
         degrees = max(0, len(rows) - len(groups) - len(names) + 1)
         squares = float(np.sum((values - design @ free) ** 2))
         noise = math.sqrt((NOISE_DEGREES * NOISE**2 + squares) / (NOISE_DEGREES + degrees))
-    prior = np.diag([differ**-2] * len(names) + [1e-9] * len(groups))
+    of_devices = [(TOO_DIFFERENT if name in faulty else DIFFER) ** -2 for name in names]
+    prior = np.diag([*of_devices, *[1e-9] * len(groups)])
     covariance = np.linalg.inv(design.T * weights @ design + prior)
     fitted = covariance @ (design.T * weights @ values)
     return {name: (float(fitted[i]), math.sqrt(covariance[i, i])) for i, name in enumerate(names)}
@@ -228,7 +233,7 @@ def devices_of(study: Study, pool: Pool) -> tuple[Device, ...]:
     """The devices of a search that had several."""
     if not pool.is_several:
         return ()
-    effects = device_effects(study.trials, study.baselines)
+    effects = device_effects(study.trials, study.baselines, faulty=pool.left_out)
     described = partial(_described, trials=study.trials, effects=effects, left_out=pool.left_out)
     return tuple(map(described, pool.probes))
 

@@ -291,6 +291,14 @@ def test_effects_are_those_of_the_devices_and_not_of_what_they_ran() -> None:
     effects = device_effects(trials, {})
     assert [effects[name][0] for name in "abc"] == pytest.approx([0.03, 0.0, -0.03], abs=0.006)
     assert all(0 < deviation < 0.02 for _, deviation in effects.values())
+    speeds["c"] = 0.85
+    slow = [replace(completed(configuration(), 10 * speeds[name], spread=1e-3), device=name) for name in "abc"]
+    once = (
+        [Trial(0, configuration(), slow[0], ())],
+        {name: Trial(0, configuration(), m) for name, m in zip("bc", slow[1:], strict=True)},
+    )
+    narrow, wide = (device_effects(*once, faulty=faulty)["c"][0] for faulty in ((), ("c",)))
+    assert math.log(0.85) < wide < narrow, "of a faulty device little is believed beforehand"
     assert device_effects(trials[:1], {}).keys() == {"a", "b", "c"}
     assert device_effects([Trial(0, configuration(), rounds[0])], {}) == {}
 
