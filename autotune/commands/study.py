@@ -12,10 +12,11 @@ from optuna.storages import RDBStorage
 from autotune.commands.result import TuningResult
 from autotune.commands.save import begin
 from autotune.core import Environment, TuningRequest, Workload
+from autotune.core.configuration import RANKS
 from autotune.core.interrupt import graceful_interrupt, stop_reason_of
 from autotune.core.paths import shown
 from autotune.executors import Executor
-from autotune.executors.local import LocalHost, joined, local_executors, on_cores, pool_of
+from autotune.executors.local import LocalHost, joined, local_executors, lock_card, on_cores, pool_of
 from autotune.probe.device import nvml as device
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import read_environment, read_workload
@@ -93,6 +94,11 @@ def run(
             count = len(executors) if isinstance(host, LocalHost) else 1
             space_environment = dataclasses.replace(environment, device_count=count)
         space = build_space(request, space_environment, workload, request.training_args)
+        if not executors:  # cards of further ranks
+            ranks = max(map(int, space.possible_values(RANKS)), default=1)
+            for other in device.visible_cards() if card else ():
+                if other.uuid in environment.device_uuids[1:ranks]:
+                    lock_card(other, stack)
         unmeasured = _unmeasured(request, environment, workload, space, fresh)
         unmeasured = dataclasses.replace(unmeasured, notes=(*unmeasured.notes, *notes), study_warnings=warnings)
         assert unmeasured.folder is not None
@@ -141,7 +147,8 @@ def _run(
     def estimate() -> None:
         what = "speed" if workload.user_objects else "memory and speed"  # a caller's own model is not traced
         watch(progress(study, "preparing", message=f"estimating {what} of untried configurations"))
-        notes.extend(warm_up(study, host, environment, workload, base, past.others))
+        hosts = [executor.host for executor in executors if executor.name in pool.devices]
+        notes.extend(warm_up(study, [*hosts, host][0], environment, workload, base, past.others))
 
     def live(executor: Executor) -> LiveProbe:
         return LiveProbe(

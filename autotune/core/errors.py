@@ -100,6 +100,10 @@ class SearchFailed(AutotuneError):
     """The baseline crashed, a crash repeated itself, or no trial completed for another reason than memory."""
 
 
+class DeviceInUse(SearchFailed):
+    """Another search holds the GPU."""
+
+
 class LossWarning(UserWarning):
     """The recommended configuration does not learn as fp32 does, or its losses could not be compared."""
 

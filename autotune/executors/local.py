@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.core import InvalidRequest, TuningRequest, Workload
-from autotune.core.errors import SearchFailed
+from autotune.core.errors import DeviceInUse, ProbeHostFailed
 from autotune.executors import Executor, ExecutorLost
 from autotune.executors.likeness import check_alike, likeness
 from autotune.executors.pool import JOIN, Pool, ThreadPool
@@ -44,8 +44,13 @@ class LocalHost(ProbeHost):
             super().launch()
 
     def run(self, order: Order) -> Account:
-        with self._lock, on_cores(self.cores):
-            account = super().run(order)
+        try:
+            with self._lock, on_cores(self.cores):
+                account = super().run(order)
+        except ProbeHostFailed as error:  # it was killed while it started
+            if order.kind != "probe":
+                raise
+            raise ExecutorLost(error.written[0]) from None
         if self._abandoned or (order.kind == "probe" and account["ended"] in ("host ended", "host hung")):
             raise ExecutorLost("it was left" if self._abandoned else "the process that starts its probes was killed")
         return account
@@ -163,10 +168,10 @@ def pool_of(executors: Sequence[Executor], probe: Callable[[Executor], Probe]) -
     named = {executor.name: executor for executor in executors}
     hosts: dict[str, Any] = {name: executor.host for name, executor in named.items()}
     probes = {name: probe(executor) for name, executor in named.items()}
-    if len(named) == 1:
-        return Pool(probes)
-    are_local = all(isinstance(host, LocalHost) for host in hosts.values())
-    return ThreadPool(
+    if not all(hasattr(host, "restart") for host in hosts.values()):
+        return Pool(probes)  # a plain host starts again by itself
+    are_local = len(named) > 1 and all(isinstance(host, LocalHost) for host in hosts.values())
+    return (ThreadPool if len(named) > 1 else Pool)(
         probes,
         lambda name: hosts[name].abandon(),
         lambda name: hosts[name].restart(),
@@ -180,7 +185,7 @@ def local_executors(
 ) -> list[Executor]:
     """An executor for each device; the first one's host is there already and runs on its share.
 
-    Raises InvalidRequest for cards that are not alike, and where there are too few; SearchFailed for one in use.
+    Raises InvalidRequest for cards that are not alike, and where there are too few; DeviceInUse for one in use.
     """
     split = shares(count_of(request, card), request.cores_per_device)
     cards = (
@@ -200,7 +205,7 @@ def local_executors(
             free = environment.free_memory_bytes // len(split)
             environment = dataclasses.replace(environment, free_memory_bytes=free)
         else:
-            name = f"cuda:{nvml.visible_cards().index(own)}"
+            name = f"cuda:{own.index}"  # the driver's number: it is the same card's whatever is visible
         facts, used = likeness(own, cores), nvml.usage_of(own)
         executors.append(Executor(name, host, environment, workload, facts, used))
     check_alike(executors)
@@ -208,23 +213,25 @@ def local_executors(
 
 
 def lock_card(card: nvml.Card | None, stack: contextlib.ExitStack) -> None:
-    """Hold a card for this process; raises SearchFailed where another search holds it. A CPU needs no lock."""
+    """Hold a card for this process; raises DeviceInUse where another search holds it. A CPU needs no lock."""
     if card is not None and not holds(card.uuid, stack):
-        raise SearchFailed(f"Another search uses {card.name} ({card.uuid}).", "Wait for it, or name another --device.")
+        raise DeviceInUse(f"Another search uses {card.name} ({card.uuid}).", "Wait for it, or name another --device.")
 
 
 def holds(name: str, stack: contextlib.ExitStack) -> bool:
     """Whether no other process holds this lock; this one does from now on. Where nothing can be locked, nothing is."""
     with contextlib.suppress(OSError):
-        LOCKS.mkdir(exist_ok=True)
+        LOCKS.mkdir()
         LOCKS.chmod(0o1777)
-    try:
-        handle = os.open(LOCKS / name, os.O_RDWR | os.O_CREAT, 0o666)
+    try:  # all users share the folder: no link is followed, and another user's file is opened without O_CREAT
+        with contextlib.suppress(FileExistsError):
+            made = os.open(LOCKS / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+            os.fchmod(made, 0o666)
+            os.close(made)
+        handle = os.open(LOCKS / name, os.O_RDWR | os.O_NOFOLLOW)
     except OSError:
         return True
     stack.callback(os.close, handle)
-    with contextlib.suppress(PermissionError):  # it is another user's
-        os.fchmod(handle, 0o666)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

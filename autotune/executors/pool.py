@@ -122,12 +122,12 @@ class Pool:
             return Ended(key, device, value, error)
         raise error
 
-    def regain(self, waiting: Callable[[], None], check: Callable[[], None]) -> bool:
-        """Whether a device that was lost is there again in time; nothing may run.
+    def regain(self, seconds: float, waiting: Callable[[], None], check: Callable[[], None]) -> bool:
+        """Whether a device that was lost is there again within these seconds; nothing may run.
 
         waiting: called before the wait; check: again and again during it, ends it where it raises.
         """
-        until, told = time.monotonic() + RETURN_S, False
+        until, told = time.monotonic() + seconds, False
         while time.monotonic() < until and (able := [*filter(self._may_return, self._lost)]):
             if not told:
                 waiting()

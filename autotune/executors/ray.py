@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from autotune.core import InvalidRequest, TuningRequest
@@ -62,16 +62,26 @@ def on_cluster(request: TuningRequest, objects: bytes = b"") -> Iterator[list[Ex
     Raises InvalidRequest as `connected` and `ray_executors` do.
     """
     with connected(allow_unauthenticated=request.allow_unauthenticated) as cluster:
-        there = cluster.ray.cluster_resources()
-        cards, cores = int(there.get("GPU", 0)), int(there.get("CPU", 0))
+        nodes = [node["Resources"] for node in cluster.ray.nodes() if node["Alive"]]
+        cards = sum(int(node.get("GPU", 0)) for node in nodes)
         device = request.device if request.device != "auto" else "cuda" if cards else "cpu"
         if request.devices == "all" and (device == "cpu" or not cards):
             what = "--devices all is of GPUs" if cards else "The cluster has no GPUs"
             raise InvalidRequest(f"{what}.", "Say how many devices share the CPUs, as --device cpu --devices 2.")
         count = cards if request.devices == "all" else int(request.devices)
-        each = request.cores_per_device or max(1, cores // max(1, count))
+        each = request.cores_per_device or most_cores(nodes, count, device == "cuda")
         with ray_executors(cluster, replace(request, device=device), count, each, objects) as executors:
             yield executors
+
+
+def most_cores(nodes: Sequence[Mapping[str, float]], devices: int, of_gpus: bool) -> int:
+    """The most cores of which so many devices can have each as many, each on one node. nodes: their `CPU` and `GPU`."""
+
+    def fit(cores: int) -> int:
+        return sum(int(min(node.get("CPU", 0) // cores, node.get("GPU", 0) if of_gpus else devices)) for node in nodes)
+
+    most = int(max((node.get("CPU", 0) for node in nodes), default=0))
+    return next((cores for cores in range(most, 0, -1) if fit(cores) >= devices), 1)
 
 
 @contextlib.contextmanager
@@ -91,9 +101,8 @@ def ray_executors(
             try:
                 host.start(max(1.0, until - time.monotonic()))
             except ExecutorLost as error:
-                raise InvalidRequest(
-                    f"The cluster has {index} of {devices} devices free: {error}.", "Ask for fewer devices."
-                ) from None
+                advice = "Ask for fewer devices, or fewer --cores-per-device."
+                raise InvalidRequest(f"The cluster has {index} of {devices} devices free: {error}.", advice) from None
         executors = []
         for host in hosts:
             environment, workload = host.read(request)

@@ -75,6 +75,7 @@ class RayHost(ProbeHost):
         self.facts: Mapping[str, Any] = {}
         self._request: TuningRequest | None = None
         self._identity: Mapping[str, Any] = {}
+        self._wanted: Any = None  # facts of the first actor, which those that take its place must share
 
     def launch(self) -> None:
         """Ask the cluster for the actor, without waiting for it."""
@@ -135,7 +136,7 @@ class RayHost(ProbeHost):
             lost = ExecutorLost("Ray ended it: its machine was out of memory")
             key = str((order.kind, order.configuration))
             self._cluster.killed[key] += 1
-            if self._cluster.killed[key] > 1:
+            if self._cluster.killed[key] > 1 and self.restart():
                 end = {"ended": "host ended", "code": -signal.SIGKILL, "kernel_oom_kills": 1, "output": ""}
                 return {**end, "seconds": time.monotonic() - begun}
         if order.kind == "probe":
@@ -163,7 +164,11 @@ class RayHost(ProbeHost):
         """Facts of its device, model and data as its machine has them; raises as `read_environment` and `read_workload` do."""
         environment, workload = _value(self._ask("read", request.to_dict(), seconds=READING_S + 2 * START_S))
         self._request, self._identity = request, Environment.from_dict(environment).identity()
+        self._wanted = self._wanted or self._facts()
         return Environment.from_dict(environment), Workload.from_dict(workload)
+
+    def _facts(self) -> Any:
+        return self._identity, self.facts["likeness"]
 
     def used(self) -> tuple[int, list[str]] | None:
         """Bytes in use on its card and by whom."""
@@ -198,14 +203,14 @@ class RayHost(ProbeHost):
 
     def restart(self) -> bool:
         """Whether another executor, of the same facts, took its place in time."""
-        before = self._identity, self.facts.get("likeness")
         self._end()
         with contextlib.suppress(ExecutorLost, AutotuneError):
             if self._cluster.is_there():
                 self.start(RESTART_S)
-                if self._request is not None:  # it may be on another machine, with files in other places
-                    self.read(self._request)
-                if (self._identity, self.facts["likeness"]) == before:
+                if self._request is None:
+                    return True
+                self.read(self._request)  # it may be on another machine, with files in other places
+                if self._facts() == self._wanted:
                     return True
                 self._reason = "what took its place is not alike"
         self._end()

@@ -47,12 +47,12 @@ class Devices:
         names = lent.split(JOIN)
         if names == ["cpu"]:
             return {"device": "cpu"}
-        return {"device": lent if len(names) == 1 else "cuda", "devices": len(names)}
+        return {"device": "cuda", "devices": len(names)}
 
     def variables(self, lent: str) -> dict[str, str]:
-        """What the process of a search on several GPUs sees: no others."""
-        names = lent.split(JOIN)
-        return {"CUDA_VISIBLE_DEVICES": ",".join(self._uuids[name] for name in names)} if len(names) > 1 else {}
+        """What the process of a search on GPUs sees: no others, whatever its space asks for."""
+        uuids = [self._uuids[name] for name in lent.split(JOIN) if name in self._uuids]
+        return {"CUDA_VISIBLE_DEVICES": ",".join(uuids)} if uuids else {}
 
     def cores(self, lent: str) -> list[int]:
         """The cores of a search: equal shares where several GPUs are lent, of a CPU all."""

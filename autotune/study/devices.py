@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import median
+from statistics import median_high
 
 import numpy as np
 
@@ -103,9 +103,9 @@ def take_baseline(study: Study, pool: Pool, ended: Ended) -> None:
         judge(study, pool)
 
 
-def raise_without(pool: Pool, waiting: Callable[[], None], check: Callable[[], None]) -> None:
-    """Raise SearchFailed where no device is left, and none returns. waiting, check: as in `Pool.regain`."""
-    if not pool.devices and not pool.regain(waiting, check):
+def raise_without(pool: Pool, seconds: float, waiting: Callable[[], None], check: Callable[[], None]) -> None:
+    """Raise SearchFailed where no device is left, and none returns. seconds, waiting, check: as in `Pool.regain`."""
+    if not pool.devices and not pool.regain(seconds, waiting, check):
         reasons = "; ".join(f"{name}: {reason}" for name, reason in pool.left_out.items())
         raise SearchFailed(f"No device is left to measure on: {reasons}.", "Run the same command again to resume.")
 
@@ -159,7 +159,7 @@ def judge(study: Study, pool: Pool) -> None:
             _leave_out(study, pool, device, f"trial {repeated.number}, which ran on another device, failed there")
     # Of a device that may be faulty nothing is believed beforehand: a narrow prior would take half of its difference for noise.
     effects = device_effects(study.trials, study.baselines, faulty=pool.probes)
-    if {*pool.devices} <= effects.keys():  # of two that differ nobody knows which is the faulty one
+    if pool.devices and {*pool.devices} <= effects.keys():  # of two that differ nobody knows which is the faulty one
         _leave_out_what_differs(study, pool, effects)
     study.effects = device_effects(study.trials, study.baselines, faulty=pool.left_out)
     if isinstance(study.optuna.sampler, PhysicsSampler):
@@ -167,11 +167,9 @@ def judge(study: Study, pool: Pool) -> None:
 
 
 def _leave_out_what_differs(study: Study, pool: Pool, effects: Mapping[str, tuple[float, float]]) -> None:
-    means = [mean for mean, _ in effects.values()]
-    middle = median(means) if len(means) > 2 else max(means)
+    middle = median_high(effects[name][0] for name in pool.devices)  # of two the faster one's
     for name in pool.devices:
-        mean, _ = effects.get(name, (0.0, 0.0))
-        share = math.expm1(mean - middle)
+        share = math.expm1(effects[name][0] - middle)
         if abs(share) > TOO_DIFFERENT:
             word = "slower" if share < 0 else "faster"
             _leave_out(study, pool, name, f"{abs(share):.0%} {word} than the others (throttled, or shared?)")

@@ -63,7 +63,7 @@ def measured(study: Study, pool: Pool, configuration: Configuration, ended: Ende
     """
     key = ended.key
     if ended.error is not None:
-        study.losses[key] += bool(pool.devices)  # not where all are lost
+        study.losses[key] += 1.0 if pool.devices else 0.5  # what all are lost with may be their network
         return devices.lost(configuration) if study.losses[key] >= devices.MOST_LOST else None
     seconds, measurement = ended.value
     if seconds is not None:

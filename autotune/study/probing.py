@@ -10,6 +10,7 @@ from pathlib import Path
 from autotune.core import Outcome, Trial
 from autotune.core.errors import SearchFailed, TimeIsOver
 from autotune.core.time_limit import too_late
+from autotune.core.units import format_seconds
 from autotune.executors.pool import RETURN_S, Ended, Pool
 from autotune.probe.order import LOG
 from autotune.space.dominance import SAME_CRASHES, crashing_values
@@ -72,9 +73,13 @@ class Probing:
 
     def raise_without_devices(self) -> None:
         """Raise SearchFailed where all devices are lost for good."""
-        message = f"all devices were lost; waiting up to {RETURN_S / 60:.0f} min for one to return"
+        seconds = min(RETURN_S, self.study.plan.time.seconds_left())
+        message = f"all devices were lost; waiting up to {format_seconds(seconds)} for one to return"
         devices.raise_without(
-            self.pool, lambda: self.watch(progress(self.study, "preparing", message=message)), self.study.wish.check
+            self.pool,
+            seconds,
+            lambda: self.watch(progress(self.study, "preparing", message=message)),
+            self.study.wish.check,
         )
 
     def _leave_waiting(self) -> None:

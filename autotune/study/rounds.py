@@ -48,7 +48,7 @@ def confirm_finalists(probing: Probing) -> None:
             lambda round_number: compare_rounds(study),
             plan.run_seconds(best_trial(study.trials, plan.objective)),
             lambda numbers: setattr(study, "racing", numbers),
-            (lambda: len(pool.devices)) if several else None,
+            (lambda: max(1, len(pool.devices))) if several else None,
         )
     except TimeIsOver:
         compare_rounds(study)
@@ -138,7 +138,7 @@ def _taken(begun: Mapping[int, _Round]) -> set[str]:
 
 def _width(study: Study, pool: Pool, numbers: Sequence[int]) -> int:
     """How many devices a round of these trials takes."""
-    return min(len(pool.devices), max(pool.width(_configuration(study, number)) for number in numbers))
+    return min(max(1, len(pool.devices)), max(pool.width(_configuration(study, number)) for number in numbers))
 
 
 def _drop(study: Study, round_number: int) -> None:

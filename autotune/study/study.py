@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -51,9 +51,9 @@ class Study:
     risk: how likely the last proposal fits, where it may not; None: it does. running: number -> what is probed now;
     again: (number, device) of those whose executor was lost; unlikely: those that may not fit. baselines: of several
     devices -> the trial that it repeated to be compared; repeated: its number. losses: job -> executors that were lost while
-    they ran it. doubts: job -> the device on which it failed, until another one ran it; faults: device -> jobs that failed there
-    and nowhere else. effects: device -> (mean, standard deviation) of the logarithm of its speed, against all devices'. notes:
-    what else is to be said of the devices.
+    they ran it, half of one where it was the last. doubts: job -> the device on which it failed, until another one ran it;
+    faults: device -> jobs that failed there and nowhere else. effects: device -> (mean, standard deviation) of the logarithm
+    of its speed, against all devices'. notes: what else is to be said of the devices.
     """
 
     folder: Path
@@ -75,7 +75,7 @@ class Study:
     unlikely: set[int] = field(default_factory=set)
     baselines: dict[str, Trial] = field(default_factory=dict)
     repeated: int | None = None
-    losses: Counter[Hashable] = field(default_factory=Counter)
+    losses: defaultdict[Hashable, float] = field(default_factory=lambda: defaultdict(float))
     doubts: dict[Hashable, str] = field(default_factory=dict)
     faults: Counter[str] = field(default_factory=Counter)
     effects: Mapping[str, tuple[float, float]] = field(default_factory=dict)

@@ -17,10 +17,12 @@ from autotune.commands.result import TuningResult
 from autotune.core import InvalidRequest, read_json
 from autotune.core.configuration import RANKS
 from autotune.core.errors import SearchFailed
-from autotune.executors import local
+from autotune.executors import Executor, ExecutorLost, local
+from autotune.executors.local import LocalHost
 from autotune.probe.device.nvml import Card
 from autotune.study.plan import Progress
 from tests.conftest import CORES
+from tests.makers import cpu, workload
 
 pytestmark = pytest.mark.usefixtures("all_cores")  # tests that run side by side have one core each
 needs_two_cores = pytest.mark.skipif(len(CORES) < 2, reason="two executors need two cores")
@@ -58,6 +60,29 @@ def test_a_card_is_held_by_one_search(tmp_path: Path, monkeypatch: pytest.Monkey
         first.close()
         local.lock_card(card, second)
     assert (tmp_path / "cards" / "GPU-1").stat().st_mode & 0o777 == 0o666
+
+
+def test_a_lock_is_no_link_to_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "LOCKS", tmp_path / "cards")
+    (tmp_path / "cards").mkdir()
+    private = tmp_path / "private"
+    private.touch(0o600)
+    (tmp_path / "cards" / "GPU-1").symlink_to(private)
+    with contextlib.ExitStack() as stack:
+        assert local.holds("GPU-1", stack)
+    assert private.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_pool_of_one_share_goes_on_after_a_loss() -> None:
+    host = LocalHost(cores=[0])
+    pool = local.pool_of([Executor("core 0", host, cpu(), workload())], lambda executor: None)
+    pool.start(1, lost, "core 0")
+    assert isinstance(pool.wait().error, ExecutorLost)
+    assert pool.devices == ["core 0"]
+
+
+def lost(_: object) -> None:
+    raise ExecutorLost("gone")
 
 
 def hosts_of(pid: int) -> list[psutil.Process]:

@@ -7,13 +7,17 @@ import signal
 import subprocess
 import sys
 import tarfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from autotune.commands.result import TuningResult
+from autotune.core.errors import DeviceInUse
+from autotune.service.runner import _search
 from tests.probe.processes import becomes_true, started_in
 from tests.service.searches import REQUEST, Replaying
 
@@ -289,3 +293,13 @@ def test_a_host_that_cannot_start_is_worth_another_attempt(start: Start, tmp_pat
     end = runner.end()
     assert end is not None
     assert (end["state"], end["problem"]["type"]) == ("interrupted", "ProbeHostFailed")
+
+
+def test_a_gpu_that_another_search_holds_is_worth_another_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    def search(**_: object) -> None:
+        raise DeviceInUse("Another search uses it.", "Wait for it.")
+
+    monkeypatch.setattr("autotune.commands.search.search", search)
+    end = _search({}, SimpleNamespace(watch=lambda progress: None), threading.Event())
+    assert end is not None
+    assert (end["state"], end["problem"]["type"]) == ("interrupted", "DeviceInUse")

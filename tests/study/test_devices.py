@@ -283,6 +283,32 @@ def test_what_was_told_on_a_slow_device_counts_as_on_a_mean_one(tmp_path: Path) 
     assert [told.value for told in study.optuna.trials] == pytest.approx([10.0 * math.exp(0.07), 10.0], rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("speeds", "left_out"),
+    [((1.0, 1.0, 0.76, 0.76), {"c", "d"}), ((1.0, 1.0, 0.86, 0.68), {"c", "d"}), ((1.0, 0.8), {"b"})],
+)
+def test_the_slower_ones_are_left_out(tmp_path: Path, speeds: tuple[float, ...], left_out: set[str]) -> None:
+    study, pool = searched(tmp_path, dict(zip("abcd", map(device, speeds), strict=False)), n_trials=3)
+    assert {*pool.left_out} == left_out
+    assert all("slower" in note for note in study.notes)
+
+
+def test_what_takes_all_devices_with_it_is_not_begun_for_ever(tmp_path: Path) -> None:
+    bad: list[Configuration] = []
+
+    def kills(tried: Configuration, options: ProbeOptions) -> bool:
+        if not bad and options.number == 1:
+            bad.append(tried)
+        return tried in bad
+
+    probes = {name: device(1.0, kills) for name in "ab"}
+    restarts = iter([False, False, *[True, False] * 10])
+    pool = ThreadPool(probes, lambda _: None, lambda _: next(restarts), lambda name: True)
+    study = run(tmp_path, pool, space())
+    (crashed,) = [trial for trial in study.trials if trial.measurement.outcome is Outcome.CRASHED]
+    assert crashed.configuration == bad[0]
+
+
 def test_effects_are_those_of_the_devices_and_not_of_what_they_ran() -> None:
     speeds = {"a": 1.03, "b": 1.0, "c": 0.97}
     rounds = [replace(completed(configuration(), 10 * speeds[name], spread=1e-3), device=name) for name in "abc"]
