@@ -67,13 +67,14 @@ DEATHS = (*LOCAL_DEATHS, "child", "executor", "node", "silence", "lease", "head"
 @contextlib.contextmanager
 def cluster_of_two(lease_s: float = 60.0) -> Iterator[tuple[Any, list[Any], str]]:
     """A head without cores, and two nodes with one each: (head, nodes, mark)."""
-    mark = secrets.token_hex(8)
+    mark, handler = secrets.token_hex(8), signal.getsignal(signal.SIGTERM)
     os.environ.update(SETTINGS | {MARK: mark})
     from ray.cluster_utils import Cluster as Machines
 
     small = {"object_store_memory": 80 << 20, "include_dashboard": False}
     machines = Machines(initialize_head=True, head_node_args={"num_cpus": 0, **small})
     nodes = [machines.add_node(num_cpus=1, object_store_memory=80 << 20) for _ in range(2)]
+    signal.signal(signal.SIGTERM, handler)  # Ray puts its own there
     try:
         yield machines, nodes, mark
     finally:
