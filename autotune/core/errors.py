@@ -12,6 +12,7 @@ AutotuneError              1    something failed
 ├── ServerFailed           1    a server of `autotune serve` cannot be reached, or cannot answer now
 ├── TimeIsOver             1    the time limit ended before the baseline was measured
 └── SearchFailed           1    the baseline crashed, a crash repeated itself, or no trial completed
+    └── DeviceInUse        1    another search holds the GPU
 """
 
 from collections.abc import Iterable
