@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import median_high
+from statistics import median
 
 import numpy as np
 
@@ -167,12 +167,16 @@ def judge(study: Study, pool: Pool) -> None:
 
 
 def _leave_out_what_differs(study: Study, pool: Pool, effects: Mapping[str, tuple[float, float]]) -> None:
-    middle = median_high(effects[name][0] for name in pool.devices)  # of two the faster one's
-    for name in pool.devices:
-        share = math.expm1(effects[name][0] - middle)
-        if abs(share) > TOO_DIFFERENT:
-            word = "slower" if share < 0 else "faster"
-            _leave_out(study, pool, name, f"{abs(share):.0%} {word} than the others (throttled, or shared?)")
+    """Leave out one after the other, the slowest first: several slow ones would make the others look fast."""
+    while len(pool.devices) > 1:
+        means = sorted((effects[name][0], name) for name in pool.devices)
+        middle = median(mean for mean, _ in means) if len(means) > 2 else means[-1][0]
+        shares = {name: math.expm1(mean - middle) for mean, name in means}
+        name = next((name for name, share in shares.items() if abs(share) > TOO_DIFFERENT), "")
+        if not name:
+            return
+        word = "slower" if shares[name] < 0 else "faster"
+        _leave_out(study, pool, name, f"{abs(shares[name]):.0%} {word} than the others (throttled, or shared?)")
 
 
 def share_reached(study: Study, device: str) -> float:
