@@ -82,7 +82,7 @@ def on_device(table: Table, budget: int, seed: int, noise: float, factor: float,
     probe = TableProbe(table, budget, 1000 * seed + device, noise)
 
     def measured(configuration: Configuration, options: ProbeOptions) -> Measurement:
-        # Disturbed were the recordings; a device with a noise that is drawn is not, and repeats nothing for it.
+        # The recordings were disturbed by other work; simulated devices are quiet and repeat no probe for it.
         measurement = replace(probe(configuration, options), observed_warnings=())
         if measurement.outcome is not Outcome.COMPLETED or factor == 1.0:
             return measurement

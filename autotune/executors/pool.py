@@ -127,11 +127,11 @@ class Pool:
 
         waiting: called before the wait; check: again and again during it, ends it where it raises.
         """
-        until, told = time.monotonic() + seconds, False
+        until, is_announced = time.monotonic() + seconds, False
         while time.monotonic() < until and (able := [*filter(self._may_return, self._lost)]):
-            if not told:
+            if not is_announced:
                 waiting()
-                told = True
+                is_announced = True
             for device in able:
                 if self._restart(device):
                     self._lost.remove(device)

@@ -234,22 +234,22 @@ def test_a_device_that_is_much_slower_is_left_out_and_named(tmp_path: Path) -> N
 
 
 def test_what_is_best_ends_early_on_no_slower_device(tmp_path: Path) -> None:
-    """Less is asked of a slow device: as much as it shares of the other's speed, and what is not known of that."""
+    """Less is bars of a slow device: as much as it shares of the other's speed, and what is not known of that."""
     speeds = {"a": 1.0, "b": 0.93}
-    asked: dict[str, list[float]] = {name: [] for name in speeds}
+    bars: dict[str, list[float]] = {name: [] for name in speeds}
 
     def on(name: str) -> Probe:
         def measured(tried: Configuration, options: ProbeOptions) -> Measurement:
             if options.best_so_far and not options.confirmation:
-                asked[name].append(options.best_so_far.low)
+                bars[name].append(options.best_so_far.low)
             return device(speeds[name])(tried, options)
 
         return measured
 
     study, _ = searched(tmp_path, {name: on(name) for name in speeds}, n_trials=50)
     best = max(trial.measurement.samples_per_second for trial in study.trials if trial.measurement.device == "a")
-    assert asked["b"]
-    assert 0 < max(asked["b"]) < speeds["b"] * best
+    assert bars["b"]
+    assert 0 < max(bars["b"]) < speeds["b"] * best
     first = study.trials[0].measurement.device
     other = next(name for name in speeds if name != first)
     (mean, own), (of_first, its) = study.effects[other], study.effects[first]
