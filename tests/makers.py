@@ -203,6 +203,20 @@ def result(trials: list[Trial] | None = None, **facts: Any) -> TuningResult:
     )
 
 
+def verification(of: Configuration, held: bool | None = True, speed_up: float = 3.9) -> dict[str, Any]:
+    """What `autotune verify` keeps of an answer, measured to be so many times as fast in six rounds."""
+    measured = {"speedup": speed_up, "speedup_low": speed_up - 0.1, "speedup_high": speed_up + 0.1}
+    steps = {"yours": {"step_time_s": speed_up}, "answer": {"step_time_s": 1.0}}
+    return {
+        "sentence": "It is so",
+        "held": held,
+        "advice": "Do it again.",
+        "configuration": of.to_dict(),
+        "measured": measured | steps,
+        "rounds": {"yours": [{}] * 6, "answer": [{}] * 6},
+    }
+
+
 def space_file(folder: Path, text: str) -> str:
     """The path of a search-space file with this text."""
     path = folder / "space.yaml"

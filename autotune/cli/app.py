@@ -18,7 +18,6 @@ from autotune.cli.help import START, Command, WithPanels, examples
 from autotune.cli.report import report, studies
 from autotune.cli.search import search
 from autotune.cli.serve import login, serve, token
-from autotune.core.errors import AutotuneError
 from autotune.study.store import study_folder
 
 USAGE_ERROR: Any = typer.BadParameter.__bases__[0]
@@ -131,24 +130,31 @@ def search_spaces(as_json: o.AsJson = False) -> None:
 
 def verify(
     study: o.Study,
-    steps: Annotated[int, Option(help="Timed steps; up to 10 untimed ones precede them.")] = 500,
+    steps: Annotated[
+        int | None, Option(help="Timed steps of each side in all.", show_default="as many as --seconds takes")
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        Option(help="Seconds of timed steps of each side in all, at the most.", show_default="30, without --steps"),
+    ] = None,
     output_dir: o.OutputDir = "reports",
     as_json: o.AsJson = False,
+    quiet: o.Quiet = False,
 ) -> None:
-    """Train with a study's result and compare with its promise."""
+    """Check the speed-up: train with your settings and the answer in turns."""
     when_interrupted = "The study is kept as it was; run the same command again to train from the start."
     with ErrorReporter(as_json, when_interrupted) as command:
         from autotune.commands.verify.result import verification_lines
         from autotune.commands.verify.run import verify
 
         watch = partial(print, file=sys.stderr if as_json else sys.stdout, flush=True)
-        verification = verify(study_folder(study, output_dir), steps, watch=watch)
+        verification = verify(study_folder(study, output_dir), steps, seconds, watch=False if quiet else watch)
         if as_json:
             command.json(verification.to_dict())
         else:
-            print("\n".join(verification_lines(verification)))
-        if not verification.completed:
-            raise typer.Exit(AutotuneError.exit_code)
+            print("\n".join([*([] if quiet else [""]), *verification_lines(verification)]))
+        if verification.exit_code:
+            raise typer.Exit(verification.exit_code)
 
 
 def doctor(

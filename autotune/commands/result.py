@@ -86,9 +86,10 @@ class TuningResult(SearchResult):
         return tuple(dict.fromkeys(filter(None, (*warnings(self), self.loss_warning))))
 
     def verify(
-        self, steps: int = 500, seconds: float | None = None, watch: Callable[[str], None] | bool | None = None
+        self, steps: int | None = None, seconds: float | None = None, watch: Callable[[str], None] | bool | None = None
     ) -> "Verification":
-        """Train with the answer and compare with what the search measured; arguments and errors as of `autotune.verify`.
+        """Train with the user's settings and with the answer in turns, and compare the speed-up with the promised one; arguments
+        and errors as of `autotune.verify`.
 
         Raises InvalidRequest where the result is in no folder.
         """

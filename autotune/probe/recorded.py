@@ -129,8 +129,8 @@ class RecordedHost(ProbeHost):
 
     def _verification(self, order: TrainingOrder) -> dict[str, Any]:
         measurement = self.probe(order)
-        steps, seconds = order.request["steps"], measurement.step_time_s or 1.0
-        assert order.configuration is not None
+        timing, seconds = order.timing, measurement.step_time_s or 1.0
+        steps = min(timing.timed_most, max(timing.timed_least, math.ceil(timing.seconds / seconds)))
         return {
             "step_times_s": [seconds * (1 + 0.01 * (-1) ** step) for step in range(steps)],
             "data_wait_s": [0.0] * steps,

@@ -78,12 +78,20 @@ class LiveProbe:
         )
 
     def train(
-        self, kind: str, configuration: Configuration, folder: Path, deadline_s: float, request: Mapping[str, Any]
+        self,
+        kind: str,
+        configuration: Configuration,
+        folder: Path,
+        deadline_s: float,
+        request: Mapping[str, Any],
+        **more: Any,
     ) -> tuple[Any, Failure | None]:
-        """Carry out an order of another kind than a probe: (its plain data, None), or (None, why it failed)."""
+        """Carry out an order of another kind than a probe: (its plain data, None), or (None, why it failed).
+
+        more: further fields of the order."""
         before = self.device_used()
         used = None if before is None else before[0]
-        order = self.order(configuration, kind, folder, deadline_s, request=request, device_used_bytes=used)
+        order = self.order(configuration, kind, folder, deadline_s, request=request, device_used_bytes=used, **more)
         answer = self.host.attempt(order)
         if used is not None:
             self._wait_for_memory(used)
@@ -100,12 +108,12 @@ class LiveProbe:
             number=options.number,
             confirmation=options.confirmation,
             accumulation_steps_run=accumulation_steps_run,
-            timing=self._timing(configuration, options, accumulation_steps_run),
+            timing=self.timing(configuration, options, accumulation_steps_run),
             count_tokens=self.objective == "tokens_per_second",
             speed_to_reach=None if options.best_so_far is None else options.best_so_far.low,
         )
 
-    def _timing(self, configuration: Configuration, options: ProbeOptions, accumulation_steps_run: int) -> Timing:
+    def timing(self, configuration: Configuration, options: ProbeOptions, accumulation_steps_run: int) -> Timing:
         """The timing, with enough untimed steps to use up the batches that workers prepared while the model was built."""
         fields = training_setup(configuration, self.environment, self.base).training_arguments
         ready = fields.get("dataloader_num_workers", 0) * (fields.get("dataloader_prefetch_factor") or PREFETCH_FACTOR)

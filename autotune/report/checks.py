@@ -8,7 +8,7 @@ from typing import Literal
 from autotune.core.loss_curves import Numerics
 from autotune.core.trial import Trial
 from autotune.core.units import counted, format_seconds, in_ranges, without_numbers
-from autotune.report.claim import Claim, State, Verdict, claim_of, left_to_gain
+from autotune.report.claim import Claim, State, Verdict, claim_of, left_to_gain, verification_of
 from autotune.report.snippets import WITHOUT_MASK, larger_budget, mask_lines, option_words
 from autotune.report.trial_text import interval_text, is_same, setting_words, short_words
 from autotune.space.settings import SETTINGS, learning_differences
@@ -145,10 +145,17 @@ def _sanity(result: SearchResult) -> list[Check]:
 
 
 def _verified(result: SearchResult) -> list[Check]:
-    if not (sentence_of_it := (result.verification or {}).get("sentence")):
+    """The verdict of plain trainings with this answer."""
+    if not (verification := verification_of(result)):
         return []
-    kind: Literal["ok", "warn"] = "warn" if (result.verification or {}).get("held") is False else "ok"
-    return [Check(kind, "Verified by a real training.", sentence(str(sentence_of_it)))]
+    held = verification["held"]
+    title = {
+        True: "Verified by plain trainings.",
+        False: "It did not hold in plain trainings.",
+        None: "Not verified yet.",
+    }
+    kind: Literal["ok", "warn", "note"] = "ok" if held else "note" if held is None else "warn"
+    return [Check(kind, title[held], sentence(verification["sentence"]), "" if held else str(verification["advice"]))]
 
 
 def _data(best: Trial, baseline: Trial | None) -> list[Check]:

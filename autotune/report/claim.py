@@ -1,6 +1,7 @@
 """Claim of a report: what was found against the user's own settings, how sure it is, and what to do next."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -89,12 +90,27 @@ def claim_of(result: SearchResult) -> Claim:
     elif baseline is None or not baseline.feasible or result.measured_speedup is None:
         claim = _no_baseline(result, best)
     elif not is_same(best, baseline):
-        claim = _improved(result, best, baseline, result.measured_speedup)
+        claim = _improved(result, best, baseline, verified_speedup(result) or result.measured_speedup)
     else:
         claim = _kept(result, baseline)
     if not result.complete and STOPPED.match(result.stop_reason):
         return _interrupted(result, claim)
     return claim
+
+
+def verification_of(result: SearchResult) -> Mapping[str, Any]:
+    """What `autotune verify` measured of this answer; empty where it measured nothing, or another answer before the search went
+    on."""
+    known, best = result.verification or {}, result.best_trial
+    return known if best is not None and known.get("configuration") == best.configuration.to_dict() else {}
+
+
+def verified_speedup(result: SearchResult) -> Interval | None:
+    """The answer's speed-up by the plain trainings of `autotune verify`; None without any, and where they cannot tell."""
+    verification = verification_of(result)
+    measured = verification.get("measured", {})
+    speed_up = [measured.get(name) for name in ("speedup", "speedup_low", "speedup_high")]
+    return Interval(*speed_up) if verification.get("held") is not None and None not in speed_up else None
 
 
 def verdict(gain: Interval, confirmed: bool) -> tuple[Verdict, str]:
@@ -113,7 +129,8 @@ def verdict(gain: Interval, confirmed: bool) -> tuple[Verdict, str]:
 
 
 def _improved(result: SearchResult, best: Trial, baseline: Trial, gain: Interval) -> Claim:
-    confirmed = best.confirmed and baseline.confirmed
+    verified = verified_speedup(result) is not None
+    confirmed = verified or (best.confirmed and baseline.confirmed)
     sure, reason = verdict(gain, confirmed)
     memory, times = _memory_text(best, baseline), f"{gain:.2f}x" if sure is Verdict.SOLID else f"about {gain:.1f}x"
     is_as_fast = gain.low <= 1 <= gain.high
@@ -128,10 +145,15 @@ def _improved(result: SearchResult, best: Trial, baseline: Trial, gain: Interval
         text = f"as fast as your settings{with_memory}" if memory else "as good as your settings"
     else:
         text = f"{times} as fast as your settings{with_memory}"
-    rounds = f"Measured in {counted(len(best.confirmations), 'round')} alternating with your settings"
+    count = len(verification_of(result)["rounds"]["answer"]) if verified else len(best.confirmations)
+    how = "Verified by plain trainings" if verified else "Measured"
+    rounds = f"{how} in {counted(count, 'round')} alternating with your settings"
     details = [f"{rounds if confirmed else 'Measured in single probes'}; 95% interval {range_text(gain)}."]
-    if gain.low > 1 and baseline.final.step_time_s and best.final.step_time_s:
-        now, was = time_texts(best.final.step_time_s, baseline.final.step_time_s)
+    now_s, was_s = best.final.step_time_s, baseline.final.step_time_s
+    if verified:
+        now_s, was_s = (verification_of(result)["measured"][side]["step_time_s"] for side in ("answer", "yours"))
+    if gain.low > 1 and was_s and now_s:
+        now, was = time_texts(now_s, was_s)
         hour = f"every hour of training becomes {'' if sure is Verdict.SOLID else 'about '}{60 / gain:.0f} minutes"
         details.insert(0, f"A step takes {now} instead of {was}: {hour}.")
     figures = (

@@ -12,7 +12,7 @@ from autotune.core.prospect import OptimalityGap
 from autotune.core.sanity import Problem, SanityCheck
 from autotune.report.checks import Check, checks, data_text
 from autotune.study.result import SearchResult
-from tests.makers import completed, configuration, gpu, result, trial
+from tests.makers import completed, configuration, gpu, result, trial, verification
 from tests.report.figures.studies import divided
 
 SLOW, FAST = configuration(8), configuration(16)
@@ -35,6 +35,11 @@ def disturbed(*warnings: str) -> SearchResult:
     return result(trials)
 
 
+def verified(held: bool | None) -> SearchResult:
+    """A study whose answer was verified with this result."""
+    return result(verification=verification(result().best.configuration, held))
+
+
 @pytest.mark.parametrize(
     ("study", "kind", "title", "words"),
     [
@@ -51,13 +56,9 @@ def disturbed(*warnings: str) -> SearchResult:
             result(rehearsal=replace(SANITY, problems=(Problem("saving", Outcome.CRASHED, "no space"),))),
             *("warn", "Evaluating or saving fails.", "no space"),
         ),
-        (result(verification={"sentence": "Held", "held": True}), "ok", "Verified by a real training.", "Held."),
-        (
-            result(verification={"sentence": "Not held", "held": False}),
-            "warn",
-            "Verified by a real training.",
-            "Not held.",
-        ),
+        (verified(held=True), "ok", "Verified by plain trainings.", "It is so."),
+        (verified(held=False), "warn", "It did not hold in plain trainings.", "It is so."),
+        (verified(held=None), "note", "Not verified yet.", "It is so."),
         (
             result(),
             "note",

@@ -11,7 +11,7 @@ from autotune.core.prospect import OptimalityGap
 from autotune.core.request import tuning_request
 from autotune.report.claim import Claim, State, Verdict, claim_of, headline, verdict
 from autotune.study.result import SearchResult
-from tests.makers import MIB, completed, configuration, ended, out_of_memory, result, trial
+from tests.makers import MIB, completed, configuration, ended, out_of_memory, result, trial, verification
 
 SLOW, FAST = configuration(8), configuration(16)
 LOST = Trial(1, FAST, out_of_memory(FAST))
@@ -88,6 +88,29 @@ def test_the_time_saved_and_the_interval_are_below_the_headline() -> None:
     time, measured = claim_of(compared(4.0)).details
     assert re.fullmatch(r"A step takes 1\.20 s instead of 4\.80 s: every hour of training becomes 15 minutes\.", time)
     assert measured.startswith("Measured in 2 rounds alternating with your settings; 95% interval ")
+
+
+def test_what_was_verified_is_the_headline() -> None:
+    claim = claim_of(result(verification=verification(result().best.configuration, speed_up=2.5)))
+    assert claim.headline.startswith("2.50x as fast as your settings")
+    assert claim.gain == pytest.approx(2.5)
+    assert claim.details[0].startswith(
+        "A step takes 1.00 s instead of 2.50 s: every hour of training becomes 24 minutes"
+    )
+    assert "Verified by plain trainings in 6 rounds" in claim.details[1]
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_what_was_verified_counts_whether_the_promise_held_or_not(held: bool) -> None:
+    known = verification(result().best.configuration, held, speed_up=1.3)
+    assert claim_of(result(verification=known)).gain == pytest.approx(1.3)
+
+
+def test_a_verification_that_cannot_tell_or_is_of_another_answer_leaves_the_headline() -> None:
+    own = claim_of(result())
+    best = result().best.configuration
+    for known in (verification(best, None), verification(configuration(1)), {"sentence": "of an earlier version"}):
+        assert claim_of(result(verification=known)) == own
 
 
 def test_nothing_is_claimed_of_one_trial_and_the_search_goes_on_with_more_time() -> None:

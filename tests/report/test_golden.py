@@ -12,7 +12,7 @@ from autotune.report.model_card import model_card_section
 from autotune.report.notebook import notebook_html
 from autotune.report.snippets import script_lines, snippets
 from autotune.report.summary import answer_lines, summary
-from tests.makers import configuration, ended, gpu, out_of_memory, result, trial, with_setup, workload
+from tests.makers import configuration, ended, gpu, out_of_memory, result, trial, verification, with_setup, workload
 from tests.report.exports.answers import EVERY
 
 SLOW = configuration(8, lora="none", packing="none", padding="none")
@@ -32,7 +32,7 @@ RICH = result(
     study_warnings=("another process is on the device",),
     notes=("a *note*",),
     left_out=("losses",),
-    verification={"sentence": "it held"},
+    verification=verification(FAST, speed_up=1.9),
     numerics=Numerics(FALLING, {0: FALLING, 1: FALLING}),
 )
 RICH_SETUP = {"switches": {"enable_cudnn_sdp": False}, "process_environment": {"NAME": "a value"}, "processes": 2}

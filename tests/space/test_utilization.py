@@ -153,11 +153,12 @@ def test_verify_and_compare_show_it() -> None:
     study = found()
     promised = study.utilization(study.best)
     assert promised is not None
-    slower = Verification(study.best, completed(study.best.configuration, 225.0), promised_mfu=promised.mfu)
-    assert slower.mfu == pytest.approx((promised.mfu or 0) / 2, rel=0.02)
-    assert slower.to_dict()["got"]["mfu"] == slower.mfu
-    line = next(line for line in verification_lines(slower) if line.startswith("MFU"))
-    assert line.split()[-2:] == ["-50.0", "%"]
-    assert not [line for line in verification_lines(Verification(study.best, study.best.final)) if "MFU" in line]
+    shares = ((None, promised.mfu), (None, 0.5))
+    measured = (completed(study.best.configuration, 225.0, round=1),)
+    slower = Verification("small", study.best, None, measured, mfu=shares)
+    assert slower.to_dict()["measured"]["answer"]["mfu"] == 0.5
+    line = next(line for line in verification_lines(slower) if line.startswith("MFU, now"))
+    assert line.split()[-1] == "50.0%"
+    assert not [line for line in verification_lines(replace(slower, mfu=((None, None),) * 2)) if "MFU" in line]
     rows = compare([study, result()]).to_dict("records")
     assert [row["best_mfu"] for row in rows] == [pytest.approx(promised.mfu), pytest.approx(float("nan"), nan_ok=True)]

@@ -1,15 +1,28 @@
-"""Verification of a study: its measured result against a plain training, as data and as a table."""
+"""Verification of a study: the speed-up that it promised against the one of plain trainings, as data and as a table."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from autotune.core import Interval, Measurement, Outcome, Trial
-from autotune.core.interval import quotient_of_means
-from autotune.core.units import format_bytes, format_duration, format_interval
+from autotune.core.measurement import ROUNDS_THAT_TELL
+from autotune.core.units import counted, format_bytes, format_duration, in_ranges
+from autotune.report.claim import SOLID_WIDTH
 from autotune.report.markdown import wrapped
-from autotune.report.trial_text import interval_fields
+from autotune.report.trial_text import interval_fields, range_text, speed_text
+from autotune.study.objective import quotient, speed_up
+
+SHORTFALL = 0.03
+"""Share below a promise that counts as kept: plain trainings agree with themselves, half by half, within it on a quiet machine
+(reports/fidelity.md)."""
+
+LOG = "The logs are in the study's folder probes/verification."
+
+CANNOT_TELL = 4
+"""Exit code of a verification that cannot tell."""
 
 DEVICE_FACTS = {
     "sm_clock_mhz": ("SM clock", "{:.0f} MHz"),
@@ -19,136 +32,292 @@ DEVICE_FACTS = {
 """Readings of the device that explain a difference in speed: name -> label and format."""
 
 
+class Verdict(StrEnum):
+    """What a verification found; see `judged` for the rule."""
+
+    HELD = "held"
+    MORE_THAN_HELD = "more than held"
+    NOT_HELD = "not held"
+    CANNOT_TELL = "cannot tell"
+    NOTHING = "nothing to verify"
+
+
+HELD: dict[Verdict, bool | None] = {Verdict.NOT_HELD: False, Verdict.CANNOT_TELL: None}
+"""Whether the promise holds; it does for all other verdicts."""
+
+
+def judged(promised: Interval, measured: Interval) -> Verdict:
+    """Whether a speed-up holds, by its 95 % interval in the search and that of the plain trainings.
+
+    Not held: the measured interval lies more than SHORTFALL below the promised one, or below 1 where nothing slower was
+    promised; or it holds 1 and not the promised speed-up. More than held: it lies above the promised one. Cannot tell: it holds
+    both 1 and the promised speed-up, or is wider than SOLID_WIDTH of its value. Held: else, so it is above 1 where more
+    than 1 was promised, and the two intervals overlap or differ by no more than SHORTFALL.
+    """
+    if measured.high < (1 - SHORTFALL) * max(promised.low, min(1.0, promised)):
+        return Verdict.NOT_HELD
+    if measured.low > promised.high:
+        return Verdict.MORE_THAN_HELD
+    if measured.low <= 1 < promised.low:
+        return Verdict.NOT_HELD if measured.high < promised else Verdict.CANNOT_TELL
+    return Verdict.CANNOT_TELL if measured.relative_width > SOLID_WIDTH else Verdict.HELD
+
+
+Pair = tuple[Trial | None, Trial | None]
+"""What is known of the user's settings, and of the answer."""
+
+
 @dataclass(frozen=True)
 class Verification:
-    """A study's result and a plain training with it.
+    """A study's answer, the user's settings, and plain trainings of both in turns.
 
-    promised: the best trial. got: the plain training; of its steps only time, data wait and samples are known, and one that
-    did not complete has a reason. notes: limits of the comparison. promised_mfu: share of the GPU's data-sheet peak of the
-    best trial; None where unknown.
+    best, baseline: the trials of the study; no baseline where the user's settings do not run. answer, yours: rounds of plain
+    training with each, in their order; of their steps only time, data wait and samples are known, and one that did not
+    complete has a reason. notes: limits of the comparison.
+    mfu: share of the GPU's data-sheet peak by `yours` and `answer`, promised and measured, where known.
     """
 
-    promised: Trial
-    got: Measurement
+    name: str
+    best: Trial
+    baseline: Trial | None
+    answer: Sequence[Measurement] = ()
+    yours: Sequence[Measurement] = ()
+    objective: str = "samples_per_second"
     notes: tuple[str, ...] = ()
-    promised_mfu: float | None = None
-
-    @property
-    def mfu(self) -> float | None:
-        """Share of the data-sheet peak of the plain training: the same work at another speed."""
-        return self.promised_mfu * (1 + self.difference) if self.promised_mfu and self.difference is not None else None
+    mfu: Sequence[Sequence[float | None]] = ((None, None), (None, None))
 
     def __repr__(self) -> str:
-        """One line: both speeds, and whether the result was confirmed."""
-        speeds = f"{_speed(self.got.samples_per_second)} samples/s, promised {_speed(self.promised.samples_per_second)}"
-        return f"<Verification of trial {self.promised.number}: {speeds}. {self.sentence}>"
+        """One line: the verdict with both speed-ups."""
+        return f"<Verification of trial {self.best.number}: {self.sentence}>"
+
+    # What was measured ------------------------------------------------------------------------------------------------
+
+    @property
+    def trials(self) -> tuple[Pair, Pair]:
+        """The user's settings and the answer, promised and measured: the study's trials, and the plain trainings as trials."""
+        return (self.baseline, self.best), (self._yours, self._answer)
+
+    @cached_property
+    def _answer(self) -> Trial | None:
+        return _as_trial(self.best, self.answer)
+
+    @cached_property
+    def _yours(self) -> Trial | None:
+        return _as_trial(self.baseline, self.yours)
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the answer is the user's own settings: there is nothing to verify."""
+        return self.baseline is not None and self.best.configuration == self.baseline.configuration
 
     @property
     def completed(self) -> bool:
-        return self.got.outcome is Outcome.COMPLETED
+        """Whether all trainings with the answer did."""
+        return all(measured.outcome is Outcome.COMPLETED for measured in self.answer)
 
     @property
-    def difference(self) -> Interval | None:
-        """Speed got / promised - 1, with its 95 % interval; None where one of them is unknown."""
-        promised, got = self.promised.samples_per_second, self.got.samples_per_second
-        if not promised or not got:
+    def promised(self) -> Interval | None:
+        """Speed-up by the search, with its 95 % interval; None where the user's settings do not run."""
+        return speed_up(self.best, self.baseline, self.objective)[0] if self.baseline else None
+
+    @property
+    def measured(self) -> Interval | None:
+        """Speed-up by plain trainings that took turns, with its 95 % interval over the rounds; None where a side has none.
+
+        Without the rounds that something disturbed, where enough are left."""
+        few = len(self._quiet) < ROUNDS_THAT_TELL
+        answer, yours = (
+            _as_trial(trial, [measured for measured in rounds if few or measured.round in self._quiet])
+            for trial, rounds in ((self.best, self.answer), (self.baseline, self.yours))
+        )
+        if answer is None or yours is None or not (answer.final.steps and yours.final.steps):
             return None
-        ratio = quotient_of_means(got, promised)
-        return Interval(ratio - 1, ratio.low - 1, ratio.high - 1)
+        return quotient(answer, yours, self.objective)
+
+    @property
+    def _quiet(self) -> list[int]:
+        """Rounds of both sides in which nothing else was seen to use the device."""
+        disturbed = {measured.round for measured in (*self.answer, *self.yours) if measured.observed_warnings}
+        both = {measured.round for measured in self.answer} & {measured.round for measured in self.yours}
+        return sorted(both - disturbed)
+
+    # What it means ----------------------------------------------------------------------------------------------------
+
+    @property
+    def verdict(self) -> Verdict:
+        """By the speed-ups (`judged`), unless a training did not complete or needed more memory than allowed.
+
+        What was disturbed in so many rounds that fewer than ROUNDS_THAT_TELL are left cannot be told.
+        """
+        return self._verdict_and_reason[0]
 
     @property
     def held(self) -> bool | None:
-        """Whether it ran within the allowed memory and, within noise, no slower than promised; None: unknown."""
-        if not self.got.feasible:
-            return False
-        if self.difference is None or not math.isfinite(self.difference.high):
-            return None
-        return self.difference.high >= 0
+        """Whether the promise holds; None: cannot tell."""
+        return HELD.get(self.verdict, True)
+
+    @property
+    def exit_code(self) -> int:
+        """0: it holds, or there is nothing to verify; 1: it does not; 4: cannot tell."""
+        return {True: 0, False: 1, None: CANNOT_TELL}[self.held]
 
     @property
     def sentence(self) -> str:
-        """Whether the promise held, and the difference."""
-        got, difference = self.got, self.difference
-        if not self.completed:
-            return f"Not held: {got.outcome.value.replace('_', ' ')}: {got.reason.rstrip('.')}."
-        if not got.feasible:
-            peak, allowed = format_bytes(got.peak_bytes), format_bytes(got.allowed_bytes)
-            return f"Not held: the run reached its memory limit (peak {peak} of {allowed} allowed)."
-        if self.held is None or difference is None:
-            return "Open: a single timed step has no interval; take more steps."
-        change = f"{100 * abs(difference):.1f} % {'faster' if difference >= 0 else 'slower'} than promised"
-        noise = f"the interval of ± {50 * (difference.high - difference.low):.1f} %"
-        if difference.low <= 0 <= difference.high:
-            return f"Held: {change}, inside {noise}."
-        return f"{'More than held' if self.held else 'Not held'}: {change}, outside {noise}."
+        """Verdict and reason."""
+        verdict, reason = self._verdict_and_reason
+        return f"{verdict.capitalize()}: {reason}."
+
+    @cached_property
+    def _verdict_and_reason(self) -> tuple[Verdict, str]:
+        answer, yours, promised, measured = self._answer, self._yours, self.promised, self.measured
+        if self.is_same:
+            return Verdict.NOTHING, "the answer is your own settings"
+        if answer and not self.completed:
+            return Verdict.NOT_HELD, f"the answer did not complete: {_failure(answer)}"
+        if answer and not answer.feasible:
+            peak, allowed = format_bytes(answer.peak_bytes), format_bytes(answer.final.allowed_bytes)
+            return Verdict.NOT_HELD, f"the run reached its memory limit (peak {peak} of {allowed} allowed)"
+        if promised is None:
+            return Verdict.HELD, "it trains within the memory; your settings did not run in the search, to compare with"
+        if yours is None or not yours.feasible or measured is None:
+            return Verdict.CANNOT_TELL, f"your settings did not complete: {_failure(yours) if yours else 'not trained'}"
+        interval = f"95% interval {range_text(measured)}"
+        speed_ups = f"{measured:.2f}x as fast as your settings ({interval}); promised {_speed_up(promised)}"
+        if len(self._quiet) < ROUNDS_THAT_TELL:
+            disturbed = f"{len(self.answer) - len(self._quiet)} of {counted(len(self.answer), 'round')}"
+            return Verdict.CANNOT_TELL, f"the machine was disturbed in {disturbed}; {speed_ups}"
+        verdict = judged(promised, measured)
+        if verdict is Verdict.CANNOT_TELL:
+            return verdict, f"the interval is {measured.relative_width:.0%} wide; {speed_ups}"
+        return verdict, speed_ups
+
+    @property
+    def advice(self) -> str:
+        """What to do next."""
+        if self.verdict is Verdict.CANNOT_TELL:
+            if self._yours and not self._yours.feasible:
+                return LOG
+            timed_s = sum(step.seconds for measured in self.answer for step in measured.steps)
+            longer = f"`autotune verify {self.name} --seconds {math.ceil(4 * timed_s / 10) * 10}`"
+            return f"{'Close other programs, then run' if self.disturbances else 'Run'} it for longer: {longer}."
+        if self.verdict is Verdict.NOT_HELD:
+            if not self.completed or not (self._answer and self._answer.feasible):
+                return (
+                    "Search again with a larger --headroom, or see the log in the study's folder probes/verification."
+                )
+            return "Search again on the machine as it is now: the same search command with --fresh."
+        if self.verdict is Verdict.NOTHING:
+            return ""
+        return f"`autotune report {self.name}` writes the report with the speed-up that was measured now."
+
+    @property
+    def disturbances(self) -> tuple[str, ...]:
+        """What was seen besides the trainings."""
+        return in_ranges(text for measured in (*self.yours, *self.answer) for text in measured.observed_warnings)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data: what `--json` prints. Speeds are samples / second, peaks bytes, differences shares of the promise."""
-        promised = _figures(self.promised.final, self.promised.peak_bytes, self.promised_mfu)
-        got = _figures(self.got, self.got.peak_bytes, self.mfu)
-        compared = [name for name in promised if not name.endswith(("_low", "_high"))]
+        """Plain data: what `--json` prints and verification.json holds. Speeds are samples / second, peaks bytes, times seconds.
+
+        rounds: by side what was measured in each, with the time of every step.
+        """
+        answer = self._answer
+        promised, measured = (
+            {name: _figures(each, mfu) for name, each, mfu in zip(("yours", "answer"), pair, shares, strict=True)}
+            for pair, shares in zip(self.trials, self.mfu, strict=True)
+        )
         return {
             "sentence": self.sentence,
+            "verdict": self.verdict.value,
             "held": self.held,
-            "outcome": self.got.outcome.value,
-            "reason": self.got.reason,
-            "trial": self.promised.number,
-            "configuration": self.promised.configuration.to_dict(),
-            "promised": promised,
-            "got": got,
-            "difference": {name: _change(promised[name], got[name]) for name in compared},
-            "timed_steps": len(self.got.steps),
-            "untimed_steps": self.got.untimed_steps,
-            "seconds": self.got.probe_seconds,
-            "surroundings": dict(self.got.surroundings),
-            "surroundings_of_the_promise": dict(self.promised.final.surroundings),
-            "warnings": list(self.got.warnings),
-            "warnings_of_the_promise": list(self.promised.final.warnings),
+            "advice": self.advice,
+            "outcome": answer.final.outcome.value if answer else None,
+            "reason": answer.final.reason if answer else "",
+            "trial": self.best.number,
+            "configuration": self.best.configuration.to_dict(),
+            "baseline": self.baseline.configuration.to_dict() if self.baseline else None,
+            "promised": interval_fields("speedup", self.promised) | promised,
+            "measured": interval_fields("speedup", self.measured) | measured,
+            "rounds": {"yours": [*map(_round, self.yours)], "answer": [*map(_round, self.answer)]},
+            "seconds": sum(measured.probe_seconds for measured in (*self.yours, *self.answer)),
+            "warnings": list(self.disturbances),
+            "warnings_of_the_promise": list(self.best.final.warnings),
             "notes": list(self.notes),
         }
 
 
 def verification_lines(verification: Verification) -> list[str]:
-    """A table for a terminal of 80 columns, whether the promise held, warnings and notes."""
-    promised, got = verification.promised, verification.got
-    before, after = promised.final.surroundings, got.surroundings
-    rows: list[tuple[str, Callable[[Any], str], Any, Any]] = [
-        ("samples/s", _speed, promised.samples_per_second, got.samples_per_second),
-        ("step time", format_duration, promised.final.step_time_s, got.step_time_s),
-        ("peak memory", format_bytes, promised.peak_bytes, got.peak_bytes),
-        ("data wait a step", format_duration, promised.final.data_wait_s, got.data_wait_s),
-        *([("MFU", "{:.1%}".format, verification.promised_mfu, verification.mfu)] if verification.mfu else []),
-        *(
-            (label, text.format, before.get(name), after[name])
-            for name, (label, text) in DEVICE_FACTS.items()
-            if name in after
-        ),
+    """For a terminal of 80 columns: promised and measured side by side, the verdict, what to do next, warnings and notes."""
+    if verification.verdict is Verdict.NOTHING:
+        return wrapped(verification.sentence)
+    promised, measured = verification.trials
+    line = "{:<22}{:>15}{:>15}  {:<26}".format
+    rows = [
+        ("samples/s, promised", *_cells(promised, speed_text), _speed_up(verification.promised)),
+        ("samples/s, now", *_cells(measured, speed_text), _speed_up(verification.measured)),
+        ("step time, now", *_cells(measured, lambda trial: format_duration(trial.final.step_time_s)), ""),
+        ("data wait a step, now", *_cells(measured, lambda trial: format_duration(trial.final.data_wait_s)), ""),
+        ("peak memory, promised", *_cells(promised, lambda trial: format_bytes(trial.peak_bytes)), ""),
+        ("peak memory, now", *_cells(measured, lambda trial: format_bytes(trial.peak_bytes)), ""),
     ]
-    line = "{:<18}{:>20}{:>20}{:>14}".format
-    lines = [line("", "promised", "got", "difference")]
-    for label, text, one, other in rows:
-        change = _change(one, other)
-        cells = ["-" if value is None else text(value) for value in (one, other)]
-        lines.append(line(label, *cells, "-" if change is None else f"{100 * change:+.1f} %"))
-    remarks = [f"warning of the promise: {warning}" for warning in promised.final.warnings]
-    remarks += [f"warning: {warning}" for warning in got.warnings] + [f"note: {note}" for note in verification.notes]
-    return [*lines, "", *wrapped(verification.sentence), *(part for remark in remarks for part in wrapped(remark))]
+    for what, shares in zip(("promised", "now"), verification.mfu, strict=True):
+        if any(shares):
+            rows.append((f"MFU, {what}", *("-" if share is None else f"{share:.1%}" for share in shares), ""))
+    for name, (label, text) in DEVICE_FACTS.items():
+        for what, trials in (("promised", promised), ("now", measured)):
+            facts = [trial.final.surroundings.get(name) if trial else None for trial in trials]
+            if any(fact is not None for fact in facts):
+                rows.append((f"{label}, {what}", *("-" if fact is None else text.format(fact) for fact in facts), ""))
+    remarks = [f"warning of the promise: {warning}" for warning in verification.best.final.warnings]
+    remarks += [f"warning: {text}" for text in verification.disturbances]
+    remarks += [f"note: {note}" for note in verification.notes]
+    return [
+        line("", "yours", "answer", "speed-up").rstrip(),
+        *(line(*row).rstrip() for row in rows),
+        "",
+        *wrapped(verification.sentence),
+        *wrapped(verification.advice),
+        *(part for remark in remarks for part in wrapped(remark)),
+    ]
 
 
-def _speed(speed: Interval | None) -> str:
-    return "-" if speed is None else format_interval(speed, speed.low, speed.high)
+def _as_trial(trial: Trial | None, rounds: Sequence[Measurement]) -> Trial | None:
+    """These rounds as the confirmation of a trial; None without any."""
+    return Trial(trial.number, trial.configuration, rounds[0], tuple(rounds)) if trial and rounds else None
 
 
-def _change(promised: float | None, got: float | None) -> float | None:
-    """got / promised - 1; None where one is unknown or the first is zero."""
-    return got / promised - 1 if promised and got is not None else None
+def _speed_up(interval: Interval | None) -> str:
+    return "-" if interval is None else f"{interval:.2f}x ({range_text(interval)})"
 
 
-def _figures(measurement: Measurement, peak_bytes: int | None, mfu: float | None) -> dict[str, float | None]:
+def _failure(trial: Trial) -> str:
+    final = trial.final
+    return f"{final.outcome.value.replace('_', ' ')}: {final.reason.rstrip('.')}"
+
+
+def _cells(trials: Sequence[Trial | None], text: Callable[[Trial], str]) -> list[str]:
+    return ["-" if trial is None else text(trial) for trial in trials]
+
+
+def _figures(trial: Trial | None, mfu: float | None) -> dict[str, float | None] | None:
+    if trial is None:
+        return None
     return {
-        **interval_fields("samples_per_second", measurement.samples_per_second),
-        "step_time_s": measurement.step_time_s,
-        "peak_bytes": peak_bytes,
-        "data_wait_s": measurement.data_wait_s,
+        **interval_fields("samples_per_second", trial.samples_per_second),
+        "step_time_s": trial.final.step_time_s,
+        "peak_bytes": trial.peak_bytes,
+        "data_wait_s": trial.final.data_wait_s,
         "mfu": mfu,
+    }
+
+
+def _round(measured: Measurement) -> dict[str, Any]:
+    return {
+        "round": measured.round,
+        "outcome": measured.outcome.value,
+        "samples_per_second": measured.samples_per_second and float(measured.samples_per_second),
+        "step_times_s": [step.seconds for step in measured.steps],
+        "untimed_steps": measured.untimed_steps,
+        "seconds": measured.probe_seconds,
+        "surroundings": dict(measured.surroundings),
+        "warnings": list(measured.observed_warnings),
     }

@@ -1,8 +1,14 @@
-"""Verify: a plain Trainer trains with a study's result, and its speed and memory are compared with the study's."""
+"""Verify: plain Trainers train with the user's settings and with a study's answer in turns, and their speed-up is compared with
+the promised one.
+
+round 1: yours answer | round 2: answer yours | round 3: yours answer | ...     each a process of its own, alone on the device
+"""
 
 import math
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,62 +17,83 @@ from autotune.commands.save import fields_of_saved
 from autotune.commands.verify.result import Verification
 from autotune.core import Environment, InvalidRequest, Measurement, Outcome, Step, Trial, write_json
 from autotune.core.paths import cache_folder
-from autotune.core.units import format_seconds
+from autotune.core.units import format_bytes, format_interval, format_seconds
+from autotune.probe import ProbeOptions
 from autotune.probe.device import nvml
-from autotune.probe.order import CHILD_ANSWER
+from autotune.probe.order import CHILD_ANSWER, Timing
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import read_device
 from autotune.probe.runner import LiveProbe
 from autotune.report.live.views import saying
 from autotune.report.markdown import wrapped
 from autotune.space.launch import launch_line
-from autotune.study.result import SearchResult
+from autotune.space.setup import TrainingSetup
+from autotune.study.pacing import starting_seconds
+from autotune.study.result import SearchResult, training_setup_of
 from autotune.study.store import VERIFICATION, locked, probe_folder, reporting_storage
 
 MOST_STEPS = 100_000
 """The order of the samples is in the training's memory: beyond so many steps it would count."""
 
+PLACE = Path("probes", "verification")
+"""Orders and logs of the trainings in a study's folder."""
+
+SECONDS = 30.0
+"""How long each side's timed steps take together, unless the caller says otherwise."""
+
+ROUNDS, MOST_ROUNDS, ROUND_S = 6, 20, 10.0
+"""Rounds at the least and at the most; between these as many as make each side's timed steps in a round take so long. What two
+processes of one configuration differ by shrinks with the rounds alone."""
+
 
 def verify(
     folder: str | Path,
-    steps: int = 500,
+    steps: int | None = None,
     seconds: float | None = None,
     watch: Callable[[str], None] | bool | None = None,
 ) -> Verification:
-    """Train with the result of the study in this folder for so many timed steps, or until the seconds have elapsed.
+    """Train with the user's settings and with the answer of the study in this folder in turns, and compare their speeds.
 
-    A failed training is returned as one. Writes verification.json to the folder, and order and log to probes/verification.
-    watch: called with a line on what is done next; by default, or by True, it is shown on standard error; False: nothing.
+    steps, seconds: timed steps of each side in all, and how long they take at the most; by default 30 seconds. A failed
+    training is returned as one. Where the answer is the user's own settings, nothing is trained. Writes verification.json to
+    the folder, and orders and logs to probes/verification. watch: called with a line on what is done next and one for each
+    training; by default, or by True, they are shown on standard error; False: nothing.
 
     Raises InvalidRequest for what cannot be trained from the study alone, NothingFits for a study without a result,
     StudyInUse, StorageFailed, ProbeHostFailed; KeyboardInterrupt passes, and leaves nothing running.
     """
     folder = Path(folder)
-    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS:
+    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS):
         raise InvalidRequest(
-            f"The steps must be a whole number from 1 to {MOST_STEPS}, not {steps!r}.", "500 are the default."
+            f"The steps must be a whole number from 1 to {MOST_STEPS}, not {steps!r}.", "Leave them out for 30 seconds."
         )
     if seconds is not None and not 0 < seconds < math.inf:
-        raise InvalidRequest(f"The seconds must be above 0, not {seconds!r}.", "Leave them out to take all steps.")
+        raise InvalidRequest(f"The seconds must be above 0, not {seconds!r}.", "Leave them out to take 30.")
     result = SearchResult(**fields_of_saved(folder))
-    best = result.best
+    best, baseline = result.best, result.baseline_trial
+    baseline = baseline if baseline and baseline.feasible else None
+    verification = Verification(result.name, best, baseline, objective=result.request.objective)
+    if verification.is_same:
+        return verification
     if (ranks := result.setup.processes) > 1:
         raise InvalidRequest(
             f"The result of this study trains on {ranks} ranks, and verify starts a single process.",
             f"Start your own training with {launch_line(ranks, result.setup.variables)} and watch its speed.",
         )
     check_trainable(result)
-    predicted = min(steps * (best.final.step_time_s or 1.0), seconds or math.inf)
+    show = saying(watch)
     with locked(folder):
-        saying(watch)(_announcement(best, steps, predicted))
         here = environment_here(result.environment)
         with ProbeHost() as host:
-            got = _trained(host, result, here, {"steps": steps, "seconds": seconds}, 20 * predicted + 600)
-        use = result.utilization(best)
-        verification = Verification(best, got, _notes(result, here), use.mfu if use else None)
+            shutil.rmtree(folder / PLACE, ignore_errors=True)
+            turns = _Turns(result, here, host, steps, SECONDS if steps is seconds is None else seconds)
+            show(turns.announcement)
+            yours, answer = turns.run(show)
+        verification = replace(verification, yours=yours, answer=answer, notes=_notes(result, here))
+        uses = [[result.utilization(trial) if trial else None for trial in pair] for pair in verification.trials]
+        verification = replace(verification, mfu=[[use.mfu if use else None for use in pair] for pair in uses])
         with reporting_storage(folder):
-            times = [step.seconds for step in got.steps]
-            write_json(folder / VERIFICATION, verification.to_dict() | {"step_times_s": times})
+            write_json(folder / VERIFICATION, verification.to_dict())
     return verification
 
 
@@ -97,13 +124,6 @@ def environment_here(measured: Environment, verb: str = "Verify") -> Environment
         ) from error
 
 
-def _announcement(best: Trial, steps: int, predicted_s: float) -> str:
-    sizes, comma, settings = str(best.configuration).partition(", ")
-    batch = f"{sizes} = {best.configuration.global_batch_size}{comma}{settings}"
-    text = f"Training the answer for {steps} step(s) (about {format_seconds(predicted_s)}): {batch}"
-    return "\n".join(wrapped(text))
-
-
 def _notes(result: SearchResult, here: Environment) -> tuple[str, ...]:
     best = result.best
     notes = []
@@ -126,55 +146,150 @@ def differing_facts(measured: dict[str, Any], here: dict[str, Any]) -> list[str]
     ]
 
 
-# The training -----------------------------------------------------------------------------------------------------
+# The trainings ----------------------------------------------------------------------------------------------------
 
 
-def _trained(
-    host: ProbeHost, result: SearchResult, here: Environment, request: dict[str, Any], deadline_s: float
-) -> Measurement:
-    """The plain training, with exactly the arguments of the study's result."""
-    assert result.folder is not None
-    place = result.folder / "probes" / "verification"
-    used, others = nvml.usage_of(nvml.choose_device(here.device))() or (None, [])
-    base, folders = result.request.training_args, partial(probe_folder, result.folder)
-    order = LiveProbe(host, here, result.workload, base, result.allowed_bytes, folders).order(
-        result.best.configuration,
-        "verification",
-        place,
-        deadline_s,
-        number=result.best.number,
-        training_arguments=result.setup.training_arguments,
-        model_arguments=result.setup.model_arguments,
-        device_used_bytes=used,
-        request=request,
-    )
-    begun = time.monotonic()
-    answer, failure = host.attempt(order)
-    (place / CHILD_ANSWER).unlink(missing_ok=True)
-    warnings = (f"another process on the device: {', '.join(others)}",) if others else ()
-    facts: dict[str, Any] = {
-        "accumulation_steps": result.best.configuration.gradient_accumulation_steps,
-        "accumulation_steps_run": order.accumulation_steps_run,
-        "data_parallel_size": result.best.configuration.data_parallel_size,
-        "allowed_bytes": order.allowed_bytes,
-        "context_bytes": here.context_bytes,
-        "probe_seconds": time.monotonic() - begun,
-    }
-    if failure is not None:
-        facts |= {"observed_warnings": warnings, "refused_bytes": failure.refused_bytes}
-        return Measurement(failure.outcome, failure.reason, **facts)
-    times, waits = answer["step_times_s"], answer["data_wait_s"]
-    unknown: dict[str, Any] = {"first_s": 0.0, "middle_s": 0.0, "last_s": 0.0, "optimizer_s": 0.0, "tokens": 0}
-    samples = answer["samples"] // len(times)
-    return Measurement(
-        Outcome.COMPLETED,
-        steps=tuple(
-            Step(step_s, wait_s, samples=samples, **unknown) for step_s, wait_s in zip(times, waits, strict=True)
-        ),
-        untimed_steps=answer["untimed_steps"],
-        joules=answer["joules"],
-        surroundings=answer["surroundings"],
-        observed_warnings=(*warnings, *answer["observed_warnings"]),
-        **answer["peaks"],
-        **facts,
-    )
+class _Turns:
+    """The trainings of a verification: sides that take turns in rounds, within steps and seconds of each side."""
+
+    def __init__(
+        self, result: SearchResult, here: Environment, host: ProbeHost, steps: int | None, seconds: float | None
+    ) -> None:
+        assert result.folder is not None
+        self._result, self._here = result, here
+        baseline = result.baseline_trial
+        has_baseline = baseline is not None and baseline.feasible
+        self._sides = {"yours": baseline} if baseline is not None and has_baseline else {}
+        self._sides["answer"] = result.best
+        self._device_used = nvml.usage_of(nvml.choose_device(here.device))
+        self._probe = LiveProbe(
+            host,
+            here,
+            result.workload,
+            result.request.training_args,
+            result.allowed_bytes,
+            partial(probe_folder, result.folder),
+            device_used=self._device_used,
+        )
+        step_s = max(trial.final.step_time_s or 1.0 for trial in self._sides.values())
+        whole_s = min(seconds or math.inf, (steps or math.inf) * step_s)
+        self._rounds = min(MOST_ROUNDS, max(ROUNDS, math.ceil(whole_s / ROUND_S)))
+        self._steps, self._seconds = steps, seconds
+
+    def timing(self, trial: Trial) -> Timing:
+        """How long a training with this trial's settings takes in a round: untimed steps as in a confirmation round."""
+        own = self._probe.timing(
+            trial.configuration, ProbeOptions(trial.number, 0.0, 1), trial.configuration.gradient_accumulation_steps
+        )
+        most = MOST_STEPS // self._rounds
+        if self._seconds is not None:  # samples for four times the steps that are expected
+            most = min(most, max(100, math.ceil(4 * self._seconds / self._rounds / (trial.final.step_time_s or 1.0))))
+        steps = math.ceil(self._steps / self._rounds) if self._steps is not None else most
+        if self._seconds is None:
+            return replace(own, timed_least=steps, timed_most=steps)
+        seconds = self._seconds / self._rounds
+        return replace(own, timed_least=1, timed_most=steps, seconds=seconds, timed_seconds_least=0.0)
+
+    def _expected_s(self, trial: Trial) -> float:
+        """Seconds that a training with this trial's settings is expected to take in a round."""
+        timing, step_s = self.timing(trial), trial.final.step_time_s or 1.0
+        timed_s = min(timing.timed_most * step_s, max(timing.seconds, step_s))
+        if self._seconds is None:
+            timed_s = timing.timed_most * step_s
+        untimed_s = max(timing.untimed_least * step_s, timing.untimed_seconds)
+        return starting_seconds(trial.measurement) + untimed_s + timed_s
+
+    @property
+    def announcement(self) -> str:
+        """What is trained for how long, and how long all of it is expected to take."""
+        length = [
+            *([f"{self._steps} steps"] if self._steps is not None else []),
+            *([format_seconds(self._seconds)] if self._seconds is not None else []),
+        ]
+        whole_s = self._rounds * sum(map(self._expected_s, self._sides.values()))
+        both = "your settings and the answer in turns" if "yours" in self._sides else "the answer"
+        text = f"Training {both}, {self._rounds} times; of each {' or '.join(length)} in all."
+        lines = wrapped(f"{text} This takes about {format_seconds(whole_s)}.")
+        for side, trial in self._sides.items():
+            sizes, comma, settings = str(trial.configuration).partition(", ")
+            text = f"{sizes} = {trial.configuration.global_batch_size}{comma}{settings}"
+            lines += wrapped(text, f"  {side:<8}", " " * 10)
+        return "\n".join(lines)
+
+    def run(self, show: Callable[[str], None]) -> tuple[Sequence[Measurement], Sequence[Measurement]]:
+        """The rounds of the user's settings and of the answer; the last is the first that did not complete."""
+        measured: dict[str, list[Measurement]] = {"yours": [], "answer": []}
+        for number in range(1, self._rounds + 1):
+            for side in list(self._sides) if number % 2 else reversed(self._sides):
+                measured[side].append(last := self._trained(side, number))
+                text = f"round {number} of {self._rounds}, {side}: {_line(last)}"
+                show("\n".join(wrapped(text, "  ", " " * 4)))
+                if not last.feasible:
+                    return measured["yours"], measured["answer"]
+        return measured["yours"], measured["answer"]
+
+    def _setup(self, trial: Trial) -> TrainingSetup:
+        """Of the answer exactly the arguments of the study's result."""
+        result = self._result
+        return result.setup if trial.number == result.best.number else training_setup_of(result, trial)
+
+    def _trained(self, side: str, number: int) -> Measurement:
+        """A plain training with exactly the arguments of this side."""
+        assert self._result.folder is not None
+        trial = self._sides[side]
+        configuration, setup = trial.configuration, self._setup(trial)
+        place = self._result.folder / PLACE / f"{number}-{side}"
+        before, begun = self._device_used(), time.monotonic()
+        answer, failure = self._probe.train(
+            "verification",
+            configuration,
+            place,
+            20 * self._expected_s(trial) + 600,
+            {"round": number},
+            number=trial.number,
+            timing=self.timing(trial),
+            training_arguments=setup.training_arguments,
+            model_arguments=setup.model_arguments,
+        )
+        (place / CHILD_ANSWER).unlink(missing_ok=True)
+        others = sorted({*(before[1] if before else ()), *((self._device_used() or (0, []))[1] if before else ())})
+        warnings = (f"another process on the device: {', '.join(others)}",) if others else ()
+        facts: dict[str, Any] = {
+            "accumulation_steps": configuration.gradient_accumulation_steps,
+            "accumulation_steps_run": configuration.gradient_accumulation_steps,
+            "data_parallel_size": configuration.data_parallel_size,
+            "allowed_bytes": self._result.allowed_bytes,
+            "context_bytes": self._here.context_bytes,
+            "probe_seconds": time.monotonic() - begun,
+            "training_steps": self._result.request.training_steps,
+            "compile_s": trial.measurement.compile_s,
+            "round": number,
+        }
+        if failure is not None:
+            facts |= {"observed_warnings": warnings, "refused_bytes": failure.refused_bytes}
+            return Measurement(failure.outcome, failure.reason, **facts)
+        times, waits = answer["step_times_s"], answer["data_wait_s"]
+        unknown: dict[str, Any] = {"first_s": 0.0, "middle_s": 0.0, "last_s": 0.0, "optimizer_s": 0.0, "tokens": 0}
+        samples = answer["samples"] // len(times)
+        return Measurement(
+            Outcome.COMPLETED,
+            steps=tuple(
+                Step(step_s, wait_s, samples=samples, **unknown) for step_s, wait_s in zip(times, waits, strict=True)
+            ),
+            untimed_steps=answer["untimed_steps"],
+            joules=answer["joules"],
+            surroundings=answer["surroundings"],
+            observed_warnings=(*warnings, *answer["observed_warnings"]),
+            **answer["peaks"],
+            **facts,
+        )
+
+
+def _line(measured: Measurement) -> str:
+    """`41.2 ± 0.3 samples/s, peak 364 MiB`, or why there is no speed."""
+    speed = measured.samples_per_second
+    if speed is None:
+        return f"{measured.outcome.value.replace('_', ' ')}: {measured.reason}"
+    warnings = f"; {'; '.join(measured.observed_warnings)}" if measured.observed_warnings else ""
+    text = format_interval(speed, speed.low, speed.high)
+    return f"{text} samples/s, peak {format_bytes(measured.peak_bytes)}{warnings}"

@@ -16,41 +16,40 @@ import torch
 from transformers import TrainerCallback
 
 from autotune.probe.device.machine import MachineMonitor
-from autotune.probe.order import TrainingOrder
+from autotune.probe.order import Timing, TrainingOrder
 from autotune.probe.train.memory_limit import memory_of
-from autotune.probe.train.run import prepared_trainer
-
-UNTIMED = 10
-"""First steps that do not count: memory is still allocated, kernels chosen, workers started."""
+from autotune.probe.train.run import data_seed, heap_layout, most_steps, prepared_trainer
 
 
 def run(order: TrainingOrder, objects: bytes, scratch: Path) -> dict[str, Any]:
-    """Train for `order.request["steps"]` timed steps, at most for `order.request["seconds"]` (None: no limit).
+    """Train for as many steps and as long as the order's timing says; what it says of an interval counts for nothing.
 
-    Returns step_times_s and data_wait_s (of each timed step), samples and seconds (of all of them), untimed_steps; peaks,
-    joules, surroundings and observed_warnings as in a Measurement. Raises RuntimeError where no step was timed.
+    In a round whose number the request has, the samples come in an order of that round. Returns step_times_s and data_wait_s
+    (of each timed step), samples and seconds (of all of them), untimed_steps; peaks, joules, surroundings and observed_warnings
+    as in a Measurement. Raises RuntimeError where no step was timed.
     """
-    steps, seconds = order.request["steps"], order.request.get("seconds")
-    untimed = untimed_steps(steps)
+    layout = heap_layout()
     memory = memory_of(order)
     surroundings = MachineMonitor(order.environment)
-    clock = Clock(untimed, steps, seconds, surroundings, cuda=not order.environment.is_cpu)
+    clock = Clock(order.timing, surroundings, cuda=not order.environment.is_cpu)
     try:
-        trainer = prepared_trainer(order, objects, scratch, memory, untimed + steps)
+        seed = data_seed(order, order.request.get("round", 0))
+        trainer = prepared_trainer(order, objects, scratch, memory, most_steps(order), data_seed=seed)
         trainer.get_batch_samples = partial(clock.fetch, trainer.get_batch_samples)
         trainer.add_callback(clock)
         trainer.train()
     finally:
         memory.release()
+    del layout
     times = [end - begun for begun, end in pairwise(clock.ends)]
     if not times:
         raise RuntimeError("the training ended without a timed step")
     return {
         "step_times_s": times,
-        "data_wait_s": clock.waits[untimed : untimed + len(times)],
+        "data_wait_s": clock.waits[clock.untimed : clock.untimed + len(times)],
         "samples": trainer.args.train_batch_size * trainer.args.gradient_accumulation_steps * len(times),
         "seconds": sum(times),
-        "untimed_steps": untimed,
+        "untimed_steps": clock.untimed,
         "peaks": {name: value for name, value in memory.peaks().items() if name != "stage_peak_bytes"},
         "joules": surroundings.joules,
         "surroundings": surroundings.facts(),
@@ -58,24 +57,20 @@ def run(order: TrainingOrder, objects: bytes, scratch: Path) -> dict[str, Any]:
     }
 
 
-def untimed_steps(steps: int) -> int:
-    """Untimed steps before so many timed ones: 10, at most a fifth as many, at least one."""
-    return min(UNTIMED, max(1, steps // 5))
-
-
 class Clock(TrainerCallback):  # type: ignore[misc]
     """Reads the clock at each step's end, and waits for the device only where the timed steps begin and end.
 
-    ends: seconds, of the last untimed step and every timed one. waits: seconds of every step's fetching.
+    ends: seconds, of the last untimed step and every timed one. untimed: steps before them. waits: seconds of every step's
+    fetching.
     """
 
-    def __init__(
-        self, untimed: int, steps: int, seconds: float | None, surroundings: MachineMonitor, cuda: bool = False
-    ) -> None:
+    def __init__(self, timing: Timing, surroundings: MachineMonitor, cuda: bool = False) -> None:
         self.ends: list[float] = []
         self.waits: list[float] = []
-        self._untimed, self._steps, self._seconds, self._cuda = untimed, steps, seconds or math.inf, cuda
+        self.untimed = 0
+        self._timing, self._cuda = timing, cuda
         self._surroundings = surroundings
+        self._first_end = math.inf
 
     def fetch(self, fetch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Fetch a step's micro-batches as the Trainer does, timed."""
@@ -84,10 +79,14 @@ class Clock(TrainerCallback):  # type: ignore[misc]
         self.waits.append(time.perf_counter() - begun)
         return fetched
 
-    def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step < self._untimed:
-            return
-        last = state.global_step >= self._untimed + self._steps or self._time_is_up()
+    def on_step_end(self, _args: Any, _state: Any, control: Any, **_: Any) -> None:
+        now = time.perf_counter()
+        self._first_end = min(self._first_end, now)
+        if not self.ends:
+            self.untimed += 1
+            if self.untimed < self._timing.untimed_least or now - self._first_end < self._timing.untimed_seconds:
+                return
+        last = self._is_over(len(self.ends), now)
         if self._cuda and (last or not self.ends):
             torch.cuda.synchronize()
         if not self.ends:
@@ -97,5 +96,9 @@ class Clock(TrainerCallback):  # type: ignore[misc]
             self._surroundings.stop()
             control.should_training_stop = True
 
-    def _time_is_up(self) -> bool:
-        return bool(self.ends) and time.perf_counter() - self.ends[0] >= self._seconds
+    def _is_over(self, timed: int, now: float) -> bool:
+        """Whether this is the end of the last step, the so many'th timed one."""
+        timing = self._timing
+        seconds = now - self.ends[0] if self.ends else 0.0
+        is_long = seconds >= max(timing.seconds, timing.timed_seconds_least)
+        return timed >= timing.timed_most or (timed >= timing.timed_least and is_long)

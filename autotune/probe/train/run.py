@@ -70,7 +70,7 @@ def run(order: TrainingOrder, objects: bytes, started: float, scratch: Path) -> 
 
     Never raises for what a training raises.
     """
-    layout = _layout(order)
+    layout = heap_layout(f"{order.number} {order.confirmation}")
     memory = memory_of(order)
     watch = Stopwatch(order, memory)
     failure = failures.Failure(Outcome.COMPLETED, "")
@@ -120,14 +120,14 @@ def run(order: TrainingOrder, objects: bytes, started: float, scratch: Path) -> 
     )
 
 
-def _layout(order: TrainingOrder) -> list[bytearray]:
-    """Random small blocks, to be held while a probe trains.
+def heap_layout(seed: str | None = None) -> list[bytearray]:
+    """Random small blocks, to be held while a probe trains. seed: None for other blocks at each call.
 
     All children of one host inherit the same heap, and on a CPU its layout decides on page faults: rounds that agreed
     within 5 % were off by 25 % from those of another host. So each measurement has a random layout (Mytkowicz et al.,
     Producing Wrong Data Without Doing Anything Obviously Wrong, 2009).
     """
-    rng = random.Random(f"{order.number} {order.confirmation}")
+    rng = random.Random(seed)
     return [bytearray(rng.randrange(1 << 10, 1 << 16)) for _ in range(rng.randrange(LAYOUT_BLOCKS))]
 
 
@@ -149,15 +149,20 @@ def round_fields(order: TrainingOrder) -> dict[str, Any]:
     if not order.confirmation:
         return {}
     fields = order.training_arguments
-    seed = fields.get("data_seed", fields.get("seed", DEFAULT_SEED))
     warmup = bool(fields.get("warmup_steps") or fields.get("warmup_ratio"))
     return {
-        "data_seed": int(seed or DEFAULT_SEED) + order.confirmation,
+        "data_seed": data_seed(order, order.confirmation),
         "lr_scheduler_type": "constant_with_warmup",
         "lr_scheduler_kwargs": None,
         "warmup_steps": WARMUP_STEPS * warmup,
         **({"warmup_ratio": None} if "warmup_ratio" in fields else {}),
     }
+
+
+def data_seed(order: TrainingOrder, round_number: int) -> int:
+    """The seed of the samples' order in this round, the same for all that run in it."""
+    fields = order.training_arguments
+    return int(fields.get("data_seed", fields.get("seed", DEFAULT_SEED)) or DEFAULT_SEED) + round_number
 
 
 def arguments_of(order: TrainingOrder, objects: bytes, scratch: Path, steps: int, **more: Any) -> TrainingArguments:

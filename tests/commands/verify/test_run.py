@@ -1,4 +1,4 @@
-"""Promised against got: a real study verified, and what is said where that cannot be or does not hold."""
+"""Promised against measured: a real study verified, and what is said where that cannot be or does not hold."""
 
 import fcntl
 import json
@@ -34,7 +34,10 @@ def study(
 ) -> Path:
     """A study of a real model on this machine, named `small`, in a folder `reports`; its speeds are made up."""
     made = result(
-        [trial(0, 40.0, 300 * MIB, configuration(2, 4), confirmed=40.0)],
+        [
+            trial(0, 40.0, 300 * MIB, configuration(2, 4), confirmed=40.0),
+            trial(1, 60.0, 300 * MIB, configuration(4, 4), confirmed=60.0),
+        ],
         request=tuning_request("bert-mini", 4, device="cpu", sequence_length=16),
         workload=workload_of("bert-mini", sequence_length=16),
         environment=environment,
@@ -77,9 +80,8 @@ def command(folder: Path, *words: str) -> tuple[int, str, str]:
 # A real study ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.alone
 @pytest.mark.nightly
-def test_what_a_search_promised_is_held_against_a_plain_training(tmp_path: Path) -> None:
+def test_a_search_whose_answer_is_the_users_settings_has_nothing_to_verify(tmp_path: Path) -> None:
     autotune.search(
         "bert-mini",
         4,
@@ -92,65 +94,106 @@ def test_what_a_search_promised_is_held_against_a_plain_training(tmp_path: Path)
     )
     code, out, err = command(tmp_path, "searched", "--steps", "5")
     assert (code, err) == (0, "")
-    assert "than promised, " in out
-    assert "note: " not in out, "the same machine, confirmed, all batches alike"
+    assert out.strip() == "Nothing to verify: the answer is your own settings."
+    assert not (tmp_path / "reports" / "searched" / "verification.json").exists()
 
 
-def test_the_answer_of_a_study_is_trained_for_as_many_steps_as_requested(study: Path, known_machine: None) -> None:
+def test_both_sides_are_trained_in_turns_for_as_many_steps_as_requested(
+    study: Path, known_machine: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "ROUNDS", 2)
     lines: list[str] = []
     verification = verify(study, steps=5, watch=lines.append)
-    got = verification.got
-    assert verification.promised == TuningResult.load(study).best
-    assert got.outcome is Outcome.COMPLETED
-    assert (len(got.steps), got.untimed_steps) == (5, 1)
-    assert {step.samples for step in got.steps} == {4}
-    assert got.peak_bytes is not None
-    assert 0 < got.peak_bytes <= ALLOWED
-    assert got.allowed_bytes == ALLOWED
-    assert verification.difference is not None
-    assert len(lines) == 1, "shown once, before it starts"
-    data = read_json(study / "verification.json")
-    assert data == verification.to_dict() | {"step_times_s": [step.seconds for step in got.steps]}
-    assert {path.name for path in (study / "probes" / "verification").iterdir()} == {"order.json", "log.txt"}
-    assert str(study.parent) not in (study / "probes" / "verification" / "order.json").read_text()
-    order = read_json(study / "probes" / "verification" / "order.json")
-    assert order["training_arguments"] == read_json(study / "best_training_arguments.json")
-    assert len(TuningResult.load(study).trials) == 1, "the study itself is as it was"
+    for side in (verification.yours, verification.answer):
+        assert [len(measured.steps) for measured in side] == [3, 3], "of both rounds together at least 5"
+        assert [measured.round for measured in side] == [1, 2]
+        for measured in side:
+            assert measured.outcome is Outcome.COMPLETED
+            assert measured.untimed_steps == 4
+            assert {step.samples for step in measured.steps} == {4}
+            assert measured.peak_bytes is not None
+            assert 0 < measured.peak_bytes <= ALLOWED
+            assert measured.allowed_bytes == ALLOWED
+    assert verification.measured is not None
+    assert [line.split(":")[0].strip() for line in lines[1:]] == [
+        "round 1 of 2, yours",
+        "round 1 of 2, answer",
+        "round 2 of 2, answer",
+        "round 2 of 2, yours",
+    ]
+    assert read_json(study / "verification.json") == verification.to_dict()
+    place = study / "probes" / "verification"
+    assert {path.name for path in place.iterdir()} == {"1-yours", "1-answer", "2-yours", "2-answer"}
+    assert {path.name for path in (place / "1-answer").iterdir()} == {"order.json", "log.txt"}
+    assert str(study.parent) not in (place / "1-answer" / "order.json").read_text()
+    orders = {name: read_json(place / name / "order.json") for name in ("1-yours", "1-answer", "2-answer")}
+    assert orders["1-answer"]["training_arguments"] == read_json(study / "best_training_arguments.json")
+    assert orders["1-yours"]["configuration"] == TuningResult.load(study).baseline.configuration.to_dict()
+    assert orders["1-yours"]["request"] == orders["1-answer"]["request"] != orders["2-answer"]["request"]
+    assert len(TuningResult.load(study).trials) == 2, "the study itself is as it was"
 
 
 def test_the_command_prints_a_table_in_eighty_columns_or_one_json_object(study: Path, recorded: None) -> None:
     code, out, err = command(study.parent.parent, "small", "--steps", "5")
     assert (code, err) == (0, "")
-    assert "Training the answer for 5 step(s)" in out
+    assert "Training your settings and the answer in turns, 6 times; of each 5 steps in all." in out
     assert "eld: " in out
     assert max(map(len, out.splitlines())) <= 80
     code, out, err = command(study.parent.parent, "reports/small", "--steps", "1", "--json")
     assert code == 0
-    assert json.loads(out)["timed_steps"] == 1
-    assert err.startswith("Training the answer")
+    assert [len(rounds) for rounds in json.loads(out)["rounds"].values()] == [6, 6]
+    assert err.startswith("Training your settings")
+
+
+def test_quiet_prints_the_result_alone(study: Path, recorded: None) -> None:
+    code, out, err = command(study.parent.parent, "small", "--steps", "5", "--quiet")
+    assert (code, err) == (0, "")
+    assert "round" not in out
+    assert out.split()[:3] == ["yours", "answer", "speed-up"]
+
+
+@pytest.mark.parametrize(
+    ("length", "rounds", "timing"),
+    [
+        ({}, 6, (1, 5.0)),
+        ({"seconds": 12.0}, 6, (1, 2.0)),
+        ({"seconds": 150.0}, 15, (1, 10.0)),
+        ({"seconds": 1000.0}, 20, (1, 50.0)),
+        ({"steps": 12}, 6, (2, None)),
+        ({"steps": 1}, 6, (1, None)),
+    ],
+)
+def test_a_longer_verification_takes_more_rounds(
+    study: Path, recorded: None, length: dict[str, Any], rounds: int, timing: tuple[int, float | None]
+) -> None:
+    verification = verify(study, watch=False, **length)
+    assert len(verification.yours) == len(verification.answer) == rounds
+    order = read_json(study / "probes" / "verification" / "1-yours" / "order.json")["timing"]
+    least, seconds = timing
+    assert order["timed_least"] == least
+    if seconds is None:
+        assert order["timed_most"] == least
+    else:
+        assert order["seconds"] == seconds
 
 
 @pytest.mark.nightly
-def test_an_answer_that_does_not_fit_any_more_is_said_plainly_beside_its_promise(
-    copied: Path, known_machine: None
-) -> None:
+def test_settings_that_do_not_fit_any_more_end_it_at_once(copied: Path, known_machine: None) -> None:
     record = read_json(copied / "request.json")
     write_json(copied / "request.json", record | {"allowed_bytes": 10 * MIB})
     code, out, err = command(copied.parent.parent, "small", "--steps", "5")
-    assert (code, err) == (1, "")
-    assert "Not held: out of memory: " in out
+    assert (code, err) == (4, "")
+    assert "Cannot tell: your settings did not complete: out of memory: " in out
     assert "Traceback" not in out
-    row = next(line.split() for line in out.splitlines() if line.startswith("peak memory"))
-    assert row[2].isdigit()
-    assert row[-2:] == ["-", "-"]
-    assert read_json(copied / "verification.json")["held"] is False
+    data = read_json(copied / "verification.json")
+    assert (data["held"], len(data["rounds"]["yours"]), data["rounds"]["answer"]) == (None, 1, [])
 
 
 def test_other_versions_are_a_note_and_no_error(copied: Path, recorded: None) -> None:
     known = read_json(copied / "environment.json")
     write_json(copied / "environment.json", known | {"versions": known["versions"] | {"torch": "2.0.0"}, "threads": 99})
     verification = verify(copied, steps=1)
-    assert verification.got.outcome is Outcome.COMPLETED
+    assert verification.completed
     assert len(verification.notes) == 1
     assert "threads 99, here " in verification.notes[0]
     assert f"torch 2.0.0, here {known['versions']['torch']}" in verification.notes[0]
@@ -166,7 +209,7 @@ def test_an_interrupt_exits_with_130_and_leaves_nothing_running(copied: Path) ->
         stderr=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3]), "AUTOTUNE_TEST": str(copied)},
     )
-    log = copied / "probes" / "verification" / "log.txt"
+    log = copied / "probes" / "verification" / "1-yours" / "log.txt"
     assert becomes_true(lambda: log.exists() or process.poll() is not None, 120)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
@@ -233,7 +276,7 @@ def test_a_study_of_a_card_is_refused_where_there_is_none(tmp_path: Path) -> Non
 def test_a_host_that_cannot_write_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = result().save(tmp_path)
     monkeypatch.setattr(run, "read_device", lambda device: cpu())
-    monkeypatch.setattr(run, "_trained", lambda *_: plain(40.0))
+    monkeypatch.setattr(run._Turns, "_trained", lambda _, side, number: plain(40.0, round=number))
     monkeypatch.setattr(run, "write_json", refuse)
     with pytest.raises(AutotuneError, match="cannot be written: No space left"):
         verify(folder)
