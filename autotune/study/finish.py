@@ -11,7 +11,7 @@ from autotune.core.failures import Failure
 from autotune.core.sanity import SanityCheck
 from autotune.core.time_limit import too_late
 from autotune.study.jobs import progress
-from autotune.study.objective import best_trial
+from autotune.study.objective import best_trial, in_whole_rounds
 from autotune.study.pacing import CHECKED_STEPS, sanity_check_seconds
 from autotune.study.plan import Watch
 from autotune.study.rounds import missing_rounds
@@ -30,12 +30,14 @@ Train = Callable[[str, Configuration, Path, float, Mapping[str, Any]], tuple[Any
 
 
 def finish(study: Study, train: Train, watch: Watch) -> SanityCheck | None:
-    """Rehearse the winner; None where nothing fits or there is no time, which is noted in the study.
+    """Rehearse the winner; None where nothing fits, nothing but the baseline was measured to its end, or there is no time, which
+    is noted in the study.
 
     What was done before an interruption is read from the study's folder. Raises StorageFailed where the disk refuses.
     """
-    best = best_trial(study.trials, study.plan.objective)
-    if best is None:
+    trials = in_whole_rounds(study.trials, study.plan.objective)
+    best = best_trial(trials, study.plan.objective)
+    if best is None or not any(trial.number and trial.feasible for trial in trials):
         return None
     deadline_s = DEADLINE_S + 10 * CHECKED_STEPS * (best.final.step_time_s or 0.0)
 

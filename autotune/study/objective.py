@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 import numpy as np
@@ -97,6 +97,26 @@ def best_trial(trials: Sequence[Trial], objective: str) -> Trial | None:
     return max(lean, key=lambda trial: speeds[trial.number])
 
 
+def in_whole_rounds(trials: Sequence[Trial], objective: str) -> Sequence[Trial]:
+    """The trials without what they measured in a round that ended before the baseline's turn.
+
+    A speed of these minutes cannot be compared with the baseline's of others: what the machine did meanwhile would count as
+    an effect. What failed in such a round stays. A baseline that runs and may win takes part in every round (study/confirm.py),
+    but for `memory`, where no speeds are compared.
+    """
+    baseline = next((trial for trial in trials if trial.number == 0), None)
+    if objective == "memory" or baseline is None or not baseline.feasible or baseline.disqualified_reason:
+        return trials
+    last = max(baseline.rounds, default=0)
+
+    def whole(trial: Trial) -> Trial:
+        pairs = zip(trial.rounds, trial.confirmations, strict=True)
+        kept = tuple(measured for number, measured in pairs if number <= last or not measured.feasible)
+        return trial if len(kept) == len(trial.confirmations) else replace(trial, confirmations=kept)
+
+    return [whole(trial) for trial in trials]
+
+
 def _as_fast(fastest: Trial, trial: Trial, objective: str) -> bool:
     """Whether nothing tells their speeds apart and they lie close: an interval too wide to tell is no proof of equality."""
     times_as_fast = quotient(fastest, trial, objective)
@@ -112,12 +132,16 @@ def round_speeds(trial: Trial, objective: str) -> dict[int, float]:
 
 
 def quotient(above: Trial, below: Trial, objective: str) -> Interval:
-    """Speed over speed with its interval: round by round where both were confirmed in the same ones, else of the means."""
+    """Speed over speed with its interval: round by round where both were confirmed in the same ones, else of the means.
+
+    Probe by probe where one of them has no rounds: they are of other minutes.
+    """
     speeds, others = round_speeds(above, objective), round_speeds(below, objective)
     common = sorted(speeds.keys() & others.keys())
     if len(common) >= ROUNDS_THAT_TELL:
         return quotient_interval([speeds[number] for number in common], [others[number] for number in common])
-    rate, base_rate = speed(above.final, objective), speed(below.final, objective)
+    alike = bool(above.confirmations) == bool(below.confirmations)
+    rate, base_rate = (speed(trial.final if alike else trial.measurement, objective) for trial in (above, below))
     assert rate is not None
     assert base_rate is not None
     means = quotient_of_means(rate, base_rate)

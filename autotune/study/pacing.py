@@ -34,10 +34,10 @@ def time_for_a_probe(plan: Plan, trials: Sequence[Trial]) -> bool:
 def reserved_seconds(plan: Plan, trials: Sequence[Trial]) -> float:
     """Seconds that probes leave for the best trials and the baseline: of one round, or of all that follows.
 
-    All that follows is given no more than a share of the time (RESERVED). 0 without a limit, for the first two probes,
-    and where not even one round has time left.
+    All that follows is given no more than a share of the time (RESERVED). 0 without a limit, where there is nothing yet to
+    compare with the baseline, and where not even one round has time left.
     """
-    if not plan.time.is_set or len(trials) < LEAST_RIVALS:
+    if not plan.time.is_set or not any(trial.number for trial in finalists(trials, plan.objective)):
         return 0.0
     rivals, baseline = _racing(plan, trials)
     one_round = _together(rivals, baseline, 1)

@@ -13,7 +13,7 @@ from autotune.study.confirm import Add, confirm
 from autotune.study.jobs import job_of, measured, progress
 from autotune.study.loss_check import compare_losses, disqualify_flagged, reference_of
 from autotune.study.measure import keep, needs_too_much
-from autotune.study.objective import best_trial, finalists
+from autotune.study.objective import best_trial, finalists, in_whole_rounds
 from autotune.study.pacing import finishing_seconds
 from autotune.study.plan import Watch
 from autotune.study.probing import Probing
@@ -211,10 +211,11 @@ def compare_rounds(study: Study) -> None:
 
 def missing_rounds(study: Study) -> str:
     """Which rounds the answer lacks for want of time; empty for none, and for a baseline that has no rival."""
-    best, needed = best_trial(study.trials, study.plan.objective), study.plan.confirmation_rounds
+    trials, needed = in_whole_rounds(study.trials, study.plan.objective), study.plan.confirmation_rounds
+    best = best_trial(trials, study.plan.objective)
     if best is None or not study.plan.time.is_set or len(best.confirmations) >= needed:
         return ""
-    if best.number == 0 and len(finalists(study.trials, study.plan.objective)) <= 1:
+    if best.number == 0 and len(finalists(trials, study.plan.objective)) <= 1:
         return ""
     return f"{needed - len(best.confirmations)} of {needed} confirmation rounds"
 

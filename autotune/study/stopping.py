@@ -18,8 +18,13 @@ def out_of_budget(plan: Plan, trials: list[Trial], out_of_time: bool) -> str:
 
 
 def time_is_over(plan: Plan) -> str:
-    """The reason of a search that its time limit ended."""
-    return f"the time limit of {format_seconds(plan.time.seconds or 0.0)} is reached"
+    """The reason of a search that its time limit ended: it is reached, or leaves too little for another trial."""
+    limit, left = format_seconds(plan.time.seconds or 0.0), plan.time.seconds_left()
+    if not (plan.time.is_set and left >= 1):
+        return f"the time limit of {limit} is reached"
+    return (
+        f"{format_seconds(left)} of the time limit of {limit} were left, too few for another trial and its confirmation"
+    )
 
 
 def nothing_to_win(plan: Plan, trials: list[Trial], choice: Proposal, space_size: int) -> str:

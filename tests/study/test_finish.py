@@ -169,6 +169,14 @@ def test_nothing_is_trained_where_nothing_fits(tmp_path: Path) -> None:
     assert not train.rehearsed
 
 
+def test_nothing_is_rehearsed_where_nothing_but_the_users_settings_was_measured(tmp_path: Path) -> None:
+    study, train = searched(tmp_path, among=space(micro_batch_size=(2,), precision=("fp32",))), Trainings()
+    assert len(study.trials) == 1
+    assert finished(study, train) is None
+    assert not train.rehearsed
+    assert study.left_out == []
+
+
 def test_a_training_that_fails_is_told(tmp_path: Path) -> None:
     rehearsal = finished(searched(tmp_path), lambda *order: (None, Failure(Outcome.CRASHED, "it broke", "training")))
     assert rehearsal is not None

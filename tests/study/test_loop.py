@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from autotune.space.dominance import SAME_CRASHES, crash_notes, crashing_values
 from autotune.space.search_space import SearchSpace
 from autotune.study.jobs import progress
 from autotune.study.loop import import_trials, open_study, search
-from autotune.study.objective import best_trial
+from autotune.study.objective import best_trial, in_whole_rounds
 from autotune.study.plan import Plan, Progress
 from autotune.study.probing import CRASHES_THAT_END
 from autotune.study.rounds import missing_rounds
@@ -923,7 +924,7 @@ def test_probes_end_early_enough_for_the_answer_to_be_confirmed(tmp_path: Path, 
     assert probe.time.passed[0] <= seconds
     assert not probe.killed
     if seconds == 25.0:
-        assert stop_reason.startswith("the time limit of 25 s is reached")
+        assert re.match(r"\d+ s of the time limit of 25 s were left, too few for another trial", stop_reason)
         assert study.left_out == ["further probes"]
 
 
@@ -932,7 +933,7 @@ def test_a_rival_that_outlasts_the_time_is_ended_and_its_end_is_not_kept(tmp_pat
     assert len(probe.killed) == 1
     lost = probe.killed[0][0]
     assert probe.time.passed[0] <= 60 * (1 + GRACE)
-    assert stop_reason == "the time limit of 1 min 0 s is reached"
+    assert re.match(r"\d+ s of the time limit of 1 min 0 s were left, too few", stop_reason), "for the confirmation"
     assert lost not in [trial.number for trial in study.trials]
     assert not (study.probe_folder(lost) / ANSWER).exists()
     best = best_trial(study.trials, "samples_per_second")
@@ -965,6 +966,34 @@ def test_where_no_round_has_time_left_the_probes_are_the_answer_and_the_rounds_c
     study, _, probe = timed(tmp_path, 200.0, world, n_trials=2)
     assert probe.asked == [(1, 1), (0, 1), (0, 2), (1, 2), (1, 3), (0, 3)]
     assert missing_rounds(study) == ""
+
+
+def test_a_round_that_the_time_ends_before_the_baseline_s_turn_counts_for_nothing_and_is_kept_for_the_next_run(
+    tmp_path: Path,
+) -> None:
+    def world(configuration: Configuration, options: ProbeOptions) -> Measurement:
+        outlasts = options.confirmation and configuration == space().baseline
+        return taking(alike(configuration, options), 1000.0 if outlasts else 4.0)
+
+    study, _, probe = timed(tmp_path, 40.0, world, n_trials=2)
+    assert probe.killed == [(0, 1)]
+    assert study.trials[1].rounds == (1,)
+    assert [trial.rounds for trial in in_whole_rounds(study.trials, "samples_per_second")] == [(), ()]
+    assert missing_rounds(study) == "3 of 3 confirmation rounds"
+    _, _, again = timed(tmp_path, 500.0, each_taking(4.0), n_trials=2)
+    assert again.asked[0] == (0, 1), "the next run completes it"
+
+
+def test_time_is_spent_on_probes_while_there_is_nothing_to_confirm(tmp_path: Path) -> None:
+    def world(configuration: Configuration, options: ProbeOptions) -> Measurement:
+        is_own = configuration == space().baseline
+        return taking(completed(configuration, 10.0 if is_own else 1.0, spread=1e-4), 10.0)
+
+    study, stop_reason, probe = timed(tmp_path, 56.0, world)
+    assert probe.rounds == [], "nobody may beat the baseline"
+    assert len(study.trials) == 5, "as many probes as end in time"
+    assert stop_reason.startswith("6 s of the time limit of 56 s were left")
+    assert study.left_out == ["further probes"]
 
 
 def test_without_a_limit_no_round_is_missing(tmp_path: Path) -> None:

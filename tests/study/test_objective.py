@@ -10,7 +10,16 @@ import pytest
 
 from autotune.core import Configuration, Measurement, Outcome, Trial
 from autotune.core.interval import quotient_interval
-from autotune.study.objective import best_trial, disqualified, finalists, pareto_front, speed, speed_up, value
+from autotune.study.objective import (
+    best_trial,
+    disqualified,
+    finalists,
+    in_whole_rounds,
+    pareto_front,
+    speed,
+    speed_up,
+    value,
+)
 from tests.makers import ALLOWED, MIB, completed, configuration, ended, trial
 
 SPEED = "samples_per_second"
@@ -46,6 +55,43 @@ def test_tokens_are_compared_where_they_are_known() -> None:
     assert speed(with_tokens(10.0, 7).measurement, "tokens_per_second") == pytest.approx(70.0)
     assert speed(with_tokens(10.0, 7).measurement, SPEED) == pytest.approx(10.0)
     assert speed(with_tokens(10.0, 0).measurement, "tokens_per_second") == pytest.approx(10.0)
+
+
+# Rounds that are not whole ---------------------------------------------------------------------------------------
+
+
+def measured_in(number: int, probed: float, *speeds: tuple[int, float]) -> Trial:
+    """A trial that was probed at this speed, and measured in rounds of these numbers at these speeds."""
+    rounds = tuple(completed(samples_per_second=speed, round=at) for at, speed in speeds)
+    return replace(trial(number, probed), confirmations=rounds)
+
+
+def test_a_round_that_ended_before_the_baseline_s_turn_is_compared_with_nothing() -> None:
+    trials = [measured_in(0, 18.0), measured_in(1, 9.0, (1, 3.0))]
+    assert in_whole_rounds(trials, SPEED) == [trials[0], trial(1, 9.0)]
+    gain, _ = speed_up(trials[1], trials[0], SPEED)
+    assert gain == pytest.approx(0.5, rel=1e-3), "probe by probe, not 3 / 18"
+
+
+def test_rounds_of_the_baseline_too_are_whole() -> None:
+    whole = [measured_in(0, 10.0, (1, 10.0), (2, 11.0)), measured_in(1, 20.0, (1, 20.0), (2, 22.0))]
+    begun = [whole[0], measured_in(1, 20.0, (1, 20.0), (2, 22.0), (3, 5.0))]
+    assert in_whole_rounds(whole, SPEED) == whole
+    assert in_whole_rounds(begun, SPEED) == whole
+    without = [measured_in(0, 10.0, (1, 10.0), (2, 11.0), (3, 9.0)), whole[1]]
+    assert in_whole_rounds(without, SPEED) == without, "a rival may have left the race"
+
+
+def test_what_failed_in_a_round_stays_and_a_baseline_that_cannot_win_is_not_waited_for() -> None:
+    failed = replace(trial(1, 20.0), confirmations=(ended(Outcome.OUT_OF_MEMORY, round=1),))
+    assert in_whole_rounds([trial(0, 10.0), failed], SPEED)[1].feasible is False
+    rival = measured_in(1, 20.0, (1, 20.0))
+    for baseline in (
+        Trial(0, configuration(), ended(Outcome.OUT_OF_MEMORY)),
+        replace(trial(0), disqualified_reason="x"),
+    ):
+        assert in_whole_rounds([baseline, rival], SPEED) == [baseline, rival]
+    assert in_whole_rounds([trial(0), rival], "memory") == [trial(0), rival]
 
 
 # The best -------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from autotune.core.time_limit import TimeLimit
 from autotune.sampler.acquisition import Proposal
 from autotune.study.plan import Plan
 from autotune.study.stopping import could_still_win, nothing_to_win, out_of_budget
+from tests.clocks import SimulatedTime
 from tests.makers import ALLOWED, configuration, trial
 
 PLAN = Plan(10, "samples_per_second", ALLOWED, ALLOWED, time=TimeLimit(60.0))
@@ -27,7 +28,16 @@ def announced(steps: int) -> Plan:
 def test_a_budget_ends_it() -> None:
     assert out_of_budget(PLAN, TRIALS, out_of_time=False) == ""
     assert out_of_budget(PLAN, TRIALS * 3, out_of_time=True) == "the budget of 10 trials is used"
-    assert out_of_budget(PLAN, TRIALS, out_of_time=True) == "the time limit of 1 min 0 s is reached"
+    time = SimulatedTime(60.0)
+    time.spend(60.0)
+    assert out_of_budget(replace(PLAN, time=time), TRIALS, out_of_time=True) == "the time limit of 1 min 0 s is reached"
+
+
+def test_time_that_is_left_is_said_with_what_it_is_too_short_for() -> None:
+    time = SimulatedTime(90.0)
+    time.spend(56.0)
+    reason = "34 s of the time limit of 1 min 30 s were left, too few for another trial and its confirmation"
+    assert out_of_budget(replace(PLAN, time=time), TRIALS, out_of_time=True) == reason
 
 
 def test_it_ends_once_nothing_untried_can_win_more_than_the_margin() -> None:

@@ -14,7 +14,7 @@ from tests.report.figures.studies import drawn, drawn_places
 
 EARLY = replace(completed(configuration(4), 99.0), ended_early=True)
 TRIALS = [
-    trial(0, 10.0, 500 * MIB),
+    trial(0, 10.0, 500 * MIB, confirmed=10.0),
     Trial(1, configuration(48), out_of_memory(configuration(48))),
     trial(2, 30.0, 400 * MIB, confirmed=28.0),
     trial(3, 20.0, 300 * MIB),
