@@ -7,6 +7,7 @@ machine for about half an hour; writes reports/fidelity.md.
 """
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -81,16 +82,30 @@ class Case:
 
 
 class PlainScript:
-    """The plain script, standing still between its slices."""
+    """A plain script that trains with what its folder holds, standing still between its slices."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        limit: int = LIMIT,
+        seconds: float = SECONDS,
+        steps: int = STEPS,
+        pause_after: int = SLICE,
+    ) -> None:
         script = str(ROOT / "benchmarks" / "plain_training.py")
-        command = [sys.executable, script, str(folder), str(LIMIT), str(SECONDS), str(STEPS), str(SLICE)]
+        command = [sys.executable, script, str(folder), str(limit), str(seconds), str(steps), str(pause_after)]
         # Not in this project's folder: it must not even be able to import it.
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
         self.done: dict[str, Any] | None = None
         self._wait()
+
+    @property
+    def processor_seconds(self) -> float:
+        """What it and the processes of its data loaders have used so far."""
+        pid = self._process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return sum(map(_processor_seconds, [str(pid), *children]))
 
     def slice(self) -> None:
         """Let it train until it stands still again or has ended."""
@@ -109,6 +124,11 @@ class PlainScript:
                 self.done = json.loads(line)
         self._process.wait()
         assert self.done is not None, "the plain script failed"
+
+
+def _processor_seconds(pid: str) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def write_answer(folder: Path, environment: Environment, workload: Workload, configuration: Configuration) -> None:

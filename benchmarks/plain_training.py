@@ -145,11 +145,12 @@ def main() -> None:
     model = model_of(folder)
     batch = tuned["per_device_train_batch_size"] * tuned["gradient_accumulation_steps"]
     with tempfile.TemporaryDirectory() as output:
+        most = max(1000, steps + 100)
         arguments = TrainingArguments(
-            output_dir=output, **tuned, max_steps=1000, save_strategy="no", report_to="none", disable_tqdm=True
+            output_dir=output, **tuned, max_steps=most, save_strategy="no", report_to="none", disable_tqdm=True
         )
         clock = Clock(seconds, steps, pause_after)
-        trainer = Trainer(model=model, args=arguments, callbacks=[clock], **data_of(folder, batch * 1000))
+        trainer = Trainer(model=model, args=arguments, callbacks=[clock], **data_of(folder, batch * most))
         trainer.train()
     # What was really trained: auto_find_batch_size changes the batch behind the arguments.
     batch = trainer._train_batch_size * arguments.gradient_accumulation_steps
