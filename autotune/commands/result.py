@@ -12,7 +12,7 @@ from autotune.core.errors import InvalidRequest, LossWarning
 from autotune.core.options import in_python
 from autotune.core.request import CONFIRMATION_ROUNDS
 from autotune.report.checks import warnings
-from autotune.report.claim import headline
+from autotune.report.claim import claim_fields, headline
 from autotune.report.evidence import loss_warning, numerics_lines
 from autotune.report.model_card import model_card_section, with_section
 from autotune.report.notebook import notebook_html
@@ -120,6 +120,7 @@ class TuningResult(SearchResult):
         setup = self.best_setup
         return {
             "headline": headline(self),
+            **claim_fields(self),
             "statement": self.stop_reason,
             "best": plain_trial(self.best_trial),
             "baseline": plain_trial(self.baseline_trial),

@@ -13,7 +13,7 @@ from autotune.study.confirm import Add, confirm
 from autotune.study.jobs import job_of, measured, progress
 from autotune.study.loss_check import compare_losses, disqualify_flagged, reference_of
 from autotune.study.measure import keep, needs_too_much
-from autotune.study.objective import best_trial, finalists
+from autotune.study.objective import best_trial, finalists, leader
 from autotune.study.pacing import finishing_seconds
 from autotune.study.plan import Watch
 from autotune.study.probing import Probing
@@ -46,7 +46,7 @@ def confirm_finalists(probing: Probing) -> None:
             lambda: _expected(study),
             confirmed,
             lambda round_number: compare_rounds(study),
-            plan.run_seconds(best_trial(study.trials, plan.objective)),
+            plan.run_seconds(leader(study.trials, plan.objective)),
             lambda numbers: setattr(study, "racing", numbers),
             (lambda: max(1, len(pool.devices))) if several else None,
         )
@@ -153,7 +153,7 @@ def _drop(study: Study, round_number: int) -> None:
 def _configuration(study: Study, number: int) -> Configuration:
     """A trial's configuration, or that of the losses' reference."""
     if number == REFERENCE:
-        reference = reference_of(study.trials, best_trial(study.trials, study.plan.objective))
+        reference = reference_of(study.trials, leader(study.trials, study.plan.objective))
         return reference or study.space.baseline
     return next(trial.configuration for trial in study.trials if trial.number == number)
 
@@ -183,7 +183,7 @@ def _go_on(
         job = job_of(study, pool, trial.configuration, number, round_number)
         pool.start((round_number, number), job, *this.devices[: pool.width(trial.configuration)])
         return
-    reference = reference_of(study.trials, best_trial(study.trials, study.plan.objective))
+    reference = reference_of(study.trials, leader(study.trials, study.plan.objective))
     if reference is not None and not this.referred and all(seen.feasible for seen in study.references.values()):
         this.referred = True
         answer = implied_by(reference, study.trials)

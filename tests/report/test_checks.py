@@ -68,7 +68,7 @@ def disturbed(*warnings: str) -> SearchResult:
         (disturbed("something else"), "warn", "Warning.", "Something else."),
         (result(left_out=("evaluation and checkpoint",)), "note", "Not everything was done.", "the same command again"),
         (
-            result(prospects={2: OptimalityGap(0.23, 0.3, 268)}),
+            result(prospects={2: OptimalityGap(0.2, 0.23, 268)}),
             *(
                 "note",
                 "There may be more to gain.",
