@@ -289,8 +289,8 @@ What is missed, and why: a quiet search ends after 9 probes in the median, not 8
 are alike) each other optimizer, number of workers and micro-batch size that may be better by more than 1 % is probed once.
 With 2 % between probes most searches that are not within 1 % had probed the optimum and confirmed another: the best differ by
 1.1 % in vision at the tightest budget and in mixture-of-experts at the second, which a few rounds do not tell apart, and of
-those that are not told apart and differ by less than 2 % the one with the fewest changes of the baseline is the answer
-(that costs 0.1 to 0.5 % of the speed on average). In encoder-decoder at the tightest budget the answer's twin with workers,
+those that are not told apart and differ by less than 1 % the one with the fewest changes of the baseline is the answer
+(that costs 0.04 % of the speed on average). In encoder-decoder at the tightest budget the answer's twin with workers,
 4 % faster, is never tried and called slower with 95 % confidence: where workers were tried before, they had cost 8
 %, both by what single probes erred by. "Likely to fit" and "not more than 1 %" is false there at 0.5 % in all three of its
 searches, and in no other of the 44 that said so. Searches of one table and budget differ by their noise alone, so that at 0.5
