@@ -47,8 +47,7 @@ class ErrorReporter:
         self._stack.close()
         if isinstance(error, AutotuneError):
             message, advice = error.written
-            is_answer = isinstance(error, NothingFits) or not error.exit_code
-            line = f"{'' if is_answer else 'Error: '}{message} {advice}"
+            line = f"{'' if isinstance(error, NothingFits) else 'Error: '}{message} {advice}"
             self._fail(line.rstrip(), type(error).__name__, message, advice, error.exit_code)
         if isinstance(error, KeyboardInterrupt):
             code, end, advice = INTERRUPTED, "interrupted", self.when_interrupted

@@ -36,7 +36,8 @@ class TuningResult(SearchResult):
     def training_arguments(self, output_dir: str | None = None, **overrides: Any) -> "TrainingArguments":
         """The user's own arguments, of their own class (`SFTConfig`, ...), with the tuned fields in place, then the overrides.
 
-        All else is as the user had it, the names of folder, run and hub too. A result that was loaded from a folder has only
+        All else is as the user had it, the names of folder, run and hub too. If nothing was shown to be better, these are the
+        user's own with the exact sizes that were measured. A result that was loaded from a folder has only
         the fields that say how to train: then it is a plain `TrainingArguments`, in the folder `output` by default.
 
         Raises NothingFits and SearchFailed as `best` does, InvalidRequest for a study of another version whose settings are

@@ -3,8 +3,7 @@
 AutotuneError              1    something failed
 ├── InvalidRequest         2    the request cannot be carried out as it is
 │   ├── InvalidSpace       2    a search-space file is wrong: file, line, nearest valid word
-│   ├── StudyMismatch      2    the study of that name belongs to another request
-│   └── NothingToVerify    0    the answer is the user's own settings
+│   └── StudyMismatch      2    the study of that name belongs to another request
 ├── NothingFits            3    no configuration fits the device under the limit
 ├── StudyInUse             1    another process holds the study's folder
 ├── StorageFailed          1    the report folder cannot be written
@@ -66,12 +65,6 @@ class InvalidSpace(InvalidRequest):
 
 class StudyMismatch(InvalidRequest):
     """A study of this name exists and belongs to another request; the message shows the difference."""
-
-
-class NothingToVerify(InvalidRequest):
-    """The answer of the study is the user's own settings, so nothing was promised (exit code 0)."""
-
-    exit_code = 0
 
 
 class NothingFits(AutotuneError):

@@ -60,8 +60,9 @@ def speed_text(speed: Interval | None) -> str:
 def cost_text(trial: Record | None, price: tuple[float, str]) -> str:
     """`13.53 EUR` for a million samples of this trial at a price of an hour; a dash where its speed is hardly known."""
     mean, low, high = interval(trial or {}) or (None, None, None)
-    is_vague = not mean or low is None or high is None or high - low > mean
-    return "–" if is_vague else f"{price[0] / 3600 / mean * 1e6:.2f} {price[1]}"
+    if not mean or low is None or high is None or high - low > mean:
+        return "–"
+    return f"{price[0] / 3600 / mean * 1e6:.2f} {price[1]}"
 
 
 def ago(moment: datetime) -> str:

@@ -15,7 +15,8 @@ from autotune.core import Measurement, Trial
 from autotune.core.interval import student_t_975
 from autotune.sampler.gp import expected_improvement
 from autotune.sampler.physics import Expected
-from autotune.study.objective import RoundSpeeds, fastest_proven, finalists, is_open, speed_up
+from autotune.study.finalists import finalists
+from autotune.study.objective import RoundSpeeds, fastest_proven, is_open, speed_up
 from autotune.study.pacing import LEAST_RIVALS, round_seconds, rounds_seconds
 
 MOST_GROUPS = 4

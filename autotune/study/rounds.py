@@ -10,10 +10,11 @@ from autotune.sampler.physics import Expected, PhysicsSampler
 from autotune.space.dominance import implied_by
 from autotune.study import devices
 from autotune.study.confirm import Add, confirm
+from autotune.study.finalists import finalists
 from autotune.study.jobs import job_of, measured, progress
 from autotune.study.loss_check import compare_losses, disqualify_flagged, reference_of
 from autotune.study.measure import keep, needs_too_much
-from autotune.study.objective import best_trial, finalists, leader
+from autotune.study.objective import best_trial, leader
 from autotune.study.pacing import finishing_seconds
 from autotune.study.plan import Watch
 from autotune.study.probing import Probing

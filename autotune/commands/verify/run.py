@@ -10,7 +10,6 @@ from typing import Any
 from autotune.commands.save import fields_of_saved
 from autotune.commands.verify.result import Verification
 from autotune.core import Environment, InvalidRequest, Measurement, Outcome, Step, Trial, write_json
-from autotune.core.errors import NothingToVerify
 from autotune.core.paths import cache_folder
 from autotune.core.units import format_seconds
 from autotune.probe.device import nvml
@@ -39,9 +38,8 @@ def verify(
     A failed training is returned as one. Writes verification.json to the folder, and order and log to probes/verification.
     watch: called with a line on what is done next; by default, or by True, it is shown on standard error; False: nothing.
 
-    Raises InvalidRequest for what cannot be trained from the study alone, NothingToVerify if the answer is the user's own
-    settings, NothingFits for a study without a result, StudyInUse, StorageFailed, ProbeHostFailed; KeyboardInterrupt passes,
-    and leaves nothing running.
+    Raises InvalidRequest for what cannot be trained from the study alone, NothingFits for a study without a result,
+    StudyInUse, StorageFailed, ProbeHostFailed; KeyboardInterrupt passes, and leaves nothing running.
     """
     folder = Path(folder)
     if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS:
@@ -52,8 +50,6 @@ def verify(
         raise InvalidRequest(f"The seconds must be above 0, not {seconds!r}.", "Leave them out to take all steps.")
     result = SearchResult(**fields_of_saved(folder))
     best = result.best
-    if result.baseline_trial is best:
-        raise NothingToVerify("Your own settings are the answer of this study: there is nothing to verify.")
     if (ranks := result.setup.processes) > 1:
         raise InvalidRequest(
             f"The result of this study trains on {ranks} ranks, and verify starts a single process.",
