@@ -12,7 +12,7 @@ from autotune.core.errors import InvalidRequest, LossWarning
 from autotune.core.options import in_python
 from autotune.core.request import CONFIRMATION_ROUNDS
 from autotune.report.checks import warnings
-from autotune.report.claim import headline
+from autotune.report.claim import claim_fields, headline
 from autotune.report.evidence import loss_warning, numerics_lines
 from autotune.report.model_card import model_card_section, with_section
 from autotune.report.notebook import notebook_html
@@ -36,7 +36,8 @@ class TuningResult(SearchResult):
     def training_arguments(self, output_dir: str | None = None, **overrides: Any) -> "TrainingArguments":
         """The user's own arguments, of their own class (`SFTConfig`, ...), with the tuned fields in place, then the overrides.
 
-        All else is as the user had it, the names of folder, run and hub too. A result that was loaded from a folder has only
+        All else is as the user had it, the names of folder, run and hub too. If nothing was shown to be better, these are the
+        user's own with the exact sizes that were measured. A result that was loaded from a folder has only
         the fields that say how to train: then it is a plain `TrainingArguments`, in the folder `output` by default.
 
         Raises NothingFits and SearchFailed as `best` does, InvalidRequest for a study of another version whose settings are
@@ -121,6 +122,7 @@ class TuningResult(SearchResult):
         setup = self.best_setup
         return {
             "headline": headline(self),
+            **claim_fields(self),
             "statement": self.stop_reason,
             "best": plain_trial(self.best_trial),
             "baseline": plain_trial(self.baseline_trial),

@@ -11,6 +11,7 @@ from autotune.core.loss_curves import Numerics
 from autotune.core.paths import named, scrubbed
 from autotune.core.sanity import SanityCheck
 from autotune.probe.order import ORDER
+from autotune.report.claim import claim_fields
 from autotune.report.snippets import launch_lines
 from autotune.report.trial_text import speedup_fields
 from autotune.space.search_space import RuledOut
@@ -48,6 +49,7 @@ def save(result: SearchResult, folder: str | Path) -> Path:
     ended = {
         "statement": result.stop_reason,
         "complete": result.complete,
+        **claim_fields(result),
         "best": best and best.number,
         **speedup_fields(result),
         "launch": launch_lines(result),

@@ -7,8 +7,10 @@ from pathlib import Path
 from autotune.commands.layout import aligned
 from autotune.commands.result import TuningResult
 from autotune.core.errors import AutotuneError
-from autotune.core.units import format_bytes, three_digits
+from autotune.core.units import format_bytes
+from autotune.report.claim import claim_of, gain_words, times_text
 from autotune.report.markdown import WIDTH, wrapped
+from autotune.report.trial_text import speed_text
 from autotune.study.store import REQUEST, probe_folder
 
 HEAD = ("study", "samples/s", "vs yours", "peak", "trials", "when")
@@ -45,13 +47,13 @@ def studies_lines(studies: Studies) -> list[str]:
 
 
 def _row(name: str, result: TuningResult) -> tuple[str, ...]:
-    best, gain, count = result.best_trial, result.measured_speedup, str(len(result.trials))
+    best, claim, count = result.best_trial, claim_of(result), str(len(result.trials))
     assert result.folder is not None
     first = next(probe_folder(result.folder, 0).glob("*.json"), result.folder / REQUEST)
     return (
         name,
-        three_digits(best.samples_per_second) if best and best.samples_per_second else "nothing fits",
-        "-" if gain is None else f"{gain:.2f}x",
+        speed_text(best) if best else "nothing fits",
+        gain_words(claim.state) if claim.gain is None else times_text(claim.gain, claim.verdict),
         format_bytes(best.peak_bytes if best else None),
         count if result.complete else f"{count} of {result.request.n_trials}",
         result.date or date.fromtimestamp(first.stat().st_mtime).isoformat(),

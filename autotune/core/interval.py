@@ -29,6 +29,21 @@ class Interval(float):
         """Full width of the interval as a share of the value."""
         return (self.high - self.low) / self if self else math.inf
 
+    @property
+    def is_vague(self) -> bool:
+        """Whether half of the interval is wider than half the value, so that the value is hardly known."""
+        return self.relative_width > 1
+
+
+class Ratio(Interval):
+    """How many times one number is another, such as a speed-up; as text `1.46x (1.26 to 1.70)`, `float()` is the number alone."""
+
+    def __str__(self) -> str:
+        if self.low == self.high:
+            return f"{self:.2f}x"
+        ends = f"{self.low:.2f} to {self.high:.2f}" if math.isfinite(self.high) else f"at least {self.low:.2f}"
+        return f"{self:.2f}x ({ends})"
+
 
 MEMORY = 0.92
 """Hurst exponent of the times of steps that follow each other in one process (0.5: independent).
@@ -67,14 +82,14 @@ def foreseen_width(speed: Interval, steps: int, more: int, memory: float = MEMOR
     return speed.relative_width * width(steps + more) / width(steps)
 
 
-def quotient_of_means(above: Interval, below: Interval) -> Interval:
+def quotient_of_means(above: Interval, below: Interval) -> Ratio:
     """above / below of independent means: their relative half-widths add in squares (Gaussian propagation)."""
     ratio = above.value / below.value
     half = ratio * math.hypot(above.relative_width, below.relative_width) / 2
-    return Interval(ratio, max(0.0, ratio - half), ratio + half)
+    return Ratio(ratio, max(0.0, ratio - half), ratio + half)
 
 
-def quotient_interval(above: Sequence[float], below: Sequence[float]) -> Interval:
+def quotient_interval(above: Sequence[float], below: Sequence[float]) -> Ratio:
     """above / below of numbers taken in pairs, with the 95 % interval of their geometric mean.
 
     What slows both of a pair at a time cancels. One pair alone gives (0, infinity).
@@ -82,9 +97,9 @@ def quotient_interval(above: Sequence[float], below: Sequence[float]) -> Interva
     logarithms = [math.log(upper / lower) for upper, lower in zip(above, below, strict=True)]
     n, mean = len(logarithms), fmean(logarithms)
     if n < 2:
-        return Interval(math.exp(mean), 0.0, math.inf)
+        return Ratio(math.exp(mean), 0.0, math.inf)
     half = student_t_975(n - 1) * stdev(logarithms) / math.sqrt(n)
-    return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+    return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
 
 def pairs_needed(quotient: Interval, pairs: int, most: int) -> int | None:

@@ -20,7 +20,7 @@ class Trial:
 
     def with_training_steps(self, training_steps: int | None) -> "Trial":
         """The same trial for a run of so many steps."""
-        probe, *rounds = (replace(measured, training_steps=training_steps) for measured in self._measurements)
+        probe, *rounds = (replace(measured, training_steps=training_steps) for measured in self.measurements)
         return replace(self, measurement=probe, confirmations=tuple(rounds))
 
     @cached_property
@@ -59,13 +59,14 @@ class Trial:
     @property
     def peak_bytes(self) -> int | None:
         """Highest memory use in bytes over the probe and its confirmations; None where unknown."""
-        return max((measured.peak_bytes for measured in self._measurements if measured.peak_bytes), default=None)
+        return max((measured.peak_bytes for measured in self.measurements if measured.peak_bytes), default=None)
 
     @property
     def probe_seconds(self) -> float:
         """The seconds of its probe and its confirmations together."""
-        return sum(measured.probe_seconds for measured in self._measurements)
+        return sum(measured.probe_seconds for measured in self.measurements)
 
     @property
-    def _measurements(self) -> tuple[Measurement, ...]:
+    def measurements(self) -> tuple[Measurement, ...]:
+        """Of its probe, then of its confirmation rounds."""
         return (self.measurement, *self.confirmations)

@@ -167,11 +167,10 @@ def _data(best: Trial, baseline: Trial | None) -> list[Check]:
 
 
 def _certainty(result: SearchResult, claim: Claim) -> list[Check]:
-    if claim.verdict not in (Verdict.ROUGH, Verdict.NOISY) or claim.gain is None:
+    if claim.verdict is not Verdict.ROUGH or claim.gain is None:
         return []
-    title = "The speed-up is rough." if claim.verdict is Verdict.ROUGH else "The speed-up is not certain."
-    action = claim.advice or f"`autotune verify {result.name}` trains it for longer; a quiet machine helps most."
-    return [Check("warn", title, claim.reason, action)]
+    action = f"`autotune verify {result.name}` trains it for longer; a quiet machine helps most."
+    return [Check("warn", "The speed-up is rough.", claim.reason, action)]
 
 
 def _warnings(result: SearchResult, claim: Claim) -> list[Check]:

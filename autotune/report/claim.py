@@ -9,6 +9,7 @@ from typing import Any
 from autotune.core import Interval, Trial
 from autotune.core.errors import NothingFits
 from autotune.core.no_answer import why_no_answer
+from autotune.core.prospect import NOTHING_LEFT
 from autotune.core.units import counted, format_bytes, format_seconds, three_digits
 from autotune.report.snippets import larger_budget, search_command
 from autotune.report.trial_text import (
@@ -20,14 +21,11 @@ from autotune.report.trial_text import (
     short_words,
     speed_text,
 )
-from autotune.study.objective import is_open, speed, speed_up
+from autotune.study.objective import SAME_PEAK, is_open, speed, speed_up
 from autotune.study.result import SearchResult
 
 SOLID_WIDTH = 0.2
 """Full width of a speed-up's 95% interval, as a share of it, up to which it is solid."""
-
-SAME_PEAK = 0.02
-"""Share by which two peaks differ at least where a headline speaks of it."""
 
 SAME_SPEED = 0.05
 """Share by which the next best may be faster at most where the user's own settings are surely as good."""
@@ -37,21 +35,55 @@ STOPPED = re.compile(r"the search was interrupted|interrupted by|ended by|the se
 
 
 class State(StrEnum):
-    """What a search found; each has its own headline and its own next step."""
+    """What a search found, as JSON has it; each has its own next step."""
 
     IMPROVED = "improved"
-    KEPT = "as good as yours"
-    NOISY = "too noisy"
-    ALONE = "nothing else measured"
-    NO_BASELINE = "yours does not run"
-    NO_ANSWER = "no answer"
+    KEPT = "kept"
+    NOISY = "too_noisy"
+    ALONE = "nothing_to_compare"
+    NO_BASELINE = "baseline_does_not_run"
+    NO_ANSWER = "no_answer"
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A headline with its state; in braces what the numbers fill in."""
+
+    state: State
+    text: str
+
+
+FASTER = Headline(State.IMPROVED, "{times} as fast as your settings{memory}")
+AS_FAST = Headline(State.IMPROVED, "as fast as your settings{memory}")
+LEANER = Headline(State.IMPROVED, "{memory} than your settings, {times} as fast")
+LEANER_AS_FAST = Headline(State.IMPROVED, "{memory} than your settings, as fast")
+NOT_FASTER = Headline(State.KEPT, "No faster settings found in {trials}")
+NOT_LEANER = Headline(State.KEPT, "Nothing leaner that is as fast found in {trials}")
+OTHER_LOSSES = Headline(State.KEPT, "Your settings are kept: what is faster does not learn as fp32 does")
+NOISY = Headline(State.NOISY, "Too noisy to tell whether anything is faster")
+NOISY_LEANER = Headline(State.NOISY, "Too noisy to tell whether what is leaner is as fast")
+ALONE = Headline(State.ALONE, "Nothing to compare yet")
+ONLY_YOURS = Headline(State.ALONE, "Only your own settings run here")
+NO_BASELINE = Headline(State.NO_BASELINE, "Your settings cannot be compared; this configuration runs")
+NOTHING_FITS = Headline(State.NO_ANSWER, "Nothing fits into {memory}")
+NONE_MAY_WIN = Headline(State.NO_ANSWER, "No configuration may win")
+NONE_COMPLETED = Headline(State.NO_ANSWER, "No configuration completed")
+NOT_MEASURED = Headline(State.NO_ANSWER, "Nothing was measured")
+HEADLINES = (
+    *(FASTER, AS_FAST, LEANER, LEANER_AS_FAST, NOT_FASTER, NOT_LEANER, OTHER_LOSSES, NOISY, NOISY_LEANER),
+    *(ALONE, ONLY_YOURS, NO_BASELINE, NOTHING_FITS, NONE_MAY_WIN, NONE_COMPLETED, NOT_MEASURED),
+)
+"""All of them; that of an interrupted search has `INTERRUPTED` in front."""
+
+INTERRUPTED = "Interrupted after {trials}"
 
 
 class Verdict(StrEnum):
     """How sure a speed-up is.
 
     Solid: measured in rounds that alternate with the user's own settings, and its 95% interval is at most SOLID_WIDTH wide and
-    does not hold 1, or is so narrow that both are as fast. Too noisy: the interval holds 1 and is wide. Rough: all else.
+    does not hold 1, or is so narrow that both are as fast. Too noisy: the interval holds 1 and is wide, so that the user's
+    settings are kept. Rough: all else.
     """
 
     SOLID = "Solid"
@@ -80,6 +112,13 @@ def headline(result: SearchResult) -> str:
     claim = claim_of(result)
     interval = f" (95% interval {range_text(claim.gain)})" if claim.gain is not None else ""
     return f"{claim.headline}{interval}."
+
+
+def claim_fields(result: SearchResult) -> dict[str, Any]:
+    """The claim for programs: its state, how sure it is, and the share that may be left to gain; None where unknown."""
+    claim, left = claim_of(result), left_to_gain(result)
+    verdict = claim.verdict.lower().replace(" ", "_") or None
+    return {"state": claim.state.value, "verdict": verdict, "left_to_gain": left and left[0]}
 
 
 def claim_of(result: SearchResult) -> Claim:
@@ -132,19 +171,14 @@ def _improved(result: SearchResult, best: Trial, baseline: Trial, gain: Interval
     verified = verified_speedup(result) is not None
     confirmed = verified or (best.confirmed and baseline.confirmed)
     sure, reason = verdict(gain, confirmed)
-    memory, times = _memory_text(best, baseline), f"{gain:.2f}x" if sure is Verdict.SOLID else f"about {gain:.1f}x"
-    is_as_fast = gain.low <= 1 <= gain.high
-    state, with_memory = State.IMPROVED, f", with {memory}" if memory else ""
-    if sure is Verdict.NOISY:
-        state, text = State.NOISY, "too noisy to tell whether this is faster"
-    elif result.request.objective == "memory":
-        than = "than" if "less" in memory else "as"
-        text = f"{memory or 'as much memory'} {than} your settings, {'' if is_as_fast else f'{times} '}as fast"
-    elif is_as_fast:
-        state = State.IMPROVED if memory else State.KEPT
-        text = f"as fast as your settings{with_memory}" if memory else "as good as your settings"
+    memory, times = _memory_text(best, baseline), times_text(gain, sure)
+    is_as_fast = gain.low <= 1
+    if result.request.objective == "memory":
+        kind = LEANER_AS_FAST if is_as_fast else LEANER
+        text = kind.text.format(memory=memory, times=times)
     else:
-        text = f"{times} as fast as your settings{with_memory}"
+        kind = AS_FAST if is_as_fast else FASTER
+        text = kind.text.format(memory=f", with {memory}" if memory else "", times=times)
     count = len(verification_of(result)["rounds"]["answer"]) if verified else len(best.confirmations)
     how = "Verified by plain trainings" if verified else "Measured"
     rounds = f"{how} in {counted(count, 'round')} alternating with your settings"
@@ -152,7 +186,7 @@ def _improved(result: SearchResult, best: Trial, baseline: Trial, gain: Interval
     now_s, was_s = best.final.step_time_s, baseline.final.step_time_s
     if verified:
         now_s, was_s = (verification_of(result)["measured"][side]["step_time_s"] for side in ("answer", "yours"))
-    if gain.low > 1 and was_s and now_s:
+    if not is_as_fast and was_s and now_s:
         now, was = time_texts(now_s, was_s)
         hour = f"every hour of training becomes {'' if sure is Verdict.SOLID else 'about '}{60 / gain:.0f} minutes"
         details.insert(0, f"A step takes {now} instead of {was}: {hour}.")
@@ -160,43 +194,42 @@ def _improved(result: SearchResult, best: Trial, baseline: Trial, gain: Interval
         *([] if is_as_fast else [times.capitalize()]),
         *([memory.removesuffix(" memory")] if "less" in memory else []),
     )
-    next_step = (_what_would_tell(result), _firmer_command(result) if sure is Verdict.NOISY else "")
-    return Claim(state, text[:1].upper() + text[1:], tuple(details), figures, gain, sure, reason, *next_step)
+    return Claim(kind.state, text[:1].upper() + text[1:], tuple(details), figures, gain, sure, reason)
 
 
 def _kept(result: SearchResult, baseline: Trial) -> Claim:
     measured = f"{speed_text(baseline)} samples/s, peak {format_bytes(baseline.peak_bytes)}"
     own, objective = f"Your settings: {measured}.", result.request.objective
-    gains = [
-        (speed_up(trial, baseline, objective)[0] or Interval(0.0, 0.0, 0.0), trial)
-        for trial in [trial for trial, _ in result.disqualified] or result.trials
+    gains = {
+        trial.number: speed_up(trial, baseline, objective)[0] or Interval(0.0, 0.0, 0.0)
+        for trial in result.trials
         if not is_same(trial, baseline) and trial.feasible and speed(trial.final, objective)
-    ]
+    }
     details: tuple[str, ...]
     if not gains and len(result.trials) < 2:
         details = (f"Only your own settings were measured: {measured}.",)
-        return Claim(State.ALONE, "Nothing to compare yet", details, **_going_on(result))
+        return Claim(ALONE.state, ALONE.text, details, **_going_on(result))
     if not gains:
         details = (own, f"{counted(len(result.trials) - 1, 'other configuration')}: {failures_text(result.trials)}.")
-        return Claim(State.ALONE, "Only your own settings run here", details, **_going_on(result))
+        return Claim(ONLY_YOURS.state, ONLY_YOURS.text, details, **_going_on(result))
+    others = [trial for trial in result.trials if trial.number in gains]
+    losing = [trial for trial, _ in result.disqualified] or others
     differs = any(trial.disqualified_reason for trial, _ in result.disqualified)
-    gain, rival = gains[0] if result.disqualified else max(gains, key=lambda pair: pair[0])
+    rival = losing[0] if result.disqualified else max(others, key=lambda trial: (trial.confirmed, gains[trial.number]))
+    gain = gains[rival.number]
     name = f"trial {rival.number} ({', '.join(short_words(rival.configuration, baseline.configuration))})"
-    if gain > 1 and is_open(gain) and not differs and objective != "memory":
+    if result.disqualified and not differs:
+        kind = NOISY_LEANER if objective == "memory" else NOISY
         details = (f"T{name[1:]}: {interval_text(gain)}.", f"{own} They are kept.")
         next_step = (_what_would_tell(result), _firmer_command(result))
-        text, why = "Too noisy to tell whether anything is faster", verdict(gain, confirmed=True)[1]
-        return Claim(State.NOISY, text, details, (), None, Verdict.NOISY, why, *next_step)
-    text = f"No faster settings found in {counted(len(result.trials), 'trial')}"
-    if objective == "memory":
-        text = f"Nothing leaner that is as fast found in {counted(len(result.trials), 'trial')}"
-    if differs:
-        text = "Your settings are kept: what is faster does not learn as fp32 does"
+        return Claim(kind.state, kind.text, details, (), None, *verdict(gain, confirmed=True), *next_step)
+    kind = OTHER_LOSSES if differs else NOT_LEANER if objective == "memory" else NOT_FASTER
+    text = kind.text.format(trials=counted(len(result.trials), "trial"))
     confirmed = baseline.confirmed and rival.confirmed
     sure = Verdict.SOLID if confirmed and (gain.high <= 1 + SAME_SPEED or differs) else Verdict.ROUGH
     reason = f"The next best was {interval_text(gain)}{'' if confirmed else ', by single probes'}."
     details = (own, *([] if differs else [f"Next best: {name}, {interval_text(gain)}."]))
-    return Claim(State.KEPT, text, details, verdict=sure, reason=reason, **_going_on(result))
+    return Claim(kind.state, text, details, verdict=sure, reason=reason, **_going_on(result))
 
 
 def _no_baseline(result: SearchResult, best: Trial) -> Claim:
@@ -204,22 +237,22 @@ def _no_baseline(result: SearchResult, best: Trial) -> Claim:
     why = outcome_text(baseline) if baseline is not None and not baseline.feasible else result.speedup_reason
     peak = f"{format_bytes(best.peak_bytes)} of {format_bytes(result.allowed_bytes)} allowed"
     details = (f"Your settings: {why}.", f"The answer trains {speed_text(best)} samples/s within {peak}.")
-    return Claim(State.NO_BASELINE, "Your settings cannot be compared; this configuration runs", details)
+    return Claim(NO_BASELINE.state, NO_BASELINE.text, details)
 
 
 def _no_answer(result: SearchResult) -> Claim:
     error = why_no_answer(result.trials, result.allowed_bytes)
     message, advice = error.written
-    text = "No configuration completed" if result.trials else "Nothing was measured"
+    text = NONE_COMPLETED.text if result.trials else NOT_MEASURED.text
     if isinstance(error, NothingFits):
         text, _, message = message.partition(": ")
     elif any(trial.disqualified_reason for trial in result.trials):
-        text = "No configuration may win"
+        text = NONE_MAY_WIN.text
     return Claim(State.NO_ANSWER, text, (message[:1].upper() + message[1:],), advice=advice)
 
 
 def _interrupted(result: SearchResult, claim: Claim) -> Claim:
-    after = f"Interrupted after {counted(len(result.trials), 'trial')}" if result.trials else "Interrupted"
+    after = INTERRUPTED.format(trials=counted(len(result.trials), "trial")) if result.trials else "Interrupted"
     text = re.sub(r" in [\d,]+ trials?$", "", claim.headline[:1].lower() + claim.headline[1:])
     so_far = " so far" if claim.state in (State.IMPROVED, State.KEPT) else ""
     figures = tuple(figure.replace("About", "about") for figure in claim.figures)
@@ -228,6 +261,16 @@ def _interrupted(result: SearchResult, claim: Claim) -> Claim:
 
 
 # Texts ----------------------------------------------------------------------------------------------------------------
+
+
+def times_text(gain: float, sure: Verdict) -> str:
+    """`1.46x`; `about 1.5x` of what is not solid."""
+    return f"{gain:.2f}x" if sure is Verdict.SOLID else f"about {gain:.1f}x"
+
+
+def gain_words(state: State) -> str:
+    """In a table's cell, what is there instead of a speed-up."""
+    return {State.KEPT: "none found", State.NOISY: "cannot tell"}.get(state, "-")
 
 
 def _memory_text(best: Trial, baseline: Trial) -> str:
@@ -252,18 +295,18 @@ def time_texts(*seconds: float) -> list[str]:
 
 
 def left_to_gain(result: SearchResult) -> tuple[float, int] | None:
-    """(share by which untested configurations can still beat the answer, their number) at the end; None where unknown."""
-    if not result.prospects:
+    """(share by which untested configurations can still beat the answer, their number) at the end; None where unknown, and
+    where the reason why the search ended says it."""
+    if not result.prospects or result.stop_reason.startswith(NOTHING_LEFT):
         return None
     gap = result.prospects[max(result.prospects)]
-    return (max(0.0, gap.max_gain), gap.untried) if gap.untried and gap.max_gain < 10 else None
+    return (max(0.0, gap.max_gain_if_fits), gap.untried) if gap.untried and gap.max_gain_if_fits < 10 else None
 
 
 def _going_on(result: SearchResult) -> dict[str, Any]:
     """Advice and command for a search that left something to gain."""
     left = left_to_gain(result)
-    is_exhausted = result.stop_reason.startswith("all configurations")
-    if is_exhausted or (left is not None and left[0] <= result.request.margin):
+    if result.stop_reason.startswith(NOTHING_LEFT) or (left is not None and left[0] <= result.request.margin):
         return {}
     command = search_command(result, **larger_budget(result))
     return {"advice": "To search on (what was measured is kept):", "command": command} if command else {}

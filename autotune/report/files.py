@@ -31,7 +31,7 @@ def write_question(folder: Path, record: Mapping[str, Any], environment: Mapping
 
 
 def write_report(folder: Path, result: SearchResult, ended: Mapping[str, Any]) -> Path:
-    """Write every other file of the report; the answer's only where there is one.
+    """Write every other file of the report; the answer's only if it is not the user's own settings, else remove them.
 
     ended: what result.json holds. Raises StorageFailed.
     """
@@ -48,7 +48,7 @@ def write_report(folder: Path, result: SearchResult, ended: Mapping[str, Any]) -
         write_json(folder / "result.json", ended)
         for name, answer in answers.items():
             path = folder / f"best_{name}.json"
-            if result.best_trial is not None:
+            if result.changes_settings:
                 write_json(path, answer)
             else:
                 path.unlink(missing_ok=True)  # of an earlier answer

@@ -9,7 +9,6 @@ from datetime import date
 from markupsafe import Markup, escape
 
 from autotune.core import Outcome, Trial
-from autotune.core.paths import named
 from autotune.core.units import counted, format_bytes, format_interval, format_seconds, three_digits
 from autotune.report import charts
 from autotune.report.checks import checks, sentence
@@ -42,7 +41,6 @@ def page(result: SearchResult) -> str:
     """
     claim, best = claim_of(result), result.best_trial
     failed = [trial for trial in result.trials if trial.final.outcome is not Outcome.COMPLETED]
-    is_other = best is not None and not is_same(best, result.baseline_trial)
     trials = _ranked(result)
     script = text_of("page.js")
     return rendered(
@@ -58,10 +56,8 @@ def page(result: SearchResult) -> str:
         share="\n".join(share_lines(result)),
         checks=[(check, _coded(check.text), _coded(check.action)) for check in checks(result, claim)],
         cards=charts.cards(result),
-        snippets=snippets(result) if is_other else [],
-        exports={name: text for name, text in exports(answer_of(result)).items() if name != YAML_FILE}
-        if is_other
-        else {},
+        snippets=snippets(result),
+        exports={name: text for name, text in exports(answer_of(result)).items() if name != YAML_FILE},
         rungs=ladder(result),
         unit=charts.unit_of(result),
         step_time=charts.step_time(result) if claim.state is not State.ALONE else None,
@@ -117,8 +113,7 @@ def _about(result: SearchResult) -> str:
     workload, environment = result.workload, result.environment
     where = f"{environment.device_name}, {counted(environment.threads, 'thread')}"
     length = [f"{workload.sequence_length} tokens"] if workload.sequence_length else []
-    what = [result.request.model_name if workload.user_objects else named(workload.name), workload.task]
-    return " · ".join([*what, f"global batch {result.request.global_batch_size}", *length, where])
+    return " · ".join([*result.title.split(", "), *length, where])
 
 
 def _date(text: str) -> str:

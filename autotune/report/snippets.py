@@ -71,12 +71,12 @@ class Snippet:
 
 
 def snippets(result: SearchResult) -> list[Snippet]:
-    """The answer in every form, the usual one first; empty where nothing fits.
+    """The answer in every form, the usual one first; empty if it is the user's own settings, or if nothing fits.
 
     Python and the command line leave out fields that have their default before and after. YAML and JSON hold the fields of
     `TrainingArguments` alone, as `HfArgumentParser` reads them from a file, all of them.
     """
-    if result.best_trial is None:
+    if not result.changes_settings:
         return []
     setup, starts = result.best_setup, launch_lines(result)
     start = f"Start with: {starts[0]}." if setup.variables or setup.processes > 1 else ""

@@ -9,7 +9,7 @@ from autotune.core.device import Device
 from autotune.core.paths import named
 from autotune.core.units import counted, format_bytes, format_seconds
 from autotune.report.checks import Check, checks, loss_values, warnings
-from autotune.report.claim import State, claim_of, headline, time_texts
+from autotune.report.claim import claim_of, headline, time_texts
 from autotune.report.device import study_parts
 from autotune.report.evidence import evidence_lines
 from autotune.report.exports import YAML_FILE, answer_of, exports
@@ -17,7 +17,6 @@ from autotune.report.markdown import WIDTH, markdown_list, markdown_table, markd
 from autotune.report.snippets import launch_lines, script_lines, search_command, setup_changes
 from autotune.report.trial_text import (
     difference,
-    is_same,
     outcome_text,
     range_text,
     role_text,
@@ -28,9 +27,6 @@ from autotune.study.result import SearchResult
 
 ANSWER, BASIC_LINES = "best_training_arguments.json", 4
 """The file with the answer, and how many lines of a script read it."""
-
-USEFUL = (State.IMPROVED, State.NO_BASELINE)
-"""Of a claim: there is an answer that is worth using."""
 
 SHORT_S = 10.0
 """Seconds up to which nobody asks how long a search took."""
@@ -71,12 +67,12 @@ def answer_lines(result: SearchResult) -> list[str]:
 
 
 def use_lines(result: SearchResult, folder: str, seconds: float = 0.0) -> list[str]:
-    """How to use and check the answer whose report is in this folder, where there is one that is worth it, and where that is.
+    """How to use and check the answer whose report is in this folder, if it is not the user's own settings, and where that is.
 
     seconds: that the search took; named where they are many.
     """
     lines = []
-    if claim_of(result).state in USEFUL:
+    if result.changes_settings:
         lines = ['Use it    TrainingArguments("output", **json.load(open(FILE)))', f"    FILE  {folder}/{ANSWER}"]
         more = script_lines(folder, result)[BASIC_LINES:]
         lines += ["     and", *(f"    {line}" for line in more)] if more else []
@@ -87,8 +83,8 @@ def use_lines(result: SearchResult, folder: str, seconds: float = 0.0) -> list[s
 
 
 def python_lines(result: SearchResult, folder: str) -> list[str]:
-    """How to use the answer in Python, where there is one that is worth it, and where its report is."""
-    lines = ["Use it    result.training_arguments(output_dir=...)"] if claim_of(result).state in USEFUL else []
+    """How to use the answer in Python, if it is not the user's own settings, and where its report is."""
+    lines = ["Use it    result.training_arguments(output_dir=...)"] if result.changes_settings else []
     return [*lines, f"Report    {folder}/report.html"]
 
 
@@ -113,7 +109,7 @@ def _unbroken(pattern: str, text: str, first: str, width: int) -> list[str]:
 def _rows(result: SearchResult) -> list[str]:
     """Speed, time, memory and every changed setting of the user's configuration and of the answer; empty where it is theirs."""
     best, baseline = result.best_trial, result.baseline_trial
-    if best is None or baseline is None or is_same(best, baseline):
+    if best is None or baseline is None or not result.changes_settings:
         return []
     sides = [(baseline if baseline.feasible else None), best]
     uses = [result.utilizations.get(trial.number) if trial else None for trial in sides]
@@ -150,7 +146,7 @@ def share_lines(result: SearchResult) -> list[str]:
     interval = f" (95% interval {range_text(claim.gain)})" if claim.gain is not None else ""
     claimed = markdown_text(claim.headline)
     lines = [f"**{name}: {claimed}**{interval}, on {markdown_text(result.environment.device_name)}."]
-    changed = {} if result.best_trial is None else setup_changes(result)
+    changed = setup_changes(result) if result.changes_settings else {}
     texts = [f"`{field}` {markdown_text(f'{was} → {now}')}" for field, (was, now) in changed.items()]
     losses = loss_values(result.numerics, result.best_trial) if result.numerics and result.best_trial else ""
     lines += [f"Change: {', '.join(texts)}.{f' Losses: {markdown_text(losses)}.' if losses else ''}"] if texts else []
@@ -168,7 +164,7 @@ def summary(result: SearchResult) -> str:
     parts = [f"# {markdown_text(result.name)}", "", markdown_text(headline(result)), ""]
     parts += ["With pictures, for a browser: [report.html](report.html).", ""]
     parts += _code("", *("".join(line.splitlines()) for line in answer_lines(result)))
-    if best is not None:
+    if result.changes_settings:
         parts += ["## What to paste", "", *_code("python", *script_lines(".", result))]
         parts += _code("json", json.dumps(dict(setup.training_arguments), indent=1))
         parts += ["Model: `from_pretrained(name, **arguments)` with", ""]

@@ -99,8 +99,11 @@ def plain_trial(trial: Trial | None) -> dict[str, Any] | None:
 
 
 def speedup_fields(result: SearchResult) -> dict[str, Any]:
-    """The speed-up with its interval for JSON, or why there is none."""
-    return interval_fields("speedup", result.measured_speedup) | {"speedup_reason": result.speedup_reason}
+    """The speed-up with its interval for JSON, or why there is none; the baseline is 1 time as fast as itself, not measured."""
+    fields = interval_fields("speedup", result.measured_speedup)
+    if fields["speedup"] is not None and not result.changes_settings:
+        fields |= {"speedup_low": None, "speedup_high": None}
+    return fields | {"speedup_reason": result.speedup_reason}
 
 
 def interval_fields(name: str, interval: Interval | None) -> dict[str, float | None]:

@@ -285,7 +285,7 @@ def compare(
         cost = parse_price(price) if price else cost
     except ValueError as error:
         wrong = f"{error}."
-    speedups = [wording.interval(each["result"] or {}, "speedup") for each in found]
+    speedups = [wording.measured_speedup(each["result"] or {}) for each in found]
     top = wording.top_of(speedups)
     rows = [
         (each, each["result"] or {}, speedup, wording.plotted(speedup, top))

@@ -41,6 +41,12 @@ def interval(record: Record, name: str = "samples_per_second") -> Interval | Non
     return [record[f"{name}{end}"] for end in ("", "_low", "_high")] if record and record[name] else None
 
 
+def measured_speedup(result: Record) -> Interval | None:
+    """A result's speed-up with its interval; None if the user's settings are kept, which are not compared with themselves."""
+    speedup = interval(result, "speedup")
+    return speedup if speedup and speedup[1] is not None else None
+
+
 def speed_text(speed: Interval | None) -> str:
     """`41.2 ± 0.3`; `about 41` where the interval is wider than the value; or a dash."""
     mean, low, high = speed or (None, None, None)
@@ -52,9 +58,11 @@ def speed_text(speed: Interval | None) -> str:
 
 
 def cost_text(trial: Record | None, price: tuple[float, str]) -> str:
-    """`13.53 EUR` for a million samples of this trial at a price of an hour; a dash where it has no speed."""
-    speed = interval(trial or {})
-    return f"{price[0] / 3600 / speed[0] * 1e6:.2f} {price[1]}" if speed and speed[0] else "–"
+    """`13.53 EUR` for a million samples of this trial at a price of an hour; a dash where its speed is hardly known."""
+    mean, low, high = interval(trial or {}) or (None, None, None)
+    if not mean or low is None or high is None or high - low > mean:
+        return "–"
+    return f"{price[0] / 3600 / mean * 1e6:.2f} {price[1]}"
 
 
 def ago(moment: datetime) -> str:
@@ -103,7 +111,7 @@ def top_of(intervals: Iterable[Interval | None]) -> float:
 def trial_rows(events: Sequence[Event], best: int | None) -> list[dict[str, Any]]:
     """The latest numbers of each trial, the fastest first, what does not fit last."""
     latest = {event.body["number"]: event for event in events if event.kind in ("trial", "confirmed")}
-    roles = {0: "yours"} | ({} if best is None else {best: "answer"})
+    roles = ({} if best is None else {best: "answer"}) | {0: "yours"}
     rows = [
         event.body | {"is_confirmed": event.kind == "confirmed", "role": roles.get(number, "")}
         for number, event in latest.items()

@@ -6,34 +6,31 @@ from autotune.core.interval import Interval, pairs_needed
 from autotune.core.measurement import ROUNDS_THAT_TELL
 from autotune.core.request import MOST_ROUNDS
 from autotune.core.trial import Trial
-from autotune.study.objective import best_trial, disqualified, is_open, speed_up
+from autotune.study.objective import best_trial, disqualified, speed_up
 
 
 def speedup_reason(trials: Sequence[Trial], objective: str, timeout_s: float | None = None) -> str:
     """Why there is no speed-up, or why it is open and what would tell; empty where it is neither.
 
-    Of the best trial; where that is the baseline, of the fastest one that lost to it only because its speed-up is open.
-    timeout_s: the search's, in seconds.
+    Open is that of the fastest trial which lost to the baseline only because it could not be told. timeout_s: the search's,
+    in seconds.
     """
     best = best_trial(trials, objective)
     if best is None or trials[0].number != 0:
         return "there is nothing to compare"
     gain, reason = speed_up(best, trials[0], objective)
-    if gain is None or objective == "memory":
+    if gain is None or best.number != 0:
         return reason
-    if best.number == 0:
-        rivals = [
-            (trial, speed_up(trial, best, objective)[0])
-            for trial, _ in disqualified(trials, objective)
-            if not trial.disqualified_reason
-        ]
-        open_ones = [(trial, gain) for trial, gain in rivals if gain is not None and is_open(gain)]
-        return _cannot_tell(*open_ones[0], best, timeout_s) if open_ones else ""
-    return _cannot_tell(best, gain, trials[0], timeout_s) if is_open(gain) else ""
+    for trial, _ in disqualified(trials, objective):
+        gain, _ = speed_up(trial, best, objective)
+        if not trial.disqualified_reason and gain is not None:
+            return _cannot_tell(trial, gain, best, objective, timeout_s)
+    return ""
 
 
-def _cannot_tell(trial: Trial, gain: Interval, baseline: Trial, timeout_s: float | None) -> str:
-    which = f"cannot tell whether trial {trial.number} is faster ({gain.low:.2f} to {gain.high:.2f} times as fast)"
+def _cannot_tell(trial: Trial, gain: Interval, baseline: Trial, objective: str, timeout_s: float | None) -> str:
+    what = "as fast" if objective == "memory" else "faster"
+    which = f"cannot tell whether trial {trial.number} is {what} ({gain.low:.2f} to {gain.high:.2f} times as fast)"
     return f"{which}: {_what_would_tell(trial, gain, baseline, timeout_s)}"
 
 

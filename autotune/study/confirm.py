@@ -15,7 +15,8 @@ from autotune.core import Measurement, Trial
 from autotune.core.interval import student_t_975
 from autotune.sampler.gp import expected_improvement
 from autotune.sampler.physics import Expected
-from autotune.study.objective import RoundSpeeds, fastest_proven, finalists, is_open, speed_up
+from autotune.study.finalists import finalists
+from autotune.study.objective import RoundSpeeds, fastest_proven, is_open, speed_up
 from autotune.study.pacing import LEAST_RIVALS, round_seconds, rounds_seconds
 
 MOST_GROUPS = 4
@@ -159,8 +160,11 @@ def still_racing(
     """
     ran = [trial for trial in trials if trial.confirmations and (numbers is None or trial.number in numbers)]
     able = [trial for trial in ran if trial.confirmed and not trial.disqualified_reason]
+    has_time = _has_time(trials)
     if objective == "memory":
-        return [trial for trial in able if len(trial.confirmations) < rounds]
+        rivals = [trial for trial in able if trial.number]
+        is_far = has_time and any(_cannot_tell(trial, [trials[0], trial], objective) for trial in rivals)
+        return [trial for trial in able if len(trial.confirmations) < (2 if is_far else 1) * rounds]
     leader = fastest_proven(able, trials, objective)
     if leader is None:
         return []
@@ -168,7 +172,6 @@ def still_racing(
     # The fastest of all may learn differently, and not be proven yet: it runs its rounds all the same.
     fastest = max(able, key=lambda trial: shared.speeds[trial.number])
     pair = [trial for trial in able if trial.number in (0, leader.number, fastest.number)]
-    has_time = _has_time(trials)
     rivals = [trial for trial in able if has_time and trial not in pair and len(trial.confirmations) < 2 * rounds]
     pair_s = sum(map(round_seconds, pair)) / max(1, len(rivals))
     rivals = [
@@ -197,7 +200,7 @@ def _cannot_tell(leader: Trial, pair: Sequence[Trial], objective: str) -> bool:
     if len(pair) < 2:
         return False
     gain, _ = speed_up(leader, pair[0], objective)
-    return gain is not None and is_open(gain)
+    return gain is not None and gain.high >= 1 and is_open(gain)
 
 
 def _left_to_win(rival: Trial, leader: Trial, shared: RoundSpeeds, noise: float) -> float:

@@ -16,7 +16,7 @@ from autotune.probe import Probe
 from autotune.probe.order import ANSWER
 from autotune.sampler.physics import PhysicsSampler
 from autotune.study.measure import measure
-from autotune.study.objective import best_trial
+from autotune.study.objective import leader
 from autotune.study.store import DEVICES, read_trial, reporting_storage
 from autotune.study.study import Study
 
@@ -181,7 +181,7 @@ def _leave_out_what_differs(study: Study, pool: Pool, effects: Mapping[str, tupl
 
 def share_reached(study: Study, device: str) -> float:
     """Share of the best trial's speed that its configuration surely (97.5 %) reaches on this device."""
-    best = best_trial(study.trials, study.plan.objective)
+    best = leader(study.trials, study.plan.objective)
     if best is None or best.measurement.device == device:
         return 1.0
     (own, own_sd), (other, other_sd) = (study.effects.get(d, (0.0, DIFFER)) for d in (device, best.measurement.device))

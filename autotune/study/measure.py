@@ -15,7 +15,7 @@ from autotune.probe import Probe, ProbeOptions
 from autotune.probe.order import ANSWER, ORDER
 from autotune.space.dominance import NEVER_PROBED
 from autotune.space.settings import SETTINGS
-from autotune.study.objective import SAME_MEMORY, best_trial, speed
+from autotune.study.objective import SAME_MEMORY, leader, speed
 from autotune.study.plan import Plan
 from autotune.study.store import probe_folder, reporting_storage
 
@@ -52,7 +52,7 @@ def measure(
     where the disk refuses, TimeIsOver where it was not done in these seconds; then nothing of it is kept.
     """
     until = time.monotonic() + seconds
-    best = best_trial(trials, plan.objective)
+    best = leader(trials, plan.objective)
     bar = speed(best.measurement, plan.objective) if best and plan.objective != "memory" else None
     deadline = _deadline_s(plan, trials, configuration, confirmation)
     best_so_far = (

@@ -1,14 +1,11 @@
-"""Comparison of trials: the best one, finalists, speed-up, and the Pareto front of speed and memory."""
+"""Comparison of trials: the best one, speed-up, and the Pareto front of speed and memory."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-import numpy as np
-from numpy.typing import NDArray
-
-from autotune.core.interval import Interval, quotient_interval, quotient_of_means
+from autotune.core.interval import Interval, Ratio, quotient_interval, quotient_of_means
 from autotune.core.measurement import ROUNDS_THAT_TELL, Measurement
 from autotune.core.trial import Trial
 from autotune.space.settings import learning_differences
@@ -16,13 +13,12 @@ from autotune.space.settings import learning_differences
 SAME_MEMORY = 0.05
 """Peaks that differ by less than this share are no reason to take the slower of two."""
 
+SAME_PEAK = 0.02
+"""Share by which two peaks differ at least where less memory is what was asked for, and where a headline speaks of it."""
+
 SAME_SPEED = 0.01
-"""Speeds that noise does not tell apart count as equal only where they differ by less than this share."""
-
-FINALISTS = 5
-"""Trials that are confirmed at once at the most. One probe errs by what two processes differ by: with three, every tenth search
-on recorded tables left the best, which it had probed, unconfirmed and lost 3 to 6 % (mean regret 0.6 %; with five 0.3 %)."""
-
+"""Speeds that noise does not tell apart count as equal only where they differ by less than this share. On recorded tables the
+simplest of the equal ones is 0.04 % slower on average than the fastest; with 2 % it would be up to 0.5 %, with 5 % 1.6 %."""
 
 FITTING_STEPS = 20
 """Alternations of means over rounds and over trials; where all trials ran in all rounds the second changes nothing."""
@@ -71,27 +67,95 @@ def pays_from(best: Trial, trials: Sequence[Trial]) -> int:
 
 
 def best_trial(trials: Sequence[Trial], objective: str) -> Trial | None:
-    """The best feasible trial that was measured to its end; confirmed ones before others, None if there is none.
+    """The answer: the user's own settings, trial 0, unless another trial is shown to be better; None where nothing may win.
 
-    Speeds that differ by no more than noise, and by little, are equal: of those the one with more free memory wins, if confirmed
-    (a single probe's interval does not cover what differs between two processes). One that learns differently from the
-    baseline wins only if it is surely faster. For `memory` the smallest peak at no less than the baseline's speed.
+    Where the baseline has a rival in its rounds, only what ran in rounds can win; else probes are compared with its probe.
+    Of the trials that cannot be told from the fastest one shown, the one with the fewest changes of the user's settings
+    wins, then the one with less memory. Where the baseline does not run, all that was measured counts as shown. For `memory`
+    the smallest peak at no less than the baseline's speed.
     """
-    able = [
+    able = _competing(trials)
+    baseline = next((trial for trial in able if trial.number == 0), None)
+    if baseline is None:
+        return _simplest(able, able, trials, objective)
+    better = [trial for trial in able if trial.number and is_better(trial, baseline, objective)]
+    return _simplest(better, able, trials, objective) or baseline
+
+
+def leader(trials: Sequence[Trial], objective: str) -> Trial | None:
+    """The trial that others have to beat while the search runs, shown to be better than the baseline or not yet; None if there
+    is none. Confirmed ones come before others; one that learns differently leads only if it is shown to be faster."""
+    able = _able(trials)
+    if objective == "memory":
+        able = [trial for trial in able if trial.confirmed] or able
+        return min(as_fast_as_the_baseline(able, trials), key=lambda trial: trial.peak_bytes or 0, default=None)
+    confirmed = [trial for trial in able if trial.confirmed]
+    return fastest_proven(confirmed, trials, objective) or fastest_proven(able, trials, objective)
+
+
+def _able(trials: Sequence[Trial]) -> list[Trial]:
+    return [
         trial
         for trial in trials
         if trial.feasible and not trial.measurement.ended_early and not trial.disqualified_reason
     ]
+
+
+def _competing(trials: Sequence[Trial]) -> list[Trial]:
+    """The trials that may win: those with rounds, where the baseline has a rival in its rounds or does not run, else all."""
+    able = _able(trials)
     confirmed = [trial for trial in able if trial.confirmed]
-    able = _proven(confirmed, trials, objective) or _proven(able, trials, objective)
+    if not any(trial.number == 0 for trial in able):
+        return confirmed or able
+    return confirmed if len(confirmed) > 1 and confirmed[0].number == 0 else able
+
+
+def is_better(trial: Trial, baseline: Trial, objective: str) -> bool:
+    """Whether the trial is shown to be better than the baseline: surely (97.5 %) faster, or leaner and as fast.
+
+    What is only leaner has to learn alike and to be confirmed, because a single probe's interval does not cover what differs
+    between two processes. For `memory` it has to be leaner in any case.
+    """
+    gain, _ = speed_up(trial, baseline, objective)
+    if gain is None:
+        return False
     if objective == "memory":
-        able = _as_fast_as_the_baseline(able, trials)
-        return min(able, key=lambda trial: trial.peak_bytes or 0, default=None)
+        return is_leaner(trial, baseline, SAME_PEAK) and not is_open(gain)
+    if gain.low > 1:
+        return True
+    is_as_fast = not is_open(gain) and gain >= 1 - SAME_SPEED
+    learns_alike = not learning_differences(trial.configuration, baseline.configuration)
+    return is_as_fast and trial.confirmed and learns_alike and is_leaner(trial, baseline, SAME_MEMORY)
+
+
+def is_leaner(trial: Trial, baseline: Trial, share: float) -> bool:
+    """Whether each of its measurements needed less memory, by this share, than any of the baseline's."""
+    peaks, others = ([m.peak_bytes or 0 for m in each.measurements if m.feasible] for each in (trial, baseline))
+    return all(peaks) and max(peaks) <= (1 - share) * min(others)
+
+
+def changes(trial: Trial, trials: Sequence[Trial]) -> int:
+    """How many of the user's settings the trial changes; 0 without a baseline among the trials."""
+    if not trials or trials[0].number != 0:
+        return 0
+    values, before = trial.configuration.values, trials[0].configuration.values
+    return sum(before.get(name) != value for name, value in values.items())
+
+
+def _simplest(better: Sequence[Trial], able: Sequence[Trial], trials: Sequence[Trial], objective: str) -> Trial | None:
+    """Of the trials that cannot be told from the best of `better` the one with the fewest changes, then with less memory."""
+    if not better:
+        return None
+    if objective == "memory":
+        least = min(trial.peak_bytes or 0 for trial in better)
+        equal = [trial for trial in better if (1 - SAME_PEAK) * (trial.peak_bytes or 0) <= least]
+        return min(equal, key=lambda trial: (changes(trial, trials), trial.peak_bytes or 0))
     speeds = RoundSpeeds.of(able, objective).speeds
-    fastest = max(able, key=lambda trial: speeds[trial.number], default=None)
-    if fastest is None or not fastest.confirmed:
-        return fastest
-    equal = [trial for trial in able if trial == fastest or _as_fast(fastest, trial, objective)]
+    fastest = max(better, key=lambda trial: speeds[trial.number])
+    ahead = {trial.number: quotient(fastest, trial, objective) for trial in better if trial is not fastest}
+    equal = [t for t in better if t is fastest or (ahead[t.number].low <= 1 and ahead[t.number] <= 1 + SAME_SPEED)]
+    fewest = min(changes(trial, trials) for trial in equal)
+    equal = [trial for trial in equal if changes(trial, trials) == fewest]
     least = min(trial.peak_bytes or 0 for trial in equal)
     lean = [trial for trial in equal if (trial.peak_bytes or 0) <= (1 + SAME_MEMORY) * least]
     return max(lean, key=lambda trial: speeds[trial.number])
@@ -117,12 +181,6 @@ def in_whole_rounds(trials: Sequence[Trial], objective: str) -> Sequence[Trial]:
     return [whole(trial) for trial in trials]
 
 
-def _as_fast(fastest: Trial, trial: Trial, objective: str) -> bool:
-    """Whether nothing tells their speeds apart and they lie close: an interval too wide to tell is no proof of equality."""
-    times_as_fast = quotient(fastest, trial, objective)
-    return times_as_fast.low <= 1 and times_as_fast <= 1 + SAME_SPEED
-
-
 def round_speeds(trial: Trial, objective: str) -> dict[int, float]:
     """The number of each round that the trial completed -> its speed there."""
     rates = {
@@ -131,24 +189,24 @@ def round_speeds(trial: Trial, objective: str) -> dict[int, float]:
     return {number: float(rate) for number, rate in rates.items() if rate}
 
 
-def quotient(above: Trial, below: Trial, objective: str) -> Interval:
+def quotient(above: Trial, below: Trial, objective: str) -> Ratio:
     """Speed over speed with its interval: round by round where both were confirmed in the same ones, else of the means.
 
-    Probe by probe where one of them has no rounds: they are of other minutes.
+    Where only one has rounds, probe over probe: the machine of the rounds may be another one than that of the probes.
     """
     speeds, others = round_speeds(above, objective), round_speeds(below, objective)
     common = sorted(speeds.keys() & others.keys())
     if len(common) >= ROUNDS_THAT_TELL:
         return quotient_interval([speeds[number] for number in common], [others[number] for number in common])
-    alike = bool(above.confirmations) == bool(below.confirmations)
-    rate, base_rate = (speed(trial.final if alike else trial.measurement, objective) for trial in (above, below))
+    of_probes = not (above.confirmations and below.confirmations)
+    rate, base_rate = (speed(t.measurement if of_probes else t.final, objective) for t in (above, below))
     assert rate is not None
     assert base_rate is not None
     means = quotient_of_means(rate, base_rate)
     if not common:
         return means
     paired = quotient_interval([speeds[number] for number in common], [others[number] for number in common]).value
-    return Interval(paired, means.low * paired / means, means.high * paired / means)
+    return Ratio(paired, means.low * paired / means, means.high * paired / means)
 
 
 @dataclass(frozen=True)
@@ -188,24 +246,15 @@ def fastest_proven(able: Sequence[Trial], trials: Sequence[Trial], objective: st
     """The fastest of these by the rounds that they share; of those that learn differently from the baseline only what is
     surely faster. None where there is none. trials: all of the study."""
     speeds = RoundSpeeds.of(able, objective).speeds
-    return max(_proven(able, trials, objective), key=lambda trial: speeds[trial.number], default=None)
-
-
-def _proven(some: Sequence[Trial], trials: Sequence[Trial], objective: str) -> list[Trial]:
-    return [trial for trial in some if unproven_gain(trial, trials, objective) is None]
-
-
-def unproven_gain(trial: Trial, trials: Sequence[Trial], objective: str) -> Interval | None:
-    """Its speed over the baseline's, where the trial learns differently and is not surely faster; None for all others."""
     baseline = next((trial for trial in trials if trial.number == 0), None)
-    if (
-        objective == "memory"
-        or baseline is None
-        or not learning_differences(trial.configuration, baseline.configuration)
-    ):
-        return None
-    gain, _ = speed_up(trial, baseline, objective)
-    return gain if gain is not None and gain.low <= 1 else None
+
+    def is_proven(trial: Trial) -> bool:
+        if baseline is None or not learning_differences(trial.configuration, baseline.configuration):
+            return True
+        gain, _ = speed_up(trial, baseline, objective)
+        return gain is None or gain.low > 1
+
+    return max(filter(is_proven, able), key=lambda trial: speeds[trial.number], default=None)
 
 
 def is_open(gain: Interval) -> bool:
@@ -214,28 +263,33 @@ def is_open(gain: Interval) -> bool:
 
 
 def disqualified(trials: Sequence[Trial], objective: str) -> list[tuple[Trial, str]]:
-    """Trials that were faster than the best one and may not win, with the reason; confirmed ones first, then by speed.
+    """Trials that were faster than the best one and did not win, with the reason; confirmed ones first, then by speed.
 
-    For `memory` those that are disqualified, whatever their speed.
+    For `memory` those that are disqualified, whatever their speed, and leaner ones that may be slower.
     """
-    best = best_trial(trials, objective)
-    ahead = 0.0 if best is None or objective == "memory" else float(speed(best.final, objective) or 0.0)
+    best, competing = best_trial(trials, objective), _competing(trials)
+    baseline = next((trial for trial in competing if trial.number == 0), None)
+    is_memory = objective == "memory"
     rivals = []
     for trial in trials:
-        if not trial.feasible or trial.measurement.ended_early or float(speed(trial.final, objective) or 0.0) <= ahead:
+        if not trial.feasible or trial.measurement.ended_early or trial is best:
             continue
-        gain = unproven_gain(trial, trials, objective)
+        if best is not None and not is_memory and quotient(trial, best, objective) <= 1:
+            continue
+        gain = speed_up(trial, baseline, objective)[0] if baseline is not None else None
+        is_behind = is_memory and best is not None and not is_leaner(trial, best, SAME_PEAK)
         if trial.disqualified_reason:
             rivals.append((trial, trial.disqualified_reason))
-        elif gain is not None and is_open(gain) and (trial.confirmed or best is None or not best.confirmed):
-            rivals.append((trial, "it learns differently, and cannot be told to be faster"))
+        elif gain is not None and is_open(gain) and gain.high >= 1 and trial in competing and not is_behind:
+            rivals.append((trial, f"it cannot be told to be {'as fast' if is_memory else 'faster'}"))
     return sorted(rivals, key=lambda pair: (not pair[0].confirmed, -float(speed(pair[0].final, objective) or 0.0)))
 
 
-def _as_fast_as_the_baseline(able: list[Trial], trials: Sequence[Trial]) -> list[Trial]:
+def as_fast_as_the_baseline(able: Sequence[Trial], trials: Sequence[Trial]) -> list[Trial]:
+    """Those of `able` whose speed is not below the interval of the baseline's, if that runs. trials: all of the study."""
     baseline = next((trial for trial in trials if trial.number == 0 and trial.feasible), None)
     if baseline is None or baseline.samples_per_second is None:
-        return able
+        return list(able)
     floor = baseline.samples_per_second.low
     return [trial for trial in able if trial.samples_per_second and trial.samples_per_second.value >= floor]
 
@@ -251,7 +305,7 @@ def pareto_front(trials: Sequence[Trial]) -> list[Trial]:
     return front
 
 
-def speed_up(best: Trial, baseline: Trial, objective: str) -> tuple[Interval | None, str]:
+def speed_up(best: Trial, baseline: Trial, objective: str) -> tuple[Ratio | None, str]:
     """How many times as fast as the baseline, with its interval; None and the reason where the baseline has no speed."""
     if not baseline.feasible:
         return (
@@ -262,63 +316,5 @@ def speed_up(best: Trial, baseline: Trial, objective: str) -> tuple[Interval | N
     if above is None or below is None:
         return None, "the baseline has no speed to compare with"
     if best.number == baseline.number:
-        return Interval(1.0, 1.0, 1.0), ""
+        return Ratio(1.0, 1.0, 1.0), ""
     return quotient(best, baseline, objective), ""
-
-
-def finalists(
-    trials: Sequence[Trial],
-    objective: str,
-    most: int = FINALISTS,
-    drawn: Mapping[int, NDArray[np.float64]] | None = None,
-    is_worth: Callable[[Trial, float], bool] = lambda trial, gain: True,
-    least_gain: float = 0.0,
-) -> list[Trial]:
-    """Trials to confirm next, best first: they are measured again in interleaved rounds.
-
-    drawn: number -> (n,) speeds, drawn together by what all probes say, which noise moves less than one probe's own; by
-    default what each probe measured. At first the best trial and, of the others, those whose expected gain (a share) is worth a
-    round; of those that surely differ by less than SAME_SPEED the one with less memory stands for all. Without draws those
-    within noise of the best: intervals that overlap, and whatever lies within 3 %, because two processes of one configuration
-    differ by more than the steps of one show. Once some are confirmed, those unconfirmed ones whose probe was faster than the
-    best confirmation by more than `least_gain`, with what rounds are slower than probes taken off; none where there are none.
-    """
-    able = [t for t in trials if t.feasible and not t.measurement.ended_early and not t.disqualified_reason]
-    confirmed, unconfirmed = [t for t in able if t.confirmed], [t for t in able if not t.confirmations]
-    if objective == "memory":
-        lean = sorted(_as_fast_as_the_baseline(unconfirmed, trials), key=lambda t: t.peak_bytes or 0)
-        bar = min((t.peak_bytes or 0 for t in confirmed if t.number), default=None)
-        return [t for t in lean if bar is None or (t.peak_bytes or 0) < bar][:1]
-    measured = {t.number: rate for t in able if (rate := speed(t.final, objective)) is not None}
-    rates = {number: float(rate) for number, rate in measured.items()}
-    rates |= {t.number: float(drawn[t.number].mean()) for t in unconfirmed if drawn and t.number in drawn}
-    unconfirmed.sort(key=lambda t: -rates[t.number])
-    if not unconfirmed:
-        return []
-    if confirmed:
-        # A machine that was slower in the rounds than in the probes would make all that has no round yet look fast. Only the
-        # baseline, which was not chosen for its probe, can tell.
-        slower = min(
-            (measured[0] / rate for t in confirmed if not t.number and (rate := speed(t.measurement, objective))),
-            default=1.0,
-        )
-        best = max(measured[t.number] for t in confirmed)
-        return [t for t in unconfirmed if min(1.0, slower) * rates[t.number] > (1 + least_gain) * best][:most]
-    first = unconfirmed[0]
-    if not drawn or first.number not in drawn:
-        floor = min(measured[first.number].low, 0.97 * measured[first.number])
-        return [t for t in unconfirmed if measured[t.number].high >= floor][:most]
-    chosen = [first]
-    for trial in unconfirmed[1:]:
-        ahead = drawn[trial.number] / drawn[first.number] - 1
-        twin = next((t for t in chosen if _are_same(drawn[t.number], drawn[trial.number])), None)
-        if twin and (trial.peak_bytes or 0) < (twin.peak_bytes or 0) / (1 + SAME_MEMORY):
-            chosen[chosen.index(twin)] = trial
-        elif not twin and len(chosen) < most and is_worth(trial, float(np.maximum(ahead, 0.0).mean())):
-            chosen.append(trial)
-    return chosen
-
-
-def _are_same(speeds: NDArray[np.float64], others: NDArray[np.float64]) -> bool:
-    """Whether two trials' speeds surely (95 %) differ by less than SAME_SPEED: their settings have no effect that was seen."""
-    return bool((np.abs(speeds / others - 1) < SAME_SPEED).mean() >= 0.95)

@@ -6,7 +6,8 @@ from statistics import fmean
 
 from autotune.core import Measurement, Trial
 from autotune.probe.order import timings
-from autotune.study.objective import FINALISTS, best_trial, finalists
+from autotune.study.finalists import FINALISTS, finalists
+from autotune.study.objective import best_trial
 from autotune.study.plan import Plan
 
 LEAST_RIVALS = 2

@@ -6,8 +6,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from autotune.core import Environment, Interval, InvalidRequest, Trial, TuningRequest, Workload
+from autotune.core import Environment, InvalidRequest, Trial, TuningRequest, Workload
 from autotune.core.device import Device
+from autotune.core.interval import Ratio
 from autotune.core.loss_curves import Numerics
 from autotune.core.no_answer import why_no_answer
 from autotune.core.paths import named, scrubbed
@@ -71,14 +72,22 @@ class SearchResult:
 
     # What was found ---------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def best_trial(self) -> Trial | None:
-        """The recommended trial; None where there is no answer."""
+        """The answer: the baseline unless another trial is shown to be better; None where there is no answer."""
         return best_trial(self.trials, self.request.objective)
 
     @property
+    def changes_settings(self) -> bool:
+        """Whether the answer is another configuration than the user's own, which only something shown to be better is."""
+        return self.best_trial is not None and self.best_trial.number != 0
+
+    @property
     def best(self) -> Trial:
-        """The recommended trial. Raises NothingFits where no configuration is feasible, SearchFailed where none completed."""
+        """The answer: the baseline, unless another trial is shown to be better.
+
+        Raises NothingFits where no configuration is feasible, SearchFailed where none completed.
+        """
         if (best := self.best_trial) is None:
             raise why_no_answer(self.trials, self.allowed_bytes)
         return best
@@ -114,14 +123,15 @@ class SearchResult:
         return self.best_setup
 
     @property
-    def measured_speedup(self) -> Interval | None:
+    def measured_speedup(self) -> Ratio | None:
         """How many times as fast as the baseline the best trial is; None where there is nothing to compare."""
         best, baseline = self.best_trial, self.baseline_trial
         return speed_up(best, baseline, self.request.objective)[0] if best and baseline else None
 
     @property
-    def speedup(self) -> Interval | None:
-        """How many times as fast as the baseline; a float with `.low` and `.high`. None: see `speedup_reason`.
+    def speedup(self) -> Ratio | None:
+        """How many times as fast as the baseline; a float with `.low` and `.high`, as text `1.46x (1.26 to 1.70)`. Exactly 1
+        where the answer is the baseline. None: see `speedup_reason`.
 
         Raises NothingFits and SearchFailed as `best` does, InvalidRequest as `baseline` does.
         """
@@ -136,7 +146,7 @@ class SearchResult:
     def disqualified(self) -> list[tuple[Trial, str]]:
         """Trials that were faster than the best one and could not win, with the reason, the fastest first.
 
-        They do not learn as fp32 does, or learn differently and are not certainly faster than the baseline.
+        They do not learn as fp32 does, or are not certainly faster than the baseline.
         """
         rivals = disqualified(self.trials, self.request.objective)
         return [(trial, scrubbed(reason)) for trial, reason in rivals]
@@ -162,6 +172,12 @@ class SearchResult:
     def name(self) -> str:
         """The study's name."""
         return self.request.name_of_study(self.workload.task, self.environment.device)
+
+    @property
+    def title(self) -> str:
+        """`gpt2-mini, causal-lm, global batch 48`: what was searched for, whatever the study is called."""
+        model = self.request.model_name if self.workload.user_objects else named(self.workload.name)
+        return f"{model}, {self.workload.task}, global batch {self.request.global_batch_size}"
 
     @property
     def model_text(self) -> str:

@@ -10,10 +10,11 @@ from autotune.sampler.physics import Expected, PhysicsSampler
 from autotune.space.dominance import implied_by
 from autotune.study import devices
 from autotune.study.confirm import Add, confirm
+from autotune.study.finalists import finalists
 from autotune.study.jobs import job_of, measured, progress
 from autotune.study.loss_check import compare_losses, disqualify_flagged, reference_of
 from autotune.study.measure import keep, needs_too_much
-from autotune.study.objective import best_trial, finalists, in_whole_rounds
+from autotune.study.objective import best_trial, in_whole_rounds, leader
 from autotune.study.pacing import finishing_seconds
 from autotune.study.plan import Watch
 from autotune.study.probing import Probing
@@ -46,7 +47,7 @@ def confirm_finalists(probing: Probing) -> None:
             lambda: _expected(study),
             confirmed,
             lambda round_number: compare_rounds(study),
-            plan.run_seconds(best_trial(study.trials, plan.objective)),
+            plan.run_seconds(leader(study.trials, plan.objective)),
             lambda numbers: setattr(study, "racing", numbers),
             (lambda: max(1, len(pool.devices))) if several else None,
         )
@@ -153,7 +154,7 @@ def _drop(study: Study, round_number: int) -> None:
 def _configuration(study: Study, number: int) -> Configuration:
     """A trial's configuration, or that of the losses' reference."""
     if number == REFERENCE:
-        reference = reference_of(study.trials, best_trial(study.trials, study.plan.objective))
+        reference = reference_of(study.trials, leader(study.trials, study.plan.objective))
         return reference or study.space.baseline
     return next(trial.configuration for trial in study.trials if trial.number == number)
 
@@ -183,7 +184,7 @@ def _go_on(
         job = job_of(study, pool, trial.configuration, number, round_number)
         pool.start((round_number, number), job, *this.devices[: pool.width(trial.configuration)])
         return
-    reference = reference_of(study.trials, best_trial(study.trials, study.plan.objective))
+    reference = reference_of(study.trials, leader(study.trials, study.plan.objective))
     if reference is not None and not this.referred and all(seen.feasible for seen in study.references.values()):
         this.referred = True
         answer = implied_by(reference, study.trials)

@@ -5,7 +5,7 @@ import math
 from autotune.core.trial import Trial
 from autotune.core.units import format_seconds
 from autotune.sampler.acquisition import CONFIDENCE, FIRST_PROBES, Proposal, run_seconds
-from autotune.study.objective import best_trial
+from autotune.study.objective import leader
 from autotune.study.plan import Plan
 
 
@@ -46,18 +46,9 @@ def nothing_to_win(plan: Plan, trials: list[Trial], choice: Proposal, space_size
     return f"{reason}; if others fit too, they can beat the best by at most {_share(choice.max_gain_if_fits)}"
 
 
-def could_still_win(choice: Proposal) -> str:
-    """Improvement that remains possible after a search that stops for its budget."""
-    if choice.configuration is None or math.isinf(choice.max_gain_if_fits):
-        return ""
-    return (
-        f"untested configurations can beat the best by at most {_share(choice.max_gain_if_fits)}{_confidence(choice)}"
-    )
-
-
 def _not_worth_it(plan: Plan, trials: list[Trial], choice: Proposal) -> str:
     """Why the planned training is too short for another probe to pay, or nothing; without announced steps it is an hour."""
-    best = best_trial(trials, plan.objective)
+    best = leader(trials, plan.objective)
     of_speed = plan.objective != "memory"
     if not of_speed or best is None or best.final.step_time_s is None:
         return ""
@@ -67,11 +58,10 @@ def _not_worth_it(plan: Plan, trials: list[Trial], choice: Proposal) -> str:
     if plan.training_steps is None:
         if len(trials) < FIRST_PROBES or plan.margin <= 0:  # all that can be won is wanted
             return ""
-        reason = (
+        return (
             f"another probe of about {format_seconds(choice.probe_seconds)} is not expected to save as much in "
             f"{format_seconds(training_s)} of training (--training-steps says how long yours is)"
         )
-        return "; ".join(filter(None, (reason, could_still_win(choice))))
     reason = (
         f"your {plan.training_steps} steps take about {format_seconds(training_s)}: another probe of about "
         f"{format_seconds(choice.probe_seconds)} is not expected to save as much"

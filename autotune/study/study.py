@@ -24,7 +24,7 @@ from autotune.space.search_space import SearchSpace
 from autotune.study.objective import value
 from autotune.study.pacing import time_for_a_probe
 from autotune.study.plan import Plan
-from autotune.study.stopping import could_still_win, nothing_to_win, out_of_budget
+from autotune.study.stopping import nothing_to_win, out_of_budget
 from autotune.study.store import keep_prospect, probe_folder
 
 PROBES = "further probes"
@@ -133,7 +133,7 @@ def ask(study: Study) -> tuple[Asked | None, str]:
     if over:
         stop_reason = nothing_to_win(study.plan, study.trials, choice, study.space.size) if choice else ""
         study.left_out += [PROBES] if out_of_time and not stop_reason else []
-        return None, stop_reason or "; ".join(filter(None, (over, could_still_win(choice) if choice else "")))
+        return None, stop_reason or over
     while study.queue:
         configuration = study.queue.pop(0)
         if implied_by(configuration, study.trials) is None and configuration not in probed_now(study):

@@ -39,6 +39,50 @@ def test_the_speed_up_is_a_number_with_its_interval() -> None:
     assert made.speedup_reason == ""
 
 
+def kept(**facts: Any) -> TuningResult:
+    """A study in which nothing was shown to be faster than the user's settings."""
+    trials = [
+        trial(0, 10.0, of=configuration(8), confirmed=10.0, spread=0.1),
+        trial(1, 11.0, of=configuration(16, workers=2), confirmed=11.0, spread=0.1),
+    ]
+    return result(trials, **facts)
+
+
+def test_what_is_not_shown_to_be_faster_is_not_applied(tmp_path: Path) -> None:
+    own = TrainingArguments(
+        str(tmp_path),
+        per_device_train_batch_size=12,
+        gradient_accumulation_steps=4,
+        tf32=None,
+        use_cpu=True,
+        report_to=[],
+    )
+    made = kept(user_arguments=own)
+    assert (made.best.number, made.changes_settings, str(made.speedup)) == (0, False, "1.00x")
+    assert "cannot tell whether trial 1 is faster" in made.speedup_reason
+    arguments = made.training_arguments()
+    changed = {name for name, value in own.to_dict().items() if arguments.to_dict()[name] != value}
+    assert changed == {"per_device_train_batch_size", "gradient_accumulation_steps"}, "the sizes that were measured"
+    told = made.to_dict()
+    assert (told["state"], told["verdict"], told["speedup"], told["speedup_low"]) == (
+        "too_noisy",
+        "too_noisy",
+        1.0,
+        None,
+    )
+    assert answer_of(made) is None
+
+
+def test_the_answer_for_programs_says_what_was_found_and_how_sure_it_is() -> None:
+    found = replace(result(), prospects={2: OptimalityGap(0.1, 0.2, 50)}).to_dict()
+    assert (found["state"], found["verdict"], found["left_to_gain"]) == ("improved", "solid", 0.2)
+    assert nothing().to_dict()["state"] == "no_answer"
+    exhausted = replace(
+        result(), prospects={2: OptimalityGap(0.0, 0.2, 50)}, stop_reason="no untested configuration is left"
+    )
+    assert exhausted.to_dict()["left_to_gain"] is None, "its reason says it"
+
+
 def test_nothing_that_fits_is_an_error_with_advice() -> None:
     with pytest.raises(NothingFits) as caught:
         _ = nothing().best

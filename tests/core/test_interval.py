@@ -13,6 +13,7 @@ from scipy import stats
 from autotune.core import Interval
 from autotune.core.interval import (
     MEMORY,
+    Ratio,
     foreseen_width,
     pairs_needed,
     quotient_interval,
@@ -155,3 +156,23 @@ def test_the_pairs_needed_are_the_first_whose_interval_holds_1_no_more(pairs: in
     assert lows[needed] > 0
     assert lows[needed - 1] <= 0 or needed == pairs
     assert pairs_needed(quotient, pairs, needed - 1) is None
+
+
+def test_a_ratio_reads_as_times_with_its_interval_and_is_a_number_everywhere_else() -> None:
+    ratio = Ratio(1.461465, 1.2649, 1.7012)
+    assert str(ratio) == f"{ratio}" == "1.46x (1.26 to 1.70)"
+    assert (float(ratio), f"{ratio:.3f}", json.dumps({"speedup": ratio})) == (
+        1.461465,
+        "1.461",
+        '{"speedup": 1.461465}',
+    )
+    assert str(Ratio(1.0, 1.0, 1.0)) == "1.00x"
+    assert str(Ratio(1.5, 1.2, math.inf)) == "1.50x (at least 1.20)"
+    again = pickle.loads(pickle.dumps(ratio))
+    assert (type(again), str(again)) == (Ratio, str(ratio))
+    assert type(quotient_interval([2.0, 2.1], [1.0, 1.0])) is Ratio
+
+
+def test_a_value_with_half_its_interval_wider_than_half_of_it_is_vague() -> None:
+    assert Interval(10.0, 4.0, 16.0).is_vague
+    assert not Interval(10.0, 6.0, 14.0).is_vague

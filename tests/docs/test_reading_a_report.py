@@ -3,6 +3,8 @@
 import re
 
 from autotune.report import FILES
+from autotune.report.claim import HEADLINES, INTERRUPTED, State
+from autotune.report.templates import text_of
 from autotune.study.store import FOLDERS, REQUEST, RUNS
 from tests.docs.pages import DOCS, PAGES
 
@@ -35,3 +37,24 @@ def test_every_file_and_folder_of_a_study_has_its_line() -> None:
     table = PAGE.partition("| file | content |")[2].partition("\n\n")[0]
     named = {name.partition("/")[0] for name in re.findall(r"`([\w.]+(?:/[\w./]*)?)`", table)}
     assert {*FILES, *FOLDERS, REQUEST, RUNS, "study.db"} <= named
+
+
+def test_all_headlines_are_in_the_table_with_their_state() -> None:
+    rows = re.findall(r'^\| "(.+?)" \| `(\w+)` \| .+ \|$', PAGE, re.MULTILINE)
+    assert [state for _, state in rows] == [headline.state.value for headline in HEADLINES]
+    for (text, _), headline in zip(rows, HEADLINES, strict=True):
+        pattern = re.sub(r"\\{\w+\\}", ".*", re.escape(headline.text))
+        assert re.fullmatch(pattern, text, re.IGNORECASE), (text, headline.text)
+    assert {headline.state for headline in HEADLINES} == {*State}
+    assert INTERRUPTED.format(trials="7 trials") in PAGE
+
+
+def test_the_page_is_described_in_the_order_that_it_has() -> None:
+    described = PAGE.partition("## The page")[2].partition("\n## ")[0].lower()
+    template = text_of("page.html")
+    titles = [title.strip() for title in re.findall(r"<(?:h2|summary)>([^<{]+)", template)]
+    assert len(titles) >= 15
+    place = 0
+    for title in titles:
+        assert title.lower() in described[place:], title
+        place = described.index(title.lower(), place)

@@ -69,7 +69,7 @@ def verified(held: bool | None) -> SearchResult:
         (disturbed("something else"), "warn", "Warning.", "Something else."),
         (result(left_out=("evaluation and checkpoint",)), "note", "Not everything was done.", "the same command again"),
         (
-            result(prospects={2: OptimalityGap(0.23, 0.3, 268)}),
+            result(prospects={2: OptimalityGap(0.2, 0.23, 268)}),
             *(
                 "note",
                 "There may be more to gain.",

@@ -10,7 +10,7 @@ from autotune.core.request import tuning_request
 from autotune.core.trial import Trial
 from autotune.report import FILES
 from autotune.report.exports import EXPORTS
-from tests.makers import configuration, out_of_memory, result, workload
+from tests.makers import configuration, out_of_memory, result, trial, workload
 
 
 def test_a_saved_result_is_a_whole_folder(tmp_path: Path) -> None:
@@ -47,6 +47,21 @@ def test_an_answer_and_a_picture_that_are_none_any_more_are_removed(tmp_path: Pa
     assert [(tmp_path / name).exists() for name in names] == [True, True, True, False]
     result([Trial(0, configuration(), out_of_memory(configuration()))]).save(tmp_path)
     assert not [name for name in (*names, *EXPORTS) if (tmp_path / name).exists()]
+
+
+def test_the_users_own_settings_are_no_answer_in_the_folder(tmp_path: Path) -> None:
+    """A search that goes on and finds something or nothing leaves the files of its own outcome alone."""
+    found, kept = result(), result([trial(0, 10.0, confirmed=10.0), trial(1, 5.0, of=configuration(16), confirmed=5.0)])
+    for study in (kept, found, kept):
+        study.save(tmp_path)
+        there = {name for name in (*FILES, *EXPORTS) if (tmp_path / name).exists()}
+        answers = {name for name in there if name.startswith("best_") or name in EXPORTS}
+        assert bool(answers) is study.changes_settings
+        assert ("What to paste" in (tmp_path / "summary.md").read_text()) is study.changes_settings
+        assert ('id="paste"' in (tmp_path / "report.html").read_text()) is study.changes_settings
+        ended = json.loads((tmp_path / "result.json").read_text())
+        assert ended["state"] == ("improved" if study is found else "kept")
+        assert (ended["best"], ended["speedup"] == 1.0) == ((1, False) if study is found else (0, True))
 
 
 def test_deepspeed_s_file_lies_there_with_exact_numbers_where_the_answer_uses_it(tmp_path: Path) -> None:

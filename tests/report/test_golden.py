@@ -39,6 +39,7 @@ RICH_SETUP = {"switches": {"enable_cudnn_sdp": False}, "process_environment": {"
 REPORTS = {
     "plain": result(),
     "rich": with_setup(RICH, **RICH_SETUP),
+    "kept": result([trial(0, 10.0, of=SLOW, confirmed=10.0), trial(1, 5.0, of=FAST, confirmed=5.0)]),
     "nothing_fits": result([Trial(0, SLOW, out_of_memory(SLOW))]),
 }
 

@@ -214,7 +214,7 @@ def test_infeasible_trials_are_told_complete_with_the_worst_value_and_one_constr
 
 def test_the_memory_objective_minimises(tmp_path: Path) -> None:
     def world(configuration: Configuration) -> Measurement:
-        return completed(configuration, 10.0, peak_bytes=configuration.micro_batch_size * 100 * MIB)
+        return completed(configuration, 10.0, configuration.micro_batch_size * 100 * MIB, spread=1e-3)
 
     study, _ = run(tmp_path, replay(world), n_trials=8, objective="memory", sampler="brute-force")
     assert study.optuna.direction.name == "MINIMIZE"
@@ -434,12 +434,10 @@ def test_what_the_untried_could_still_win_is_kept_after_each_trial_and_over_runs
     first = read_prospects(tmp_path)
     assert sorted(first) == [0, 1, 2]
     assert all(item.max_gain_if_fits >= item.max_gain >= 0 for item in first.values())
-    study, stop_reason = run(tmp_path, replay(), n_trials=5, sampler="physics")
+    study, _ = run(tmp_path, replay(), n_trials=5, sampler="physics")
     again = read_prospects(tmp_path)
     assert sorted(again) == [trial.number for trial in study.trials]
     assert [again[number] for number in (0, 1)] == [first[number] for number in (0, 1)]
-    if stop_reason.startswith("the budget"):
-        assert f"at most {again[4].max_gain_if_fits:.{1 if again[4].max_gain_if_fits < 0.1 else 0}%}" in stop_reason
     remove_study(tmp_path, [])
     assert not read_prospects(tmp_path)
 
@@ -572,11 +570,10 @@ def test_the_search_ends_when_nothing_untried_can_win(tmp_path: Path) -> None:
     assert reached >= best / 1.05
 
 
-def test_a_budget_that_ends_first_says_what_is_left_open(tmp_path: Path) -> None:
+def test_a_budget_that_ends_first_is_the_reason_and_what_is_left_open_a_number(tmp_path: Path) -> None:
     _, stop_reason = run(tmp_path, replay(), n_trials=2, sampler="physics")
-    assert stop_reason.startswith(
-        "the budget of 2 trials is used; untested configurations can beat the best by at most "
-    )
+    assert stop_reason == "the budget of 2 trials is used"
+    assert read_prospects(tmp_path)[1].max_gain_if_fits > 0
 
 
 def test_a_short_run_gets_the_estimates_pick_without_further_probes(tmp_path: Path) -> None:

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from autotune.core import Configuration, Measurement, Outcome, Trial
 from autotune.core.interval import quotient_interval
+from autotune.study.finalists import finalists
 from autotune.study.objective import (
     best_trial,
     disqualified,
-    finalists,
     in_whole_rounds,
+    leader,
     pareto_front,
     speed,
     speed_up,
@@ -119,23 +119,19 @@ def test_a_finalist_that_failed_its_confirmation_is_out() -> None:
     assert best_trial([trial(0, 10), failed, trial(2, 20)], SPEED) is not failed
 
 
-def test_of_confirmed_trials_within_noise_the_one_with_more_free_memory_is_best() -> None:
-    fast = trial(0, 20.0, 800 * MIB, confirmed=20.0, spread=0.02)
-    lean = trial(1, 19.9, 300 * MIB, confirmed=19.9, spread=0.02)
-    slow = trial(2, 15.0, 100 * MIB, confirmed=15.0, spread=0.02)
-    assert best_trial([fast, lean, slow], SPEED) is lean
+def test_of_trials_within_noise_with_as_many_changes_the_one_with_more_free_memory_is_best() -> None:
+    slow = trial(0, 15.0, 100 * MIB, confirmed=15.0, spread=0.02)
+    fast = trial(1, 20.0, 800 * MIB, confirmed=20.0, spread=0.02)
+    lean = trial(2, 19.9, 300 * MIB, confirmed=19.9, spread=0.02)
+    assert best_trial([slow, fast, lean], SPEED) is lean
 
 
 def test_an_interval_too_wide_to_tell_is_no_proof_that_two_are_equal() -> None:
-    fast = in_rounds(0, [100.0, 40.0, 80.0], 800 * MIB)
-    lean = in_rounds(1, [44.0, 50.0, 38.0], 300 * MIB)
+    slow = in_rounds(0, [20.0, 21.0, 19.0])
+    fast = in_rounds(1, [100.0, 60.0, 80.0], 800 * MIB)
+    lean = in_rounds(2, [64.0, 70.0, 58.0], 300 * MIB)
     assert speed_up(fast, lean, SPEED)[0].low < 1  # type: ignore[union-attr]
-    assert best_trial([fast, lean], SPEED) is fast
-
-
-def test_single_probes_within_noise_are_not_called_equal() -> None:
-    fast, lean = trial(0, 20.0, 800 * MIB, spread=0.02), trial(1, 19.9, 300 * MIB, spread=0.02)
-    assert best_trial([fast, lean], SPEED) is fast
+    assert best_trial([slow, fast, lean], SPEED) is fast
 
 
 def test_a_trial_that_ended_early_never_wins() -> None:
@@ -199,16 +195,17 @@ def rivals(other: Configuration, *gains: float) -> list[Trial]:
         (BF16, (0.6, 2.4, 1.2), False),
         (BF16, (1.001, 1.004, 0.999), False),
         (BF16, (1.5, 1.6, 1.4), True),
-        (WORKERS, (0.6, 2.4, 1.2), True),
+        (WORKERS, (0.6, 2.4, 1.2), False),
+        (WORKERS, (1.5, 1.6, 1.4), True),
         (
             replace(BF16, settings=(*BF16.settings[:1], ("precision", "unheard_of"), *BF16.settings[2:])),
             (0.6, 2.4, 1.2),
             False,
         ),
     ],
-    ids=["open", "as fast", "surely faster", "learns alike", "of another version"],
+    ids=["open", "as fast", "surely faster", "open, learns alike", "surely faster, learns alike", "of another version"],
 )
-def test_what_learns_differently_wins_only_if_it_is_surely_faster(
+def test_a_configuration_wins_only_if_it_is_surely_faster(
     other: Configuration, gains: tuple[float, ...], wins: bool
 ) -> None:
     trials = rivals(other, *gains)
@@ -220,18 +217,84 @@ def test_what_learns_differently_wins_only_if_it_is_surely_faster(
     assert gain > 1
 
 
-def test_a_single_probe_of_what_learns_differently_wins_only_if_it_is_surely_faster() -> None:
-    slow, fast = trial(0, 10.0, of=FP32, spread=0.3), trial(1, 12.0, of=BF16, spread=0.3)
+@pytest.mark.parametrize("other", [BF16, WORKERS])
+def test_a_single_probe_wins_only_if_it_is_surely_faster(other: Configuration) -> None:
+    slow, fast = trial(0, 10.0, of=FP32, spread=0.3), trial(1, 12.0, of=other, spread=0.3)
     assert best_trial([slow, fast], SPEED) is slow
-    assert best_trial([slow, of(fast, WORKERS)], SPEED) == of(fast, WORKERS)
+    sure = trial(1, 12.0, of=other, spread=0.01)
+    assert best_trial([trial(0, 10.0, of=FP32, spread=0.01), sure], SPEED) is sure
+
+
+def test_of_what_cannot_be_told_apart_the_one_with_the_fewest_changes_wins() -> None:
+    slow = of(in_rounds(0, [10.0, 10.1, 9.9]), FP32)
+    plain = of(in_rounds(1, [19.8, 20.2, 19.9], 800 * MIB), BF16)
+    busy = of(in_rounds(2, [20.1, 20.0, 20.2], 300 * MIB), replace(BF16, settings=(*BF16.settings, ("workers", 4))))
+    assert best_trial([slow, plain, busy], SPEED) is plain, "four workers that bring nothing which was shown"
+    told = of(in_rounds(2, [20.6, 21.0, 20.7]), busy.configuration)
+    assert best_trial([slow, plain, told], SPEED) is told
+    twins = [trial(1, 19.9, 800 * MIB, of=BF16), trial(2, 20.0, 300 * MIB, of=busy.configuration)]
+    assert best_trial([trial(0, 10.0, of=FP32), *twins], SPEED) is twins[0], "by single probes too"
+
+
+@pytest.mark.parametrize(
+    ("after", "gains", "other", "wins"),
+    [
+        (300, (0.995, 1.003, 1.0), WORKERS, True),
+        (490, (0.995, 1.003, 1.0), WORKERS, False),
+        (300, (0.97, 0.975, 1.01), WORKERS, False),
+        (300, (0.995, 1.003, 1.0), BF16, False),
+    ],
+    ids=["leaner and as fast", "hardly leaner", "perhaps slower", "learns differently"],
+)
+def test_what_is_as_fast_wins_if_it_is_clearly_leaner_and_learns_alike(
+    after: int, gains: tuple[float, ...], other: Configuration, wins: bool
+) -> None:
+    slow = of(in_rounds(0, [10.0] * 3, 500 * MIB), FP32)
+    lean = of(in_rounds(1, [10.0 * gain for gain in gains], after * MIB), other)
+    assert best_trial([slow, lean], SPEED) is (lean if wins else slow)
+    probed = [replace(each, confirmations=()) for each in (slow, lean)]
+    assert best_trial(probed, SPEED) is probed[0], "single probes do not show that two are as fast"
+
+
+def test_a_round_that_only_one_of_two_ran_is_not_compared_with_a_probe() -> None:
+    """The machine was three times as slow in the round as in the probes, or as fast."""
+    baseline, rival = trial(0, 10.0), trial(1, 9.0, of=WORKERS)
+    for rate in (3.0, 30.0):
+        ran = replace(rival, confirmations=in_rounds(1, [rate]).confirmations)
+        gain, _ = speed_up(ran, baseline, SPEED)
+        assert gain == pytest.approx(0.9)
+        assert best_trial([baseline, ran], SPEED) is baseline
+
+
+def test_the_leader_of_a_running_search_need_not_be_shown_to_be_faster_if_it_learns_alike() -> None:
+    slow, fast = trial(0, 10.0, of=FP32, spread=0.3), trial(1, 12.0, of=WORKERS, spread=0.3)
+    assert leader([slow, fast], SPEED) is fast
+    assert best_trial([slow, fast], SPEED) is slow
+    assert leader([slow, of(fast, BF16)], SPEED) is slow
+    assert leader([], SPEED) is leader([], "memory") is None
+
+
+def test_for_memory_the_answer_is_shown_to_be_leaner_and_as_fast() -> None:
+    heavy = of(in_rounds(0, [10.0, 10.1, 9.9], 500 * MIB), FP32)
+    lean = of(in_rounds(1, [10.0, 10.1, 9.95], 300 * MIB), WORKERS)
+    assert best_trial([heavy, lean], "memory") is lean
+    same = of(in_rounds(1, [10.0, 10.1, 9.95], 495 * MIB), WORKERS)
+    assert best_trial([heavy, same], "memory") is heavy
+    restless = of(in_rounds(1, [14.0, 6.0, 11.0], 300 * MIB), WORKERS)
+    assert best_trial([heavy, restless], "memory") is heavy
+    assert disqualified([heavy, restless], "memory") == [(restless, "it cannot be told to be as fast")]
+    more = of(
+        in_rounds(2, [10.0, 10.1, 9.95], 299 * MIB), replace(WORKERS, settings=(*WORKERS.settings, ("tf32", True)))
+    )
+    assert best_trial([heavy, lean, more], "memory") is lean, "a change more for 1 MiB"
 
 
 def test_what_learns_differently_has_nothing_to_prove_where_the_baseline_does_not_run_or_memory_counts() -> None:
     _, fast = rivals(BF16, 0.6, 2.4, 1.2)
     lost = Trial(0, FP32, ended(Outcome.OUT_OF_MEMORY))
     assert best_trial([lost, fast], SPEED) is fast
-    lean = trial(1, 12.0, 100 * MIB, of=BF16, confirmed=12.0, spread=0.3)
-    heavy = trial(0, 10.0, 800 * MIB, of=FP32, confirmed=10.0, spread=0.3)
+    lean = trial(1, 10.0, 100 * MIB, of=BF16, confirmed=10.0, spread=0.01)
+    heavy = trial(0, 10.0, 800 * MIB, of=FP32, confirmed=10.0, spread=0.01)
     assert best_trial([heavy, lean], "memory") is lean
 
 
@@ -320,11 +383,12 @@ def test_tokens_are_paired_where_tokens_are_compared() -> None:
 
 def test_rivals_that_every_round_puts_in_the_same_order_are_not_equal_however_the_rounds_differ() -> None:
     weather = (1.0, 0.6, 0.8)
-    fast = in_rounds(0, [20 * item for item in weather], 800 * MIB)
-    lean = in_rounds(1, [19 * item for item in weather], 300 * MIB)
-    assert best_trial([fast, lean], SPEED) is fast
-    changing = in_rounds(1, [20.5, 11.6, 15.7], 300 * MIB)
-    assert best_trial([fast, changing], SPEED) is changing, "now before, now behind: equal, and leaner"
+    slow = in_rounds(0, [10 * item for item in weather])
+    fast = in_rounds(1, [20 * item for item in weather], 800 * MIB)
+    lean = in_rounds(2, [19 * item for item in weather], 300 * MIB)
+    assert best_trial([slow, fast, lean], SPEED) is fast
+    changing = in_rounds(2, [20.5, 11.6, 15.9], 300 * MIB)
+    assert best_trial([slow, fast, changing], SPEED) is changing, "now before, now behind: equal, and leaner"
 
 
 def test_the_baseline_is_exactly_as_fast_as_itself() -> None:
@@ -339,73 +403,6 @@ def test_there_is_no_speed_up_over_a_baseline_that_does_not_run_and_the_reason_s
     assert gain is None
     assert "out_of_memory" in reason
     assert "tried to allocate 2 GiB" in reason
-
-
-# Rivals ---------------------------------------------------------------------------------------------------------
-
-
-def test_finalists_are_the_best_and_those_within_noise_of_it() -> None:
-    trials = [trial(0, 10), trial(1, 99), trial(2, 100), trial(3, 98), trial(4, 90)]
-    assert numbers(finalists(trials, SPEED)) == [2, 1, 3]
-    assert numbers(finalists(trials, SPEED, most=2)) == [2, 1]
-    assert numbers(finalists(trials[:2], SPEED)) == [1]
-    assert finalists([], SPEED) == []
-
-
-def drawn(*speeds: float, apart: float = 0.03) -> dict[int, Any]:
-    """Draws of trials 0, 1, …, each uncertain by this share, by itself."""
-    chance = np.random.default_rng(0)
-    return {number: rate * np.exp(chance.normal(0, apart, 2000)) for number, rate in enumerate(speeds)}
-
-
-def test_finalists_are_those_whose_expected_gain_is_worth_a_round() -> None:
-    trials = [trial(number, rate) for number, rate in enumerate((100.0, 99.0, 97.0, 90.0))]
-    gains: dict[int, float] = {}
-
-    def is_worth(trial: Trial, gain: float) -> bool:
-        gains[trial.number] = gain
-        return gain > 0.002
-
-    assert numbers(finalists(trials, SPEED, drawn=drawn(100.0, 99.0, 97.0, 90.0), is_worth=is_worth)) == [0, 1, 2]
-    assert 0.01 < gains[1] < 0.02
-    assert gains[3] < 0.001
-    assert numbers(finalists(trials, SPEED, most=2, drawn=drawn(100.0, 99.0, 97.0, 90.0))) == [0, 1]
-    lucky = drawn(95.0, 99.0, 97.0, 90.0)
-    assert numbers(finalists(trials, SPEED, drawn=lucky, is_worth=is_worth))[0] == 1, "what all probes say, not the one"
-
-
-def test_of_those_that_surely_do_not_differ_the_leanest_stands_for_all() -> None:
-    trials = [trial(0, 100.0, 500 * MIB), trial(1, 99.9, 400 * MIB), trial(2, 99.8, 450 * MIB), trial(3, 98.0)]
-    shared = drawn(100.0)[0]
-    speeds = {0: shared, 1: 0.999 * shared, 2: 0.998 * shared, 3: drawn(98.0)[0]}
-    assert numbers(finalists(trials, SPEED, drawn=speeds)) == [1, 3]
-
-
-def test_a_wide_interval_makes_more_rivals() -> None:
-    assert numbers(finalists([trial(0, 100, spread=0.3), trial(1, 85)], SPEED)) == [0, 1]
-
-
-def test_once_some_are_confirmed_those_whose_probe_was_faster_are_next() -> None:
-    baseline, lucky = trial(0, 10, confirmed=10), trial(1, 100, confirmed=50)
-    others = [trial(2, 99), trial(3, 60), trial(4, 40)]
-    assert numbers(finalists([baseline, lucky, *others], SPEED)) == [2, 3]
-    assert numbers(finalists([baseline, lucky, *others], SPEED, least_gain=0.5)) == [2]
-    slower = [trial(0, 10, confirmed=8), trial(1, 100, confirmed=80), trial(2, 99)]
-    assert finalists(slower, SPEED) == [], "the machine was slower in the rounds"
-    assert finalists([trial(0, 100, confirmed=100), trial(1, 99)], SPEED) == []
-
-
-def test_what_failed_its_confirmation_is_no_finalist_again() -> None:
-    failed = replace(trial(0, 100), confirmations=(ended(Outcome.OUT_OF_MEMORY),))
-    assert numbers(finalists([failed, trial(1, 50)], SPEED)) == [1]
-    assert numbers(finalists([failed, trial(1, 50)], "memory")) == [1]
-
-
-def test_for_memory_the_leanest_alone_is_confirmed() -> None:
-    trials = [trial(0, 10, 800 * MIB), trial(1, 5, 100 * MIB), trial(2, 12, 500 * MIB), trial(3, 11, 600 * MIB)]
-    assert numbers(finalists(trials, "memory")) == [2]
-    confirmed = [trials[0], trials[1], trial(2, 12, 500 * MIB, confirmed=12), trials[3]]
-    assert finalists(confirmed, "memory") == []
 
 
 def test_the_front_holds_what_no_other_beats_in_both_speed_and_memory() -> None:

@@ -7,7 +7,7 @@ import pytest
 from autotune.core import Measurement, Trial
 from autotune.core.time_limit import TimeLimit
 from autotune.probe.order import CONFIRMATION, CUDA_CONFIRMATION
-from autotune.study.objective import finalists
+from autotune.study.finalists import finalists
 from autotune.study.pacing import finishing_seconds, rounds_seconds, seconds_to_go, starting_seconds
 from autotune.study.plan import Plan
 from tests.makers import GIB, completed, configuration, trial

@@ -6,7 +6,7 @@ from dataclasses import replace
 from autotune.core.time_limit import TimeLimit
 from autotune.sampler.acquisition import Proposal
 from autotune.study.plan import Plan
-from autotune.study.stopping import could_still_win, nothing_to_win, out_of_budget
+from autotune.study.stopping import nothing_to_win, out_of_budget
 from tests.clocks import SimulatedTime
 from tests.makers import ALLOWED, configuration, trial
 
@@ -96,7 +96,6 @@ def test_without_announced_steps_a_probe_has_to_pay_within_an_hour_of_training()
     assert nothing_to_win(PLAN, TRIALS, choice(expected_gain=0.002), SIZE) == ""
     reason = nothing_to_win(PLAN, TRIALS, choice(expected_gain=0.001), SIZE)
     assert "not expected to save as much in 1 h 0 min of training" in reason
-    assert "at most 20%" in reason
     everything = replace(PLAN, margin=0.0)
     assert nothing_to_win(everything, TRIALS, choice(expected_gain=0.001), SIZE) == ""
 
@@ -109,10 +108,3 @@ def test_a_risky_try_is_worth_its_probe() -> None:
 def test_a_share_of_memory_is_not_weighed_against_seconds() -> None:
     of_memory = replace(announced(20), objective="memory")
     assert nothing_to_win(of_memory, TRIALS, choice(), SIZE) == ""
-
-
-def test_what_is_left_open_is_told_when_the_budget_ends_first() -> None:
-    said = could_still_win(choice(max_gain=0.25))
-    assert said.startswith("untested configurations can beat the best by at most 25% (95% confidence")
-    assert could_still_win(choice(max_gain=math.inf)) == ""
-    assert could_still_win(Proposal(None, 0.0, 0.0, 0)) == ""

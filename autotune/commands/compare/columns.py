@@ -37,8 +37,10 @@ COMPARED = (
     Column("best_samples_per_second_high", NUMBER, "Upper end of it.", SPEED),
     Column("best_peak_bytes", WHOLE_OR_MISSING, "Highest memory use of the best configuration.", BYTES),
     Column("confirmed", "bool", "Whether the best was measured again together with the baseline."),
-    Column("speedup", NUMBER, "How many times as fast as its own baseline."),
-    Column("speedup_low", NUMBER, "Lower end of the speed-up's 95 % interval."),
+    Column("state", TEXT, "What the search found, as in its JSON: improved, kept, too_noisy, ..."),
+    Column("verdict", TEXT, "How sure that is: solid, rough, too_noisy; else empty."),
+    Column("speedup", NUMBER, "How many times as fast as its own baseline; 1 where its settings are kept."),
+    Column("speedup_low", NUMBER, "Lower end of the speed-up's 95 % interval; missing where its settings are kept."),
     Column("speedup_high", NUMBER, "Upper end of it."),
     Column("why_no_speedup", TEXT, "Why there is no speed-up, or why it is open and what would tell; else empty."),
     Column("compared_with", TEXT, "The first study that did the same work, if this is another one; else empty."),
@@ -50,8 +52,18 @@ COMPARED = (
         "price_per_hour", NUMBER, "Price of all that it trained on; missing where none was given.", "currency / hour"
     ),
     Column("currency", TEXT, "The price's currency as it was given; else empty."),
-    Column("baseline_cost_per_million_samples", NUMBER, "What the baseline costs at that price.", COST),
-    Column("best_cost_per_million_samples", NUMBER, "What the best configuration costs at that price.", COST),
+    Column(
+        "baseline_cost_per_million_samples",
+        NUMBER,
+        "What the baseline costs at that price; missing where its speed is hardly known.",
+        COST,
+    ),
+    Column(
+        "best_cost_per_million_samples",
+        NUMBER,
+        "What the best configuration costs at that price; missing likewise.",
+        COST,
+    ),
     Column("warnings", TEXT, "Warnings about the numbers, separated by semicolons; else empty."),
     Column(
         "baseline_mfu", NUMBER, "Model FLOPs / second of the baseline as a share of the card's data-sheet peak, 0 to 1."

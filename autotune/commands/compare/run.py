@@ -14,6 +14,7 @@ from autotune.core.interval import quotient_of_means
 from autotune.core.paths import named
 from autotune.core.units import parse_price
 from autotune.report.checks import warnings
+from autotune.report.claim import claim_fields
 from autotune.report.columns import FIRST
 from autotune.report.files import storage_errors, write_file, write_table
 from autotune.report.formats import plain_rows
@@ -115,7 +116,7 @@ def _price(text: float | str) -> Price:
 
 
 def _row(name: str, result: TuningResult, price: Price | None) -> dict[str, Any]:
-    workload, environment = result.workload, result.environment
+    workload, environment, claim = result.workload, result.environment, claim_fields(result)
     best, baseline = result.best_trial, result.baseline_trial
     probes = sum(1 + len(trial.confirmations) for trial in result.trials)
     versions = {name: environment.versions[name] for name in LIBRARIES if name in environment.versions}
@@ -142,7 +143,10 @@ def _row(name: str, result: TuningResult, price: Price | None) -> dict[str, Any]
         "best_unlike_baseline": best.configuration.unlike(baseline.configuration if baseline else None) if best else "",
         **_speed("best", best, price, result.utilizations),
         "confirmed": best is not None and best.confirmed,
+        "state": claim["state"],
+        "verdict": claim["verdict"] or "",
         **_interval("speedup", result.measured_speedup),
+        **({} if result.changes_settings else {"speedup_low": None, "speedup_high": None}),
         "why_no_speedup": result.speedup_reason,
         "price_per_hour": price and price[0],
         "currency": price[1] if price else "",
@@ -155,11 +159,12 @@ def _speed(
 ) -> dict[str, Any]:
     use = utilization.get(trial.number) if trial and trial.feasible else None
     speed = trial.samples_per_second if trial and trial.feasible else None
+    cost = price[0] / HOUR_S / speed.value * MILLION if price and speed and not speed.is_vague else None
     return {
         **_interval(f"{kind}_samples_per_second", speed),
         f"{kind}_peak_bytes": trial and trial.peak_bytes,
         f"{kind}_mfu": use and use.mfu,
-        f"{kind}_cost_per_million_samples": price[0] / HOUR_S / speed.value * MILLION if price and speed else None,
+        f"{kind}_cost_per_million_samples": cost,
     }
 
 

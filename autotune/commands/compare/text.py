@@ -6,8 +6,12 @@ from typing import Any
 from autotune.commands.layout import ratio_text
 from autotune.core.interval import Interval
 from autotune.core.units import format_bytes, format_interval, three_digits
+from autotune.report.claim import State, gain_words
 from autotune.report.columns import FIRST
 from autotune.report.markdown import markdown_table, markdown_text
+
+SOLID = "solid"
+"""Of a row's verdict."""
 
 Row = dict[str, Any]
 """A row of `autotune.commands.compare.columns` as plain values, None where one is missing."""
@@ -23,7 +27,7 @@ def figures(rows: Sequence[Row]) -> list[list[str]]:
         [
             str(number),
             *(_speed_text(interval_of(row, f"{kind}_samples_per_second")) for kind in ("baseline", "best")),
-            ratio_text(interval_of(row, "speedup")),
+            _speed_up_text(row),
             format_bytes(row["best_peak_bytes"]),
             "-" if row["best_mfu"] is None else f"{row['best_mfu']:.1%}",
             _cost_text(row),
@@ -47,7 +51,10 @@ def about(row: Row) -> list[str]:
     if row["why_no_speedup"]:
         lines.append(f"{'speed-up' if row['speedup'] is not None else 'no speed-up'}: {row['why_no_speedup']}")
     if row["compared_with"]:
-        lines.append(f"{ratio_text(interval_of(row, 'times_as_fast'))} as fast as {row['compared_with']}")
+        ratio = interval_of(row, "times_as_fast")
+        is_vague = ratio is None or ratio.is_vague
+        text = "cannot tell whether it is faster than" if is_vague else f"{ratio_text(ratio)} as fast as"
+        lines.append(f"{text} {row['compared_with']}")
     if row["why_not_compared"] not in ("", FIRST):
         lines.append(f"compared with no other: {row['why_not_compared']}")
     return lines + [f"warning: {warning}" for warning in row["warnings"].split("; ") if warning]
@@ -62,10 +69,19 @@ def _speed_text(speed: Interval | None) -> str:
     return "-" if speed is None else format_interval(speed, speed.low, speed.high)
 
 
+def _speed_up_text(row: Row) -> str:
+    """`1.46x (1.26 to 1.70)`, `about 1.5x (1.3 to 1.9)` where that is rough, or words where there is none."""
+    gain = interval_of(row, "speedup")
+    if gain is None or gain.low is None:
+        return gain_words(State(row["state"]))
+    return f"{'' if row['verdict'] == SOLID else 'about '}{ratio_text(gain)}"
+
+
 def _cost_text(row: Row) -> str:
     """`2.71 -> 2.15 EUR`, the baseline's before the best's; a dash for an unknown one."""
-    costs = [row[f"{kind}_cost_per_million_samples"] for kind in ("baseline", "best")]
-    if costs == [None, None]:
+    kinds = ("baseline", "best") if row["best_trial"] != 0 else ("best",)
+    costs = [row[f"{kind}_cost_per_million_samples"] for kind in kinds]
+    if not any(costs):
         return "-"
     return f"{' -> '.join('-' if cost is None else three_digits(cost) for cost in costs)} {row['currency']}".strip()
 

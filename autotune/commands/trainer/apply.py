@@ -32,6 +32,8 @@ ALIASES = {
 
 PADDING = "pad_to_multiple_of"
 
+SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
+
 
 class NotApplied(UserWarning):
     """A part of the answer that a built Trainer or a running process cannot take: follow the message's advice."""
@@ -121,7 +123,7 @@ def answer_arguments(result: SearchResult, user: Any, overrides: Mapping[str, An
 
 
 def _changed(result: SearchResult, args: Any) -> dict[str, Any]:
-    """The fields in which the answer differs from these arguments."""
+    """The fields in which the answer differs from these arguments; if it is the user's own settings, their exact sizes alone."""
     base = what_differs(fields_of(args)[0], result.environment)
     fields = training_setup(result.best.configuration, result.environment, base).training_arguments
     names = {field.name for field in dataclasses.fields(args) if field.init}
@@ -129,6 +131,7 @@ def _changed(result: SearchResult, args: Any) -> dict[str, Any]:
         name: value
         for name, value in fields.items()
         if name in names
+        and (result.changes_settings or name in SIZES)
         and getattr(value, "value", value) != getattr(getattr(args, name), "value", getattr(args, name))
     }
     defaults: Mapping[str, Any] = {FINDER: False, **result.environment.training_argument_defaults}

@@ -161,12 +161,12 @@ def auto_class(task: str) -> str:
 
 
 def answer_of(result: SearchResult) -> Answer | None:
-    """The answer of a search for other tools; None where there is none.
+    """The answer of a search for other tools; None if there is none, or if it is the user's own settings.
 
     Raises InvalidRequest for a study of another version, of whose answer a setting or value is unknown here.
     """
     workload = result.workload
-    if result.best_trial is None:
+    if not result.changes_settings:
         return None
     hidden_size = workload.model_config.get("hidden_size")
     # The caller's own model, a built-in shape and a config file have no name that loads them.

@@ -42,7 +42,7 @@ def _claim(result: SearchResult) -> str:
     """`51.3 instead of 35.2 samples/s, 347 MiB instead of 364 MiB`; the study's name where there is nothing to compare."""
     best, baseline = result.best_trial, result.baseline_trial
     if best is None or baseline is None or is_same(best, baseline) or not baseline.feasible:
-        return result.name
+        return result.title
     speeds = [three_digits(float(trial.samples_per_second or 0.0)) for trial in (best, baseline)]
     peaks = [format_bytes(trial.peak_bytes) for trial in (best, baseline)]
     return f"{speeds[0]} instead of {speeds[1]} samples/s, {peaks[0]} instead of {peaks[1]}"

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from autotune.cli.app import app
 from autotune.commands.compare.columns import COMPARED
 from autotune.commands.compare.run import FILES, compare, different_work
+from autotune.commands.compare.text import about, figures
 from autotune.commands.result import TuningResult
 from autotune.core.errors import InvalidRequest, StorageFailed
 from autotune.core.request import tuning_request
@@ -245,3 +246,36 @@ def test_json_is_one_object_and_has_no_infinity(tmp_path: Path) -> None:
     (row,) = json.loads(done.stdout)["studies"]
     assert list(row) == [column.name for column in COMPARED]
     assert (row["best_samples_per_second_high"], row["price_per_hour"]) == (None, None)
+
+
+def test_no_certainty_is_shown_that_was_not_measured() -> None:
+    """Of a study that kept its settings no interval around 1, of one that is hardly known no cost, and `about` of a rough one."""
+    noisy = result(
+        [
+            trial(0, 10.0, confirmed=10.0, spread=0.1),
+            trial(1, 12.0, of=configuration(16), confirmed=12.0, spread=0.1),
+        ]
+    )
+    kept = result([trial(0, 10.0, confirmed=10.0), trial(1, 5.0, of=configuration(16), confirmed=5.0)])
+    rough = result([trial(0, 10.0), trial(1, 20.0, of=configuration(16))])
+    rows = plain_rows(compare([noisy, kept, rough, ONE_STEP, CARD], "2 EUR"))
+    states = [(row["state"], row["verdict"]) for row in rows]
+    assert states == [
+        ("too_noisy", "too_noisy"),
+        ("kept", "solid"),
+        ("improved", "rough"),
+        ("nothing_to_compare", ""),
+        ("improved", "solid"),
+    ]
+    assert [(row["speedup"], row["speedup_low"]) for row in rows[:2]] == [(1.0, None)] * 2
+    head, *cells = figures(rows)
+    shown = [line[head.index("speed-up")] for line in cells]
+    assert shown[:2] == ["cannot tell", "none found"]
+    assert shown[2].startswith("about 2.00x (")
+    assert shown[3] == "-"
+    assert shown[4].startswith("2.00x (")
+    costs = [line[-1] for line in cells]
+    assert "->" not in costs[1]
+    assert costs[3] == "-", "a single step's speed is hardly known"
+    assert "->" in costs[4]
+    assert any("cannot tell whether it is faster than" in line for line in about(rows[3]))

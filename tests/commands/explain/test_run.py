@@ -511,7 +511,7 @@ def test_a_study_is_explained_with_real_probes(
     monkeypatch.setattr(run, "known_rates", lambda *_: {})
     folder = result(
         [
-            trial(number, 30.0 + number, of=configuration(2 + 2 * number, 4), confirmed=30.0 + number)
+            trial(number, 30.0 + 9 * number, of=configuration(2 + 2 * number, 4), confirmed=30.0 + 9 * number)
             for number in (0, 1)
         ],
         request=tuning_request("bert-mini", 4, device="cpu", sequence_length=16),
