@@ -101,7 +101,7 @@ def searched(work: Work, seed: int, folder: Path, quick: bool) -> float:
         data: tuple[str, ...] = ()
         if work.texts:
             data = ("--dataset", str(texts_file(folder.parent / "texts.jsonl")))
-        limits = ("--n-trials", "3", "--timeout", "30s") if quick else limits_of(SEARCH)
+        limits = ("--n-trials", "3", "--timeout", "3m") if quick else limits_of(SEARCH)
         command = [sys.executable, "-m", "autotune", "search", work.model, *work.options, *data, *limits]
         command += ["--device", "cpu", "--seed", str(seed), "--no-history", "--quiet"]
         command += ["--output-dir", str(folder), "--study-name", "study"]

@@ -13,6 +13,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from page import lines_of, main
 from peer_table import Finding, Judged, section
 from peers import WORKS, find, judge
+from promised import Case, speeds_of, turn_steps
+from promised import table as promised_table
+
+from tests.makers import configuration, trial
 
 MIB = 2**20
 
@@ -93,3 +97,42 @@ def test_a_small_study_s_page_is_measured(tmp_path: Path) -> None:
 )
 def test_one_run_that_is_too_long_or_too_large_misses_the_target(run: list[float], verdict: str) -> None:
     assert lines_of(500, [[1.0, 1.0, 1e6], run])[2].endswith(f": {verdict} |")
+
+
+# Promised speed-ups ---------------------------------------------------------------------------------------------------
+
+
+def case(measured: float, promised: tuple[float, float, float] | None = (1.5, 1.4, 1.6), **facts: Any) -> Case:
+    """A search that promised this, and plain scripts that were so many times as fast."""
+    speeds = tuple((10.0, 10.1, 9.9)), tuple((10.0 * measured, 10.1 * measured, 9.9 * measured))
+    known = {"work": "images", "seed": 0, "kept": False, "trial": 3, "change": "16x1, bf16", "confirmed": True}
+    return Case(**known | {"promised": promised, "speeds": speeds, "busy": 0.01, "search_s": 60.0} | facts)
+
+
+def test_a_search_that_kept_the_users_settings_is_no_hit() -> None:
+    cases = [case(1.45), case(1.7), case(1.2), case(1.01, (1.02, 0.9, 1.1), kept=True), case(1.2, kept=True)]
+    lines = promised_table([*cases, case(1.0, None, kept=True, trial=None, speeds=((), ()))])
+    text = "\n".join(lines)
+    assert "**The interval holds the measured speed-up in 1 of 3 searches.**" in text
+    assert "above the interval in 1 and below in 1" in text
+    assert "3 of 6 searches kept the user's settings." in text
+    assert "no more than 5% faster in 1 of 2, and 1.20x as fast in the others; in 1 nothing else ran" in text
+    assert [line.split("|")[-2].strip() for line in lines if line.startswith("| images")] == [
+        *("yes", "above", "below", "yes", "below", "-")
+    ]
+
+
+def test_batches_that_workers_prepared_while_a_script_stood_still_do_not_count() -> None:
+    slow, fast = trial(0, 48.0), trial(1, 96.0, of=configuration(8, workers=4))
+    steps, skipped = turn_steps([slow, fast], 20.0)
+    assert skipped == 1 + 2, "eight batches are two steps of six micro-steps"
+    assert steps - skipped == 2, "by the slower of both"
+
+    class Script:
+        done = {  # noqa: RUF012
+            "step_times_s": [9.0] * 5 + ([9.0] * skipped + [1.0, 2.0]) * 3,
+            "imports_autotune": False,
+            "global_batch_size": 48,
+        }
+
+    assert speeds_of(Script(), 48, steps, skipped) == pytest.approx([32.0] * 3)

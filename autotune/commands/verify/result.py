@@ -111,11 +111,6 @@ class Verification:
         return self.baseline is not None and self.best.configuration == self.baseline.configuration
 
     @property
-    def completed(self) -> bool:
-        """Whether all trainings with the answer did."""
-        return all(measured.outcome is Outcome.COMPLETED for measured in self.answer)
-
-    @property
     def promised(self) -> Interval | None:
         """Speed-up by the search, with its 95 % interval; None where the user's settings do not run."""
         return speed_up(self.best, self.baseline, self.objective)[0] if self.baseline else None
@@ -172,15 +167,12 @@ class Verification:
         answer, yours, promised, measured = self._answer, self._yours, self.promised, self.measured
         if self.is_same:
             return Verdict.NOTHING, "the answer is your own settings"
-        if answer and not self.completed:
-            return Verdict.NOT_HELD, f"the answer did not complete: {_failure(answer)}"
         if answer and not answer.feasible:
-            peak, allowed = format_bytes(answer.peak_bytes), format_bytes(answer.final.allowed_bytes)
-            return Verdict.NOT_HELD, f"the run reached its memory limit (peak {peak} of {allowed} allowed)"
+            return Verdict.NOT_HELD, f"the answer {_failure(answer)}"
         if promised is None:
             return Verdict.HELD, "it trains within the memory; your settings did not run in the search, to compare with"
         if yours is None or not yours.feasible or measured is None:
-            return Verdict.CANNOT_TELL, f"your settings did not complete: {_failure(yours) if yours else 'not trained'}"
+            return Verdict.CANNOT_TELL, f"your settings {_failure(yours) if yours else 'were not trained'}"
         interval = f"95% interval {range_text(measured)}"
         speed_ups = f"{measured:.2f}x as fast as your settings ({interval}); promised {_speed_up(promised)}"
         if len(self._quiet) < ROUNDS_THAT_TELL:
@@ -198,13 +190,13 @@ class Verification:
             if self._yours and not self._yours.feasible:
                 return LOG
             timed_s = sum(step.seconds for measured in self.answer for step in measured.steps)
-            longer = f"`autotune verify {self.name} --seconds {math.ceil(4 * timed_s / 10) * 10}`"
-            return f"{'Close other programs, then run' if self.disturbances else 'Run'} it for longer: {longer}."
+            seconds = math.ceil(4 * timed_s / 10) * 10
+            return f"{'Close other programs, then verify' if self.disturbances else 'Verify'} again with --seconds {seconds}."
         if self.verdict is Verdict.NOT_HELD:
-            if not self.completed or not (self._answer and self._answer.feasible):
-                return (
-                    "Search again with a larger --headroom, or see the log in the study's folder probes/verification."
-                )
+            answer = self._answer
+            if answer and not answer.feasible:
+                needs_memory = answer.final.outcome in (Outcome.COMPLETED, Outcome.OUT_OF_MEMORY)
+                return "Search again with a larger --headroom." if needs_memory else LOG
             return "Search again on the machine as it is now: the same search command with --fresh."
         if self.verdict is Verdict.NOTHING:
             return ""
@@ -290,8 +282,11 @@ def _speed_up(interval: Interval | None) -> str:
 
 
 def _failure(trial: Trial) -> str:
+    """`did not complete: crashed: ...`, or how far the trial was above its memory limit."""
     final = trial.final
-    return f"{final.outcome.value.replace('_', ' ')}: {final.reason.rstrip('.')}"
+    if final.outcome is Outcome.COMPLETED:
+        return f"reached the memory limit (peak {format_bytes(final.peak_bytes)} of {format_bytes(final.allowed_bytes)} allowed)"
+    return f"did not complete: {final.outcome.value.replace('_', ' ')}: {final.reason.rstrip('.')}"
 
 
 def _cells(trials: Sequence[Trial | None], text: Callable[[Trial], str]) -> list[str]:

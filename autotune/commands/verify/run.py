@@ -17,7 +17,7 @@ from autotune.commands.save import fields_of_saved
 from autotune.commands.verify.result import Verification
 from autotune.core import Environment, InvalidRequest, Measurement, Outcome, Step, Trial, write_json
 from autotune.core.paths import cache_folder
-from autotune.core.units import format_bytes, format_interval, format_seconds
+from autotune.core.units import format_bytes, format_seconds, three_digits
 from autotune.probe import ProbeOptions
 from autotune.probe.device import nvml
 from autotune.probe.order import CHILD_ANSWER, Timing
@@ -72,7 +72,7 @@ def verify(
     result = SearchResult(**fields_of_saved(folder))
     best, baseline = result.best, result.baseline_trial
     baseline = baseline if baseline and baseline.feasible else None
-    verification = Verification(result.name, best, baseline, objective=result.request.objective)
+    verification = Verification(folder.absolute().name, best, baseline, objective=result.request.objective)
     if verification.is_same:
         return verification
     if (ranks := result.setup.processes) > 1:
@@ -286,10 +286,9 @@ class _Turns:
 
 
 def _line(measured: Measurement) -> str:
-    """`41.2 ± 0.3 samples/s, peak 364 MiB`, or why there is no speed."""
+    """`41.2 samples/s, peak 364 MiB`, or why there is no speed."""
     speed = measured.samples_per_second
     if speed is None:
         return f"{measured.outcome.value.replace('_', ' ')}: {measured.reason}"
-    warnings = f"; {'; '.join(measured.observed_warnings)}" if measured.observed_warnings else ""
-    text = format_interval(speed, speed.low, speed.high)
-    return f"{text} samples/s, peak {format_bytes(measured.peak_bytes)}{warnings}"
+    disturbed = ", disturbed" if measured.observed_warnings else ""
+    return f"{three_digits(speed)} samples/s, peak {format_bytes(measured.peak_bytes)}{disturbed}"
