@@ -13,15 +13,13 @@ _ROLES = {"human": "user", "gpt": "assistant"}
 
 def is_conversation(value: Any) -> bool:
     """True for a list of messages: role and content, or ShareGPT's from and value."""
-    first = value[0] if isinstance(value, list) and value else None
-    return isinstance(first, Mapping) and ("role" in first or {"from", "value"} <= first.keys())
+    if not isinstance(value, list) or not value or not all(isinstance(message, Mapping) for message in value):
+        return False
+    return "role" in value[0] or {"from", "value"} <= value[0].keys()
 
 
 def messages_of(value: Any) -> list[dict[str, Any]]:
-    """The messages of a conversation with role and content; a text is a message of the user.
-
-    Raises InvalidRequest if one holds anything but text, such as an image.
-    """
+    """The messages of a conversation with role and content. Raises InvalidRequest if one holds anything but text."""
     return [_message(message) for message in value]
 
 
@@ -29,10 +27,15 @@ def chat_text(messages: list[dict[str, Any]], tokenizer: Any, tools: Any = None,
     """The conversation as the text that a model learns from; to_answer: up to where the assistant's next message begins.
 
     tokenizer: None for one without a chat template; tools: schemas of functions, or their JSON text.
-    Raises InvalidRequest if the chat template refuses the conversation.
+    Raises InvalidRequest if the tools are not JSON or the chat template refuses the conversation.
     """
-    tools = json.loads(tools) if isinstance(tools, str) and tools else tools
-    tools = _without_none(tools) or None
+    try:
+        tools = _without_none(json.loads(tools) if isinstance(tools, str) and tools else tools) or None
+    except ValueError as error:
+        raise InvalidRequest(
+            f"The column 'tools' holds a text that is not JSON: {first_line(error)}.",
+            "Write schemas of functions, or remove it.",
+        ) from error
     if not has_template(tokenizer):
         return _plain(messages, tools, to_answer)
     try:

@@ -187,8 +187,8 @@ def describe(columns: Columns, data: Any, task: str, labels: Labels | None, toke
             assert labels is not None
             kinds = {SINGLE: f"one of {labels.count} classes", SEVERAL: f"several of {labels.count} classes"}
             kind = kinds.get(labels.problem, "a number" if labels.count == 1 else f"{labels.count} numbers")
-            what = {"token-classification": "the words", "image-classification": "the image"}.get(task, "the text")
-            note = f"{text} is {what}, {label} {kind}"
+            what = {"token-classification": "holds the words", "image-classification": "is the image"}
+            note = f"{text} {what.get(task, 'is the text')}, {label} {kind}"
     if not is_conversation(_first(data, columns.text)):
         return note
     if has_template(tokenizer):

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -161,7 +162,7 @@ def _prepare(
     if not len(data):
         raise InvalidRequest(f"The data {source.name} has no row to learn from.", "Choose other data or columns.")
     if columns.text == TOKENS:
-        _check_ids(data, recipe.config)
+        _check_ids(recipe, data)
     data.save_to_disk(str(folder / "data"))
     if len(data) < rows:
         notes.append(f"{rows - len(data)} of {rows} rows were empty or too short and are left out")
@@ -239,18 +240,22 @@ def _image_rows(recipe: _Recipe, columns: Columns, labels: Labels | None, data: 
     return data, f"images resized to {shape[1]} x {shape[2]} in the data loader"
 
 
-def _check_ids(data: Any, config: Any) -> None:
+def _check_ids(recipe: _Recipe, data: Any) -> None:
     """Raise InvalidRequest for token ids that the model does not have."""
     import pyarrow.compute as arrow
 
-    most = vocabulary_size(config)
-    extremes = arrow.min_max(arrow.list_flatten(data.with_format("arrow")[TOKENS])).as_py()
-    if extremes["min"] < 0 or (most is not None and extremes["max"] >= most):
-        wrong = extremes["min"] if extremes["min"] < 0 else extremes["max"]
-        raise InvalidRequest(
-            f"The column {TOKENS!r} holds the token {wrong}, which the model's vocabulary of {most} does not have.",
-            "Tokenise the data with the tokenizer that belongs to the model.",
-        )
+    most = vocabulary_size(recipe.config) or sys.maxsize
+    are_tokens = {TOKENS: True, "labels": recipe.task in ("causal-lm", "seq2seq-lm")}
+    for name in (name for name in data.column_names if are_tokens.get(name)):
+        ids = arrow.list_flatten(data.with_format("arrow")[name])
+        if name == "labels":
+            ids = ids.filter(arrow.not_equal(ids, -100))  # which the loss ignores
+        extremes = arrow.min_max(ids).as_py()
+        if wrong := [token for token in extremes.values() if not 0 <= token < most]:
+            raise InvalidRequest(
+                f"The column {name!r} holds the token {wrong[0]}, which the model's vocabulary does not have.",
+                "Tokenise the data with the tokenizer that belongs to the model.",
+            )
 
 
 def _longest(data: Any) -> tuple[int, ...]:

@@ -194,7 +194,7 @@ def _data_file(path: Path) -> DataFile:
     ending = data_ending(path)
     if ending and ending not in READERS:
         raise InvalidRequest(
-            f"The ending of {path.name} is not that of a known kind of data.", f"Use {', '.join(READERS)}, or a folder."
+            f"The ending of {path} is not that of a known kind of data.", f"Use {', '.join(READERS)}, or a folder."
         )
     if path.stat().st_size == 0:
         raise InvalidRequest(f"The file {path} is empty.", "Choose other data.")

@@ -20,8 +20,10 @@ from autotune.core import Workload
 from autotune.core.request import tuning_request
 from autotune.workload.data.collate import training_data
 from autotune.workload.data.prepare import PreparedData
+from autotune.workload.data.sources import COMPRESSIONS, READERS
 from autotune.workload.model.build import build_model
 from autotune.workload.read import prepare
+from tests.docs.pages import PAGES
 from tests.workload.data.test_collate import a_step, image_folder, json_file, prepared_by, refusal
 
 ROWS = 8
@@ -299,6 +301,23 @@ def test_samples_are_those_that_trl_trains_on(row: Any, chatty: str, tmp_path: P
     assert ours["labels"][0].tolist() == theirs["labels"]
 
 
+# The page about data
+
+PAGE = PAGES["docs/own_data.md"]
+SHOWN = re.findall(r"^\| `(\{.*\})` \| ([\w-]+) \| (.*?) ?\|$", PAGE, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("row", "task", "note"), SHOWN, ids=[f"{task} {row[:30]}" for row, task, _ in SHOWN])
+def test_of_a_row_that_the_page_shows_the_note_is_what_it_says(row: str, task: str, note: str, tmp_path: Path) -> None:
+    file = written(tmp_path, "rows.jsonl", json.loads(row))
+    assert "; ".join(prepared_by(tmp_path / "cache", file, MODELS[task], task).notes) == note
+
+
+def test_the_page_names_every_ending_and_task() -> None:
+    assert {*MODELS} - {"image-classification"} == {task for _, task, _ in SHOWN}
+    assert not [ending for ending in (*READERS, *COMPRESSIONS) if f"`{ending}`" not in PAGE]
+
+
 # Files
 
 TEXTS = [f"red {number}" for number in range(ROWS)]
@@ -358,6 +377,7 @@ def test_tables_of_arrow_are_told_by_their_beginning(ending: str, plain: str, tm
 
 
 def test_text_of_another_encoding_is_read_with_a_note(plain: str, tmp_path: Path) -> None:
+    pytest.importorskip("charset_normalizer")
     file = written(tmp_path, "rows.txt", "schöne Grüße für alle\n".encode("cp1252") * ROWS)
     data, first, _ = read(tmp_path, file, LM, plain)
     assert data.samples == ROWS
@@ -457,6 +477,12 @@ REFUSED: dict[str, tuple[str, Any, str, dict[str, str], str]] = {
     "a column of numbers": ("rows.jsonl", {"text": "red", "n": 1}, LM, {"text_column": "n"}, "int64, not text"),
     "a class as completion": ("rows.jsonl", {"text": "red", "n": 1}, LM, {"label_column": "n"}, "int64, not text"),
     "token ids of another vocabulary": ("rows.jsonl", {"input_ids": [1, 99999]}, LM, {}, "token 99999"),
+    "labels of another vocabulary": (
+        "rows.jsonl",
+        {"input_ids": [1, 2], "labels": [-100, 99999]},
+        *(PAIRS, {}, "'labels' holds the token 99999"),
+    ),
+    "tools that are not JSON": ("rows.jsonl", {"messages": CONVERSATION, "tools": "add"}, LM, {}, "not JSON"),
     "token ids below 0": ("rows.jsonl", {"input_ids": [1, -1]}, LM, {}, "token -1"),
     "token ids that are texts": ("rows.jsonl", {"input_ids": "1 2"}, LM, {}, "not token ids"),
     "token ids with other labels": (
@@ -477,8 +503,8 @@ REFUSED: dict[str, tuple[str, Any, str, dict[str, str], str]] = {
     ),
     "a surrogate in JSON": ("rows.jsonl", b'{"text": "\\ud83d"}\n' * ROWS, LM, {}, "surrogate"),
     "numbers in lines": ("rows.jsonl", b"1\n2\n", LM, {}, "cannot be read as json"),
-    "an unknown ending": ("rows.docx", b"red", LM, {}, "ending of rows.docx"),
-    "an archive": ("rows.zip", b"PK\3\4", LM, {}, "ending of rows.zip"),
+    "an unknown ending": ("rows.docx", b"red", LM, {}, "rows.docx is not that of a known kind"),
+    "an archive": ("rows.zip", b"PK\3\4", LM, {}, "rows.zip is not that of a known kind"),
     "bytes": ("rows.txt", bytes(range(256)), LM, {}, "not text"),
     "a broken compression": ("rows.txt.gz", b"red", LM, {}, "cannot be decompressed"),
     "a compression that breaks off": (
