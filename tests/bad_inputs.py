@@ -231,7 +231,6 @@ DATA = (
     search("a parquet without rows", "no rows", "--dataset", "data/norows.parquet", for_real=True),
     search("a parquet that is a text", "text.parquet", "--dataset", "data/text.parquet"),
     search("a parquet cut in two", "cut.parquet", "--dataset", "data/cut.parquet"),
-    search("a text in another encoding", "latin.txt", "--dataset", "data/latin.txt"),
     search("a text with zeros", "zeros.txt", "--dataset", "data/zeros.txt"),
     search("a JSON lines cut in two", "cut.jsonl", "--dataset", "data/cut.jsonl"),
     search("a deep JSON", "deep.json", "--dataset", "data/deep.json"),
@@ -509,7 +508,6 @@ def _write_texts(folder: Path) -> None:
     }
     for name, text in texts.items():
         (folder / name).write_text(text)
-    (folder / "latin.txt").write_bytes("größer\n".encode("latin-1") * 50)
     (folder / "splits").mkdir()
     for name in ("train.txt", "test.txt"):
         (folder / "splits" / name).write_text(lines)

@@ -67,6 +67,8 @@ def folder_of(page: str, folder: Path) -> Path:
     for block in blocks_of(page):
         if block.caption and "/" not in block.caption:
             (folder / block.caption).write_text(block.text, encoding="utf-8")
+            if f"$ python {block.caption}" in PAGES[page]:
+                subprocess.run([sys.executable, block.caption], cwd=folder, check=True)
     if page == "docs/columns.md":
         study = "reports/gpt2-mini-causal-lm-gb48-cpu"
         shutil.copytree(ROOT / study, folder / study)

@@ -31,7 +31,7 @@ from autotune.service.devices import check_devices
 from autotune.service.problems import InvalidField
 from autotune.space.file import named_spaces, read_yaml
 from autotune.study.limits import check_request
-from autotune.workload.data.sources import READERS
+from autotune.workload.data.sources import READERS, data_ending
 from autotune.workload.model.builtin import BUILT_IN
 
 MOST_DEPTH = 32
@@ -260,8 +260,10 @@ def _listed(root: str, folder: Path, kind: str) -> Iterator[str]:
         depth = len(Path(here).relative_to(base).parts)
         whole = "config.json" in files if kind == "models" else depth == 1
         folders[:] = sorted(folders) if depth < 2 and not (whole and kind == "models") else []
-        endings = {".json"} if kind == "models" else READERS
-        single = [] if whole and kind == "models" else [file for file in sorted(files) if Path(file).suffix in endings]
+        if kind == "models":
+            single = [] if whole else [file for file in sorted(files) if file.endswith(".json")]
+        else:
+            single = [file for file in sorted(files) if data_ending(Path(file)) in READERS]
         for path in ([here] if whole else []) + [os.path.join(here, file) for file in single]:
             name = f"{root}:{os.path.relpath(path, base)}"
             if _ROOTED.fullmatch(name) and os.path.realpath(path) == path:

@@ -127,13 +127,9 @@ def _fit_task(config: Any, task: str) -> list[str]:
     if task == "causal-lm" and is_encoder and getattr(config, "is_decoder", None) is False:
         config.is_decoder = True
         notes.append("is_decoder set: the model would look ahead otherwise")
-    if task == "sequence-classification":
-        if getattr(config, "problem_type", None) == "multi_label_classification":
-            config.problem_type = None
-            notes.append("trained with one label a sample, not several")
-        if token_id(config, "pad_token_id") is None:
-            _set_token(config, "pad_token_id", token_id(config, "eos_token_id") or 0)
-            notes.append(f"pad_token_id set to {config.pad_token_id}: classification needs one")
+    if task == "sequence-classification" and token_id(config, "pad_token_id") is None:
+        _set_token(config, "pad_token_id", token_id(config, "eos_token_id") or 0)
+        notes.append(f"pad_token_id set to {config.pad_token_id}: classification needs one")
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
         start = token_id(config, "bos_token_id")
         _set_token(config, "decoder_start_token_id", start or token_id(config, "pad_token_id") or 0)
@@ -147,6 +143,8 @@ def _fit_data(config: Any, data: PreparedData) -> list[str]:
     if data.num_labels is not None:
         config.num_labels = data.num_labels
         notes.append(f"num_labels set to {data.num_labels}, as the data has")
+    if data.problem_type is not None:
+        config.problem_type = data.problem_type
     for name, number in data.special_ids:
         own = getattr(config, name, None)
         among_several = isinstance(own, (list, tuple)) and number in own

@@ -36,7 +36,7 @@ def training_data(workload: Workload, samples_needed: int, seed: int, pool: int 
     tokenizer = AutoTokenizer.from_pretrained(
         str(folder / "tokenizer"), trust_remote_code=workload.trust_remote_code, local_files_only=True
     )
-    return data, _collator(workload.task, tokenizer), tokenizer
+    return data, _collator(workload.task, tokenizer, "labels" in data.column_names), tokenizer
 
 
 @dataclass(frozen=True)
@@ -67,17 +67,17 @@ def collated_as_asked(collator: Any, data_arguments: Mapping[str, Any]) -> Any:
     return WithoutFullMask(collator) if data_arguments.get(attention_mask.FIELD) else collator
 
 
-def _collator(task: str, tokenizer: Any) -> Any:
+def _collator(task: str, tokenizer: Any, labelled: bool) -> Any:
     match task:
         case "masked-lm":
             return MaskedCollator(
                 transformers.DataCollatorForLanguageModeling(tokenizer, mlm=True, mlm_probability=0.15)
             )
-        case "causal-lm":
+        case "causal-lm" if not labelled:
             return transformers.DataCollatorForLanguageModeling(tokenizer, mlm=False)
         case "seq2seq-lm":
             # Without the model: it makes the decoder's inputs from the labels by itself.
             return transformers.DataCollatorForSeq2Seq(tokenizer)
-        case "token-classification":
+        case "token-classification" | "causal-lm":
             return transformers.DataCollatorForTokenClassification(tokenizer)
     return transformers.DataCollatorWithPadding(tokenizer)

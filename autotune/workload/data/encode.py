@@ -2,9 +2,12 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
-from autotune.workload.data.columns import Columns, Labels
+from autotune.core.errors import InvalidRequest
+from autotune.workload.data.chat import chat_text, has_template, is_conversation, messages_of
+from autotune.workload.data.columns import TOKENS, Columns, Labels
 
 Rows = dict[str, list[Any]]
 
@@ -23,6 +26,10 @@ class Encoder:
     labels: Labels | None = None
 
     def __call__(self, rows: Rows) -> Rows:
+        if self.columns.text == TOKENS:
+            return self._tokenised(rows)
+        if self.task == "causal-lm" and self.columns.label:
+            return self._completion(rows)
         encode: Callable[[Rows], Rows] = {
             "seq2seq-lm": self._translation,
             "sequence-classification": self._classification,
@@ -34,15 +41,75 @@ class Encoder:
     def _tokens(self, texts: Any, **options: Any) -> Any:
         return self.tokenizer(texts, truncation=True, max_length=self.sequence_length, **options)
 
+    def _texts(self, rows: Rows, column: str) -> list[Any]:
+        """The texts of a column, its conversations written out."""
+        return [self._text(value, tools) for value, tools in zip(rows[column], self._tools(rows), strict=True)]
+
+    def _text(self, value: Any, tools: Any = None) -> Any:
+        return chat_text(messages_of(value), self.tokenizer, tools) if is_conversation(value) else value
+
+    def _tools(self, rows: Rows) -> list[Any]:
+        return rows[self.columns.tools] if self.columns.tools else [None] * len(rows[self.columns.text])
+
+    def _has_special_tokens(self, rows: Rows) -> bool:
+        """True if a chat template has written the special tokens into the texts."""
+        return has_template(self.tokenizer) and any(map(is_conversation, rows[self.columns.text]))
+
+    def _ids(self, texts: list[Any], rows: Rows) -> list[list[int]]:
+        ids = self._tokens(texts, add_special_tokens=not self._has_special_tokens(rows)) if texts else {"input_ids": []}
+        return list(ids["input_ids"])
+
     def _language(self, rows: Rows) -> Rows:
-        texts = [text for text in rows[self.columns.text] if _has_text(text)]
+        texts = [text for text in self._texts(rows, self.columns.text) if _has_text(text)]
         # A masked model learns from any token of the text, a causal one from the second token on.
         nothing = self.tokenizer.num_special_tokens_to_add() if self.task == "masked-lm" else 1
-        ids = self._tokens(texts)["input_ids"] if texts else []
-        return _samples(tokens for tokens in ids if len(tokens) > nothing)
+        return _samples(tokens for tokens in self._ids(texts, rows) if len(tokens) > nothing)
+
+    def _completion(self, rows: Rows) -> Rows:
+        """Prompt and completion as one sample; the labels of the prompt are -100, which the loss ignores."""
+        prompts, wholes = [], []
+        columns = (rows[self.columns.text], rows[self.columns.label], self._tools(rows))
+        for prompt, completion, tools in zip(*columns, strict=True):
+            if is_conversation(prompt) and is_conversation(completion):
+                messages = messages_of(prompt)
+                prompts.append(chat_text(messages, self.tokenizer, tools, to_answer=True))
+                wholes.append(chat_text([*messages, *messages_of(completion)], self.tokenizer, tools))
+            elif _has_text(prompt) and _has_text(completion):
+                prompts.append(prompt)
+                wholes.append(prompt + completion)
+        samples, labels = self._ids(wholes, rows), []
+        end = [] if self._has_special_tokens(rows) else [self.tokenizer.eos_token_id]
+        for prompt, sample in zip(self._ids(prompts, rows), samples, strict=True):
+            if end not in ([], [None], sample[-1:]) and len(sample) < self.sequence_length:
+                sample += end
+            # A prompt alone may end in another token than in the whole, such as its own end.
+            begin = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(prompt, sample, strict=False)))
+            labels.append([-100] * begin + sample[begin:])
+        return _learnable({**_samples(samples), "labels": labels}, first=1)
+
+    def _tokenised(self, rows: Rows) -> Rows:
+        """Rows of token ids and their labels, cut to the length of a sample as texts are."""
+        samples = _samples(self._cut(rows[TOKENS]))
+        if "attention_mask" in rows:
+            samples["attention_mask"] = self._cut(rows["attention_mask"])
+            _check_lengths(samples, "attention_mask", "attention_mask")
+        label = self.columns.label
+        if self.task == "question-answering":
+            samples |= {"start_positions": rows[label], "end_positions": rows[self.columns.question]}
+        elif self.task == "sequence-classification":
+            assert self.labels is not None
+            samples["labels"] = list(map(self.labels.of, rows[label]))
+        elif label:
+            samples["labels"] = self._cut(rows[label])
+            if self.task != "seq2seq-lm":
+                _check_lengths(samples, "labels", label)
+        return _learnable(samples, first=int(self.task == "causal-lm"))
+
+    def _cut(self, lists: list[Any]) -> list[list[int]]:
+        return [list(row or ())[: self.sequence_length] for row in lists]
 
     def _translation(self, rows: Rows) -> Rows:
-        columns = (rows[self.columns.text], rows[self.columns.label])
+        columns = (self._texts(rows, self.columns.text), self._texts(rows, self.columns.label))
         pairs = [pair for pair in zip(*columns, strict=True) if all(map(_has_text, pair))]
         if not pairs:
             return {**_samples([]), "labels": []}
@@ -52,9 +119,10 @@ class Encoder:
 
     def _classification(self, rows: Rows) -> Rows:
         assert self.labels is not None
-        pairs = zip(rows[self.columns.text], map(self.labels.of, rows[self.columns.label]), strict=True)
+        texts = self._texts(rows, self.columns.text)
+        pairs = zip(texts, map(self.labels.of, rows[self.columns.label]), strict=True)
         usable = [(text, label) for text, label in pairs if _has_text(text) and label is not None]
-        ids = self._tokens([text for text, _ in usable])["input_ids"] if usable else []
+        ids = self._ids([text for text, _ in usable], rows)
         return {**_samples(ids), "labels": [label for _, label in usable]}
 
     def _tagging(self, rows: Rows) -> Rows:
@@ -87,6 +155,26 @@ def _samples(ids: Iterable[Any]) -> Rows:
     return {"input_ids": samples, "attention_mask": [[1] * len(tokens) for tokens in samples]}
 
 
+def _check_lengths(samples: Rows, name: str, column: str) -> None:
+    if list(map(len, samples[name])) != list(map(len, samples[TOKENS])):
+        raise InvalidRequest(
+            f"The column {column!r} has other lengths than {TOKENS!r}.",
+            "Tokenise the data again, or leave the column out.",
+        )
+
+
+def _learnable(samples: Rows, first: int) -> Rows:
+    """The samples that have a token and a label to learn from, in a list of labels from place `first` on."""
+    learnt = samples.get("labels", samples[TOKENS])
+    places = [
+        place
+        for place, label in enumerate(learnt)
+        if samples[TOKENS][place] and (not isinstance(label, list) or any(number != -100 for number in label[first:]))
+        if all(values[place] is not None for values in samples.values())
+    ]
+    return {name: [values[place] for place in places] for name, values in samples.items()}
+
+
 def _has_text(text: Any) -> bool:
     return isinstance(text, str) and bool(text.strip())
 
@@ -96,7 +184,7 @@ def _tags_of_tokens(words: list[int | None], values: list[Any], labels: Labels) 
     tags, before = [], None
     for word in words:
         first = word is not None and word != before and word < len(values)
-        label = labels.of(values[word]) if first and word is not None else None
+        label: Any = labels.of(values[word]) if first and word is not None else None
         tags.append(-100 if label is None else int(label))
         before = word
     return tags

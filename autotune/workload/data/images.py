@@ -1,10 +1,16 @@
 """Images, decoded and resized as they are loaded, so that loader workers have the work of a real training."""
 
+import io
+from collections.abc import Mapping
 from typing import Any
 
+import datasets
 import numpy as np
 import torch
 from PIL import Image
+
+from autotune.core.errors import InvalidRequest
+from autotune.workload.hub import first_line
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
@@ -29,8 +35,35 @@ class ImageSamples:
         return len(self._rows)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        row = self._rows[index]
-        return {"pixel_values": pixels(row["image"], self._shape), "labels": row["labels"]}
+        try:
+            row = self._rows[index]
+            return {"pixel_values": pixels(row["image"], self._shape), "labels": row["labels"]}
+        except OSError as error:  # an image that is cut off, whose beginning is right
+            raise ValueError(
+                f"The image {_name(_encoded(self._rows)[index], index)} cannot be decoded: {error}."
+            ) from error
+
+
+def check_images(rows: Any) -> None:
+    """Raise InvalidRequest, which names the file, for the first image (column `image`) whose beginning cannot be read."""
+    for place, row in enumerate(_encoded(rows)):
+        content = row["image"]["bytes"]
+        try:
+            with Image.open(row["image"]["path"] if content is None else io.BytesIO(content)) as image:
+                image.verify()
+        except Exception as error:
+            why = "it is not an image" if isinstance(error, Image.UnidentifiedImageError) else first_line(error)
+            raise InvalidRequest(
+                f"The image {_name(row, place)} cannot be decoded: {why}.", "Fix it, or take it out of the data."
+            ) from error
+
+
+def _encoded(rows: Any) -> Any:
+    return rows.cast_column("image", datasets.Image(decode=False))
+
+
+def _name(row: Mapping[str, Any], place: int) -> str:
+    return str(row["image"]["path"] or f"in row {place + 1}")
 
 
 def pixels(image: Any, shape: tuple[int, int, int]) -> torch.Tensor:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,18 +17,27 @@ from autotune.core.io import Serializable, read_json, write_json
 from autotune.core.paths import named
 from autotune.core.request import TuningRequest
 from autotune.workload.data import images
-from autotune.workload.data.columns import Columns, Labels, choose_columns, read_labels, texts_of
+from autotune.workload.data.columns import (
+    SINGLE,
+    TOKENS,
+    Columns,
+    Labels,
+    choose_columns,
+    describe,
+    read_labels,
+    texts_of,
+)
 from autotune.workload.data.encode import Encoder
 from autotune.workload.data.reading import read_data
 from autotune.workload.data.sources import DataSource, find_data
 from autotune.workload.data.tokenizer import TokenizerPlan, open_tokenizer, plan_tokenizer, train_tokenizer
 from autotune.workload.hub import first_line
-from autotune.workload.model.config import image_shape
+from autotune.workload.model.config import image_shape, vocabulary_size
 
 MOST_TEXTS = 50_000
 MOST_IMAGES = 5_000
 """Rows kept of larger data, drawn at random: a probe sees fewer, and their lengths are spread as those of all."""
-_FORMAT = 3
+_FORMAT = 4
 _SPECIAL_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 
@@ -40,6 +50,7 @@ class PreparedData(Serializable):
     text_source: str  #: tokenizer or image transform, for people
     samples: int  #: in `data`
     num_labels: int | None = None  #: classes to set in the model's config; None to leave it
+    problem_type: str | None = None  #: of sequence classification, to set in the model's config
     special_ids: tuple[tuple[str, int], ...] = ()  #: token ids that the config must share with the tokenizer
     longest: tuple[int, ...] = ()  #: samples with the most tokens and the most labels; empty where all are alike
     notes: tuple[str, ...] = ()
@@ -107,13 +118,13 @@ class _Recipe:
 
 
 def _read_and_prepare(recipe: _Recipe, source: DataSource, cache: Path, scratch: Path) -> PreparedData:
-    data = read_data(source, recipe.request.dataset_split, scratch / "raw")
+    data, notes = read_data(source, recipe.request.dataset_split, scratch / "raw")
     identity = source.identity or f"{source.name} {data._fingerprint}"
     target = cache / recipe.key(identity)
     if saved := _saved(target):
         return saved
     fresh = scratch / "fresh"
-    prepared = _prepare(recipe, source, identity, data, fresh)
+    prepared = _prepare(recipe, source, identity, data, fresh, notes)
     write_json(fresh / "prepared.json", prepared.to_dict())
     try:
         os.rename(fresh, target)
@@ -124,33 +135,34 @@ def _read_and_prepare(recipe: _Recipe, source: DataSource, cache: Path, scratch:
     return replace(prepared, folder=str(target))
 
 
-def _prepare(recipe: _Recipe, source: DataSource, identity: str, data: Any, folder: Path) -> PreparedData:
+def _prepare(
+    recipe: _Recipe, source: DataSource, identity: str, data: Any, folder: Path, notes: list[str]
+) -> PreparedData:
     """Writes `data` and `tokenizer` into the folder, and describes them."""
     request, task = recipe.request, recipe.task
-    notes = []
     if len(data) > recipe.most_rows:
         notes.append(f"{recipe.most_rows} of {len(data)} rows, drawn at random, stand for the data")
         data = data.shuffle(seed=0).select(range(recipe.most_rows))
-    columns = choose_columns(data, task, request.text_column, request.label_column)
+    data, columns = choose_columns(data, task, request.text_column, request.label_column)
     labels = None
     if task in ("sequence-classification", "token-classification", "image-classification"):
-        labels = read_labels(data, columns.label, recipe.config.num_labels)
-    if labels and labels.is_number and task != "sequence-classification":
-        raise InvalidRequest(
-            f"The column {columns.label!r} holds fractions, not classes.", "Name another one with --label-column."
-        )
-    if task == "seq2seq-lm" and columns.label == columns.text:
-        notes.append(f"the column {columns.text!r} is source and target")
-    rows = len(data)
-    tokenizer = None
-    if recipe.plan is None:
+        labels = read_labels(data, columns.label, recipe.config.num_labels, task)
+        if task != "token-classification":  # whose rows have a label for each word
+            data = _labelled(data, columns, labels, notes)
+    rows, tokenizer = len(data), None
+    if recipe.plan is not None:
+        tokenizer, text_source = _tokenizer(recipe, columns, data)
+    if task == "seq2seq-lm" or data.column_names != ["text"]:  # of lines of text nothing is to be said
+        notes.append(describe(columns, data, task, labels, tokenizer))
+    if tokenizer is None:
         data, text_source = _image_rows(recipe, columns, labels, data)
     else:
-        tokenizer, text_source = _tokenizer(recipe, columns, data)
         tokenizer.save_pretrained(str(folder / "tokenizer"))
         data = _text_rows(recipe, columns, labels, data, tokenizer, folder.parent / "tokens.arrow")
     if not len(data):
         raise InvalidRequest(f"The data {source.name} has no row to learn from.", "Choose other data or columns.")
+    if columns.text == TOKENS:
+        _check_ids(recipe, data)
     data.save_to_disk(str(folder / "data"))
     if len(data) < rows:
         notes.append(f"{rows - len(data)} of {rows} rows were empty or too short and are left out")
@@ -160,6 +172,7 @@ def _prepare(recipe: _Recipe, source: DataSource, identity: str, data: Any, fold
         text_source=text_source,
         samples=len(data),
         num_labels=_classes_to_set(labels, recipe.config.num_labels),
+        problem_type=labels.problem if labels and task == "sequence-classification" else None,
         special_ids=tuple(
             (name, number) for name in _SPECIAL_IDS if (number := getattr(tokenizer, name, None)) is not None
         ),
@@ -168,8 +181,19 @@ def _prepare(recipe: _Recipe, source: DataSource, identity: str, data: Any, fold
     )
 
 
+def _labelled(data: Any, columns: Columns, labels: Labels, notes: list[str]) -> Any:
+    """The rows that have a label."""
+    places = [place for place, value in enumerate(data[columns.label]) if labels.of(value) is not None]
+    if len(places) == len(data):
+        return data
+    notes.append(f"{len(data) - len(places)} of {len(data)} rows have no label and are left out")
+    return data.select(places)
+
+
 def _tokenizer(recipe: _Recipe, columns: Columns, data: Any) -> tuple[Any, str]:
     assert recipe.plan is not None
+    if not recipe.plan.place and columns.text == TOKENS:
+        return train_tokenizer([], recipe.config), "token ids of the data"
     if not recipe.plan.place:
         tokenizer = train_tokenizer(texts_of(data, columns), recipe.config)
         return tokenizer, f"byte-pair tokenizer trained on the data ({len(tokenizer)} tokens)"
@@ -177,7 +201,8 @@ def _tokenizer(recipe: _Recipe, columns: Columns, data: Any) -> tuple[Any, str]:
     place = recipe.plan.place
     if recipe.task == "masked-lm" and tokenizer.mask_token is None:
         raise InvalidRequest(f"The tokenizer {place!r} has no mask token, which masked-lm needs.", "Use another one.")
-    if recipe.task in ("token-classification", "question-answering") and not tokenizer.is_fast:
+    needs_words = recipe.task in ("token-classification", "question-answering") and columns.text != TOKENS
+    if needs_words and not tokenizer.is_fast:
         raise InvalidRequest(
             f"The tokenizer {place!r} cannot say which token comes from which word, which {recipe.task} needs.",
             "Use a fast one (with a tokenizer.json).",
@@ -199,27 +224,38 @@ def _text_rows(recipe: _Recipe, columns: Columns, labels: Labels | None, data: A
 
 
 def _image_rows(recipe: _Recipe, columns: Columns, labels: Labels | None, data: Any) -> tuple[Any, str]:
-    """Rows of `image`, still encoded, and `labels`; unlabelled ones are left out."""
+    """Rows of `image`, still encoded, and `labels`."""
     assert labels is not None
     shape = image_shape(recipe.config)
     if not images.can_load(shape[0]):
         raise InvalidRequest(
             f"Images of {shape[0]} channels cannot be read from files.", "Leave --dataset out to use random ones."
         )
-    try:
-        images.pixels(data[0][columns.text], shape)
-    except Exception as error:
-        raise InvalidRequest(
-            f"The first image of {recipe.request.dataset} cannot be decoded: {first_line(error)}.", "Fix or remove it."
-        ) from error
     classes = [labels.of(value) for value in data[columns.label]]
     data = data.select_columns([columns.text])
     if columns.text != "image":
         data = data.rename_column(columns.text, "image")
+    images.check_images(data)
     data = data.add_column("labels", classes)
-    if None in classes:
-        data = data.select([place for place, label in enumerate(classes) if label is not None])
     return data, f"images resized to {shape[1]} x {shape[2]} in the data loader"
+
+
+def _check_ids(recipe: _Recipe, data: Any) -> None:
+    """Raise InvalidRequest for token ids that the model does not have."""
+    import pyarrow.compute as arrow
+
+    most = vocabulary_size(recipe.config) or sys.maxsize
+    are_tokens = {TOKENS: True, "labels": recipe.task in ("causal-lm", "seq2seq-lm")}
+    for name in (name for name in data.column_names if are_tokens.get(name)):
+        ids = arrow.list_flatten(data.with_format("arrow")[name])
+        if name == "labels":
+            ids = ids.filter(arrow.not_equal(ids, -100))  # which the loss ignores
+        extremes = arrow.min_max(ids).as_py()
+        if wrong := [token for token in extremes.values() if not 0 <= token < most]:
+            raise InvalidRequest(
+                f"The column {name!r} holds the token {wrong[0]}, which the model's vocabulary does not have.",
+                "Tokenise the data with the tokenizer that belongs to the model.",
+            )
 
 
 def _longest(data: Any) -> tuple[int, ...]:
@@ -239,11 +275,11 @@ def _longest(data: Any) -> tuple[int, ...]:
 
 
 def _classes_to_set(labels: Labels | None, classes: int) -> int | None:
-    """The number of classes that the data needs where the config has another one; more than the data has do no harm."""
+    """The number of outputs that the data needs if the config has another one; more classes than the data has do no harm."""
     if labels is None or labels.count == classes:
         return None
-    if labels.is_number:
-        return 1
+    if labels.problem != SINGLE:
+        return labels.count
     return max(labels.count, 2) if labels.count > classes or classes == 1 else None
 
 

@@ -1,7 +1,12 @@
 """Reading a request's data: files, folders or a dataset of the hub."""
 
+import io
+import itertools
+import operator
 import re
-from collections.abc import Iterator
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -9,15 +14,16 @@ from typing import Any
 import datasets
 
 from autotune.core.errors import InvalidRequest, did_you_mean
-from autotune.workload.data.sources import DataSource
+from autotune.workload.data.chat import is_conversation
+from autotune.workload.data.sources import DataFile, DataSource, open_decompressed
 from autotune.workload.hub import first_line, hub_is_reachable, root_cause, why_not_on_hub
 
 
-def read_data(source: DataSource, split: str, scratch: Path) -> Any:
-    """The split as a `datasets.Dataset`, not empty.
+def read_data(source: DataSource, split: str, scratch: Path) -> tuple[Any, list[str]]:
+    """The split as a `datasets.Dataset`, not empty, and notes on how it is written.
 
     split: a name, or a slice such as `train[:1000]`; scratch: a folder for converted files, the caller's to remove.
-    Raises InvalidRequest where the split is missing or the data cannot be parsed.
+    Raises InvalidRequest if the split is missing or the data cannot be parsed.
     """
     try:
         datasets.ReadInstruction.from_spec(split)
@@ -26,14 +32,15 @@ def read_data(source: DataSource, split: str, scratch: Path) -> Any:
             f"--dataset-split {split!r} cannot be read.",
             "Write a name, or a slice such as train[:1000] or train[:10%].",
         ) from error
+    notes: list[str] = []
     with _reported(source):
-        data = _load(source, split, scratch)
+        data = _load(source, split, scratch, notes)
     if not len(data):
         raise InvalidRequest(f"The data {source.name} has no rows in its split {split!r}.", "Choose other data.")
-    return data
+    return data, notes
 
 
-def _load(source: DataSource, split: str, scratch: Path) -> Any:
+def _load(source: DataSource, split: str, scratch: Path, notes: list[str]) -> Any:
     if source.reader == "hub":
         return _load_from_hub(source.name, split)
     names = [part.partition("[")[0].strip() for part in split.split("+")]  # those in `train[:10%]+test`
@@ -41,21 +48,73 @@ def _load(source: DataSource, split: str, scratch: Path) -> Any:
         return _load_saved(source, split, names)
     # Counting downloads of readers that are part of the library would be its only request to the network.
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
-    options: dict[str, Any] = {"split": split, "cache_dir": str(scratch)}
     if source.reader == "imagefolder":
-        return datasets.load_dataset("imagefolder", data_dir=str(source.path), **options)
+        return datasets.load_dataset("imagefolder", data_dir=str(source.path), cache_dir=str(scratch), split=split)
     if missing := [name for name in names if name not in source.files]:
         raise _no_split(source, missing[0], source.files)
-    files = {name: list(source.files[name]) for name in names}
-    if source.reader == "parquet":
-        options["batch_size"] = 1000  # by default that of the first row group, and 0 where a file has no rows
-    elif files[names[0]][0].endswith(".tsv"):
-        options["sep"] = "\t"
-    return datasets.load_dataset(source.reader, data_files=files, **options)
+    return _slice({name: _load_files(source.files[name], scratch, notes) for name in names}, split)
 
 
 def _no_split(source: DataSource, name: str, splits: Any) -> InvalidRequest:
     return InvalidRequest(f"The data {source.name} has no split {name!r}.", did_you_mean(name, splits))
+
+
+def _load_files(files: tuple[DataFile, ...], scratch: Path, notes: list[str]) -> Any:
+    """The rows of all files, which are of the same reader, one kind of separator after the other."""
+    parts = []
+    separated = operator.attrgetter("separator")
+    for separator, group in itertools.groupby(sorted(files, key=separated), key=separated):
+        paths = [str(_as_utf8(file, scratch, notes)) for file in group]
+        reader, options = files[0].reader, dict[str, Any]()
+        if reader == "parquet":
+            options["batch_size"] = 1000  # by default that of the first row group, and 0 if a file has no rows
+        elif reader == "text":
+            options["encoding"] = "utf-8-sig"  # UTF-8, with or without a byte order mark
+        elif reader == "csv":
+            # Texts such as N/A and null are classes as others are: only what is empty is missing.
+            options |= {"sep": separator, "keep_default_na": False, "na_values": [""]}
+        data = datasets.load_dataset(
+            reader, data_files={"train": paths}, split="train", cache_dir=str(scratch), **options
+        )
+        parts.append(_unwrapped(data, notes) if reader == "json" and len(paths) == 1 else data)
+    return datasets.concatenate_datasets(parts)
+
+
+def _as_utf8(file: DataFile, scratch: Path, notes: list[str]) -> Path:
+    """The file, or a decompressed copy of it in UTF-8: the readers would cut other encodings within a character."""
+    if file.encoding.startswith("utf-8"):
+        return file.path
+    notes.append(f"{file.path.name} is read as {file.encoding}")
+    scratch.mkdir(parents=True, exist_ok=True)
+    with (
+        io.TextIOWrapper(open_decompressed(file.path), encoding=file.encoding, newline="") as text,
+        tempfile.NamedTemporaryFile(
+            "w", dir=scratch, suffix=".txt", encoding="utf-8", newline="", delete=False
+        ) as copy,
+    ):
+        shutil.copyfileobj(text, copy)
+    return Path(copy.name)
+
+
+def _unwrapped(data: Any, notes: list[str]) -> Any:
+    """The rows in a JSON file that is one object: a list of rows in one of its fields, or a list for each column."""
+    if len(data) != 1:
+        return data
+    row = data[0]
+    lists = [name for name, value in row.items() if _is_rows(value)]
+    if len(lists) == 1:
+        notes.append(f"the rows are the list {lists[0]!r} of the JSON object")
+        return datasets.Dataset.from_list(row[lists[0]])
+    columns = {name: list(value.values()) if isinstance(value, Mapping) else value for name, value in row.items()}
+    sizes = {len(value) if isinstance(value, list) else None for value in columns.values()}
+    if len(sizes) == 1 and None not in sizes and not any(map(is_conversation, columns.values())):
+        notes.append("the JSON object holds its rows column by column")
+        return datasets.Dataset.from_dict(columns)
+    return data
+
+
+def _is_rows(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], Mapping) and not is_conversation(value)
 
 
 def _load_from_hub(name: str, split: str) -> Any:
@@ -82,8 +141,12 @@ def _load_saved(source: DataSource, split: str, names: list[str]) -> Any:
         saved = datasets.DatasetDict({"train": saved})
     if missing := [name for name in names if name not in saved]:
         raise _no_split(source, missing[0], saved)
-    parts = datasets.ReadInstruction.from_spec(split).to_absolute({name: len(saved[name]) for name in names})
-    return datasets.concatenate_datasets([saved[part.splitname].select(range(part.from_, part.to)) for part in parts])
+    return _slice({name: saved[name] for name in names}, split)
+
+
+def _slice(splits: Mapping[str, Any], split: str) -> Any:
+    parts = datasets.ReadInstruction.from_spec(split).to_absolute({name: len(data) for name, data in splits.items()})
+    return datasets.concatenate_datasets([splits[part.splitname].select(range(part.from_, part.to)) for part in parts])
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import codecs
 import hashlib
+import importlib.util
 import json
 import os
 import re
@@ -9,15 +10,27 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
 from autotune.core.errors import InvalidRequest
 from autotune.core.paths import reads_as_path
 
-READERS = {".txt": "text", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
+READERS = {".txt": "text", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "arrow"}
 READERS |= dict.fromkeys((".json", ".jsonl", ".ndjson"), "json")
+COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd", ".lz4": "lz4"}
+"""Ending -> the name that fsspec has for it."""
+_PACKAGES = {"zstd": "zstandard", "lz4": "lz4"}
+"""Compression -> the package by which fsspec reads it, which may not be installed."""
 IMAGE_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff"})
 _SPLIT_WORDS = {"train": "train", "training": "train", "test": "test", "testing": "test", "eval": "test"}
 _SPLIT_WORDS |= {"validation": "validation", "valid": "validation", "val": "validation", "dev": "validation"}
+_MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow"}
+_BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32"}
+_BOMS |= {
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}  # after UTF-32, which begins with the same bytes
+_SEPARATORS = ",;\t|"
 _LOOKED_AT_BYTES = 65536
 MOST_DEPTH = 100
 """Nested brackets: above a few hundred the reader of JSON lines ends its process."""
@@ -25,7 +38,17 @@ _SAVED = ("dataset_info.json", "dataset_dict.json")
 """What `save_to_disk` leaves in its folder."""
 MOST_HASHED_BYTES = 256 * 2**20
 """Of the files of a data set, up to which their contents are read to identify it: within a second."""
-_ENDINGS = {*READERS, *IMAGE_ENDINGS, ".arrow"}
+_ENDINGS = {*READERS, *IMAGE_ENDINGS}
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file and how it is written."""
+
+    path: Path
+    reader: str  #: of `datasets`
+    encoding: str = "utf-8"  #: of a text file; `utf-8-sig` if it begins with a byte order mark
+    separator: str = ""  #: of the columns of a csv file
 
 
 @dataclass(frozen=True)
@@ -35,21 +58,20 @@ class DataSource:
     name: str  #: as the user wrote it
     path: Path | None  #: None for a hub id
     reader: str  #: of `datasets`, or `saved` for a folder that `save_to_disk` wrote
-    files: dict[str, tuple[str, ...]]  #: split -> files
+    files: dict[str, tuple[DataFile, ...]]  #: split -> files
     identity: str = ""  #: of local data; empty for a hub id
 
 
 def find_data(name: str, images: bool) -> DataSource:
-    """The source of that name. Raises InvalidRequest where the path is missing, closed, empty, or of no known kind."""
+    """The source of that name. Raises InvalidRequest if the path is missing, closed, empty, or not of a known kind."""
     with _reported(name):
         path = _local(name)
         if path is None:
             return DataSource(name, None, "hub", {})
         if path.is_dir():
             return _folder(name, path, images)
-        reader = _reader(name, path)
-        _check_file(path, reader)
-        return DataSource(name, path, reader, {"train": (str(path),)}, stamp([path]))
+        file = _data_file(path)
+        return DataSource(name, path, file.reader, {"train": (file,)}, stamp([path]))
 
 
 def check_data(name: str) -> None:
@@ -57,9 +79,34 @@ def check_data(name: str) -> None:
     with _reported(name):
         path = _local(name)
         if path is not None and path.is_file():
-            _check_file(path, _reader(name, path))
-        elif path is not None and not any(file.suffix.lower() in _ENDINGS for file in _files_below(path)):
+            _data_file(path)
+        elif path is not None and not any(data_ending(file) in _ENDINGS for file in _files_below(path)):
             raise _no_data(name, "images, or files")
+
+
+def data_ending(path: Path) -> str:
+    """The ending of a file's name in small letters, without that of its compression: `.csv` of `A.CSV.gz`."""
+    suffixes = path.suffixes
+    if suffixes and suffixes[-1].lower() in COMPRESSIONS:
+        suffixes.pop()
+    return suffixes[-1].lower() if suffixes else ""
+
+
+def open_decompressed(path: Path) -> IO[bytes]:
+    """The file's bytes, decompressed as its ending says. Raises InvalidRequest if that needs a package that is missing."""
+    compression = COMPRESSIONS.get(path.suffix.lower())
+    if compression is None:
+        return path.open("rb")
+    import fsspec
+
+    if compression not in fsspec.available_compressions():
+        package = _PACKAGES.get(compression, compression)
+        raise InvalidRequest(
+            f"The file {path} is compressed, and {package}, which reads {path.suffix}, is not installed.",
+            f"pip install {package}, or decompress the file.",
+        )
+    opened: IO[bytes] = fsspec.open(str(path), "rb", compression=compression).open()
+    return opened
 
 
 def _local(name: str) -> Path | None:
@@ -67,7 +114,7 @@ def _local(name: str) -> Path | None:
     path = Path(name).expanduser()
     if path.exists():
         return path.resolve()
-    if reads_as_path(name) or Path(name.partition(":")[0]).suffix.lower() in READERS:
+    if reads_as_path(name) or data_ending(Path(name.partition(":")[0])) in READERS:
         raise InvalidRequest(f"There is no file or folder {name}.", "Check --dataset; a hub id is written user/name.")
     return None
 
@@ -103,15 +150,6 @@ def _digest(file: Path) -> str:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
-def _reader(name: str, path: Path) -> str:
-    reader = READERS.get(path.suffix.lower())
-    if reader is None:
-        raise InvalidRequest(
-            f"The ending of {name} is none of a known kind of data.", f"Use {', '.join(READERS)}, or a folder."
-        )
-    return reader
-
-
 def _no_data(name: str, what: str) -> InvalidRequest:
     return InvalidRequest(f"The folder {name} holds no data.", f"It needs {what} ending in {', '.join(READERS)}.")
 
@@ -122,17 +160,16 @@ def _folder(name: str, path: Path, images: bool) -> DataSource:
         return DataSource(name, path, "saved", {}, f"{path}: {stamp(files)}")
     if images and any(file.suffix.lower() in IMAGE_ENDINGS for file in files):
         return DataSource(name, path, "imagefolder", {}, f"{path}: {stamp(files)}")
-    data = [file for file in files if file.suffix.lower() in READERS]
+    data = [file for file in files if data_ending(file) in READERS]
     if not data:
         raise _no_data(name, "images, or files" if images else "files")
-    readers = sorted({READERS[file.suffix.lower()] for file in data})
+    readers = sorted({READERS[data_ending(file)] for file in data})
     if len(readers) > 1:
         raise InvalidRequest(f"The folder {name} mixes kinds of data: {', '.join(readers)}.", "Name one file of it.")
-    splits: dict[str, tuple[str, ...]] = {}
+    splits: dict[str, tuple[DataFile, ...]] = {}
     for file in data:
-        _check_file(file, readers[0])
         split = _split_of(file.relative_to(path))
-        splits[split] = (*splits.get(split, ()), str(file))
+        splits[split] = (*splits.get(split, ()), _data_file(file))
     return DataSource(name, path, readers[0], splits, f"{path}: {stamp(data)}")
 
 
@@ -149,28 +186,68 @@ def _split_of(file: Path) -> str:
     return next((_SPLIT_WORDS[word] for word in reversed(words) if word in _SPLIT_WORDS), "train")
 
 
-def _check_file(path: Path, reader: str) -> None:
-    """Raises InvalidRequest where a file is empty or its beginning is not text though it should be."""
+def _data_file(path: Path) -> DataFile:
+    """How a file is written, by its ending and its beginning; without an ending, by its beginning alone.
+
+    Raises InvalidRequest if it is empty, or its beginning is not text though it should be.
+    """
+    ending = data_ending(path)
+    if ending and ending not in READERS:
+        raise InvalidRequest(
+            f"The ending of {path} is not that of a known kind of data.", f"Use {', '.join(READERS)}, or a folder."
+        )
     if path.stat().st_size == 0:
         raise InvalidRequest(f"The file {path} is empty.", "Choose other data.")
-    with path.open("rb") as file:
-        beginning = file.read(_LOOKED_AT_BYTES)
-    if reader == "parquet":
-        return
     try:
-        # The last character may be incomplete, unless the file ends there.
-        text = codecs.getincrementaldecoder("utf-8")().decode(beginning, final=len(beginning) < _LOOKED_AT_BYTES)
-    except UnicodeDecodeError as error:
-        raise InvalidRequest(
-            f"The file {path} is not text: byte {error.start} is no UTF-8.",
-            "Convert it, or choose other data.",
-        ) from error
+        with open_decompressed(path) as file:
+            beginning = file.read(_LOOKED_AT_BYTES)
+    except (PermissionError, InvalidRequest):
+        raise
+    except Exception as error:  # of a decompressor
+        raise InvalidRequest(f"The file {path} cannot be decompressed: {error}.", "Check that it is whole.") from error
+    reader = (
+        READERS[ending] if ending else next((kind for magic, kind in _MAGIC.items() if beginning.startswith(magic)), "")
+    )
+    if reader in _MAGIC.values():
+        return DataFile(path, reader)
+    encoding = _encoding(path, beginning)
+    # The last character may be incomplete, unless the file ends there.
+    text = codecs.getincrementaldecoder(encoding)().decode(beginning, final=len(beginning) < _LOOKED_AT_BYTES)
     if "\0" in text:
         raise InvalidRequest(f"The file {path} is not text: it holds NUL bytes.", "Choose other data.")
-    if reader == "json" and _depth(text) > MOST_DEPTH:
-        raise InvalidRequest(f"The file {path} is nested too deeply to be a table.", "Choose other data.")
     if not text.strip():
         raise InvalidRequest(f"The file {path} is empty but for white space.", "Choose other data.")
+    reader = reader or ("json" if text.lstrip()[0] in "{[" else "text")
+    if reader == "json" and _depth(text) > MOST_DEPTH:
+        raise InvalidRequest(f"The file {path} is nested too deeply to be a table.", "Choose other data.")
+    return DataFile(path, reader, encoding, _separator(text) if reader == "csv" else "")
+
+
+def _encoding(path: Path, beginning: bytes) -> str:
+    """By its byte order mark, else UTF-8, else what charset-normalizer takes it for. Raises InvalidRequest."""
+    if marked := next((encoding for mark, encoding in _BOMS.items() if beginning.startswith(mark)), None):
+        return marked
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(beginning, final=len(beginning) < _LOOKED_AT_BYTES)
+    except UnicodeDecodeError as error:
+        guess: Any = None
+        if installed := importlib.util.find_spec("charset_normalizer"):
+            from charset_normalizer import from_bytes
+
+            guess = from_bytes(beginning).best() if b"\0" not in beginning else None
+        if guess is None:
+            raise InvalidRequest(
+                f"The file {path} is not text: byte {error.start} is not UTF-8.",
+                f"Save it as UTF-8{'' if installed else ', or pip install charset-normalizer'}, or choose other data.",
+            ) from error
+        return str(guess.encoding)
+    return "utf-8"
+
+
+def _separator(text: str) -> str:
+    """What separates the columns of a csv file: the most frequent of the usual characters in its first line."""
+    header = re.sub(r'"[^"]*"', "", text.lstrip().partition("\n")[0])
+    return max(_SEPARATORS, key=header.count)
 
 
 def _depth(text: str) -> int:

@@ -87,8 +87,12 @@ def _labels(config: Any, task: str, input_ids: torch.Tensor, generator: torch.Ge
             return {"labels": input_ids.masked_fill(~hidden, -100)}
         case "seq2seq-lm":
             return {"labels": _token_ids(config, (samples, tokens), generator)}
+        case "sequence-classification" if getattr(config, "problem_type", None) == "multi_label_classification":
+            return {"labels": torch.randint(2, (samples, config.num_labels), generator=generator).float()}
         case "sequence-classification" if config.num_labels == 1:
             return {"labels": torch.randn(samples, generator=generator)}
+        case "sequence-classification" if getattr(config, "problem_type", None) == "regression":
+            return {"labels": torch.randn(samples, config.num_labels, generator=generator)}
         case "sequence-classification":
             return {"labels": torch.randint(config.num_labels, (samples,), generator=generator)}
         case "token-classification":
