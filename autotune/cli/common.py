@@ -5,12 +5,14 @@ import json
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TextIO
 
 import typer
 
-from autotune.core.errors import AutotuneError, NothingFits
+from autotune.core.errors import AutotuneError, UnreadableFile
 from autotune.core.interrupt import Terminated, ending_on_signals
 
 INTERRUPTED = 130
@@ -38,6 +40,9 @@ class ErrorReporter:
 
     def __enter__(self) -> "ErrorReporter":
         self._stack.enter_context(ending_on_signals())
+        self._stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("always", UnreadableFile)
+        warnings.showwarning = partial(_show_warning, warnings.showwarning)
         self._stdout = sys.stdout
         if self._as_json:
             self._stack.enter_context(contextlib.redirect_stdout(sys.stderr))
@@ -46,9 +51,7 @@ class ErrorReporter:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._stack.close()
         if isinstance(error, AutotuneError):
-            message, advice = error.written
-            line = f"{'' if isinstance(error, NothingFits) else 'Error: '}{message} {advice}"
-            self._fail(line.rstrip(), type(error).__name__, message, advice, error.exit_code)
+            self._fail(f"Error: {error.on_command_line}", type(error).__name__, *error.written, error.exit_code)
         if isinstance(error, KeyboardInterrupt):
             code, end, advice = INTERRUPTED, "interrupted", self.when_interrupted
             if isinstance(error, Terminated):
@@ -72,6 +75,14 @@ class ErrorReporter:
     def _print_error(self, *error: Any) -> None:
         if self._as_json:
             self.json(json_error(*error))
+
+
+def _show_warning(usual: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any) -> None:
+    """Show a warning about a study's files as one line, any other as Python does."""
+    if issubclass(category, UnreadableFile):
+        print(on_terminal(f"Warning: {message}.", sys.stderr), file=sys.stderr)
+    else:
+        usual(message, category, *place)
 
 
 def on_terminal(text: str, stream: TextIO) -> str:

@@ -49,6 +49,11 @@ class AutotuneError(Exception):
         message, advice = self.args
         return message, advice
 
+    @property
+    def on_command_line(self) -> str:
+        """One line, message and advice, with options as on the command line."""
+        return " ".join(filter(None, self.written))
+
     def __str__(self) -> str:
         return f"{self.message} {self.advice}".strip()
 
@@ -107,6 +112,10 @@ class DeviceInUse(SearchFailed):
 
 class LossWarning(UserWarning):
     """The recommended configuration does not learn as fp32 does, or its losses could not be compared."""
+
+
+class UnreadableFile(UserWarning):
+    """A file of a study cannot be read, and what it holds is left out."""
 
 
 FEW = 30

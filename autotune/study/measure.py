@@ -17,7 +17,7 @@ from autotune.space.dominance import NEVER_PROBED
 from autotune.space.settings import SETTINGS
 from autotune.study.objective import SAME_MEMORY, best_trial, speed
 from autotune.study.plan import Plan
-from autotune.study.store import probe_folder, reporting_storage
+from autotune.study.store import probe_folder, read_trial, reporting_storage
 
 LONGEST_BASELINE_S = 300.0
 """Deadline of the baseline's own probe, from which all others follow. A probe takes some fifteen steps of at most three
@@ -129,7 +129,7 @@ def needs_too_much(folder: Path, trials: Sequence[Trial], trial: Trial, round_nu
 
 def keep(place: Path, configuration: Configuration, measurement: Measurement) -> None:
     """Write what the probe left unwritten: all of it if it keeps no files, such as a replay; else what it did not know."""
-    if not (place / ANSWER).exists():
+    if read_trial(place, 0) is None:
         place.mkdir(parents=True, exist_ok=True)
         write_json(place / ORDER, {"configuration": configuration.to_dict()})
     elif not (

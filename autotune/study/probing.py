@@ -19,7 +19,7 @@ from autotune.study.jobs import job_of, measured, progress
 from autotune.study.measure import keep
 from autotune.study.plan import Watch
 from autotune.study.stopping import time_is_over
-from autotune.study.store import reporting_storage
+from autotune.study.store import read_rounds, reporting_storage
 from autotune.study.study import PROBES, Asked, Study, ask, tell
 
 CRASHES_THAT_END = 6
@@ -136,9 +136,14 @@ class Probing:
             if ended.error is not None:
                 keep(study.probe_folder(number), configuration, measurement)
             tell(study, running, configuration, measurement)
-        trial = Trial(number, configuration, measurement)
+        # Rounds are there if it is measured again because its probe could not be read.
+        rounds = read_rounds(study.probe_folder(number)).values()
+        trial = Trial(number, configuration, measurement, tuple(rounds))
         del study.running[number]
         study.unlikely.discard(number)
+        if number == 0:
+            study.trials += study.waiting
+            study.waiting.clear()
         bisect.insort(study.trials, trial, key=lambda trial: trial.number)
         devices.judge(study, pool)
         what = {"number": number, "configuration": configuration, "trial": trial}

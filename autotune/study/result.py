@@ -40,6 +40,7 @@ class SearchResult:
     ruled_out: Sequence[RuledOut] = ()  # values that were never probed, with the reason
     notes: Sequence[str] = ()  # what else a reader should know
     study_warnings: Sequence[str] = ()  # about every number of the study
+    unreadable: Sequence[str] = ()  # those of these warnings that are about files of its folder that cannot be read
     duplicate_proposals: int = 0  # that earlier trials already answered
     left_out: Sequence[str] = ()  # what there was no time for
     finished: str = ""  # fingerprint of the request that this answers completely

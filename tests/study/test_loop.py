@@ -501,14 +501,71 @@ def test_a_kill_between_an_ask_and_its_marks_loses_nothing(tmp_path: Path) -> No
     assert not any(record.state is TrialState.RUNNING for record in study.optuna.get_trials())
 
 
-def test_a_trial_whose_files_were_lost_does_not_make_two_of_one_number(tmp_path: Path) -> None:
-    run(tmp_path, replay(), n_trials=4)
-    (tmp_path / "probes" / "0002" / ANSWER).write_text("{ cut off", encoding="utf-8")
-    kept = (tmp_path / "probes" / "0003" / ANSWER).read_text(encoding="utf-8")
-    study, _ = run(tmp_path, replay(), n_trials=6)
-    numbers = [trial.number for trial in study.trials]
-    assert len(numbers) == len(set(numbers)) == 6
-    assert (tmp_path / "probes" / "0003" / ANSWER).read_text(encoding="utf-8") == kept
+DAMAGED = ["", "{ cut off", "[1, 2]", "null", '{"a": 1}', "\x00\xff"]
+
+
+def damage(path: Path, content: str) -> None:
+    path.write_bytes(content.encode("latin-1"))
+
+
+@pytest.mark.parametrize("content", [*DAMAGED, None])
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_trial_that_cannot_be_read_is_measured_again_under_its_number(
+    tmp_path: Path, number: int, content: str | None
+) -> None:
+    first, _ = run(tmp_path, replay(), n_trials=4)
+    path = tmp_path / "probes" / f"{number:04d}" / ANSWER
+    damage(path, content) if content is not None else path.unlink()
+    again = replay()
+    study, _ = run(tmp_path, again, n_trials=4)
+    assert probed(again) == [first.trials[number].configuration]
+    assert [trial.configuration for trial in study.trials] == [trial.configuration for trial in first.trials]
+    assert [trial.number for trial in study.trials] == [0, 1, 2, 3]
+    nobody = replay()
+    assert run(tmp_path, nobody, n_trials=4)[0].trials == study.trials
+    assert nobody.asked == []
+
+
+def test_an_order_that_cannot_be_read_is_measured_again_too(tmp_path: Path) -> None:
+    first, _ = run(tmp_path, replay(), n_trials=3)
+    (tmp_path / "probes" / "0000" / ORDER).write_text("{")
+    study, _ = run(tmp_path, replay(), n_trials=4)
+    assert [trial.configuration for trial in study.trials[:3]] == [trial.configuration for trial in first.trials]
+
+
+def test_a_damaged_baseline_is_measured_first_and_keeps_its_rounds(tmp_path: Path) -> None:
+    first, _ = run(tmp_path, replay(), n_trials=3, confirmation_rounds=2)
+    (tmp_path / "probes" / "0000" / ANSWER).write_text("{")
+    seen: list[Progress] = []
+    with locked(tmp_path):
+        study = opened(tmp_path, n_trials=4, confirmation_rounds=2)
+        search(study, replay(), seen.append)
+    assert seen[0].message.startswith("resuming with 2 trial(s); probes/0000/measurement.json cannot be read (")
+    assert seen[0].message.endswith("your own settings are measured again")
+    assert [progress.number for progress in seen if progress.kind == "trial"] == [0, 3]
+    assert study.trials[0].rounds[:2] == first.trials[0].rounds[:2] == (1, 2)
+
+
+def test_a_baseline_that_is_interrupted_while_it_is_measured_again_is_still_number_0(tmp_path: Path) -> None:
+    first, _ = run(tmp_path, replay(), n_trials=4)
+    (tmp_path / "probes" / "0000" / ANSWER).write_text("{")
+    for _ in range(2):
+        assert probed(interrupted(tmp_path, 1, n_trials=4).inner) == [first.trials[0].configuration]
+    study, _ = run(tmp_path, replay(), n_trials=4)
+    assert [trial.configuration for trial in study.trials] == [trial.configuration for trial in first.trials]
+
+
+def test_a_damaged_round_is_named_and_another_one_is_measured(tmp_path: Path) -> None:
+    run(tmp_path, replay(), n_trials=3, confirmation_rounds=2)
+    path = tmp_path / "probes" / "0000" / "confirmation-1" / ANSWER
+    path.write_text("{")
+    seen: list[Progress] = []
+    with locked(tmp_path):
+        study = opened(tmp_path, n_trials=3, confirmation_rounds=2)
+        search(study, replay(), seen.append)
+    assert "probes/0000/confirmation-1/measurement.json cannot be read (" in seen[0].message
+    assert len(study.trials[0].confirmations) >= 2
+    assert not path.exists()
 
 
 def test_a_resumed_search_says_so(tmp_path: Path) -> None:
@@ -804,7 +861,15 @@ def test_a_damaged_study_is_said_to_be_damaged(tmp_path: Path, content: str) -> 
     (tmp_path / REQUEST).write_text(content)
     with pytest.raises(StorageFailed, match="damaged") as caught:
         check_identity(tmp_path, {})
-    assert "fresh=True" in str(caught.value)
+    assert "fresh=True deletes what was measured" in str(caught.value)
+
+
+def test_measurements_without_their_request_are_nobody_s(tmp_path: Path) -> None:
+    check_identity(tmp_path, {})
+    (tmp_path / "probes" / "0000").mkdir(parents=True)
+    write_json(tmp_path / "probes" / "0000" / ANSWER, {})
+    with pytest.raises(StorageFailed, match="request.json is damaged: it is missing"):
+        check_identity(tmp_path, {})
 
 
 def test_a_record_that_is_no_database_is_said_so_in_one_line(tmp_path: Path) -> None:
