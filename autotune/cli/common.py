@@ -4,7 +4,6 @@ import contextlib
 import json
 import shutil
 import sys
-import textwrap
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,9 +13,13 @@ import typer
 
 from autotune.core.errors import AutotuneError, UnreadableFile
 from autotune.core.interrupt import Terminated, ending_on_signals
+from autotune.core.units import broken
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C; as in shells, those of other signals are 128 plus the signal's number."""
+
+WORDS = "autotune.words"
+"""Key of a context's `meta`: the words of the command line, options by their present names."""
 
 PAGE = "report.html"
 """The file of a report folder that people open."""
@@ -88,7 +91,7 @@ def _show_warning(usual: Callable[..., None], message: Warning | str, category: 
 def on_terminal(text: str, stream: TextIO) -> str:
     """The text for this stream: on a terminal in lines that are broken between words."""
     width = shutil.get_terminal_size().columns
-    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False) if stream.isatty() else text
+    return "\n".join(broken(text, width)) if stream.isatty() else text
 
 
 def json_error(kind: str, message: str, advice: str, code: int) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.core import InvalidRequest, TuningRequest, read_json
-from autotune.core.errors import UnreadableFile
 from autotune.core.environment import installed_versions
+from autotune.core.errors import UnreadableFile
 from autotune.probe.device import nvml
 from autotune.probe.device.machine import cpu_name
 from autotune.space.variables import READ

@@ -12,7 +12,7 @@ from autotune.core.device import Device
 from autotune.core.errors import UnreadableFile
 from autotune.core.io import MISSING, Unreadable, read_record
 from autotune.core.loss_curves import Numerics
-from autotune.core.paths import named, scrubbed
+from autotune.core.paths import hidden, named, scrubbed
 from autotune.core.sanity import SanityCheck
 from autotune.probe.order import ANSWER, ORDER
 from autotune.report.snippets import launch_lines
@@ -37,7 +37,7 @@ def begin(result: SearchResult, folder: str | Path) -> None:
     from autotune.report.files import write_question  # loads pandas, which reading a study does without
 
     record = {
-        "request": _plain_request(result.request.to_dict()),
+        "request": _public(result.request).to_dict(),
         "workload": _plain_workload(result.workload),
         "identity": result.identity,
         "memory_limit_bytes": result.memory_limit_bytes,
@@ -74,7 +74,7 @@ def save(result: SearchResult, folder: str | Path) -> Path:
         **({"devices": [device.to_dict() for device in result.devices]} if result.devices else {}),
     }
     begin(replace(result, finished=""), folder)
-    write_report(Path(folder), result, ended)
+    write_report(Path(folder), replace(result, request=_public(result.request)), ended)
     if result.finished:  # last: a search that was killed before it writes its report again
         begin(result, folder)
     return Path(folder)
@@ -144,7 +144,9 @@ def _trials(folder: Path, damage: Damage) -> list[Trial]:
     return trials
 
 
-def _part(path: Path, build: Callable[[Any], Any], advice: str = "Run the same search again: it writes it anew.") -> Any:
+def _part(
+    path: Path, build: Callable[[Any], Any], advice: str = "Run the same search again: it writes it anew."
+) -> Any:
     """What is made of a file that every study has. Raises InvalidRequest."""
     try:
         return read_record(path, build)
@@ -196,10 +198,10 @@ def _of_result(ended: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     return fields, dict(ended.get("barred", {}))
 
 
-def _plain_request(request: dict[str, Any]) -> dict[str, Any]:
-    """The request with names instead of absolute paths, which a report folder does not show."""
-    shown = {name: named(value) if isinstance(value, str) else value for name, value in request.items()}
-    return shown | {"output_dir": "reports"}
+def _public(request: TuningRequest) -> TuningRequest:
+    """The request without absolute paths, which a report folder does not show."""
+    texts = {name: hidden(value) for name, value in vars(request).items() if isinstance(value, str)}
+    return replace(request, **texts)  # type: ignore[arg-type]
 
 
 def _plain_workload(workload: Workload) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def did_you_mean(word: object, choices: Iterable[object]) -> str:
     words = list(dict.fromkeys(map(str, choices)))
     if not words:
         return "Nothing of that kind is known."
-    close = get_close_matches(str(word), words, n=1, cutoff=0.5)
+    close = get_close_matches(str(word), words, n=1, cutoff=0.6)
     nearest = f"Did you mean {close[0]!r}?" if close else ""
     if len(words) > FEW:
         return nearest or f"Known are {', '.join(words[:FEW])}, …"

@@ -8,7 +8,7 @@ from autotune.core import Environment, InvalidRequest, TuningRequest, Workload, 
 from autotune.core.configuration import RANKS
 from autotune.core.errors import NothingFits, StorageFailed
 from autotune.core.io import Unreadable, read_record
-from autotune.core.paths import named
+from autotune.core.paths import hidden
 from autotune.core.request import TASKS, check_installed
 from autotune.core.units import format_bytes, format_parameters
 from autotune.probe.device import nvml
@@ -71,7 +71,7 @@ def _asks_the_same(request: TuningRequest, folder: Path) -> bool:
     """Whether the study in this folder has a request that leads here again, the task left to the model."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         recorded = read_json(folder / REQUEST)["request"]
-        return bool(recorded["model"] == named(request.model) and recorded["task"] == request.task)
+        return bool(recorded["model"] == hidden(request.model) and recorded["task"] == request.task)
     return False
 
 

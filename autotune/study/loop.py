@@ -122,7 +122,13 @@ def import_trials(study: Study, trials: Sequence[Trial]) -> int:
     Raises StorageFailed where the disk refuses.
     """
     reusable = [trial for trial in trials if _still_holds(trial, study.plan.allowed_bytes)]
-    if study.trials or study.waiting or not reusable or reusable[0] != trials[0] or reusable[0].configuration != study.space.baseline:
+    if (
+        study.trials
+        or study.waiting
+        or not reusable
+        or reusable[0] != trials[0]
+        or reusable[0].configuration != study.space.baseline
+    ):
         return 0
     with reporting_storage(study.folder):
         imported = (

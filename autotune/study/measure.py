@@ -10,7 +10,6 @@ from pathlib import Path
 from autotune.core import Configuration, Interval, Measurement, Outcome, Trial, write_json
 from autotune.core.errors import TimeIsOver
 from autotune.core.interrupt import StopRequest
-from autotune.core.time_limit import too_late
 from autotune.probe import Probe, ProbeOptions
 from autotune.probe.order import ANSWER, ORDER
 from autotune.space.dominance import NEVER_PROBED
@@ -60,7 +59,7 @@ def measure(
     )
     first = next((trial.measurement for trial in trials if trial.number == number), None)
     place = probe_folder(folder, number, confirmation)
-    error = too_late(f"trial {number} was measured" if number else "your own settings were measured")
+    error = plan.time.too_late(f"trial {number} was measured" if number else "your own settings were measured")
 
     def once() -> Measurement:
         left = until - time.monotonic()

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from autotune.core import Outcome, Trial
 from autotune.core.errors import SearchFailed, TimeIsOver
-from autotune.core.time_limit import too_late
 from autotune.core.units import format_seconds
 from autotune.executors.pool import RETURN_S, Ended, Pool
 from autotune.probe.order import LOG
@@ -90,7 +89,7 @@ class Probing:
             study.unlikely.discard(number)
         study.again.clear()
         if not study.trials and not study.running:
-            raise too_late("your own settings were measured")
+            raise study.plan.time.too_late("your own settings were measured")
 
     def compare(self, reserved: Collection[str] = ()) -> None:
         """Let idle devices that are not reserved repeat what another one did, where nothing compares them yet."""

@@ -56,6 +56,8 @@ class SearchResult:
     folder: Path | None = None  # of the report, if saved
     complete: bool = True  # whether the search came to its end
     date: str = ""  # of its last run, as 2026-11-22; empty where unknown
+    command: Sequence[str] = field(default=(), repr=False, compare=False)
+    """Words of the command line that began the search, without `autotune`; in memory only, empty for a search from Python."""
     user_arguments: Any = field(default=None, repr=False, compare=False)
     """The user's own `TrainingArguments`, or fields that belong to their run alone (folders, names, hub); in memory only."""
 

@@ -141,7 +141,7 @@ def check_identity(folder: Path, identity: Mapping[str, Any]) -> None:
     with reporting_storage(folder):
         if path.exists():
             try:
-                recorded = read_record(path, lambda record: renamed(record["identity"]))
+                recorded = read_record(path, lambda record: renamed(dict(record["identity"])))
             except Unreadable as error:
                 raise damaged_request(path, error) from error
             if recorded != identity:
@@ -153,16 +153,42 @@ def check_identity(folder: Path, identity: Mapping[str, Any]) -> None:
             raise damaged_request(path, Unreadable(MISSING))
 
 
-def _differences(before: Any, now: Any, place: str = "") -> list[str]:
-    """`memory_limit_bytes was 600, is 700` for each leaf that differs, at most five."""
+PARTS = {
+    "model_config": "the model's config",
+    "architecture": "the model",
+    "task": "--task",
+    "data": "--dataset",
+    "sequence_length": "--sequence-length",
+    "global_batch_size": "--global-batch-size",
+    "environment": "this machine",
+    "training_args": "--args",
+    "memory_limit_bytes": "--memory-limit",
+    "headroom": "--headroom",
+    "objective": "--objective",
+    "space": "the search space",
+}
+"""Part of an identity -> what people call it."""
+
+MAKE_THE_SPACE = ("architecture", "task", "sequence_length", "global_batch_size", "environment", "training_args")
+"""Parts of an identity that change the values of a search space too."""
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """`--memory-limit was 600, is now 700` for each value that differs, at most five, the search space's own last and only if
+    nothing else explains it."""
+    differing = [name for name in dict.fromkeys([*PARTS, *before, *now]) if before.get(name) != now.get(name)]
+    if {*MAKE_THE_SPACE} & {*differing}:
+        differing = [name for name in differing if name != "space"]
+    leaves = [leaf for name in differing for leaf in _leaves(before.get(name), now.get(name), PARTS.get(name, name))]
+    return leaves[:5]
+
+
+def _leaves(before: Any, now: Any, place: str) -> list[str]:
+    """What differs below a place, a text each."""
     if isinstance(before, Mapping) and isinstance(now, Mapping):
-        differences = [
-            difference
-            for key in dict.fromkeys([*before, *now])
-            for difference in _differences(before.get(key), now.get(key), f"{place}.{key}".lstrip("."))
-        ]
-        return differences[:5]
-    return [] if before == now else [f"{place} was {_short(before)}, is now {_short(now)}"]
+        keys = [key for key in dict.fromkeys([*before, *now]) if before.get(key) != now.get(key)]
+        return [leaf for key in keys for leaf in _leaves(before.get(key), now.get(key), f"{place}: {key}")]
+    return [f"{place} was {_short(before)}, is now {_short(now)}"]
 
 
 def _short(value: Any) -> str:
@@ -276,9 +302,7 @@ def discard_damaged(folder: Path, damage: Damage) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
-_DAMAGED_ADVICE = (
-    "Restore it from a copy, or give the search another --study-name; --fresh deletes what was measured."
-)
+_DAMAGED_ADVICE = "Restore it from a copy, or give the search another --study-name; --fresh deletes what was measured."
 
 
 def damaged_request(path: Path, error: Unreadable) -> StorageFailed:

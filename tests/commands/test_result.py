@@ -346,7 +346,9 @@ def test_what_cannot_be_read_is_no_warning_of_the_study_once_it_can_be(tmp_path:
         damaged = TuningResult.load(folder)
     assert [trial.number for trial in damaged.trials] == [0, 1]
     damaged.save(folder)
-    assert "The file probes/0002/measurement.json cannot be read (" in " ".join((folder / "summary.md").read_text().split())
+    assert "The file probes/0002/measurement.json cannot be read (" in " ".join(
+        (folder / "summary.md").read_text().split()
+    )
     path.write_bytes(kept)
     assert TuningResult.load(folder).study_warnings == ("others held memory",)
 
