@@ -102,9 +102,9 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
         "prospects": read_prospects(folder, damage),
         "estimated_peaks": read_peaks(folder, damage),
     }
-    again = "left out; the same search makes it again"
     unreadable = [
-        f"the file {path.relative_to(folder)} cannot be read ({why}) and is {again}" for path, why in damage.items()
+        f"the file {path.relative_to(folder)} cannot be read ({why}) and is left out; the same search makes it again"
+        for path, why in damage.items()
     ]
     for text in unreadable:
         warn(f"in the study {folder.name} {text}", UnreadableFile, stacklevel=3)

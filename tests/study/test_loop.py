@@ -311,6 +311,31 @@ def test_a_baseline_that_crashes_ends_the_search_with_one_line_that_names_its_lo
     assert len(probe.asked) == 1
 
 
+TRACEBACK = """Traceback (most recent call last):
+  File "/lib/python3.11/site-packages/autotune/probe/train/run.py", line 5, in run
+    trainer.train()
+  File "/lib/python3.11/site-packages/{}", line 7, in forward
+    rate = 1 / (layers - 1)
+ZeroDivisionError: division by zero
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "advice"),
+    [
+        ("transformers/models/rwkv/modeling_rwkv.py", "The model's own code raised it (modeling_rwkv.py, line 7)"),
+        ("mine/model.py", "Fix the cause"),
+    ],
+)
+def test_a_crash_within_the_model_s_code_is_not_called_the_user_s(tmp_path: Path, file: str, advice: str) -> None:
+    reason = "ZeroDivisionError: division by zero"
+    crash = ended(Outcome.CRASHED, reason=reason, log_tail=TRACEBACK.format(file))
+    with pytest.raises(SearchFailed) as caught:
+        run(tmp_path, replay(lambda configuration: crash))
+    assert advice in caught.value.advice
+    assert "\n" not in str(caught.value)
+
+
 def test_a_baseline_that_cannot_run_here_is_a_trial_without_a_probe(tmp_path: Path) -> None:
     probe = replay()
     among = space(precision=("fp32", "bf16"), baseline_problem="bf16: not on this device")
@@ -856,7 +881,19 @@ def test_the_same_name_with_another_identity_is_refused_showing_the_difference(t
     assert "fresh=True" in said
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"request": 1}'])
+def test_what_follows_from_another_global_batch_is_not_listed_as_a_difference_of_its_own(tmp_path: Path) -> None:
+    known = {"global_batch_size": 8, "headroom": 0.05, "space": {"micro_batch_size": [1, 2, 4, 8], "workers": [0]}}
+    write_json(tmp_path / REQUEST, {"identity": known})
+    other = {"global_batch_size": 6, "headroom": 0.1, "space": {"micro_batch_size": [1, 2, 3, 6], "workers": [0]}}
+    with pytest.raises(StudyMismatch) as caught:
+        check_identity(tmp_path, other)
+    assert "question: --global-batch-size was 8, is now 6; --headroom was 0.05, is now 0.1." in caught.value.written[0]
+    with pytest.raises(StudyMismatch) as caught:
+        check_identity(tmp_path, {**known, "space": {"micro_batch_size": [1, 2, 4, 8], "workers": [0, 2]}})
+    assert "question: the search space: workers was [0], is now [0, 2]." in caught.value.written[0]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"request": 1}', '{"identity": 5}'])
 def test_a_damaged_study_is_said_to_be_damaged(tmp_path: Path, content: str) -> None:
     (tmp_path / REQUEST).write_text(content)
     with pytest.raises(StorageFailed, match="damaged") as caught:

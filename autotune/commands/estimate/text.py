@@ -4,7 +4,7 @@ from typing import Any
 
 from autotune.commands.layout import aligned
 from autotune.core.gpus import CARDS
-from autotune.core.units import format_bytes, format_parameters
+from autotune.core.units import broken, format_bytes, format_parameters
 from autotune.report.markdown import WIDTH, wrapped
 
 WIDEST = 8
@@ -101,7 +101,7 @@ def _splits(names: list[str], groups: dict[tuple[str, ...], list[Row]]) -> list[
         parts = [_gib(row["split"][part]) for part in PARTS]
         size = f"{row['micro_batch_size']} x {row['gradient_accumulation_steps']}"
         cached = _gib(row["peak_reserved_bytes"] - row["peak_allocated_bytes"])
-        table[settings] = [size, _peak(row), *parts, cached, row["where"]]
+        table[settings] = [size, _peak(row), *parts, cached, row["where"].removeprefix("optimizer ")]
     return [*_table(names, ["sizes", "peak", *PARTS.values(), "cached", "at"], table), *reasons]
 
 
@@ -112,7 +112,7 @@ def _cards(rows: list[Row]) -> list[str]:
         best = max(fitting, key=_size, default=None)
         largest = [str(_size(best)), ", ".join(_settings(best))] if best else ["-", ""]
         table.append([name, format_bytes(card.memory_bytes), f"{len(fitting)} of {len(rows)}", *largest])
-    return aligned(table, 1)
+    return [part for line in aligned(table, 1) for part in broken(line, WIDTH, "", " " * 6)]
 
 
 def _size(row: Row) -> int:
