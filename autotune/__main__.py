@@ -1,24 +1,58 @@
 """`python -m autotune`, and the `autotune` command."""
 
+import errno
 import os
 import sys
 import time
 
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""Errors of a write to a stream, which name no file."""
+
 
 def main() -> None:
-    """Run the command line; where nobody reads on, as behind `| head -1`, it ends with exit code 1 and says nothing."""
-    started = time.monotonic()
-    from autotune.cli.app import app
+    """Run the command line.
 
+    Exit code 1 without a traceback: where nobody reads standard output any more (as behind `| head -1`), where it cannot be
+    written, and where there is not enough memory for autotune itself.
+    """
+    started = time.monotonic()
+    _open_closed_streams()
     try:
+        from autotune.cli.app import app
+
         try:
             app(prog_name="autotune", obj=started)
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes once more at its end, and would complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        _end()
+    except OSError as error:
+        if error.errno not in UNWRITABLE or error.filename is not None:
+            raise
+        _end(f"Standard output cannot be written: {error.strerror}.")
+    except (MemoryError, ImportError) as error:
+        # The loader's words for a library that finds no room.
+        if isinstance(error, ImportError) and "failed to map segment" not in str(error):
+            raise
+        _end("There is not enough memory to start. Free some, or raise the limit of this shell (ulimit -v).")
+
+
+def _open_closed_streams() -> None:
+    """Let what goes to closed standard streams be lost; else the next files opened would take their descriptors."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+
+
+def _end(message: str = "") -> None:
+    """End with exit code 1. Python flushes standard output once more at its end, and would complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if message:
+        print(f"Error: {message}", file=sys.stderr)
+    sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ PACKAGE = Path(autotune.__file__).parent
 NOUNS = (SearchResult, Trial, Configuration, Measurement, Outcome, Interval, Progress, RuledOut, Environment)
 """What a result is made of."""
 ERRORS = tuple(var for var in vars(errors).values() if inspect.isclass(var) and issubclass(var, errors.AutotuneError))
-WARNINGS = (NotApplied, BatchSizeChanged, errors.LossWarning)
+WARNINGS = (NotApplied, BatchSizeChanged, errors.LossWarning, errors.UnreadableFile)
 
 
 def write(folder: Path) -> None:

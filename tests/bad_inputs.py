@@ -4,7 +4,7 @@ Rows with exit code 0 are inputs that look wrong and are fine. `write_files` mak
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,13 +68,13 @@ OPTIONS = (
     search("a global batch of 1", "", "--global-batch-size", "1", code=FINE),
     search("a prime global batch", "", "--global-batch-size", "7", code=FINE),
     search("a global batch with an underscore", "", "--global-batch-size", "1_6", code=FINE),
-    search("no trials", "n-trials", "--n-trials", "0", for_real=True),
+    search("no trials", "number of trials", "--n-trials", "0", for_real=True),
     search("a negative seed", "seed", "--seed", "-1", for_real=True),
     search("no sequence", "sequence length", "--sequence-length", "0"),
     search("a sequence of one token", "sequence", "--sequence-length", "1"),
     search("a sequence longer than the model takes", "--sequence-length", "--sequence-length", "5000", for_real=True),
     search("a sequence length of images", "--sequence-length", model="vit-mini"),
-    search("no training steps", "training-steps", "--training-steps", "0"),
+    search("no training steps", "number of training steps", "--training-steps", "0"),
     search("an unknown task", "causal-lm", "--task", "casual-lm", for_real=True),
     search("a task that the model has not", "image-classification", "--task", "image-classification"),
     search("an unknown space", "quick", "--space", "quik"),
@@ -117,9 +117,13 @@ OPTIONS = (
     search("a report folder that is a file", "--output-dir", "--output-dir", "afile"),
     search("a report folder with a blank and an umlaut", "", "--output-dir", "meine Läufe", code=FINE),
     search("an option of nothing known", "--n-trails", "--n-trails", "5"),
+    search("more trials than anybody waits for", "number of trials", "--n-trials", "9" * 23),
+    search("a time limit of a century", "30 days", "--timeout", "1000000h"),
+    search("a time limit of one trial of a century", "30 days", "--probe-timeout", "1000000h"),
+    search("a seed in words", "whole number", "--seed", "x"),
     search("a value for a flag", "--fresh", "--fresh=yes"),
     search("a second model", "extra", "bert-mini"),
-    command("no model", "MODEL", "search", "--global-batch-size", "8"),
+    command("no model", "For example: autotune search gpt2-mini", "search", "--global-batch-size", "8"),
     command("no global batch", "--global-batch-size", "search", "gpt2-mini"),
     command("an unknown command", "serach", "serach", "gpt2-mini"),
 )
@@ -196,7 +200,73 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "sizes of trillions": ({"hidden_size": 2**21, "intermediate_size": 2**21}, "billion parameters"),
 }
 
+
+def safetensors(size: int = 8, header: bytes | None = None) -> bytes:
+    """A file of safetensors with one tensor of 8 bytes, of which so many are there."""
+    head = header or json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    return len(head).to_bytes(8, "little") + head + bytes(size)
+
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 548105171\n"
+SHARDS = json.dumps({"weight_map": {"a": "model-00001-of-00002.safetensors", "w": "model-00002-of-00002.safetensors"}})
+WEIGHTS: dict[str, tuple[dict[str, bytes], str]] = {
+    "that are cut off": ({"model.safetensors": safetensors(4)}, "weights/that are cut off/model.safetensors"),
+    "that are cut in the header": ({"model.safetensors": safetensors()[:20]}, "model.safetensors"),
+    "that are text": ({"model.safetensors": b"not weights at all, but text\n"}, "no file of safetensors"),
+    "whose header is no JSON": ({"model.safetensors": safetensors(header=b"{" * 30)}, "no file of safetensors"),
+    "whose header is a list": ({"model.safetensors": safetensors(header=b"[]")}, "no file of safetensors"),
+    "that are empty": ({"model.safetensors": b""}, "empty"),
+    "that are pointers": ({"model.safetensors": LFS}, "git lfs pull"),
+    "of pickle that are pointers": ({"pytorch_model.bin": LFS}, "git lfs pull"),
+    "of pickle that are empty": ({"pytorch_model.bin": b""}, "pytorch_model.bin"),
+    "of pickle that are cut off": ({"pytorch_model.bin": b"PK\x03\x04" + bytes(100)}, "pytorch_model.bin"),
+    "of which a part is missing": (
+        {"model.safetensors.index.json": SHARDS.encode(), "model-00001-of-00002.safetensors": safetensors()},
+        "model-00002-of-00002.safetensors cannot be loaded: it is missing",
+    ),
+    "of which a part is cut off": (
+        {
+            "model.safetensors.index.json": SHARDS.encode(),
+            "model-00001-of-00002.safetensors": safetensors(),
+            "model-00002-of-00002.safetensors": safetensors(7),
+        },
+        "model-00002-of-00002.safetensors cannot be loaded: it is cut off",
+    ),
+    "whose index is damaged": ({"model.safetensors.index.json": b'{"weight_map": '}, "index.json"),
+    "whose index is a pointer": ({"model.safetensors.index.json": LFS}, "index.json"),
+}
+"""What folders of weights hold that cannot be loaded."""
+
+WHOLE_WEIGHTS: dict[str, dict[str, bytes]] = {
+    "in one file": {"model.safetensors": safetensors()},
+    "in one file, and an index that nobody reads": {
+        "model.safetensors": safetensors(),
+        "model.safetensors.index.json": SHARDS.encode(),
+    },
+    "in parts": {
+        "model.safetensors.index.json": SHARDS.encode(),
+        "model-00001-of-00002.safetensors": safetensors(),
+        "model-00002-of-00002.safetensors": safetensors(),
+    },
+    "of pickle": {"pytorch_model.bin": b"\x80\x02}q\x00."},
+}
+
+NO_MODELS: dict[str, tuple[dict[str, bytes], str]] = {
+    "an adapter": ({"adapter_config.json": b'{"base_model_name_or_path": "org/base"}'}, "Name org/base, with"),
+    "an adapter of nothing": ({"adapter_config.json": b"{"}, "holds an adapter"),
+    "a GGUF file": ({"model-Q4.gguf": b"GGUF"}, "GGUF"),
+    "a pipeline of diffusers": ({"model_index.json": b"{}"}, "diffusers"),
+}
+"""What folders without a config hold."""
+
 MODELS = (
+    *(
+        search(f"weights {what}", names, model=f"weights/{what}", for_real=what == "that are cut off")
+        for what, (_, names) in WEIGHTS.items()
+    ),
+    *(search(f"weights {what}", "", model=f"weights/{what}", code=FINE) for what in WHOLE_WEIGHTS),
+    *(search(f"{what} as model", names, model=f"weights/{what}") for what, (_, names) in NO_MODELS.items()),
+    search("a GGUF file itself", "cannot be trained", model="weights/a GGUF file/model-Q4.gguf"),
     *(
         search(
             f"a config with {what}",
@@ -429,6 +499,11 @@ def write_files(folder: Path) -> None:
     (folder / "afile").write_text("a file\n")
     _write_arguments(folder / "args")
     _write_models(folder / "models")
+    for kinds, has_config in ((WEIGHTS, True), (NO_MODELS, False)):
+        for what, (files, _) in kinds.items():
+            _write_model(folder / "weights" / what, files, has_config)
+    for what, files in WHOLE_WEIGHTS.items():
+        _write_model(folder / "weights" / what, files)
     _write_texts(folder / "data")
     _write_tables(folder / "data")
     _write_pictures(folder / "data")
@@ -479,6 +554,14 @@ def _write_models(folder: Path) -> None:
         (folder / name).mkdir()
         (folder / name / "tokenizer.json").write_text(text)
     _save_tokenizer(folder / "tokenizer")
+
+
+def _write_model(folder: Path, files: Mapping[str, bytes], has_config: bool = True) -> None:
+    folder.mkdir(parents=True)
+    if has_config:
+        (folder / "config.json").write_text(json.dumps(LLAMA))
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
 
 
 def _save_tokenizer(folder: Path) -> None:

@@ -1,6 +1,7 @@
 """The command line: its commands, and usage errors as one line or one JSON object."""
 
 import json
+import re
 import sys
 from functools import partial
 from importlib import metadata
@@ -11,17 +12,21 @@ from typer import Option
 from typer.core import TyperGroup
 
 from autotune.cli import options as o
-from autotune.cli.common import ErrorReporter, given_options, json_error, on_terminal, resuming
+from autotune.cli.common import WORDS, ErrorReporter, given_options, json_error, on_terminal, resuming
 from autotune.cli.compare import compare
 from autotune.cli.guide import guide
 from autotune.cli.help import START, Command, WithPanels, examples
 from autotune.cli.report import report, studies
 from autotune.cli.search import search
 from autotune.cli.serve import login, serve, token
+from autotune.core.units import broken
 from autotune.study.store import study_folder
 
 USAGE_ERROR: Any = typer.BadParameter.__bases__[0]
 """typer's error for unknown words; it has no public name."""
+
+DEFAULT_SPACE, WIDTH = "default", 80
+"""The search space of a search that names none, which is listed first; columns of the list."""
 
 OF_SEVERAL_DEVICES = ("--devices", "--cores-per-device", "--executor")
 
@@ -31,7 +36,9 @@ class Commands(WithPanels, TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         present = [(o.FORMER.get(name, name), *value) for name, *value in (arg.split("=", 1) for arg in args)]
-        return super().parse_args(ctx, ["=".join(parts) for parts in present])
+        words = ["=".join(parts) for parts in present]
+        ctx.meta[WORDS] = tuple(words)
+        return super().parse_args(ctx, words)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         return super().get_command(ctx, o.FORMER_COMMANDS.get(cmd_name, cmd_name))
@@ -41,7 +48,10 @@ class Commands(WithPanels, TyperGroup):
         try:
             return super().invoke(ctx)
         except USAGE_ERROR as error:
-            message, advice = error.format_message(), f"See {(error.ctx or ctx).command_path} --help."
+            command = error.ctx or ctx
+            message, advice = _in_plain_words(error.format_message()), f"See {command.command_path} --help."
+            if message.startswith("Missing") and (shown := examples(command.info_name or "")):
+                advice = f"For example: {shown[0]}"
             if getattr(error, "option_name", "") in OF_SEVERAL_DEVICES:
                 advice = "Only autotune search uses several devices: the others compare trainings on one, one by one."
             text = " ".join(message.split()).replace("'?.", "'?").rstrip(".")
@@ -50,6 +60,14 @@ class Commands(WithPanels, TyperGroup):
             if as_json:
                 print(json.dumps(json_error("UsageError", message, advice, error.exit_code), indent=1))
             raise typer.Exit(error.exit_code) from None
+
+
+def _in_plain_words(message: str) -> str:
+    """The message of a usage error without the words of the library that reads numbers."""
+    kinds = {"integer": "a whole number", "number": "a number"}
+    return re.sub(
+        r"Input should be a valid (integer|number)\b[^.]*", lambda found: f"it is not {kinds[found[1]]}", message
+    )
 
 
 app = typer.Typer(
@@ -120,11 +138,13 @@ def search_spaces(as_json: o.AsJson = False) -> None:
             }
             command.json({"spaces": spaces})
             return
-        for name, path in named_spaces().items():
-            settings = [
+        for name, path in sorted(named_spaces().items(), key=lambda space: (space[0] != DEFAULT_SPACE, space[0])):
+            settings = ", ".join(
                 f"{setting}*" if "numerics" in SETTINGS[setting].changes else setting for setting in read_space(name)
-            ]
-            print(f"{name:12} {describe_space(path)}\n{'':12} {', '.join(settings)}")
+            )
+            indent = " " * 13
+            print("\n".join(broken(describe_space(path), WIDTH, f"{name:12} ", indent)))
+            print("\n".join(broken(settings, WIDTH, indent, indent)))
         print("\n* changes what is learned, not only the speed: --keep-numerics keeps your value")
 
 

@@ -4,17 +4,22 @@ import contextlib
 import json
 import shutil
 import sys
-import textwrap
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TextIO
 
 import typer
 
-from autotune.core.errors import AutotuneError, NothingFits
+from autotune.core.errors import AutotuneError, UnreadableFile
 from autotune.core.interrupt import Terminated, ending_on_signals
+from autotune.core.units import broken
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C; as in shells, those of other signals are 128 plus the signal's number."""
+
+WORDS = "autotune.words"
+"""Key of a context's `meta`: the words of the command line, options by their present names."""
 
 PAGE = "report.html"
 """The file of a report folder that people open."""
@@ -38,6 +43,9 @@ class ErrorReporter:
 
     def __enter__(self) -> "ErrorReporter":
         self._stack.enter_context(ending_on_signals())
+        self._stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("always", UnreadableFile)
+        warnings.showwarning = partial(_show_warning, warnings.showwarning)
         self._stdout = sys.stdout
         if self._as_json:
             self._stack.enter_context(contextlib.redirect_stdout(sys.stderr))
@@ -46,9 +54,7 @@ class ErrorReporter:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._stack.close()
         if isinstance(error, AutotuneError):
-            message, advice = error.written
-            line = f"{'' if isinstance(error, NothingFits) else 'Error: '}{message} {advice}"
-            self._fail(line.rstrip(), type(error).__name__, message, advice, error.exit_code)
+            self._fail(f"Error: {error.on_command_line}", type(error).__name__, *error.written, error.exit_code)
         if isinstance(error, KeyboardInterrupt):
             code, end, advice = INTERRUPTED, "interrupted", self.when_interrupted
             if isinstance(error, Terminated):
@@ -74,10 +80,18 @@ class ErrorReporter:
             self.json(json_error(*error))
 
 
+def _show_warning(usual: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any) -> None:
+    """Show a warning about a study's files as one line, any other as Python does."""
+    if issubclass(category, UnreadableFile):
+        print(on_terminal(f"Warning: {message}.", sys.stderr), file=sys.stderr)
+    else:
+        usual(message, category, *place)
+
+
 def on_terminal(text: str, stream: TextIO) -> str:
     """The text for this stream: on a terminal in lines that are broken between words."""
     width = shutil.get_terminal_size().columns
-    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False) if stream.isatty() else text
+    return "\n".join(broken(text, width)) if stream.isatty() else text
 
 
 def json_error(kind: str, message: str, advice: str, code: int) -> dict[str, Any]:

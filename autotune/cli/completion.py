@@ -5,6 +5,7 @@ from pathlib import Path
 
 import typer
 
+from autotune.core.configuration import word
 from autotune.core.errors import AutotuneError
 from autotune.core.request import OBJECTIVES, SAMPLERS, TASKS
 
@@ -38,7 +39,7 @@ def _spaces() -> Words:
 def _gpus() -> Words:
     from autotune.core.gpus import CARDS
 
-    return ((name, "") for name in CARDS)
+    return ((name.replace(" ", "-"), "") for name in CARDS)  # a shell would split it at its blank
 
 
 complete_model = _completion(_models)
@@ -48,6 +49,18 @@ complete_task = _completion(lambda: dict.fromkeys(TASKS, "").items())
 complete_sampler = _completion(lambda: dict.fromkeys(SAMPLERS, "").items())
 complete_objective = _completion(lambda: dict.fromkeys(OBJECTIVES, "").items())
 complete_device = _completion(lambda: (("auto", "a GPU if there is one"), ("cpu", ""), ("cuda", "the first GPU")))
+
+
+def complete_setting(incomplete: str) -> list[tuple[str, str]]:
+    """`NAME=` of a setting, then its values, also after a comma."""
+    from autotune.space.settings import SETTINGS
+
+    name, equals, values = incomplete.partition("=")
+    if not equals:
+        return _starting_with(incomplete, lambda: ((f"{name}=", setting.summary) for name, setting in SETTINGS.items()))
+    known = SETTINGS[name].values if name in SETTINGS else ()
+    before = incomplete[: len(incomplete) - len(values.rpartition(",")[2])]
+    return _starting_with(incomplete, lambda: ((f"{before}{word(value)}", "") for value in known))
 
 
 def complete_study(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:

@@ -11,10 +11,10 @@ PANELS = {
     "Workload": "task sequence_length dataset dataset_split text_column label_column tokenizer args",
     "What to vary": "space fix only keep_numerics require_parity allow_loss_difference objective",
     "Limits": "device gpu memory_limit headroom n_trials timeout training_steps",
-    "Service": "server detach",
     "Output": "study_name output_dir fresh report_to as_json quiet help",
     "Advanced": "sampler margin confirmation_rounds probe_timeout seed no_history no_risk trust_remote_code",
     "Several devices": "devices cores_per_device executor allow_unauthenticated",
+    "Service": "server detach",
 }
 """Panel of a command with many options -> its parameters, in the order shown; others are in Output."""
 
@@ -92,7 +92,10 @@ def _for_help(parameter: Any, in_panels: bool) -> Any:
     if parameter.param_type_name == "argument":
         shown.display_type_rich = lambda ctx: ""
         return shown
-    shown.rich_help_panel = PANEL_OF.get(parameter.name, "Output") if in_panels else None
+    panel = PANEL_OF.get(parameter.name, "Output")
+    shown.rich_help_panel = None
+    if in_panels:  # what one command requires, another one has a default for
+        shown.rich_help_panel = "Workload" if panel == "Required" and not parameter.required else panel
     if parameter.is_flag:
         shown.metavar = ""
         return shown

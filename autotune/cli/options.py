@@ -10,6 +10,7 @@ from autotune.cli.completion import (
     complete_model,
     complete_objective,
     complete_sampler,
+    complete_setting,
     complete_space,
     complete_study,
     complete_task,
@@ -45,8 +46,14 @@ OWN_TOKENIZER = "the model's, else trained on the dataset"
 Tokenizer = Annotated[Text, Option(help="Name or folder.", metavar="PATH|HUB_ID", show_default=OWN_TOKENIZER)]
 SPACE = "Search space: a name from `autotune search-spaces`, or a YAML file."
 SearchSpace = Annotated[str, Option("--search-space", help=SPACE, metavar="NAME|FILE", autocompletion=complete_space)]
-Fix = Annotated[Texts, Option(help="Fix a setting at this value. Repeatable.", metavar="NAME=VALUE")]
-Only = Annotated[Texts, Option(help="Try only these values of a setting. Repeatable.", metavar="NAME=A,B")]
+Fix = Annotated[
+    Texts,
+    Option(help="Fix a setting at this value. Repeatable.", metavar="NAME=VALUE", autocompletion=complete_setting),
+]
+Only = Annotated[
+    Texts,
+    Option(help="Try only these values of a setting. Repeatable.", metavar="NAME=A,B", autocompletion=complete_setting),
+]
 DEVICE = "Device: auto, cpu, cuda or cuda:1."
 Device = Annotated[str, Option(help=DEVICE, metavar="NAME", autocompletion=complete_device)]
 GPU = "GPU to estimate for, as V100, 4090 or H100. It need not be in this machine."

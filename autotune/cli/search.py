@@ -2,13 +2,14 @@
 
 import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
 
 from autotune.cli import options as o
-from autotune.cli.common import PAGE, ErrorReporter, given_options, on_terminal, resuming
+from autotune.cli.common import PAGE, WORDS, ErrorReporter, given_options, on_terminal, resuming
 from autotune.core.errors import AutotuneError
 from autotune.core.paths import shown
 from autotune.core.units import counted
@@ -60,7 +61,7 @@ def search(
     confirmation_rounds: Annotated[int, Option(help=CONFIRMATION_ROUNDS)] = 3,
     sampler: o.Sampler = "physics",
     margin: Annotated[str, Option(help=MARGIN, metavar="PERCENT")] = "1%",
-    training_steps: Annotated[int | None, Option(help=TRAINING_STEPS)] = None,
+    training_steps: Annotated[int | None, Option(help=TRAINING_STEPS, show_default="an hour of training")] = None,
     no_history: Annotated[bool, Option("--no-history", help=NO_HISTORY)] = False,
     no_risk: Annotated[bool, Option("--no-risk", help=NO_RISK)] = False,
     keep_numerics: Annotated[bool, Option("--keep-numerics", help=KEEP_NUMERICS)] = False,
@@ -99,6 +100,7 @@ def search(
         else:
             from autotune.report.summary import answer_lines, use_lines
 
+            result = replace(result, command=context.meta.get(WORDS, ()))
             seconds = time.monotonic() - started
             print("\n".join(["", *answer_lines(result), "", *use_lines(result, shown(result.folder), seconds)]))
 

@@ -110,8 +110,8 @@ def _check_installed() -> None:
 
 
 def token(
-    action: Annotated[str, Argument(help="Action: create, list or revoke.")],
-    name: Annotated[o.Text, Argument(help="User of a new token, or id of the one to revoke.")] = None,
+    action: Annotated[str, Argument(help="Action: create, list or revoke.", metavar="ACTION")],
+    name: Annotated[o.Text, Argument(help="User of a new token, or id of the one to revoke.", metavar="[NAME]")] = None,
     role: Annotated[str, Option(help="Role: viewer, submitter, admin or metrics.")] = "submitter",
     days: Annotated[float | None, Option(help="Days until the token expires.", show_default="never")] = None,
     state: State = None,
@@ -160,7 +160,7 @@ def _line(token: "Token") -> str:
 
 
 def login(
-    url: Annotated[str, Argument(help="URL of the server, as https://tune.example.org.")],
+    url: Annotated[str, Argument(help="URL of the server, as https://tune.example.org.", metavar="URL")],
     as_json: o.AsJson = False,
 ) -> None:
     """Keep a token for a server: it is asked for, or read from standard input, and tried."""

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import platform
+import warnings
 from dataclasses import replace
 from glob import escape
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core import InvalidRequest, TuningRequest, read_json
 from autotune.core.environment import installed_versions
+from autotune.core.errors import UnreadableFile
 from autotune.probe.device import nvml
 from autotune.probe.device.machine import cpu_name
 from autotune.space.variables import READ
@@ -36,12 +38,15 @@ def finished_study(request: TuningRequest, fingerprint: str) -> "TuningResult | 
     pattern = f"{escape(request.model_name)}-*-gb{request.global_batch_size}-*"
     result = None
     for path in sorted(Path(request.output_dir).glob(f"{escape(request.study_name or '') or pattern}/{REQUEST}")):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, InvalidRequest):
+        with (
+            contextlib.suppress(OSError, ValueError, KeyError, TypeError, InvalidRequest),
+            warnings.catch_warnings(action="ignore", category=UnreadableFile),
+        ):
             if read_json(path)["finished"] == fingerprint:
                 from autotune.commands.result import TuningResult
 
                 result = TuningResult.load(path.parent)
-    if result is None:
+    if result is None or result.unreadable:
         return None
     result.best  # noqa: B018  (raises where there is none)
     return replace(result, request=replace(request, training_args=result.request.training_args))

@@ -1,23 +1,36 @@
 """Report folder of a result: written when a search begins and ends, and read again."""
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from warnings import warn
 
-from autotune.core import Environment, InvalidRequest, TuningRequest, Workload, read_json
+from autotune.core import Environment, InvalidRequest, Trial, TuningRequest, Workload, read_json
 from autotune.core.device import Device
+from autotune.core.errors import UnreadableFile
+from autotune.core.io import MISSING, Unreadable, read_record
 from autotune.core.loss_curves import Numerics
-from autotune.core.paths import named, scrubbed
+from autotune.core.paths import hidden, named, scrubbed
 from autotune.core.sanity import SanityCheck
-from autotune.probe.order import ORDER
+from autotune.probe.order import ANSWER, ORDER
 from autotune.report.claim import claim_fields
 from autotune.report.snippets import launch_lines
 from autotune.report.trial_text import speedup_fields
 from autotune.space.search_space import RuledOut
 from autotune.space.utilization import Arithmetic
 from autotune.study.result import SearchResult
-from autotune.study.store import EXPLAINED, REQUEST, VERIFICATION, probe_folder, read_peaks, read_prospects, read_trial
+from autotune.study.store import (
+    EXPLAINED,
+    REQUEST,
+    VERIFICATION,
+    Damage,
+    probe_folder,
+    read_peaks,
+    read_prospects,
+    read_trial,
+)
 
 
 def begin(result: SearchResult, folder: str | Path) -> None:
@@ -25,7 +38,7 @@ def begin(result: SearchResult, folder: str | Path) -> None:
     from autotune.report.files import write_question  # loads pandas, which reading a study does without
 
     record = {
-        "request": _plain_request(result.request.to_dict()),
+        "request": _public(result.request).to_dict(),
         "workload": _plain_workload(result.workload),
         "identity": result.identity,
         "memory_limit_bytes": result.memory_limit_bytes,
@@ -33,7 +46,7 @@ def begin(result: SearchResult, folder: str | Path) -> None:
         "space_size": result.space_size,
         "ruled_out": [asdict(value) for value in result.ruled_out],
         "notes": list(result.notes),
-        "warnings": list(result.study_warnings),
+        "warnings": [text for text in result.study_warnings if text not in result.unreadable],
         "finished": result.finished,
         "arithmetic": result.arithmetic.to_dict(),
         "date": result.date,
@@ -63,70 +76,134 @@ def save(result: SearchResult, folder: str | Path) -> Path:
         **({"devices": [device.to_dict() for device in result.devices]} if result.devices else {}),
     }
     begin(replace(result, finished=""), folder)
-    write_report(Path(folder), result, ended)
+    write_report(Path(folder), replace(result, request=_public(result.request)), ended)
     if result.finished:  # last: a search that was killed before it writes its report again
         begin(result, folder)
     return Path(folder)
 
 
 def fields_of_saved(folder: str | Path) -> dict[str, Any]:
-    """Fields of the result in a report folder. Raises InvalidRequest where there is none or it is damaged."""
+    """Fields of the result in a report folder.
+
+    Raises InvalidRequest if there is none, or if what cannot be read decides the answer: request, environment, result, and the
+    baseline's measurements. Warns with `UnreadableFile` of each other file that cannot be read; `unreadable` has them too.
+    """
     folder = Path(folder)
+    if not (folder / REQUEST).exists():
+        raise InvalidRequest(f"There is no study in {folder}.", "`autotune studies` lists those there are.")
+    fields = _part(folder / REQUEST, _of_request, "Restore it from a copy; what was measured is in probes.")
+    environment = _part(folder / "environment.json", Environment.from_dict)
+    # Written before request.json says that the search is finished; a search that was killed has none.
+    is_written = (folder / "result.json").exists() or fields["finished"]
+    ended, reasons = _part(folder / "result.json", _of_result) if is_written else _of_result({})
+    damage: Damage = {}
+    trials = _trials(folder, damage)
+    extras = {
+        "verification": _extra(folder / VERIFICATION, damage),
+        "explanation": _extra(folder / EXPLAINED, damage),
+        "prospects": read_prospects(folder, damage),
+        "estimated_peaks": read_peaks(folder, damage),
+    }
+    unreadable = [
+        f"the file {path.relative_to(folder)} cannot be read ({why}) and is left out; the same search makes it again"
+        for path, why in damage.items()
+    ]
+    for text in unreadable:
+        warn(f"in the study {folder.name} {text}", UnreadableFile, stacklevel=3)
+    return {
+        **fields,
+        **ended,
+        **extras,
+        "workload": _with_its_code(fields["workload"], folder),
+        "environment": environment,
+        "trials": [
+            replace(
+                trial.with_training_steps(fields["request"].training_steps),
+                disqualified_reason=reasons.get(str(trial.number), ""),
+            )
+            for trial in trials
+        ],
+        "study_warnings": (*fields["study_warnings"], *unreadable),
+        "unreadable": tuple(unreadable),
+        "folder": folder,
+    }
+
+
+def _trials(folder: Path, damage: Damage) -> list[Trial]:
+    """The trials that can be read, in the order of their numbers. Raises InvalidRequest if the baseline's files cannot."""
+    numbers = sorted(int(path.name) for path in (folder / "probes").glob("*") if path.name.isdigit())
+    places = {number: probe_folder(folder, number) for number in numbers}
+    read = [read_trial(place, number, damage) for number, place in places.items()]
+    trials = [trial for trial in read if trial is not None]
+    if trials and trials[0].number:  # it was measured before all others
+        damage.setdefault(probe_folder(folder, 0) / ANSWER, MISSING)
+    for path, why in damage.items():
+        if probe_folder(folder, 0) in path.parents:
+            raise InvalidRequest(
+                f"{path} cannot be read: {why}. It is of your own settings, so there is nothing to compare with.",
+                "Run the same search again: it measures them again and keeps everything else.",
+            )
+    return trials
+
+
+def _part(
+    path: Path, build: Callable[[Any], Any], advice: str = "Run the same search again: it writes it anew."
+) -> Any:
+    """What is made of a file that every study has. Raises InvalidRequest."""
     try:
-        record = read_json(folder / REQUEST)
-        ended = read_json(folder / "result.json") if (folder / "result.json").exists() else {}
-        numbers = sorted(int(path.name) for path in (folder / "probes").glob("*") if path.name.isdigit())
-        trials = [read_trial(folder / "probes" / f"{number:04d}", number) for number in numbers]
-        request = TuningRequest.from_dict(record["request"])
-        reasons = ended.get("barred", {})
-        numerics, rehearsal = ended.get("numerics"), ended.get("rehearsal")
-        return {
-            "request": request,
-            "workload": _with_its_code(Workload.from_dict(record["workload"]), folder),
-            "environment": Environment.from_dict(read_json(folder / "environment.json")),
-            "trials": [
-                replace(
-                    trial.with_training_steps(request.training_steps),
-                    disqualified_reason=reasons.get(str(trial.number), ""),
-                )
-                for trial in trials
-                if trial is not None
-            ],
-            "stop_reason": ended.get("statement", "the search was interrupted"),
-            "complete": ended.get("complete", ended.get("numerics") is not None),
-            "memory_limit_bytes": record["memory_limit_bytes"],
-            "allowed_bytes": record["allowed_bytes"],
-            "space_size": record["space_size"],
-            "ruled_out": [_ruled_out(row) for row in record["ruled_out"]],
-            "notes": record["notes"],
-            "study_warnings": tuple(record.get("warnings", record.get("doubts", ()))),
-            "identity": record["identity"],
-            "finished": record.get("finished", ""),
-            "duplicate_proposals": ended.get("answered_at_once", 0),
-            "left_out": tuple(ended.get("left_out", ())),
-            "numerics": Numerics.from_dict(numerics) if numerics else None,
-            "rehearsal": SanityCheck.from_dict(rehearsal) if rehearsal else None,
-            "verification": read_json(folder / VERIFICATION) if (folder / VERIFICATION).exists() else None,
-            "explanation": read_json(folder / EXPLAINED) if (folder / EXPLAINED).exists() else None,
-            "date": record.get("date", ""),
-            "prospects": read_prospects(folder),
-            "estimated_peaks": read_peaks(folder),
-            "arithmetic": Arithmetic.from_dict(record["arithmetic"]) if "arithmetic" in record else Arithmetic(),
-            "devices": tuple(map(Device.from_dict, ended.get("devices", ()))),
-            "folder": folder,
-        }
-    except FileNotFoundError as error:
-        raise InvalidRequest(f"There is no study in {folder}.", "`autotune studies` lists those there are.") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidRequest(
-            f"The study in {folder} cannot be read: {error!r}.", "Search again with --fresh."
-        ) from error
+        return read_record(path, build)
+    except FileNotFoundError:
+        raise InvalidRequest(f"{path} cannot be read: {MISSING}.", advice) from None
+    except Unreadable as error:
+        raise InvalidRequest(f"{path} cannot be read: {error}.", advice) from error
 
 
-def _plain_request(request: dict[str, Any]) -> dict[str, Any]:
-    """The request with names instead of absolute paths, which a report folder does not show."""
-    shown = {name: named(value) if isinstance(value, str) else value for name, value in request.items()}
-    return shown | {"output_dir": "reports"}
+def _extra(path: Path, damage: Damage) -> Any:
+    """The content of a file that a study may lack; None if it cannot be read."""
+    try:
+        return read_record(path, dict) if path.exists() else None
+    except Unreadable as error:
+        damage[path] = str(error)
+        return None
+
+
+def _of_request(record: dict[str, Any]) -> dict[str, Any]:
+    """Fields of the result in request.json. Raises KeyError, TypeError or ValueError for other data."""
+    return {
+        "request": TuningRequest.from_dict(record["request"]),
+        "workload": Workload.from_dict(record["workload"]),
+        "memory_limit_bytes": record["memory_limit_bytes"],
+        "allowed_bytes": record["allowed_bytes"],
+        "space_size": record["space_size"],
+        "ruled_out": [_ruled_out(row) for row in record["ruled_out"]],
+        "notes": record["notes"],
+        "study_warnings": tuple(record.get("warnings", record.get("doubts", ()))),
+        "identity": record["identity"],
+        "finished": record.get("finished", ""),
+        "date": record.get("date", ""),
+        "arithmetic": Arithmetic.from_dict(record["arithmetic"]) if "arithmetic" in record else Arithmetic(),
+    }
+
+
+def _of_result(ended: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """(fields of the result in result.json; number of a trial -> why it cannot win). Raises as `_of_request`."""
+    numerics, rehearsal = ended.get("numerics"), ended.get("rehearsal")
+    fields = {
+        "stop_reason": ended.get("statement", "the search was interrupted"),
+        "complete": ended.get("complete", ended.get("numerics") is not None),
+        "duplicate_proposals": ended.get("answered_at_once", 0),
+        "left_out": tuple(ended.get("left_out", ())),
+        "numerics": Numerics.from_dict(numerics) if numerics else None,
+        "rehearsal": SanityCheck.from_dict(rehearsal) if rehearsal else None,
+        "devices": tuple(map(Device.from_dict, ended.get("devices", ()))),
+    }
+    return fields, dict(ended.get("barred", {}))
+
+
+def _public(request: TuningRequest) -> TuningRequest:
+    """The request without absolute paths, which a report folder does not show."""
+    texts = {name: hidden(value) for name, value in vars(request).items() if isinstance(value, str)}
+    return replace(request, **texts)  # type: ignore[arg-type]
 
 
 def _plain_workload(workload: Workload) -> dict[str, Any]:

@@ -49,6 +49,11 @@ class AutotuneError(Exception):
         message, advice = self.args
         return message, advice
 
+    @property
+    def on_command_line(self) -> str:
+        """One line, message and advice, with options as on the command line."""
+        return " ".join(filter(None, self.written))
+
     def __str__(self) -> str:
         return f"{self.message} {self.advice}".strip()
 
@@ -109,6 +114,10 @@ class LossWarning(UserWarning):
     """The recommended configuration does not learn as fp32 does, or its losses could not be compared."""
 
 
+class UnreadableFile(UserWarning):
+    """A file of a study cannot be read, and what it holds is left out."""
+
+
 FEW = 30
 """Choices up to which all of them are listed."""
 
@@ -118,7 +127,7 @@ def did_you_mean(word: object, choices: Iterable[object]) -> str:
     words = list(dict.fromkeys(map(str, choices)))
     if not words:
         return "Nothing of that kind is known."
-    close = get_close_matches(str(word), words, n=1, cutoff=0.5)
+    close = get_close_matches(str(word), words, n=1, cutoff=0.6)
     nearest = f"Did you mean {close[0]!r}?" if close else ""
     if len(words) > FEW:
         return nearest or f"Known are {', '.join(words[:FEW])}, …"

@@ -4,9 +4,12 @@ Out of memory is recognised by class, then by the texts below, then by the exit 
 A text that merely contains the word memory is no out-of-memory.
 """
 
+import errno
 import re
 import signal
+import traceback
 from dataclasses import dataclass
+from pathlib import Path
 
 from autotune.core.measurement import Outcome
 from autotune.core.paths import scrubbed
@@ -105,6 +108,8 @@ _OTHER_RULES = [
     for text, reason in rules.items()
 ]
 
+SHARED_MEMORY_FULL = "/dev/shm, the memory that data loader workers share, is full (in docker: raise --shm-size)"
+
 _WARNING = re.compile(r"\S.*:\d+: \w*Warning: ")  # as warnings.formatwarning writes them, the source line below
 _WORKER_KILLED = re.compile(r"DataLoader worker \(pid\(?s?\)? ?[\d, ]+\) (?:is )?killed by signal: Killed")
 _DATA = re.compile(r"DataLoader worker|in _worker_loop|[Ii]nsufficient shared memory|shared memory(?: object|\(shm\))")
@@ -133,6 +138,8 @@ class Failure:
 def from_exception(error: BaseException, stage: str) -> Failure:
     """The failure that an exception in this stage (build, data, forward, backward, optimizer) means."""
     chain = _chain(error)
+    if full := next(filter(_fills_shared_memory, chain), None):
+        return Failure(Outcome.OUT_OF_MEMORY, f"{SHARED_MEMORY_FULL}: {_first_line(str(full))}", "data")
     text = "\n".join(f"{type(link).__name__}: {link}" for link in chain)
     where = "data" if _DATA.search(text) else stage
     by_class = any(isinstance(link, MemoryError) or type(link).__name__ == "OutOfMemoryError" for link in chain)
@@ -140,6 +147,13 @@ def from_exception(error: BaseException, stage: str) -> Failure:
     if by_class and failure.outcome is not Outcome.OUT_OF_MEMORY:
         failure = Failure(Outcome.OUT_OF_MEMORY, _first_line(text), where, _refused(text))
     return failure
+
+
+def _fills_shared_memory(error: BaseException) -> bool:
+    """Whether the disk that is full is that of shared memory: Python's semaphores and queues are files there."""
+    is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+    frames = traceback.extract_tb(error.__traceback__) if is_full else []
+    return any("multiprocessing" in Path(frame.filename).parts for frame in frames)
 
 
 def from_text(text: str, where: str = "") -> Failure:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cache, partial
@@ -11,6 +11,12 @@ from types import NoneType, UnionType
 from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
 
 TOO_DEEP = "it is nested too deeply"
+
+MISSING = "it is missing"
+
+
+class Unreadable(ValueError):
+    """A file that does not hold what belongs there; its text says why in a few words, and shows nothing of the file."""
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -41,6 +47,23 @@ def write_json(path: Path, data: Any, mode: int = 0o666) -> None:
 def read_json(path: Path) -> Any:
     """The content of a JSON file; raises OSError or ValueError."""
     return parse_json(path.read_text(encoding="utf-8"))
+
+
+def read_record(path: Path, build: Callable[[Any], Any] = lambda data: data) -> Any:
+    """What `build` makes of the content of a JSON file. Raises FileNotFoundError, and Unreadable for any other fault."""
+    try:
+        return build(read_json(path))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise Unreadable(error.strerror or "the disk refuses") from error
+    except json.JSONDecodeError as error:
+        raise Unreadable("it is not JSON" if path.stat().st_size else "it is empty") from error
+    except UnicodeDecodeError as error:
+        raise Unreadable("it is not text") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        why = TOO_DEEP if str(error) == TOO_DEEP else "it is incomplete, or of another version"
+        raise Unreadable(why) from error
 
 
 def file_end(path: Path, size: int) -> bytes:

@@ -12,9 +12,10 @@ ADVICE = {
     Outcome.NON_FINITE_LOSS: "Check data and learning rate, or use --fix precision=fp32.",
     Outcome.UNSUPPORTED: "Change that in your training arguments, or set another value with --fix NAME=VALUE.",
     Outcome.MISCONFIGURED: "Remove what changes it in your model, data or Trainer, or ask for the value it became.",
+    Outcome.OUT_OF_MEMORY: "Use fewer workers (--fix workers=0), or give them more shared memory.",
     Outcome.CRASHED: "Fix it and search again with --fresh; the output is in its log.txt in the report folder.",
 }
-"""Outcome of the trial that shows the cause -> advice, other than for memory."""
+"""Outcome of the trial that shows the cause -> advice, other than for the device's memory."""
 
 FITTED = (Outcome.TIMED_OUT, Outcome.NON_FINITE_LOSS)
 """Outcomes of trials that had enough memory."""
@@ -51,7 +52,9 @@ def why_no_answer(trials: Sequence[Trial], allowed_bytes: int) -> AutotuneError:
 
 def _lacked_memory(trial: Trial) -> bool:
     outcome = trial.final.outcome
-    return outcome is Outcome.OUT_OF_MEMORY or (outcome is Outcome.COMPLETED and not trial.final.feasible)
+    if outcome is Outcome.OUT_OF_MEMORY:
+        return trial.final.where != "data"  # of data loader workers, which the limit does not count
+    return outcome is Outcome.COMPLETED and not trial.final.feasible
 
 
 def _needed_bytes(trial: Trial) -> int:

@@ -16,9 +16,18 @@ def scrubbed(text: str) -> str:
     return _TOKEN.sub("(a token)", _FOLDERS.sub("…/", _LIBRARY.sub("", text)))
 
 
+HIDDEN = "…/"
+"""In place of the folders of an absolute path, where a report does not show them."""
+
+
 def named(place: str) -> str:
-    """The last part of an absolute path; any other text (a name, a hub id, a relative path) as it is."""
-    return Path(place).name if Path(place).is_absolute() else place
+    """The last part of an absolute or hidden path; any other text (a name, a hub id, a relative path) as it is."""
+    return Path(place).name if Path(place).is_absolute() or place.startswith(HIDDEN) else place
+
+
+def hidden(place: str) -> str:
+    """An absolute path as `…/NAME`, which no shell takes for another file; any other text as it is."""
+    return f"{HIDDEN}{Path(place).name}" if Path(place).is_absolute() else place
 
 
 def shown(folder: Path | None) -> str:
@@ -33,7 +42,7 @@ def shown(folder: Path | None) -> str:
 
 def reads_as_path(name: str) -> bool:
     """Whether a name can only be a file or a folder, never a hub id (`user/name`)."""
-    return name.startswith((".", "~", os.sep)) or name.endswith(os.sep) or name.count("/") > 1
+    return name.startswith((".", "~", os.sep, HIDDEN)) or name.endswith(os.sep) or name.count("/") > 1
 
 
 def cache_folder() -> Path:

@@ -11,6 +11,7 @@ from typing import Any
 from autotune.core.configuration import Value
 from autotune.core.errors import InvalidRequest, did_you_mean
 from autotune.core.io import Serializable
+from autotune.core.paths import HIDDEN
 from autotune.core.units import parse_bytes, parse_seconds, parse_share, shortened
 
 TASKS = (
@@ -31,6 +32,10 @@ MOST_ROUNDS = 20
 """Of confirmation; a larger number is refused as a typing error."""
 MOST_DEVICES = 1024
 """Of one search; a larger number is refused as a typing error."""
+MOST_TRIALS = 100_000
+"""Of one search; a larger number is refused as a typing error."""
+LONGEST_S = 30 * 24 * 3600.0
+"""A longer time limit is refused as a typing error."""
 LARGEST_GLOBAL_BATCH = 2**20
 """Above it one optimizer step of any model takes longer than a search should; refused as a typing error."""
 LARGEST_SEED = 2**31 - 1
@@ -106,7 +111,8 @@ class TuningRequest(Serializable):
     def model_name(self) -> str:
         """The model's name as a part of a folder's name."""
         path = Path(self.model)
-        is_local = path.is_absolute() or os.path.exists(self.model)  # `small` of configs/small.json, a hub id as it is
+        # `small` of configs/small.json, a hub id as it is
+        is_local = path.is_absolute() or self.model.startswith(HIDDEN) or os.path.exists(self.model)
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", path.name.removesuffix(".json") if is_local else self.model)
         return name.strip("-.")[:80] or "model"
 
@@ -150,8 +156,8 @@ def tuning_request(
         memory_limit_bytes=None if memory_limit is None else _read("memory limit", parse_bytes, memory_limit),
         headroom=_read("headroom", parse_share, headroom),
         margin=_read("margin", parse_share, margin),
-        timeout_s=None if timeout is None else _read("timeout", parse_seconds, timeout),
-        probe_timeout_s=None if probe_timeout is None else _read("probe timeout", parse_seconds, probe_timeout),
+        timeout_s=_limit("timeout", timeout),
+        probe_timeout_s=_limit("probe timeout", probe_timeout),
         report_to=loggers_named(report_to),
         **options,
     )
@@ -163,16 +169,19 @@ def _check(request: TuningRequest) -> None:
     for name, advice in _TEXTS.items():
         if isinstance(value := getattr(request, name), str) and (not value.strip() or "\0" in value):
             raise InvalidRequest(f"--{name.replace('_', '-')} {value!r} names nothing.", advice)
-    _whole("n-trials", request.n_trials)
+    _whole("number of trials", request.n_trials, most=MOST_TRIALS)
     if request.devices != "all":
         _whole("number of devices", request.devices, most=MOST_DEVICES)
     if request.cores_per_device is not None:
-        _whole("cores-per-device", request.cores_per_device)
-    _whole("confirmation-rounds", request.confirmation_rounds, most=MOST_ROUNDS)
+        _whole("number of cores per device", request.cores_per_device)
+    _whole("number of confirmation rounds", request.confirmation_rounds, most=MOST_ROUNDS)
     if request.require_parity and request.allow_loss_difference:
         raise InvalidRequest("--require-parity and --allow-loss-difference are opposites.", "Pass only one of them.")
     _whole("seed", request.seed, least=0, most=LARGEST_SEED)
-    for what, number in (("training-steps", request.training_steps), ("sequence length", request.sequence_length)):
+    for what, number in (
+        ("number of training steps", request.training_steps),
+        ("sequence length", request.sequence_length),
+    ):
         if number is not None:
             _whole(what, number)
     for what, word, words in (
@@ -203,8 +212,17 @@ def _whole(what: str, value: Any, most: int | None = None, least: int = 1) -> in
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InvalidRequest(f"The {what} must be a whole number from {least}, not {shortened(value)}.")
     if most is not None and value > most:
-        raise InvalidRequest(f"A {what} of {shortened(value)} is beyond {most}.", "Check for a digit too many.")
+        raise InvalidRequest(f"The {what} is {shortened(value)}, above {most}.", "Check for a digit too many.")
     return value
+
+
+def _limit(what: str, value: Any) -> float | None:
+    """A time limit in seconds."""
+    seconds: float | None = None if value is None else _read(what, parse_seconds, value)
+    if seconds is not None and seconds > LONGEST_S:
+        message = f"The {what} of {shortened(value)} is more than {LONGEST_S / 86400:.0f} days."
+        raise InvalidRequest(message, "Check its unit, or leave it out.")
+    return seconds
 
 
 def _read(what: str, parse: Any, value: Any) -> Any:
@@ -239,7 +257,7 @@ def _assignments(option: str, given: Mapping[str, Any] | Iterable[str] | None) -
         name, equals, value = str(text).partition("=")
         name = name.strip().replace("-", "_")
         if not equals or not name or not value.strip():
-            raise InvalidRequest(f"{option} {text!r} is no NAME=VALUE.", f"Write {option} precision=bf16.")
+            raise InvalidRequest(f"{option} {text!r} is not a NAME=VALUE.", f"Write {option} precision=bf16.")
         if pairs.setdefault(name, value.strip()) != value.strip():
             message = f"{option} gives {name} twice: {pairs[name]} and {value.strip()}."
             raise InvalidRequest(message, "Pass only one of them.")

@@ -13,9 +13,8 @@ CLOSING_S, CLOSING = 3.0, 0.1
 """Time kept for the report and for ending processes: seconds, and the largest share of the limit."""
 
 
-def too_late(what: str) -> TimeIsOver:
-    """The error for time that ended before `what`, as in `the losses were compared`; not raised here."""
-    return TimeIsOver(f"The time limit ended before {what}.", "Give a longer --timeout; the same command resumes.")
+LEAST_S, LONGER = 60.0, 3
+"""A search of a small model on a few cores takes the first, in seconds; a limit that was too short is raised by the second."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +41,18 @@ class TimeLimit:
         closing = min(CLOSING_S, CLOSING * self.seconds)
         return max(0.0, self.started + self.seconds - closing - time.monotonic())
 
+    def too_late(self, what: str) -> TimeIsOver:
+        """The error for time that ended before `what`, as in `the losses were compared`; not raised here."""
+        minutes = math.ceil(max(LEAST_S, LONGER * (self.seconds or 0.0)) / 60)
+        return TimeIsOver(
+            f"The time limit ended before {what}.",
+            f"Give at least --timeout {minutes}m; the same command resumes.",
+        )
+
     def check(self, what: str, seconds: float = 0.0) -> None:
         """Raise TimeIsOver where the limit is less than so many seconds away. what: as in `too_late`."""
         if self.is_over or seconds > self.seconds_left():
-            raise too_late(what)
+            raise self.too_late(what)
 
     def cut(self, deadline_s: float) -> float:
         """The deadline in seconds of what starts now: this one, or shortly after the limit."""

@@ -2,6 +2,7 @@
 
 import math
 import re
+import textwrap
 from collections.abc import Iterable
 from decimal import Decimal
 from itertools import zip_longest
@@ -61,6 +62,20 @@ def in_ranges(texts: Iterable[str]) -> tuple[str, ...]:
 def without_numbers(text: str) -> str:
     """The same text for texts that differ in their numbers alone."""
     return _NUMBER.sub("\0", text)
+
+
+_QUANTITY = r"\d (?:%|h|min|s|ms|[KMGT]i?B|samples/s|tokens/s)(?: \d+ (?:min|s))?(?!\w)"
+
+NO_BREAK = "\u00a0"
+
+
+def broken(text: str, width: int, first: str = "", further: str = "", whole: str = _QUANTITY) -> list[str]:
+    """The text as lines of at most so many columns, broken between words, and not within what the pattern `whole` finds, by
+    default a number and its unit; NO_BREAK is a space at which no line ends. first, further: indentation of the first line and
+    of others."""
+    text = re.sub(whole, lambda match: match[0].replace(" ", NO_BREAK), text)
+    lines = textwrap.TextWrapper(width, first, further, break_long_words=False, break_on_hyphens=False)
+    return [line.replace(NO_BREAK, " ") for line in lines.wrap(text)]
 
 
 def parse_share(text: str | float) -> float:

@@ -56,18 +56,20 @@ def checks(result: SearchResult, claim: Claim | None = None) -> list[Check]:
 
 
 def warnings(result: SearchResult) -> list[str]:
-    """What speaks against trusting the result: warnings of the study, of the best trial, then of the baseline, each once.
+    """What speaks against trusting the result: files that cannot be read, warnings of the study, of the best trial, then of
+    the baseline, each once.
 
     Those that differ in a number alone are one, with the range of the number."""
     best, baseline = result.best_trial, result.baseline_trial
-    texts = [*result.study_warnings, *(best.final.warnings if best else ())]
+    of_study = [text for text in result.study_warnings if text not in result.unreadable]
+    texts = [*of_study, *(best.final.warnings if best else ())]
     if baseline and best and not is_same(baseline, best):
         kinds = set(map(without_numbers, texts))
         texts += [
             warning if without_numbers(warning) in kinds else f"baseline: {warning}"
             for warning in baseline.final.warnings
         ]
-    return list(in_ranges(texts))
+    return [*result.unreadable, *in_ranges(texts)]  # a range of files would name others too
 
 
 def changed_learning(result: SearchResult) -> dict[str, str]:

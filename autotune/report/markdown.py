@@ -1,8 +1,9 @@
 """Plain text for Markdown and for a terminal."""
 
 import re
-import textwrap
 from collections.abc import Iterable, Sequence
+
+from autotune.core.units import broken
 
 WIDTH = 80
 """Columns of a terminal that every text fits."""
@@ -14,9 +15,8 @@ def one_line(text: str) -> str:
 
 
 def wrapped(text: str, first: str = "", further: str = "  ") -> list[str]:
-    """The text as lines of a terminal, broken between words alone; first, further: indentation of the first line and others."""
-    lines = textwrap.TextWrapper(WIDTH, first, further, break_long_words=False, break_on_hyphens=False)
-    return lines.wrap(one_line(text))
+    """The text as lines of a terminal; first, further: indentation of the first line and others."""
+    return broken(one_line(text), WIDTH, first, further)
 
 
 def markdown_text(text: str) -> str:

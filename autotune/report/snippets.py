@@ -10,7 +10,6 @@ from typing import Any
 
 from autotune.core import TuningRequest
 from autotune.core.configuration import word
-from autotune.core.paths import named
 from autotune.report.exports import YAML_FILE, answer_of, switch_lines
 from autotune.report.exports.commented_yaml import commented_yaml
 from autotune.space.launch import accelerate_line, launch_line
@@ -177,18 +176,39 @@ def literal(value: Any) -> str:
 def search_command(result: SearchResult, **changed: Any) -> str:
     """The command line of the search, with these fields of its request instead of its own.
 
-    Empty for a search from Python with a model or data of the caller's own.
+    The user's own words where they are known, without --fresh; else all that differs from the defaults. Empty for a search from
+    Python with a model or data of the caller's own.
     """
     request = result.request
     if result.workload.user_objects:
         return ""
-    words = ["autotune", "search", named(request.model), "--global-batch-size", str(request.global_batch_size)]
+    if result.command:
+        words = ["autotune", *_without(result.command, "fresh", *changed)]
+        return shlex.join([*words, *(word for name, value in changed.items() for word in option_words(name, value))])
+    words = ["autotune", "search", request.model, "--global-batch-size", str(request.global_batch_size)]
     for option in fields(TuningRequest):
         value = changed.get(option.name, getattr(request, option.name))
         default = option.default_factory() if callable(option.default_factory) else option.default
-        if option.name not in ("model", "global_batch_size", "output_dir", "report_to") and value != default:
+        if option.name not in ("model", "global_batch_size") and value != default:
             words += option_words(option.name, value)
     return shlex.join(words)
+
+
+def _without(words: Sequence[str], *names: str) -> list[str]:
+    """The words of a command line without these options; all but `fresh` have a value."""
+    flags, kept = {_flag(name) for name in names}, iter(words)
+    others = []
+    for part in kept:
+        if part in flags and part != "--fresh":
+            next(kept, None)
+        elif part.partition("=")[0] not in flags:
+            others.append(part)
+    return others
+
+
+def _flag(name: str) -> str:
+    """The option of a field of the request."""
+    return f"--{SPELLINGS.get(name, name).replace('_', '-')}"
 
 
 def larger_budget(result: SearchResult) -> dict[str, Any]:
@@ -201,7 +221,7 @@ def larger_budget(result: SearchResult) -> dict[str, Any]:
 
 def option_words(name: str, value: Any) -> list[str]:
     """Words of a command line that set an option of the request."""
-    flag = f"--{SPELLINGS.get(name, name).replace('_', '-')}"
+    flag = _flag(name)
     if value is True:
         return [flag]
     if name == "training_args":
@@ -209,11 +229,14 @@ def option_words(name: str, value: Any) -> list[str]:
     if isinstance(value, Mapping):
         several = {key: each if isinstance(each, list | tuple) else [each] for key, each in value.items()}
         return [part for key, each in several.items() for part in (flag, f"{key}={','.join(map(word, each))}")]
+    if isinstance(value, list | tuple):
+        return [flag, ",".join(value)]
     if name.endswith("_bytes"):
         return [flag, f"{value >> 20}MiB" if value % 2**20 == 0 else str(value)]
     if name.endswith("_s"):
-        return [flag, f"{value / 60:g}m" if value % 60 == 0 else f"{value:g}s"]
-    return [flag, named(str(value))]
+        unit, size = ("m", 60) if value % 60 == 0 else ("s", 1)
+        return [flag, f"{value / size:.15g}{unit}"]
+    return [flag, str(value)]
 
 
 def script_lines(folder: str, result: SearchResult) -> list[str]:

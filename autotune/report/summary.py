@@ -2,12 +2,11 @@
 
 import json
 import re
-import textwrap
 from collections.abc import Sequence
 
 from autotune.core.device import Device
 from autotune.core.paths import named
-from autotune.core.units import counted, format_bytes, format_seconds
+from autotune.core.units import NO_BREAK, broken, counted, format_bytes, format_seconds
 from autotune.report.checks import Check, checks, loss_values, warnings
 from autotune.report.claim import claim_of, headline, time_texts
 from autotune.report.device import study_parts
@@ -33,8 +32,6 @@ SHORT_S = 10.0
 
 LONGEST_CELL = 200
 """Characters of a cell in summary.md."""
-
-NO_BREAK = "\u00a0"
 
 LABEL, CELL, LONGEST_VALUE = 32, 20, 18
 """Columns of a terminal for a row's label and for each of its values, and characters of a value."""
@@ -90,20 +87,14 @@ def python_lines(result: SearchResult, folder: str) -> list[str]:
 
 def _check_lines(check: Check) -> list[str]:
     text = one_line(" ".join(filter(None, (check.title, check.text, check.action))))
-    return _unbroken("`[^`]*`", text, f"  {check.kind:<6}", WIDTH)
+    text = re.sub("`([^`]*)`", lambda code: code[1].replace(" ", NO_BREAK), text)
+    return broken(text, WIDTH, f"  {check.kind:<6}", " " * 8)
 
 
 def _command_lines(command: str, first: str) -> list[str]:
     """A command in lines that a shell takes together."""
-    *lines, last = _unbroken("'[^']*'", command, first, WIDTH - 2) or [""]
+    *lines, last = broken(command, WIDTH - 2, first, " " * 8, r"(?:--[\w-]+ )?'[^']*'|--[\w-]+ [^-\s]\S*") or [""]
     return [*(f"{line} \\" for line in lines), *filter(None, [last])]
-
-
-def _unbroken(pattern: str, text: str, first: str, width: int) -> list[str]:
-    """The text as lines of which none ends within a word or what the pattern finds; backticks are taken off."""
-    whole = re.sub(pattern, lambda found: found[0].strip("`").replace(" ", NO_BREAK), text)
-    lines = textwrap.TextWrapper(width, first, " " * 8, break_long_words=False, break_on_hyphens=False)
-    return [line.replace(NO_BREAK, " ") for line in lines.wrap(whole)]
 
 
 def _rows(result: SearchResult) -> list[str]:

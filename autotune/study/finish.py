@@ -9,7 +9,6 @@ from autotune.core import Configuration, Outcome
 from autotune.core.errors import TimeIsOver
 from autotune.core.failures import Failure
 from autotune.core.sanity import SanityCheck
-from autotune.core.time_limit import too_late
 from autotune.study.jobs import progress
 from autotune.study.objective import best_trial, in_whole_rounds
 from autotune.study.pacing import CHECKED_STEPS, sanity_check_seconds
@@ -48,7 +47,7 @@ def finish(study: Study, train: Train, watch: Watch) -> SanityCheck | None:
         within = study.plan.time.cut(deadline_s)
         answer, failure = train("rehearsal", configuration, folder, within, {})
         if failure is not None and failure.outcome is Outcome.TIMED_OUT and within < deadline_s:
-            raise too_late("the rehearsal was done")
+            raise study.plan.time.too_late("the rehearsal was done")
         return answer, failure
 
     rehearsal = None

@@ -7,7 +7,8 @@ from pathlib import Path
 from autotune.core import Environment, InvalidRequest, TuningRequest, Workload, read_json
 from autotune.core.configuration import RANKS
 from autotune.core.errors import NothingFits, StorageFailed
-from autotune.core.paths import named
+from autotune.core.io import Unreadable, read_record
+from autotune.core.paths import hidden
 from autotune.core.request import TASKS, check_installed
 from autotune.core.units import format_bytes, format_parameters
 from autotune.probe.device import nvml
@@ -16,7 +17,7 @@ from autotune.space.build import parse_overrides
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import SETTINGS
 from autotune.space.setup import baseline_sizes
-from autotune.study.store import REQUEST, check_unlocked
+from autotune.study.store import REQUEST, check_unlocked, damaged_request
 from autotune.workload.data.sources import check_data
 from autotune.workload.model.files import check_model
 
@@ -70,7 +71,7 @@ def _asks_the_same(request: TuningRequest, folder: Path) -> bool:
     """Whether the study in this folder has a request that leads here again, the task left to the model."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         recorded = read_json(folder / REQUEST)["request"]
-        return bool(recorded["model"] == named(request.model) and recorded["task"] == request.task)
+        return bool(recorded["model"] == hidden(request.model) and recorded["task"] == request.task)
     return False
 
 
@@ -86,11 +87,10 @@ def memory_limit(request: TuningRequest, environment: Environment, folder: Path 
         return request.memory_limit_bytes
     if folder is not None and (folder / REQUEST).is_file():
         try:
-            return int(read_json(folder / REQUEST)["memory_limit_bytes"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise StorageFailed(
-                f"{folder / REQUEST} is damaged: {error!r}.", "Use --fresh to begin the study again."
-            ) from error
+            limit: int = read_record(folder / REQUEST, lambda record: int(record["memory_limit_bytes"]))
+            return limit
+        except Unreadable as error:
+            raise damaged_request(folder / REQUEST, error) from error
     return int(environment.free_memory_bytes * (0.8 if environment.is_cpu else 1.0))
 
 

@@ -6,7 +6,7 @@
          probes/0007/confirmation-1/
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +27,10 @@ from autotune.study.plan import Plan, Watch
 from autotune.study.probing import Probing, stop_where_it_crashes
 from autotune.study.rounds import compare_rounds, confirm_finalists
 from autotune.study.store import (
+    discard_damaged,
     drop_open_rounds,
+    read_peaks,
+    read_prospects,
     read_references,
     read_trial,
     reporting_storage,
@@ -52,48 +55,65 @@ def open_study(folder: Path, space: SearchSpace, plan: Plan, warm_start: WarmSta
         )
         study = Study(folder, record, space, plan)
         drop_open_rounds(folder)
-        for old in record.get_trials(deepcopy=False):
-            _restore_trial(study, old)
-        study.trials = sorted(
-            (trial.with_training_steps(plan.training_steps) for trial in study.trials), key=lambda trial: trial.number
-        )
+        _restore(study)
         first, *others = openings(space)
         others = [] if plan.sampler == "physics" else others
         study.queue = [*([] if study.trials else [first]), *study.queue, *others]
-        study.references = read_references(folder)
+        study.references = read_references(folder, study.damage)
+        read_prospects(folder, study.damage)
+        read_peaks(folder, study.damage)
+        discard_damaged(folder, study.damage)
         seed = plan.seed + len(record.get_trials(deepcopy=False))
     record.sampler = make_sampler(plan.sampler, seed, space, study.warm_start)
     set_warm_start(study, warm_start or study.warm_start)
     return study
 
 
-def _restore_trial(study: Study, old: optuna.trial.FrozenTrial) -> None:
-    """Restore an old trial: as recorded, from a measurement that was not recorded yet, or into the queue as interrupted."""
-    number = old.user_attrs.get("number")
-    if number is None:
-        if old.state is TrialState.RUNNING:
+def _restore(study: Study) -> None:
+    """Restore the trials of Optuna's record; those that cannot be read go first into the queue, the baseline before all else."""
+    records: dict[int, list[optuna.trial.FrozenTrial]] = {}
+    for old in study.optuna.get_trials(deepcopy=False):
+        number = old.user_attrs.get("number")
+        if number is not None and not old.user_attrs.get("interrupted"):
+            records.setdefault(number, []).append(old)
+        elif number is None and old.state is TrialState.RUNNING:
             study.optuna.tell(old.number, state=TrialState.FAIL)
-        return
-    if old.user_attrs.get("interrupted"):
-        return
-    trial = read_trial(study.probe_folder(number), number)
+    for number, of_it in records.items():
+        _restore_trial(study, number, of_it)
+    study.trials = sorted(
+        (trial.with_training_steps(study.plan.training_steps) for trial in study.trials), key=lambda trial: trial.number
+    )
+    study.queue[:0] = [configuration for _, configuration in sorted(study.lost.items())]
+    if 0 in study.lost:  # all else is measured against it
+        study.waiting, study.trials = study.trials, []
+
+
+def _restore_trial(study: Study, number: int, records: Sequence[optuna.trial.FrozenTrial]) -> None:
+    """Restore a trial from its records, several if it was measured again: as recorded, from a measurement that was not
+    recorded yet, or into the queue as interrupted; one whose files cannot be read is lost."""
+    *earlier, last = records
+    configuration = Configuration.from_dict(last.user_attrs["configuration"])
+    trial = read_trial(study.probe_folder(number), number, study.damage)
     if trial is not None:
         rounds = tuple(measured for measured in trial.confirmations if measured.where != TOO_FEW_DEVICES)
         trial = replace(trial, confirmations=rounds)
-    if old.state is not TrialState.RUNNING:
+    if last.state is TrialState.RUNNING:
+        running = optuna.trial.Trial(study.optuna, last._trial_id)
+        if trial is not None and trial.configuration == configuration:
+            tell(study, running, configuration, trial.measurement)
+            study.trials.append(trial)
+            return
+        running.set_user_attr("interrupted", True)
+        study.optuna.tell(last.number, state=TrialState.FAIL)
+        if not earlier:
+            study.queue.append(configuration)
+            return
+    elif trial is not None:
         # What lacked devices may have them now.
-        if trial is not None and not (number and trial.measurement.where == TOO_FEW_DEVICES):
+        if not (number and trial.measurement.where == TOO_FEW_DEVICES):
             study.trials.append(trial)
         return
-    configuration = Configuration.from_dict(old.user_attrs["configuration"])
-    if trial is not None and trial.configuration == configuration:
-        running = optuna.trial.Trial(study.optuna, old._trial_id)
-        tell(study, running, configuration, trial.measurement)
-        study.trials.append(trial)
-    else:
-        optuna.trial.Trial(study.optuna, old._trial_id).set_user_attr("interrupted", True)
-        study.optuna.tell(old.number, state=TrialState.FAIL)
-        study.queue.append(configuration)
+    study.lost[number] = configuration
 
 
 def import_trials(study: Study, trials: Sequence[Trial]) -> int:
@@ -102,7 +122,13 @@ def import_trials(study: Study, trials: Sequence[Trial]) -> int:
     Raises StorageFailed where the disk refuses.
     """
     reusable = [trial for trial in trials if _still_holds(trial, study.plan.allowed_bytes)]
-    if study.trials or not reusable or reusable[0] != trials[0] or reusable[0].configuration != study.space.baseline:
+    if (
+        study.trials
+        or study.waiting
+        or not reusable
+        or reusable[0] != trials[0]
+        or reusable[0].configuration != study.space.baseline
+    ):
         return 0
     with reporting_storage(study.folder):
         imported = (
@@ -157,8 +183,9 @@ def search(
     user interrupts: everything so far is kept.
     """
     pool = as_pool(probe)
+    if study.trials or study.waiting:
+        watch(progress(study, "resumed", message="; ".join(_resuming(study))))
     if study.trials:
-        watch(progress(study, "resumed", message=f"resuming with {len(study.trials)} trial(s)"))
         stop_where_it_crashes(study)
         compare_rounds(study)
     probing = Probing(study, pool, watch, warm_up)
@@ -177,6 +204,15 @@ def search(
             probing.take(pool.wait())
     watch(progress(study, "done", message=stop_reason))
     return stop_reason
+
+
+def _resuming(study: Study) -> Iterator[str]:
+    """What a search resumes with, and which files are measured or made again."""
+    yield f"resuming with {len(study.trials) + len(study.waiting)} trial(s)"
+    for path, why in study.damage.items():
+        yield f"{path.relative_to(study.folder)} cannot be read ({why})"
+    for number in sorted(study.lost):
+        yield f"{f'trial {number} is' if number else 'your own settings are'} measured again"
 
 
 def _probe_on(probing: Probing) -> str:

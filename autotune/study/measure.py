@@ -10,14 +10,13 @@ from pathlib import Path
 from autotune.core import Configuration, Interval, Measurement, Outcome, Trial, write_json
 from autotune.core.errors import TimeIsOver
 from autotune.core.interrupt import StopRequest
-from autotune.core.time_limit import too_late
 from autotune.probe import Probe, ProbeOptions
 from autotune.probe.order import ANSWER, ORDER
 from autotune.space.dominance import NEVER_PROBED
 from autotune.space.settings import SETTINGS
 from autotune.study.objective import SAME_MEMORY, leader, speed
 from autotune.study.plan import Plan
-from autotune.study.store import probe_folder, reporting_storage
+from autotune.study.store import probe_folder, read_trial, reporting_storage
 
 LONGEST_BASELINE_S = 300.0
 """Deadline of the baseline's own probe, from which all others follow. A probe takes some fifteen steps of at most three
@@ -60,7 +59,7 @@ def measure(
     )
     first = next((trial.measurement for trial in trials if trial.number == number), None)
     place = probe_folder(folder, number, confirmation)
-    error = too_late(f"trial {number} was measured" if number else "your own settings were measured")
+    error = plan.time.too_late(f"trial {number} was measured" if number else "your own settings were measured")
 
     def once() -> Measurement:
         left = until - time.monotonic()
@@ -129,7 +128,7 @@ def needs_too_much(folder: Path, trials: Sequence[Trial], trial: Trial, round_nu
 
 def keep(place: Path, configuration: Configuration, measurement: Measurement) -> None:
     """Write what the probe left unwritten: all of it if it keeps no files, such as a replay; else what it did not know."""
-    if not (place / ANSWER).exists():
+    if read_trial(place, 0) is None:
         place.mkdir(parents=True, exist_ok=True)
         write_json(place / ORDER, {"configuration": configuration.to_dict()})
     elif not (

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from autotune.core import Outcome, Trial
 from autotune.core.errors import SearchFailed, TimeIsOver
-from autotune.core.time_limit import too_late
+from autotune.core.failures import relevant_end
+from autotune.core.io import file_end
 from autotune.core.units import format_seconds
 from autotune.executors.pool import RETURN_S, Ended, Pool
 from autotune.probe.order import LOG
@@ -19,7 +20,7 @@ from autotune.study.jobs import job_of, measured, progress
 from autotune.study.measure import keep
 from autotune.study.plan import Watch
 from autotune.study.stopping import time_is_over
-from autotune.study.store import reporting_storage
+from autotune.study.store import read_rounds, reporting_storage
 from autotune.study.study import PROBES, Asked, Study, ask, tell
 
 CRASHES_THAT_END = 6
@@ -90,7 +91,7 @@ class Probing:
             study.unlikely.discard(number)
         study.again.clear()
         if not study.trials and not study.running:
-            raise too_late("your own settings were measured")
+            raise study.plan.time.too_late("your own settings were measured")
 
     def compare(self, reserved: Collection[str] = ()) -> None:
         """Let idle devices that are not reserved repeat what another one did, where nothing compares them yet."""
@@ -136,9 +137,14 @@ class Probing:
             if ended.error is not None:
                 keep(study.probe_folder(number), configuration, measurement)
             tell(study, running, configuration, measurement)
-        trial = Trial(number, configuration, measurement)
+        # Rounds are there if it is measured again because its probe could not be read.
+        rounds = read_rounds(study.probe_folder(number)).values()
+        trial = Trial(number, configuration, measurement, tuple(rounds))
         del study.running[number]
         study.unlikely.discard(number)
+        if number == 0:
+            study.trials += study.waiting
+            study.waiting.clear()
         bisect.insort(study.trials, trial, key=lambda trial: trial.number)
         devices.judge(study, pool)
         what = {"number": number, "configuration": configuration, "trial": trial}
@@ -167,16 +173,33 @@ def stop_where_it_crashes(study: Study) -> None:
 
 def _crash(study: Study, trial: Trial, what: str) -> SearchFailed:
     log, reason = study.probe_folder(trial.number) / LOG, trial.measurement.reason.rstrip(".")
-    last = _last_line(trial.measurement.log_tail or log)
+    tail = trial.measurement.log_tail or _end_of(log)
+    last = _last_line(tail)
     detail = "" if last in reason or reason in last else f" ({last})"
+    cause = "Fix the cause"
+    if place := _place_in_model(tail):
+        cause = (
+            f"The model's own code raised it ({place}): compare the fields of its config and --sequence-length with it"
+        )
     return SearchFailed(
-        f"{what}: {reason}{detail}.", f"Its output is in {log}. Fix the cause, then search again with --fresh."
+        f"{what}: {reason}{detail}.", f"Its output is in {log}. {cause}, then search again with --fresh."
     )
 
 
-def _last_line(text: str | Path) -> str:
-    """The last line of a text or a file that is not empty, as much of it as a message needs."""
+def _place_in_model(output: str) -> str:
+    """File and line of a model of transformers that raised what ended this output; empty if something else did."""
+    frames = re.findall(r'File "([^"]+)", line (\d+)', relevant_end(output))
+    file, line = frames[-1] if frames else ("", "")
+    return f"{Path(file).name}, line {line}" if "transformers/models/" in file else ""
+
+
+def _end_of(log: Path) -> str:
+    """The end of a probe's output; empty if it cannot be read."""
     with contextlib.suppress(OSError):
-        text = text.read_text(errors="replace") if isinstance(text, Path) else text
-        return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")[:300]
+        return file_end(log, 4000).decode(errors="replace")
     return ""
+
+
+def _last_line(text: str) -> str:
+    """The last line of a text that is not empty, as much of it as a message needs."""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")[:300]

@@ -41,6 +41,7 @@ class SearchResult:
     ruled_out: Sequence[RuledOut] = ()  # values that were never probed, with the reason
     notes: Sequence[str] = ()  # what else a reader should know
     study_warnings: Sequence[str] = ()  # about every number of the study
+    unreadable: Sequence[str] = ()  # those of these warnings that are about files of its folder that cannot be read
     duplicate_proposals: int = 0  # that earlier trials already answered
     left_out: Sequence[str] = ()  # what there was no time for
     finished: str = ""  # fingerprint of the request that this answers completely
@@ -56,6 +57,8 @@ class SearchResult:
     folder: Path | None = None  # of the report, if saved
     complete: bool = True  # whether the search came to its end
     date: str = ""  # of its last run, as 2026-11-22; empty where unknown
+    command: Sequence[str] = field(default=(), repr=False, compare=False)
+    """Words of the command line that began the search, without `autotune`; in memory only, empty for a search from Python."""
     user_arguments: Any = field(default=None, repr=False, compare=False)
     """The user's own `TrainingArguments`, or fields that belong to their run alone (folders, names, hub); in memory only."""
 

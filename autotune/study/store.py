@@ -17,9 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from autotune.core import Configuration, InvalidRequest, Measurement, Trial, read_json, write_json
+from autotune.core import Configuration, InvalidRequest, Measurement, Trial, write_json
 from autotune.core.configuration import renamed
 from autotune.core.errors import StorageFailed, StudyInUse, StudyMismatch
+from autotune.core.io import MISSING, Unreadable, read_record
 from autotune.core.prospect import OptimalityGap
 from autotune.memory.peak import MemoryPeak
 from autotune.probe.order import ANSWER, ORDER, remove_unfinished
@@ -112,7 +113,11 @@ def locked(folder: Path) -> Iterator[None]:
 
 def is_unmeasured(folder: Path) -> bool:
     """Whether this folder holds a study without a measured trial: beginning it again loses nothing."""
-    return (folder / REQUEST).exists() and not any((folder / "probes").glob(f"[0-9]*/{ANSWER}"))
+    return (folder / REQUEST).exists() and not _is_measured(folder)
+
+
+def _is_measured(folder: Path) -> bool:
+    return any((folder / "probes").glob(f"[0-9]*/{ANSWER}"))
 
 
 def check_unlocked(folder: Path) -> None:
@@ -136,26 +141,54 @@ def check_identity(folder: Path, identity: Mapping[str, Any]) -> None:
     with reporting_storage(folder):
         if path.exists():
             try:
-                recorded = renamed(read_json(path)["identity"])
-            except (ValueError, KeyError, TypeError) as error:
-                raise StorageFailed(f"{path} is damaged: {error}.", "Use --fresh to begin the study again.") from error
+                recorded = read_record(path, lambda record: renamed(dict(record["identity"])))
+            except Unreadable as error:
+                raise damaged_request(path, error) from error
             if recorded != identity:
                 raise StudyMismatch(
                     f"The study {folder.name} answers another question: {'; '.join(_differences(recorded, identity))}.",
                     "Give this one another --study-name, or use --fresh to begin it again.",
                 )
+        elif _is_measured(folder):
+            raise damaged_request(path, Unreadable(MISSING))
 
 
-def _differences(before: Any, now: Any, place: str = "") -> list[str]:
-    """`memory_limit_bytes was 600, is 700` for each leaf that differs, at most five."""
+PARTS = {
+    "model_config": "the model's config",
+    "architecture": "the model",
+    "task": "--task",
+    "data": "--dataset",
+    "sequence_length": "--sequence-length",
+    "global_batch_size": "--global-batch-size",
+    "environment": "this machine",
+    "training_args": "--args",
+    "memory_limit_bytes": "--memory-limit",
+    "headroom": "--headroom",
+    "objective": "--objective",
+    "space": "the search space",
+}
+"""Part of an identity -> what people call it."""
+
+MAKE_THE_SPACE = ("architecture", "task", "sequence_length", "global_batch_size", "environment", "training_args")
+"""Parts of an identity that change the values of a search space too."""
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """`--memory-limit was 600, is now 700` for each value that differs, at most five, the search space's own last and only if
+    nothing else explains it."""
+    differing = [name for name in dict.fromkeys([*PARTS, *before, *now]) if before.get(name) != now.get(name)]
+    if {*MAKE_THE_SPACE} & {*differing}:
+        differing = [name for name in differing if name != "space"]
+    leaves = [leaf for name in differing for leaf in _leaves(before.get(name), now.get(name), PARTS.get(name, name))]
+    return leaves[:5]
+
+
+def _leaves(before: Any, now: Any, place: str) -> list[str]:
+    """What differs below a place, a text each."""
     if isinstance(before, Mapping) and isinstance(now, Mapping):
-        differences = [
-            difference
-            for key in dict.fromkeys([*before, *now])
-            for difference in _differences(before.get(key), now.get(key), f"{place}.{key}".lstrip("."))
-        ]
-        return differences[:5]
-    return [] if before == now else [f"{place} was {_short(before)}, is now {_short(now)}"]
+        keys = [key for key in dict.fromkeys([*before, *now]) if before.get(key) != now.get(key)]
+        return [leaf for key in keys for leaf in _leaves(before.get(key), now.get(key), f"{place}: {key}")]
+    return [f"{place} was {_short(before)}, is now {_short(now)}"]
 
 
 def _short(value: Any) -> str:
@@ -174,29 +207,53 @@ def remove_study(folder: Path, reports: Sequence[str]) -> None:
             (folder / name).unlink(missing_ok=True)
 
 
-def read_trial(folder: Path, number: int) -> Trial | None:
-    """The trial whose order and measurement are in this folder; None where they are missing or incomplete."""
+Damage = dict[Path, str]
+"""File of a study -> why it cannot be read."""
+
+
+def read_trial(folder: Path, number: int, damage: Damage | None = None) -> Trial | None:
+    """The trial whose order and measurement are in this folder; None if either is missing or cannot be read.
+
+    A round that cannot be read is left out. damage: takes the files that cannot be read, and what is missing although it was
+    written before others that are there.
+    """
+    damage = {} if damage is None else damage
+    configuration = _whole(folder / ORDER, lambda data: Configuration.from_dict(data["configuration"]), damage)
+    measurement = _whole(folder / ANSWER, Measurement.from_dict, damage)
+    rounds = read_rounds(folder, damage)
+    if configuration is not None and measurement is not None:
+        return Trial(number, configuration, measurement, tuple(rounds.values()))
+    if rounds and not (folder / ANSWER).exists():
+        damage[folder / ANSWER] = MISSING
+    if (rounds or measurement is not None) and not (folder / ORDER).exists():
+        damage[folder / ORDER] = MISSING
+    return None
+
+
+def read_references(folder: Path, damage: Damage | None = None) -> dict[int, Measurement]:
+    """Round -> measurement of fp32's training in it, if that was not a trial's; without those that cannot be read."""
+    return read_rounds(probe_folder(folder, REFERENCE), damage)
+
+
+def read_rounds(folder: Path, damage: Damage | None = None) -> dict[int, Measurement]:
+    """Round -> measurement, of all confirmation rounds in a trial's folder that can be read."""
+    places = {path: path.parent.name.rpartition("-")[2] for path in folder.glob(f"confirmation-*/{ANSWER}")}
+    numbers = {int(number): path for path, number in places.items() if number.isdigit()}
+    rounds = {number: _whole(path, Measurement.from_dict, damage) for number, path in sorted(numbers.items())}
+    return {number: replace(measured, round=number) for number, measured in rounds.items() if measured is not None}
+
+
+def _whole(path: Path, build: Callable[[Any], Kept], damage: Damage | None) -> Kept | None:
+    """What a file holds; None if it is missing, or cannot be read, which `damage` takes."""
     try:
-        order, measurement = read_json(folder / ORDER), read_json(folder / ANSWER)
-        configuration = Configuration.from_dict(order["configuration"])
-        return Trial(number, configuration, Measurement.from_dict(measurement), tuple(_read_rounds(folder).values()))
-    except (OSError, ValueError, KeyError, TypeError):
+        value: Kept = read_record(path, build)
+        return value
+    except FileNotFoundError:
         return None
-
-
-def read_references(folder: Path) -> dict[int, Measurement]:
-    """Round -> what fp32 did in it, where it was trained for itself; empty where a file is not whole."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return _read_rounds(probe_folder(folder, REFERENCE))
-    return {}
-
-
-def _read_rounds(folder: Path) -> dict[int, Measurement]:
-    """Round -> measurement, of all confirmation rounds in a trial's folder."""
-    paths = {int(path.parent.name.rpartition("-")[2]): path for path in folder.glob(f"confirmation-*/{ANSWER}")}
-    return {
-        number: replace(Measurement.from_dict(read_json(path)), round=number) for number, path in sorted(paths.items())
-    }
+    except Unreadable as error:
+        if damage is not None:
+            damage[path] = str(error)
+        return None
 
 
 def keep_prospect(folder: Path, number: int, prospect: OptimalityGap) -> None:
@@ -204,9 +261,9 @@ def keep_prospect(folder: Path, number: int, prospect: OptimalityGap) -> None:
     _keep(folder, number, PROSPECT, prospect.to_dict())
 
 
-def read_prospects(folder: Path) -> dict[int, OptimalityGap]:
-    """Trial number -> what the untried could still win after it; without those that are missing or not whole."""
-    return _read(folder, PROSPECT, OptimalityGap.from_dict)
+def read_prospects(folder: Path, damage: Damage | None = None) -> dict[int, OptimalityGap]:
+    """Trial number -> what the untried could still win after it; without those that are missing or cannot be read."""
+    return _read(folder, PROSPECT, OptimalityGap.from_dict, damage)
 
 
 def keep_peaks(folder: Path, peaks: Mapping[int, MemoryPeak]) -> None:
@@ -216,9 +273,9 @@ def keep_peaks(folder: Path, peaks: Mapping[int, MemoryPeak]) -> None:
             _keep(folder, number, PEAK, peak.to_dict())
 
 
-def read_peaks(folder: Path) -> dict[int, MemoryPeak]:
-    """Trial number -> its estimated peak; without those that are missing or not whole."""
-    return _read(folder, PEAK, MemoryPeak.from_dict)
+def read_peaks(folder: Path, damage: Damage | None = None) -> dict[int, MemoryPeak]:
+    """Trial number -> its estimated peak; without those that are missing or cannot be read."""
+    return _read(folder, PEAK, MemoryPeak.from_dict, damage)
 
 
 def _keep(folder: Path, number: int, name: str, data: Mapping[str, Any]) -> None:
@@ -227,15 +284,30 @@ def _keep(folder: Path, number: int, name: str, data: Mapping[str, Any]) -> None
     write_json(place / name, data)
 
 
-def _read(folder: Path, name: str, from_dict: Callable[[Mapping[str, Any]], Kept]) -> dict[int, Kept]:
-    records: dict[int, Kept] = {}
-    for path in sorted(folder.glob(f"probes/*/{name}")):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            records[int(path.parent.name)] = from_dict(read_json(path))
-    return records
+def _read(
+    folder: Path, name: str, build: Callable[[Mapping[str, Any]], Kept], damage: Damage | None
+) -> dict[int, Kept]:
+    paths = [path for path in sorted(folder.glob(f"probes/*/{name}")) if path.parent.name.isdigit()]
+    records = {int(path.parent.name): _whole(path, build, damage) for path in paths}
+    return {number: record for number, record in records.items() if record is not None}
 
 
-_DAMAGED_ADVICE = "Restore it from a copy, or search again with --fresh."
+def discard_damaged(folder: Path, damage: Damage) -> None:
+    """Remove the rounds and records that cannot be read: they are measured or made again; trials' own files stay until then.
+
+    Raises OSError where the disk refuses.
+    """
+    for path in damage:
+        if path.parent.parent != folder / "probes" or path.name in (PROSPECT, PEAK):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+_DAMAGED_ADVICE = "Restore it from a copy, or give the search another --study-name; --fresh deletes what was measured."
+
+
+def damaged_request(path: Path, error: Unreadable) -> StorageFailed:
+    """The error of a study whose request.json cannot be read: whether its measurements answer a request is then unknown."""
+    return StorageFailed(f"{path} is damaged: {error}.", _DAMAGED_ADVICE)
 
 
 @contextlib.contextmanager

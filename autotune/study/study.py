@@ -25,7 +25,7 @@ from autotune.study.objective import value
 from autotune.study.pacing import time_for_a_probe
 from autotune.study.plan import Plan
 from autotune.study.stopping import nothing_to_win, out_of_budget
-from autotune.study.store import keep_prospect, probe_folder
+from autotune.study.store import Damage, keep_prospect, probe_folder
 
 PROBES = "further probes"
 """What a search leaves out whose time is over before its other budget."""
@@ -53,7 +53,9 @@ class Study:
     devices -> the trial that it repeated to be compared; repeated: its number. losses: job -> executors that were lost while
     they ran it, half of one where it was the last. doubts: job -> the device on which it failed, until another one ran it;
     faults: device -> jobs that failed there and nowhere else. effects: device -> (mean, standard deviation) of the logarithm
-    of its speed, against all devices'. notes: what else is to be said of the devices.
+    of its speed, against all devices'. notes: what else is to be said of the devices. damage: files of this folder that could
+    not be read. lost: number -> configuration of trials that are measured again for it; waiting: the other trials, until a
+    baseline among these is measured.
     """
 
     folder: Path
@@ -80,6 +82,9 @@ class Study:
     faults: Counter[str] = field(default_factory=Counter)
     effects: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    damage: Damage = field(default_factory=dict)
+    lost: dict[int, Configuration] = field(default_factory=dict)
+    waiting: list[Trial] = field(default_factory=list)
     risk: float | None = None
     warm_start: WarmStart = field(init=False)
 
@@ -187,10 +192,14 @@ def propose(study: Study, configuration: Configuration | None = None) -> optuna.
 
 
 def begin(study: Study, running: optuna.Trial, configuration: Configuration) -> Asked:
-    """Mark a proposal as a trial of ours, with its number."""
+    """Mark a proposal as a trial of ours, with its number: what is measured again keeps its own."""
     records = [record.user_attrs for record in study.optuna.get_trials(deepcopy=False)]
     taken = {attributes.get("number") for attributes in records if not attributes.get("interrupted")}
-    number = next(number for number in range(len(taken) + 1) if number not in taken)
+    number = next(
+        (number for number, lost in study.lost.items() if lost == configuration),
+        next(number for number in range(len(taken) + 1) if number not in taken),
+    )
+    study.lost.pop(number, None)
     running.set_user_attr("configuration", configuration.to_dict())
     running.set_user_attr("number", number)  # last: whoever reads a number finds a configuration
     return number, running, configuration

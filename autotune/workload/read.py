@@ -44,6 +44,11 @@ def prepare(request: TuningRequest, cache: Path) -> Workload:
     _check_input(model_outline(config, task, request.trust_remote_code), config, task)
     if request.tokenizer is not None and task == "image-classification":
         raise InvalidRequest("A model of images reads no text, but --tokenizer is given.", "Leave --tokenizer out.")
+    if is_quantized := bool(getattr(config, "quantization_config", None)):
+        notes.append(
+            "the model's quantization_config is not used: it is trained unquantised, with random weights; "
+            "--search-space lora tries four bits"
+        )
     data = prepare_data(request, config, task, length, cache) if request.dataset is not None else None
     if data:
         notes += [*data.notes, *_fit_data(config, data)]
@@ -75,7 +80,7 @@ def prepare(request: TuningRequest, cache: Path) -> Workload:
         text_source=data.text_source if data else "",
         samples=data.samples if data else 0,
         longest=data.longest if data else (),
-        weights=local_weights(request.model),
+        weights="" if is_quantized else local_weights(request.model),
         notes=tuple(notes),
     )
 
@@ -115,7 +120,7 @@ def _check_input(model: Any, config: Any, task: str) -> None:
     wanted = "pixel_values" if task == "image-classification" else "input_ids"
     if model.main_input_name != wanted:
         raise InvalidRequest(
-            f"A {config.model_type} model reads {model.main_input_name}, which autotune cannot provide for {task}.",
+            f"The model type {config.model_type} reads {model.main_input_name}, which autotune cannot provide for {task}.",
             "Models of text (input_ids) and images (pixel_values) can be tuned.",
         )
 
@@ -130,6 +135,9 @@ def _fit_task(config: Any, task: str) -> list[str]:
     if task == "sequence-classification" and token_id(config, "pad_token_id") is None:
         _set_token(config, "pad_token_id", token_id(config, "eos_token_id") or 0)
         notes.append(f"pad_token_id set to {config.pad_token_id}: classification needs one")
+    if config.is_encoder_decoder and token_id(config, "pad_token_id") is None:
+        _set_token(config, "pad_token_id", token_id(config, "eos_token_id") or 0)
+        notes.append(f"pad_token_id set to {config.pad_token_id}: the decoder's input is shifted with it")
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
         start = token_id(config, "bos_token_id")
         _set_token(config, "decoder_start_token_id", start or token_id(config, "pad_token_id") or 0)

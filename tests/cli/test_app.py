@@ -63,6 +63,36 @@ def test_studies_and_report_tell_of_a_study(reports: Path) -> None:
     assert "There is no study in reports/nowhere" in err
 
 
+def test_a_damaged_trial_is_a_warning_and_a_damaged_baseline_no_answer(reports: Path) -> None:
+    probes = reports / "reports" / "first" / "probes"
+    (probes / "0001" / "confirmation-1" / "measurement.json").write_text("{")
+    for words in (
+        ["report", "first"],
+        ["report", "first", "--format", "csv"],
+        ["report", "first", "--json"],
+        ["studies"],
+    ):
+        code, out, err = run(words, reports)
+        assert code == 0
+        (line,) = err.splitlines()
+        assert line.startswith(
+            "Warning: in the study first the file probes/0001/confirmation-1/measurement.json cannot be"
+        )
+        assert out
+    answer = (reports / "reports" / "first" / "best_training_arguments.json").read_bytes()
+    (probes / "0000" / "measurement.json").write_bytes(b"{")
+    code, out, err = run(["report", "first"], reports)
+    assert (code, out) == (2, "")
+    assert err.startswith("Error: reports/first/probes/0000/measurement.json cannot be read: it is not JSON.")
+    assert (reports / "reports" / "first" / "best_training_arguments.json").read_bytes() == answer
+    (reports / "reports" / "first" / "request.json").write_text('{"request": 1}')
+    code, out, _ = run(["studies"], reports)
+    assert code == 0
+    text = " ".join(out.split())
+    assert "first: reports/first/request.json cannot be read: it is incomplete, or of another version." in text
+    assert "fresh=" not in text
+
+
 def test_studies_fit_80_columns_whatever_their_names_and_the_latest_is_first(tmp_path: Path) -> None:
     long = "a-model-of-a-very-long-name-causal-lm-gb128-cuda0"
     for age, name in enumerate(("new", long, "nothing", "stopped")):

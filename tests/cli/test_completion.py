@@ -27,6 +27,11 @@ CASES = [
     (["search", "bert-mini", "--task", "masked"], ["masked-lm"]),
     (["doctor", "--device", "c"], ["cpu", "cuda"]),
     (["estimate", "bert-mini", "--gpu", "V100"], ["V100-16GB", "V100-32GB"]),
+    (["estimate", "bert-mini", "--gpu", "RTX-40"], ["RTX-4090"]),
+    (["search", "bert-mini", "--fix", "check"], ["checkpointing="]),
+    (["search", "bert-mini", "--fix", "precision=bf16_"], ["precision=bf16_weights", "precision=bf16_frozen"]),
+    (["search", "bert-mini", "--only", "precision=fp32,t"], ["precision=fp32,tf32"]),
+    (["search", "bert-mini", "--only", "nothing=x"], []),
     (["report", "f"], ["first"]),
     (["verify", "fi"], ["first"]),
     (["explain", ""], ["first"]),
@@ -71,7 +76,7 @@ with contextlib.suppress(SystemExit):
     main()
 print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 """
-    for words in ("search bert-mini --search-space ", "report "):
+    for words in ("search bert-mini --search-space ", "search bert-mini --fix ", "report "):
         variables = {"_AUTOTUNE_COMPLETE": "complete_bash", "COMP_WORDS": f"autotune {words}"}
         environment = surroundings(**variables, COMP_CWORD=str(1 + len(words.split())))
         command = [sys.executable, "-c", program]

@@ -105,6 +105,30 @@ def test_no_type_is_a_python_name_and_no_default_is_told_in_the_text() -> None:
         assert not re.search(r"<(str|int|bool|float)>|Default:", text), name
 
 
+def test_what_has_a_default_is_not_called_required_and_services_come_last() -> None:
+    guide, search = help_of("guide", "--help"), help_of("search", "--help")
+    assert "Required" not in guide
+    assert "Required" in search
+    panels = re.findall(r"^╭─ ([\w ]+?) ─", search, re.MULTILINE)
+    assert panels[-1] == "Service"
+    assert "[default: an hour of training]" in " ".join(re.sub("[│╭╰─╮╯]", "", search).split())
+
+
+def test_arguments_are_in_capitals() -> None:
+    for name, command in COMMANDS.items():
+        for parameter in command.params:
+            if parameter.param_type_name == "argument":
+                assert re.fullmatch(r"\[?[A-Z]+\]?(\.\.\.)?", parameter.metavar or ""), f"{name} {parameter.name}"
+
+
+def test_the_list_of_search_spaces_fits_80_columns_and_the_default_is_first() -> None:
+    lines = help_of("search-spaces").splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith("default ")
+    names = [line.split()[0] for line in lines if line[:1].isalpha()]
+    assert names[1:] == sorted(names[1:])
+
+
 # Colours ------------------------------------------------------------------------------------------------------------
 
 

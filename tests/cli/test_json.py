@@ -49,7 +49,7 @@ def test_studies_are_one_object_the_damaged_among_them(studies: Path) -> None:
     assert (first["name"], first["trials"]) == ("first", 3)
     assert first["best"]["micro_batch_size"] == 16
     assert second["name"] == "second"
-    assert "reports/second cannot be read" in second["error"]
+    assert "reports/second/request.json cannot be read" in second["error"]
     assert told("studies", "--output-dir", "nowhere")[1] == {"studies": []}
 
 

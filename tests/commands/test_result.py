@@ -7,13 +7,14 @@ import re
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import pytest
 from transformers import TrainingArguments
 
 from autotune.commands.result import TuningResult
 from autotune.core import InvalidRequest, Outcome, Trial, read_json, write_json
-from autotune.core.errors import LossWarning, NothingFits, SearchFailed
+from autotune.core.errors import LossWarning, NothingFits, SearchFailed, UnreadableFile
 from autotune.core.loss_curves import Curve, Numerics
 from autotune.core.prospect import OptimalityGap
 from autotune.core.request import tuning_request
@@ -283,7 +284,8 @@ def test_what_was_foreseen_before_and_after_each_probe_is_loaded_without_loss(tm
     assert killed.estimated_peaks == made.estimated_peaks, "a search that was killed has written no result.json"
     assert (made.complete, again.complete, killed.complete) == (True, True, False)
     (first / "probes" / "0001" / PROSPECT).write_text("{")
-    assert TuningResult.load(first).prospects == {0: prospects[0]}, "one that is not whole is none"
+    with pytest.warns(UnreadableFile, match="probes/0001/prospect.json"):
+        assert TuningResult.load(first).prospects == {0: prospects[0]}, "one that is not whole is none"
 
 
 def test_a_report_written_from_a_loaded_result_is_the_same(tmp_path: Path) -> None:
@@ -311,25 +313,88 @@ def test_a_folder_without_a_study_is_refused(tmp_path: Path, what: str) -> None:
 
 
 @pytest.mark.parametrize("name", [REQUEST, "environment.json", "result.json"])
-@pytest.mark.parametrize("content", ["{", "null", '{"request": "x", "workload": 1}'])
-def test_a_damaged_folder_is_refused_in_one_line(tmp_path: Path, name: str, content: str) -> None:
-    folder = result().save(tmp_path)
-    (folder / name).write_text(content)
-    if name == "result.json" and content.startswith('{"'):
+@pytest.mark.parametrize("content", ["", "{", "null", "\x00\xff", '{"request": "x", "workload": 1}', None])
+def test_a_damaged_folder_is_refused_in_one_line_that_names_the_file(
+    tmp_path: Path, name: str, content: str | None
+) -> None:
+    folder = result(finished="0123456789abcdef").save(tmp_path)
+    (folder / name).write_bytes(content.encode("latin-1")) if content is not None else (folder / name).unlink()
+    if name == "result.json" and str(content).startswith('{"'):
         assert TuningResult.load(folder).stop_reason == "the search was interrupted"
         return
     with pytest.raises(InvalidRequest) as caught:
         TuningResult.load(folder)
     assert "\n" not in str(caught.value)
+    assert (content is None and name == REQUEST) or str(folder / name) in str(caught.value)
+    assert not re.search(r"Error|x[0-9a-f]{2}|missing \d|object", str(caught.value)), "nothing of Python's own"
     assert caught.value.advice
+    assert "fresh" not in str(caught.value), "what was measured is whole"
 
 
-def test_a_damaged_trial_is_left_out(tmp_path: Path) -> None:
+TAMPERED = [b"", b'{"outcome": "comp', b'{"a": 1}', b"[1, 2]", b"null", bytes(range(200, 256)), None]
+"""What a measurement may be after an accident; None: gone."""
+
+
+@pytest.mark.parametrize("content", TAMPERED, ids=repr)
+def test_whatever_cannot_be_read_is_named_and_without_the_baseline_there_is_no_answer(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    folder = result().save(tmp_path / "study")
+    whole = TuningResult.load(folder).to_dict()
+    names = sorted(str(path.relative_to(folder)) for path in (folder / "probes").rglob("*.json"))
+    assert {"probes/0000/measurement.json", "probes/0000/confirmation-1/measurement.json"} <= {*names}
+    for name in names:
+        kept = (folder / name).read_bytes()
+        (folder / name).write_bytes(content) if content is not None else (folder / name).unlink()
+        got, said = None, ""
+        with catch_warnings(record=True) as caught:
+            simplefilter("always")
+            try:
+                got = TuningResult.load(folder)
+            except InvalidRequest as error:
+                said = str(error)
+        read = not name.endswith(f"/{ORDER}") or "confirmation" not in name  # a round's order is never read
+        gone = content is None and (ORDER in name or "confirmation" in name or not name.startswith("probes/0000/"))
+        if name.startswith("probes/0000/") and read and not (gone and "confirmation" in name):
+            assert got is None, name
+            assert str(folder / name) in said
+        elif read and not gone:
+            assert got is not None
+            assert name in " ".join(map(str, (warning.message for warning in caught)))
+            assert name in " ".join(got.warnings)
+            assert [*got.unreadable] == [text for text in got.study_warnings if name in text]
+        elif got is not None and not got.unreadable and len(got.trials) == whole["trials"]:
+            assert {**got.to_dict(), "warnings": []} == {**whole, "warnings": []} or gone
+        (folder / name).write_bytes(kept)
+    assert TuningResult.load(folder).to_dict() == whole
+
+
+def test_a_folder_in_place_of_a_measurement_is_named_too(tmp_path: Path) -> None:
     folder = result().save(tmp_path)
-    (folder / "probes" / "0002" / ANSWER).write_text('{"outcome": "surprise"}')
+    for number in (1, 0):
+        path = folder / "probes" / f"{number:04d}" / ANSWER
+        path.unlink()
+        path.mkdir()
+    with pytest.raises(InvalidRequest, match=r"probes/0000/measurement\.json cannot be read: Is a directory"):
+        TuningResult.load(folder)
+
+
+def test_what_cannot_be_read_is_no_warning_of_the_study_once_it_can_be(tmp_path: Path) -> None:
+    folder = result(study_warnings=("others held memory",)).save(tmp_path)
+    path = folder / "probes" / "0002" / ANSWER
+    kept = path.read_bytes()
+    path.write_text('{"outcome": "surprise"}')
     (folder / "probes" / "0003").mkdir()
     (folder / "probes" / "0003.bak").mkdir()
-    assert [one.number for one in TuningResult.load(folder).trials] == [0, 1]
+    with pytest.warns(UnreadableFile):
+        damaged = TuningResult.load(folder)
+    assert [trial.number for trial in damaged.trials] == [0, 1]
+    damaged.save(folder)
+    assert "The file probes/0002/measurement.json cannot be read (" in " ".join(
+        (folder / "summary.md").read_text().split()
+    )
+    path.write_bytes(kept)
+    assert TuningResult.load(folder).study_warnings == ("others held memory",)
 
 
 def test_no_secret_is_written(tmp_path: Path) -> None:

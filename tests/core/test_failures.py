@@ -198,3 +198,23 @@ def test_what_flex_attention_refuses_is_unsupported() -> None:
     with pytest.raises(ValueError, match="dropout") as caught:
         flex_attention_forward(torch.nn.Module(), first, first, first, None, dropout=0.1)
     assert failures.from_exception(caught.value, "forward").outcome is Outcome.UNSUPPORTED
+
+
+def raised_in(file: str) -> OSError:
+    """A full disk, met by code of this file."""
+    code = compile("raise OSError(28, 'No space left on device')", file, "exec")
+    with pytest.raises(OSError, match="No space left") as caught:
+        exec(code, {})
+    return caught.value
+
+
+def test_semaphores_that_find_no_room_are_named_as_shared_memory_and_a_full_disk_as_a_disk() -> None:
+    error = AttributeError("'_MultiProcessingDataLoaderIter' object has no attribute '_shutdown'")
+    error.__context__ = raised_in("/usr/lib/python3.11/multiprocessing/synchronize.py")
+    failure = failures.from_exception(error, "data")
+    assert (failure.outcome, failure.where) == (Outcome.OUT_OF_MEMORY, "data")
+    assert failure.reason.startswith("/dev/shm")
+    assert "disk" not in failure.reason
+    failure = failures.from_exception(raised_in("/home/ann/my_multiprocessing.py"), "data")
+    assert failure.outcome is Outcome.CRASHED
+    assert failure.reason.startswith("the disk is full")

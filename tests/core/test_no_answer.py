@@ -35,6 +35,13 @@ def test_what_completed_above_what_is_allowed_lacks_memory_too() -> None:
     assert "needed at least 1001 MiB" in error.message
 
 
+def test_workers_without_shared_memory_are_not_called_too_large_for_the_device() -> None:
+    error = error_of(*2 * [replace(LACKING, where="data", reason="/dev/shm is full")])
+    assert isinstance(error, SearchFailed)
+    assert "/dev/shm is full" in error.message
+    assert "--fix workers=0" in error.written[1]
+
+
 @pytest.mark.parametrize(
     ("outcome", "advice"),
     [

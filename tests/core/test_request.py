@@ -67,7 +67,7 @@ REFUSED: dict[str, list[tuple[str, Any]]] = {
     "causal-lm": [("task", "causal_lm")],
     "tpe": [("sampler", "tpa")],
     "device": [("device", name) for name in ("gpu", "cuda:", "cuda:x", "cuda:-1", "", "cpu:0", "CUDA", None, 0)],
-    "n-trials": [("n_trials", number) for number in (0, "20", 2.5)],
+    "number of trials": [("n_trials", number) for number in (0, "20", 2.5)],
     "sequence length": [("sequence_length", -1)],
     "headroom": [("headroom", "100%"), ("headroom", None)],
     "memory limit": [("memory_limit", "lots")],

@@ -3,16 +3,23 @@
 import ast
 import json
 import os
+import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers import HfArgumentParser, TrainingArguments
+from typer.main import get_command
 
+from autotune.cli.app import app
+from autotune.cli.common import given_options
+from autotune.commands.result import TuningResult
 from autotune.core import Trial, Workload
-from autotune.report.snippets import Snippet, collator_text, script_lines, snippets
+from autotune.core.request import OPTIONS, TuningRequest, tuning_request
+from autotune.report.snippets import Snippet, collator_text, script_lines, search_command, snippets
 from autotune.study.result import SearchResult
 from tests.makers import configuration, out_of_memory, result, trial, with_setup, workload
 from tests.report.exports.answers import FULL, PLAIN
@@ -130,3 +137,95 @@ def test_the_collator_of_the_script_leaves_out_a_mask_that_hides_nothing() -> No
     assert script(workload(), attention_mask="always") == []
     padded = script(workload(), attention_mask="where_needed", padding="64")
     assert "def data_collator(samples, collate=data_collator):  # or yours" in padded, "it keeps the other collator"
+
+
+WISHES: dict[str, Any] = {
+    "task": "causal-lm",
+    "sequence_length": 64,
+    "dataset": "my rows/a&b.csv",
+    "dataset_split": "train[:50%]",
+    "text_column": "the text",
+    "label_column": "-stars",
+    "tokenizer": "org/words",
+    "space": "spaces/mine.yaml",
+    "fix": {"precision": "bf16", "workers": "2"},
+    "only": {"optimizer": ("adamw_torch", "sgd")},
+    "device": "cpu",
+    "devices": "all",
+    "cores_per_device": 2,
+    "executor": "ray",
+    "allow_unauthenticated": True,
+    "memory_limit": "1234567890B",
+    "headroom": "12.5%",
+    "n_trials": 7,
+    "timeout": "1234567.5s",
+    "probe_timeout": "90s",
+    "confirmation_rounds": 5,
+    "sampler": "tpe",
+    "margin": "0.25%",
+    "training_steps": 1234567,
+    "no_history": True,
+    "no_risk": True,
+    "keep_numerics": True,
+    "objective": "memory",
+    "seed": 12,
+    "require_parity": True,
+    "allow_loss_difference": True,
+    "trust_remote_code": True,
+    "output_dir": "/data/my reports",
+    "study_name": "mine",
+    "report_to": "tensorboard,mlflow",
+}
+"""A value of every option that is not its default."""
+
+
+def request_of(command: str) -> TuningRequest:
+    """The request that a command line means, as `autotune search` reads it."""
+    program, *words = shlex.split(command)
+    assert program == "autotune"
+    group = get_command(app)
+    with group.make_context("autotune", words) as context:
+        name, of_it, rest = group.resolve_command(context, [*context._protected_args, *context.args])  # type: ignore[attr-defined]
+        assert name == "search"
+        with of_it.make_context(name, rest, parent=context) as inner:
+            options = given_options(inner.params)
+    return tuning_request(
+        **{name: value for name, value in options.items() if name in ("model", "global_batch_size", *OPTIONS)}
+    )
+
+
+def test_there_is_a_wish_for_every_option() -> None:
+    assert WISHES.keys() == {*OPTIONS}
+
+
+@pytest.mark.parametrize("name", [*OPTIONS, "model"])
+def test_the_printed_search_asks_for_what_the_user_asked_for(name: str) -> None:
+    needed = {"dataset": "rows.csv"} if name in ("dataset_split", "text_column", "label_column", "tokenizer") else {}
+    given = {"model": "/home/ann/my models/mine", "global_batch_size": 12, **needed}
+    request = tuning_request(**given | ({} if name == "model" else {name: WISHES[name]}))
+    command = search_command(result(request=request))
+    assert request_of(command) == request
+    more = search_command(result(request=request), n_trials=99, timeout_s=5400.0)
+    assert request_of(more) == replace(request, n_trials=99, timeout_s=5400.0)
+
+
+def test_the_user_s_own_words_are_printed_where_they_are_known_but_for_what_changes_and_fresh() -> None:
+    words = ["search", "/home/ann/mine", "-b", "48", "--n-trials=3", "--args", "/home/ann/my args.yaml", "--fresh"]
+    typed = replace(result(), command=(*words, "--timeout", "90s", "--output-dir", "rW", "--report-to", "mlflow"))
+    command = search_command(typed, n_trials=20, timeout_s=180.0)
+    assert command == (
+        "autotune search /home/ann/mine -b 48 --args '/home/ann/my args.yaml' --output-dir rW --report-to mlflow "
+        "--n-trials 20 --timeout 3m"
+    )
+    assert "--fresh" not in search_command(typed)
+
+
+def test_a_report_s_command_shows_no_folder_and_is_no_command_for_another_place(tmp_path: Path) -> None:
+    request = tuning_request("/home/ann/models/mine.json", 48, output_dir="/home/ann/reports", study_name="first")
+    folder = result(request=request).save(tmp_path)
+    again = TuningResult.load(folder)
+    assert shlex.split(search_command(again))[2:] == [
+        *("…/mine.json", "--global-batch-size", "48"),
+        *("--output-dir", "…/reports", "--study-name", "first"),
+    ]
+    assert again.request.model_name == request.model_name == "mine"

@@ -204,7 +204,7 @@ def test_a_wrong_file_is_refused_with_its_line(tmp_path: Path, text: str, line: 
 def test_off_and_no_are_words_and_true_is_a_boolean(tmp_path: Path) -> None:
     for word in ("off", "no", "on", "yes", "y"):
         said = file_refusal(tmp_path, f"parameters: {{precision: [{word}]}}")
-        assert f"'{word}' is none of" in said
+        assert f"'{word}' is not one of" in said
     space = read_space(space_file(tmp_path, "parameters: {pin_memory: [true, no, False]}"))
     assert space["pin_memory"] == (True, False, False)
     assert "True is no whole number" in file_refusal(tmp_path, "parameters: {workers: [true]}")

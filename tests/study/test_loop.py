@@ -312,6 +312,31 @@ def test_a_baseline_that_crashes_ends_the_search_with_one_line_that_names_its_lo
     assert len(probe.asked) == 1
 
 
+TRACEBACK = """Traceback (most recent call last):
+  File "/lib/python3.11/site-packages/autotune/probe/train/run.py", line 5, in run
+    trainer.train()
+  File "/lib/python3.11/site-packages/{}", line 7, in forward
+    rate = 1 / (layers - 1)
+ZeroDivisionError: division by zero
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "advice"),
+    [
+        ("transformers/models/rwkv/modeling_rwkv.py", "The model's own code raised it (modeling_rwkv.py, line 7)"),
+        ("mine/model.py", "Fix the cause"),
+    ],
+)
+def test_a_crash_within_the_model_s_code_is_not_called_the_user_s(tmp_path: Path, file: str, advice: str) -> None:
+    reason = "ZeroDivisionError: division by zero"
+    crash = ended(Outcome.CRASHED, reason=reason, log_tail=TRACEBACK.format(file))
+    with pytest.raises(SearchFailed) as caught:
+        run(tmp_path, replay(lambda configuration: crash))
+    assert advice in caught.value.advice
+    assert "\n" not in str(caught.value)
+
+
 def test_a_baseline_that_cannot_run_here_is_a_trial_without_a_probe(tmp_path: Path) -> None:
     probe = replay()
     among = space(precision=("fp32", "bf16"), baseline_problem="bf16: not on this device")
@@ -500,14 +525,71 @@ def test_a_kill_between_an_ask_and_its_marks_loses_nothing(tmp_path: Path) -> No
     assert not any(record.state is TrialState.RUNNING for record in study.optuna.get_trials())
 
 
-def test_a_trial_whose_files_were_lost_does_not_make_two_of_one_number(tmp_path: Path) -> None:
-    run(tmp_path, replay(), n_trials=4)
-    (tmp_path / "probes" / "0002" / ANSWER).write_text("{ cut off", encoding="utf-8")
-    kept = (tmp_path / "probes" / "0003" / ANSWER).read_text(encoding="utf-8")
-    study, _ = run(tmp_path, replay(), n_trials=6)
-    numbers = [trial.number for trial in study.trials]
-    assert len(numbers) == len(set(numbers)) == 6
-    assert (tmp_path / "probes" / "0003" / ANSWER).read_text(encoding="utf-8") == kept
+DAMAGED = ["", "{ cut off", "[1, 2]", "null", '{"a": 1}', "\x00\xff"]
+
+
+def damage(path: Path, content: str) -> None:
+    path.write_bytes(content.encode("latin-1"))
+
+
+@pytest.mark.parametrize("content", [*DAMAGED, None])
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_trial_that_cannot_be_read_is_measured_again_under_its_number(
+    tmp_path: Path, number: int, content: str | None
+) -> None:
+    first, _ = run(tmp_path, replay(), n_trials=4)
+    path = tmp_path / "probes" / f"{number:04d}" / ANSWER
+    damage(path, content) if content is not None else path.unlink()
+    again = replay()
+    study, _ = run(tmp_path, again, n_trials=4)
+    assert probed(again) == [first.trials[number].configuration]
+    assert [trial.configuration for trial in study.trials] == [trial.configuration for trial in first.trials]
+    assert [trial.number for trial in study.trials] == [0, 1, 2, 3]
+    nobody = replay()
+    assert run(tmp_path, nobody, n_trials=4)[0].trials == study.trials
+    assert nobody.asked == []
+
+
+def test_an_order_that_cannot_be_read_is_measured_again_too(tmp_path: Path) -> None:
+    first, _ = run(tmp_path, replay(), n_trials=3)
+    (tmp_path / "probes" / "0000" / ORDER).write_text("{")
+    study, _ = run(tmp_path, replay(), n_trials=4)
+    assert [trial.configuration for trial in study.trials[:3]] == [trial.configuration for trial in first.trials]
+
+
+def test_a_damaged_baseline_is_measured_first_and_keeps_its_rounds(tmp_path: Path) -> None:
+    first, _ = run(tmp_path, replay(), n_trials=3, confirmation_rounds=2)
+    (tmp_path / "probes" / "0000" / ANSWER).write_text("{")
+    seen: list[Progress] = []
+    with locked(tmp_path):
+        study = opened(tmp_path, n_trials=4, confirmation_rounds=2)
+        search(study, replay(), seen.append)
+    assert seen[0].message.startswith("resuming with 2 trial(s); probes/0000/measurement.json cannot be read (")
+    assert seen[0].message.endswith("your own settings are measured again")
+    assert [progress.number for progress in seen if progress.kind == "trial"] == [0, 3]
+    assert study.trials[0].rounds[:2] == first.trials[0].rounds[:2] == (1, 2)
+
+
+def test_a_baseline_that_is_interrupted_while_it_is_measured_again_is_still_number_0(tmp_path: Path) -> None:
+    first, _ = run(tmp_path, replay(), n_trials=4)
+    (tmp_path / "probes" / "0000" / ANSWER).write_text("{")
+    for _ in range(2):
+        assert probed(interrupted(tmp_path, 1, n_trials=4).inner) == [first.trials[0].configuration]
+    study, _ = run(tmp_path, replay(), n_trials=4)
+    assert [trial.configuration for trial in study.trials] == [trial.configuration for trial in first.trials]
+
+
+def test_a_damaged_round_is_named_and_another_one_is_measured(tmp_path: Path) -> None:
+    run(tmp_path, replay(), n_trials=3, confirmation_rounds=2)
+    path = tmp_path / "probes" / "0000" / "confirmation-1" / ANSWER
+    path.write_text("{")
+    seen: list[Progress] = []
+    with locked(tmp_path):
+        study = opened(tmp_path, n_trials=3, confirmation_rounds=2)
+        search(study, replay(), seen.append)
+    assert "probes/0000/confirmation-1/measurement.json cannot be read (" in seen[0].message
+    assert len(study.trials[0].confirmations) >= 2
+    assert not path.exists()
 
 
 def test_a_resumed_search_says_so(tmp_path: Path) -> None:
@@ -789,20 +871,40 @@ def test_the_same_name_with_another_identity_is_refused_showing_the_difference(t
     with pytest.raises(StudyMismatch) as caught:
         check_identity(tmp_path, other)
     said = str(caught.value)
-    assert "environment.driver was 1, is now 2" in said
-    assert "space.precision was None, is now" in said
+    assert "this machine: driver was 1, is now 2" in said
+    assert "search space" not in said, "it follows from the machine"
     assert "threads" not in said
     assert "\n" not in said
     assert "x" * 61 not in said
     assert "fresh=True" in said
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"request": 1}'])
+def test_what_follows_from_another_global_batch_is_not_listed_as_a_difference_of_its_own(tmp_path: Path) -> None:
+    known = {"global_batch_size": 8, "headroom": 0.05, "space": {"micro_batch_size": [1, 2, 4, 8], "workers": [0]}}
+    write_json(tmp_path / REQUEST, {"identity": known})
+    other = {"global_batch_size": 6, "headroom": 0.1, "space": {"micro_batch_size": [1, 2, 3, 6], "workers": [0]}}
+    with pytest.raises(StudyMismatch) as caught:
+        check_identity(tmp_path, other)
+    assert "question: --global-batch-size was 8, is now 6; --headroom was 0.05, is now 0.1." in caught.value.written[0]
+    with pytest.raises(StudyMismatch) as caught:
+        check_identity(tmp_path, {**known, "space": {"micro_batch_size": [1, 2, 4, 8], "workers": [0, 2]}})
+    assert "question: the search space: workers was [0], is now [0, 2]." in caught.value.written[0]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"request": 1}', '{"identity": 5}'])
 def test_a_damaged_study_is_said_to_be_damaged(tmp_path: Path, content: str) -> None:
     (tmp_path / REQUEST).write_text(content)
     with pytest.raises(StorageFailed, match="damaged") as caught:
         check_identity(tmp_path, {})
-    assert "fresh=True" in str(caught.value)
+    assert "fresh=True deletes what was measured" in str(caught.value)
+
+
+def test_measurements_without_their_request_are_nobody_s(tmp_path: Path) -> None:
+    check_identity(tmp_path, {})
+    (tmp_path / "probes" / "0000").mkdir(parents=True)
+    write_json(tmp_path / "probes" / "0000" / ANSWER, {})
+    with pytest.raises(StorageFailed, match=r"request\.json is damaged: it is missing"):
+        check_identity(tmp_path, {})
 
 
 def test_a_record_that_is_no_database_is_said_so_in_one_line(tmp_path: Path) -> None:

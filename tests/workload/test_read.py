@@ -79,6 +79,28 @@ def test_tokens_that_a_task_needs_are_set(tmp_path: Path) -> None:
     assert one_loss(workload) > 0
 
 
+def test_a_pair_of_encoder_and_decoder_without_padding_is_given_some_and_trains(tmp_path: Path) -> None:
+    small = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 64, "max_position_embeddings": 32}
+    config = AutoConfig.for_model("bart", **small, pad_token_id=None, decoder_start_token_id=None, eos_token_id=2)
+    config.save_pretrained(tmp_path / "bart")
+    workload = prepared(tmp_path, str(tmp_path / "bart"), task="seq2seq-lm", sequence_length=8)
+    assert workload.model_config["pad_token_id"] == 2
+    assert any(note.startswith("pad_token_id set to 2") for note in workload.notes)
+    labels = torch.tensor([[3, 4, 5]])
+    assert build_model(workload)(input_ids=labels, labels=labels).loss.isfinite()
+
+
+def test_a_model_that_is_quantised_is_trained_as_if_it_were_not_and_that_is_said(tmp_path: Path) -> None:
+    small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = AutoConfig.for_model("llama", vocab_size=64, **small)
+    config.quantization_config = {"quant_method": "gptq", "bits": 4}
+    config.save_pretrained(tmp_path / "quantised")
+    (tmp_path / "quantised" / "pytorch_model.bin").write_bytes(b"\x80\x02}q\x00.")
+    workload = prepared(tmp_path, str(tmp_path / "quantised"), sequence_length=8)
+    assert any("quantization_config is not used" in note for note in workload.notes)
+    assert workload.weights == "", "they are not the weights of what is trained"
+
+
 def test_an_encoder_trained_as_a_causal_model_does_not_look_ahead(tmp_path: Path) -> None:
     workload = prepared(tmp_path, "bert-mini", task="causal-lm", sequence_length=16)
     assert workload.model_config["is_decoder"] is True

@@ -104,11 +104,12 @@ class Forecast:
     def check(self) -> None:
         """Raise NothingFits where there is a limit and nothing is within it."""
         if self.allowed_bytes is not None and not self.fitting:
-            peaks = self._peaks()
+            peaks, more = self._peaks(), "name a larger --gpu" if self.card else "raise --memory-limit"
             raise NothingFits(
                 f"Nothing fits into {format_bytes(self.allowed_bytes)} ({format_bytes(self.limit_bytes)} less headroom): "
                 f"the smallest of {len(peaks)} needs {format_bytes(min(peaks, default=0))}.",
-                "Raise --memory-limit, shorten --sequence-length, or choose a smaller model.",
+                f"Try --search-space=lora (adapters) or --search-space=small-gpu, {more}, shorten --sequence-length, or choose "
+                "a smaller model.",
             )
 
     @property

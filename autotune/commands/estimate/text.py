@@ -4,12 +4,21 @@ from typing import Any
 
 from autotune.commands.layout import aligned
 from autotune.core.gpus import CARDS
-from autotune.core.units import format_bytes, format_parameters
+from autotune.core.units import broken, format_bytes, format_parameters
+from autotune.report.markdown import WIDTH, wrapped
 
-WIDEST = 9
+WIDEST = 8
 """Micro-batch sizes in one table: more would not fit a line."""
 
-PARTS = ("weights", "gradients", "optimizer_states", "activations", "temporary", "context")
+PARTS = {
+    "weights": "weights",
+    "gradients": "grads",
+    "optimizer_states": "states",
+    "activations": "activ.",
+    "temporary": "temp.",
+    "context": "context",
+}
+"""Part of a peak -> its heading."""
 
 Row = dict[str, Any]
 
@@ -21,18 +30,23 @@ def forecast_lines(forecast: dict[str, Any]) -> list[str]:
     model = f"{forecast['model']} ({forecast['task']}, {forecast['auto_class']}{length})"
     size = f"{format_parameters(forecast['parameters'])} parameters, global batch {forecast['global_batch_size']}"
     lines = [f"{model}, {size}"]
+    fitting = [row for row in rows if row["fits"] is not False and "peak_bytes" in row]
     if limit is not None:
         device = f"{forecast['card']['name']}: " if forecast["card"] else ""
         lines.append(f"{device}{format_bytes(limit)} less {forecast['headroom']:.0%} headroom; * does not fit")
+    if not fitting and (peaks := [row["peak_bytes"] for row in rows if "peak_bytes" in row]):
+        lines.append(f"Nothing fits: the smallest needs {format_bytes(min(peaks))}.")
+    lines = [line for text in lines for line in wrapped(text)]
     names = list(rows[0]["settings"]) if rows else []
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(_settings(row), []).append(row)
     lines += ["", "Peak in GiB by micro-batch size:", "", *_peaks(names, groups), ""]
-    lines += ["What the memory is for, GiB, at the largest micro-batch that fits:", "", *_splits(names, groups)]
+    size = "largest micro-batch that fits" if fitting else "smallest micro-batch"
+    lines += [f"What the memory is for, GiB, at the {size}:", "", *_splits(names, groups)]
     if limit is None:
         lines += ["", "What fits on which GPU:", "", *_cards(rows)]
-    return [*lines, "", *(f"note: {note}" for note in forecast["notes"])]
+    return [*lines, "", *(line for note in forecast["notes"] for line in wrapped(f"note: {note}"))]
 
 
 def _settings(row: Row) -> tuple[str, ...]:
@@ -42,11 +56,31 @@ def _settings(row: Row) -> tuple[str, ...]:
 def _peaks(names: list[str], groups: dict[tuple[str, ...], list[Row]]) -> list[str]:
     sizes = sorted({row["micro_batch_size"] for rows in groups.values() for row in rows})
     shown = sizes if len(sizes) <= WIDEST else [*sizes[: WIDEST - 1], sizes[-1]]
-    table = [[*names, *map(str, shown)]]
+    cells = {}
     for settings, rows in groups.items():
         by_size = {row["micro_batch_size"]: row for row in rows}
-        table.append([*settings, *(_peak(by_size.get(size)) for size in shown)])
-    return aligned(table, len(names))
+        cells[settings] = [_peak(by_size.get(size)) for size in shown]
+    return _table(names, list(map(str, shown)), cells)
+
+
+def _table(names: list[str], head: list[str], cells: dict[tuple[str, ...], list[str]]) -> list[str]:
+    """A row of cells for each combination of settings, within WIDTH columns: settings with one value are said once, and the
+    others have lines of their own if their columns do not fit."""
+    varying = [place for place in range(len(names)) if len({settings[place] for settings in cells}) > 1]
+    same = [f"{name} {next(iter(cells))[place]}" for place, name in enumerate(names) if place not in varying]
+    lines = wrapped(f"All with {', '.join(same)}.", "  ") if same and cells else []
+    rows = [([settings[place] for place in varying], row) for settings, row in cells.items()]
+    table = aligned(
+        [[*(names[place] for place in varying), *head], *([*words, *row] for words, row in rows)], len(varying)
+    )
+    if max(map(len, table)) <= WIDTH:
+        return [*lines, *table]
+    first, *numbers = aligned([head, *(row for _, row in rows)], 0)
+    lines += [first]
+    for (words, _), line in zip(rows, numbers, strict=True):
+        text = ", ".join(f"{names[place]} {word}" for place, word in zip(varying, words, strict=True))
+        lines += [*wrapped(text, "  ", "    "), line]
+    return lines
 
 
 def _peak(row: Row | None) -> str:
@@ -56,21 +90,19 @@ def _peak(row: Row | None) -> str:
 
 
 def _splits(names: list[str], groups: dict[tuple[str, ...], list[Row]]) -> list[str]:
-    headings = [part.replace("_", " ") for part in PARTS]
-    table = [[*names, "micro-batch", "peak", *headings, "cached", "at"]]
-    reasons = []
+    table, reasons = {}, []
     for settings, rows in groups.items():
         with_peak = [row for row in rows if "peak_bytes" in row]
         if not with_peak:
-            reasons.append(f"not traced: {', '.join(settings)}: {rows[0]['reason']}")
+            reasons += wrapped(f"not traced: {', '.join(settings)}: {rows[0]['reason']}", "  ", "    ")
             continue
         fitting = [row for row in with_peak if row["fits"] is not False]
         row = max(fitting, key=_size, default=min(with_peak, key=_size))
         parts = [_gib(row["split"][part]) for part in PARTS]
         size = f"{row['micro_batch_size']} x {row['gradient_accumulation_steps']}"
         cached = _gib(row["peak_reserved_bytes"] - row["peak_allocated_bytes"])
-        table.append([*settings, size, _peak(row), *parts, cached, row["where"]])
-    return [*aligned(table, len(names)), *reasons]
+        table[settings] = [size, _peak(row), *parts, cached, row["where"].removeprefix("optimizer ")]
+    return [*_table(names, ["sizes", "peak", *PARTS.values(), "cached", "at"], table), *reasons]
 
 
 def _cards(rows: list[Row]) -> list[str]:
@@ -80,7 +112,7 @@ def _cards(rows: list[Row]) -> list[str]:
         best = max(fitting, key=_size, default=None)
         largest = [str(_size(best)), ", ".join(_settings(best))] if best else ["-", ""]
         table.append([name, format_bytes(card.memory_bytes), f"{len(fitting)} of {len(rows)}", *largest])
-    return aligned(table, 1)
+    return [part for line in aligned(table, 1) for part in broken(line, WIDTH, "", " " * 6)]
 
 
 def _size(row: Row) -> int:

@@ -4,7 +4,7 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ CLOCKS_READ = 8
 HEAT = "heat "
 
 PROC = Path("/proc")
+CGROUPS = Path("/sys/fs/cgroup")
 CPUS = Path("/sys/devices/system/cpu")
 
 
@@ -140,18 +141,34 @@ def machine_warnings(facts: Mapping[str, Any], busy_cores: float) -> list[str]:
 
 
 def machine_memory() -> tuple[int, int]:
-    """(total, available) bytes of the machine, or of the control group where that is less."""
-    memory = psutil.virtual_memory()
-    total, free = memory.total, memory.available
-    for limit_file, used_file in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
+    """(total, available) bytes of the machine, or of the control group with the least, this process's or one above it."""
+    try:
+        memory = psutil.virtual_memory()
+        total, free = memory.total, memory.available
+    except (OSError, KeyError):  # a sandbox hides /proc/meminfo
+        page = os.sysconf("SC_PAGE_SIZE")
+        total, free = os.sysconf("SC_PHYS_PAGES") * page, os.sysconf("SC_AVPHYS_PAGES") * page
+    for group, limit_file, used_file in _memory_groups():
         with contextlib.suppress(OSError, ValueError):
-            limit = int((Path("/sys/fs/cgroup") / limit_file).read_text())
-            used = int((Path("/sys/fs/cgroup") / used_file).read_text())
+            limit, used = int((group / limit_file).read_text()), int((group / used_file).read_text())
             total, free = min(total, limit), min(free, max(0, limit - used))
     return total, free
+
+
+def _memory_groups() -> Iterator[tuple[Path, str, str]]:
+    """(folder, file of the limit, file of the use) of this process's control group and of those above it (cgroups(7))."""
+    lines = ["0::/", "0:memory:/"]  # a container shows its own group as the highest
+    with contextlib.suppress(OSError):
+        lines += (PROC / "self/cgroup").read_text().splitlines()
+    for line in lines:
+        _, controllers, place = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root, names = CGROUPS, ("memory.max", "memory.current")
+        if controllers:
+            root, names = CGROUPS / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        group = root / place.strip("/")
+        yield from ((folder, *names) for folder in (group, *group.parents) if folder.is_relative_to(root))
 
 
 def cpu_name() -> str:

@@ -87,7 +87,7 @@ def _answer(order: Order, objects: bytes, started: float, scratch: Path) -> dict
             try:
                 module = importlib.import_module(ANSWERED_BY[order.kind])
                 return {"value": module.run(order, objects, scratch)}
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 traceback.print_exc()
                 failure = failures.from_exception(error, order.kind)
                 return {"outcome": failure.outcome.value, "reason": failure.reason, "where": failure.where}
@@ -98,6 +98,9 @@ def _answer(order: Order, objects: bytes, started: float, scratch: Path) -> dict
     except AutotuneError as error:
         message, advice = error.written
         return {"error": type(error).__name__, "message": message, "advice": advice}
+    except SystemExit as ended:  # by code that comes with the model, or of the user's objects
+        message = f"Python code that is read with the model or data ends the process: sys.exit({ended.code!r})."
+        return {"error": "InvalidRequest", "message": message, "advice": "Take that out of its code."}
 
 
 def _own_scratch(scratch: Path, rank: int) -> Path:

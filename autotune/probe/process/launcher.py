@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, Self
 
-from autotune.core import AutotuneError, errors, failures, interrupt, read_json, write_json
+from autotune.core import AutotuneError, Outcome, errors, failures, interrupt, read_json, write_json
 from autotune.core.errors import ProbeHostFailed, StorageFailed
 from autotune.core.time_limit import TimeLimit
 from autotune.probe.device.nvml import kept_initialized
@@ -88,7 +88,12 @@ class ProbeHost:
         return self._pid
 
     def launch(self) -> None:
-        """Let the host start, without waiting until it is ready."""
+        """Let the host start, without waiting until it is ready. Raises ProbeHostFailed where there is no /proc."""
+        if not Path("/proc/self/status").exists():
+            raise ProbeHostFailed(
+                "/proc cannot be read here: memory and processes are measured by it.",
+                "Mount it: mount -t proc proc /proc.",
+            )
         cleanup.remove_left_scratch()
         self._shared_memory = cleanup.shared_memory()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the host; of no name, so never left behind)
@@ -335,4 +340,6 @@ def _advice(code: int | None, output: str) -> str:
     """What to do about a process that ended with this exit code or -signal and this output."""
     if code == -signal.SIGKILL:
         return "Free memory, or run the same command again."
+    if failures.from_exit(code, 0, output).outcome is Outcome.OUT_OF_MEMORY:
+        return "Free memory, or raise the limit of this shell (ulimit -v)."
     return f"The end of its output:\n{end}" if (end := failures.relevant_end(output)) else "It printed nothing."

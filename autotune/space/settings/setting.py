@@ -156,7 +156,7 @@ def one_of(*words: str) -> Callable[[Any], str]:
     def read(text: Any) -> str:
         word = str(text).strip().lower().replace("-", "_")
         if word not in words:
-            raise ValueError(f"{text!r} is none of {', '.join(words)}")
+            raise ValueError(f"{text!r} is not one of its values")
         return word
 
     return read

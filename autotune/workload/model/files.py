@@ -1,10 +1,13 @@
-"""Config files of a request's model, and what is wrong with local ones; imports nothing heavy."""
+"""Files of a request's model, config and weights, and what is wrong with local ones; imports nothing heavy."""
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+from zipfile import is_zipfile
 
 from autotune.core import InvalidRequest, read_json
+from autotune.core.io import Unreadable, parse_json, read_record
 from autotune.core.paths import reads_as_path
 from autotune.workload.model.builtin import BUILT_IN
 
@@ -37,8 +40,10 @@ def config_file(name: str) -> Path | None:
         raise InvalidRequest(f"The model {name[:80]!r} cannot be read: {why}.", "Check the path.") from error
     if is_folder:
         if not (path / "config.json").is_file():
-            raise InvalidRequest(f"The folder {name} has no config.json.", "Name the folder of a saved model.")
+            raise _not_a_model(name, path)
         return path / "config.json"
+    if is_file and path.suffix == ".gguf":
+        raise _gguf(name)
     if is_file:
         return path
     if reads_as_path(name) or name.endswith(".json"):
@@ -48,10 +53,130 @@ def config_file(name: str) -> Path | None:
     return None
 
 
+def _not_a_model(name: str, folder: Path) -> InvalidRequest:
+    """The error for a folder without a config: what it holds instead."""
+    if (folder / "adapter_config.json").is_file():
+        base = ""
+        with contextlib.suppress(Unreadable, FileNotFoundError):
+            base = read_record(folder / "adapter_config.json", lambda data: str(data["base_model_name_or_path"]))
+        return InvalidRequest(
+            f"The folder {name} holds an adapter{f' of {base}' if base else ''}, not a model.",
+            f"Name {base or 'its model'}, with --search-space lora to train an adapter on it.",
+        )
+    if any(folder.glob("*.gguf")):
+        return _gguf(name)
+    if (folder / "model_index.json").is_file():
+        return InvalidRequest(
+            f"The folder {name} holds a pipeline of diffusers.", "Models of text and of image classes can be tuned."
+        )
+    return InvalidRequest(f"The folder {name} has no config.json.", "Name the folder of a saved model.")
+
+
+def _gguf(name: str) -> InvalidRequest:
+    message = f"{name} is of GGUF, a format for running a model, which cannot be trained."
+    return InvalidRequest(message, "Name the model that it was made from.")
+
+
 def check_model(name: str) -> None:
-    """Raise InvalidRequest for a local model whose config cannot be one, without asking transformers or the hub."""
+    """Raise InvalidRequest for a local model whose config or weights cannot be read, without asking transformers or the hub."""
     if name not in BUILT_IN and (file := config_file(name)):
         check_config(name, read_config_file(file))
+        if file.name == "config.json" and Path(name).expanduser().is_dir():
+            check_weights(file.parent)
+
+
+# Weights ---------------------------------------------------------------------------------------------------------------
+
+
+WHOLE = ("model.safetensors", "pytorch_model.bin")
+"""A file of all weights; `INDEX` of it names several instead. In the order in which transformers looks for them."""
+
+INDEX = ".index.json"
+
+LONGEST_HEADER = 100_000_000
+"""Bytes of a header, as the library safetensors has it."""
+
+LFS = b"version https://git-lfs"
+"""How a pointer of git-lfs begins, which stands in for a file that was not downloaded."""
+
+
+def check_weights(folder: Path) -> None:
+    """Raise InvalidRequest for weights that are there and cannot be loaded: their headers alone are read.
+
+    A folder without weights is none of these: the model is then trained with random ones.
+    """
+    for name in WHOLE:
+        if (folder / name).is_file():
+            _check_file(folder / name)
+            return
+        if (folder / f"{name}{INDEX}").is_file():
+            for shard in shards(folder / f"{name}{INDEX}"):
+                _check_file(folder / shard)
+            return
+
+
+def shards(index: Path) -> list[str]:
+    """The files that an index of weights names. Raises InvalidRequest if it cannot be read."""
+    try:
+        names: list[str] = read_record(index, lambda data: sorted(map(str, set(data["weight_map"].values()))))
+    except Unreadable as error:
+        raise _unusable(index, str(error)) from error
+    return names
+
+
+def _check_file(file: Path) -> None:
+    """Raise InvalidRequest if the header of a file of weights cannot be read."""
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as opened:
+            head = opened.read(len(LFS))
+            if head == LFS:
+                raise _unusable(file, "it is a pointer of git-lfs, which stands in for the file", "Run git lfs pull.")
+            if file.suffix == ".safetensors":
+                if problem := _safetensors_problem(opened, size):
+                    raise _unusable(file, problem)
+            elif not head:
+                raise _unusable(file, "it is empty")
+            elif head.startswith(b"PK") and not is_zipfile(file):
+                raise _unusable(file, "it is cut off")
+    except FileNotFoundError:
+        raise _unusable(file, "it is missing, and its index names it") from None
+    except OSError as error:
+        raise _unusable(file, error.strerror or "the disk refuses", "Check its permissions.") from error
+
+
+def _safetensors_problem(opened: IO[bytes], size: int) -> str:
+    """Why a file of safetensors with so many bytes cannot be loaded; empty if its header fits it.
+
+    The format: 8 bytes with the header's length, little-endian; the header, JSON: name of a tensor -> its first and last byte
+    after the header; the tensors (https://huggingface.co/docs/safetensors).
+    """
+    opened.seek(0)
+    length = int.from_bytes(opened.read(8), "little")
+    if size < 8:
+        return "it is empty" if not size else "it is cut off"
+    if length > LONGEST_HEADER:
+        return "it is no file of safetensors"
+    if size < 8 + length:
+        return "it is cut off"
+    try:
+        header = parse_json(opened.read(length))
+        end = max((tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"), default=0)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        return "it is no file of safetensors"
+    if not isinstance(end, int) or size < 8 + length + end:
+        return "it is cut off"
+    return ""
+
+
+def _unusable(file: Path, why: str, advice: str = "Download it again.") -> InvalidRequest:
+    return InvalidRequest(
+        f"The weights {file} cannot be loaded: {why}.",
+        f"{advice} Or name {file.parent / 'config.json'} to search with random weights.",
+    )
+
+
+# Configs ---------------------------------------------------------------------------------------------------------------
 
 
 def read_config_file(file: Path) -> Any:

@@ -1,15 +1,14 @@
 """A model's own weights that are already on this machine; the network is never used."""
 
+import contextlib
 from pathlib import Path
 
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 
-from autotune.core.io import read_json
+from autotune.core.errors import InvalidRequest
 from autotune.workload.model.builtin import BUILT_IN
-
-_WHOLE = ("model.safetensors", "pytorch_model.bin")
-_SHARDED = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+from autotune.workload.model.files import INDEX, WHOLE, shards
 
 
 def local_weights(model: str) -> str:
@@ -42,13 +41,11 @@ def _cached_folder(model: str) -> Path | None:
 
 def _holds_weights(folder: Path) -> bool:
     """Whether all weights are there: the one file of them, or every shard that an index names."""
-    if any((folder / name).is_file() for name in _WHOLE):
+    if any((folder / name).is_file() for name in WHOLE):
         return True
-    for name in _SHARDED:
-        try:
-            shards = set(read_json(folder / name)["weight_map"].values())
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue
-        if shards and all((folder / shard).is_file() for shard in shards):
-            return True
+    for name in WHOLE:
+        with contextlib.suppress(InvalidRequest, FileNotFoundError):
+            names = shards(folder / f"{name}{INDEX}")
+            if names and all((folder / shard).is_file() for shard in names):
+                return True
     return False

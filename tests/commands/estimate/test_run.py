@@ -104,8 +104,36 @@ def test_the_text_is_the_golden_one(golden: Callable[[str, str], None]) -> None:
     )
     rows += (ForecastRow(8, 1, {"checkpointing": ("offload",), "precision": ("fp16",)}, None, "it has no graph"),)
     forecast = Forecast(workload(), 8, rows, cast(MemoryModel, None), 0.05, 12 * GIB, notes=("random weights",))
-    texts = [forecast, dataclasses.replace(forecast, limit_bytes=None)]
-    golden("estimate.txt", "\n\n".join("\n".join(forecast_lines(text.to_dict())) for text in texts) + "\n")
+    texts = [forecast, *(dataclasses.replace(forecast, limit_bytes=limit) for limit in (None, GIB))]
+    lines = [forecast_lines(text.to_dict()) for text in texts]
+    golden("estimate.txt", "\n\n".join(map("\n".join, lines)) + "\n")
+    assert lines[2][3].startswith("Nothing fits: the smallest needs"), "before all tables"
+    assert max(len(line) for text in lines for line in text) <= 80
+
+
+def test_tables_of_many_settings_fit_80_columns_too() -> None:
+    split = MemorySplit(123 * GIB, GIB, 2 * GIB, 3 * GIB, GIB // 2, GIB // 4)
+    rows = tuple(
+        ForecastRow(
+            2**size,
+            2 ** (9 - size),
+            {
+                "checkpointing": (name,),
+                "precision": ("fp32", "tf32"),
+                "optimizer": ("adamw_torch", "adamw_torch_fused", optimizer),
+                "attention": ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"),
+            },
+            MemoryPeak(split, split.total, "optimizer step"),
+        )
+        for name in ("none", "full")
+        for optimizer in ("adafactor", "paged_adamw_8bit")
+        for size in range(10)
+    )
+    for limit in (GIB, None):
+        forecast = Forecast(workload(), 512, rows, cast(MemoryModel, None), 0.05, limit, notes=("a note " * 30,))
+        lines = forecast_lines(forecast.to_dict())
+        assert [line for line in lines if len(line) > 80] == []
+        assert sum("130.00" in line for line in lines) >= 8
 
 
 def test_the_command_prints_one_json_object_and_fails_where_nothing_fits(

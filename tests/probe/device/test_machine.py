@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -18,6 +19,7 @@ from autotune.probe.device.machine import (
     CLOCKS_READ,
     SWAPPED_BYTES,
     MachineMonitor,
+    machine_memory,
     read_machine,
 )
 from autotune.probe.device.telemetry import CardReading
@@ -360,3 +362,87 @@ def test_this_machine_tells_what_its_kernel_knows() -> None:
     facts = watched.facts()
     assert json.loads(json.dumps(facts)) == facts
     assert None not in facts.values()
+
+
+GROUPS = {
+    "one of its own": ("0::/\n", {"memory.max": 1000, "memory.current": 300}, (1000, 700)),
+    "a nested one": (
+        "0::/user/job\n",
+        {"user/memory.max": 900, "user/memory.current": 400, "user/job/memory.max": 800, "user/job/memory.current": 10},
+        (800, 500),
+    ),
+    "no limit": ("0::/user\n", {"user/memory.max": "max", "user/memory.current": 5}, None),
+    "of the first version": (
+        "5:cpu:/x\n4:memory:/job\n0::/\n",
+        {"memory/job/memory.limit_in_bytes": 700, "memory/job/memory.usage_in_bytes": 200},
+        (700, 500),
+    ),
+    "that is over its limit": ("0::/\n", {"memory.max": 100, "memory.current": 300}, (100, 0)),
+    "none": ("", {}, None),
+}
+
+
+@pytest.mark.parametrize(("line", "files", "seen"), GROUPS.values(), ids=GROUPS)
+def test_the_memory_of_a_control_group_is_what_it_and_those_above_allow(
+    line: str,
+    files: dict[str, Any],
+    seen: tuple[int, int] | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(surroundings, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(surroundings, "PROC", tmp_path / "proc")
+    for name, value in (
+        {f"cgroup/{name}": value for name, value in files.items()} | {"proc/self/cgroup": line}
+    ).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{value}\n" if value != line else line)
+    total, free = machine_memory()
+    assert (total, free) == seen if seen else total > 2**20
+
+
+def test_a_machine_that_hides_its_memory_is_asked_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = psutil.virtual_memory().total
+
+    def hidden() -> None:
+        raise KeyError(b"MemTotal:")
+
+    monkeypatch.setattr(psutil, "virtual_memory", hidden)
+    total, free = machine_memory()
+    assert total <= expected
+    assert 0 < free <= total
+
+
+MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
+
+
+@pytest.fixture
+def group() -> Iterator[Path]:
+    """A control group below this process's, for a process that enters it itself."""
+    place = next(
+        (line.split(":", 2)[2] for line in Path("/proc/self/cgroup").read_text().splitlines() if ":memory:" in line), ""
+    )
+    group = MEMORY_GROUPS / place.strip("/") / f"test-{os.getpid()}"
+    if not place:
+        group = Path("/sys/fs/cgroup") / Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().strip("/")
+        group /= f"test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    yield group
+    group.rmdir()
+
+
+@pytest.mark.nightly
+def test_a_process_in_a_control_group_sees_its_limit(group: Path) -> None:
+    limit = next((path for name in ("memory.limit_in_bytes", "memory.max") if (path := group / name).exists()), None)
+    if limit is None:
+        pytest.skip("control groups limit no memory here")
+    limit.write_text(str(1 << 30))
+    program = "from autotune.probe.device.machine import machine_memory; print(*machine_memory())"
+    enter = f"open({str(group / 'cgroup.procs')!r}, 'w').write('0')"
+    done = subprocess.run([sys.executable, "-c", f"{enter}; {program}"], capture_output=True, text=True, check=True)
+    total, free = map(int, done.stdout.split())
+    assert total == 1 << 30
+    assert 0 < free < total

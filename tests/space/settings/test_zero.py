@@ -80,7 +80,7 @@ def test_another_config_of_the_user_s_stays_as_it_is(own: Any) -> None:
 
 @pytest.mark.parametrize("text", ["4", "3_offload_nvme", "3_offload_nvme:", "3_offload_nvme:folder"])
 def test_what_it_is_not_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is none of"):
+    with pytest.raises(ValueError, match="is not one of"):
         SETTING.read(text)
 
 

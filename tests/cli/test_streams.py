@@ -1,0 +1,78 @@
+"""Standard streams that are closed or full, and a machine without what is needed: one line and the right exit code."""
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.makers import result
+from tests.terminals import surroundings
+
+PROGRAM = f"{sys.executable} -m autotune"
+
+
+def shell(command: str, folder: Path, **options: object) -> subprocess.CompletedProcess[str]:
+    """A command of a shell, run in this folder."""
+    environment = surroundings(PYTHONPATH=str(Path(__file__).parents[2]))
+    return subprocess.run(
+        ["sh", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, check=False, **options
+    )  # type: ignore[call-overload, no-any-return]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a study."""
+    folder = tmp_path_factory.mktemp("streams")
+    result().save(folder / "reports" / "first")
+    return folder
+
+
+@pytest.mark.parametrize("words", ["--version", "report first", "search-spaces --json"])
+def test_what_is_written_to_a_closed_stream_is_lost_and_no_error(words: str, folder: Path) -> None:
+    done = shell(f"{PROGRAM} {words} >&-", folder)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_files_that_a_command_opens_never_take_a_closed_stream_s_place(folder: Path) -> None:
+    done = shell(f"{PROGRAM} report first --output out.csv <&- >&- 2>&-", folder)
+    assert done.returncode == 0
+    assert (folder / "out.csv").read_text().startswith("number,")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
+@pytest.mark.parametrize("words", ["--version", "report first", "studies --json"])
+@pytest.mark.parametrize("buffered", ["", "PYTHONUNBUFFERED=1 "])
+def test_a_stream_that_is_full_is_one_line(words: str, buffered: str, folder: Path) -> None:
+    done = shell(f"{buffered}{PROGRAM} {words} > /dev/full", folder)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == ["Error: Standard output cannot be written: No space left on device."]
+
+
+def test_an_error_keeps_its_exit_code_where_nobody_reads_it(folder: Path) -> None:
+    assert shell(f"{PROGRAM} search bert-mini -b 0 2>&-", folder).returncode == 2
+
+
+@pytest.mark.nightly
+def test_a_shell_whose_limit_leaves_no_memory_for_libraries_is_one_line(folder: Path) -> None:
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (900_000 << 10, 900_000 << 10))
+
+    done = shell(f"{PROGRAM} doctor", folder, preexec_fn=limited)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("Error: ")
+    assert "memory" in line.lower()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root has namespaces of mounts here")
+@pytest.mark.parametrize("words", ["search bert-mini -b 8 --device cpu", "doctor --device cpu"])
+def test_a_machine_without_proc_is_one_line(words: str, folder: Path) -> None:
+    if shell("unshare -m true", folder).returncode:
+        pytest.skip("no namespace of mounts can be made here")
+    done = shell(f"unshare -m sh -c 'mount -t tmpfs none /proc && {PROGRAM} {words}'", folder)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: /proc cannot be read here")
+    assert len(done.stderr.splitlines()) == 1
