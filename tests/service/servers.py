@@ -98,7 +98,8 @@ def serving(folder: Path, *words: str, variables: Mapping[str, str] | None = Non
             assert line, path.read_text()
             text += line
         facts = json.loads(text)
-        yield Server(process, facts["url"], facts["token"] or token, Path(facts["state"]), path)
+        first = Path(facts["token_file"]).read_text().strip() if facts["token_file"] else token
+        yield Server(process, facts["url"], first, Path(facts["state"]), path)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.terminate()
             process.wait(90)
