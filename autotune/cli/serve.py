@@ -28,6 +28,7 @@ Database = Annotated[
 ]
 HUB = "Hugging Face hub: off, cached (no network) or online, for ids that match a --hub-pattern."
 BEHIND_PROXY = "Address or network of a proxy that encrypts; its forwarded headers count. Repeatable."
+KEEP_DAYS = "Days to keep the audit, and events and folders of ended searches."
 METRICS_PORT = "Port of the metrics on the loopback, without a token."
 
 
@@ -49,9 +50,7 @@ def serve(
     tls_cert: Annotated[o.Text, Option(help="File of the TLS certificate.")] = None,
     tls_key: Annotated[o.Text, Option(help="File of its key.")] = None,
     behind_proxy: Annotated[o.Texts, Option(help=BEHIND_PROXY)] = None,
-    keep_days: Annotated[
-        float | None, Option(help="Days to keep events and folders of ended searches.", show_default="always")
-    ] = None,
+    keep_days: Annotated[float | None, Option(help=KEEP_DAYS, show_default="always")] = None,
     log_format: Annotated[
         o.Text, Option(help="Format of the log: json or text.", show_default="text on a terminal, else json")
     ] = None,
@@ -59,7 +58,7 @@ def serve(
     as_json: o.AsJson = False,
 ) -> None:
     """Serve searches to a team: a page, a REST API and a queue for the devices of this machine."""
-    options = given_options(locals())
+    options, is_private = given_options(locals()), sys.stdout.isatty()
     with ErrorReporter(as_json) as command:
         _check_installed()
         from autotune.service.server import Settings, serve
@@ -74,13 +73,15 @@ def serve(
         options["keep"] = options.pop("keep_days", None)
         if devices is not None:
             options["devices"] = [name.strip() for name in devices.split(",")]
-        serve(Settings(**options), command.json if as_json else _announce)
+        serve(Settings(**options), command.json if as_json else _announce, is_private)
 
 
 def _announce(facts: dict[str, Any]) -> None:
     print(f"Page: {facts['url']}/\nState: {facts['state']}")
     if facts["token"]:
-        print(f"Sign in with this token of the user admin, which is shown only now: {facts['token']}")
+        print(f"Sign in with this token of the user admin, shown only now and valid for 24 h: {facts['token']}")
+    if facts["token_file"]:
+        print(f"Sign in with the token of the user admin in {facts['token_file']}, valid for 24 h.")
     print("Ctrl-C ends it; running searches go on at the next start.", flush=True)
 
 
@@ -126,10 +127,10 @@ def token(
             raise InvalidRequest(f"token {action} needs a name.", f"Write autotune token {action} NAME.")
         from autotune.service.accounts import Accounts
         from autotune.service.server import Settings
-        from autotune.service.tables import open_database
+        from autotune.service.tables import used_database
 
         place: dict[str, Any] = {"state": Path(state)} if state else {}
-        accounts = Accounts(open_database(Settings(**place, database=database).database_url))
+        accounts = Accounts(used_database(Settings(**place, database=database).database_url))
         if action == "create":
             made, secret = accounts.create(name or "", role, days, "command line")
             shown = _plain(made) | {"secret": secret}

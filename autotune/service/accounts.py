@@ -11,6 +11,8 @@ from typing import Any
 from sqlalchemy import Connection, Engine, func, select
 
 from autotune.core.errors import InvalidRequest, did_you_mean
+from autotune.service.problems import InvalidField
+from autotune.service.records import Conflict
 from autotune.service.tables import audit, reading, sessions, tokens, writing
 
 RIGHTS = {
@@ -22,6 +24,8 @@ RIGHTS = {
 """Role -> the roles whose rights it has."""
 SESSION = timedelta(hours=12)
 """How long a session of the page lasts."""
+FIRST_ADMIN_DAYS = 1.0
+"""How long the token lasts that the first start makes."""
 
 
 @dataclass(frozen=True)
@@ -69,19 +73,23 @@ class Accounts:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def create(self, user: str, role: str, days: float | None, created_by: str) -> tuple[Token, str]:
+    def create(
+        self, user: str, role: str, days: float | None, created_by: str, key: str | None = None
+    ) -> tuple[Token, str]:
         """A new token and its secret, which is stored hashed only. It expires after so many days, or never.
 
-        Raises InvalidRequest for a role that does not exist, and for other names and numbers that make no sense.
+        key: of the form that wants it; with one key there is one token. Raises InvalidRequest for a role that does not exist, and
+        for other names and numbers that make no sense; Conflict for a key that was sent before.
         """
         if role not in RIGHTS:
             raise InvalidRequest(f"There is no role {role!r}.", did_you_mean(role, RIGHTS))
-        if not re.fullmatch(r"[\w.@+-]{1,64}", user):
-            raise InvalidRequest(f"{user!r} is no name of a user.", "Use up to 64 letters, digits and . @ + - _")
+        if not re.fullmatch(r"[a-z][\w.@+-]{0,63}", user, re.ASCII | re.IGNORECASE):
+            advice = "Begin with a letter from a to z; up to 63 more, digits and . @ + - _ may follow."
+            raise InvalidField("/user", f"{user!r} is not a name of a user.", advice)
         if days is not None and not 0 < days <= 36500:
             raise InvalidRequest(f"A token cannot be valid for {days} days.", "Give a number above 0, up to 36500.")
         with writing(self._engine) as connection:
-            return _create(connection, user, role, days, created_by)
+            return _create(connection, user, role, days, created_by, key)
 
     def tokens(self) -> list[Token]:
         """All tokens, the expired and revoked ones too, in the order in which they were created."""
@@ -89,9 +97,18 @@ class Accounts:
             return [Token(*row) for row in connection.execute(select(*_TOKEN).order_by(tokens.c.created_at))]
 
     def revoke(self, token_id: str) -> bool:
-        """End a token and its sessions; False where there is no such valid token."""
+        """End a token and its sessions; False where there is no such valid token.
+
+        Raises Conflict for the last valid token of an admin.
+        """
         valid = (tokens.c.id == token_id) & tokens.c.revoked_at.is_(None)
         with writing(self._engine) as connection:
+            admins = [*connection.scalars(select(tokens.c.id).where(tokens.c.role == "admin", *_valid()))]
+            if admins == [token_id]:
+                advice = (
+                    "Make another admin's token first: on the page, or by `autotune token create NAME --role admin`."
+                )
+                raise Conflict("This is the last valid token of an admin.", advice)
             connection.execute(sessions.delete().where(sessions.c.token_id == token_id))
             change = tokens.update().where(valid).values(revoked_at=datetime.now(UTC))
             return bool(connection.execute(change).rowcount)
@@ -153,15 +170,19 @@ class Accounts:
             connection.execute(audit.insert().values(**values, **who, outcome=outcome))
 
     def first_admin(self) -> str | None:
-        """The secret of a new admin's token, where there was no token at all; else None."""
+        """The secret of a new admin's token, which lasts `FIRST_ADMIN_DAYS`, if there was no token at all; else None."""
         with writing(self._engine) as connection:
             if connection.scalar(select(func.count()).select_from(tokens)):
                 return None
-            return _create(connection, "admin", "admin", None, "autotune serve")[1]
+            return _create(connection, "admin", "admin", FIRST_ADMIN_DAYS, "autotune serve")[1]
 
 
-def _create(connection: Connection, user: str, role: str, days: float | None, created_by: str) -> tuple[Token, str]:
-    now, token_id = datetime.now(UTC), secrets.token_hex(4)
+def _create(
+    connection: Connection, user: str, role: str, days: float | None, created_by: str, key: str | None = None
+) -> tuple[Token, str]:
+    now, token_id = datetime.now(UTC), _hash(key)[:8] if key else secrets.token_hex(4)
+    if connection.scalar(select(func.count()).where(tokens.c.id == token_id)):
+        raise Conflict("This form was sent before, and its token was shown then.", "Load the page of tokens again.")
     secret = f"hfat_{token_id}_{secrets.token_urlsafe(32)}"
     token = Token(token_id, user, role, now, created_by, now + timedelta(days=days) if days else None, None, None)
     connection.execute(tokens.insert().values(**vars(token), secret_sha256=_hash(secret)))

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, create_model
 
+from autotune.core.errors import did_you_mean
 from autotune.service.access import address_of, needs
 from autotune.service.accounts import Caller, Token
 from autotune.service.body import parse_body
@@ -23,7 +24,7 @@ JSON, CSV = "application/json", "text/csv"
 ROOT = "/api/v1"
 MOST_EVENTS, ALL_EVENTS = 500, 100_000
 """Events in one answer; more than any search has."""
-_HIDDEN = ("version", "interruptions", "not_before", "pid", "pid_started")
+_HIDDEN = ("version", "interruptions", "restarts", "not_before", "pid", "pid_started")
 """Of a search, what is the server's own."""
 
 
@@ -36,12 +37,18 @@ class _Plain(Request):
 
 
 class _Route(APIRoute):
-    """A route that takes JSON alone, as strictly as `parse_body`."""
+    """A route that takes JSON alone, as strictly as `parse_body`, and only the parameters that it has."""
 
     def get_route_handler(self) -> Callable[[Request], Any]:
         handler = super().get_route_handler()
+        parameters = [field.alias for field in self.dependant.query_params]
 
         async def handle(request: Request) -> Response:
+            if unknown := [name for name in request.query_params if name not in parameters]:
+                message = f"There is no parameter {unknown[0]!r} here."
+                errors = dict.fromkeys(unknown, "There is no such parameter.")
+                advice = did_you_mean(unknown[0], parameters) if parameters else "Leave it out."
+                raise Problem(422, message, advice, kind="invalid-request", errors=errors)
             given, kind = request.headers, request.headers.get("content-type", "")
             has_body = given.get("content-length", "0") != "0" or "transfer-encoding" in given
             if self.body_field and has_body and kind.partition(";")[0].strip().lower() != JSON:

@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -12,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter, WouldBlock, to_thread
 from fastapi import FastAPI, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
@@ -123,8 +122,7 @@ def resume(request: Request, response: Response, who: Submitter, search_id: str)
 def delete(request: Request, who: Submitter, search_id: str) -> None:
     """Delete an ended search with its report and its folder."""
     search = answers.owned_search(request, search_id, who)
-    request.app.state.store.delete(search.id)
-    shutil.rmtree(request.app.state.dispatcher.folder(search.id), ignore_errors=True)
+    request.app.state.dispatcher.delete(search.id)
     note(request, who, "delete", search.id)
 
 
@@ -271,6 +269,9 @@ def served(file: tuple[Artifact, bytes], request: Request) -> Response:
 
 _alone = CapacityLimiter(1)
 """Comparisons at once: they need pandas, a process each, and a core that a search may be measuring on."""
+MOST_WAITING = 4
+_places = CapacityLimiter(1 + MOST_WAITING)
+"""Comparisons that are made or wait."""
 
 
 @router.get("/comparisons", responses={200: {"content": {CSV: {"schema": {"type": "string"}}}}})
@@ -280,7 +281,14 @@ async def comparisons(
     """Ended searches side by side: a row each, as `autotune compare` has them."""
     kind = answers.accepted(request, JSON, CSV)
     found = [await run_in_threadpool(found_search, request, search_id) for search_id in dict.fromkeys(search)]
-    rows = await to_thread.run_sync(compared, request.app.state.store, found, limiter=_alone)
+    try:
+        _places.acquire_on_behalf_of_nowait(request)
+    except WouldBlock as error:
+        raise Problem(429, f"{MOST_WAITING} comparisons wait already.", "Try again in a minute.") from error
+    try:
+        rows = await to_thread.run_sync(compared, request.app.state.store, found, limiter=_alone)
+    finally:
+        _places.release_on_behalf_of(request)
     return rows if kind == JSON else answers.as_csv(rows)  # type: ignore[return-value]
 
 

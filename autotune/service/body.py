@@ -28,7 +28,7 @@ from autotune.core.request import (
 )
 from autotune.service.accounts import Caller
 from autotune.service.devices import check_devices
-from autotune.service.problems import InvalidField
+from autotune.service.problems import ForbiddenField, InvalidField
 from autotune.space.file import named_spaces, read_yaml
 from autotune.study.limits import check_request
 from autotune.workload.data.sources import READERS, data_ending
@@ -279,7 +279,7 @@ def checked(body: SearchBody, roots: Roots, caller: Caller, cards: Mapping[str, 
     if cards is not None:
         check_devices(body.model_dump(), cards)
     if body.priority > 0 and not caller.may("admin"):
-        raise InvalidField("/priority", "Only admins may give a priority above 0.", "Leave it out.")
+        raise ForbiddenField("/priority", "Only admins may give a priority above 0.", "Leave it out.")
     request = body.model_dump(mode="json", exclude_defaults=True) | {"device": body.device}
     _check_args(body.args)
     names: dict[str, str] = {}

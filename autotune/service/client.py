@@ -6,12 +6,12 @@ import re
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from time import sleep
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from autotune.core import errors
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from autotune.commands.result import TuningResult
     from autotune.study.plan import Watch
 
+Fetched = TypeVar("Fetched")
 API = "/api/v1"
 ARCHIVE = "study.tar.gz"
 """The artifact with what `TuningResult.load` reads."""
@@ -34,6 +35,9 @@ SILENCE_S = 45.0
 
 RETRIES_S = (0.5, 1.0, 2.0)
 """Seconds to wait before each further attempt of a request whose answer was lost."""
+
+MOST_BYTES = 2**28
+"""Of a file that is fetched, and of what an archive unpacks to."""
 
 LOST = 20
 """Times that the stream of a search may be lost without an event between: some minutes, which an upgrade takes."""
@@ -82,26 +86,30 @@ def connect(url: str, token: str | None = None) -> "Client":
     sent yet. Raises InvalidRequest where there is no token or the address cannot be one.
     """
     url = url.rstrip("/")
-    token = token or os.environ.get("AUTOTUNE_TOKEN") or _saved_tokens(tokens_file()).get(url)
+    advice = "Copy all of it, or ask an admin for another one."
+    if not token and (token := os.environ.get("AUTOTUNE_TOKEN")):
+        advice = "Set AUTOTUNE_TOKEN to a valid one, or unset it."
+    if not token:
+        token, advice = _saved_tokens(tokens_file()).get(url), f"Run: autotune login {url}"
     if not url.startswith(("http://", "https://")):
         raise InvalidRequest(f"{url!r} is no address of a server.", "Write it as https://tune.example.org.")
     if not token:
-        raise InvalidRequest(f"There is no token for {url}.", f"Run: autotune login {url}")
-    return Client(url, token)
+        raise InvalidRequest(f"There is no token for {url}.", advice)
+    return Client(url, token, advice)
 
 
 class Client:
     """Searches on one server. Every method raises InvalidRequest for what the server refuses, ServerFailed where it is out of
-    reach or cannot answer now."""
+    reach or cannot answer now. advice: if the token is refused."""
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, advice: str) -> None:
         try:
             import httpx2
         except ImportError as error:
             raise InvalidRequest(
                 "A client needs httpx2, which is not installed.", "pip install 'hf-autotune[service]'"
             ) from error
-        self.url = url
+        self.url, self._advice = url, advice
         self._http = httpx2.Client(
             base_url=f"{url}{API}",
             headers={"Authorization": f"Bearer {token}", "Accept": "application/json"},
@@ -193,7 +201,11 @@ class Client:
             output_dir.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=output_dir) as scratch:
                 with tarfile.open(fileobj=BytesIO(self._file(search_id, ARCHIVE))) as archive:
-                    archive.extractall(scratch, filter="data")
+                    total = 0
+                    for entry in archive:
+                        if (total := total + entry.size) > MOST_BYTES:
+                            raise self._too_large(ARCHIVE)
+                        archive.extract(entry, scratch, filter="data")
                 for name in names.intersection(FILES):
                     (Path(scratch) / name).write_bytes(self._file(search_id, name))
                 result = TuningResult.load(scratch)
@@ -205,7 +217,9 @@ class Client:
                 shutil.copytree(scratch, folder)
         kept = f"Report so far: {folder}" if folder else ""
         if problem := search.get("problem"):
-            kind = getattr(errors, problem["type"], SearchFailed)
+            kind = getattr(errors, f"{problem['type']}", None)
+            if not (isinstance(kind, type) and issubclass(kind, errors.AutotuneError)):
+                kind = SearchFailed
             raise kind(problem["message"], f"{problem['advice']} {kept}".strip())
         if search["state"] != "done" or folder is None:
             raise SearchFailed(f"The search {search_id} is {search['state']}.", kept or f"See {self.page(search_id)}")
@@ -216,7 +230,19 @@ class Client:
         return f"{self.url}/searches/{search_id}"
 
     def _file(self, search_id: str, name: str) -> bytes:
-        return self._sent("GET", f"/searches/{search_id}/files/{name}", headers={"Accept": "*/*"}).content
+        def fetch() -> bytes:
+            content = bytearray()
+            with self._http.stream("GET", f"/searches/{search_id}/files/{name}", headers={"Accept": "*/*"}) as response:
+                for chunk in response.iter_bytes():
+                    content += chunk
+                    if len(content) > MOST_BYTES:
+                        raise self._too_large(name)
+            return bytes(content)
+
+        return self._repeated(fetch)
+
+    def _too_large(self, name: str) -> ServerFailed:
+        return ServerFailed(f"{name} of {self.url} has more than {MOST_BYTES} bytes.", "Is it a server of autotune?")
 
     def _ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         response = self._sent(method, path, **options)
@@ -227,9 +253,13 @@ class Client:
         return answer
 
     def _sent(self, method: str, path: str, **options: Any) -> "httpx2.Response":
+        return self._repeated(lambda: self._http.request(method, path, **options))
+
+    def _repeated(self, request: Callable[[], Fetched]) -> Fetched:
+        """What this returns; called again if its answer is lost. Raises ServerFailed."""
         for wait in (*RETRIES_S, None):
             try:
-                return self._http.request(method, path, **options)
+                return request()
             except self._lost as error:
                 if wait is None:
                     raise self._out_of_reach(error) from error
@@ -256,7 +286,7 @@ class Client:
             raise self._lost(message.rstrip("."))
         advice = problem.get("advice") or ""
         if response.status_code == 401:
-            advice = f"Run: autotune login {self.url}"
+            message, advice = f"{self.url} refuses the token.", self._advice
         of_request = response.status_code < 500 and response.status_code not in (409, 429)
         raise (InvalidRequest if of_request else ServerFailed)(message, advice)
 

@@ -5,6 +5,7 @@
              └─ queued again  <──┘ five times: failed
 
 Each search that is running belongs to a task here; one without a task was left by a server that ended, and is recovered.
+Every turn begins with the lock of the server: once another server has taken the database, this one stops.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ import re
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -33,6 +35,7 @@ from autotune.service.devices import Devices
 from autotune.service.records import FAILED, Search
 from autotune.service.runner import INTERRUPTED, STUDY, problem
 from autotune.service.store import Store
+from autotune.service.tables import DatabaseTaken
 from autotune.study.store import check_unlocked
 
 TICK_S = 5.0
@@ -40,6 +43,9 @@ TICK_S = 5.0
 
 RETENTION_S = 3600.0
 """How often old events and folders are removed."""
+
+DELETED = ".deleted"
+"""Ending of the folder of a search whose deletion has begun."""
 
 LOG, LOG_BYTES = "runner.log", 2**16
 """The log of a search's process, and how much of it is kept when another one is started."""
@@ -117,16 +123,38 @@ class Dispatcher:
         self.store, self.devices, self.roots, self.state = store, devices, roots, state.absolute()
         self.keep, self.most_of_user, self.grace_s, self.backoff_s = keep, most_of_user, grace_s, backoff_s
         self.environment = environment or runner_environment(self.state, roots.hub)
-        self.ticked_at = time.monotonic()
+        self.ticked_at, self.failure = time.monotonic(), ""  # of the last turn: why it failed, if it did
         self._runs: dict[str, Run] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._woken = asyncio.Event()
         self._stopping = False
+        self._deleting = threading.Lock()
         self._forgot_at = -RETENTION_S
 
     def folder(self, search_id: str) -> Path:
         """The folder of a search: its study and its log."""
         return self.state / "searches" / search_id
+
+    def delete(self, search_id: str) -> None:
+        """Delete an ended search and its folder; from any thread. Raises as `Store.delete`."""
+        folder = self.folder(search_id)
+
+        def set_aside() -> None:
+            if folder.exists():
+                folder.rename(folder.with_suffix(DELETED))
+
+        with self._deleting:
+            self.store.delete(search_id, set_aside)
+        self._finish_deletions()
+
+    def _finish_deletions(self) -> None:
+        """Remove what was set aside, also by a server that died; put it back if its search was not deleted."""
+        with self._deleting:
+            for deleted in (self.state / "searches").glob(f"*{DELETED}"):
+                if self.store.read(deleted.stem) is None:
+                    shutil.rmtree(deleted, ignore_errors=True)
+                else:
+                    deleted.rename(deleted.with_suffix(""))
 
     def wake(self) -> None:
         """Look at the queue soon; from any thread."""
@@ -135,7 +163,10 @@ class Dispatcher:
                 self._loop.call_soon_threadsafe(self._woken.set)
 
     async def run(self) -> None:
-        """Dispatch until cancelled; then the processes are ended, and their searches stay running to be recovered."""
+        """Dispatch until cancelled; then the processes are ended, and their searches stay running to be recovered.
+
+        Raises DatabaseTaken, after the same end.
+        """
         self._loop = asyncio.get_running_loop()
         try:
             while True:
@@ -143,7 +174,12 @@ class Dispatcher:
                 self._woken.clear()
                 try:
                     await self._tick()
-                except Exception:  # the database is away, for one
+                    self.failure = ""
+                except DatabaseTaken as error:
+                    self.failure = error.message
+                    raise
+                except Exception as error:  # the database is away, for one
+                    self.failure = error.message if isinstance(error, AutotuneError) else type(error).__name__
                     log.exception("queue_unreadable")
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._woken.wait(), TICK_S)
@@ -163,6 +199,8 @@ class Dispatcher:
 
     async def _tick(self) -> None:
         """Recover, cancel, claim and start; forget what is old."""
+        await asyncio.to_thread(self.store.check_lock)
+        await asyncio.to_thread(self._finish_deletions)
         before = {*self._runs}
         running = await asyncio.to_thread(self.store.running)
         for search in running:
@@ -193,10 +231,13 @@ class Dispatcher:
         async def look_after(run: Run) -> None:
             try:
                 await what(run)
+            except DatabaseTaken:  # the next turn meets it too
+                run.kill()
             except Exception:
                 log.exception("search_not_run", search=search.id)
                 run.kill()
-                await self._requeue(run, "the service failed; its log shows why")
+                with contextlib.suppress(DatabaseTaken):
+                    await self._requeue(run, "the service failed; its log shows why")
             finally:
                 del self._runs[search.id]
                 self.wake()
@@ -209,9 +250,12 @@ class Dispatcher:
         search, until = run.search, time.monotonic() + self.grace_s
         while not self._stopping and (is_alive(search) or await asyncio.to_thread(is_locked, self.folder(search.id))):
             if time.monotonic() > until and search.pid is not None and is_alive(search):
+                await self._stored(self.store.check_lock)
                 kill_group(search.pid)
             await asyncio.sleep(0.1)
-        await self._requeue(run, "The server was started again.", at_once=True)
+        # Without a process it did not run any more when its server ended, and is not at fault.
+        counter = None if search.pid is None else "restarts"
+        await self._requeue(run, "The server was started again.", at_once=True, counter=counter)
 
     async def _run(self, run: Run) -> None:
         """Run a claimed search; end it, or queue it again."""
@@ -281,13 +325,17 @@ class Dispatcher:
         await process.wait()
         return end
 
-    async def _requeue(self, run: Run, reason: str, at_once: bool = False) -> None:
+    async def _requeue(
+        self, run: Run, reason: str, at_once: bool = False, counter: str | None = "interruptions"
+    ) -> None:
         """Queue it again, by default after a wait; not while the server ends: the next one recovers it."""
-        if self._stopping:
-            return
         search = run.search
+        if self._stopping:
+            if run.process is not None and run.process.returncode is not None:
+                await self._stored(self.store.stopped, search.id, search.attempt)
+            return
         delay_s = 0.0 if at_once else self.backoff_s * 2 ** (search.interruptions + 1)
-        after = await self._stored(self.store.requeue, search.id, search.attempt, reason, delay_s)
+        after = await self._stored(self.store.requeue, search.id, search.attempt, reason, delay_s, counter)
         log.warning("search_interrupted", search=search.id, reason=reason, state=after.state)
         asyncio.get_running_loop().call_later(delay_s + 0.01, self.wake)
 
@@ -297,6 +345,8 @@ class Dispatcher:
         while True:
             try:
                 return await asyncio.to_thread(call, *args, **options)
+            except DatabaseTaken:
+                raise
             except StorageFailed as error:
                 log.error("database_away", error=str(error))
                 await asyncio.sleep(delay_s)

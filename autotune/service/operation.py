@@ -33,6 +33,9 @@ from autotune.service.tables import events, reading, tokens, writing
 STUCK_S = 15.0
 """Seconds without a turn of the dispatcher from which on the service is not ready; it makes one every 5 s."""
 
+CHECKED_S = 2.0
+"""Seconds for which the result of the checks is good: anybody may ask, and they write."""
+
 LEAST_FREE_BYTES = 2**30
 """Bytes that must be free in the state folder for the service to be ready."""
 
@@ -79,6 +82,7 @@ def install(app: FastAPI) -> None:
     """Count and log what this application answers; `app.state` has store, devices, dispatcher and engine already."""
     app.state.metrics = Metrics(app.state)
     app.state.revision = _revision(app.state.engine)
+    app.state.checks = Checks(app.state)
     app.add_middleware(RequestLog, metrics=app.state.metrics)
 
 
@@ -216,7 +220,7 @@ async def livez() -> dict[str, str]:
 @router.get("/readyz")
 def readyz(request: Request) -> JSONResponse:
     """Whether searches can be accepted and run; what was checked only for who has a token."""
-    checks = {name: check(request.app.state) for name, check in CHECKS.items()}
+    checks = request.app.state.checks.results()
     ready = not any(checks.values())
     with contextlib.suppress(AutotuneError, HTTPException):
         caller(request)
@@ -241,7 +245,7 @@ def _database(state: Any) -> str:
 
 def _dispatcher(state: Any) -> str:
     seconds = time.monotonic() - state.dispatcher.ticked_at
-    return "" if seconds < STUCK_S else f"made no turn for {seconds:.0f} s"
+    return state.dispatcher.failure if seconds < STUCK_S else f"made no turn for {seconds:.0f} s"
 
 
 def _state_folder(state: Any) -> str:
@@ -260,3 +264,20 @@ def _devices(state: Any) -> str:
 
 CHECKS = {"database": _database, "dispatcher": _dispatcher, "state folder": _state_folder, "devices": _devices}
 """Name of a check -> what is wrong; empty where nothing is."""
+
+
+class Checks:
+    """The checks of a service, made at most once in `CHECKED_S` however many ask."""
+
+    def __init__(self, state: Any) -> None:
+        self._state, self._lock = state, threading.Lock()
+        self._results: dict[str, str] = {}
+        self._made_at = float("-inf")
+
+    def results(self) -> dict[str, str]:
+        """Name of a check -> what is wrong; empty if nothing is."""
+        with self._lock:
+            if time.monotonic() > self._made_at + CHECKED_S:
+                self._results = {name: check(self._state) for name, check in CHECKS.items()}
+                self._made_at = time.monotonic()
+            return self._results

@@ -24,7 +24,7 @@ from autotune.core.units import format_bytes, format_seconds, parse_price
 from autotune.report.templates import text_of
 from autotune.service import answers, api, server_api, wording
 from autotune.service.access import COOKIE, is_same_origin, sign_in
-from autotune.service.accounts import RIGHTS, SESSION
+from autotune.service.accounts import RIGHTS, SESSION, Caller
 from autotune.service.answers import Admin, Submitter, Viewer
 from autotune.service.body import SearchBody, parse_body
 from autotune.service.problems import InvalidField, Problem, problem_of
@@ -91,6 +91,7 @@ router = APIRouter(include_in_schema=False, route_class=PageRoute)
 Field = Annotated[str, Form()]
 Role = Annotated[Literal["viewer", "submitter", "admin", "metrics"], Form()]
 Days = Annotated[float, Form(allow_inf_nan=False)]
+Key = Annotated[str, Form(min_length=32, max_length=32)]
 SearchId = Annotated[str, StringConstraints(pattern="^[0-9a-f]{32}$")]
 
 
@@ -189,7 +190,7 @@ def submitted(request: Request, caller: Submitter, form: Annotated[dict[str, str
         return to(f"/searches/{search['id']}")
     except (RequestValidationError, AutotuneError) as error:
         problem = problem_of(error)
-    if problem.status_code != 422:
+    if problem.status_code != 422 and not problem.errors:
         raise problem
     errors: dict[str, str] = {}
     for pointer, text in (problem.errors or {"/more": problem.detail}).items():
@@ -308,14 +309,31 @@ def devices(request: Request, caller: Viewer) -> Response:
 @router.get("/tokens")
 def tokens(request: Request, caller: Admin) -> Response:
     """All tokens, without their secrets."""
-    return shown(request, "tokens", tokens=server_api.tokens(request, caller), roles=[*RIGHTS], made=None)
+    return _tokens(request, caller)
+
+
+def _tokens(request: Request, caller: Caller, status: int = 200, **values: Any) -> Response:
+    values = {"made": None, "user": "", "error": "", "key": uuid4().hex} | values
+    return shown(request, "tokens", status, tokens=server_api.tokens(request, caller), roles=[*RIGHTS], **values)
 
 
 @router.post("/tokens")
-def create_token(request: Request, caller: Admin, user: Field, role: Role, days: Days) -> Response:
+def create_token(request: Request, caller: Admin, user: Field, role: Role, days: Days, key: Key) -> Response:
     """A new token; its secret is in this answer alone."""
-    made = server_api.create_token(request, caller, answers.NewToken(user=user, role=role, days=days))
-    return shown(request, "tokens", 201, tokens=server_api.tokens(request, caller), roles=[*RIGHTS], made=made)
+    try:
+        made = server_api.new_token(request, caller, answers.NewToken(user=user, role=role, days=days), key)
+    except InvalidField as error:
+        return _tokens(request, caller, 422, user=user, error=str(error))
+    return _tokens(request, caller, 201, made=made)
+
+
+@router.get("/tokens/{token_id}/revoke")
+def ask_to_revoke(request: Request, caller: Admin, token_id: str) -> Response:
+    """Ask whether a token is to end."""
+    token = next((token for token in server_api.tokens(request, caller) if token.id == token_id), None)
+    if token is None or token.revoked_at:
+        raise Problem(404, "There is no such token.")
+    return shown(request, "revoke", token=token)
 
 
 @router.post("/tokens/{token_id}/revoke")

@@ -16,8 +16,22 @@ from autotune.core.errors import AutotuneError, InvalidRequest, StorageFailed, S
 from autotune.core.paths import scrubbed
 from autotune.service.records import Conflict, KeyReused, LimitReached
 
+
+class InvalidField(InvalidRequest):
+    """A field of a request's body is wrong. pointer: the JSON pointer to it."""
+
+    def __init__(self, pointer: str, message: str, advice: str = "") -> None:
+        super().__init__(message, advice)
+        self.pointer = pointer
+
+
+class ForbiddenField(InvalidField):
+    """A field of a request's body that the caller's role may not use."""
+
+
 MEDIA_TYPE = "application/problem+json"
 STATUS: Mapping[type[Exception], int] = {
+    ForbiddenField: 403,
     StudyMismatch: 409,
     StudyInUse: 409,
     Conflict: 409,
@@ -81,14 +95,6 @@ class Problem(HTTPException):
         self.kind = kind or re.sub(r"[^a-z]+", "-", HTTPStatus(status).phrase.lower())
 
 
-class InvalidField(InvalidRequest):
-    """A field of a request's body is wrong. pointer: the JSON pointer to it."""
-
-    def __init__(self, pointer: str, message: str, advice: str = "") -> None:
-        super().__init__(message, advice)
-        self.pointer = pointer
-
-
 def problem_of(error: Exception) -> Problem:
     """The answer to this error; says nothing of what is wrong within the server."""
     match error:
@@ -105,7 +111,7 @@ def problem_of(error: Exception) -> Problem:
         log.error("storage_failed", problem=error.message)
         return Problem(503, "The server cannot reach or write its data now.", "Try again later.", kind="storage-failed")
     pointer = {error.pointer: scrubbed(error.message)} if isinstance(error, InvalidField) else {}
-    name = "InvalidRequest" if pointer else type(error).__name__
+    name = "Forbidden" if status == 403 else "InvalidRequest" if pointer else type(error).__name__
     kind = re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
     return Problem(status, scrubbed(error.message), scrubbed(error.advice), kind=kind, errors=pointer)
 

@@ -17,8 +17,9 @@ from autotune.service.tables import artifacts, events, searches
 QUEUED, RUNNING, DONE = "queued", "running", "done"
 NOTHING_FITS, FAILED, CANCELLED = "nothing_fits", "failed", "cancelled"
 ENDED = (DONE, NOTHING_FITS, FAILED, CANCELLED)
-MOST_ATTEMPTS = 5
-"""A search that was interrupted so often, and measured nothing in between, has failed."""
+MOST_ATTEMPTS, MOST_RESTARTS = 5, 50
+"""A search that was interrupted so often, or whose server died so often while it ran, and that measured nothing in between,
+has failed."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Search:
     state: str
     attempt: int  # how often it was started
     interruptions: int  # since it was submitted or resumed, or last measured something
+    restarts: int  # as interruptions, but of the server: by no fault of the search
     version: int  # one more at every change
     not_before: datetime | None
     cancel: str | None  # patient or now, where that is wanted
@@ -79,7 +81,7 @@ class Conflict(AutotuneError):
 
 
 class LimitReached(AutotuneError):
-    """Too many searches are queued."""
+    """Too many searches are queued, or were submitted within an hour."""
 
 
 class KeyReused(AutotuneError):

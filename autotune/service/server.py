@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import ssl
+import stat
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -28,10 +29,13 @@ from autotune.service.devices import Devices
 from autotune.service.dispatcher import Dispatcher
 from autotune.service.store import Store
 from autotune.service.stream import Hub
-from autotune.service.tables import connect_database, hold_database, migrate
+from autotune.service.tables import DatabaseTaken, ServerLock, connect_database
 
 CONNECTIONS_S = 3
 """Seconds that answers may take to end once the server stops; what is left of the 30 is for the running searches."""
+
+TOKEN_FILE = "admin.token"
+"""File of the first admin's token in the state folder."""
 
 log = structlog.get_logger("autotune")
 
@@ -58,7 +62,7 @@ class Settings:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     behind_proxy: Sequence[str] = ()  #: addresses or networks of the proxies whose forwarded headers count
-    keep: float | None = None  #: days after which events and folders of ended searches go; None: never
+    keep: float | None = None  #: days after which the audit, events and folders of ended searches go; None: never
     log_format: str = "json"  #: or text
     metrics_port: int | None = None  #: on the loopback, without a token
 
@@ -101,18 +105,18 @@ def create_app(settings: Settings) -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=_lifespan)
     state = app.state
     with contextlib.ExitStack() as stack:
-        _make_private(settings.state)
+        _make_state_folder(settings.state)
         engine = connect_database(settings.database_url)
         stack.callback(engine.dispose)
-        stack.enter_context(hold_database(engine, settings.state))
-        migrate(engine)  # not beneath a server of another version
+        lock = stack.enter_context(ServerLock(engine, settings.state))
 
         def changed(search_id: str) -> None:
             state.hub.wake(search_id)
             state.dispatcher.wake()
 
         state.settings, state.engine, state.hub = settings, engine, Hub()
-        state.store, state.accounts = Store(engine, changed), Accounts(engine)
+        state.failure, state.stop = None, state.hub.close
+        state.store, state.accounts = Store(engine, changed, lock), Accounts(engine)
         state.devices = Devices(settings.devices)
         state.roots = Roots(dict(settings.models), dict(settings.data), settings.hub, settings.hub_patterns)
         keep = None if settings.keep is None else timedelta(days=settings.keep)
@@ -126,21 +130,42 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
-def _make_private(state: Path) -> None:
+def _make_state_folder(state: Path) -> None:
+    """Make it for this user alone, or leave the one that is there as it is; raises StorageFailed if that is not a server's."""
     try:
-        state.mkdir(parents=True, exist_ok=True)
-        state.chmod(0o700)
+        with contextlib.suppress(FileExistsError):
+            state.parent.mkdir(parents=True, exist_ok=True)
+            state.mkdir(mode=0o700)
+            return
+        facts, names = state.stat(), {path.name for path in state.iterdir()} - {"lost+found"}
     except OSError as error:
         raise StorageFailed(
             f"The state folder {state} cannot be used: {error.strerror}.", "Name another one with --state."
         ) from error
+    is_foreign = names and not names & {"service.db", "serve.lock"}
+    wrong = ""
+    if facts.st_uid != os.geteuid():
+        wrong = "belongs to another user"
+    elif facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        wrong = "can be changed by other users"
+    elif is_foreign and facts.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        wrong = "holds other files, and other users can read it"
+    if wrong:
+        raise StorageFailed(f"The folder {state} {wrong}.", f"Name one that is made for it: --state {state}/autotune")
 
 
 @contextlib.asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     """The dispatcher runs as long as requests are answered; the database is let go once it has ended."""
+
+    def stop(dispatching: "asyncio.Task[None]") -> None:
+        if not dispatching.cancelled() and (error := dispatching.exception()):
+            log.critical("dispatcher_ended", error=str(error), exc_info=not isinstance(error, DatabaseTaken))
+            app.state.failure = error
+            app.state.stop()
+
     dispatching = asyncio.create_task(app.state.dispatcher.run())
-    dispatching.add_done_callback(_log_failure)
+    dispatching.add_done_callback(stop)
     try:
         with app.state.closing:
             yield
@@ -148,11 +173,6 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             await asyncio.wait([dispatching])
     finally:
         dispatching.cancel()
-
-
-def _log_failure(dispatching: "asyncio.Task[None]") -> None:
-    if not dispatching.cancelled() and (error := dispatching.exception()):
-        log.critical("dispatcher_ended", exc_info=error)
 
 
 class _Server(uvicorn.Server):
@@ -175,12 +195,15 @@ class _Server(uvicorn.Server):
         self.config.app.state.hub.close()  # type: ignore[union-attr]
 
 
-def serve(settings: Settings, announce: Callable[[dict[str, Any]], None]) -> None:
+def serve(settings: Settings, announce: Callable[[dict[str, Any]], None], is_private: bool = False) -> None:
     """Answer requests and run searches until SIGTERM or Ctrl-C; running searches go on at the next start.
 
-    announce: gets the address, the state folder, and the secret of the first admin token where there was none, once
-    requests are accepted. Raises as `create_app`, and InvalidRequest for an address or a certificate that cannot be used.
+    announce: gets the address, the state folder, and if there was no token the secret of the first admin's, once requests are
+    accepted. is_private: nobody else reads or keeps what it gets; else the secret is in a file, and its path is given.
+    Raises as `create_app`; InvalidRequest for an address or a certificate that cannot be used; DatabaseTaken at the end if
+    another server has taken the database.
     """
+    os.umask(0o077)
     operation.log_to_stderr(settings.log_format)
     with listening(settings) as listener:
         app = create_app(settings)
@@ -210,12 +233,32 @@ def serve(settings: Settings, announce: Callable[[dict[str, Any]], None]) -> Non
                     f"Port {settings.metrics_port} for metrics cannot be used: {error.strerror}.", "Pass another one."
                 ) from error
         facts = {"url": settings.url(listener.getsockname()[1]), "state": str(settings.state)}
-        server = _Server(config, lambda: announce(facts | {"token": app.state.accounts.first_admin()}))
+        server = _Server(config, lambda: announce(facts | _first_token(app, is_private)))
+
+        def stop() -> None:
+            server.should_exit = True
+            app.state.hub.close()
+
+        app.state.stop = stop
         try:
             server.run(sockets=[listener])
         except KeyboardInterrupt:  # uvicorn raises the signal again after the end
             if server.force_exit:
                 raise
+        if app.state.failure is not None:
+            raise app.state.failure
+
+
+def _first_token(app: FastAPI, is_private: bool) -> dict[str, str | None]:
+    """The secret of the first admin's token, or the path of a file that holds it; None if there was a token."""
+    secret: str | None = app.state.accounts.first_admin()
+    if secret is None or is_private:
+        return {"token": secret, "token_file": None}
+    path = app.state.settings.state / TOKEN_FILE
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(f"{secret}\n")
+    return {"token": None, "token_file": str(path)}
 
 
 def listening(settings: Settings) -> socket.socket:

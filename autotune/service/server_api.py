@@ -54,7 +54,12 @@ def tokens(request: Request, _who: Admin) -> list[Token]:
 @router.post("/tokens", status_code=201)
 def create_token(request: Request, who: Admin, body: NewToken) -> SecretToken:
     """A new token; its secret is in this answer alone."""
-    token, secret = request.app.state.accounts.create(body.user, body.role, body.days, who.user)
+    return new_token(request, who, body)
+
+
+def new_token(request: Request, who: Caller, body: NewToken, key: str | None = None) -> SecretToken:
+    """Create it. key: as of `Accounts.create`, whose errors it raises."""
+    token, secret = request.app.state.accounts.create(body.user, body.role, body.days, who.user, key)
     note(request, who, f"create token {token.id}")
     return SecretToken(token=token, secret=secret)
 

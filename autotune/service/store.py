@@ -2,6 +2,8 @@
 
 queued → running → done | nothing_fits | failed | cancelled
    └──→ cancelled  └──→ queued again where it was interrupted, failed after too many interruptions
+
+What the dispatcher writes is refused once another server has taken the database: `ServerLock`.
 """
 
 import builtins
@@ -24,6 +26,7 @@ from autotune.service.records import (
     ENDED,
     FAILED,
     MOST_ATTEMPTS,
+    MOST_RESTARTS,
     QUEUED,
     RUNNING,
     SEARCH,
@@ -36,22 +39,31 @@ from autotune.service.records import (
     Search,
     new_id,
 )
-from autotune.service.tables import artifacts, events, reading, searches, writing
+from autotune.service.tables import ServerLock, artifacts, audit, check_epoch, events, reading, searches, writing
 
 _EVENT = [events.c[field.name] for field in fields(Event)]
+_MOST = {"interruptions": MOST_ATTEMPTS, "restarts": MOST_RESTARTS}
+_NONE: dict[str, Any] = dict.fromkeys(_MOST, 0)
 _ARTIFACT = [artifacts.c.name, artifacts.c.media_type, artifacts.c.sha256, func.length(artifacts.c.content)]
 
 
 class Store:
     """Searches in the database; every method is one transaction, and may be called from any thread.
 
-    on_change: called with a search's id after every committed change, in the thread that made it.
-    Methods that change a search raise Conflict where it does not exist; all raise StorageFailed.
+    on_change: called with a search's id after every committed change, in the thread that made it. lock: of the server; by default
+    no server has ever used the database. Methods that change a search raise Conflict where it does not exist, those of the
+    dispatcher that write raise DatabaseTaken; all raise StorageFailed.
     """
 
-    def __init__(self, engine: Engine, on_change: Callable[[str], None] = lambda search_id: None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        on_change: Callable[[str], None] = lambda search_id: None,
+        lock: ServerLock | None = None,
+    ) -> None:
         self._engine = engine
         self._on_change = on_change
+        self._lock = lock
 
     # People -----------------------------------------------------------------------------------------------------
 
@@ -65,10 +77,12 @@ class Store:
         idempotency_key: str | None = None,
         most_of_user: int = 20,
         most: int = 1000,
+        most_of_hour: int = 200,
     ) -> tuple[Search, bool]:
         """The search, on disk when this returns, and whether it is new: the same key and request give the same search.
 
-        Raises LimitReached where so many are queued, of this owner or of all; KeyReused for a key with another request.
+        Raises LimitReached where so many are queued, of this owner or of all, or where the audit has so many submissions of the
+        owner within an hour; KeyReused for a key with another request.
         """
         digest = hashlib.sha256(json.dumps([name, priority, request], sort_keys=True).encode()).hexdigest()
         mine = searches.c.owner == owner
@@ -80,17 +94,11 @@ class Store:
                 if row.request_sha256 != digest:
                     raise KeyReused("This idempotency key was sent with another request.", "Use a new key.")
                 return Search(*row[1:]), False
-            queued = select(func.count(), func.count().filter(mine)).where(searches.c.state == QUEUED)
-            total, own = change.connection.execute(queued).one()
-            if own >= most_of_user or total >= most:
-                whose = f"{owner} has {own}" if own >= most_of_user else f"There are {total}"
-                raise LimitReached(
-                    f"{whose} searches in the queue, which is the limit.", "Wait, or cancel some of them."
-                )
+            _check_limits(change, owner, most_of_user, most, most_of_hour)
             search_id, now = new_id()
             query = {"model": request["model"], "device": request.get("device") or "auto", "request": dict(request)}
             query |= {"idempotency_key": idempotency_key, "request_sha256": digest, "priority": priority}
-            counters = {"attempt": 0, "interruptions": 0, "version": 0}
+            counters = {"attempt": 0, "version": 0, **_NONE}
             values = {"id": search_id, "owner": owner, "name": name, "state": QUEUED, "created_at": now}
             change.connection.execute(searches.insert().values(values | query | counters))
             return change.enter(search_id, QUEUED), True
@@ -147,25 +155,35 @@ class Store:
                 change.update(search_id, cancel=wish) if search.state == RUNNING and wish != search.cancel else search
             )
 
-    def resume(self, search_id: str) -> Search:
-        """Queue a cancelled or failed search again; raises Conflict for others."""
+    def resume(self, search_id: str, *, most_of_user: int = 20, most: int = 1000, most_of_hour: int = 200) -> Search:
+        """Queue a cancelled or failed search again; raises Conflict for others, LimitReached as `submit` does."""
         with self._writing() as change:
             search = change.existing(search_id)
             if search.state not in (CANCELLED, FAILED):
                 raise Conflict(f"The search is {search.state}.", "Only a cancelled or failed one can be resumed.")
+            _check_limits(change, search.owner, most_of_user, most, most_of_hour)
             answer = dict.fromkeys(("headline", "statement", "problem", "result"))
-            return change.enter(search_id, QUEUED, interruptions=0, cancel=None, ended_at=None, lent=None, **answer)
+            return change.enter(search_id, QUEUED, cancel=None, ended_at=None, lent=None, **_NONE, **answer)
 
-    def delete(self, search_id: str) -> None:
-        """Remove an ended search with its events and artifacts; raises Conflict for others."""
+    def delete(self, search_id: str, before_commit: Callable[[], None] = lambda: None) -> None:
+        """Remove an ended search with its events and artifacts; raises Conflict for others.
+
+        before_commit: called once nothing but the database can refuse.
+        """
         with self._writing() as change:
             search = change.existing(search_id)
             if search.state not in ENDED:
                 raise Conflict(f"The search is {search.state}.", "Cancel it first.")
             change.connection.execute(searches.delete().where(searches.c.id == search_id))
             change.searches.append(search_id)
+            before_commit()
 
     # The dispatcher ---------------------------------------------------------------------------------------------
+
+    def check_lock(self) -> None:
+        """Raise as `ServerLock.check` does."""
+        if self._lock is not None:
+            self._lock.check()
 
     def claim(
         self, devices: Collection[str], most_of_user: int = 2, cards: Mapping[str, str] | None = None
@@ -185,7 +203,7 @@ class Store:
         query = query.where(searches.c.not_before.is_(None) | (searches.c.not_before <= now))
         query = query.where(searches.c.owner.not_in(running.having(func.count() >= most_of_user)))
         query = query.order_by(searches.c.priority.desc(), searches.c.id).execution_options(yield_per=20)
-        with self._writing() as change, change.connection.execute(query) as rows:
+        with self._dispatching() as change, change.connection.execute(query) as rows:
             for row in rows:
                 lent, held = lend(row.request | {"device": row.device}, cards, free)
                 if lent:
@@ -209,7 +227,7 @@ class Store:
                 check_devices({"card": "", **request, "device": device}, cards)
             except InvalidField as error:
                 problem = {"type": "InvalidRequest", "message": error.message, "advice": error.advice}
-                with self._writing() as change:
+                with self._dispatching() as change:
                     if change.existing(search_id).state == QUEUED:
                         change.enter(search_id, FAILED, problem["message"], problem=problem)
                         failed.append(search_id)
@@ -217,28 +235,37 @@ class Store:
 
     def started(self, search_id: str, attempt: int, pid: int, pid_started: float) -> bool:
         """Record the process of this attempt; False where the attempt has ended."""
-        with self._writing() as change:
+        with self._dispatching() as change:
             running = change.running(search_id, attempt) is not None
             return running and bool(change.update(search_id, pid=pid, pid_started=pid_started))
 
-    def requeue(self, search_id: str, attempt: int, reason: str, delay_s: float = 0.0) -> Search:
+    def stopped(self, search_id: str, attempt: int) -> None:
+        """Record that the process of this attempt has ended with its server; the next server queues the search again."""
+        with self._dispatching() as change:
+            if change.running(search_id, attempt):
+                change.update(search_id, pid=None, pid_started=None)
+
+    def requeue(
+        self, search_id: str, attempt: int, reason: str, delay_s: float = 0.0, counter: str | None = "interruptions"
+    ) -> Search:
         """Queue a search again whose attempt was interrupted; cancelled where that was wanted, failed after too many.
 
-        An attempt that has ended stays as it is.
+        counter: what is counted, `interruptions` or `restarts`; None: nothing. An attempt that has ended stays as it is.
         """
-        with self._writing() as change:
+        with self._dispatching() as change:
             search = change.running(search_id, attempt)
             if search is None:
                 return change.existing(search_id)
-            number = search.interruptions + 1
+            counted = {counter: getattr(search, counter) + 1} if counter else {}
             if search.cancel is not None:
-                return change.enter(search_id, CANCELLED, reason, interruptions=number)
-            if number >= MOST_ATTEMPTS:
-                message = f"The search was interrupted {number} times, at last: {reason}"
-                problem = {"type": "Interrupted", "message": message, "advice": "Read its log, then resume it."}
-                return change.enter(search_id, FAILED, reason, interruptions=number, problem=problem)
+                return change.enter(search_id, CANCELLED, reason, **counted)
+            for name, number in counted.items():
+                if number >= _MOST[name]:
+                    message = f"The search was interrupted {number} times, at last: {reason}"
+                    problem = {"type": "Interrupted", "message": message, "advice": "Read its log, then resume it."}
+                    return change.enter(search_id, FAILED, reason, problem=problem, **counted)
             wait = {"not_before": datetime.now(UTC) + timedelta(seconds=delay_s)} if delay_s else {}
-            return change.enter(search_id, QUEUED, reason, interruptions=number, lent=None, **wait)
+            return change.enter(search_id, QUEUED, reason, lent=None, **counted, **wait)
 
     def end(
         self,
@@ -254,7 +281,7 @@ class Store:
     ) -> bool:
         """End this attempt with its result and the files of its report; False where it has ended already."""
         answer = {"headline": headline, "statement": statement, "result": result, "problem": problem}
-        with self._writing() as change:
+        with self._dispatching() as change:
             if change.running(search_id, attempt) is None:
                 return False
             change.keep(search_id, artifacts)
@@ -273,11 +300,11 @@ class Store:
         The last of them is the search's progress; with a new measurement earlier interruptions do not count any more.
         None is added where the attempt has ended.
         """
-        with self._writing() as change:
+        with self._dispatching() as change:
             added = change.append(search_id, new) if change.running(search_id, attempt) else []
             if added:
                 measured = any(event["kind"] in ("trial", "confirmed") for event in added)
-                change.update(search_id, progress=added[-1]["body"], **({"interruptions": 0} if measured else {}))
+                change.update(search_id, progress=added[-1]["body"], **(_NONE if measured else {}))
             return len(added)
 
     def events(self, search_id: str, after: int = 0, limit: int = 500) -> builtins.list[Event]:
@@ -306,11 +333,17 @@ class Store:
         return (Artifact(*rows[0][1:]), rows[0].content) if rows else None
 
     def forget(self, before: datetime) -> builtins.list[str]:
-        """Delete the events of searches that ended before this time, and return these searches' ids."""
-        old = select(searches.c.id).where(searches.c.state.in_(ENDED), searches.c.ended_at < before)
-        with self._writing() as change:
-            change.connection.execute(events.delete().where(events.c.search_id.in_(old)))
-            return [*change.connection.scalars(old)]
+        """Delete what is older than this time: entries of the audit, searches that were cancelled before they were started, and
+        the events of other searches that have ended; return the ids of these."""
+        old = (searches.c.state.in_(ENDED), searches.c.ended_at < before)
+        rest = select(searches.c.id).where(*old)
+        with self._dispatching() as change:
+            change.connection.execute(audit.delete().where(audit.c.at < before))
+            change.connection.execute(
+                searches.delete().where(*old, searches.c.state == CANCELLED, searches.c.attempt == 0)
+            )
+            change.connection.execute(events.delete().where(events.c.search_id.in_(rest)))
+            return [*change.connection.scalars(rest)]
 
     def _rows(self, query: Any) -> Sequence[Any]:
         with reading(self._engine) as connection:
@@ -322,3 +355,25 @@ class Store:
             yield (change := Change(connection))
         for search_id in dict.fromkeys(change.searches):
             self._on_change(search_id)
+
+    @contextlib.contextmanager
+    def _dispatching(self) -> Iterator[Change]:
+        """A transaction that only the server that has the database may make."""
+        with self._writing() as change:
+            check_epoch(change.connection, self._lock.epoch if self._lock else 0)
+            yield change
+
+
+def _check_limits(change: Change, owner: str, most_of_user: int, most: int, most_of_hour: int) -> None:
+    """Raise LimitReached for a search more in the queue."""
+    mine = func.count().filter(searches.c.owner == owner)
+    queued = select(func.count(), mine).where(searches.c.state == QUEUED)
+    total, own = change.connection.execute(queued).one()
+    if own >= most_of_user or total >= most:
+        whose = f"{owner} has {own}" if own >= most_of_user else f"There are {total}"
+        raise LimitReached(f"{whose} searches in the queue, which is the limit.", "Wait, or cancel some of them.")
+    recent = (audit.c.at > datetime.now(UTC) - timedelta(hours=1), audit.c.action.in_(("submit", "resume")))
+    submitted = select(func.count()).where(*recent, audit.c.user == owner)
+    if (number := change.connection.scalar(submitted) or 0) >= most_of_hour:
+        message = f"{owner} has submitted or resumed {number} searches within an hour, which is the limit."
+        raise LimitReached(message, "Wait until an hour is over since some of them.")

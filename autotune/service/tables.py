@@ -2,15 +2,20 @@
 
 import contextlib
 import fcntl
+import os
+import sqlite3
+import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import IO, Any, Self
 
 import psutil
 import sqlalchemy as sa
 from sqlalchemy import Column, Connection, Engine, ForeignKey, Index, Integer, Table, Text
-from sqlalchemy.exc import ArgumentError, DataError, InterfaceError, OperationalError, TimeoutError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, TimeoutError
 
 from autotune.core.errors import InvalidRequest, StorageFailed
 
@@ -18,6 +23,11 @@ NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs
 """On these, locks and the shared memory of SQLite's write-ahead log do not hold between machines."""
 _WRITER, _SERVER = 0x6175746F, 0x74756E65
 """Advisory locks of PostgreSQL: of the transaction that writes, and of the server that holds the database."""
+
+DEAD_S, PROBE_S, PROBES = 30, 10, 3
+"""Seconds of silence after which a connection is probed, seconds between probes, and probes without an answer that end it."""
+TAKE_AGAIN_S = 120.0
+"""Seconds in which a lost lock must be taken again: longer than PostgreSQL needs to end the connection that had it."""
 
 
 class Stamp(sa.TypeDecorator):  # type: ignore[misc]  # SQLAlchemy is not checked
@@ -72,7 +82,7 @@ searches = Table(  # what the columns mean: `records.Search`
     metadata,
     Column("id", Text, primary_key=True),
     *_required(Text, "owner", "name", "model", "device", "state", "request_sha256"),
-    *_required(Integer, "priority", "attempt", "interruptions", "version"),
+    *_required(Integer, "priority", "attempt", "interruptions", "restarts", "version"),
     *_required(Stamp, "created_at"),
     *_required(document, "request"),
     *_optional(Text, "cancel", "lent", "headline", "statement", "idempotency_key"),
@@ -114,7 +124,19 @@ audit = Table(
     *_required(Stamp, "at"),
     *_required(Text, "action", "outcome"),
     *_optional(Text, "user", "token_id", "search_id", "remote"),
+    Index("audit_at", "at"),
 )
+
+server = Table(  # one row; epoch: how many servers have taken the database
+    "server",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    *_required(Integer, "epoch"),
+)
+
+
+class DatabaseTaken(StorageFailed):
+    """Another server has the database or the state folder, or has had it since this one took it."""
 
 
 def open_database(url: str) -> Engine:
@@ -124,15 +146,50 @@ def open_database(url: str) -> Engine:
     return engine
 
 
-def migrate(engine: Engine) -> None:
-    """Create the tables of this version, or migrate them; raises StorageFailed where a newer version wrote the database."""
-    from alembic import command
+def used_database(url: str) -> Engine:
+    """The database at this URL that a server of this version has used; nothing is created or migrated.
+
+    Raises as `connect_database`, InvalidRequest if no server has used it, StorageFailed if one of another version has.
+    """
+    from alembic.migration import MigrationContext
+    from alembic.script import ScriptDirectory
+
+    with contextlib.ExitStack() as opened:
+        engine = connect_database(url, create=False)
+        opened.callback(engine.dispose)
+        with reading(engine) as connection:
+            revision = MigrationContext.configure(connection).get_current_revision()
+        if revision is None:
+            raise _unused(engine)
+        if revision != ScriptDirectory.from_config(_migrations()).get_current_head():
+            raise StorageFailed(
+                f"The database {engine.url} is of another version of autotune.",
+                "Use that version, or start `autotune serve` of this one, which migrates an older database.",
+            )
+        opened.pop_all()
+    return engine
+
+
+def _unused(engine: Engine) -> InvalidRequest:
+    advice = "Start it first, or name the --state or --database that it uses."
+    return InvalidRequest(f"No autotune serve has used the database {engine.url}.", advice)
+
+
+def _migrations() -> Any:
     from alembic.config import Config
-    from alembic.util import CommandError
 
     config = Config()
     config.set_main_option("script_location", "autotune.service:migrations")
     config.set_main_option("path_separator", "os")
+    return config
+
+
+def migrate(engine: Engine) -> None:
+    """Create the tables of this version, or migrate them; raises StorageFailed where a newer version wrote the database."""
+    from alembic import command
+    from alembic.util import CommandError
+
+    config = _migrations()
     try:
         with writing(engine) as connection:
             config.attributes["connection"] = connection
@@ -145,20 +202,25 @@ def migrate(engine: Engine) -> None:
         ) from error
 
 
-def connect_database(url: str) -> Engine:
-    """The database at this URL as it is.
+def connect_database(url: str, create: bool = True) -> Engine:
+    """The database at this URL as it is; create: make the file of SQLite and its folder, which only this user may read.
 
-    Raises InvalidRequest for a URL that is of neither SQLite (a file) nor PostgreSQL; StorageFailed where its folder cannot be
-    used. A server out of reach is met by the first transaction.
+    Raises InvalidRequest for a URL that is of neither SQLite (a file) nor PostgreSQL, and without `create` for a file that does
+    not exist; StorageFailed if its folder cannot be used. A server out of reach is met by the first transaction.
     """
     try:
         address = sa.make_url(url)
         if address.get_backend_name() == "postgresql":
             address = address.set(drivername="postgresql+psycopg")
-            engine = sa.create_engine(address, pool_pre_ping=True, connect_args={"connect_timeout": 10})
+            options = {"connect_timeout": 10, "tcp_user_timeout": 1000 * (DEAD_S + PROBES * PROBE_S)}
+            options |= {"keepalives_idle": DEAD_S, "keepalives_interval": PROBE_S, "keepalives_count": PROBES}
+            engine = sa.create_engine(address, pool_pre_ping=True, connect_args=options)
         elif address.drivername == "sqlite" and address.database not in (None, "", ":memory:"):
-            _prepare_folder(Path(address.database).parent)
             engine = sa.create_engine(address, connect_args={"timeout": 30})  # waits so long for another writer
+            if create:
+                _create_file(Path(address.database))
+            elif not Path(address.database).exists():
+                raise _unused(engine)
             sa.event.listen(engine, "connect", _set_up_sqlite)
         else:
             raise ValueError(address.drivername)
@@ -171,6 +233,15 @@ def connect_database(url: str) -> Engine:
         ) from error
     sa.event.listen(engine, "begin", _begin)
     return engine
+
+
+def _create_file(path: Path) -> None:
+    """Create it and its folder for this user alone, where SQLite would let others read it; raises StorageFailed."""
+    _prepare_folder(path.parent)
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise StorageFailed(f"{path} cannot be written: {error.strerror}.", "Name another --database.") from error
 
 
 def _prepare_folder(folder: Path) -> None:
@@ -225,30 +296,131 @@ def _reporting(engine: Engine) -> Iterator[None]:
         yield
     except DataError as error:
         raise InvalidRequest("A text holds characters that cannot be stored.") from error
-    except (OperationalError, InterfaceError, TimeoutError) as error:
+    except IntegrityError:  # a mistake of this program
+        raise
+    except (DBAPIError, sqlite3.Error, TimeoutError) as error:
         cause = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
         advice = "Check that it runs, and the space on its disk."
         raise StorageFailed(f"The database {engine.url} cannot be used: {cause}.", advice) from error
 
 
-@contextlib.contextmanager
-def hold_database(engine: Engine, state_folder: Path) -> Iterator[None]:
-    """Be the one server of this database and this folder; raises StorageFailed where another one is."""
-    advice = "Stop that one first, or give this one another --state and --database."
-    folders = [state_folder] + ([Path(engine.url.database).parent] if engine.dialect.name == "sqlite" else [])
-    with contextlib.ExitStack() as held:
-        for folder in {folder.resolve() for folder in folders}:
-            _prepare_folder(folder)
-            lock = held.enter_context((folder / "serve.lock").open("a"))
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise StorageFailed(f"Another autotune serve uses {folder}.", advice) from error
-        if engine.dialect.name == "postgresql":
-            with _reporting(engine):
-                connection = held.enter_context(engine.connect().execution_options(isolation_level="AUTOCOMMIT"))
-                connection.detach()  # closed at the end, not given to others together with its lock
-                is_held = connection.scalar(sa.select(sa.func.pg_try_advisory_lock(_SERVER)))
-            if not is_held:
-                raise StorageFailed(f"Another autotune serve uses the database {engine.url}.", advice)
-        yield
+def check_epoch(connection: Connection, epoch: int) -> None:
+    """Raise DatabaseTaken if another server has taken the database since the one of this epoch.
+
+    In a transaction of `writing` this stays true until its end.
+    """
+    if connection.scalar(sa.select(server.c.epoch)) != epoch:
+        message = f"Another autotune serve has taken the database {connection.engine.url}."
+        raise DatabaseTaken(message, "Only one server at a time may use a database: see which one is to stay.")
+
+
+_ADVICE = "Stop that one first, or give this one another --state and --database."
+
+
+class ServerLock:
+    """As a context: the right to be the one server of a database and of a state folder.
+
+    Files are locked, and with PostgreSQL a session holds an advisory lock. Whoever has them raises the epoch of the database,
+    and `check_epoch` refuses what a server of an earlier epoch writes, whether that has noticed its loss or not.
+    Entering it migrates the tables, and raises DatabaseTaken while another server is there, else as `migrate` does.
+    """
+
+    def __init__(self, engine: Engine, state_folder: Path) -> None:
+        folders = [state_folder] + ([Path(engine.url.database).parent] if engine.dialect.name == "sqlite" else [])
+        self._engine, self._paths = engine, {folder.resolve() / "serve.lock" for folder in folders}
+        self._files: dict[Path, IO[str]] = {}
+        self._session: Connection | None = None
+        self._one_at_a_time, self._lost_at = threading.Lock(), float("inf")
+        self.epoch = 0
+
+    def __enter__(self) -> Self:
+        try:
+            for path in self._paths:
+                _prepare_folder(path.parent)
+            self._lock_files()
+            if not self._lock_session():
+                raise DatabaseTaken(f"Another autotune serve uses the database {self._engine.url}.", _ADVICE)
+            migrate(self._engine)
+            with writing(self._engine) as connection:
+                raised = server.update().values(epoch=server.c.epoch + 1).returning(server.c.epoch)
+                self.epoch = connection.scalar(raised) or 0
+        except BaseException:
+            self._release()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._release()
+
+    def check(self) -> None:
+        """Take again what was lost: a lock file that was removed, or the lock of a session that was cut. From any thread.
+
+        Raises DatabaseTaken if another server is there now, or was in between, or if the lock cannot be taken again within
+        `TAKE_AGAIN_S`; StorageFailed until then, and if the database is out of reach.
+        """
+        with self._one_at_a_time:
+            self._lock_files()
+            has_session = self._lock_session()
+            with reading(self._engine) as connection:
+                check_epoch(connection, self.epoch)
+            now = time.monotonic()
+            self._lost_at = float("inf") if has_session else min(self._lost_at, now)
+            if not has_session:  # the session that was lost may have the lock until PostgreSQL notices
+                kind = DatabaseTaken if now > self._lost_at + TAKE_AGAIN_S else StorageFailed
+                raise kind(f"The database {self._engine.url} is locked by another session.", _ADVICE)
+
+    def _lock_files(self) -> None:
+        for path in self._paths:
+            self._lock_file(path)
+
+    def _lock_file(self, path: Path) -> None:
+        with contextlib.suppress(OSError, KeyError):
+            if os.path.samestat(os.fstat(self._files[path].fileno()), path.stat()):
+                return
+        try:
+            file = path.open("a")
+        except OSError as error:
+            raise StorageFailed(f"{path} cannot be written: {error.strerror}.", "Name another --state.") from error
+        if path in self._files:
+            self._files.pop(path).close()
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.close()
+            raise DatabaseTaken(f"Another autotune serve uses {path.parent}.", _ADVICE) from error
+        self._files[path] = file
+
+    def _lock_session(self) -> bool:
+        """Whether a session of this server has the advisory lock; True for SQLite, which needs none."""
+        if self._engine.dialect.name == "sqlite":
+            return True
+        if self._session is not None:
+            with contextlib.suppress(DBAPIError):
+                self._session.execute(sa.select(1))
+                return True
+            self._close_session()
+        with _reporting(self._engine):
+            session = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            session.detach()  # closed at the end, not given to others together with its lock
+            # PostgreSQL is to notice a dead connection as soon as this side does: it keeps the lock until then.
+            session.exec_driver_sql(f"SET tcp_keepalives_idle = {DEAD_S}")
+            session.exec_driver_sql(f"SET tcp_keepalives_interval = {PROBE_S}")
+            session.exec_driver_sql(f"SET tcp_keepalives_count = {PROBES}")
+            if not session.scalar(sa.select(sa.func.pg_try_advisory_lock(_SERVER))):
+                session.close()
+                return False
+            self._session = session
+            return True
+
+    def _close_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            with contextlib.suppress(DBAPIError):
+                session.close()
+
+    def _release(self) -> None:
+        self._close_session()
+        while self._files:
+            self._files.popitem()[1].close()

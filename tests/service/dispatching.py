@@ -14,6 +14,7 @@ from autotune.service.devices import Devices
 from autotune.service.dispatcher import Dispatcher, runner_environment
 from autotune.service.records import ENDED, Search
 from autotune.service.store import Store
+from autotune.service.tables import DatabaseTaken
 from autotune.study.store import locked
 from tests.service.searches import Replaying
 
@@ -32,7 +33,7 @@ def dispatching(dispatcher: Dispatcher) -> Iterator[None]:
     running = loop.create_task(dispatcher.run())
 
     def turn() -> None:
-        with contextlib.suppress(asyncio.CancelledError):
+        with contextlib.suppress(asyncio.CancelledError, DatabaseTaken):
             loop.run_until_complete(running)
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
@@ -42,7 +43,8 @@ def dispatching(dispatcher: Dispatcher) -> Iterator[None]:
     try:
         yield
     finally:
-        loop.call_soon_threadsafe(running.cancel)
+        with contextlib.suppress(RuntimeError):  # it has ended
+            loop.call_soon_threadsafe(running.cancel)
         thread.join()
 
 

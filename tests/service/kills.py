@@ -1,13 +1,15 @@
 """Kill the parts of a real service at random moments; count what is lost, doubled, stuck, left behind or done again.
 
-python -m tests.service.kills --count 1000 --database sqlite|postgres --table FILE [--seed 0]: some three seconds a kill; exit
-code 1 if anything was lost, doubled, stuck or left behind.
+python -m tests.service.kills --count 1000 --database sqlite|postgres --table FILE [--seed 0] [--victims server,runner] [--real]
+
+Some three seconds a kill; exit code 1 if anything was lost, doubled, stuck or left behind. --real: probes are real ones, of a
+tiny model, and between two kills at least one ends; some twenty seconds a kill.
 
     submitting (a thread here, one key a search, sent until it is acknowledged)
         └─ autotune serve ─> runner ─> supervisor ─> host ─> child       one of these is killed (SIGKILL),
-             └─ PostgreSQL                                               server and database are started again
-
-Probes are replayed by real hosts' real children (`tests/service/replayed`).
+             └─ PostgreSQL                                               server and database are started again;
+                                                                         or connections to PostgreSQL are cut
+By default probes are replayed by real hosts' real children (`tests/service/replayed`).
 """
 
 import argparse
@@ -30,6 +32,7 @@ from typing import Self
 import httpx2
 import psutil
 
+from autotune.probe.order import ANSWER
 from autotune.service.records import DONE, ENDED, MOST_ATTEMPTS, Search
 from autotune.service.store import Store
 from autotune.service.tables import open_database
@@ -37,10 +40,11 @@ from benchmarks.kills import GONE_S, Facts, family, is_alive, last_order, measur
 from tests.service.dispatching import faults
 from tests.service.postgres import Postgres
 from tests.service.searches import REQUEST, Replaying
-from tests.service.servers import Server, serving
+from tests.service.servers import Server, hurried, serving
 
-VICTIMS = {"server": 3, "runner": 4, "supervisor": 1, "host": 2, "child": 4, "database": 2}
-"""What is killed, and how often in so many kills; `database` where that is a process."""
+VICTIMS = {"server": 3, "runner": 4, "supervisor": 1, "host": 2, "child": 4, "database": 2, "connections": 4}
+"""What is killed, and how often in so many kills; `database` where that is a process, and `connections` to it."""
+OF_POSTGRES = ("database", "connections")
 
 MEAN_S = 1.5
 """Mean seconds between kills."""
@@ -50,6 +54,12 @@ EARLY = 0.2
 
 PROBE_S = 0.15
 """Seconds that a replayed probe takes."""
+
+REAL = {**REQUEST, "global_batch_size": 2, "only": {"precision": ["fp32"]}}
+"""A request for real probes that take seconds."""
+
+BETWEEN_S = 120.0
+"""Seconds in which a real probe must end after a kill, or it counts as one after which none did."""
 
 OPEN = 3
 """Searches that are queued or run at any time."""
@@ -63,9 +73,11 @@ STUCK_S = 180.0
 
 @dataclass
 class Counts:
-    """What came of the kills. seconds: longest until all that had to end with a victim had. repeated: probes begun again."""
+    """What came of the kills. seconds: longest until all that had to end with a victim had, and until server, database and lock
+    were there again. repeated: replayed probes that were begun again."""
 
     kills: Counter[str] = field(default_factory=Counter)
+    between: int = 0  # kills after which a trial or a round was measured before the next one
     seconds: dict[str, float] = field(default_factory=dict)
     searches: int = 0
     measured: int = 0  # trials and rounds
@@ -83,11 +95,13 @@ class Counts:
 class Killer:
     """Runs a service in a folder and kills its parts. url: of its database; postgres: the server of that, if it has one."""
 
-    def __init__(self, folder: Path, url: str, postgres: Postgres | None, seed: int, log: bool) -> None:
+    def __init__(self, folder: Path, url: str, postgres: Postgres | None, seed: int, log: bool, real: bool) -> None:
         self.folder, self.postgres, self.chance, self.log = folder.absolute(), postgres, random.Random(seed), log
         self.state, self.temporary = self.folder / "state" / "autotune", self.folder / "tmp"
         self.temporary.mkdir()
-        self.replaying = Replaying(self.folder / "replaying", probe_s=PROBE_S)
+        self.replaying, self.real = Replaying(self.folder / "replaying", probe_s=PROBE_S), real
+        variables = hurried(self.folder) if real else self.replaying.environment
+        self.variables = variables | {"TMPDIR": str(self.temporary)}
         self._engine = open_database(url)
         self.store = Store(self._engine)
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -96,7 +110,6 @@ class Killer:
         self.submitted: dict[str, str] = {}  # key -> id, once acknowledged
         self._serving, self._ending = contextlib.ExitStack(), threading.Event()
         self._token, self._seen = "", dict[Path, Facts]()
-        self._interruptions: Counter[str] = Counter()
         self._of_order: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
@@ -117,15 +130,11 @@ class Killer:
 
     def start(self) -> None:
         """Start the server; some are killed before they answer."""
-        variables = self.replaying.environment | {"TMPDIR": str(self.temporary)}
-        last = [search.id for search in self._searches() if search.state not in ENDED]
-        may_be = max((self._interruptions[search_id] for search_id in last), default=0) < MOST_ATTEMPTS - 2
-        if self._token and may_be and self.chance.random() < EARLY:
-            self._interruptions.update(last)
-            with serving_at_most(self.chance.uniform(0, 2.0), self.folder, self.words, variables):
+        if self._token and self.chance.random() < EARLY:
+            with serving_at_most(self.chance.uniform(0, 2.0), self.folder, self.words, self.variables):
                 self.counts.kills["server"] += 1
         self.server: Server = self._serving.enter_context(
-            serving(self.folder, *self.words, variables=variables, token=self._token)
+            serving(self.folder, *self.words, variables=self.variables, token=self._token)
         )
         self._token = self.server.token
 
@@ -140,7 +149,7 @@ class Killer:
                     if not is_full:
                         self.submitted.setdefault(key, "")
                         number = int(key.removeprefix("key-"))
-                        request = {**REQUEST, "seed": number, "device": "cpu"}
+                        request = {**(REAL if self.real else REQUEST), "seed": number, "device": "cpu"}
                         answer = http.post("/searches", json=request, headers={"Idempotency-Key": key})
                         if answer.status_code in (200, 201):
                             self.submitted[key] = answer.json()["id"]
@@ -150,9 +159,16 @@ class Killer:
 
     def kill(self, count: int, victims: dict[str, int] = VICTIMS) -> None:
         """Kill so many of these."""
-        kinds = {kind: weight for kind, weight in victims.items() if kind != "database" or self.postgres}
-        while self.counts.kills.total() < count:
+        kinds = {kind: weight for kind, weight in victims.items() if kind not in OF_POSTGRES or self.postgres}
+        kills, before = 0, self._measured()
+        while (now := self.counts.kills.total()) < count:
+            if self.real and now > kills:
+                until = time.monotonic() + BETWEEN_S
+                while self._measured() <= before and time.monotonic() < until:
+                    time.sleep(0.1)
             time.sleep(self.chance.expovariate(1 / MEAN_S))
+            self.counts.between += now > kills > 0 and self._measured() > before
+            kills, before = now, self._measured()
             (victim,) = self.chance.choices([*kinds], [*kinds.values()])
             self._kill(victim)
 
@@ -167,16 +183,24 @@ class Killer:
             self.postgres.start()
             self._count(victim, time.monotonic() - begun)
             return
+        if victim == "connections":
+            assert self.postgres is not None
+            begun = self.postgres.cut(self.chance)
+            while not self.postgres.is_held() and time.monotonic() < begun + GONE_S:
+                time.sleep(0.05)
+            if not self.postgres.is_held():
+                self.counts.stuck.append("the server did not take its lock again")
+            self._count(victim, time.monotonic() - begun)
+            return
         if victim != "server" and (named not in processes or running is None):
             return
         study = self.state / "searches" / running.id / "study" if running else Path()
         if running is not None:
             order = f"{running.id}/{last_order(study, 0)}"
-            if victim != "child" and self._interruptions[running.id] >= MOST_ATTEMPTS - 1:
+            if victim not in ("server", "child") and running.interruptions >= MOST_ATTEMPTS - 1:
                 return
             if victim not in ("server", "runner") and self._of_order[order] >= MOST_OF_ONE_ORDER:
                 return
-            self._interruptions[running.id] += victim != "child"
             self._of_order[order] += victim not in ("server", "runner")
             for name, fact in measured(study).items():
                 self._seen.setdefault(study, {}).setdefault(name, fact)
@@ -193,6 +217,10 @@ class Killer:
             time.sleep(0.01)
         self.counts.left += [f"process {item.pid} of a killed {victim}" for item in below if is_alive(item)]
         self._count(victim, time.monotonic() - begun)
+
+    def _measured(self) -> int:
+        """How many trials and rounds are measured."""
+        return sum(1 for _ in (self.state / "searches").rglob(ANSWER))
 
     def running(self) -> Search | None:
         """The running search, if there is one that the database knows of."""
@@ -256,6 +284,8 @@ class Killer:
             (counts.doubled if fault.startswith("doubled") else counts.lost).append(f"{search.id} {fault}")
         now = measured(study)
         counts.measured += len(now)
+        if self.real and (twins := len(now) - len({content for content, _ in now.values()})):
+            counts.doubled.append(f"{search.id}: {twins} measurements are copies of others")
         for name, (content, ordered) in self._seen.get(study, {}).items():
             if name not in now or now[name][0] != content:
                 counts.lost.append(f"{search.id} {name}")
@@ -288,13 +318,19 @@ def serving_at_most(seconds: float, folder: Path, words: list[str], variables: d
 
 
 def kill_service(
-    count: int, database: str, folder: Path, seed: int = 0, victims: dict[str, int] = VICTIMS, log: bool = False
+    count: int,
+    database: str,
+    folder: Path,
+    seed: int = 0,
+    victims: dict[str, int] = VICTIMS,
+    log: bool = False,
+    real: bool = False,
 ) -> Counts:
-    """So many kills of a service in this folder. database: sqlite or postgres."""
+    """So many kills of a service in this folder. database: sqlite or postgres; real: with real probes."""
     with contextlib.ExitStack() as stack:
         postgres = stack.enter_context(Postgres()) if database == "postgres" else None
         url = postgres.url if postgres else f"sqlite:///{folder / 'state' / 'autotune' / 'service.db'}"
-        killer = stack.enter_context(Killer(folder, url, postgres, seed, log))
+        killer = stack.enter_context(Killer(folder, url, postgres, seed, log, real))
         killer.kill(count, victims)
         return killer.finish()
 
@@ -309,13 +345,14 @@ def table(counts: Counts) -> list[str]:
         f"| {victim} | {n} | {counts.seconds.get(victim, 0.0):.2f} |" for victim, n in sorted(counts.kills.items())
     ]
     lines += [f"| all | {counts.kills.total()} | {max(counts.seconds.values(), default=0.0):.2f} |", ""]
-    names = ["searches", "trials and rounds", "lost", "doubled", "stuck", "left behind", "probes begun again"]
+    names = ["searches", "trials and rounds", "lost", "doubled", "stuck", "left behind"]
     numbers = [counts.searches, counts.measured, *map(len, (counts.lost, counts.doubled, counts.stuck, counts.left))]
+    names += ["probes begun again", "kills after which something was measured before the next one"]
     return [
         *lines,
         f"| {' | '.join(names)} |",
         "|---" * len(names) + "|",
-        f"| {' | '.join(map(str, [*numbers, counts.repeated]))} |",
+        f"| {' | '.join(map(str, [*numbers, counts.repeated, counts.between]))} |",
     ]
 
 
@@ -326,9 +363,13 @@ def main() -> None:
     parser.add_argument("--database", choices=["sqlite", "postgres"], default="sqlite")
     parser.add_argument("--table", type=Path)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--victims", default=",".join(VICTIMS))
+    parser.add_argument("--real", action="store_true")
     options = parser.parse_args()
+    victims = {name: VICTIMS[name] for name in options.victims.split(",")}
     with tempfile.TemporaryDirectory(prefix="kills-") as folder:
-        counts = kill_service(options.count, options.database, Path(folder), options.seed, log=True)
+        place = (options.count, options.database, Path(folder), options.seed)
+        counts = kill_service(*place, victims, log=True, real=options.real)
     lines = table(counts)
     print("\n".join([*lines, *counts.faults]))
     if options.table:

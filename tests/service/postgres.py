@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import psycopg
 
+from autotune.service.tables import _SERVER
 from tests.service.conftest import _program
 
 
@@ -73,3 +74,18 @@ class Postgres:
         server = psutil.Process(self._pid())
         chance.choice([server, server, *server.children()]).kill()
         return time.monotonic()
+
+    def cut(self, chance: random.Random) -> float:
+        """End some of its sessions, of which it has at least one; returns when (monotonic, seconds)."""
+        others = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            pids = [pid for (pid,) in connection.execute(others)]
+            for pid in chance.sample(pids, chance.randint(min(1, len(pids)), len(pids))):
+                connection.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
+        return time.monotonic()
+
+    def is_held(self) -> bool:
+        """Whether a server of the service has its lock."""
+        held = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND objid = %s"
+        with psycopg.connect(self.url) as connection:
+            return connection.execute(held, [_SERVER]).fetchone() is not None

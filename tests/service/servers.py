@@ -68,13 +68,16 @@ class Server:
         return self.process.wait(90)
 
 
+def hurried(folder: Path) -> dict[str, str]:
+    """This process's variables, with PYTHONPATH so that real searches hurry; what they need for that is made in this folder."""
+    (site := folder / "site").mkdir(exist_ok=True)
+    (site / "sitecustomize.py").write_text(HURRIED)
+    return os.environ | {"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
+
+
 def environment(folder: Path, variables: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Variables of a server with its state below this folder. variables: its others, by default those of real, hurried
-    searches."""
-    if variables is None:
-        (site := folder / "site").mkdir(exist_ok=True)
-        (site / "sitecustomize.py").write_text(HURRIED)
-        variables = os.environ | {"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"}
+    """Variables of a server with its state below this folder. variables: its others, by default those of `hurried`."""
+    variables = hurried(folder) if variables is None else variables
     inherited = {name: value for name, value in variables.items() if not name.startswith("AUTOTUNE_")}
     return inherited | {"XDG_STATE_HOME": str(folder / "state"), "XDG_CONFIG_HOME": str(folder / "config")}
 
@@ -98,7 +101,8 @@ def serving(folder: Path, *words: str, variables: Mapping[str, str] | None = Non
             assert line, path.read_text()
             text += line
         facts = json.loads(text)
-        yield Server(process, facts["url"], facts["token"] or token, Path(facts["state"]), path)
+        first = Path(facts["token_file"]).read_text().strip() if facts["token_file"] else token
+        yield Server(process, facts["url"], first, Path(facts["state"]), path)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.terminate()
             process.wait(90)

@@ -9,6 +9,7 @@ from sqlalchemy import Engine, Table, event, select, text
 
 from autotune.core.errors import InvalidRequest
 from autotune.service.accounts import RIGHTS, SESSION, Accounts, Caller
+from autotune.service.records import Conflict
 from autotune.service.tables import audit, metadata, sessions, tokens
 
 
@@ -134,10 +135,15 @@ def test_a_role_has_the_rights_below_it_and_metrics_are_apart(role: str) -> None
     ("user", "role", "days", "message"),
     [
         ("anna", "submiter", None, "Did you mean 'submitter'"),
-        ("", "viewer", None, "no name of a user"),
-        ("a b", "viewer", None, "no name of a user"),
-        ("a" * 65, "viewer", None, "no name of a user"),
-        ("anna\n", "viewer", None, "no name of a user"),
+        ("", "viewer", None, "not a name of a user"),
+        ("a b", "viewer", None, "not a name of a user"),
+        ("a" * 65, "viewer", None, "not a name of a user"),
+        ("anna\n", "viewer", None, "not a name of a user"),
+        ("аdmin", "viewer", None, "not a name of a user"),  # its first letter is Cyrillic
+        *(
+            (name, "viewer", None, "not a name of a user")
+            for name in ("-x", "+cmd", "@sum", ".x", "_x", "1a", "größer")
+        ),
         ("anna", "viewer", 0, "valid for 0 days"),
         ("anna", "viewer", -1, "valid for -1 days"),
         ("anna", "viewer", float("nan"), "valid for nan days"),
@@ -191,9 +197,35 @@ def test_the_first_admin_is_made_where_there_is_no_token_at_all(accounts: Accoun
     caller = accounts.caller(secret)
     assert caller is not None
     assert (caller.user, caller.role) == ("admin", "admin")
+    (token,) = accounts.tokens()
+    assert token.expires_at == token.created_at + timedelta(hours=24)
     assert accounts.first_admin() is None
-    accounts.revoke(caller.token_id)
+    accounts.create("root", "admin", None, "admin")
+    assert accounts.revoke(caller.token_id)
     assert accounts.first_admin() is None
+
+
+def test_the_last_valid_token_of_an_admin_cannot_be_revoked(accounts: Accounts, engine: Engine) -> None:
+    (last, secret), (expired, _) = created(accounts, "admin"), created(accounts, "admin", 1)
+    with engine.begin() as connection:
+        over = tokens.update().where(tokens.c.id == expired).values(expires_at=datetime.now(UTC))
+        connection.execute(over)
+    signed_in = accounts.sign_in(secret)
+    assert signed_in is not None
+    with pytest.raises(Conflict, match="the last valid token of an admin"):
+        accounts.revoke(last)
+    assert accounts.session(signed_in[0]) is not None
+    assert accounts.revoke(expired)
+    created(accounts, "admin")
+    assert accounts.revoke(last)
+
+
+def test_a_form_that_is_sent_twice_makes_one_token(accounts: Accounts) -> None:
+    accounts.create("anna", "viewer", 1, "root", key="a")
+    with pytest.raises(Conflict, match="was sent before"):
+        accounts.create("anna", "viewer", 1, "root", key="a")
+    accounts.create("anna", "viewer", 1, "root", key="b")
+    assert len(accounts.tokens()) == 2
 
 
 def test_the_audit_says_who_did_what_from_where(accounts: Accounts, engine: Engine) -> None:

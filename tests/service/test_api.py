@@ -4,9 +4,13 @@ import csv
 import io
 import json
 import tarfile
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from autotune.service import api
@@ -14,7 +18,7 @@ from autotune.service.body import Roots
 from autotune.service.problems import MEDIA_TYPE
 from autotune.space.file import named_spaces
 from autotune.workload.model.builtin import BUILT_IN
-from tests.service.application import SMALL, Service, make_app
+from tests.service.application import SMALL, Service, make_app, serving, wait_until
 
 STUDIES = (Path("reports/gpt2-mini-causal-lm-gb48-cpu"), Path("tests/data/studies/gpt2-mini-600MiB"))
 PLACE = "/api/v1/searches"
@@ -447,6 +451,47 @@ def test_a_damaged_study_is_not_compared(service: Service, tmp_path: Path) -> No
     assert "/tmp" not in body["detail"]
 
 
+def test_more_than_some_waiting_comparisons_are_refused(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight at once: one is made, four wait, three are refused while these do."""
+    ids, released = [service.ended().id for _ in range(2)], threading.Event()
+    monkeypatch.setattr(api, "compared", lambda store, searches: released.wait(60) and [])
+    headers = {"Authorization": f"Bearer {service.token('vera', 'viewer')}"}
+    statuses: list[int] = []
+    with serving(service.app) as url, ThreadPoolExecutor(8) as pool:
+
+        def compare(_: int) -> None:
+            answer = httpx2.get(f"{url}/api/v1/comparisons", params={"search": ids}, headers=headers, timeout=60)
+            statuses.append(answer.status_code)
+            if answer.status_code == 429:
+                assert answer.headers["retry-after"]
+
+        done = pool.map(compare, range(8))
+        try:
+            wait_until(lambda: len(statuses) == 3)
+        finally:
+            released.set()
+        list(done)
+    assert Counter(statuses) == {200: 5, 429: 3}
+
+
+# Parameters -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/searches?stat=done", "/me?token=x", "/searches?state=done&ownr=anna"])
+def test_a_parameter_that_does_not_exist_is_refused_and_named(path: str, service: Service) -> None:
+    body = problem(service.client("vera", "viewer").get(f"/api/v1{path}"), 422, "invalid-request")
+    (error,) = body["errors"]
+    assert error["pointer"] in ("stat", "token", "ownr")
+    assert error["pointer"] in body["detail"]
+
+
+def test_a_priority_that_a_role_may_not_give_is_forbidden(service: Service) -> None:
+    wanted = SMALL | {"priority": 1}
+    body = problem(service.client("anna").post(PLACE, json=wanted), 403, "forbidden")
+    assert [error["pointer"] for error in body["errors"]] == ["/priority"]
+    assert service.client("root", "admin").post(PLACE, json=wanted).status_code == 201
+
+
 # The server -------------------------------------------------------------------------------------------------------
 
 
@@ -499,6 +544,15 @@ def test_tokens_are_made_listed_and_ended(service: Service) -> None:
 )
 def test_a_token_that_makes_no_sense_is_refused(token: dict[str, Any], service: Service) -> None:
     problem(service.client("root", "admin").post("/api/v1/tokens", json=token), 422, "invalid-request")
+
+
+def test_the_last_valid_token_of_an_admin_is_not_ended(service: Service) -> None:
+    client = service.client("root", "admin")
+    mine = client.get("/api/v1/me").json()["token_id"]
+    problem(client.delete(f"/api/v1/tokens/{mine}"), 409, "conflict")
+    assert client.get("/api/v1/me").status_code == 200
+    service.token("eve", "admin")
+    assert client.delete(f"/api/v1/tokens/{mine}").status_code == 204
 
 
 # Its description --------------------------------------------------------------------------------------------------

@@ -1,8 +1,10 @@
 """The client: where it finds its token, what it sends, and what it makes of a server's answers."""
 
 import contextlib
+import io
 import json
 import stat
+import tarfile
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -83,9 +85,11 @@ class Handler(BaseHTTPRequestHandler):
         status, media_type, text = answer
         self.send_response(status)
         self.send_header("Content-Type", media_type)
-        self.send_header("Content-Length", str(len(text.encode())))
+        content = text if isinstance(text, bytes) else text.encode()
+        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(text.encode())
+        with contextlib.suppress(ConnectionError):  # who has enough hangs up
+            self.wfile.write(content)
 
     do_GET = do_POST = answer
 
@@ -94,7 +98,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def answering(*answers: tuple[int, str, str] | None) -> Iterator[Any]:
+def answering(*answers: tuple[int, str, str | bytes] | None) -> Iterator[Any]:
     """A server on the loopback with these answers; `requests`: what it was sent."""
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.answers, server.requests = [*answers], []
@@ -149,8 +153,33 @@ def test_a_refusal_is_an_error_with_its_detail_advice_and_fields(status: int, ki
     with answering(problem) as server, pytest.raises(AutotuneError) as caught:
         server.client.read("abc")
     assert type(caught.value) is kind
+    if status == 401:
+        assert caught.value.message == f"{server.client.url} refuses the token."
+        return
     assert caught.value.message == "There are errors.; /fix/presicion: unknown setting"
-    assert caught.value.advice == (f"Run: autotune login {server.client.url}" if status == 401 else "Mend them.")
+    assert caught.value.advice == "Mend them."
+
+
+@pytest.mark.parametrize(
+    ("where", "advice"),
+    [
+        ("argument", "Copy all of it, or ask an admin for another one."),
+        ("variable", "Set AUTOTUNE_TOKEN to a valid one, or unset it."),
+        ("file", "Run: autotune login {url}"),
+    ],
+)
+def test_who_sent_a_wrong_token_is_told_what_to_do_about_that_one(
+    where: str, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with answering(plain(401, detail="A valid token is needed.")) as server:
+        url = server.client.url
+        if where == "variable":
+            monkeypatch.setenv("AUTOTUNE_TOKEN", "hfat_old")
+        elif where == "file":
+            save_token(url, "hfat_old")
+        with pytest.raises(InvalidRequest) as caught:
+            connect(url, "hfat_old" if where == "argument" else None).me()
+    assert caught.value.advice == advice.format(url=url)
 
 
 def test_a_server_out_of_reach_is_one_message() -> None:
@@ -172,6 +201,34 @@ def test_what_is_no_server_of_autotune_is_named(status: int) -> None:
 def test_a_proxy_without_its_server_is_asked_again() -> None:
     with answering((502, "text/html", "<html>"), plain(503, ready=False)) as server:
         assert server.client.readiness() == {"ready": False}
+
+
+@pytest.mark.parametrize("kind", ["did_you_mean", "InvalidRequest.__init__", "AutotuneError", "FEW", 7, None])
+def test_a_problem_of_any_type_is_an_error_of_this_package(kind: object, tmp_path: Path) -> None:
+    problem = {"type": kind, "message": "It failed.", "advice": "Mend it."}
+    ended = plain(200, id="abc", state="failed", problem=problem)
+    with (
+        answering(ended, (200, "application/json", "[]")) as server,
+        pytest.raises(AutotuneError, match=r"It failed\."),
+    ):
+        server.client.result("abc", tmp_path)
+
+
+@pytest.mark.parametrize("what", ["the file", "what it unpacks to"])
+def test_an_archive_of_any_size_is_not_kept(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million zeros are a thousand bytes of an archive."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        entry = tarfile.TarInfo("request.json")
+        entry.size = 10**6
+        archive.addfile(entry, io.BytesIO(bytes(10**6)))
+    monkeypatch.setattr(client, "MOST_BYTES", 500 if what == "the file" else 10**5)
+    names = (200, "application/json", json.dumps([{"name": "study.tar.gz"}]))
+    content = (200, "application/gzip", packed.getvalue())
+    too_large = pytest.raises(ServerFailed, match=r"study\.tar\.gz of .* has more than")
+    with answering(plain(200, id="abc", state="done"), names, content) as server, too_large:
+        server.client.result("abc", tmp_path)
+    assert list(tmp_path.rglob("*")) == []
 
 
 def stream(*events: tuple[int, str, dict[str, Any]]) -> tuple[int, str, str]:

@@ -1,5 +1,6 @@
 """The dispatcher: searches run, end once, are cancelled, recovered and given up; with real processes and a real database."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -17,8 +18,9 @@ from autotune.service import devices
 from autotune.service.body import Roots
 from autotune.service.devices import Devices
 from autotune.service.dispatcher import Dispatcher, Run, death, runner_environment
-from autotune.service.records import CANCELLED, DONE, FAILED, NOTHING_FITS, QUEUED, RUNNING
+from autotune.service.records import CANCELLED, DONE, FAILED, NOTHING_FITS, QUEUED, RUNNING, Conflict
 from autotune.service.store import Store
+from autotune.service.tables import DatabaseTaken, ServerLock
 from tests.hurry import ROOT
 from tests.probe.processes import becomes_true, started_in
 from tests.service.dispatching import (
@@ -260,6 +262,8 @@ def test_a_stopped_server_leaves_its_search_running_and_the_next_one_ends_it(
     assert not started_in(state)
     replaying.release()
     with dispatching(dispatcher_of(store, state, replaying)):
+        search = when(store, search_id, lambda search: search.attempt == 2)
+        assert (search.interruptions, search.restarts) == (0, 0)
         search = ended(store, search_id)
     assert (search.state, search.attempt) == (DONE, 2)
     check_ended_once(store, state, search)
@@ -284,6 +288,87 @@ def test_what_an_earlier_server_left_running_is_killed_after_the_grace(
         assert hanging.wait(30) == -signal.SIGKILL
         when(store, search_id, lambda search: search.attempt == 2 and search.pid)
         cancelled(store, dispatcher, search_id)
+
+
+@pytest.mark.parametrize(("number", "restarts"), [(0, 1), (None, 0)])
+def test_a_search_that_ran_when_its_server_died_counts_a_restart_and_one_that_did_not_counts_none(
+    number: int | None, restarts: int, store: Store, state: Path, replaying: Replaying, submit: Callable[..., str]
+) -> None:
+    search_id = submit()
+    store.claim(["cpu"])
+    if number is not None:
+        store.started(search_id, 1, 2**22 + 1, 1.0)  # a process that is gone
+    asyncio.run(dispatcher_of(store, state, replaying)._recover(Run(store.running()[0])))
+    after = store.read(search_id)
+    assert (after.state, after.interruptions, after.restarts) == (QUEUED, 0, restarts)
+
+
+def test_a_server_that_lost_its_lock_kills_nothing(
+    engine: Any, state: Path, replaying: Replaying, tmp_path: Path
+) -> None:
+    with ServerLock(engine, state) as lock, subprocess.Popen(["sleep", "1000"], start_new_session=True) as runner:
+        store = Store(engine, lock=lock)
+        search_id = store.submit("anna", "a search", REQUEST)[0].id
+        store.claim(["cpu"])
+        store.started(search_id, 1, runner.pid, psutil.Process(runner.pid).create_time())
+        (state / "serve.lock").unlink()
+        with ServerLock(engine, state):
+            dispatcher = dispatcher_of(store, state, replaying, grace_s=-1.0)
+            with pytest.raises(DatabaseTaken):
+                asyncio.run(dispatcher._recover(Run(store.running()[0])))
+            assert runner.poll() is None
+            runner.kill()
+
+
+def test_a_server_that_lost_its_lock_stops_at_once_and_the_next_one_goes_on(
+    engine: Any, state: Path, replaying: Replaying
+) -> None:
+    replaying.hold()
+    with ServerLock(engine, state) as lock:
+        store = Store(engine, lock=lock)
+        search_id = store.submit("anna", "a search", REQUEST)[0].id
+        first = dispatcher_of(store, state, replaying)
+        with dispatching(first):
+            assert becomes_true(lambda: bool(replaying.executed), 60)
+            waiting = store.submit("ben", "another", REQUEST)[0].id
+            (state / "serve.lock").unlink()
+            with ServerLock(engine, state) as other:
+                first.wake()
+                assert becomes_true(lambda: bool(first.failure), 20)
+                assert becomes_true(lambda: not started_in(state), 60)
+                assert store.read(search_id).attempt == 1
+                assert store.read(waiting).state == QUEUED
+                replaying.release()
+                store.cancel(waiting, now=True)
+                with dispatching(dispatcher_of(Store(engine, lock=other), state, replaying)):
+                    search = ended(store, search_id)
+    assert (search.state, search.attempt) == (DONE, 2)
+    check_ended_once(store, state, search)
+
+
+def test_a_deletion_that_a_death_cut_off_is_finished_and_one_that_was_refused_undone(
+    store: Store, state: Path, replaying: Replaying, submit: Callable[..., str]
+) -> None:
+    gone, kept = "0" * 32, submit(device="cuda")
+    for name in (gone, kept):
+        (state / "searches" / f"{name}.deleted" / "study").mkdir(parents=True)
+    with dispatching(dispatcher_of(store, state, replaying)):
+        assert becomes_true(lambda: not [*(state / "searches").glob("*.deleted")], 20)
+    assert [path.name for path in (state / "searches").iterdir()] == [kept]
+
+
+def test_a_deleted_search_leaves_no_folder_and_one_that_runs_keeps_it(
+    store: Store, state: Path, replaying: Replaying, submit: Callable[..., str]
+) -> None:
+    dispatcher, search_id = dispatcher_of(store, state, replaying), submit()
+    store.claim(["cpu"])
+    dispatcher.folder(search_id).mkdir(parents=True)
+    with pytest.raises(Conflict):
+        dispatcher.delete(search_id)
+    assert dispatcher.folder(search_id).exists()
+    store.end(search_id, 1, DONE)
+    dispatcher.delete(search_id)
+    assert list((state / "searches").iterdir()) == []
 
 
 HANGING = """

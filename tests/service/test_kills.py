@@ -35,6 +35,22 @@ def test_whatever_is_killed_nothing_is_lost_doubled_stuck_or_left(count: int, da
     assert counts.repeated <= counts.kills.total()
 
 
+@pytest.mark.nightly
+@needs_postgres
+def test_a_server_whose_connections_are_cut_at_any_moment_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    counts = kill_service(8, "postgres", tmp_path, seed=2, victims={"connections": 1})
+    assert counts.kills == {"connections": 8}
+    assert counts.faults == []
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_real_probes_that_end_between_kills_are_measured_once(tmp_path: Path) -> None:
+    counts = kill_service(4, "sqlite", tmp_path, victims={"server": 1, "runner": 1}, real=True)
+    assert counts.faults == []
+    assert counts.between >= 2
+
+
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_what_is_lost_or_doubled_is_found(engine: Engine, tmp_path: Path) -> None:
     store, state, replaying = Store(engine), tmp_path / "state", Replaying(tmp_path / "replaying")
@@ -62,5 +78,5 @@ def test_what_is_lost_or_doubled_is_found(engine: Engine, tmp_path: Path) -> Non
 def test_the_table_counts_kills_and_what_came_of_them() -> None:
     counts = Counts(Counter({"server": 2, "child": 1}), {"server": 2.5}, searches=4, measured=40, repeated=1)
     assert table(counts)[2:5] == ["| child | 1 | 0.00 |", "| server | 2 | 2.50 |", "| all | 3 | 2.50 |"]
-    assert table(counts)[-1] == "| 4 | 40 | 0 | 0 | 0 | 0 | 1 |"
+    assert table(counts)[-1] == "| 4 | 40 | 0 | 0 | 0 | 0 | 1 | 0 |"
     assert counts.faults == []

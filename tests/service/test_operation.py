@@ -17,7 +17,8 @@ from starlette.testclient import TestClient
 from autotune.core.errors import AutotuneError
 from autotune.service import operation
 from autotune.service.server import Settings, create_app
-from autotune.service.tables import writing
+from autotune.service.tables import ServerLock, writing
+from tests.service.application import wait_until
 from tests.service.searches import REQUEST, Replaying
 from tests.service.servers import serving
 
@@ -62,6 +63,24 @@ def unready(client: TestClient) -> dict[str, str]:
 def test_a_dispatcher_that_hangs_is_not_ready(client: TestClient) -> None:
     state(client).dispatcher.ticked_at -= 60
     assert unready(client).keys() == {"dispatcher"}
+
+
+def test_a_server_whose_database_another_one_took_is_not_ready(client: TestClient, tmp_path: Path) -> None:
+    (tmp_path / "state" / "serve.lock").unlink()
+    with ServerLock(state(client).engine, tmp_path / "state"):
+        state(client).dispatcher.wake()
+        wait_until(lambda: state(client).failure)
+        assert unready(client)["dispatcher"].startswith("Another autotune serve ")
+
+
+def test_however_many_ask_it_is_checked_once(client: TestClient) -> None:
+    written: list[str] = []
+    sa.event.listen(
+        state(client).engine, "before_cursor_execute", lambda c, cursor, words, *rest: written.append(words)
+    )
+    for _ in range(20):
+        assert client.get("/readyz").json() == {"ready": True}
+    assert len([words for words in written if words.startswith("DELETE FROM tokens")]) == 1
 
 
 def test_a_full_disk_is_not_ready(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -350,8 +350,13 @@ def test_a_tokens_secret_is_shown_once_and_the_token_can_be_revoked(service: Ser
     text = client.get("/tokens").text
     assert secret not in text
     token_id = secret.split("_")[1]
-    assert send(client, f"/tokens/{token_id}/revoke", page="/tokens").status_code == 303
+    revoke = f"/tokens/{token_id}/revoke"
+    assert f'href="{revoke}"' in text
+    assert "<h1>Revoke the token of ben?</h1>" in client.get(revoke).text
+    assert service.accounts.caller(secret) is not None  # it was only asked
+    assert send(client, revoke, page=revoke).status_code == 303
     assert service.accounts.caller(secret) is None
+    assert client.get(revoke).status_code == 404
     for wrong in (
         {"user": "a b"},
         {"days": "-1"},
@@ -362,6 +367,32 @@ def test_a_tokens_secret_is_shown_once_and_the_token_can_be_revoked(service: Ser
     ):
         fields = {"user": "ben", "role": "viewer", "days": "7"} | wrong
         assert send(client, "/tokens", page="/tokens", **fields).status_code == 422
+
+
+def test_a_form_of_a_token_that_is_sent_again_makes_no_second_one(service: Service) -> None:
+    client = signed_in(service, role="admin")
+    page = client.get("/tokens").text
+    data = dict(re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)"', page))
+    data |= {"user": "ben", "role": "viewer", "days": "7"}
+    assert [client.post("/tokens", data=data).status_code for _ in range(2)] == [201, 409]
+    assert [token.user for token in service.accounts.tokens()].count("ben") == 1
+
+
+def test_a_wrong_name_of_a_user_is_said_in_the_form_that_keeps_it(service: Service) -> None:
+    answer = send(signed_in(service, role="admin"), "/tokens", page="/tokens", user="-x", role="viewer", days="7")
+    assert answer.status_code == 422
+    assert 'name="user" value="-x"' in answer.text
+    assert "&#39;-x&#39; is not a name of a user." in answer.text
+
+
+def test_who_revokes_the_last_admin_is_told_why_not(service: Service) -> None:
+    client = signed_in(service, role="admin")
+    mine = next(token.id for token in service.accounts.tokens() if token.role == "admin")
+    revoke = f"/tokens/{mine}/revoke"
+    assert "It is the token that you are signed in with." in client.get(revoke).text
+    answer = send(client, revoke, page=revoke)
+    assert answer.status_code == 409
+    assert "<h1>This is the last valid token of an admin.</h1>" in answer.text
 
 
 def test_finished_searches_are_compared_by_cost_too(service: Service, study: TuningResult, ids: dict[str, str]) -> None:

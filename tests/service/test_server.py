@@ -3,6 +3,7 @@
 import contextlib
 import http.client as http_client
 import json
+import os
 import signal
 import socket
 import stat
@@ -16,14 +17,20 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import psycopg
 import pytest
+from sqlalchemy import Engine
 
-from autotune.core.errors import InvalidRequest
-from autotune.service.server import Settings, listening
+from autotune.core.errors import InvalidRequest, StorageFailed
+from autotune.service import tables
+from autotune.service.server import Settings, create_app, listening
+from autotune.service.store import Store
 from autotune.service.stream import MOST
 from tests.service.application import wait_until
+from tests.service.dispatching import faults
 from tests.service.searches import REQUEST, Replaying
 from tests.service.servers import environment, serving
+from tests.terminals import terminal
 from tests.test_architecture import HEAVY, loaded_by
 
 REPLAYED = dict(REQUEST)
@@ -123,8 +130,11 @@ def test_hundreds_of_idle_connections_cost_little_and_are_limited(tmp_path: Path
 
 
 def test_a_first_start_makes_a_private_folder_and_the_only_admin(tmp_path: Path) -> None:
+    """The token is in a file: what is printed may be kept in a log."""
     with serving(tmp_path) as server:
         assert stat.S_IMODE(server.state.stat().st_mode) == 0o700
+        assert {stat.S_IMODE(path.stat().st_mode) for path in server.state.iterdir() if path.is_file()} == {0o600}
+        assert (server.state / "admin.token").read_text() == f"{server.token}\n"
         assert server.http.get("/me").json()["role"] == "admin"
         first = server.token
         assert "Another autotune serve uses" in refused(tmp_path, "--port", "0")
@@ -132,6 +142,121 @@ def test_a_first_start_makes_a_private_folder_and_the_only_admin(tmp_path: Path)
     with serving(tmp_path, token=first) as again:
         assert again.token == first
         assert again.http.get("/me").status_code == 200
+
+
+def test_on_a_terminal_the_first_token_is_shown_and_nowhere_else(tmp_path: Path) -> None:
+    with terminal(["serve", "--port", "0", "--devices", "cpu"], tmp_path, XDG_STATE_HOME=str(tmp_path)) as serving:
+        serving.wait_for("valid for 24 h: hfat_")
+        serving.press("\x03")
+        assert serving.end() == 0
+    assert not (tmp_path / "autotune" / "admin.token").exists()
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.iterdir())}
+
+
+@pytest.mark.parametrize(
+    ("mode", "content", "message"),
+    [
+        (0o1777, "other.txt", "can be changed by other users"),
+        (0o1777, None, "can be changed by other users"),
+        (0o775, "service.db", "can be changed by other users"),
+        (0o755, "other.txt", "holds other files, and other users can read it"),
+        (0o755, None, ""),
+        (0o755, "lost+found", ""),
+        (0o750, "serve.lock", ""),
+        (0o700, "other.txt", ""),
+    ],
+)
+def test_a_folder_that_is_there_is_left_as_it_is_and_refused_if_it_is_not_a_server_s(
+    mode: int, content: str | None, message: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir()
+    if content:
+        (folder / content).touch(0o644)
+    folder.chmod(mode)
+    before = modes(folder)
+    if message:
+        with pytest.raises(StorageFailed, match=message):
+            create_app(Settings(state=folder, devices=("cpu",)))
+        assert modes(folder) == before
+    else:
+        create_app(Settings(state=folder, devices=("cpu",))).state.closing.close()
+        assert modes(folder).items() >= before.items()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a folder away")
+def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir(mode=0o700)
+    os.chown(tmp_path / "state", 65534, 65534)
+    with pytest.raises(StorageFailed, match="belongs to another user"):
+        create_app(Settings(state=tmp_path / "state", devices=("cpu",)))
+
+
+# Two servers ----------------------------------------------------------------------------------------------------
+
+
+def cut_connections(database_url: str) -> None:
+    """End all sessions of the database, as a restart of PostgreSQL or a firewall does."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = current_database() "
+            "AND pid <> pg_backend_pid()"
+        )
+
+
+def has_lock(database_url: str) -> bool:
+    held = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND objid = %s"
+    with psycopg.connect(database_url) as connection:
+        return connection.execute(held, [tables._SERVER]).fetchone() is not None
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_server_whose_connections_were_cut_takes_its_lock_again_and_goes_on(
+    database_url: str, tmp_path: Path, replaying: Replaying
+) -> None:
+    replaying.hold()
+    words = ("--database", database_url)
+    with serving(tmp_path, *words, variables=replaying.environment) as server:
+        search_id = server.submit(REPLAYED)
+        until(lambda: has_begun(server.http.get(f"/searches/{search_id}").json()))
+        cut_connections(database_url)
+        until(lambda: has_lock(database_url))
+        (tmp_path / "other").mkdir()
+        assert "Another autotune serve uses the database" in refused(tmp_path / "other", "--port", "0", *words)
+        replaying.release()
+        search = server.when(search_id)
+        assert server.http.get(f"{server.url}/readyz").json()["ready"]
+    assert (search["state"], search["attempt"]) == ("done", 1)
+    assert len(replaying.executed) == len({*replaying.executed})
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_server_that_lost_its_database_to_another_one_ends_and_has_changed_nothing(
+    database_url: str, engine: Engine, tmp_path: Path, replaying: Replaying
+) -> None:
+    """The first one sleeps while its connections are cut and the second one starts."""
+    replaying.hold()
+    words = ("--database", database_url)
+    with serving(tmp_path, *words, variables=replaying.environment) as first:
+        search_id = first.submit(REPLAYED)
+        until(lambda: has_begun(first.http.get(f"/searches/{search_id}").json()))
+        first.process.send_signal(signal.SIGSTOP)
+        cut_connections(database_url)
+        (tmp_path / "other").mkdir()
+        with serving(tmp_path / "other", *words, variables=replaying.environment, token=first.token) as second:
+            first.process.send_signal(signal.SIGCONT)
+            assert first.process.wait(60) == 1
+            replaying.release()
+            search = second.when(search_id)
+            store = Store(engine)
+            assert faults(store, second.state, store.read(search_id)) == []
+    assert (search["state"], search["attempt"]) == ("done", 2)
+    assert "Error: Another autotune serve has taken the database" in first.stderr.read_text()
 
 
 # End ------------------------------------------------------------------------------------------------------------

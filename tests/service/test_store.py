@@ -20,12 +20,14 @@ from sqlalchemy.exc import StatementError
 
 from autotune.core.errors import InvalidRequest, StorageFailed
 from autotune.service import tables
+from autotune.service.accounts import Accounts, Caller
 from autotune.service.records import (
     CANCELLED,
     DONE,
     ENDED,
     FAILED,
     MOST_ATTEMPTS,
+    MOST_RESTARTS,
     NOTHING_FITS,
     QUEUED,
     RUNNING,
@@ -194,6 +196,37 @@ def test_the_limits_count_what_is_queued_only(store: Store) -> None:
         submitted(store, "ben", most_of_user=2, most=3)
 
 
+def test_what_is_resumed_counts_as_what_is_submitted(store: Store) -> None:
+    old, other = submitted(store), submitted(store, "ben")
+    for search in (old, other):
+        store.cancel(search.id, now=False)
+    for _ in range(2):
+        submitted(store, most_of_user=2)
+    with pytest.raises(LimitReached, match="anna has 2 searches in the queue"):
+        store.resume(old.id, most_of_user=2)
+    with pytest.raises(LimitReached, match="There are 2 searches in the queue"):
+        store.resume(other.id, most=2)
+    assert store.resume(other.id).state == QUEUED
+
+
+def test_a_user_submits_and_resumes_so_many_within_an_hour_whatever_became_of_them(
+    store: Store, engine: Engine
+) -> None:
+    accounts, anna = Accounts(engine), Caller("anna", "submitter", "0")
+    search = submitted(store)
+    for action in ("submit", "resume", "cancel", "submit"):
+        accounts.record(anna, action, "done")
+    store.cancel(search.id, now=False)
+    for act in (lambda: submitted(store, most_of_hour=3), lambda: store.resume(search.id, most_of_hour=3)):
+        with pytest.raises(LimitReached, match="anna has submitted or resumed 3 searches within an hour"):
+            act()
+    submitted(store, "ben", most_of_hour=3)
+    with engine.begin() as connection:
+        old = tables.audit.c.action == "resume"
+        connection.execute(tables.audit.update().where(old).values(at=datetime.now(UTC) - LATER))
+    submitted(store, most_of_hour=3)
+
+
 def test_a_replay_is_answered_though_the_queue_is_full(store: Store) -> None:
     search = submitted(store, idempotency_key="k")
     assert submitted(store, idempotency_key="k", most=1, most_of_user=1) == search
@@ -341,6 +374,7 @@ def test_a_page_of_ten_thousand_searches_is_one_query_of_an_index(
         "priority": 0,
         "attempt": 0,
         "interruptions": 0,
+        "restarts": 0,
         "version": 1,
     }
     common |= {"created_at": now, "request_sha256": "", "request": {"model": "m", "filler": "x" * 500}}
@@ -576,6 +610,34 @@ def test_a_search_that_is_interrupted_too_often_has_failed(store: Store) -> None
     assert failed.problem["message"] == "The search was interrupted 5 times, at last: it crashed"
     assert failed.ended_at is not None
     assert store.events(search.id)[-1].body["reason"] == "it crashed"
+
+
+def test_restarts_of_the_server_are_no_interruptions_of_a_search_and_have_a_limit_of_their_own(store: Store) -> None:
+    search = submitted(store)
+    for attempt in range(1, MOST_RESTARTS):
+        store.claim(["cpu"])
+        assert store.requeue(search.id, attempt, "the server died", counter="restarts").state == QUEUED
+    assert (current(store, search).interruptions, current(store, search).restarts) == (0, MOST_RESTARTS - 1)
+    store.claim(["cpu"])
+    store.add_events(search.id, MOST_RESTARTS, [trial(0)])
+    assert current(store, search).restarts == 0
+    for attempt in range(MOST_RESTARTS, 2 * MOST_RESTARTS):
+        store.requeue(search.id, attempt, "the server died", counter="restarts")
+        store.claim(["cpu"])
+    assert current(store, search).state == FAILED
+    assert store.resume(search.id).restarts == 0
+
+
+def test_servers_that_stop_fail_no_search_however_many(store: Store) -> None:
+    search = submitted(store)
+    for attempt in range(1, 2 * MOST_RESTARTS):
+        store.claim(["cpu"])
+        store.started(search.id, attempt, 1, 1.0)
+        store.stopped(search.id, attempt)
+        assert current(store, search).pid is None
+        store.requeue(search.id, attempt, "the server was started again", counter=None)
+    after = current(store, search)
+    assert (after.state, after.interruptions, after.restarts) == (QUEUED, 0, 0)
 
 
 def test_a_search_that_was_cancelled_is_not_queued_again(store: Store) -> None:
@@ -852,3 +914,25 @@ def test_old_searches_lose_their_events_and_keep_their_result(store: Store, engi
     assert current(store, old) == forgotten
     assert len(store.events(recent.id)) == 3
     assert len(store.events(running.id)) == 2
+
+
+def test_old_entries_of_the_audit_and_what_was_cancelled_unstarted_go(store: Store, engine: Engine) -> None:
+    unstarted, recent, begun = submitted(store), submitted(store), submitted(store)
+    for search in (unstarted, recent):
+        store.cancel(search.id, now=False)
+    assert store.claim(["cpu"]) is not None
+    store.end(begun.id, 1, CANCELLED)
+    accounts = Accounts(engine)
+    for action in ("old", "new"):
+        accounts.record(None, action, "done")
+    before = datetime.now(UTC) - LATER
+    with engine.begin() as connection:
+        connection.execute(tables.audit.update().where(tables.audit.c.action == "old").values(at=before))
+        old = tables.searches.c.id.in_([unstarted.id, begun.id])
+        connection.execute(tables.searches.update().where(old).values(ended_at=before))
+    assert store.forget(datetime.now(UTC) - LATER / 2) == [begun.id]
+    assert store.read(unstarted.id) is None
+    assert store.read(recent.id) is not None
+    assert store.read(begun.id) is not None
+    with engine.connect() as connection:
+        assert [*connection.scalars(tables.sa.select(tables.audit.c.action))] == ["new"]

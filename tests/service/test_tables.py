@@ -1,6 +1,8 @@
 """The service's tables: created, migrated, and held by one server."""
 
+import contextlib
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,7 +19,7 @@ from sqlalchemy import Engine, create_engine, make_url, text
 from autotune.core.errors import InvalidRequest, StorageFailed
 from autotune.service import tables
 from autotune.service.store import Store
-from autotune.service.tables import hold_database, metadata, open_database
+from autotune.service.tables import DatabaseTaken, ServerLock, metadata, open_database, used_database, writing
 
 DATA = Path(__file__).parents[1] / "data" / "service"
 
@@ -52,6 +54,7 @@ def test_a_database_of_the_first_release_is_migrated_with_what_it_holds(database
     assert search.created_at == datetime(2026, 11, 23, 10, 0, 1, 250000, UTC)
     assert search.created_at.tzinfo is UTC
     assert search.result == {"best": 3}
+    assert search.restarts == 0
     assert [event.body for event in store.events(search.id)] == [{"state": "queued"}]
     found = store.artifact(search.id, "summary.md")
     assert found is not None
@@ -119,13 +122,51 @@ def test_the_folder_of_the_database_is_its_owners_alone(tmp_path: Path) -> None:
     assert (tmp_path / "state").stat().st_mode & 0o077 == 0
 
 
+def test_a_database_is_its_owners_alone_from_the_beginning_in_a_folder_of_all(tmp_path: Path) -> None:
+    (tmp_path / "all").mkdir()
+    (tmp_path / "all").chmod(0o755)
+    before = os.umask(0o022)
+    try:
+        engine = open_database(f"sqlite:///{tmp_path}/all/autotune.db")
+        with writing(engine):
+            modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "all").iterdir()}
+    finally:
+        os.umask(before)
+    assert set(modes.values()) == {0o600}
+    assert stat.S_IMODE((tmp_path / "all").stat().st_mode) == 0o755
+    engine.dispose()
+
+
+def test_a_damaged_database_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "autotune.db").write_bytes(b"no database " * 4096)
+    with pytest.raises(StorageFailed, match=r"autotune\.db cannot be used: file is not a database\."):
+        open_database(f"sqlite:///{tmp_path}/autotune.db")
+
+
+def test_a_database_that_no_server_has_used_is_named_and_stays_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=r"No autotune serve has used the database"):
+        used_database(f"sqlite:///{tmp_path}/none/autotune.db")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "autotune.db").touch()
+    with pytest.raises(InvalidRequest, match=r"No autotune serve has used the database"):
+        used_database(f"sqlite:///{tmp_path}/autotune.db")
+
+
+def test_a_database_of_another_version_is_not_migrated_beneath_its_server(database_url: str, engine: Engine) -> None:
+    used_database(database_url).dispose()
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+    with pytest.raises(StorageFailed, match="of another version"):
+        used_database(database_url)
+
+
 # One server a database ------------------------------------------------------------------------------------------
 
 HOLDER = """
 import sys
 from pathlib import Path
-from autotune.service.tables import hold_database, open_database
-with hold_database(open_database(sys.argv[1]), Path(sys.argv[2])):
+from autotune.service.tables import ServerLock, open_database
+with ServerLock(open_database(sys.argv[1]), Path(sys.argv[2])):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -145,20 +186,20 @@ def test_a_second_server_of_a_database_is_refused_until_the_first_is_gone(
         assert first.stdout.readline() == b"held\n"
         with (
             pytest.raises(StorageFailed, match="Another autotune serve uses"),
-            hold_database(open_engine(), tmp_path / "b"),
+            ServerLock(open_engine(), tmp_path / "b"),
         ):
             pass
         first.kill()
-    with hold_database(open_engine(), tmp_path / "b"):
+    with ServerLock(open_engine(), tmp_path / "b"):
         pass
 
 
 def test_a_second_server_of_a_state_folder_is_refused(engine: Engine, tmp_path: Path) -> None:
     other = open_database(f"sqlite:///{tmp_path}/other/autotune.db")
     with (
-        hold_database(engine, tmp_path / "state"),
+        ServerLock(engine, tmp_path / "state"),
         pytest.raises(StorageFailed, match="Another autotune serve uses"),
-        hold_database(other, tmp_path / "state"),
+        ServerLock(other, tmp_path / "state"),
     ):
         pass
     other.dispose()
@@ -166,6 +207,95 @@ def test_a_second_server_of_a_state_folder_is_refused(engine: Engine, tmp_path: 
 
 def test_a_database_is_held_again_after_it_was_given_back(engine: Engine, tmp_path: Path) -> None:
     for _ in range(2):
-        with hold_database(engine, tmp_path / "state"):
+        with ServerLock(engine, tmp_path / "state"):
             Store(engine).submit("anna", "first", {"model": "bert-mini"})
     assert len(Store(engine).list()[0]) == 2
+
+
+def cut_session(engine: Engine) -> None:
+    """End the session of PostgreSQL that has the server's lock, as a restart, a failover or a firewall does."""
+    holder = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND objid = :key"
+    with engine.connect() as connection:
+        (pid,) = connection.scalars(text(holder), {"key": tables._SERVER})
+        connection.execute(text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": pid})
+
+
+def lose(lock: ServerLock, engine: Engine) -> None:
+    """Take away what the lock holds, without its noticing."""
+    for path in lock._paths:
+        path.unlink()
+    if engine.dialect.name == "postgresql":
+        cut_session(engine)
+
+
+def test_a_lost_lock_is_taken_again(engine: Engine, open_engine: Callable[[], Engine], tmp_path: Path) -> None:
+    with ServerLock(engine, tmp_path / "state") as lock:
+        epoch = lock.epoch
+        lose(lock, engine)
+        lock.check()
+        with (
+            pytest.raises(DatabaseTaken, match="Another autotune serve uses"),
+            ServerLock(open_engine(), tmp_path / "b"),
+        ):
+            pass
+        lock.check()
+        assert lock.epoch == epoch
+
+
+def test_a_server_whose_lock_another_one_took_changes_nothing_any_more(
+    engine: Engine, open_engine: Callable[[], Engine], tmp_path: Path
+) -> None:
+    with ServerLock(engine, tmp_path / "state") as lock:
+        store = Store(engine, lock=lock)
+        running, queued = (
+            store.submit("anna", "first", {"model": "bert-mini", "device": device})[0].id for device in ("cpu", "cuda")
+        )
+        assert store.claim(["cpu"]) is not None
+        lose(lock, engine)
+        with ServerLock(open_engine(), tmp_path / "state") as other:
+            assert other.epoch == lock.epoch + 1
+            before = [store.read(search_id) for search_id in (running, queued)]
+            event = {"key": "trial:0", "kind": "trial", "body": {"number": 0}}
+            for write in (
+                lambda: store.claim(["cpu"]),
+                lambda: store.started(running, 1, 1, 1.0),
+                lambda: store.stopped(running, 1),
+                lambda: store.requeue(running, 1, "it was lost"),
+                lambda: store.add_events(running, 1, [event]),
+                lambda: store.end(running, 1, "done", artifacts={"a.md": b"1"}),
+                lambda: store.fail_unserved({"cpu": ""}),
+                lambda: store.forget(datetime.now(UTC)),
+                store.check_lock,
+            ):
+                with pytest.raises(DatabaseTaken):
+                    write()
+            assert [store.read(search_id) for search_id in (running, queued)] == before
+            assert Store(engine, lock=other).requeue(running, 1, "it was lost").state == "queued"
+            other.check()
+        with pytest.raises(DatabaseTaken):  # the other one has gone, and may have changed anything
+            lock.check()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_lost_session_that_still_has_the_lock_is_waited_for_and_not_for_ever(
+    engine: Engine, open_engine: Callable[[], Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ServerLock(engine, tmp_path / "state") as lock, contextlib.ExitStack() as zombie:
+        cut_session(engine)
+        session = zombie.enter_context(open_engine().connect())
+        session.detach()
+        assert session.scalar(text(f"SELECT pg_try_advisory_lock({tables._SERVER})"))
+        for _ in range(2):
+            with pytest.raises(StorageFailed, match="locked by another session") as waiting:
+                lock.check()
+            assert not isinstance(waiting.value, DatabaseTaken)
+        zombie.close()
+        lock.check()
+        cut_session(engine)
+        monkeypatch.setattr(tables, "TAKE_AGAIN_S", -1.0)
+        session = zombie.enter_context(open_engine().connect())
+        session.detach()
+        assert session.scalar(text(f"SELECT pg_try_advisory_lock({tables._SERVER})"))
+        with pytest.raises(DatabaseTaken):
+            lock.check()
