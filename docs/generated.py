@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -221,6 +222,27 @@ def _class(thing: type) -> str:
     return f".. autoclass:: {thing.__module__}.{thing.__name__}()\n   :members:{kinds}"
 
 
+# The tutorial -----------------------------------------------------------------------------------------------------
+
+
+def tutorial() -> str:
+    """The executed notebook as a page: its cells, each with what it printed or returned."""
+    book = json.loads((PACKAGE.parent / "examples" / "tutorial.ipynb").read_text(encoding="utf-8"))
+    return "\n".join(line for cell in book["cells"] for line in _cell_lines(cell))
+
+
+def _cell_lines(cell: dict[str, Any]) -> Iterator[str]:
+    source = "".join(cell["source"])
+    if cell["cell_type"] == "markdown":
+        yield from (source, "")
+        return
+    yield from ("```py", source, "```", "")
+    for output in cell["outputs"]:
+        text = "".join(output.get("text") or output.get("data", {}).get("text/plain", ""))
+        if text and output.get("name") != "stderr":
+            yield from ("```text", text.rstrip(), "```", "")
+
+
 def _rst(directives: Any) -> str:
     return "```{eval-rst}\n" + "\n\n".join(directives) + "\n```\n"
 
@@ -245,4 +267,5 @@ PAGES: dict[str, Callable[[], str]] = {
     "command_line.md": command_line,
     "messages.md": messages,
     "api.md": api,
+    "tutorial.md": tutorial,
 }
