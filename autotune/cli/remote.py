@@ -43,7 +43,7 @@ def search_on(
         with watcher(console, quiet) as watch:
             client.follow(search_id, watch)
     except KeyboardInterrupt as interrupt:
-        command.when_interrupted = f"The search goes on: watch it, or cancel it, at {page}"
+        command.when_interrupted = f"The search continues: watch it, or cancel it, at {page}"
         if (
             sys.stdin.isatty()
             and not isinstance(interrupt, Terminated)

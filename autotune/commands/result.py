@@ -41,7 +41,7 @@ class TuningResult(SearchResult):
         the fields that say how to train: then it is a plain `TrainingArguments`, in the folder `output` by default.
 
         Raises NothingFits and SearchFailed as `best` does, InvalidRequest for a study of another version whose settings are
-        unknown here. Warns with `LossWarning` where the answer does not learn as fp32 does, or where that is not known.
+        unknown here. Warns with `LossWarning` where the answer does not train like fp32, or where that is not known.
         """
         from autotune.commands.trainer.apply import answer_arguments
 
@@ -70,7 +70,7 @@ class TuningResult(SearchResult):
 
     @property
     def loss_warning(self) -> str:
-        """That the recommended trial does not learn as fp32 does, or that it is not known; else empty."""
+        """That the recommended trial does not train like fp32, or that it is not known; else empty."""
         best, why_none = self.best_trial, "" if self.complete else "the search did not come to its end"
         if best is not None and not best.confirmations:
             why_none = why_none or "no confirmation round was run"

@@ -100,7 +100,7 @@ def search(
       that cannot save its own time over them ends.
     - `no_history`: leave aside what past searches on this device measured. `no_risk`: once something fits, probe nothing
       that may not, where two at the most are tried otherwise. `keep_numerics`: nothing is tried that learns
-      differently. What does not learn as fp32 does cannot win, unless `allow_loss_difference`; `require_parity`: nor
+      differently. What does not train like fp32 cannot win, unless `allow_loss_difference`; `require_parity`: nor
       what the rounds do not show to.
     - `objective`: `samples_per_second`, `tokens_per_second`, or `memory`.
     - `args`: your own `TrainingArguments`, as the object, as fields, or a JSON or YAML file: base of every trial, and the

@@ -111,7 +111,7 @@ class DeviceInUse(SearchFailed):
 
 
 class LossWarning(UserWarning):
-    """The recommended configuration does not learn as fp32 does, or its losses could not be compared."""
+    """The recommended configuration does not train like fp32, or its losses could not be compared."""
 
 
 class UnreadableFile(UserWarning):

@@ -91,8 +91,8 @@ class TuningRequest(Serializable):
     objective: str = "samples_per_second"
     seed: int = 0
     training_args: Mapping[str, Any] = field(default_factory=dict)  #: the user's, those that differ from the defaults
-    require_parity: bool = False  #: what the rounds do not show to learn as fp32 does cannot win
-    allow_loss_difference: bool = False  #: what does not learn as fp32 does may win
+    require_parity: bool = False  #: what the rounds do not show to train like fp32 cannot win
+    allow_loss_difference: bool = False  #: what does not train like fp32 may win
     trust_remote_code: bool = False
     output_dir: str = "reports"
     study_name: str | None = None

@@ -240,7 +240,7 @@ def _left(result: SearchResult, claim: Claim) -> list[Check]:
         share = f"Up to {left[0]:.0%}, with 95% confidence"
         tried = f"{len(result.trials)} of {len(result.trials) + left[1]:,} configurations were tried"
         (budget,) = larger_budget(result).items()
-        action = "" if claim.command else f"The same command with `{' '.join(option_words(*budget))}` goes on."
+        action = "" if claim.command else f"The same command with `{' '.join(option_words(*budget))}` continues."
         found.append(Check("note", "There may be more to gain.", f"{share}. {tried}.", action))
     return found
 

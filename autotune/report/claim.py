@@ -59,7 +59,7 @@ LEANER = Headline(State.IMPROVED, "{memory} than your settings, {times} as fast"
 LEANER_AS_FAST = Headline(State.IMPROVED, "{memory} than your settings, as fast")
 NOT_FASTER = Headline(State.KEPT, "No faster settings found in {trials}")
 NOT_LEANER = Headline(State.KEPT, "Nothing leaner that is as fast found in {trials}")
-OTHER_LOSSES = Headline(State.KEPT, "Your settings are kept: what is faster does not learn as fp32 does")
+OTHER_LOSSES = Headline(State.KEPT, "Your settings are kept: what is faster does not train like fp32")
 NOISY = Headline(State.NOISY, "Too noisy to tell whether anything is faster")
 NOISY_LEANER = Headline(State.NOISY, "Too noisy to tell whether what is leaner is as fast")
 ALONE = Headline(State.ALONE, "Nothing to compare yet")
@@ -257,7 +257,7 @@ def _interrupted(result: SearchResult, claim: Claim) -> Claim:
     so_far = " so far" if claim.state in (State.IMPROVED, State.KEPT) else ""
     figures = tuple(figure.replace("About", "about") for figure in claim.figures)
     claim = replace(claim, headline=f"{after}: {text}{so_far}", figures=figures)
-    return replace(claim, advice="The same command goes on where it stopped.", command=search_command(result))
+    return replace(claim, advice="The same command continues where it stopped.", command=search_command(result))
 
 
 # Texts ----------------------------------------------------------------------------------------------------------------

@@ -173,7 +173,7 @@ def summary(result: SearchResult) -> str:
     if result.all_notes:
         parts += ["## Notes", "", *markdown_list(result.all_notes), ""]
     where = [f"{label}: {text}" for label, text in study_parts(result)]
-    return "\n".join([*parts, "## Where and what", "", *markdown_list(where)]) + "\n"
+    return "\n".join([*parts, "## Environment", "", *markdown_list(where)]) + "\n"
 
 
 def device_lines(devices: Sequence[Device]) -> list[str]:

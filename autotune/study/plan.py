@@ -17,7 +17,7 @@ class Plan:
     allowed_bytes: what probes are held to; memory_limit_bytes: the worst value of the memory objective. margin: the share
     by which nothing untried may be able to beat the best for the search to end. training_steps: of the run it is for.
     confirmation_rounds: of the leader and the baseline at the least, up to twice as many while it is open who is faster.
-    no_risk: nothing is probed that may not fit, once something does. require_parity: what is not shown to learn as fp32 does
+    no_risk: nothing is probed that may not fit, once something does. require_parity: what is not shown to train like fp32
     cannot win; allow_loss_difference: what is shown not to may win.
     """
 

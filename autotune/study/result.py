@@ -149,7 +149,7 @@ class SearchResult:
     def disqualified(self) -> list[tuple[Trial, str]]:
         """Trials that were faster than the best one and could not win, with the reason, the fastest first.
 
-        They do not learn as fp32 does, or are not certainly faster than the baseline.
+        They do not train like fp32, or are not certainly faster than the baseline.
         """
         rivals = disqualified(self.trials, self.request.objective)
         return [(trial, scrubbed(reason)) for trial, reason in rivals]

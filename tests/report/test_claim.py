@@ -147,14 +147,14 @@ def test_too_noisy_says_how_many_rounds_would_tell() -> None:
 def test_an_interrupted_search_goes_on_with_the_same_command(study: SearchResult, text: str, reason: str) -> None:
     claim: Claim = claim_of(replace(study, complete=False, stop_reason=reason))
     assert claim.headline == text
-    assert claim.advice == "The same command goes on where it stopped."
+    assert claim.advice == "The same command continues where it stopped."
     assert claim.command.startswith("autotune search ")
 
 
 def test_what_is_faster_and_learns_differently_does_not_win() -> None:
     rival = replace(trial(1, 40.0, of=FAST, confirmed=40.0), disqualified_reason="its loss differs")
     claim = claim_of(result([trial(0, 10.0, of=SLOW, confirmed=10.0), rival]))
-    assert claim.headline == "Your settings are kept: what is faster does not learn as fp32 does"
+    assert claim.headline == "Your settings are kept: what is faster does not train like fp32"
     assert claim.verdict is Verdict.SOLID
 
 

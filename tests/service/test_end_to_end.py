@@ -196,7 +196,7 @@ def test_ctrl_c_without_a_terminal_leaves_the_search_running(
     finally:
         replaying.release()
     assert searching.returncode == 130
-    assert f"The search goes on: watch it, or cancel it, at {server.url}/searches/{running}" in err
+    assert f"The search continues: watch it, or cancel it, at {server.url}/searches/{running}" in err
     assert server.when(running)["state"] == "done"
 
 
