@@ -104,7 +104,7 @@ def test_one_run_that_is_too_long_or_too_large_misses_the_target(run: list[float
 
 def case(measured: float, promised: tuple[float, float, float] | None = (1.5, 1.4, 1.6), **facts: Any) -> Case:
     """A search that promised this, and plain scripts that were so many times as fast."""
-    speeds = tuple((10.0, 10.1, 9.9)), tuple((10.0 * measured, 10.1 * measured, 9.9 * measured))
+    speeds = (10.0, 10.1, 9.9), (10.0 * measured, 10.1 * measured, 9.9 * measured)
     known = {"work": "images", "seed": 0, "kept": False, "trial": 3, "change": "16x1, bf16", "confirmed": True}
     return Case(**known | {"promised": promised, "speeds": speeds, "busy": 0.01, "search_s": 60.0} | facts)
 
