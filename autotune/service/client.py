@@ -18,6 +18,7 @@ from autotune.core import errors
 from autotune.core.errors import InvalidRequest, SearchFailed, ServerFailed
 from autotune.core.io import read_json, write_json
 from autotune.core.request import TuningRequest
+from autotune.core.text import printable
 
 if TYPE_CHECKING:
     import httpx2
@@ -281,10 +282,10 @@ class Client:
         problem = response.json() if plain else {}
         message = problem.get("detail") or f"The server answers {response.status_code}."
         fields = [error for error in problem.get("errors", ()) if error["detail"] != message]
-        message = "; ".join([message, *(f"{error['pointer']}: {error['detail']}" for error in fields)])
+        message = printable("; ".join([message, *(f"{error['pointer']}: {error['detail']}" for error in fields)]))
         if response.status_code in (502, 503, 504):  # it starts, stops, or waits for its database
             raise self._lost(message.rstrip("."))
-        advice = problem.get("advice") or ""
+        advice = printable(problem.get("advice") or "")
         if response.status_code == 401:
             message, advice = f"{self.url} refuses the token.", self._advice
         of_request = response.status_code < 500 and response.status_code not in (409, 429)

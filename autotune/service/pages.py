@@ -15,10 +15,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from pydantic import StringConstraints, ValidationError
+from pydantic import StringConstraints
 from starlette.exceptions import HTTPException
 
-from autotune.core.errors import AutotuneError
+from autotune.core.errors import AutotuneError, InvalidRequest
 from autotune.core.request import TASKS
 from autotune.core.units import format_bytes, format_seconds, parse_price
 from autotune.report.templates import text_of
@@ -26,7 +26,7 @@ from autotune.service import answers, api, server_api, wording
 from autotune.service.access import COOKIE, is_same_origin, sign_in
 from autotune.service.accounts import RIGHTS, SESSION, Caller
 from autotune.service.answers import Admin, Submitter, Viewer
-from autotune.service.body import SearchBody, parse_body
+from autotune.service.body import all_errors, parse_body
 from autotune.service.problems import InvalidField, Problem, problem_of
 from autotune.service.records import ENDED, QUEUED
 from autotune.service.store import Store
@@ -179,28 +179,26 @@ async def _fields(request: Request) -> dict[str, str]:
 def submitted(request: Request, caller: Submitter, form: Annotated[dict[str, str], Depends(_fields)]) -> Response:
     """Check the form, and start the search where that was its button."""
     values = {name: form.get(name, "") for name in (*FIELDS, "more")}
+    state = request.app.state
     try:
-        body = _body(values)
+        body, problems = all_errors(_body(values), state.roots, caller, state.devices.cards)
+        if body is None:
+            return _form(request, values, 422, problems=problems)
         if form.get("do") != "start":
             wanted: Any = api.submit(request, Response(), caller, body, dry_run=True)
             return _form(request, values, wanted=wanted.request)
         # The same form sent twice is one search, a changed one is another.
         key = hashlib.sha256(f"{form.get('key', '')} {body.model_dump_json()}".encode()).hexdigest()
         search: Any = api.submit(request, Response(), caller, body, idempotency_key=key)
-        return to(f"/searches/{search['id']}")
-    except (RequestValidationError, AutotuneError) as error:
+    except InvalidRequest as error:
         problem = problem_of(error)
-    if problem.status_code != 422 and not problem.errors:
-        raise problem
-    errors: dict[str, str] = {}
-    for pointer, text in (problem.errors or {"/more": problem.detail}).items():
-        name = pointer.removeprefix("/").partition("/")[0]  # empty: of the body as a whole
-        errors.setdefault(name if name in FIELDS else "more", f"{text} {problem.advice}".strip())
-    return _form(request, values, 422, errors=errors)
+        said = f"{problem.detail} {problem.advice}".strip()
+        return _form(request, values, 422, problems=problem.errors or {"/more": said})
+    return to(f"/searches/{search['id']}")
 
 
-def _body(values: Mapping[str, str]) -> SearchBody:
-    """The body that a form states. Raises InvalidField and RequestValidationError."""
+def _body(values: Mapping[str, str]) -> dict[str, Any]:
+    """The fields that a form states. Raises InvalidField."""
     try:
         body = parse_body(json.dumps(read_yaml(values["more"], aliases=False) or {}).encode())
     except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:  # TypeError: a date is no JSON
@@ -210,17 +208,18 @@ def _body(values: Mapping[str, str]) -> SearchBody:
     for name, kind in FIELDS.items():
         if text := values[name]:
             body[name] = kind(text) if kind is not int or re.fullmatch(r"\d{1,18}", text) else text
-    try:
-        return SearchBody.model_validate(body)
-    except ValidationError as error:
-        errors = [entry | {"loc": ("body", *entry["loc"])} for entry in error.errors()]
-        raise RequestValidationError(errors, body=body) from error
+    return body
 
 
 def _form(
-    request: Request, values: Record, status: int = 200, errors: Mapping[str, str] = {}, wanted: Record | None = None
+    request: Request, values: Record, status: int = 200, problems: Mapping[str, str] = {}, wanted: Record | None = None
 ) -> Response:
+    """The form with these values. problems: JSON pointer -> what is wrong there."""
     state = request.app.state
+    errors: dict[str, list[str]] = {}
+    for pointer, text in problems.items():
+        name = pointer.removeprefix("/").partition("/")[0]  # empty: of the body as a whole
+        errors.setdefault(name if name in FIELDS else "more", []).append(text)
     models, devices = [*BUILT_IN, *state.roots.names("models")], ["auto", *state.devices.names]
     names = {"models": models, "tasks": ["", *TASKS], "devices": devices, "key": uuid4().hex}
     return shown(request, "new", status, values=values, errors=errors, wanted=wanted, **names)

@@ -1,7 +1,7 @@
 """Errors of the service as `application/problem+json` (RFC 9457), each with advice."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 from uuid import uuid4
@@ -95,6 +95,14 @@ class Problem(HTTPException):
         self.kind = kind or re.sub(r"[^a-z]+", "-", HTTPStatus(status).phrase.lower())
 
 
+class InvalidFields(InvalidRequest):
+    """Several fields of a request's body are wrong."""
+
+    def __init__(self, errors: Sequence[InvalidField]) -> None:
+        super().__init__("The request has errors.")
+        self.errors = errors
+
+
 def problem_of(error: Exception) -> Problem:
     """The answer to this error; says nothing of what is wrong within the server."""
     match error:
@@ -104,6 +112,9 @@ def problem_of(error: Exception) -> Problem:
             return Problem(error.status_code, error.detail, headers=error.headers)
         case RequestValidationError():
             return Problem(422, "The request has errors.", kind="invalid-request", errors=_errors(error))
+        case InvalidFields():
+            errors = {field.pointer: scrubbed(f"{field.message} {field.advice}".strip()) for field in error.errors}
+            return Problem(422, error.message, kind="invalid-request", errors=errors)
     status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
     if status == 500 or not isinstance(error, AutotuneError):
         return Problem(500, "The server failed to answer. Its log says why.", headers=SECURITY_HEADERS)

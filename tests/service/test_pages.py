@@ -277,7 +277,7 @@ def test_a_search_is_checked_then_started_once(service: Service) -> None:
         ({"global_batch_size": ""}, "global_batch_size"),
         ({"n_trials": "1e9"}, "n_trials"),
         ({"n_trials": "9" * 5000}, "n_trials"),
-        ({"memory_limit": "much"}, "more"),
+        ({"memory_limit": "much"}, "memory_limit"),
         ({"more": "presicion: bf16"}, "more"),
         ({"more": "args: {output_dir: x}"}, "more"),
         ({"more": "- a list"}, "more"),
