@@ -59,6 +59,11 @@ def address_of(request: Request) -> str:
     return request.client.host if request.client else ""
 
 
+def cookie_name(request: Request) -> str:
+    """The session's cookie; encrypted it can only be this host's own: browsers take `__Host-` from nobody else."""
+    return f"__Host-{COOKIE}" if request.url.scheme == "https" else COOKIE
+
+
 def caller(request: Request) -> Caller:
     """Who sends this request, by the token or the session that it carries; raises Problem 401 or 429.
 
@@ -72,7 +77,7 @@ def caller(request: Request) -> Caller:
         if (found := accounts.caller(secret.strip())) is None:
             request.app.state.failures.add(address_of(request))
             accounts.record(None, "token", "refused", remote=address_of(request))
-    elif cookie := request.cookies.get(COOKIE):
+    elif cookie := request.cookies.get(cookie_name(request)):
         state.session = accounts.session(cookie)
         found = state.session and state.session.caller
         if found and request.method not in SAFE and not is_same_origin(request):
@@ -90,9 +95,13 @@ def caller(request: Request) -> Caller:
 
 
 def sign_in(request: Request, secret: str) -> tuple[str, Session] | None:
-    """A new session for the owner of this token, to be kept in the cookie; None for a wrong one. Raises Problem 429."""
+    """A new session for the owner of this token, to be kept in the cookie; None for a wrong one.
+
+    Raises Problem 403 for a role that sees no page, 429 after too many wrong ones."""
     accounts: Accounts = request.app.state.accounts
-    address = address_of(request)
+    address, who = address_of(request), accounts.caller(secret.strip())
+    if who and not who.may("viewer"):
+        raise Problem(403, f"The role {who.role} cannot use the page.", "Sign in with a token of another role.")
     signed: tuple[str, Session] | None = accounts.sign_in(secret.strip())
     if signed is None:
         request.app.state.failures.add(address)
@@ -131,8 +140,8 @@ def is_same_origin(request: Request) -> bool:
 
 
 class Guard:
-    """Refuses other peers than the proxies of an unencrypted server, other host names than the server's and long bodies, and
-    adds the security headers to every answer."""
+    """Refuses other peers than the proxies of an unencrypted server, other host names than the server's and long bodies, adds
+    the security headers to every answer, and answers HEAD as GET without a body."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -141,9 +150,16 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request, total = Request(scope), 0
+        request, total, is_head, is_sent = Request(scope), 0, scope["method"] == "HEAD", False
+        if is_head:
+            scope["method"] = "GET"
 
         async def send_with_headers(message: Message) -> None:
+            nonlocal is_sent
+            if is_sent:
+                return
+            if is_head and message["type"] == "http.response.body":
+                message, is_sent = {"type": "http.response.body", "body": b""}, True
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in SECURITY_HEADERS.items():
@@ -154,6 +170,8 @@ class Guard:
 
         async def receive_within_limit() -> Message:
             nonlocal total
+            if is_sent:  # it ends a stream too
+                return {"type": "http.disconnect"}
             message = await receive()
             total += len(message.get("body", b""))
             if total > MOST_BYTES:

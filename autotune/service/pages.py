@@ -3,14 +3,14 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Annotated, Any, Literal
 from urllib.parse import quote, urlencode
 from uuid import uuid4
 
 import yaml
-from fastapi import APIRouter, Depends, Form, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Form, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
@@ -23,12 +23,12 @@ from autotune.core.request import TASKS
 from autotune.core.units import format_bytes, format_seconds, parse_price
 from autotune.report.templates import text_of
 from autotune.service import answers, api, server_api, wording
-from autotune.service.access import COOKIE, is_same_origin, sign_in
+from autotune.service.access import cookie_name, is_same_origin, sign_in
 from autotune.service.accounts import RIGHTS, SESSION, Caller
 from autotune.service.answers import Admin, Submitter, Viewer
 from autotune.service.body import all_errors, parse_body
-from autotune.service.problems import InvalidField, Problem, problem_of
-from autotune.service.records import ENDED, QUEUED
+from autotune.service.problems import InvalidField, Problem, problem_of, respond
+from autotune.service.records import DONE, ENDED, QUEUED
 from autotune.service.store import Store
 from autotune.service.wording import FIELDS, STATES, Record
 from autotune.space.file import read_yaml
@@ -78,13 +78,32 @@ class PageRoute(APIRoute):
             except (HTTPException, RequestValidationError, AutotuneError) as error:
                 problem = problem_of(error)
             if problem.status_code == 401:
-                page = f"{request.url.path}?{request.url.query}" if request.method == "GET" else "/"
+                query = f"?{request.url.query}" if request.url.query else ""
+                page = f"{request.url.path}{query}" if request.method == "GET" else "/"
                 return to(f"/login?next={quote(page)}")
-            answer = shown(request, "problem", problem.status_code, message=problem.detail, advice=problem.advice)
-            answer.headers.update(problem.headers or {})
-            return answer
+            return problem_page(request, problem)
 
         return handle
+
+
+def problem_page(request: Request, problem: Problem) -> Response:
+    """The page of an answer other than success."""
+    values = {"message": problem.detail, "advice": problem.advice, "errors": problem.errors}
+    answer = shown(request, "problem", problem.status_code, **values)
+    answer.headers.update(problem.headers or {})
+    return answer
+
+
+def install(app: FastAPI) -> None:
+    """Answer browsers by a page, also if there is none at the path."""
+
+    async def handle(request: Request, error: Exception) -> Response:
+        is_page = not request.url.path.startswith(f"{answers.ROOT}/") and "text/html" in request.headers.get(
+            "accept", ""
+        )
+        return problem_page(request, problem_of(error)) if is_page else respond(request, error)
+
+    app.add_exception_handler(HTTPException, handle)
 
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
@@ -120,16 +139,18 @@ def signed_in(request: Request, token: Field = "", next: Field = "/") -> Respons
         return shown(request, "login", 401, next=next, is_wrong=True)
     answer = to(next if re.match(r"/(?![/\\])", next) else "/")
     seconds, is_tls = int(SESSION.total_seconds()), request.url.scheme == "https"
-    answer.set_cookie(COOKIE, signed[0], max_age=seconds, secure=is_tls, httponly=True, samesite="strict")
+    name = cookie_name(request)
+    answer.set_cookie(name, signed[0], max_age=seconds, secure=is_tls, httponly=True, samesite="strict")
     return answer
 
 
 @router.post("/logout")
 def signed_out(request: Request, _caller: Viewer) -> Response:
     """The session ends."""
-    request.app.state.accounts.sign_out(request.cookies.get(COOKIE, ""))
+    name = cookie_name(request)
+    request.app.state.accounts.sign_out(request.cookies.get(name, ""))
     answer = to("/login")
-    answer.delete_cookie(COOKIE)
+    answer.delete_cookie(name, secure=request.url.scheme == "https")
     return answer
 
 
@@ -154,6 +175,7 @@ def searches(
         searches=[answers.shown(search, places.get(search.id)) for search in page],
         filters=filters,
         counts=counts,
+        can_compare=any(search.state == DONE for search in page),
         more=following and urlencode(filters | {"cursor": following}),
         last=store.last_change(),
         say=", ".join(f"{number} {STATES[name].lower()}" for name, number in counts.items()),
@@ -255,6 +277,7 @@ def one_search(request: Request, _caller: Viewer, search_id: SearchId) -> Respon
         last=events[-1].seq if events else 0,
         files={file.name: file for file in store.artifacts(search_id)},
         is_ended=search["state"] in ENDED,
+        is_answer=search["state"] == DONE and bool(best),  # not the user's settings
     )
 
 
@@ -276,10 +299,12 @@ def resume(request: Request, caller: Submitter, search_id: SearchId) -> Response
 def compare(
     request: Request,
     _caller: Viewer,
-    search: Annotated[list[SearchId], Query(min_length=1, max_length=api.MOST_COMPARED)],
+    search: Annotated[Sequence[SearchId], Query(max_length=api.MOST_COMPARED)] = (),
     price: str = "",
 ) -> Response:
     """Answers of several searches side by side, and their costs at a price of an hour."""
+    if not search:
+        raise Problem(422, "No search is marked.", "Mark some that are done in the list of searches.")
     found, wrong, cost = [_search(request, search_id) for search_id in dict.fromkeys(search)], "", (0.0, "")
     try:
         cost = parse_price(price) if price else cost

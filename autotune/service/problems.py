@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from autotune.core.errors import AutotuneError, InvalidRequest, StorageFailed, StudyInUse, StudyMismatch
 from autotune.core.paths import scrubbed
@@ -109,7 +110,7 @@ def problem_of(error: Exception) -> Problem:
         case Problem():
             return error
         case HTTPException():
-            return Problem(error.status_code, error.detail, headers=error.headers)
+            return Problem(error.status_code, f"{error.detail.rstrip('.')}.", headers=error.headers)
         case RequestValidationError():
             return Problem(422, "The request has errors.", kind="invalid-request", errors=_errors(error))
         case InvalidFields():
@@ -130,6 +131,8 @@ def problem_of(error: Exception) -> Problem:
 def respond(request: Request, error: Exception) -> JSONResponse:
     """The answer to a request that ended in this error."""
     problem = problem_of(error)
+    if problem.status_code == 405:
+        problem.headers = {"Allow": ", ".join(_methods(request))}
     request_id = getattr(request.state, "request_id", None)
     body = {
         "type": f"urn:autotune:problem:{problem.kind}",
@@ -144,6 +147,13 @@ def respond(request: Request, error: Exception) -> JSONResponse:
     )
     retry = {"Retry-After": RETRY_S[problem.status_code]} if problem.status_code in RETRY_S else {}
     return JSONResponse(body, problem.status_code, retry | dict(problem.headers or {}), media_type=MEDIA_TYPE)
+
+
+def _methods(request: Request) -> list[str]:
+    """The methods that are taken at this path, by any route."""
+    routes = [route for route in request.app.routes if route.matches(dict(request.scope))[0] is not Match.NONE]
+    methods = {method for route in routes for method in getattr(route, "methods", None) or ()}
+    return sorted(methods | ({"HEAD"} if "GET" in methods else set()))
 
 
 def _errors(error: RequestValidationError) -> dict[str, str]:

@@ -26,6 +26,7 @@ from autotune.core.errors import InvalidRequest, StorageFailed
 from autotune.service import access, api, operation, pages, problems
 from autotune.service.accounts import Accounts
 from autotune.service.body import Roots
+from autotune.service.client import is_loopback
 from autotune.service.connections import MOST_CONNECTIONS, Connection
 from autotune.service.devices import Devices
 from autotune.service.dispatcher import Dispatcher
@@ -71,7 +72,7 @@ class Settings:
     def __post_init__(self) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidRequest("TLS needs a certificate and its key.", "Pass --tls-cert and --tls-key.")
-        if not (_is_loopback(self.host) or self.tls_cert or self.behind_proxy):
+        if not (is_loopback(self.host) or self.tls_cert or self.behind_proxy):
             raise InvalidRequest(
                 f"{self.host} can be reached from other machines, and tokens would be sent to it unencrypted.",
                 "Pass --tls-cert and --tls-key, or --behind-proxy ADDRESS of a proxy that encrypts.",
@@ -85,7 +86,7 @@ class Settings:
     @property
     def is_for_proxies(self) -> bool:
         """Whether only the proxies may connect: anybody else would send tokens unencrypted."""
-        return bool(self.behind_proxy) and self.tls_cert is None and not _is_loopback(self.host)
+        return bool(self.behind_proxy) and self.tls_cert is None and not is_loopback(self.host)
 
     @property
     def database_url(self) -> str:
@@ -96,13 +97,6 @@ class Settings:
         """Address of the page on this port."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self.tls_cert else 'http'}://{host}:{port}"
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _check_network(text: str) -> None:
@@ -144,6 +138,7 @@ def create_app(settings: Settings) -> FastAPI:
         problems.install(app)
         access.install(app)
         operation.install(app)
+        pages.install(app)
         for router in (api.router, pages.router, operation.router):
             app.include_router(router)
         state.closing = stack.pop_all()

@@ -17,7 +17,7 @@ from autotune.service.access import COOKIE, FORM_FIELD, FORM_HEADER, MOST_BYTES,
 from autotune.service.body import Roots
 from autotune.service.problems import MEDIA_TYPE, SECURITY_HEADERS, Problem
 from autotune.service.tables import audit, metadata
-from tests.service.application import SMALL, URL, Service, make_app
+from tests.service.application import SMALL, URL, Service, make_app, wait_until
 
 OPERATIONS = [
     (method.upper(), path, operation)
@@ -240,6 +240,26 @@ def test_wrong_tokens_at_the_login_are_limited_too(service: Service) -> None:
     assert client.post("/login", data={"token": good}).status_code == 303
 
 
+def test_the_role_metrics_does_not_sign_in(service: Service) -> None:
+    client = service.client(follow_redirects=False)
+    answer = client.post("/login", data={"token": service.token("prometheus", "metrics")})
+    assert answer.status_code == 403
+    assert COOKIE not in client.cookies
+
+
+def test_an_encrypted_session_is_this_hosts_alone(service: Service) -> None:
+    client = TestClient(service.app, base_url="https://127.0.0.1", headers=SAME, follow_redirects=False)
+    answer = client.post("/login", data={"token": service.token("anna")})
+    (cookie,) = answer.headers.get_list("set-cookie")
+    assert cookie.startswith(f"__Host-{COOKIE}=")
+    assert {"Secure", "Path=/"} <= {part.strip() for part in cookie.split(";")}
+    assert client.get("/").status_code == 200
+    plain = client.cookies[f"__Host-{COOKIE}"]
+    client.cookies.clear()
+    client.cookies.set(COOKIE, plain)  # as another server of this host could
+    assert client.get("/").status_code == 303
+
+
 # Names, bodies, headers -------------------------------------------------------------------------------------------
 
 
@@ -271,6 +291,27 @@ def test_an_unencrypted_port_is_for_its_proxy_alone(peer: str, status: int, tmp_
     assert answer.status_code == status
     assert ("strict-transport-security" in answer.headers) == (peer == "10.9.8.7"), "only a proxy's word counts"
     assert client.get("/livez").status_code == 200, "which other programs ask for by address"
+
+
+def test_head_is_get_without_a_body_and_ends_streams_too(service: Service) -> None:
+    client, search = service.client("anna"), service.queued()
+    for path in ("/livez", "/login", "/api/v1/searches", f"/api/v1/searches/{search.id}", "/api/v1/nothing"):
+        known, head = client.get(path), client.head(path)
+        assert (head.status_code, head.content) == (known.status_code, b"")
+        assert head.headers["content-type"] == known.headers["content-type"]
+    stream = client.head(f"/api/v1/searches/{search.id}/events", headers={"Accept": "text/event-stream"})
+    assert (stream.status_code, stream.content) == (200, b"")
+    wait_until(lambda: service.app.state.hub.streams == 0)
+
+
+def test_a_wrong_method_is_answered_with_all_that_are_taken(service: Service) -> None:
+    for path, methods in (
+        ("/api/v1/searches", "GET, HEAD, POST"),
+        ("/api/v1/me", "GET, HEAD"),
+        ("/new", "GET, HEAD, POST"),
+    ):
+        answer = service.client("anna").put(path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, methods)
 
 
 def padded(size: int) -> bytes:

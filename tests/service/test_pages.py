@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from html import escape, unescape
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -70,6 +71,28 @@ def send(client: TestClient, path: str, button: str = "", page: str = "/", **fie
     assert not button or re.search(rf'<button[^>]*name="{button.split("=")[0]}"', form[0])
     answer: httpx.Response = client.post(path, data=dict(hidden) | fields | pressed)
     return answer
+
+
+def test_a_path_without_a_page_is_a_page_for_browsers(service: Service) -> None:
+    for path in ("/nothing", "/searches/1/2/3"):
+        page = visitor(service).get(path, headers={"Accept": "text/html"})
+        assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+        assert "All searches" in page.text
+        assert visitor(service).get(path).headers["content-type"] == "application/problem+json"
+
+
+def test_nothing_to_compare_is_said(service: Service, ids: dict[str, str]) -> None:
+    client = signed_in(service)
+    assert "No search is marked." in client.get("/compare").text
+    assert "Compare the marked" in client.get("/").text
+    for path in ("/?state=queued", "/?state=failed"):
+        assert "Compare the marked" not in client.get(path).text
+        assert 'class="pick"' not in client.get(path).text
+
+
+def test_who_is_sent_to_sign_in_comes_back_to_the_same_page(service: Service) -> None:
+    for path in ("/", "/new?from=1", "/devices"):
+        assert visitor(service).get(path).headers["location"] == f"/login?next={quote(path)}"
 
 
 def views(ids: Mapping[str, str]) -> list[str]:
