@@ -131,7 +131,7 @@ def problem_of(error: Exception) -> Problem:
 def respond(request: Request, error: Exception) -> JSONResponse:
     """The answer to a request that ended in this error."""
     problem = problem_of(error)
-    if problem.status_code == 405:
+    if problem.status_code == 405 and not isinstance(error, Problem):
         problem.headers = {"Allow": ", ".join(_methods(request))}
     request_id = getattr(request.state, "request_id", None)
     body = {
@@ -150,8 +150,9 @@ def respond(request: Request, error: Exception) -> JSONResponse:
 
 
 def _methods(request: Request) -> list[str]:
-    """The methods that are taken at this path, by any route."""
-    routes = [route for route in request.app.routes if route.matches(dict(request.scope))[0] is not Match.NONE]
+    """The methods that are taken at this path, by any route: Starlette names those of one."""
+    every = getattr(request.app.state, "routes", ())
+    routes = [route for route in every if route.matches(dict(request.scope))[0] is not Match.NONE]
     methods = {method for route in routes for method in getattr(route, "methods", None) or ()}
     return sorted(methods | ({"HEAD"} if "GET" in methods else set()))
 

@@ -139,7 +139,9 @@ def create_app(settings: Settings) -> FastAPI:
         access.install(app)
         operation.install(app)
         pages.install(app)
-        for router in (api.router, pages.router, operation.router):
+        routers = (api.router, pages.router, operation.router)
+        state.routes = [route for router in routers for route in router.routes]
+        for router in routers:
             app.include_router(router)
         state.closing = stack.pop_all()
     return app

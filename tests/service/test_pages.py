@@ -247,7 +247,7 @@ def test_lists_of_settings_and_a_space_on_one_line_are_shown_as_a_command_too() 
 def test_signing_in_and_out(service: Service, ids: dict[str, str]) -> None:
     client = visitor(service)
     page = f"/searches/{ids['done']}"
-    assert client.get(page).headers["location"] == f"/login?next={page}%3F"
+    assert client.get(page).headers["location"] == f"/login?next={page}"
     wrong = client.post("/login", data={"token": "hfat_00000000_no", "next": page})
     assert wrong.status_code == 401
     assert "This token is not valid." in wrong.text
