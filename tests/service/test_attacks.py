@@ -165,7 +165,7 @@ def test_no_setting_names_a_folder_of_the_server(server: Server) -> None:
 
 
 def test_no_setting_takes_a_number_without_limit(server: Server) -> None:
-    numbers = [("workers", 1000), ("prefetch_factor", 10**6), ("threads", 10**5), ("workers", "1" + "0" * 4000)]
+    numbers = [("workers", 1000), ("prefetch_factor", 10**6), ("threads", 10**5), ("workers", "1" + "0" * 200)]
     for name, number in numbers:
         for fields in (
             {"fix": {name: number}},
