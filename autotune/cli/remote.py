@@ -9,6 +9,7 @@ import typer
 from autotune.cli.common import ErrorReporter
 from autotune.core.errors import AutotuneError, InvalidRequest
 from autotune.core.interrupt import Terminated
+from autotune.core.text import printable
 
 if TYPE_CHECKING:
     from autotune.commands.result import TuningResult
@@ -70,6 +71,6 @@ def check_server(server: str, command: ErrorReporter, as_json: bool) -> None:
         command.json(answer)
     else:
         print(f"{server}: {'ready' if answer['ready'] else 'not ready'}")
-        print("\n".join(f"{name:13} {text}" for name, text in answer.get("checks", {}).items()))
+        print("\n".join(f"{printable(name):13} {printable(text)}" for name, text in answer.get("checks", {}).items()))
     if not answer["ready"]:
         raise typer.Exit(AutotuneError.exit_code)

@@ -134,9 +134,11 @@ def search(
     if result is None:
         with ExitStack() as stack:
             executors = stack.enter_context(_on_ray(request, brought.pickled)) if request.executor == "ray" else []
-            lock_card(card, stack)
+            notes = (*notes, *lock_card(card, stack))
             start = probes or first_host(request, card) or ProbeHost
             host = executors[0].host if executors else stack.enter_context(start(brought.pickled))
+            if executors and request.devices != "all" and (lost := int(request.devices) - len(executors)):
+                notes = (*notes, f"{lost} of {request.devices} devices left out: lost while they read model and data")
             for each in (host, *(executor.host for executor in executors)):
                 each.time_limit = limit
             # Optuna, pandas and SciPy are imported while the host imports torch and transformers.

@@ -98,7 +98,7 @@ def run(
             ranks = max(map(int, space.possible_values(RANKS)), default=1)
             for other in device.visible_cards() if card else ():
                 if other.uuid in environment.device_uuids[1:ranks]:
-                    lock_card(other, stack)
+                    notes = (*notes, *lock_card(other, stack))
         unmeasured = _unmeasured(request, environment, workload, space, fresh)
         unmeasured = dataclasses.replace(unmeasured, notes=(*unmeasured.notes, *notes), study_warnings=warnings)
         assert unmeasured.folder is not None

@@ -2,9 +2,11 @@
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import os
 import socket
+import stat
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -23,8 +25,9 @@ from autotune.probe.process.answers import Account
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import read_environment
 
-LOCKS = Path("/tmp/autotune-devices")
-"""Folder of the locks, a file for each card's uuid and, on a cluster, for each core that a device has."""
+LOCKS = Path("/tmp")
+"""Folder of the locks, a file for each card's uuid and, on a cluster, for each core that a device has. It is the system's: a
+folder that the first of several users made would be theirs."""
 
 MOST_RESTARTS = 2
 """How often a host that was lost is started again."""
@@ -212,28 +215,48 @@ def local_executors(
     return executors
 
 
-def lock_card(card: nvml.Card | None, stack: contextlib.ExitStack) -> None:
-    """Hold a card for this process; raises DeviceInUse where another search holds it. A CPU needs no lock."""
-    if card is not None and not holds(card.uuid, stack):
+def lock_card(card: nvml.Card | None, stack: contextlib.ExitStack) -> tuple[str, ...]:
+    """Hold a card for this process: notes, where it cannot be locked. A CPU needs no lock.
+
+    Raises DeviceInUse where another search holds it.
+    """
+    state = True if card is None else holds(card.uuid, stack)
+    if card is not None and state is False:
         raise DeviceInUse(f"Another search uses {card.name} ({card.uuid}).", "Wait for it, or name another --device.")
+    return (
+        (f"nothing can be locked in {LOCKS}: another search may use the GPU at the same time",) if state is None else ()
+    )
 
 
-def holds(name: str, stack: contextlib.ExitStack) -> bool:
-    """Whether no other process holds this lock; this one does from now on. Where nothing can be locked, nothing is."""
-    with contextlib.suppress(OSError):
-        LOCKS.mkdir()
-        LOCKS.chmod(0o1777)
-    try:  # all users share the folder: no link is followed, and another user's file is opened without O_CREAT
-        with contextlib.suppress(FileExistsError):
-            made = os.open(LOCKS / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
-            os.fchmod(made, 0o666)
-            os.close(made)
-        handle = os.open(LOCKS / name, os.O_RDWR | os.O_NOFOLLOW)
+def holds(name: str, stack: contextlib.ExitStack) -> bool | None:
+    """Whether no other process holds this lock; this one does from now on. None where nothing can be locked."""
+    try:
+        handle = _opened(f"autotune-{name}.lock")
     except OSError:
-        return True
+        return None
     stack.callback(os.close, handle)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
+
+
+def _opened(name: str) -> int:
+    """This file of LOCKS, made where it is missing. Raises OSError if it is not a file, or the folder is another user's: no
+    link is followed, and another user's file is opened without O_CREAT, which the kernel would refuse."""
+    folder = os.open(LOCKS, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(folder).st_uid not in (0, os.getuid()):
+            raise PermissionError(errno.EPERM, "the folder is another user's")
+        with contextlib.suppress(FileExistsError):
+            made = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666, dir_fd=folder)
+            os.fchmod(made, 0o666)
+            os.close(made)
+        handle = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    finally:
+        os.close(folder)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is not a plain file")
+    return handle

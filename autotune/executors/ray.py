@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from autotune.core import InvalidRequest, TuningRequest
+from autotune.core.errors import SearchFailed
 from autotune.executors import Executor, ExecutorLost
 from autotune.executors.likeness import check_alike
 from autotune.executors.ray_host import DEVICES_S, Cluster, RayHost
@@ -90,7 +91,8 @@ def ray_executors(
 ) -> Iterator[list[Executor]]:
     """So many devices of the cluster, with their environments and data.
 
-    Raises InvalidRequest where there are fewer, and where one differs from the first.
+    One that is lost while it reads model and data is left out. Raises InvalidRequest where there are fewer at the start, and
+    where one differs from the first; SearchFailed where all were lost.
     """
     hosts = [RayHost(cluster, objects, request.device, cores) for _ in range(devices)]
     try:
@@ -103,12 +105,19 @@ def ray_executors(
             except ExecutorLost as error:
                 advice = "Ask for fewer devices, or fewer --cores-per-device."
                 raise InvalidRequest(f"The cluster has {index} of {devices} devices free: {error}.", advice) from None
-        executors = []
+        executors, lost = [], ""
         for host in hosts:
-            environment, workload = host.read(request)
+            try:
+                environment, workload = host.read(request)
+            except (ExecutorLost, cluster.ray.exceptions.OutOfMemoryError) as error:
+                lost = str(error).partition("\n")[0]
+                continue
             used = (lambda: None) if environment.is_cpu else host.used
             likeness = host.facts["likeness"]
             executors.append(Executor(host.facts["name"], host, environment, workload, likeness, used))
+        if not executors:
+            message = f"All {devices} device(s) of the cluster were lost while they read model and data: {lost}."
+            raise SearchFailed(message, "See the logs of Ray, then run the same command again.")
         check_alike(executors)
         yield executors
     finally:

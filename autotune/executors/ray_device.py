@@ -128,7 +128,7 @@ def _claimed(count: int, locks: contextlib.ExitStack) -> list[int]:
     """So many cores that no other device on this machine has; raises RuntimeError where there are fewer."""
     own: list[int] = []
     for core in sorted(os.sched_getaffinity(0)):
-        if len(own) < count and holds(f"core-{core}", locks):
+        if len(own) < count and holds(f"core-{core}", locks) is not False:
             own.append(core)
     if len(own) < count:
         raise RuntimeError(f"{len(own)} of {count} core(s) are free on {socket.gethostname()}")

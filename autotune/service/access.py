@@ -1,10 +1,11 @@
 """Who may call: tokens and sessions, roles, the server's own names, and limits of bodies and of wrong tokens."""
 
 import hmac
+import ipaddress
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -13,6 +14,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.security import APIKeyCookie, HTTPBearer
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from autotune.service.accounts import Accounts, Caller, Session
 from autotune.service.problems import SECURITY_HEADERS, Problem, respond
@@ -24,7 +26,7 @@ SAFE = ("GET", "HEAD", "OPTIONS")
 MOST_BYTES = 64 * 1024
 """Of a request's body."""
 MOST_FAILURES, WINDOW_S = 10, 60.0
-"""Wrong tokens of one address within these seconds, after which it gets no answer until the first is so old."""
+"""Wrong tokens of one address within these seconds; of more nothing is written down. A right one is always taken."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 HEALTH = ("/livez", "/readyz")
 """Paths that are asked for by address, whatever the server's name is."""
@@ -40,24 +42,26 @@ class Failures:
         self._times: dict[str, deque[float]] = {}
         self._lock = threading.Lock()
 
-    def check(self, address: str) -> None:
-        """Raise Problem 429 for an address with too many."""
-        times = self._times.get(address, deque())
-        if len(times) == MOST_FAILURES and (wait := times[0] + WINDOW_S - time.monotonic()) > 0:
-            retry = {"Retry-After": str(int(wait) + 1)}
-            raise Problem(429, "Too many wrong tokens came from this address.", "Wait a minute.", headers=retry)
-
     def add(self, address: str) -> None:
-        """Count one more; what is older than a minute is dropped with the first address that has it."""
+        """Count one more; what is older than a minute is dropped. Raises Problem 429 for an address with too many."""
         now = time.monotonic()
         with self._lock:  # requests are checked in several threads
             self._times = {key: times for key, times in self._times.items() if times[-1] > now - WINDOW_S}
-            self._times.setdefault(address, deque(maxlen=MOST_FAILURES)).append(now)
+            times = self._times.setdefault(address, deque(maxlen=MOST_FAILURES))
+            if len(times) == MOST_FAILURES and (wait := times[0] + WINDOW_S - now) > 0:
+                retry = {"Retry-After": str(int(wait) + 1)}
+                raise Problem(429, "Too many wrong tokens came from this address.", "Wait a minute.", headers=retry)
+            times.append(now)
 
 
 def address_of(request: Request) -> str:
     """The caller's address, as the server or its proxy sees it."""
     return request.client.host if request.client else ""
+
+
+def cookie_name(request: Request) -> str:
+    """The session's cookie; encrypted it can only be this host's own: browsers take `__Host-` from nobody else."""
+    return f"__Host-{COOKIE}" if request.url.scheme == "https" else COOKIE
 
 
 def caller(request: Request) -> Caller:
@@ -70,12 +74,10 @@ def caller(request: Request) -> Caller:
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
     state.session = None
     if scheme.lower() == "bearer":
-        failures, address = request.app.state.failures, address_of(request)
-        failures.check(address)
         if (found := accounts.caller(secret.strip())) is None:
-            failures.add(address)
-            accounts.record(None, "token", "refused", remote=address)
-    elif cookie := request.cookies.get(COOKIE):
+            request.app.state.failures.add(address_of(request))
+            accounts.record(None, "token", "refused", remote=address_of(request))
+    elif cookie := request.cookies.get(cookie_name(request)):
         state.session = accounts.session(cookie)
         found = state.session and state.session.caller
         if found and request.method not in SAFE and not is_same_origin(request):
@@ -93,13 +95,16 @@ def caller(request: Request) -> Caller:
 
 
 def sign_in(request: Request, secret: str) -> tuple[str, Session] | None:
-    """A new session for the owner of this token, to be kept in the cookie; None for a wrong one. Raises Problem 429."""
+    """A new session for the owner of this token, to be kept in the cookie; None for a wrong one.
+
+    Raises Problem 403 for a role that sees no page, 429 after too many wrong ones."""
     accounts: Accounts = request.app.state.accounts
-    failures, address = request.app.state.failures, address_of(request)
-    failures.check(address)
+    address, who = address_of(request), accounts.caller(secret.strip())
+    if who and not who.may("viewer"):
+        raise Problem(403, f"The role {who.role} cannot use the page.", "Sign in with a token of another role.")
     signed: tuple[str, Session] | None = accounts.sign_in(secret.strip())
     if signed is None:
-        failures.add(address)
+        request.app.state.failures.add(address)
     accounts.record(signed and signed[1].caller, "sign-in", "done" if signed else "refused", remote=address)
     return signed
 
@@ -135,7 +140,8 @@ def is_same_origin(request: Request) -> bool:
 
 
 class Guard:
-    """Refuses other host names than the server's and long bodies, and adds the security headers to every answer."""
+    """Refuses other peers than the proxies of an unencrypted server, other host names than the server's and long bodies, adds
+    the security headers to every answer, and answers HEAD as GET without a body."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -144,9 +150,16 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request, total = Request(scope), 0
+        request, total, is_head, is_sent = Request(scope), 0, scope["method"] == "HEAD", False
+        if is_head:
+            scope["method"] = "GET"
 
         async def send_with_headers(message: Message) -> None:
+            nonlocal is_sent
+            if is_sent:
+                return
+            if is_head and message["type"] == "http.response.body":
+                message, is_sent = {"type": "http.response.body", "body": b""}, True
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in SECURITY_HEADERS.items():
@@ -157,6 +170,8 @@ class Guard:
 
         async def receive_within_limit() -> Message:
             nonlocal total
+            if is_sent:  # it ends a stream too
+                return {"type": "http.disconnect"}
             message = await receive()
             total += len(message.get("body", b""))
             if total > MOST_BYTES:
@@ -175,19 +190,34 @@ def _too_large() -> Problem:
 
 def _refusal(request: Request) -> Problem | None:
     settings = request.app.state.settings
+    is_health = request.url.path in HEALTH
+    if settings.is_for_proxies and not (is_health or _is_proxy(address_of(request), settings.behind_proxy)):
+        advice = "Use the proxy's address. Start the server with --behind-proxy ADDRESS if this is the proxy."
+        return Problem(403, "Only a proxy that encrypts may connect to this port.", advice, kind="not-the-proxy")
     try:
         host = urlsplit(f"//{request.headers.get('host', '')}").hostname
     except ValueError:
         host = None
     names = {name.lower() for name in (*LOOPBACK, settings.host, *settings.allowed_hosts)}
-    if host not in names and request.url.path not in HEALTH:
+    if host not in names and not is_health:
         advice = "Start the server with --allowed-host NAME."
         return Problem(421, "This server is not known by that name.", advice, kind="wrong-host")
     length = request.headers.get("content-length", "0")
     return _too_large() if not length.isdecimal() or int(length) > MOST_BYTES else None
 
 
+def _is_proxy(text: str, networks: Sequence[str]) -> bool:
+    """Whether this address is in these networks, or of this machine: no network sees what that sends."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return address.is_loopback or any(address in ipaddress.ip_network(network) for network in networks)
+
+
 def install(app: FastAPI) -> None:
-    """Guard this application; `app.state` has its `settings` and `accounts` when it answers."""
+    """Guard this application; `app.state` has its `settings`, and its `accounts` when it answers."""
     app.state.failures = Failures()
+    if proxies := app.state.settings.behind_proxy:
+        app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=[*proxies])  # within: the guard sees who connects
     app.add_middleware(Guard)

@@ -58,18 +58,32 @@ class _Route(APIRoute):
         return handle
 
 
+PROBLEMS = {
+    "400": "The body cannot be read as JSON",
+    "401": "No valid token",
+    "403": "Not with this role, another user's, or from another site",
+    "404": "There is none of this id or name",
+    "406": "Not as a type that is accepted",
+    "409": "Not in the state that it has now",
+    "413": "The body is too long",
+    "415": "The body is not JSON",
+    "421": "The server is not known by this host name",
+    "422": "Fields or parameters are wrong",
+    "429": "A limit is reached: wait for the seconds of Retry-After",
+    "503": "The server cannot do it now",
+}
+"""Status -> what it says."""
 _PROBLEM = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
 
 
 def routes() -> APIRouter:
     """A router whose errors are described."""
+    responses: dict[int | str, dict[str, Any]] = {
+        status: {"description": PROBLEMS[status], "content": _PROBLEM} for status in ("401", "403", "421", "429", "503")
+    }
+    responses["4XX"] = {}  # else FastAPI describes problems of its own kind
     return APIRouter(
-        prefix=ROOT,
-        route_class=_Route,
-        responses={
-            "4XX": {"description": "The request cannot be done as it is", "content": _PROBLEM},
-            "503": {"description": "The server cannot do it now", "content": _PROBLEM},
-        },
+        prefix=ROOT, route_class=_Route, responses=responses, generate_unique_id_function=lambda route: route.name
     )
 
 

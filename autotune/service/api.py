@@ -323,7 +323,25 @@ def document() -> dict[str, Any]:
     app.include_router(router)
     schema = app.openapi()
     schema["components"]["schemas"]["Problem"] = SCHEMA
+    schema["servers"] = [{"url": "/", "description": "The server that sends this description"}]
+    for path, item in schema["paths"].items():
+        for method, operation in item.items():
+            operation["tags"] = [path.removeprefix(f"{ROOT}/").partition("/")[0]]
+            problem = operation["responses"]["503"]["content"]
+            del operation["responses"]["4XX"]
+            for status in _statuses(path, method, operation):
+                operation["responses"][status] = {"description": answers.PROBLEMS[status], "content": problem}
     return schema
+
+
+def _statuses(path: str, method: str, operation: Mapping[str, Any]) -> list[str]:
+    """The problems of an operation besides those that each has."""
+    kinds = operation["responses"].get("200", {}).get("content", {})
+    statuses = (
+        ["404"] * ("{" in path) + ["406"] * (len(kinds) > 1) + ["409"] * (method != "get" or "comparisons" in path)
+    )
+    statuses += ["400", "413", "415"] * ("requestBody" in operation)
+    return statuses + ["422"] * ("requestBody" in operation or "parameters" in operation)
 
 
 @router.get("/openapi.json", include_in_schema=False)

@@ -4,15 +4,27 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from fastapi.exceptions import RequestValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from autotune.core.errors import InvalidRequest, did_you_mean
 from autotune.core.io import parse_json, read_json
@@ -24,21 +36,28 @@ from autotune.core.request import (
     OBJECTIVES,
     SAMPLERS,
     TASKS,
+    TuningRequest,
     tuning_request,
 )
+from autotune.core.text import HIDDEN
 from autotune.service.accounts import Caller
 from autotune.service.devices import check_devices
-from autotune.service.problems import ForbiddenField, InvalidField
-from autotune.space.file import named_spaces, read_yaml
+from autotune.service.problems import ForbiddenField, InvalidField, InvalidFields, problem_of
+from autotune.space.build import read_override
+from autotune.space.file import named_spaces, read_space, read_yaml
+from autotune.space.settings import SETTINGS
 from autotune.study.limits import check_request
-from autotune.workload.data.sources import READERS, data_ending
+from autotune.workload.data.sources import READERS, SAVED, data_ending
 from autotune.workload.model.builtin import BUILT_IN
 
+TOKENIZER_CONFIG = "tokenizer_config.json"
 MOST_DEPTH = 32
 MOST_SECONDS = 24 * 3600.0
 MOST_SPACE_BYTES = 16 * 1024
 MOST_CONFIG_BYTES = 2**20
 MOST_INDEX_BYTES = 2**25
+MOST_ERRORS = 10
+"""Of a request, that are told at once."""
 MOST_NAMES = 500
 """Names below a root that are listed."""
 
@@ -60,7 +79,8 @@ TRAINING_ARGS = frozenset(
     """.split()  # noqa: SIM905 (a list of them has ninety lines)
 )
 """Fields of TrainingArguments that a request may state: none of them names a folder, a file, an address or code."""
-MOST_WORKERS = 64
+NUMBERS = {setting.argument: setting for setting in SETTINGS.values() if any(type(x) is int for x in setting.values)}
+"""Field of TrainingArguments -> the setting whose limits it has."""
 
 _PART = r"\w[\w.+=@ -]*"
 _ROOTED = re.compile(rf"(?P<root>[\w-]+):(?P<rest>{_PART}(?:/{_PART})*)", re.ASCII)
@@ -116,20 +136,38 @@ class SearchBody(BaseModel):
     )
     require_parity: bool = False
     allow_loss_difference: bool = False
-    name: str = Field("", max_length=120, pattern=r"^[^\x00-\x1f\x7f]*$")
+    name: str = Field("", max_length=120)
     priority: int = Field(0, ge=-100, le=100, description="Above 0 for admins only.")
 
-    @model_validator(mode="before")
+    @field_validator("name")
     @classmethod
-    def _names(cls, data: Any) -> Any:
-        """Raises InvalidField for a name that is none of a field, ValueError for what cannot be stored."""
+    def _printable(cls, name: str) -> str:
+        if hidden := [letter for letter in name if unicodedata.category(letter) in HIDDEN]:
+            values = {"character": ascii(hidden[0])}
+            raise PydanticCustomError("hidden", "A name may not hold the invisible character {character}.", values)
+        return name
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _plain(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Raises ValueError for what cannot be stored."""
         _check_plain(data, MOST_DEPTH)
-        unknown = [str(name) for name in data if name not in cls.model_fields] if isinstance(data, dict) else []
-        if unknown:
-            raise InvalidField(
-                f"/{unknown[0]}", f"There is no field {unknown[0]!r}.", did_you_mean(unknown[0], cls.model_fields)
-            )
-        return data
+        try:
+            return handler(data)
+        except ValidationError as error:
+            errors = [_with_nearest(entry, cls.model_fields) for entry in error.errors()]
+            raise ValidationError.from_exception_data(cls.__name__, errors) from None
+
+
+def _with_nearest(error: ErrorDetails, names: Iterable[str]) -> InitErrorDetails:
+    """The error; of an unknown field with its name and the nearest one."""
+    message = error["msg"]
+    if error["type"] == "extra_forbidden":
+        name = str(error["loc"][-1])
+        nearest = [f" Did you mean {close!r}?" for close in get_close_matches(name, names, n=1, cutoff=0.5)]
+        message = f"There is no field {name[:80]!r}.{''.join(nearest)}"
+    kind = PydanticCustomError(error["type"], "{message}", {"message": message})  # type: ignore[arg-type]
+    return InitErrorDetails(type=kind, loc=error["loc"], input=error["input"])
 
 
 def parse_body(content: bytes) -> Any:
@@ -180,16 +218,34 @@ class Roots:
         rooted = _ROOTED.fullmatch(name)
         if rooted and rooted["root"] in roots:
             path = _below(roots[rooted["root"]], rooted["rest"], f"There is no {what} {name!r} on this server.")
-            if what != "dataset":
+            if what == "dataset":
+                _check_data_files(Path(path), name)
+            else:
+                _check_code(Path(path), name)
                 _check_model_files(Path(path), name)
             return path
         if self.hub != "off" and _HUB_ID.fullmatch(name) and not os.path.lexists(name):
             if any(fnmatchcase(name, pattern) for pattern in self.hub_patterns):
+                if what != "dataset":
+                    self._check_cached(what, name)
                 return name  # it is opened without its code, too
             takes = f"It takes {', '.join(self.hub_patterns) or 'none'}."
             raise InvalidRequest(f"This server takes no {what} {name!r} from the hub.", takes)
         known = [*(BUILT_IN if what == "model" else ()), *(f"{root}:" for root in roots)]
         raise InvalidRequest(f"There is no {what} {name!r} on this server.", did_you_mean(name, known))
+
+    def _check_cached(self, what: str, name: str) -> None:
+        """Raise InvalidRequest for a hub id of which the cache has files that are refused, or must have files and has none.
+
+        Weights are never downloaded: those that a search reads are there now.
+        """
+        from autotune.workload.model.weights import cached_folder
+
+        if folder := cached_folder(name):
+            _check_model_files(folder, name)
+        elif self.hub == "cached":
+            advice = "Download it there, or name another one."
+            raise InvalidRequest(f"The cache of this server does not hold the {what} {name!r}.", advice)
 
     def names(self, kind: Literal["models", "data"]) -> list[str]:
         """What is below the roots and can be named, two folders deep, at most 500 of each root."""
@@ -214,23 +270,20 @@ def _below(root: Path, rest: str, missing: str) -> str:
     return path
 
 
-def _check_model_files(path: Path, name: str) -> None:
-    """Raise InvalidRequest for a model or tokenizer with code of its own, with weights that are read by unpickling, or one that
-    names another model: an adapter's base model may be anywhere."""
-    for file in [path / "config.json", path / "tokenizer_config.json"] if path.is_dir() else [path]:
-        if not file.is_file():
-            continue
-        if file.stat().st_size > MOST_CONFIG_BYTES:
-            raise InvalidRequest(f"{file.name} of {name!r} is no config: it has more than 1 MiB.")
-        try:
-            data = read_json(file)
-        except (OSError, ValueError) as error:
-            raise InvalidRequest(f"{file.name} of {name!r} cannot be read as JSON.", "Name a model.") from error
+def _check_code(path: Path, name: str) -> None:
+    """Raise InvalidRequest for a model or tokenizer with code of its own."""
+    for file in [path / "config.json", path / TOKENIZER_CONFIG] if path.is_dir() else [path]:
+        data = _read_small(file, name) if file.is_file() else None
         if isinstance(data, dict) and data.get("auto_map"):
             raise InvalidRequest(
                 f"{name!r} brings Python code of its own (auto_map in {file.name}), and this server runs none.",
                 "Take auto_map out of a copy, if transformers has this model itself.",
             )
+
+
+def _check_model_files(path: Path, name: str) -> None:
+    """Raise InvalidRequest for the folder of a model or tokenizer with weights that are read by unpickling, that names files
+    outside of it, or that names another model: an adapter's base model may be anywhere."""
     if (path / "adapter_config.json").exists():
         raise InvalidRequest(f"{name!r} is an adapter (adapter_config.json).", "Name the model that it is for.")
     # Of these two, safetensors are read where both are there.
@@ -239,17 +292,67 @@ def _check_model_files(path: Path, name: str) -> None:
     ]
     read = next((file for file in weights if file.is_file()), None)
     if read is not None and (read.name.startswith("pytorch") or not _is_safe(read)):
-        raise InvalidRequest(f"The weights of {name!r} are pickled ({read.name}).", "Save them as safetensors.")
+        raise InvalidRequest(
+            f"The weights of {name!r} are pickled, or outside of its folder ({read.name}).", "Save them as safetensors."
+        )
+    if (path / TOKENIZER_CONFIG).is_file():
+        data = _read_small(path / TOKENIZER_CONFIG, name)
+        for key, value in data.items() if isinstance(data, dict) else ():
+            # Tokens and templates may hold a slash; the two names are not opened.
+            if key in ("name_or_path", "special_tokens_map_file") or key.endswith(("_token", "_tokens", "template")):
+                continue
+            texts = value if isinstance(value, list) else [value]
+            if any(isinstance(text, str) and not _is_plain_name(text) for text in texts):
+                raise InvalidRequest(
+                    f"{TOKENIZER_CONFIG} of {name!r} names a file outside of its folder ({key}).",
+                    "Take it out of a copy: tokenizers find their files by their names.",
+                )
+
+
+def _check_data_files(path: Path, name: str) -> None:
+    """Raise InvalidRequest for a folder that `save_to_disk` wrote, if its lists name files outside of it."""
+    if not any((path / file).is_file() for file in SAVED):
+        return
+    for here, _, files in os.walk(path):
+        for file in {"state.json", "dataset_dict.json"}.intersection(files):
+            data = _read_small(Path(here, file), name)
+            try:
+                names = (
+                    data["splits"]
+                    if file == "dataset_dict.json"
+                    else [part["filename"] for part in data["_data_files"]]
+                )
+                is_within = all(_is_plain_name(each) for each in names)
+            except (KeyError, TypeError):
+                is_within = False
+            if not is_within:
+                raise InvalidRequest(f"{file} of {name!r} names a file outside of its folder.", "Save the data again.")
+
+
+def _is_plain_name(text: str) -> bool:
+    """Whether this is a name within a folder: without any way to another one."""
+    return not re.search(r"[/\\\0]", text) and text not in (".", "..") and not text.startswith("~")
+
+
+def _read_small(file: Path, name: str) -> Any:
+    """The content of a small JSON file. Raises InvalidRequest."""
+    if file.stat().st_size > MOST_CONFIG_BYTES:
+        raise InvalidRequest(f"{file.name} of {name!r} is not a config: it has more than 1 MiB.")
+    try:
+        return read_json(file)
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"{file.name} of {name!r} cannot be read as JSON.", "Name a model.") from error
 
 
 def _is_safe(weights: Path) -> bool:
-    """Whether this file of weights, or all that an index names, are safetensors."""
+    """Whether this file of weights, or all that an index names, are safetensors in the same folder."""
     if weights.suffix == ".safetensors":
         return True
     try:
         if weights.stat().st_size > MOST_INDEX_BYTES:
             return False
-        return all(str(file).endswith(".safetensors") for file in read_json(weights)["weight_map"].values())
+        files = read_json(weights)["weight_map"].values()
+        return all(_is_plain_name(file) and file.endswith(".safetensors") for file in files)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
@@ -271,11 +374,85 @@ def _listed(root: str, folder: Path, kind: str) -> Iterator[str]:
 
 
 def checked(body: SearchBody, roots: Roots, caller: Caller, cards: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The request as it is stored: plain data with names, no paths. Raises InvalidRequest for what no search could be.
+    """The request as it is stored: plain data with names, no paths. Raises InvalidField for what no search could be, and
+    InvalidFields for several such fields: what is wrong is left out, and the rest is checked again.
 
     cards: of the devices that are lent (name -> card). All is checked that can be without opening the model; nothing heavy is
     imported.
     """
+    errors: list[InvalidField] = []
+    rest: SearchBody | None = body
+    while rest is not None and len(errors) < MOST_ERRORS:
+        try:
+            request = _checked(rest, roots, caller, cards)
+        except InvalidRequest as error:
+            found = error if isinstance(error, InvalidField) else _blamed(error, rest, roots, caller, cards)
+            errors.append(found)
+            rest = _without(rest, found.pointer)
+        else:
+            if not errors:
+                return request
+            break
+    raise errors[0] if len(errors) == 1 else InvalidFields(errors)
+
+
+def all_errors(
+    fields: Mapping[str, Any], roots: Roots, caller: Caller, cards: Mapping[str, str]
+) -> tuple[SearchBody | None, Mapping[str, str]]:
+    """(the body of these fields, or None where it is wrong; JSON pointer -> what is wrong there), all in one pass."""
+    problems, rest, body = {}, dict(fields), None
+    try:
+        body = SearchBody.model_validate(rest)
+    except ValidationError as error:
+        places = [entry | {"loc": ("body", *entry["loc"])} for entry in error.errors()]
+        problems = dict(problem_of(RequestValidationError(places, body=rest)).errors)
+        wrong = {str(entry["loc"][0]) for entry in error.errors() if entry["loc"]}
+        # What needs the batch size cannot be checked without it.
+        others = {"fix", "only", "args", "space"} if "global_batch_size" in wrong else set()
+        rest = {name: value for name, value in rest.items() if name not in wrong | others}
+        rest = {"model": next(iter(BUILT_IN)), "global_batch_size": 1} | rest
+        if not wrong:  # of the body as a whole
+            return None, problems
+    try:
+        checked(body or SearchBody.model_validate(rest), roots, caller, cards)
+    except (InvalidField, InvalidFields) as error:
+        several = error if isinstance(error, InvalidFields) else InvalidFields([error])
+        problems |= problem_of(several).errors
+    return (None if problems else body), problems
+
+
+def _blamed(error: InvalidRequest, body: SearchBody, *others: Any) -> InvalidField:
+    """The error at the field without which there is none, or another one."""
+    for name in body.model_dump(exclude_defaults=True):
+        if (rest := _without(body, f"/{name}")) is not None:
+            try:
+                _checked(rest, *others)
+            except InvalidRequest as other:
+                if other.message == error.message:
+                    continue
+            return InvalidField(f"/{name}", error.message, error.advice)
+    return InvalidField("", error.message, error.advice)
+
+
+def _without(body: SearchBody, pointer: str) -> SearchBody | None:
+    """The body without what is there; a model that any server has in the place of a wrong one. None if it is needed."""
+    name, _, part = pointer.removeprefix("/").partition("/")
+    fields = body.model_dump(exclude_defaults=True)
+    if name == "model":
+        stands_in = next(iter(BUILT_IN))
+        return None if fields[name] == stands_in else SearchBody.model_validate(fields | {name: stands_in})
+    if name not in fields or SearchBody.model_fields[name].is_required():
+        return None
+    content = fields.pop(name)
+    if part and isinstance(content, dict):
+        fields[name] = {key: value for key, value in content.items() if key != part}
+    elif part and isinstance(content, list):
+        fields[name] = [text for text in content if text.partition("=")[0].strip().replace("-", "_") != part]
+    rest = SearchBody.model_validate(fields)
+    return None if rest == body else rest
+
+
+def _checked(body: SearchBody, roots: Roots, caller: Caller, cards: Mapping[str, str] | None) -> dict[str, Any]:
     if cards is not None:
         check_devices(body.model_dump(), cards)
     if body.priority > 0 and not caller.may("admin"):
@@ -295,6 +472,7 @@ def checked(body: SearchBody, roots: Roots, caller: Caller, cards: Mapping[str, 
             for name, seconds in (("timeout", tuned.timeout_s), ("probe_timeout", tuned.probe_timeout_s)):
                 if seconds is not None and seconds > MOST_SECONDS:
                     raise InvalidField(f"/{name}", f"{name}: a search may take 24 h at most.")
+            _check_settings(tuned)
             check_request(tuned)
         except InvalidField:
             raise
@@ -316,6 +494,8 @@ def job_of(request: Mapping[str, Any], roots: Roots, folder: Path, device: str) 
         if name in options:
             try:
                 options[name] = resolve(options[name])
+                if not os.path.isabs(options[name]) and os.path.lexists(folder / options[name]):
+                    raise InvalidRequest(f"{options[name]!r} is a file of the search.", "Name a model or data.")
             except InvalidRequest as error:
                 raise InvalidField(f"/{name}", error.message, error.advice) from error
     space = options.get("space", "default")
@@ -345,8 +525,32 @@ def _check_args(args: Mapping[str, Any]) -> None:
         if name not in TRAINING_ARGS:
             advice = f"Leave it out. {did_you_mean(name, TRAINING_ARGS)}"
             raise InvalidField(f"/args/{name}", f"args: a search of this server takes no field {name!r}.", advice)
-        if name == "dataloader_num_workers" and (not isinstance(value, int) or value > MOST_WORKERS):
-            raise InvalidField(f"/args/{name}", f"args: {name} is a whole number up to {MOST_WORKERS}.")
+        if name in NUMBERS and value is not None:
+            try:
+                NUMBERS[name].read(value)
+            except ValueError as error:
+                raise InvalidField(f"/args/{name}", f"args: {name}: {error}.") from error
         values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
         if any(isinstance(text, str) and re.search(r"[/\\{~]", text) for text in values):
-            raise InvalidField(f"/args/{name}", f"args: {name} is no path, and no JSON within a text.")
+            raise InvalidField(f"/args/{name}", f"args: {name} may not be a path, or JSON within a text.")
+
+
+def _check_settings(request: TuningRequest) -> None:
+    """Raise InvalidField for a wrong name or value in `fix` and `only`, and for any value, of the space too, that names a path:
+    a search reads and writes no other files than the server's."""
+    given = [("fix", name, (value,)) for name, value in request.fix.items()]
+    given += [("only", name, tuple(values)) for name, values in request.only.items()]
+    for option, name, values in given:
+        try:
+            read = read_override(f"--{option}", name, values)
+        except InvalidRequest as error:
+            raise InvalidField(f"/{option}/{name}", error.message, error.advice) from error
+        _check_no_path(f"/{option}/{name}", name, read)
+    for name, values in read_space(request.space).items():
+        _check_no_path("/space", name, values)
+
+
+def _check_no_path(pointer: str, name: str, values: Iterable[Any]) -> None:
+    if paths := [value for value in values if isinstance(value, str) and re.search(r"[/\\~]", value)]:
+        message = f"{name}: {paths[0][:80]!r} names a place on the server's disks, and a search may not."
+        raise InvalidField(pointer, message, "Leave it out.")

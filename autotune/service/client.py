@@ -1,5 +1,6 @@
 """The client of a server: a search there as `autotune.search` does it here."""
 
+import ipaddress
 import json
 import os
 import re
@@ -12,12 +13,14 @@ from io import BytesIO
 from pathlib import Path
 from time import sleep
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 from autotune.core import errors
 from autotune.core.errors import InvalidRequest, SearchFailed, ServerFailed
 from autotune.core.io import read_json, write_json
 from autotune.core.request import TuningRequest
+from autotune.core.text import printable
 
 if TYPE_CHECKING:
     import httpx2
@@ -53,6 +56,14 @@ STAY = {
 """Options that only a search here has -> advice."""
 
 
+def is_loopback(host: str) -> bool:
+    """Whether this host is this machine, by its address or as localhost."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def tokens_file() -> Path:
     """`$XDG_CONFIG_HOME/autotune/tokens.json`, by default in ~/.config."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "autotune" / "tokens.json"
@@ -82,17 +93,24 @@ def _saved_tokens(path: Path) -> dict[str, str]:
 def connect(url: str, token: str | None = None) -> "Client":
     """A client of the server of `autotune serve` at this address.
 
-    token: by default that of the environment variable AUTOTUNE_TOKEN, else the one that `autotune login` keeps. Nothing is
-    sent yet. Raises InvalidRequest where there is no token or the address cannot be one.
+    token: by default that of the environment variable AUTOTUNE_TOKEN, if AUTOTUNE_SERVER is this address or not set, else the
+    one that `autotune login` keeps. Nothing is sent yet. Raises InvalidRequest where there is no token, where the address
+    cannot be one, and for an unencrypted one of another machine.
     """
     url = url.rstrip("/")
-    advice = "Copy all of it, or ask an admin for another one."
-    if not token and (token := os.environ.get("AUTOTUNE_TOKEN")):
+    if not url.startswith(("http://", "https://")):
+        raise InvalidRequest(f"{url!r} is not an address of a server.", "Write it as https://tune.example.org.")
+    if url.startswith("http://") and not is_loopback(urlsplit(url).hostname or ""):
+        advice = "Use https://, or reach the server by SSH: ssh -L 8321:127.0.0.1:8321 MACHINE"
+        raise InvalidRequest(f"A token would be sent to {url} unencrypted.", advice)
+    advice, is_meant = (
+        "Copy all of it, or ask an admin for another one.",
+        os.environ.get("AUTOTUNE_SERVER", url).rstrip("/") == url,
+    )
+    if not token and is_meant and (token := os.environ.get("AUTOTUNE_TOKEN")):
         advice = "Set AUTOTUNE_TOKEN to a valid one, or unset it."
     if not token:
         token, advice = _saved_tokens(tokens_file()).get(url), f"Run: autotune login {url}"
-    if not url.startswith(("http://", "https://")):
-        raise InvalidRequest(f"{url!r} is no address of a server.", "Write it as https://tune.example.org.")
     if not token:
         raise InvalidRequest(f"There is no token for {url}.", advice)
     return Client(url, token, advice)
@@ -281,10 +299,10 @@ class Client:
         problem = response.json() if plain else {}
         message = problem.get("detail") or f"The server answers {response.status_code}."
         fields = [error for error in problem.get("errors", ()) if error["detail"] != message]
-        message = "; ".join([message, *(f"{error['pointer']}: {error['detail']}" for error in fields)])
+        message = printable("; ".join([message, *(f"{error['pointer']}: {error['detail']}" for error in fields)]))
         if response.status_code in (502, 503, 504):  # it starts, stops, or waits for its database
             raise self._lost(message.rstrip("."))
-        advice = problem.get("advice") or ""
+        advice = printable(problem.get("advice") or "")
         if response.status_code == 401:
             message, advice = f"{self.url} refuses the token.", self._advice
         of_request = response.status_code < 500 and response.status_code not in (409, 429)

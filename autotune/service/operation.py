@@ -1,6 +1,7 @@
 """Operation of the service: logs with request ids, metrics, and whether it is alive and ready."""
 
 import contextlib
+import io
 import logging
 import re
 import shutil
@@ -10,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TextIO
 from uuid import uuid4
 
 import prometheus_client as prometheus
@@ -25,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from autotune import __version__
 from autotune.core.errors import AutotuneError, StorageFailed
+from autotune.core.text import printable
 from autotune.core.units import format_bytes
 from autotune.service.access import caller, needs
 from autotune.service.records import ENDED, RUNNING
@@ -61,8 +63,7 @@ def log_to_stderr(log_format: str) -> None:
     # Tracebacks as text: the other forms hold local variables, and so bodies and tokens.
     ends: list[Any] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     if log_format == "text":
-        plain = structlog.dev.plain_traceback
-        ends = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)]
+        ends = [_escape, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=_traceback)]
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -76,6 +77,17 @@ def log_to_stderr(log_format: str) -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
     )
+
+
+def _escape(_log: Any, _method: str, entry: Any) -> Any:
+    """The entry without control characters, which a path or a name may hold and a terminal would obey."""
+    return {name: printable(value) if isinstance(value, str) else value for name, value in entry.items()}
+
+
+def _traceback(out: TextIO, error: Any) -> None:
+    text = io.StringIO()
+    structlog.dev.plain_traceback(text, error)
+    out.write("\n".join(map(printable, text.getvalue().split("\n"))))
 
 
 def install(app: FastAPI) -> None:

@@ -3,32 +3,32 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Annotated, Any, Literal
 from urllib.parse import quote, urlencode
 from uuid import uuid4
 
 import yaml
-from fastapi import APIRouter, Depends, Form, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Form, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from pydantic import StringConstraints, ValidationError
+from pydantic import StringConstraints
 from starlette.exceptions import HTTPException
 
-from autotune.core.errors import AutotuneError
+from autotune.core.errors import AutotuneError, InvalidRequest
 from autotune.core.request import TASKS
 from autotune.core.units import format_bytes, format_seconds, parse_price
 from autotune.report.templates import text_of
 from autotune.service import answers, api, server_api, wording
-from autotune.service.access import COOKIE, is_same_origin, sign_in
+from autotune.service.access import cookie_name, is_same_origin, sign_in
 from autotune.service.accounts import RIGHTS, SESSION, Caller
 from autotune.service.answers import Admin, Submitter, Viewer
-from autotune.service.body import SearchBody, parse_body
-from autotune.service.problems import InvalidField, Problem, problem_of
-from autotune.service.records import ENDED, QUEUED
+from autotune.service.body import all_errors, parse_body
+from autotune.service.problems import InvalidField, Problem, problem_of, respond
+from autotune.service.records import DONE, ENDED, QUEUED
 from autotune.service.store import Store
 from autotune.service.wording import FIELDS, STATES, Record
 from autotune.space.file import read_yaml
@@ -78,13 +78,32 @@ class PageRoute(APIRoute):
             except (HTTPException, RequestValidationError, AutotuneError) as error:
                 problem = problem_of(error)
             if problem.status_code == 401:
-                page = f"{request.url.path}?{request.url.query}" if request.method == "GET" else "/"
+                query = f"?{request.url.query}" if request.url.query else ""
+                page = f"{request.url.path}{query}" if request.method == "GET" else "/"
                 return to(f"/login?next={quote(page)}")
-            answer = shown(request, "problem", problem.status_code, message=problem.detail, advice=problem.advice)
-            answer.headers.update(problem.headers or {})
-            return answer
+            return problem_page(request, problem)
 
         return handle
+
+
+def problem_page(request: Request, problem: Problem) -> Response:
+    """The page of an answer other than success."""
+    values = {"message": problem.detail, "advice": problem.advice, "errors": problem.errors}
+    answer = shown(request, "problem", problem.status_code, **values)
+    answer.headers.update(problem.headers or {})
+    return answer
+
+
+def install(app: FastAPI) -> None:
+    """Answer browsers by a page, also if there is none at the path."""
+
+    async def handle(request: Request, error: Exception) -> Response:
+        is_page = not request.url.path.startswith(f"{answers.ROOT}/") and "text/html" in request.headers.get(
+            "accept", ""
+        )
+        return problem_page(request, problem_of(error)) if is_page else respond(request, error)
+
+    app.add_exception_handler(HTTPException, handle)
 
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
@@ -120,16 +139,18 @@ def signed_in(request: Request, token: Field = "", next: Field = "/") -> Respons
         return shown(request, "login", 401, next=next, is_wrong=True)
     answer = to(next if re.match(r"/(?![/\\])", next) else "/")
     seconds, is_tls = int(SESSION.total_seconds()), request.url.scheme == "https"
-    answer.set_cookie(COOKIE, signed[0], max_age=seconds, secure=is_tls, httponly=True, samesite="strict")
+    name = cookie_name(request)
+    answer.set_cookie(name, signed[0], max_age=seconds, secure=is_tls, httponly=True, samesite="strict")
     return answer
 
 
 @router.post("/logout")
 def signed_out(request: Request, _caller: Viewer) -> Response:
     """The session ends."""
-    request.app.state.accounts.sign_out(request.cookies.get(COOKIE, ""))
+    name = cookie_name(request)
+    request.app.state.accounts.sign_out(request.cookies.get(name, ""))
     answer = to("/login")
-    answer.delete_cookie(COOKIE)
+    answer.delete_cookie(name, secure=request.url.scheme == "https")
     return answer
 
 
@@ -154,6 +175,7 @@ def searches(
         searches=[answers.shown(search, places.get(search.id)) for search in page],
         filters=filters,
         counts=counts,
+        can_compare=any(search.state == DONE for search in page),
         more=following and urlencode(filters | {"cursor": following}),
         last=store.last_change(),
         say=", ".join(f"{number} {STATES[name].lower()}" for name, number in counts.items()),
@@ -179,28 +201,26 @@ async def _fields(request: Request) -> dict[str, str]:
 def submitted(request: Request, caller: Submitter, form: Annotated[dict[str, str], Depends(_fields)]) -> Response:
     """Check the form, and start the search where that was its button."""
     values = {name: form.get(name, "") for name in (*FIELDS, "more")}
+    state = request.app.state
     try:
-        body = _body(values)
+        body, problems = all_errors(_body(values), state.roots, caller, state.devices.cards)
+        if body is None:
+            return _form(request, values, 422, problems=problems)
         if form.get("do") != "start":
             wanted: Any = api.submit(request, Response(), caller, body, dry_run=True)
             return _form(request, values, wanted=wanted.request)
         # The same form sent twice is one search, a changed one is another.
         key = hashlib.sha256(f"{form.get('key', '')} {body.model_dump_json()}".encode()).hexdigest()
         search: Any = api.submit(request, Response(), caller, body, idempotency_key=key)
-        return to(f"/searches/{search['id']}")
-    except (RequestValidationError, AutotuneError) as error:
+    except InvalidRequest as error:
         problem = problem_of(error)
-    if problem.status_code != 422 and not problem.errors:
-        raise problem
-    errors: dict[str, str] = {}
-    for pointer, text in (problem.errors or {"/more": problem.detail}).items():
-        name = pointer.removeprefix("/").partition("/")[0]  # empty: of the body as a whole
-        errors.setdefault(name if name in FIELDS else "more", f"{text} {problem.advice}".strip())
-    return _form(request, values, 422, errors=errors)
+        said = f"{problem.detail} {problem.advice}".strip()
+        return _form(request, values, 422, problems=problem.errors or {"/more": said})
+    return to(f"/searches/{search['id']}")
 
 
-def _body(values: Mapping[str, str]) -> SearchBody:
-    """The body that a form states. Raises InvalidField and RequestValidationError."""
+def _body(values: Mapping[str, str]) -> dict[str, Any]:
+    """The fields that a form states. Raises InvalidField."""
     try:
         body = parse_body(json.dumps(read_yaml(values["more"], aliases=False) or {}).encode())
     except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:  # TypeError: a date is no JSON
@@ -210,17 +230,18 @@ def _body(values: Mapping[str, str]) -> SearchBody:
     for name, kind in FIELDS.items():
         if text := values[name]:
             body[name] = kind(text) if kind is not int or re.fullmatch(r"\d{1,18}", text) else text
-    try:
-        return SearchBody.model_validate(body)
-    except ValidationError as error:
-        errors = [entry | {"loc": ("body", *entry["loc"])} for entry in error.errors()]
-        raise RequestValidationError(errors, body=body) from error
+    return body
 
 
 def _form(
-    request: Request, values: Record, status: int = 200, errors: Mapping[str, str] = {}, wanted: Record | None = None
+    request: Request, values: Record, status: int = 200, problems: Mapping[str, str] = {}, wanted: Record | None = None
 ) -> Response:
+    """The form with these values. problems: JSON pointer -> what is wrong there."""
     state = request.app.state
+    errors: dict[str, list[str]] = {}
+    for pointer, text in problems.items():
+        name = pointer.removeprefix("/").partition("/")[0]  # empty: of the body as a whole
+        errors.setdefault(name if name in FIELDS else "more", []).append(text)
     models, devices = [*BUILT_IN, *state.roots.names("models")], ["auto", *state.devices.names]
     names = {"models": models, "tasks": ["", *TASKS], "devices": devices, "key": uuid4().hex}
     return shown(request, "new", status, values=values, errors=errors, wanted=wanted, **names)
@@ -256,6 +277,7 @@ def one_search(request: Request, _caller: Viewer, search_id: SearchId) -> Respon
         last=events[-1].seq if events else 0,
         files={file.name: file for file in store.artifacts(search_id)},
         is_ended=search["state"] in ENDED,
+        is_answer=search["state"] == DONE and bool(best),  # not the user's settings
     )
 
 
@@ -277,10 +299,12 @@ def resume(request: Request, caller: Submitter, search_id: SearchId) -> Response
 def compare(
     request: Request,
     _caller: Viewer,
-    search: Annotated[list[SearchId], Query(min_length=1, max_length=api.MOST_COMPARED)],
+    search: Annotated[Sequence[SearchId], Query(max_length=api.MOST_COMPARED)] = (),
     price: str = "",
 ) -> Response:
     """Answers of several searches side by side, and their costs at a price of an hour."""
+    if not search:
+        raise Problem(422, "No search is marked.", "Mark some that are done in the list of searches.")
     found, wrong, cost = [_search(request, search_id) for search_id in dict.fromkeys(search)], "", (0.0, "")
     try:
         cost = parse_price(price) if price else cost

@@ -1,7 +1,7 @@
 """Errors of the service as `application/problem+json` (RFC 9457), each with advice."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 from uuid import uuid4
@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from autotune.core.errors import AutotuneError, InvalidRequest, StorageFailed, StudyInUse, StudyMismatch
 from autotune.core.paths import scrubbed
@@ -95,15 +96,26 @@ class Problem(HTTPException):
         self.kind = kind or re.sub(r"[^a-z]+", "-", HTTPStatus(status).phrase.lower())
 
 
+class InvalidFields(InvalidRequest):
+    """Several fields of a request's body are wrong."""
+
+    def __init__(self, errors: Sequence[InvalidField]) -> None:
+        super().__init__("The request has errors.")
+        self.errors = errors
+
+
 def problem_of(error: Exception) -> Problem:
     """The answer to this error; says nothing of what is wrong within the server."""
     match error:
         case Problem():
             return error
         case HTTPException():
-            return Problem(error.status_code, error.detail, headers=error.headers)
+            return Problem(error.status_code, f"{error.detail.rstrip('.')}.", headers=error.headers)
         case RequestValidationError():
             return Problem(422, "The request has errors.", kind="invalid-request", errors=_errors(error))
+        case InvalidFields():
+            errors = {field.pointer: scrubbed(f"{field.message} {field.advice}".strip()) for field in error.errors}
+            return Problem(422, error.message, kind="invalid-request", errors=errors)
     status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
     if status == 500 or not isinstance(error, AutotuneError):
         return Problem(500, "The server failed to answer. Its log says why.", headers=SECURITY_HEADERS)
@@ -119,6 +131,8 @@ def problem_of(error: Exception) -> Problem:
 def respond(request: Request, error: Exception) -> JSONResponse:
     """The answer to a request that ended in this error."""
     problem = problem_of(error)
+    if problem.status_code == 405 and not isinstance(error, Problem):
+        problem.headers = {"Allow": ", ".join(_methods(request))}
     request_id = getattr(request.state, "request_id", None)
     body = {
         "type": f"urn:autotune:problem:{problem.kind}",
@@ -133,6 +147,14 @@ def respond(request: Request, error: Exception) -> JSONResponse:
     )
     retry = {"Retry-After": RETRY_S[problem.status_code]} if problem.status_code in RETRY_S else {}
     return JSONResponse(body, problem.status_code, retry | dict(problem.headers or {}), media_type=MEDIA_TYPE)
+
+
+def _methods(request: Request) -> list[str]:
+    """The methods that are taken at this path, by any route: Starlette names those of one."""
+    every = getattr(request.app.state, "routes", ())
+    routes = [route for route in every if route.matches(dict(request.scope))[0] is not Match.NONE]
+    methods = {method for route in routes for method in getattr(route, "methods", None) or ()}
+    return sorted(methods | ({"HEAD"} if "GET" in methods else set()))
 
 
 def _errors(error: RequestValidationError) -> dict[str, str]:

@@ -12,6 +12,7 @@ import stat
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,6 +26,8 @@ from autotune.core.errors import InvalidRequest, StorageFailed
 from autotune.service import access, api, operation, pages, problems
 from autotune.service.accounts import Accounts
 from autotune.service.body import Roots
+from autotune.service.client import is_loopback
+from autotune.service.connections import MOST_CONNECTIONS, Connection
 from autotune.service.devices import Devices
 from autotune.service.dispatcher import Dispatcher
 from autotune.service.store import Store
@@ -61,7 +64,7 @@ class Settings:
     allowed_hosts: Sequence[str] = ()  #: names by which the server may be addressed, besides `host`
     tls_cert: Path | None = None
     tls_key: Path | None = None
-    behind_proxy: Sequence[str] = ()  #: addresses or networks of the proxies whose forwarded headers count
+    behind_proxy: Sequence[str] = ()  #: addresses or networks of the proxies whose forwarded headers count, none of all
     keep: float | None = None  #: days after which the audit, events and folders of ended searches go; None: never
     log_format: str = "json"  #: or text
     metrics_port: int | None = None  #: on the loopback, without a token
@@ -69,14 +72,21 @@ class Settings:
     def __post_init__(self) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidRequest("TLS needs a certificate and its key.", "Pass --tls-cert and --tls-key.")
-        if not (_is_loopback(self.host) or self.tls_cert or self.behind_proxy):
+        if not (is_loopback(self.host) or self.tls_cert or self.behind_proxy):
             raise InvalidRequest(
                 f"{self.host} can be reached from other machines, and tokens would be sent to it unencrypted.",
                 "Pass --tls-cert and --tls-key, or --behind-proxy ADDRESS of a proxy that encrypts.",
             )
+        for text in self.behind_proxy:
+            _check_network(text)
         for name, folder in [*self.models.items(), *self.data.items()]:
             if not folder.is_dir():
                 raise InvalidRequest(f"The folder {folder} of {name!r} is not there.", "Write NAME=FOLDER.")
+
+    @property
+    def is_for_proxies(self) -> bool:
+        """Whether only the proxies may connect: anybody else would send tokens unencrypted."""
+        return bool(self.behind_proxy) and self.tls_cert is None and not is_loopback(self.host)
 
     @property
     def database_url(self) -> str:
@@ -89,11 +99,15 @@ class Settings:
         return f"{'https' if self.tls_cert else 'http'}://{host}:{port}"
 
 
-def _is_loopback(host: str) -> bool:
+def _check_network(text: str) -> None:
     try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+        network = ipaddress.ip_network(text)
+    except ValueError as error:
+        message = f"--behind-proxy {text!r} is not an address or a network: {error}."
+        raise InvalidRequest(message, "Write it as 10.0.0.7 or 10.0.0.0/24.") from error
+    if network.prefixlen == 0:
+        message = f"--behind-proxy {text!r} is every address: anybody could claim to be anybody."
+        raise InvalidRequest(message, "Name the proxy's address or network.")
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -124,7 +138,10 @@ def create_app(settings: Settings) -> FastAPI:
         problems.install(app)
         access.install(app)
         operation.install(app)
-        for router in (api.router, pages.router, operation.router):
+        pages.install(app)
+        routers = (api.router, pages.router, operation.router)
+        state.routes = [route for router in routers for route in router.routes]
+        for router in routers:
             app.include_router(router)
         state.closing = stack.pop_all()
     return app
@@ -213,18 +230,11 @@ def serve(settings: Settings, announce: Callable[[dict[str, Any]], None], is_pri
             log_config=None,
             access_log=False,
             server_header=False,
-            proxy_headers=bool(settings.behind_proxy),
-            forwarded_allow_ips=list(settings.behind_proxy),
-            ssl_certfile=settings.tls_cert,
-            ssl_keyfile=settings.tls_key,
+            http=partial(Connection, tls=_tls(settings)),  # type: ignore[arg-type]
+            limit_concurrency=MOST_CONNECTIONS,
+            proxy_headers=False,  # of the application: it must see who connects
             timeout_graceful_shutdown=CONNECTIONS_S,
         )
-        try:
-            config.load()
-        except (OSError, ssl.SSLError) as error:
-            raise InvalidRequest(
-                f"The TLS certificate cannot be used: {error}.", "Check --tls-cert and --tls-key."
-            ) from error
         if settings.metrics_port is not None:
             try:
                 start_http_server(settings.metrics_port, "127.0.0.1", app.state.metrics.registry)
@@ -259,6 +269,19 @@ def _first_token(app: FastAPI, is_private: bool) -> dict[str, str | None]:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(f"{secret}\n")
     return {"token": None, "token_file": str(path)}
+
+
+def _tls(settings: Settings) -> ssl.SSLContext | None:
+    if settings.tls_cert is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    except OSError as error:  # ssl.SSLError is one
+        raise InvalidRequest(
+            f"The TLS certificate cannot be used: {error}.", "Check --tls-cert and --tls-key."
+        ) from error
+    return context
 
 
 def listening(settings: Settings) -> socket.socket:

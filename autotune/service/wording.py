@@ -77,7 +77,7 @@ def outline(search: Record) -> str:
     if search["state"] == QUEUED:
         return f"Number {search['place']} in the queue"
     if search["state"] != RUNNING:
-        return search["headline"] or search["statement"] or STATES[search["state"]]
+        return search["headline"] or search["statement"] or "No result"
     progress = search["progress"] or {}
     reached = f"{progress['speedup']:.2f}× so far; " if progress.get("speedup") else ""
     return f"{reached}{progress.get('doing') or 'choosing what to try'}"

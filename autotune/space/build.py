@@ -31,19 +31,19 @@ class Overrides(NamedTuple):
 def parse_overrides(request: TuningRequest) -> Overrides:
     """What the request says of settings, checked before anything is started. Raises InvalidSpace, InvalidRequest."""
     space = dict(read_space(request.space))
-    for name in (*request.fix, *request.only):
-        if name not in SETTINGS:
-            raise InvalidRequest(f"There is no setting {name!r}.", did_you_mean(name, SETTINGS))
-        space.setdefault(name, ())
-    fixed = {name: _read(SETTINGS[name], value, "--fix") for name, value in request.fix.items()}
-    only = {
-        name: tuple(
-            SIZES[str(value)] if name == MICRO and str(value) in SIZES else _read(SETTINGS[name], value, "--only")
-            for value in values
-        )
-        for name, values in request.only.items()
-    }
-    return Overrides(space, fixed, only)
+    fixed = {name: read_override("--fix", name, (value,))[0] for name, value in request.fix.items()}
+    only = {name: read_override("--only", name, values) for name, values in request.only.items()}
+    return Overrides(dict.fromkeys((*fixed, *only), ()) | space, fixed, only)
+
+
+def read_override(option: str, name: str, values: Iterable[Any]) -> tuple[Any, ...]:
+    """The values that `--fix` or `--only` gives to a setting. Raises InvalidRequest for a wrong name or value."""
+    if name not in SETTINGS:
+        raise InvalidRequest(f"There is no setting {name!r}.", did_you_mean(name, SETTINGS))
+    words = SIZES if name == MICRO and option == "--only" else {}
+    return tuple(
+        words[str(value)] if str(value) in words else _read(SETTINGS[name], value, option, words) for value in values
+    )
 
 
 def build_space(
@@ -179,11 +179,10 @@ def _from_user(setting: Setting, context: Context) -> Value:
         raise InvalidRequest(f"Your training arguments: {setting.name}: {error}.", "Fix that field.") from error
 
 
-def _read(setting: Setting, value: Any, option: str) -> Value:
+def _read(setting: Setting, value: Any, option: str, words: Iterable[str]) -> Value:
     try:
         return setting.read(value)
     except ValueError as error:
-        words = SIZES if setting.name == MICRO and option == "--only" else ()
         raise InvalidRequest(
             f"{option} {setting.name}={value}: {error}.", did_you_mean(value, [*setting.values, *words])
         ) from error

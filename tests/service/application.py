@@ -59,10 +59,10 @@ class Service:
         return self.store.read(search.id)
 
 
-def make_app(folder: Path, url: str, roots: Roots) -> FastAPI:
-    """The application of a server whose dispatcher never starts; its database is closed with it."""
-    hosts, places = ("tune.example",), {"models": roots.models, "data": roots.data}
-    app = create_app(Settings(state=folder, database=url, devices=("cpu",), allowed_hosts=hosts, **places))
+def make_app(folder: Path, url: str, roots: Roots, **options: Any) -> FastAPI:
+    """The application of a server whose dispatcher never starts; its database is closed with it. options: other settings."""
+    options = {"allowed_hosts": ("tune.example",), "models": roots.models, "data": roots.data} | options
+    app = create_app(Settings(state=folder, database=url, devices=("cpu",), **options))
     weakref.finalize(app, app.state.closing.close)
     return app
 

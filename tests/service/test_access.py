@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 from fastapi import Depends, Request
-from sqlalchemy import select
+from sqlalchemy import func, select
 from starlette.testclient import TestClient
 
 from autotune.service import access, api
 from autotune.service.access import COOKIE, FORM_FIELD, FORM_HEADER, MOST_BYTES, MOST_FAILURES, needs
 from autotune.service.body import Roots
 from autotune.service.problems import MEDIA_TYPE, SECURITY_HEADERS, Problem
-from autotune.service.tables import metadata
-from tests.service.application import SMALL, URL, Service, make_app
+from autotune.service.tables import audit, metadata
+from tests.service.application import SMALL, URL, Service, make_app, wait_until
 
 OPERATIONS = [
     (method.upper(), path, operation)
@@ -115,6 +115,13 @@ def test_the_description_says_that_each_operation_needs_a_token() -> None:
 # Wrong tokens -----------------------------------------------------------------------------------------------------
 
 
+def refusals(service: Service) -> int:
+    """Rows of the audit about wrong tokens."""
+    query = select(func.count()).select_from(audit).where(audit.c.outcome == "refused")
+    with service.app.state.engine.connect() as connection:
+        return int(connection.scalar(query) or 0)
+
+
 def test_an_address_has_so_many_wrong_tokens_a_minute(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     good, bad = service.client("anna"), service.client()
     wrong = {"Authorization": "Bearer wrong"}
@@ -122,12 +129,13 @@ def test_an_address_has_so_many_wrong_tokens_a_minute(service: Service, monkeypa
     answer = bad.get("/api/v1/me", headers=wrong)
     assert answer.status_code == 429
     assert 1 <= int(answer.headers["retry-after"]) <= 61
-    assert good.get("/api/v1/me").status_code == 429, "right ones are not told from wrong ones either"
-    elsewhere = TestClient(service.app, base_url=URL, client=("10.0.0.2", 1), headers=good.headers)
-    assert elsewhere.get("/api/v1/me").status_code == 200
+    assert good.get("/api/v1/me").status_code == 200, "a right one is taken from any address"
+    elsewhere = TestClient(service.app, base_url=URL, client=("10.0.0.2", 1), headers=wrong)
+    assert elsewhere.get("/api/v1/me").status_code == 401
+    assert refusals(service) == MOST_FAILURES + 1, "of more than that nothing is written"
     clock = access.time.monotonic
     monkeypatch.setattr(access.time, "monotonic", lambda: clock() + 61)
-    assert good.get("/api/v1/me").status_code == 200
+    assert bad.get("/api/v1/me", headers=wrong).status_code == 401
 
 
 def test_wrong_tokens_are_counted_from_many_threads() -> None:
@@ -140,7 +148,7 @@ def test_wrong_tokens_are_counted_from_many_threads() -> None:
         sys.setswitchinterval(before)
     for number in range(100):
         with pytest.raises(Problem, match="wrong tokens"):
-            failures.check(f"10.0.{number}.1")
+            failures.add(f"10.0.{number}.1")
 
 
 def test_requests_without_a_token_are_not_counted(service: Service) -> None:
@@ -225,10 +233,31 @@ def test_a_session_ends_with_its_token(page: Service) -> None:
 
 
 def test_wrong_tokens_at_the_login_are_limited_too(service: Service) -> None:
-    client, good = service.client(), service.token("anna")
+    client, good = service.client(follow_redirects=False), service.token("anna")
     assert {client.post("/login", data={"token": "x"}).status_code for _ in range(MOST_FAILURES)} == {401}
-    assert client.post("/login", data={"token": good}).status_code == 429
+    assert client.post("/login", data={"token": "x"}).status_code == 429
     assert COOKIE not in client.cookies
+    assert client.post("/login", data={"token": good}).status_code == 303
+
+
+def test_the_role_metrics_does_not_sign_in(service: Service) -> None:
+    client = service.client(follow_redirects=False)
+    answer = client.post("/login", data={"token": service.token("prometheus", "metrics")})
+    assert answer.status_code == 403
+    assert COOKIE not in client.cookies
+
+
+def test_an_encrypted_session_is_this_hosts_alone(service: Service) -> None:
+    client = TestClient(service.app, base_url="https://127.0.0.1", headers=SAME, follow_redirects=False)
+    answer = client.post("/login", data={"token": service.token("anna")})
+    (cookie,) = answer.headers.get_list("set-cookie")
+    assert cookie.startswith(f"__Host-{COOKIE}=")
+    assert {"Secure", "Path=/"} <= {part.strip() for part in cookie.split(";")}
+    assert client.get("/").status_code == 200
+    plain = client.cookies[f"__Host-{COOKIE}"]
+    client.cookies.clear()
+    client.cookies.set(COOKIE, plain)  # as another server of this host could
+    assert client.get("/").status_code == 303
 
 
 # Names, bodies, headers -------------------------------------------------------------------------------------------
@@ -247,6 +276,42 @@ def test_another_host_name_is_refused(host: str, service: Service) -> None:
 )
 def test_the_servers_own_names_are_taken(host: str, service: Service) -> None:
     assert service.client("anna").get("/api/v1/me", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("peer", "status"),
+    [("10.9.8.7", 200), ("127.0.0.1", 200), ("10.9.8.8", 403), ("::ffff:10.9.8.8", 403), ("unknown", 403)],
+)
+def test_an_unencrypted_port_is_for_its_proxy_alone(peer: str, status: int, tmp_path: Path, database_url: str) -> None:
+    options = {"host": "0.0.0.0", "allowed_hosts": ("tune.example",), "behind_proxy": ("10.9.8.7",)}
+    service = Service(make_app(tmp_path, database_url, Roots(), **options))
+    forwarded = {"X-Forwarded-For": "10.9.8.7", "X-Forwarded-Proto": "https"}
+    client = TestClient(service.app, base_url=URL, client=(peer, 1), headers=service.client("anna").headers | forwarded)
+    answer = client.get("/api/v1/me")
+    assert answer.status_code == status
+    assert ("strict-transport-security" in answer.headers) == (peer == "10.9.8.7"), "only a proxy's word counts"
+    assert client.get("/livez").status_code == 200, "which other programs ask for by address"
+
+
+def test_head_is_get_without_a_body_and_ends_streams_too(service: Service) -> None:
+    client, search = service.client("anna"), service.queued()
+    for path in ("/livez", "/login", "/api/v1/searches", f"/api/v1/searches/{search.id}", "/api/v1/nothing"):
+        known, head = client.get(path), client.head(path)
+        assert (head.status_code, head.content) == (known.status_code, b"")
+        assert head.headers["content-type"] == known.headers["content-type"]
+    stream = client.head(f"/api/v1/searches/{search.id}/events", headers={"Accept": "text/event-stream"})
+    assert (stream.status_code, stream.content) == (200, b"")
+    wait_until(lambda: service.app.state.hub.streams == 0)
+
+
+def test_a_wrong_method_is_answered_with_all_that_are_taken(service: Service) -> None:
+    for path, methods in (
+        ("/api/v1/searches", "GET, HEAD, POST"),
+        ("/api/v1/me", "GET, HEAD"),
+        ("/new", "GET, HEAD, POST"),
+    ):
+        answer = service.client("anna").put(path)
+        assert (answer.status_code, answer.headers["allow"]) == (405, methods)
 
 
 def padded(size: int) -> bytes:

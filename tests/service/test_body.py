@@ -1,5 +1,6 @@
 """What a request may say: fields and limits, names of models and data, spaces, training arguments."""
 
+import contextlib
 import json
 import os
 import pickle
@@ -11,19 +12,22 @@ from urllib.parse import quote
 import pytest
 from pydantic import ValidationError
 
-from autotune.core.errors import InvalidRequest, InvalidSpace
+from autotune.core.errors import InvalidRequest
 from autotune.core.request import OPTIONS
 from autotune.service.accounts import Caller
 from autotune.service.body import (
     MOST_DEPTH,
     TRAINING_ARGS,
     InvalidField,
+    InvalidFields,
     Roots,
     SearchBody,
+    all_errors,
     checked,
     job_of,
     parse_body,
 )
+from autotune.space.settings import SETTINGS
 from autotune.space.setup import PRIVATE
 from tests.service.application import SMALL, touched
 
@@ -100,14 +104,71 @@ def test_every_option_of_a_search_is_a_field_but_those_that_name_places_or_trust
     "name", ["trust_remote_code", "output_dir", "study_name", "report_to", "fresh", "watch", "model_init"]
 )
 def test_other_fields_are_refused_by_name(name: str) -> None:
-    with pytest.raises(InvalidField, match=name) as error:
+    with pytest.raises(ValidationError, match=f"There is no field '{name}'"):
         body(**{name: True})
-    assert error.value.pointer == f"/{name}"
 
 
-def test_a_misspelt_field_is_named_with_the_nearest() -> None:
-    with pytest.raises(InvalidField, match="'n_trials'"):
-        body(n_trails=3)
+def test_misspelt_fields_are_named_with_the_nearest_and_all_that_is_wrong_at_once() -> None:
+    with pytest.raises(ValidationError, match="Did you mean 'n_trials'") as error:
+        body(n_trails=3, foo=1, seed=-1)
+    assert [entry["loc"] for entry in error.value.errors()] == [("seed",), ("n_trails",), ("foo",)]
+    assert len(str(error.value)) < 1000, "the other names are not listed"
+
+
+@pytest.mark.parametrize("letter", ["\n", "\x7f", "\x9b", "\u202e", "\u2066", "\u200b", "\u2028", "\u2029", "\ufeff"])
+def test_a_name_holds_no_invisible_character(letter: str) -> None:
+    with pytest.raises(ValidationError, match="invisible"):
+        body(name=f"a{letter}b")
+
+
+def test_all_that_is_wrong_is_pointed_at_in_one_pass(roots: Roots) -> None:
+    wrong = {
+        "model": "bert-min",
+        "memory_limit": "lots",
+        "fix": {"precison": "bf16", "workers": 10**6},
+        "timeout": "25h",
+    }
+    with pytest.raises(InvalidFields) as error:
+        checked(body(**wrong), roots, ANNA)
+    pointers = {"/model", "/memory_limit", "/fix/precison", "/fix/workers", "/timeout"}
+    assert {field.pointer for field in error.value.errors} == pointers
+    found, problems = all_errors({"foo": 1, "global_batch_size": "x", **wrong}, roots, ANNA, {"cpu": "a processor"})
+    assert found is None
+    assert set(problems) == {"/foo", "/global_batch_size", "/model", "/memory_limit", "/timeout"}
+    assert all_errors(SMALL, roots, ANNA, {"cpu": "a processor"}) == (body(), {})
+
+
+# Settings ---------------------------------------------------------------------------------------------------------
+
+PLACES = ("/etc/cron.d", "../x", "~/x", "3_offload_nvme:/etc/cron.d", "3_offload_nvme:/", "a\\b")
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_no_value_of_a_setting_names_a_place(name: str, roots: Roots) -> None:
+    for place in (*PLACES, *(f"{value}:/etc" for value in SETTINGS[name].values)):
+        for fields in (
+            {"fix": {name: place}},
+            {"fix": [f"{name}={place}"]},
+            {"only": {name: [place]}},
+            {"only": [f"{name}={place},/tmp"]},
+            {"space": json.dumps({"parameters": {name: [place]}})},
+        ):
+            with pytest.raises((InvalidRequest, ValidationError)):
+                checked(body(**fields), roots, ANNA)
+
+
+@pytest.mark.parametrize("name", [name for name in SETTINGS if any(type(x) is int for x in SETTINGS[name].values)])
+@pytest.mark.parametrize("number", [10**6, 10**4000, -1])
+def test_a_setting_of_numbers_has_a_limit(name: str, number: int, roots: Roots) -> None:
+    with pytest.raises(ValueError, match="not a whole number"):
+        SETTINGS[name].read(number)
+    for fields in (
+        {"fix": {name: number}},
+        {"only": {name: [number]}},
+        {"space": f"parameters: {{{name}: [{number}]}}"},
+    ):
+        with pytest.raises(InvalidRequest):
+            checked(body(**fields), roots, ANNA)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +239,7 @@ def test_a_request_that_was_checked_is_checked_again_to_the_same(roots: Roots) -
         ({"device": "cuda"}, "/device"),
         ({"device": "cuda:1"}, "/device"),
         ({"args": {"output_dir": "x"}}, "/args/output_dir"),
-        ({"args": {"dataloader_num_workers": 65}}, "/args/dataloader_num_workers"),
+        ({"args": {"dataloader_num_workers": 257}}, "/args/dataloader_num_workers"),
         ({"args": {"dataloader_num_workers": "many"}}, "/args/dataloader_num_workers"),
         ({"args": {"optim_args": "/etc/passwd"}}, "/args/optim_args"),
         ({"args": {"lr_scheduler_kwargs": '{"a": 1}'}}, "/args/lr_scheduler_kwargs"),
@@ -242,7 +303,7 @@ def test_an_inline_space_is_written_into_the_folder_of_the_search(roots: Roots, 
 
 
 def test_a_wrong_setting_in_an_inline_space_is_named_with_its_line(roots: Roots) -> None:
-    with pytest.raises(InvalidSpace, match=r"^space:2: .*presicion"):
+    with pytest.raises(InvalidField, match=r"^space:2: .*presicion"):
         checked(body(space="parameters:\n  presicion: [fp32]\n"), roots, ANNA)
 
 
@@ -447,6 +508,8 @@ def test_pickled_weights_are_refused_unless_safetensors_are_read_in_their_place(
     [
         ({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}, True),
         ({"weight_map": {"a": "model-1.safetensors", "b": "pytorch_model-2.bin"}}, False),
+        ({"weight_map": {"a": "../../secret.safetensors"}}, False),
+        ({"weight_map": {"a": "/etc/secret.safetensors"}}, False),
         ({"weight_map": ["a.safetensors"]}, False),
         ([], False),
     ],
@@ -456,8 +519,59 @@ def test_an_index_names_safetensors_alone(index: Any, is_safe: bool, roots: Root
     if is_safe:
         assert checked(body(model="team:bert"), roots, ANNA)
     else:
-        with pytest.raises(InvalidField, match=r"pickled \(model.safetensors.index.json\)"):
+        with pytest.raises(InvalidField, match=r"pickled.*\(model.safetensors.index.json\)"):
             checked(body(model="team:bert"), roots, ANNA)
+
+
+TOKENIZER = {"tokenizer_class": "BertTokenizer", "name_or_path": "/home/ann/bert", "eos_token": "</s>"}
+
+
+@pytest.mark.parametrize(
+    ("more", "is_plain"),
+    [
+        ({}, True),
+        ({"special_tokens_map_file": "/home/ann/bert/special_tokens_map.json"}, True),  # which nobody opens
+        ({"extra_special_tokens": ["<a/>"], "chat_template": "a/b", "vocab_file": None}, True),
+        ({"vocab_file": "/etc/passwd"}, False),
+        ({"vocab_file": "../canary.json"}, False),
+        ({"source_spm": "~/spm"}, False),
+        ({"fast_tokenizer_files": ["../tokenizer.1.json"]}, False),
+    ],
+)
+def test_a_tokenizer_names_no_file_outside_of_its_folder(
+    more: dict[str, Any], is_plain: bool, roots: Roots, tmp_path: Path
+) -> None:
+    (tmp_path / "models" / "bert" / "tokenizer_config.json").write_text(json.dumps(TOKENIZER | more))
+    for resolve in (roots.model, roots.tokenizer):
+        with contextlib.nullcontext() if is_plain else pytest.raises(InvalidRequest, match="outside of its folder"):
+            assert resolve("team:bert") == str(tmp_path / "models" / "bert")
+
+
+def test_saved_data_name_no_file_outside_of_their_folder(roots: Roots, tmp_path: Path) -> None:
+    folder = tmp_path / "data" / "saved" / "train"
+    folder.mkdir(parents=True)
+    state, splits = folder / "state.json", folder.parent / "dataset_dict.json"
+    (folder / "data.arrow").touch()
+
+    def write(file: str, split: str) -> None:
+        state.write_text(json.dumps({"_data_files": [{"filename": file}], "_fingerprint": "a/b"}))
+        splits.write_text(json.dumps({"splits": [split]}))
+
+    write("data.arrow", "train")
+    assert roots.dataset("team:saved") == str(folder.parent)
+    for file, split in [
+        ("../../x/data.arrow", "train"),
+        ("/x.arrow", "train"),
+        ("data.arrow", "../../x"),
+        ("..", "train"),
+    ]:
+        write(file, split)
+        with pytest.raises(InvalidRequest, match="outside of its folder"):
+            roots.dataset("team:saved")
+    for text in ('{"_data_files": [1]}', '{"_data_files": {"filename": "/x"}}', "[1]", '"/x"'):
+        state.write_text(text)
+        with pytest.raises(InvalidRequest):
+            roots.dataset("team:saved")
 
 
 def test_an_adapter_whose_base_model_may_be_anywhere_is_refused(roots: Roots, tmp_path: Path) -> None:
@@ -482,7 +596,7 @@ def with_hub(roots: Roots, *patterns: str, hub: str = "cached") -> Roots:
 
 
 def test_hub_ids_are_taken_by_the_patterns_where_the_hub_is_on(roots: Roots) -> None:
-    some = with_hub(roots, "google/*", "gpt2", "squad*")
+    some = with_hub(roots, "google/*", "gpt2", "squad*", hub="online")
     assert some.model("google/bert-x") == "google/bert-x"
     assert some.model("gpt2") == "gpt2"
     assert some.dataset("squad:plain-text") == "squad:plain-text"
@@ -491,6 +605,50 @@ def test_hub_ids_are_taken_by_the_patterns_where_the_hub_is_on(roots: Roots) -> 
             some.model(other)
     with pytest.raises(InvalidRequest, match="on this server"):
         with_hub(roots, "*", hub="off").model("google/bert-x")
+
+
+def in_cache(folder: Path, name: str, **files: str) -> Path:
+    """A model in the hub's cache in this folder: its snapshot, whose files are links as the hub's client makes them."""
+    place = folder / f"models--{name.replace('/', '--')}"
+    snapshot = place / "snapshots" / "0"
+    (place / "refs").mkdir(parents=True)
+    (place / "blobs").mkdir()
+    (place / "refs" / "main").write_text("0")
+    snapshot.mkdir(parents=True)
+    for number, (file, text) in enumerate({"config.json": json.dumps(CONFIG), **files}.items()):
+        (place / "blobs" / str(number)).write_text(text)
+        (snapshot / file).symlink_to(place / "blobs" / str(number))
+    return snapshot
+
+
+@pytest.mark.parametrize("hub", ["cached", "online"])
+def test_a_model_of_the_hub_has_safe_files(
+    hub: str, roots: Roots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    some = with_hub(roots, "*", hub=hub)
+    index = "model.safetensors.index.json"
+    in_cache(tmp_path / "hub", "ann/good", **{index: '{"weight_map": {"a": "model-1.safetensors"}}'})
+    in_cache(tmp_path / "hub", "ann/pickled", **{"pytorch_model.bin": "x"})
+    in_cache(tmp_path / "hub", "ann/outside", **{index: '{"weight_map": {"a": "../../secret.safetensors"}}'})
+    in_cache(tmp_path / "hub", "ann/adapter", **{"adapter_config.json": "{}"})
+    assert some.model("ann/good") == some.tokenizer("ann/good") == "ann/good"
+    for name in ("ann/pickled", "ann/outside", "ann/adapter"):
+        with pytest.raises(InvalidRequest, match=name):
+            some.model(name)
+
+
+def test_a_cached_model_is_in_the_cache(roots: Roots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    for name in ("runner.log", "study", "ann/none"):
+        with pytest.raises(InvalidRequest, match="does not hold"):
+            with_hub(roots, "*").model(name)
+
+
+def test_a_file_of_the_search_is_not_a_model_of_the_hub(roots: Roots, tmp_path: Path) -> None:
+    (tmp_path / "runner.log").write_text(json.dumps(CONFIG))
+    with pytest.raises(InvalidField, match="a file of the search"):
+        job_of(SMALL | {"model": "runner.log"}, with_hub(roots, "*", hub="online"), tmp_path, "cpu")
 
 
 def test_no_path_is_a_hub_id(roots: Roots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

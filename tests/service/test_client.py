@@ -26,7 +26,8 @@ URL = "https://tune.example.org"
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user's folder of settings, and no token in the environment."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.delenv("AUTOTUNE_TOKEN", raising=False)
+    for name in ("AUTOTUNE_TOKEN", "AUTOTUNE_SERVER"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(client, "sleep", lambda seconds: None)
     return tmp_path
 
@@ -60,8 +61,25 @@ def test_a_damaged_file_of_tokens_is_named() -> None:
 
 @pytest.mark.parametrize("url", ["tune.example.org", "ftp://tune.example.org", ""])
 def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(InvalidRequest, match="no address"):
+    with pytest.raises(InvalidRequest, match="not an address"):
         connect(url, "hfat_any")
+
+
+@pytest.mark.parametrize("url", ["http://tune.example.org", "http://10.0.0.7:8321", "http://127.0.0.1.example.org"])
+def test_no_token_is_sent_unencrypted_to_another_machine(url: str) -> None:
+    with pytest.raises(InvalidRequest, match="unencrypted"):
+        connect(url, "hfat_any")
+    for here in ("http://127.0.0.1:1", "http://[::1]:1", "http://localhost"):
+        connect(here, "hfat_any")
+
+
+def test_a_token_of_the_environment_is_for_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOTUNE_TOKEN", "hfat_any")
+    connect(URL)
+    monkeypatch.setenv("AUTOTUNE_SERVER", f"{URL}/")
+    connect(URL)
+    with pytest.raises(InvalidRequest, match="no token"):
+        connect("https://other.example.org")
 
 
 def test_connect_is_a_public_name() -> None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from html import escape, unescape
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -70,6 +71,28 @@ def send(client: TestClient, path: str, button: str = "", page: str = "/", **fie
     assert not button or re.search(rf'<button[^>]*name="{button.split("=")[0]}"', form[0])
     answer: httpx.Response = client.post(path, data=dict(hidden) | fields | pressed)
     return answer
+
+
+def test_a_path_without_a_page_is_a_page_for_browsers(service: Service) -> None:
+    for path in ("/nothing", "/searches/1/2/3"):
+        page = visitor(service).get(path, headers={"Accept": "text/html"})
+        assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+        assert "All searches" in page.text
+        assert visitor(service).get(path).headers["content-type"] == "application/problem+json"
+
+
+def test_nothing_to_compare_is_said(service: Service, ids: dict[str, str]) -> None:
+    client = signed_in(service)
+    assert "No search is marked." in client.get("/compare").text
+    assert "Compare the marked" in client.get("/").text
+    for path in ("/?state=queued", "/?state=failed"):
+        assert "Compare the marked" not in client.get(path).text
+        assert 'class="pick"' not in client.get(path).text
+
+
+def test_who_is_sent_to_sign_in_comes_back_to_the_same_page(service: Service) -> None:
+    for path in ("/", "/new?from=1", "/devices"):
+        assert visitor(service).get(path).headers["location"] == f"/login?next={quote(path)}"
 
 
 def views(ids: Mapping[str, str]) -> list[str]:
@@ -224,7 +247,7 @@ def test_lists_of_settings_and_a_space_on_one_line_are_shown_as_a_command_too() 
 def test_signing_in_and_out(service: Service, ids: dict[str, str]) -> None:
     client = visitor(service)
     page = f"/searches/{ids['done']}"
-    assert client.get(page).headers["location"] == f"/login?next={page}%3F"
+    assert client.get(page).headers["location"] == f"/login?next={page}"
     wrong = client.post("/login", data={"token": "hfat_00000000_no", "next": page})
     assert wrong.status_code == 401
     assert "This token is not valid." in wrong.text
@@ -277,7 +300,7 @@ def test_a_search_is_checked_then_started_once(service: Service) -> None:
         ({"global_batch_size": ""}, "global_batch_size"),
         ({"n_trials": "1e9"}, "n_trials"),
         ({"n_trials": "9" * 5000}, "n_trials"),
-        ({"memory_limit": "much"}, "more"),
+        ({"memory_limit": "much"}, "memory_limit"),
         ({"more": "presicion: bf16"}, "more"),
         ({"more": "args: {output_dir: x}"}, "more"),
         ({"more": "- a list"}, "more"),

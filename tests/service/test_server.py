@@ -56,6 +56,12 @@ def test_an_address_that_others_reach_wants_encryption(host: str, tmp_path: Path
     Settings(host=host, tls_cert=tmp_path / "cert", tls_key=tmp_path / "key")
 
 
+@pytest.mark.parametrize("network", ["*", "nonsense", "0.0.0.0/0", "::/0", "10.0.0.1/8", "caddy", ""])
+def test_a_proxy_is_an_address_or_a_network_but_not_everybody(network: str) -> None:
+    with pytest.raises(InvalidRequest, match="--behind-proxy"):
+        Settings(host="0.0.0.0", behind_proxy=(network,))
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
 def test_the_loopback_wants_nothing(host: str) -> None:
     assert Settings(host=host).url(80) == f"http://{f'[{host}]' if ':' in host else host}:80"

@@ -33,6 +33,7 @@ function follow(live, voice, pause) {
     if (message && message !== live.dataset.say) voice.textContent = message;
     replace(live, fresh);
     document.title = page.title;
+    marks();
     if (focused && document.activeElement?.id !== focused) document.getElementById(focused)?.focus({ preventScroll: true });
     if (!live.dataset.events) stop();
   }
@@ -74,6 +75,15 @@ document.addEventListener("click", async ({ target }) => {
   button.textContent = isCopied ? "Copied" : "Select the text to copy it";
   setTimeout(() => (button.textContent = "Copy"), 2000);
 });
+
+// Without a mark there is nothing to compare; without scripts the server says so.
+function marks() {
+  const button = document.getElementById("compare");
+  if (button) button.disabled = !document.querySelector(".pick :checked");
+}
+document.addEventListener("change", marks);
+addEventListener("pageshow", marks);
+marks();
 
 const live = document.getElementById("live");
 if (live?.dataset.events) follow(live, document.getElementById("voice"), document.getElementById("pause"));

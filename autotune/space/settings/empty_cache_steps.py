@@ -5,10 +5,15 @@ from autotune.space.settings.setting import Context, Effect, Observed, Setting, 
 
 FIELD = "torch_empty_cache_steps"
 
+MOST = 1000
+"""A probe trains for at least this number of steps (`period`)."""
+
+_read = whole_number(1, MOST)
+
 
 def _from_user(context: Context) -> Value:
     steps = context.arguments.get(FIELD)
-    return "none" if steps is None else whole_number(1)(steps)
+    return "none" if steps is None else _read(steps)
 
 
 def _apply(value: Value, environment: Environment) -> Effect:
@@ -32,9 +37,10 @@ def _unavailable(value: Value, context: Context) -> str | None:
 
 SETTING = Setting(
     name="empty_cache_steps",
+    argument=FIELD,
     values=("none", 1, 4, 16),
     summary="Gives cached device memory back every so many steps, against fragments.",
-    read=none_or(whole_number(1)),
+    read=none_or(_read),
     from_user=_from_user,
     apply=_apply,
     read_back=_read_back,

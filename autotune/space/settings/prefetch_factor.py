@@ -2,6 +2,9 @@
 
 from autotune.space.settings.setting import field_setting, whole_number
 
+MOST = 1024
+"""Batches of one worker that the host's memory must hold at the same time."""
+
 SETTING = field_setting(
     name="prefetch_factor",
     field="dataloader_prefetch_factor",
@@ -9,7 +12,7 @@ SETTING = field_setting(
     default=2,  # torch's own, where workers load and nobody says otherwise (`torch.utils.data.DataLoader`)
     changes={"speed"},
     summary="Batches that each worker prepares ahead: more of them even out slow samples and take the host's memory.",
-    read=whole_number(1),
+    read=whole_number(1, MOST),
     read_back=lambda observed: getattr(observed.loader, "prefetch_factor", None),  # None where no worker loads
     ordered=True,
     active_if=("workers", bool),

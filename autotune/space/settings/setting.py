@@ -124,6 +124,8 @@ class Setting:
     # Whether it trains without float32 weights and gradients of the whole model.
     spares_gradients: Callable[[Value], bool] = lambda value: False
 
+    argument: str = ""  # field of `TrainingArguments` that has its values
+
     def __post_init__(self) -> None:
         if self.read is None:
             object.__setattr__(self, "read", reader(self.values))
@@ -142,7 +144,7 @@ def field_setting(field: str, *, default: Value, **parts: Any) -> Setting:
         "apply": lambda value, environment: Effect({field: value}),
         "read_back": lambda observed: read(getattr(observed.trainer.args, field)),
     }
-    return Setting(**{**from_field, **parts})
+    return Setting(argument=field, **{**from_field, **parts})
 
 
 def reader(values: tuple[Value, ...]) -> Callable[[Any], Value]:
@@ -162,16 +164,16 @@ def one_of(*words: str) -> Callable[[Any], str]:
     return read
 
 
-def whole_number(least: int) -> Callable[[Any], int]:
-    """Read a whole number from `least`; raises ValueError."""
+def whole_number(least: int, most: int) -> Callable[[Any], int]:
+    """Read a whole number from `least` to `most`; raises ValueError."""
 
     def read(text: Any) -> int:
         try:
             number = int(str(text).strip())
         except ValueError:
-            raise ValueError(f"{text!r} is no whole number") from None
-        if number < least or isinstance(text, bool):
-            raise ValueError(f"{text!r} is no whole number from {least}")
+            raise ValueError(f"{str(text)[:40]!r} is not a whole number") from None
+        if not least <= number <= most or isinstance(text, bool):
+            raise ValueError(f"{str(text)[:40]!r} is not a whole number from {least} to {most}")
         return number
 
     return read

@@ -5,6 +5,9 @@ from autotune.space.settings.setting import Context, Effect, Setting, whole_numb
 
 VARIABLE = "OMP_NUM_THREADS"
 
+MOST = 1024
+"""More than a machine has cores."""
+
 
 def _unavailable(value: Value, context: Context) -> str | None:
     environment = context.environment
@@ -20,7 +23,7 @@ SETTING = Setting(
     values=(1, 2, 4, 8, 16, 32),
     changes={"speed"},
     summary="Threads of one operation on a CPU: cores that only wait for memory help loader workers more.",
-    read=whole_number(1),
+    read=whole_number(1, MOST),
     from_user=lambda context: context.environment.threads,  # torch's own choice
     apply=lambda value, environment: Effect(environment={VARIABLE: str(value)}),
     read_back=lambda observed: observed.threads,

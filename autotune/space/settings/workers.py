@@ -5,6 +5,9 @@ from autotune.space.settings.setting import Context, Effect, field_setting, whol
 
 FIELD = "dataloader_num_workers"
 
+MOST = 256
+"""Far above what any machine's loading needs; each of them is a process with memory of its own."""
+
 WAITING = 4
 """As many workers are worth a probe on any machine: those that wait for a disk or a network need no core meanwhile."""
 
@@ -28,7 +31,7 @@ SETTING = field_setting(
     default=0,
     changes={"speed"},
     summary="Processes that prepare batches ahead: they hide slow loading and take CPU cores.",
-    read=whole_number(0),
+    read=whole_number(0, MOST),
     apply=_apply,
     read_back=lambda observed: int(observed.loader.num_workers),
     unavailable=_unavailable,

@@ -34,7 +34,7 @@ _SEPARATORS = ",;\t|"
 _LOOKED_AT_BYTES = 65536
 MOST_DEPTH = 100
 """Nested brackets: above a few hundred the reader of JSON lines ends its process."""
-_SAVED = ("dataset_info.json", "dataset_dict.json")
+SAVED = ("dataset_info.json", "dataset_dict.json")
 """What `save_to_disk` leaves in its folder."""
 MOST_HASHED_BYTES = 256 * 2**20
 """Of the files of a data set, up to which their contents are read to identify it: within a second."""
@@ -156,7 +156,7 @@ def _no_data(name: str, what: str) -> InvalidRequest:
 
 def _folder(name: str, path: Path, images: bool) -> DataSource:
     files = list(_files_below(path))
-    if any((path / saved).is_file() for saved in _SAVED):
+    if any((path / saved).is_file() for saved in SAVED):
         return DataSource(name, path, "saved", {}, f"{path}: {stamp(files)}")
     if images and any(file.suffix.lower() in IMAGE_ENDINGS for file in files):
         return DataSource(name, path, "imagefolder", {}, f"{path}: {stamp(files)}")

@@ -21,16 +21,16 @@ def local_weights(model: str) -> str:
     path = Path(model).expanduser()
     if path.exists():
         return str(path.resolve()) if path.is_dir() and _holds_weights(path) else ""
-    folder = _cached_folder(model)
+    folder = cached_folder(model)
     return model if folder and _holds_weights(folder) else ""
 
 
 def weights_folder(weights: str) -> str:
     """The folder of what `local_weights` found: opened from a folder, nothing is looked up on the hub."""
-    return str(_cached_folder(weights) or weights)
+    return str(cached_folder(weights) or weights)
 
 
-def _cached_folder(model: str) -> Path | None:
+def cached_folder(model: str) -> Path | None:
     """The folder in the hub's local cache that holds this model's config; None where there is none."""
     try:
         config = try_to_load_from_cache(model, "config.json")

@@ -1,0 +1,11 @@
+"""Texts that others wrote, as a terminal may show them."""
+
+HIDDEN = ("Cc", "Cf", "Zl", "Zp")
+"""Unicode's categories of characters that nobody sees: they move a terminal's cursor, or turn the order of what is written."""
+
+
+def printable(text: object) -> str:
+    """The text with all that cannot be printed as an escape (`\\x1b`), line breaks too."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in str(text)
+    )
