@@ -65,7 +65,7 @@ def test_the_answer_says_how_its_ranks_are_started(searched: tuple[TuningResult,
         f"OMP_NUM_THREADS={threads} accelerate launch --multi_gpu --num_processes 2 your_script.py",
     ]
     assert (result.to_dict()["processes"], result.to_dict()["launch"]) == (2, told)
-    fields = json.loads((result.folder / "best_training_arguments.json").read_text())
+    fields = result.to_dict()["training_arguments"]
     assert (fields["ddp_backend"], fields["use_cpu"]) == ("gloo", True)
     sizes = fields["per_device_train_batch_size"] * fields["gradient_accumulation_steps"]
     assert sizes * result.setup.processes == 8

@@ -38,6 +38,7 @@ class State(StrEnum):
     """What a search found, as JSON has it; each has its own next step."""
 
     IMPROVED = "improved"
+    REFUTED = "refuted"
     KEPT = "kept"
     NOISY = "too_noisy"
     ALONE = "nothing_to_compare"
@@ -56,6 +57,7 @@ class Headline:
 FASTER = Headline(State.IMPROVED, "{times} as fast as your settings{memory}")
 AS_FAST = Headline(State.IMPROVED, "as fast as your settings{memory}")
 LEANER = Headline(State.IMPROVED, "{memory} than your settings, {times} as fast")
+REFUTED = Headline(State.REFUTED, "Plain trainings were not faster than with your settings")
 LEANER_AS_FAST = Headline(State.IMPROVED, "{memory} than your settings, as fast")
 NOT_FASTER = Headline(State.KEPT, "No faster settings found in {trials}")
 NOT_LEANER = Headline(State.KEPT, "Nothing leaner that is as fast found in {trials}")
@@ -70,7 +72,7 @@ NONE_MAY_WIN = Headline(State.NO_ANSWER, "No configuration may win")
 NONE_COMPLETED = Headline(State.NO_ANSWER, "No configuration completed")
 NOT_MEASURED = Headline(State.NO_ANSWER, "Nothing was measured")
 HEADLINES = (
-    *(FASTER, AS_FAST, LEANER, LEANER_AS_FAST, NOT_FASTER, NOT_LEANER, OTHER_LOSSES, NOISY, NOISY_LEANER),
+    *(FASTER, AS_FAST, LEANER, LEANER_AS_FAST, REFUTED, NOT_FASTER, NOT_LEANER, OTHER_LOSSES, NOISY, NOISY_LEANER),
     *(ALONE, ONLY_YOURS, NO_BASELINE, NOTHING_FITS, NONE_MAY_WIN, NONE_COMPLETED, NOT_MEASURED),
 )
 """All of them; that of an interrupted search has `INTERRUPTED` in front."""
@@ -128,6 +130,8 @@ def claim_of(result: SearchResult) -> Claim:
         claim = _no_answer(result)
     elif baseline is None or not baseline.feasible or result.measured_speedup is None:
         claim = _no_baseline(result, best)
+    elif result.refuted is not None:
+        claim = _refuted(result, result.refuted, baseline)
     elif not is_same(best, baseline):
         claim = _improved(result, best, baseline, verified_speedup(result) or result.measured_speedup)
     else:
@@ -140,7 +144,7 @@ def claim_of(result: SearchResult) -> Claim:
 def verification_of(result: SearchResult) -> Mapping[str, Any]:
     """What `autotune verify` measured of this answer; empty where it measured nothing, or another answer before the search went
     on."""
-    known, best = result.verification or {}, result.best_trial
+    known, best = result.verification or {}, result.refuted or result.best_trial
     return known if best is not None and known.get("configuration") == best.configuration.to_dict() else {}
 
 
@@ -172,13 +176,13 @@ def _improved(result: SearchResult, best: Trial, baseline: Trial, gain: Interval
     confirmed = verified or (best.confirmed and baseline.confirmed)
     sure, reason = verdict(gain, confirmed)
     memory, times = _memory_text(best, baseline), times_text(gain, sure)
-    is_as_fast = gain.low <= 1
+    is_as_fast = gain.low <= 1 <= gain.high
     if result.request.objective == "memory":
         kind = LEANER_AS_FAST if is_as_fast else LEANER
-        text = kind.text.format(memory=memory, times=times)
     else:
         kind = AS_FAST if is_as_fast else FASTER
-        text = kind.text.format(memory=f", with {memory}" if memory else "", times=times)
+        memory = f", with {memory}" if memory else ""
+    text = kind.text.format(memory=memory, times=times)
     count = len(verification_of(result)["rounds"]["answer"]) if verified else len(best.confirmations)
     how = "Verified by plain trainings" if verified else "Measured"
     rounds = f"{how} in {counted(count, 'round')} alternating with your settings"
@@ -186,20 +190,30 @@ def _improved(result: SearchResult, best: Trial, baseline: Trial, gain: Interval
     now_s, was_s = best.final.step_time_s, baseline.final.step_time_s
     if verified:
         now_s, was_s = (verification_of(result)["measured"][side]["step_time_s"] for side in ("answer", "yours"))
-    if not is_as_fast and was_s and now_s:
+    if gain.low > 1 and was_s and now_s:
         now, was = time_texts(now_s, was_s)
         hour = f"every hour of training becomes {'' if sure is Verdict.SOLID else 'about '}{60 / gain:.0f} minutes"
         details.insert(0, f"A step takes {now} instead of {was}: {hour}.")
     figures = (
-        *([] if is_as_fast else [times.capitalize()]),
-        *([memory.removesuffix(" memory")] if "less" in memory else []),
+        *([times.capitalize()] if "{times}" in kind.text else []),
+        *([memory.removeprefix(", with ").removesuffix(" memory")] if "less" in memory else []),
     )
     return Claim(kind.state, text[:1].upper() + text[1:], tuple(details), figures, gain, sure, reason)
 
 
+def _refuted(result: SearchResult, trial: Trial, baseline: Trial) -> Claim:
+    name = ", ".join(short_words(trial.configuration, baseline.configuration))
+    gain = verified_speedup(result) or Interval(0.0, 0.0, 0.0)
+    details = (f"Trial {trial.number} ({name}): {interval_text(gain)}.", f"{_own_text(baseline)} They are kept.")
+    return Claim(REFUTED.state, REFUTED.text, details, verdict=verdict(gain, confirmed=True)[0], **_going_on(result))
+
+
+def _own_text(baseline: Trial) -> str:
+    return f"Your settings: {speed_text(baseline)} samples/s, peak {format_bytes(baseline.peak_bytes)}."
+
+
 def _kept(result: SearchResult, baseline: Trial) -> Claim:
-    measured = f"{speed_text(baseline)} samples/s, peak {format_bytes(baseline.peak_bytes)}"
-    own, objective = f"Your settings: {measured}.", result.request.objective
+    own, objective = _own_text(baseline), result.request.objective
     gains = {
         trial.number: speed_up(trial, baseline, objective)[0] or Interval(0.0, 0.0, 0.0)
         for trial in result.trials
@@ -207,7 +221,7 @@ def _kept(result: SearchResult, baseline: Trial) -> Claim:
     }
     details: tuple[str, ...]
     if not gains and len(result.trials) < 2:
-        details = (f"Only your own settings were measured: {measured}.",)
+        details = (own.replace("Your settings", "Only your own settings were measured"),)
         return Claim(ALONE.state, ALONE.text, details, **_going_on(result))
     if not gains:
         details = (own, f"{counted(len(result.trials) - 1, 'other configuration')}: {failures_text(result.trials)}.")
@@ -270,7 +284,7 @@ def times_text(gain: float, sure: Verdict) -> str:
 
 def gain_words(state: State) -> str:
     """In a table's cell, what is there instead of a speed-up."""
-    return {State.KEPT: "none found", State.NOISY: "cannot tell"}.get(state, "-")
+    return {State.KEPT: "none found", State.NOISY: "cannot tell", State.REFUTED: "refuted"}.get(state, "-")
 
 
 def _memory_text(best: Trial, baseline: Trial) -> str:

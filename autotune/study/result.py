@@ -78,7 +78,17 @@ class SearchResult:
     @cached_property
     def best_trial(self) -> Trial | None:
         """The answer: the baseline unless another trial is shown to be better; None where there is no answer."""
-        return best_trial(self.trials, self.request.objective)
+        return self.baseline_trial if self.refuted else best_trial(self.trials, self.request.objective)
+
+    @cached_property
+    def refuted(self) -> Trial | None:
+        """The trial that the search found to be faster and `autotune verify` did not, in plain trainings; None without one."""
+        found, verification = best_trial(self.trials, self.request.objective), self.verification or {}
+        low = verification.get("measured", {}).get("speedup_low")
+        if found is None or verification.get("configuration") != found.configuration.to_dict():
+            return None
+        is_refuted = verification.get("held") is False and low is not None and low <= 1
+        return found if is_refuted and self.request.objective != "memory" else None
 
     @property
     def changes_settings(self) -> bool:

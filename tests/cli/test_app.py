@@ -93,6 +93,20 @@ def test_a_damaged_trial_is_a_warning_and_a_damaged_baseline_no_answer(reports: 
     assert "fresh=" not in text
 
 
+def test_studies_show_no_speed_up_that_was_not_measured(tmp_path: Path) -> None:
+    """`about` as in the headline, and words where the user's settings are kept."""
+    slow, fast = makers.trial(0, 10.0, confirmed=10.0), makers.configuration(16)
+    makers.result([slow, makers.trial(1, 5.0, of=fast, confirmed=5.0)]).save(tmp_path / "reports" / "kept")
+    makers.result([makers.trial(0, 10.0), makers.trial(1, 20.0, of=fast)]).save(tmp_path / "reports" / "rough")
+    one_step = makers.trial(0, steps=makers.trial(0).measurement.steps[:1])
+    makers.result([one_step]).save(tmp_path / "reports" / "vague")
+    rows = {line.split()[0]: line for line in run(["studies"], tmp_path)[1].splitlines()}
+    assert "none found" in rows["kept"]
+    assert "about 2.0x" in rows["rough"]
+    assert "about 10 " in rows["vague"]
+    assert "1.00x" not in "".join(rows.values())
+
+
 def test_studies_fit_80_columns_whatever_their_names_and_the_latest_is_first(tmp_path: Path) -> None:
     long = "a-model-of-a-very-long-name-causal-lm-gb128-cuda0"
     for age, name in enumerate(("new", long, "nothing", "stopped")):

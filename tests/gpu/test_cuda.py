@@ -370,8 +370,7 @@ def test_a_search_on_the_card_finds_an_exact_configuration(tmp_path: Path) -> No
     assert use.of_measured is not None
     assert 0 < use.of_measured < 1
     assert use.mfu is None or 0 < use.mfu < use.of_measured
-    folder = next(path.parent for path in tmp_path.glob("*/best_training_arguments.json"))
-    fields = read_json(folder / "best_training_arguments.json")
+    fields = result.to_dict()["training_arguments"]
     product = fields["per_device_train_batch_size"] * fields["gradient_accumulation_steps"]
     assert product == 32
     assert "use_cpu" not in fields

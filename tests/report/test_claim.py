@@ -9,6 +9,7 @@ import pytest
 from autotune.core import Interval, Outcome, Trial
 from autotune.core.prospect import OptimalityGap
 from autotune.core.request import tuning_request
+from autotune.report.checks import checks
 from autotune.report.claim import Claim, State, Verdict, claim_of, headline, verdict
 from autotune.study.result import SearchResult
 from tests.makers import MIB, completed, configuration, ended, out_of_memory, result, trial, verification
@@ -69,6 +70,33 @@ def test_each_state_has_its_headline(study: SearchResult, state: State, text: st
     assert headline(study).endswith(".")
 
 
+def in_rounds(*gains: float, after: int = 300) -> SearchResult:
+    """A study for memory whose second trial was so many times as fast as its baseline, in a round each."""
+    rounds = {SLOW: [10.0] * len(gains), FAST: [10.0 * gain for gain in gains]}
+    trials = []
+    for number, (of, speeds) in enumerate(rounds.items()):
+        peak = (after if number else 900) * MIB
+        confirmations = tuple(completed(of, each, peak, spread=1e-4, round=n) for n, each in enumerate(speeds, 1))
+        trials.append(replace(trial(number, speeds[0], peak, of=of), confirmations=confirmations))
+    return result(trials, request=tuning_request("m", 48, objective="memory"))
+
+
+@pytest.mark.parametrize(
+    ("study", "state", "text"),
+    [
+        (in_rounds(1.0, 1.003, 0.998), State.IMPROVED, "67% less memory than your settings, as fast"),
+        (in_rounds(1.5, 1.503, 1.498), State.IMPROVED, "67% less memory than your settings, 1.50x as fast"),
+        (in_rounds(1.0, 1.4, 0.8), State.NOISY, "Too noisy to tell whether what is leaner is as fast"),
+        (in_rounds(1.0, 1.003, 0.998, after=899), State.KEPT, "Nothing leaner that is as fast found in 2 trials"),
+        (in_rounds(0.8, 0.803, 0.798), State.KEPT, "Nothing leaner that is as fast found in 2 trials"),
+    ],
+)
+def test_less_memory_is_claimed_only_at_a_speed_that_was_shown(study: SearchResult, state: State, text: str) -> None:
+    claim = claim_of(study)
+    assert (claim.state, claim.headline) == (state, text)
+    assert (claim.gain is not None) is (state is State.IMPROVED)
+
+
 @pytest.mark.parametrize(
     ("gain", "confirmed", "sure"),
     [
@@ -104,6 +132,20 @@ def test_what_was_verified_is_the_headline() -> None:
 def test_what_was_verified_counts_whether_the_promise_held_or_not(held: bool) -> None:
     known = verification(result().best.configuration, held, speed_up=1.3)
     assert claim_of(result(verification=known)).gain == pytest.approx(1.3)
+
+
+def test_a_refuted_speed_up_is_claimed_no_longer() -> None:
+    best = result().best.configuration
+    for speed_up in (1.02, 0.8):
+        study = result(verification=verification(best, False, speed_up))
+        claim = claim_of(study)
+        assert (claim.state, claim.headline) == (
+            State.REFUTED,
+            "Plain trainings were not faster than with your settings",
+        )
+        assert f"{speed_up:.2f}x" in claim.details[0]
+        assert (study.best.number, study.changes_settings) == (0, False), "nor is it applied"
+        assert any(check.title == "It did not hold in plain trainings." for check in checks(study))
 
 
 def test_a_verification_that_cannot_tell_or_is_of_another_answer_leaves_the_headline() -> None:

@@ -86,7 +86,8 @@ def check_search(server: Server, request: dict[str, Any]) -> None:
     table = server.http.get(f"/searches/{search_id}/trials", headers={"Accept": "text/csv"}).text
     assert len(table.splitlines()) == 1 + len(tried)
     names = {file["name"] for file in server.http.get(f"/searches/{search_id}/files").json()}
-    assert {"report.html", "summary.md", "best_training_arguments.json", "request.json", "study.tar.gz"} <= names
+    assert {"report.html", "summary.md", "request.json", "study.tar.gz"} <= names
+    assert ("best_training_arguments.json" in names) is (result["best"]["number"] != 0)
     for name in names:
         assert server.http.get(f"/searches/{search_id}/files/{name}").status_code == 200
     secrets = (str(server.state), server.token)

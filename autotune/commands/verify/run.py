@@ -69,7 +69,9 @@ def verify(
         )
     if seconds is not None and not 0 < seconds < math.inf:
         raise InvalidRequest(f"The seconds must be above 0, not {seconds!r}.", "Leave them out to take 30.")
-    result = SearchResult(**fields_of_saved(folder))
+    result = SearchResult(
+        **fields_of_saved(folder) | {"verification": None}
+    )  # an answer that was refuted is tried again
     best, baseline = result.best, result.baseline_trial
     baseline = baseline if baseline and baseline.feasible else None
     verification = Verification(folder.absolute().name, best, baseline, objective=result.request.objective)
