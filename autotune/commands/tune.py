@@ -4,6 +4,7 @@ import copy
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from autotune.commands.result import TuningResult
@@ -20,9 +21,13 @@ from autotune.study.plan import Watch
 from autotune.workload import extract
 from autotune.workload.model.pickling import Payload, can_be_sent, sent
 from autotune.workload.model.rebuild import Prebuilt, rebuilt
+from autotune.workload.twin import SetLater, set_later
 
 NEEDS_EVALUATION = ("EarlyStoppingCallback",)
 """Callbacks, and their subclasses, that refuse a training without evaluation, as probes are, and cost nothing in a step."""
+
+OF_EVALUATION = ("eval_dataset", "compute_metrics", "preprocess_logits_for_metrics")
+"""Attributes of a Trainer that probes, which evaluate nothing, do not get."""
 
 SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
 
@@ -117,10 +122,14 @@ def _payload(trainer: Any, notes: list[str], held: str) -> Payload:
     else:
         notes.append("random weights: each probe builds the model from its class and config")
     notes += [held] if held else []
+    later = set_later(trainer)
+    set_names = sorted({*later.attributes, *(f"args.{name}" for name in later.of_arguments)})
+    if set_names:
+        notes.append(f"set after the Trainer was built, and in every probe: {', '.join(set_names)}")
     own = extract.own_fields(args)
     further, lost = extract.further_arguments(trainer)
     if lost:
-        notes.append(f"{type(trainer).__name__} does not keep {', '.join(lost)}: probes take the defaults")
+        notes.append(f"{type(trainer).__name__} does not keep {', '.join(lost)}: its __init__ gets the default in probes")
     further |= _optimizers(trainer, further, notes)
     callbacks = _callbacks(trainer, notes)
     objects = {
@@ -132,11 +141,12 @@ def _payload(trainer: Any, notes: list[str], held: str) -> Payload:
         "processing_class": trainer.processing_class,
         "trainer_class": type(trainer),
         "trainer_arguments": further,
+        "set_later": replace(later, attributes={name: later.attributes[name] for name in later.attributes if name not in OF_EVALUATION}),
         "callbacks": callbacks,
         "own_optimizer": _own_optimizer(trainer, further),
         "prepared": True,
         "whole_steps": extract.shares_accumulation(args),
-        "identity": _identity(trainer, own, further, callbacks),
+        "identity": _identity(trainer, own, further, later, callbacks),
     }
     return Payload(type(model).__name__, sent(objects, trainer), tuple(notes), (held,) if held else (), copy.copy(args))
 
@@ -186,13 +196,19 @@ def _unfit(callback: Any) -> str:
     return "it would log every probe as a run" if is_tracker(callback) else ""
 
 
-def _identity(trainer: Any, own: dict[str, Any], further: dict[str, Any], callbacks: list[Any]) -> str:
-    """Names of the Trainer's classes and functions, and a digest of plain fields.
+def _identity(
+    trainer: Any, own: dict[str, Any], further: dict[str, Any], later: SetLater, callbacks: list[Any]
+) -> str:
+    """Names of the Trainer's classes and functions, and a digest of plain fields and of the code of functions set later.
 
     A digest because the fields of a user's class may be secrets or paths, and this is written into the study.
     """
-    names = {name: _name(part) for name, part in further.items()}
-    plain = {name: value for name, value in own.items() if isinstance(value, (str, int, float, bool, dict, list))}
+    set_later = {**later.attributes, **later.of_arguments}
+    names = {name: _name(part) for name, part in {**further, **set_later}.items()}
+    values = {**own, **set_later}
+    plain = {name: value for name, value in values.items() if isinstance(value, (str, int, float, bool, dict, list))}
+    codes = {name: getattr(part, "__code__", None) for name, part in set_later.items()}
+    plain |= {f"{name}()": (code.co_code, code.co_names) for name, code in codes.items() if code is not None}
     classes = [_name(part) for part in (type(trainer), type(trainer.args), trainer.data_collator)]
     digest = hashlib.sha256(repr(plain).encode()).hexdigest()[:16]
     return repr((classes, digest, names, [_name(callback) for callback in callbacks]))

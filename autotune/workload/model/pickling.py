@@ -3,7 +3,7 @@
     | class and own fields of the arguments | model_init | dataset, collator, Trainer class, optimizers, ... |
       opened before memory is limited         counted       may hold the model, a layer or a parameter of it
 
-Three pickles one after another. In the third, names stand for the model, its layers and its parameters.
+Three pickles one after another. In the third, names stand for the Trainer, its arguments, its model, layers and parameters.
 """
 
 import inspect
@@ -24,8 +24,11 @@ import cloudpickle
 from autotune.core.errors import InvalidRequest
 from autotune.workload.model.rebuild import arguments_needed, called
 
-ARGUMENTS = ("arguments_class", "own_fields")
-"""What the first pickle holds, where it is given."""
+OF_ARGUMENTS = ("arguments_class", "own_fields")
+"""What the first pickle holds, if it is given."""
+
+TRAINER, ARGUMENTS, MODULE, PARAMETER = "trainer", "arguments", "module", "parameter"
+"""What names stand for."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +69,13 @@ def packed(model: Any, objects: Mapping[str, Any]) -> Payload:
 
 def sent(objects: Mapping[str, Any], trainer: Any = None) -> bytes:
     """The objects as bytes; trainer: whose model the parts may refer to. Raises InvalidRequest for what cannot be sent."""
-    of_model = _names(trainer.model) if trainer is not None else {}
-    first = {name: objects[name] for name in ARGUMENTS if name in objects}
-    last = {name: part for name, part in objects.items() if name not in (*ARGUMENTS, "model_init")}
+    names = _names(trainer) if trainer is not None else {}
+    first = {name: objects[name] for name in OF_ARGUMENTS if name in objects}
+    last = {name: part for name, part in objects.items() if name not in (*OF_ARGUMENTS, "model_init")}
     stream = io.BytesIO()
-    for group, names in ((first, {}), ({"model_init": objects.get("model_init")}, {}), (last, of_model)):
+    for group, known in ((first, {}), ({"model_init": objects.get("model_init")}, {}), (last, names)):
         try:
-            _Sender(stream, names, trainer).dump(group)
+            _Sender(stream, known, trainer).dump(group)
         except Exception as error:  # whatever an object's own pickling raises
             raise InvalidRequest(
                 f"{_which(group, names, trainer)} cannot be sent to another process: {type(error).__name__}: {error}.",
@@ -84,15 +87,17 @@ def sent(objects: Mapping[str, Any], trainer: Any = None) -> bytes:
 def can_be_sent(part: Any, trainer: Any) -> str:
     """Why this part of the Trainer cannot be sent; empty where it can."""
     try:
-        _Sender(io.BytesIO(), _names(trainer.model), trainer).dump(part)
+        _Sender(io.BytesIO(), _names(trainer), trainer).dump(part)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
 
 
-def received(stream: io.BytesIO, model: Callable[[], Any] | None = None) -> Any:
-    """The stream's next group of objects; model: gives the model where they refer to it."""
-    return _Receiver(stream, model).load()
+def received(
+    stream: io.BytesIO, model: Callable[[], Any] | None = None, objects: Mapping[str, Any] | None = None
+) -> Any:
+    """The stream's next group of objects; model: gives the model if they refer to it; objects: TRAINER and ARGUMENTS."""
+    return _Receiver(stream, model, objects or {}).load()
 
 
 def _which(group: Mapping[str, Any], names: Mapping[int, Any], trainer: Any) -> str:
@@ -105,10 +110,11 @@ def _which(group: Mapping[str, Any], names: Mapping[int, Any], trainer: Any) -> 
     return "What you passed"
 
 
-def _names(model: Any) -> dict[int, tuple[str, str]]:
-    """Identity of the model, its layers and parameters -> (kind, name in the model)."""
-    names = {id(parameter): ("parameter", name) for name, parameter in model.named_parameters()}
-    return names | {id(module): ("module", name) for name, module in model.named_modules()}
+def _names(trainer: Any) -> dict[int, tuple[str, str]]:
+    """Identity of the Trainer, its arguments, its model's layers and parameters -> (kind, name in the model)."""
+    names = {id(parameter): (PARAMETER, name) for name, parameter in trainer.model.named_parameters()}
+    names |= {id(module): (MODULE, name) for name, module in trainer.model.named_modules()}
+    return names | {id(trainer): (TRAINER, ""), id(trainer.args): (ARGUMENTS, "")}
 
 
 class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
@@ -130,7 +136,7 @@ class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
             self._by_value.clear()
 
     def persistent_id(self, obj: Any) -> tuple[str, str] | None:
-        if self._trainer is not None and obj is self._trainer:
+        if self._trainer is not None and obj is self._trainer and not self._names:
             raise pickle.PicklingError("it holds the Trainer itself")
         return self._names.get(id(obj)) if self._names else None
 
@@ -199,16 +205,18 @@ def _real(place: str | None) -> str:
 
 
 class _Receiver(pickle.Unpickler):
-    """Puts the child's own model, layers and parameters in the place of their names."""
+    """Puts the child's own Trainer, arguments, model, layers and parameters in the place of their names."""
 
-    def __init__(self, stream: io.BytesIO, model: Callable[[], Any] | None) -> None:
+    def __init__(self, stream: io.BytesIO, model: Callable[[], Any] | None, objects: Mapping[str, Any]) -> None:
         super().__init__(stream)
-        self._model = model
+        self._model, self._objects = model, objects
 
     def persistent_load(self, name: Any) -> Any:
-        assert self._model is not None
         kind, path = name
-        return self._model().get_parameter(path) if kind == "parameter" else self._model().get_submodule(path)
+        if kind in self._objects:
+            return self._objects[kind]
+        assert self._model is not None
+        return self._model().get_parameter(path) if kind == PARAMETER else self._model().get_submodule(path)
 
 
 def _optimizer(kind: type, defaults: Mapping[str, Any], groups: list[dict[str, Any]]) -> Any:
