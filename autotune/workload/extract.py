@@ -207,6 +207,7 @@ def built_again(trainer_class: type, parts: Mapping[str, Any], new: Any = None) 
     trainer.__init__(**needed | {name: part for name, part in parts.items() if name in parameters})
     trainer.__class__ = trainer_class  # it prepares later datasets as its class does
     vars(trainer.args).update(before)
+    trainer._train_batch_size = trainer.args.train_batch_size  # as read by a constructor that had changed it
     for field in dataclasses.fields(args):
         if getattr(trainer.args, field.name) != before.get(field.name, getattr(args, field.name)):
             raise InvalidRequest(

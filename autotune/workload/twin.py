@@ -70,7 +70,7 @@ def set_later(trainer: Any) -> SetLater:
     Raises InvalidRequest, one line that names the attribute, for what a new Trainer cannot be given.
     """
     of_arguments = set_on_arguments(trainer.args)
-    _check_precision(trainer)
+    _check_read_once(trainer)
     twin, model = _twin(trainer)
     _check_model(trainer, model)
     comparison = _Comparison(trainer, twin, model)
@@ -205,14 +205,21 @@ def set_on_arguments(args: Any) -> dict[str, Any]:
     return {name: value for name, value in further.items() if name not in made or not _equal(made[name], value)}
 
 
-def _check_precision(trainer: Any) -> None:
-    """Raise InvalidRequest if the Trainer was built before its arguments had the precision that they state now."""
+def _check_read_once(trainer: Any) -> None:
+    """Raise InvalidRequest if the Trainer was built before its arguments had the precision or batch size that they state now."""
     args = trainer.args
+    size = trainer._train_batch_size
+    if size != args.train_batch_size and not args.auto_find_batch_size:
+        raise InvalidRequest(
+            f"The Trainer was built with batches of {size}, which it keeps, and its arguments say {args.train_batch_size} now.",
+            "Set per_device_train_batch_size before the Trainer is built.",
+        )
     stated = "fp16" if args.fp16 else "bf16" if args.bf16 else os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     built = getattr(trainer.accelerator, "native_amp", stated != "no")
     if built != (stated != "no"):
         raise InvalidRequest(
-            f"The Trainer was built {'with' if built else 'without'} mixed precision, and its arguments say {stated} now.",
+            f"The Trainer was built {'with' if built else 'without'} mixed precision, which it keeps, and its arguments say "
+            f"{stated} now.",
             "Set fp16 and bf16 before the Trainer is built.",
         )
 
