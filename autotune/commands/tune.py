@@ -3,8 +3,11 @@
 import copy
 import hashlib
 import os
+import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from autotune.commands.result import TuningResult
@@ -19,8 +22,10 @@ from autotune.space.settings.optimizer import ANY
 from autotune.space.user_arguments import fields_of, left_out
 from autotune.study.plan import Watch
 from autotune.workload import extract
+from autotune.workload.model.code import code_of
 from autotune.workload.model.pickling import Payload, can_be_sent, sent
 from autotune.workload.model.rebuild import Prebuilt, rebuilt
+from autotune.workload.rebinding import of_library
 from autotune.workload.twin import SetLater, set_later
 
 NEEDS_EVALUATION = ("EarlyStoppingCallback",)
@@ -76,6 +81,7 @@ def tune(
     trainer: of `transformers` or of a class of your own or TRL's. Its class, model, train_dataset, collator, processing
     class, loss function, callbacks, optimizer and arguments are what probes train with; the arguments are the baseline.
     global_batch_size: samples of an optimizer step; by default what the arguments say. device: by default the Trainer's.
+    study_name: of its folder; by default the names of the running script, the model's class, batch size and device.
     watch: called with a Progress for each event; by default, or by True, progress is shown: in place in a notebook or a
     terminal, else as a line an event on standard error; False: nothing is shown. All else is as in `autotune.search`.
 
@@ -99,14 +105,22 @@ def tune(
         del base["gradient_accumulation_steps"]
     notes = [left_out(unsent)] if unsent else []
     options["device"] = device or _device(args)
+    size = global_batch_size or stated
+    if study_name is None and (script := _script()):
+        options["study_name"] = f"{script}-{type(trainer.model).__name__}-gb{size}-{options['device'].replace(':', '')}"
     with off_device(trainer.model, extract.optimizer_of(trainer), options["device"]) as held:
         wrapped = precision.unwrap(trainer.model)
         try:
             payload = _payload(trainer, notes, held)
         finally:
             precision.wrap_again(wrapped)
-        size = global_batch_size or stated
         return search(payload, size, args=base, fresh=fresh, watch=watch, probes=probes, **options)
+
+
+def _script() -> str:
+    """Name of the script that runs, as a part of a folder's name; empty in a notebook and a shell."""
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    return "" if file is None or of_library("__main__") else re.sub(r"[^A-Za-z0-9_]+", "-", Path(file).stem)[:40].strip("-")
 
 
 def _device(args: Any) -> str:
@@ -141,7 +155,10 @@ def _payload(trainer: Any, notes: list[str], held: str) -> Payload:
         "processing_class": trainer.processing_class,
         "trainer_class": type(trainer),
         "trainer_arguments": further,
-        "set_later": replace(later, attributes={name: later.attributes[name] for name in later.attributes if name not in OF_EVALUATION}),
+        "code": code_of(type(trainer), model),
+        "set_later": replace(
+            later, attributes={name: value for name, value in later.attributes.items() if name not in OF_EVALUATION}
+        ),
         "callbacks": callbacks,
         "own_optimizer": _own_optimizer(trainer, further),
         "prepared": True,

@@ -11,11 +11,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import torch
-
 from autotune.core.errors import InvalidRequest
 
-_LEAVES = (str, bytes, int, float, complex, types.ModuleType, types.CodeType, torch.Tensor, torch.device, torch.dtype, type(None))
+_LEAVES = (str, bytes, int, float, complex, types.ModuleType, types.CodeType, type(None))
 
 
 def rebound(value: Any, places: Iterable[tuple[Any, Any]], refused: Mapping[str, Any] | None = None) -> Any:

@@ -16,15 +16,16 @@ import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import InvalidRequest
 from autotune.workload import extract
 from autotune.workload.hub import first_line
 from autotune.workload.model.rebuild import plain_attributes
 from autotune.workload.rebinding import parts_of_call, rebound
+
+if TYPE_CHECKING:
+    import torch
 
 OF_EACH_TRAINER = ("accelerator", "callback_handler", "state", "control", "args")
 """Parts that every Trainer has its own of."""
@@ -131,6 +132,8 @@ def _copied(args: Any) -> Any:
 
 def _outline(part: Any) -> Any:
     """A copy of a model whose tensors have no storage; anything else as it is."""
+    import torch
+
     if not isinstance(part, torch.nn.Module):
         return part
     memo: dict[int, Any] = {}
@@ -144,6 +147,7 @@ def _outline(part: Any) -> Any:
 @contextlib.contextmanager
 def _aside() -> Iterator[None]:
     """Within, models without storage stay where they are moved; afterwards accelerate's shared state is as before."""
+    import torch
     from accelerate.state import AcceleratorState
 
     move, state = torch.nn.Module.to, dict(AcceleratorState._shared_state)
@@ -285,6 +289,8 @@ class _Comparison:
 
     def same(self, ours: Any, other: Any) -> bool:
         """By their own comparison, else by what they hold. What cannot be looked into, as a lock, is the same as its type's."""
+        import torch
+
         if ours is other or (id(ours), id(other)) in self._pairs:
             return True
         if type(ours) is not type(other):
@@ -315,7 +321,9 @@ class _Comparison:
         return mine.keys() == others.keys() and all(self.same(mine[name], others[name]) for name in mine)
 
 
-def _same_tensor(ours: torch.Tensor, other: torch.Tensor) -> bool:
+def _same_tensor(ours: "torch.Tensor", other: "torch.Tensor") -> bool:
+    import torch
+
     if (ours.shape, ours.dtype) != (other.shape, other.dtype):
         return False
     return ours.is_meta or other.is_meta or torch.equal(ours.cpu(), other.cpu())

@@ -27,7 +27,6 @@ from typing import Any
 import cloudpickle
 
 from autotune.core.errors import InvalidRequest
-from autotune.workload.hub import first_line
 from autotune.workload.model.rebuild import arguments_needed, called
 from autotune.workload.rebinding import content, function_of, globals_of, inside
 
@@ -120,6 +119,8 @@ def _unsendable(
 ) -> tuple[str, str, str]:
     """(which of the objects cannot be sent, why, what to do about it): by the innermost thing that cannot be sent."""
 
+    from autotune.workload.hub import first_line
+
     def why_not(part: Any) -> Exception | None:
         try:
             _Sender(io.BytesIO(), names, trainer).dump(part)
@@ -133,14 +134,15 @@ def _unsendable(
             what, part = CALLED.get(name, f"The {name}"), value
             break
     seen, found = set[int](), True
-    while found:
+    while found and (trainer is None or part is not trainer):
         seen.add(id(part))
         found = False
         for owner, name, inner in _held(part):
             if id(inner) not in seen and (reason := why_not(inner)) is not None:
                 holder, part, error, found = f"{owner} uses {name}" if name else holder, inner, reason, True
                 break
-    for kinds, word, advice in UNSENDABLE:
+    of_trainer = (type(trainer), "the Trainer itself", "Let it hold what it needs of the Trainer instead.")
+    for kinds, word, advice in (*([of_trainer] if part is trainer else []), *UNSENDABLE):
         if isinstance(part, kinds):
             return what, f"{holder}, {word}" if holder else f"it is {word}", advice
     reason = f"{type(error).__name__}: {first_line(error)}"

@@ -14,6 +14,7 @@ from transformers import Trainer, TrainingArguments
 from autotune.core import InvalidRequest, TuningRequest, Workload
 from autotune.space.settings import checkpointing
 from autotune.workload.data.sampling import own_collating
+from autotune.workload.model.code import check_code
 from autotune.workload.model.pickling import ARGUMENTS, TRAINER, received
 from autotune.workload.model.rebuild import FromConfig, layers_digest, made_by, takes_trial
 from autotune.workload.twin import SetLater
@@ -32,6 +33,7 @@ class UserObjects:
     processing_class: Any = None
     trainer_class: Any = None
     trainer_arguments: Mapping[str, Any] = field(default_factory=dict)  #: further ones (optimizers, ...)
+    code: dict[str, str] = field(default_factory=dict)  #: see `code_of`; empty if it is not the code of the caller's process
     set_later: SetLater = SetLater()  #: on the Trainer and its arguments
     callbacks: Sequence[Any] = ()  #: for the Trainer, without those whose class it adds by itself
     own_optimizer: str = ""  #: class of the user's own optimizer, ANY where the Trainer class makes it; else empty
@@ -107,6 +109,7 @@ def user_workload(request: TuningRequest, objects: bytes) -> Workload:
     """The workload of the user's own model and dataset; builds the model once. Raises InvalidRequest for no or little data."""
     user = UserObjects.opened(objects)
     model = user.outline()
+    check_code(user.code, user.trainer_class or Trainer, model)
     samples = len(user.train_dataset) if hasattr(user.train_dataset, "__len__") else 0
     if hasattr(user.train_dataset, "__len__") and samples < request.global_batch_size:
         raise InvalidRequest(
