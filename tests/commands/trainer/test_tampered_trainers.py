@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments, default_data_collator, set_seed
+from transformers.models.bert.modeling_bert import BertSelfAttention
 from transformers.trainer_pt_utils import LabelSmoother
 
 import autotune
@@ -545,6 +546,32 @@ def test_what_cannot_be_carried_is_refused_in_one_line(name: str, tmp_path: Path
         autotune.tune(KINDS[name](), output_dir=reports)
     assert "\n" not in str(caught.value)
     assert not reports.exists()
+
+
+def test_the_documentation_names_them_all() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "own_trainer.md").read_text(encoding="utf-8")
+    rows = [tuple(row.strip("| ").split(" | ")) for row in page.splitlines() if row.endswith(("| carried |", "| refused |"))]
+    assert rows == [(name, "refused" if name in REFUSED else "carried") for name in KINDS]
+
+
+def test_a_method_that_was_replaced_on_a_class_of_a_library_is_refused(
+    payload: Callable[[Any], tuple[Payload, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trial imports the class from its file, without that."""
+    request = autotune.core.request.tuning_request("mine", 8)
+    for owner, name in ((Trainer, "compute_loss"), (BertSelfAttention, "forward")):
+        before = getattr(owner, name)
+
+        @functools.wraps(before)
+        def replaced(*args: Any, before: Any = before, **kwargs: Any) -> Any:
+            return before(*args, **kwargs)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, replaced)
+            brought, _ = payload(built())
+        with pytest.raises(InvalidRequest, match=f"{owner.__name__}.{name} was replaced in your process"):
+            user_workload(request, brought.pickled)
+    user_workload(request, payload(built())[0].pickled)
 
 
 def test_an_argument_that_is_not_kept_is_refused_by_apply_unless_its_default_is_allowed() -> None:
