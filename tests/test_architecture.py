@@ -148,7 +148,7 @@ def loaded_by(program: str) -> set[str]:
 
 
 def test_importing_autotune_loads_nothing_heavy() -> None:
-    loaded = loaded_by("import autotune; dir(autotune)")
+    loaded = loaded_by("import autotune; assert dir(autotune) == sorted([*autotune.__all__, '__version__'])")
     assert "autotune" in loaded
     assert not loaded & {*HEAVY, "optuna", "pandas", "numpy", "yaml", "pydantic"}
 

@@ -49,8 +49,9 @@ class TuningResult(SearchResult):
         folder = {} if output_dir is None else {"output_dir": output_dir}
         return answer_arguments(self, self.user_arguments, folder | overrides)
 
-    def apply(self, trainer: Any) -> Any:
-        """A new Trainer that runs with the answer: same class, data, collator, callbacks, metrics, own optimizer.
+    def apply(self, trainer: Any, allow_defaults: bool = False) -> Any:
+        """A new Trainer that runs with the answer: same class, data, collator, callbacks, metrics, own optimizer, and what
+        was set on the Trainer and its arguments since they were built.
 
         Its arguments are the Trainer's own, of their own class, with the tuned fields in place; its collator pads, and leaves
         out a mask that hides nothing, as the answer says; callbacks that were removed stay removed. It shares the model with
@@ -58,15 +59,17 @@ class TuningResult(SearchResult):
         where the answer is without activation checkpointing, the model's is switched off. Switches of torch and the number of
         threads are set in this process.
 
-        Raises InvalidRequest for an answer that a built model cannot take (an adapter, four bits, packing), NothingFits
-        where there is none. Warns with `NotApplied` of what has to be done elsewhere (weights' dtype, variables, ranks), with
+        allow_defaults: build it even if the class has arguments that it does not keep, which then have their defaults.
+
+        Raises InvalidRequest for an answer that a built model cannot take (an adapter, four bits, packing) and for a Trainer
+        that cannot be built again as it is, NothingFits if there is no answer. Warns with `NotApplied` of what has to be done elsewhere (weights' dtype, variables, ranks), with
         `BatchSizeChanged` where the Trainer's own arguments state another global batch size, unless the search began with
         these sizes and requested another one, and with `LossWarning` as `training_arguments` does.
         """
         from autotune.commands.trainer.apply import applied
 
         self._warn_of_losses()
-        return applied(self, trainer)
+        return applied(self, trainer, allow_defaults)
 
     @property
     def loss_warning(self) -> str:

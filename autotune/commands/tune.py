@@ -3,7 +3,11 @@
 import copy
 import hashlib
 import os
+import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from autotune.commands.result import TuningResult
@@ -18,11 +22,17 @@ from autotune.space.settings.optimizer import ANY
 from autotune.space.user_arguments import fields_of, left_out
 from autotune.study.plan import Watch
 from autotune.workload import extract
+from autotune.workload.model.code import code_of
 from autotune.workload.model.pickling import Payload, can_be_sent, sent
 from autotune.workload.model.rebuild import Prebuilt, rebuilt
+from autotune.workload.rebinding import of_library
+from autotune.workload.twin import SetLater, set_later
 
 NEEDS_EVALUATION = ("EarlyStoppingCallback",)
 """Callbacks, and their subclasses, that refuse a training without evaluation, as probes are, and cost nothing in a step."""
+
+OF_EVALUATION = ("eval_dataset", "compute_metrics", "preprocess_logits_for_metrics")
+"""Attributes of a Trainer that probes, which evaluate nothing, do not get."""
 
 SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
 
@@ -71,6 +81,7 @@ def tune(
     trainer: of `transformers` or of a class of your own or TRL's. Its class, model, train_dataset, collator, processing
     class, loss function, callbacks, optimizer and arguments are what probes train with; the arguments are the baseline.
     global_batch_size: samples of an optimizer step; by default what the arguments say. device: by default the Trainer's.
+    study_name: of its folder; by default the names of the running script, the model's class, batch size and device.
     watch: called with a Progress for each event; by default, or by True, progress is shown: in place in a notebook or a
     terminal, else as a line an event on standard error; False: nothing is shown. All else is as in `autotune.search`.
 
@@ -94,14 +105,26 @@ def tune(
         del base["gradient_accumulation_steps"]
     notes = [left_out(unsent)] if unsent else []
     options["device"] = device or _device(args)
+    size = global_batch_size or stated
+    if study_name is None and (script := _script()):
+        options["study_name"] = f"{script}-{type(trainer.model).__name__}-gb{size}-{options['device'].replace(':', '')}"
     with off_device(trainer.model, extract.optimizer_of(trainer), options["device"]) as held:
         wrapped = precision.unwrap(trainer.model)
         try:
             payload = _payload(trainer, notes, held)
         finally:
             precision.wrap_again(wrapped)
-        size = global_batch_size or stated
         return search(payload, size, args=base, fresh=fresh, watch=watch, probes=probes, **options)
+
+
+def _script() -> str:
+    """Name of the script that runs, as a part of a folder's name; empty in a notebook and a shell."""
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    return (
+        ""
+        if file is None or of_library("__main__")
+        else re.sub(r"[^A-Za-z0-9_]+", "-", Path(file).stem)[:40].strip("-")
+    )
 
 
 def _device(args: Any) -> str:
@@ -117,10 +140,16 @@ def _payload(trainer: Any, notes: list[str], held: str) -> Payload:
     else:
         notes.append("random weights: each probe builds the model from its class and config")
     notes += [held] if held else []
+    later = set_later(trainer)
+    set_names = sorted({*later.attributes, *(f"args.{name}" for name in later.of_arguments)})
+    if set_names:
+        notes.append(f"set after the Trainer was built, and in every probe: {', '.join(set_names)}")
     own = extract.own_fields(args)
     further, lost = extract.further_arguments(trainer)
     if lost:
-        notes.append(f"{type(trainer).__name__} does not keep {', '.join(lost)}: probes take the defaults")
+        notes.append(
+            f"{type(trainer).__name__} does not keep {', '.join(lost)}: its __init__ gets the default in probes"
+        )
     further |= _optimizers(trainer, further, notes)
     callbacks = _callbacks(trainer, notes)
     objects = {
@@ -132,11 +161,15 @@ def _payload(trainer: Any, notes: list[str], held: str) -> Payload:
         "processing_class": trainer.processing_class,
         "trainer_class": type(trainer),
         "trainer_arguments": further,
+        "code": code_of(type(trainer), model),
+        "set_later": replace(
+            later, attributes={name: value for name, value in later.attributes.items() if name not in OF_EVALUATION}
+        ),
         "callbacks": callbacks,
         "own_optimizer": _own_optimizer(trainer, further),
         "prepared": True,
         "whole_steps": extract.shares_accumulation(args),
-        "identity": _identity(trainer, own, further, callbacks),
+        "identity": _identity(trainer, own, further, later, callbacks),
     }
     return Payload(type(model).__name__, sent(objects, trainer), tuple(notes), (held,) if held else (), copy.copy(args))
 
@@ -186,13 +219,17 @@ def _unfit(callback: Any) -> str:
     return "it would log every probe as a run" if is_tracker(callback) else ""
 
 
-def _identity(trainer: Any, own: dict[str, Any], further: dict[str, Any], callbacks: list[Any]) -> str:
-    """Names of the Trainer's classes and functions, and a digest of plain fields.
+def _identity(trainer: Any, own: dict[str, Any], further: dict[str, Any], later: SetLater, callbacks: list[Any]) -> str:
+    """Names of the Trainer's classes and functions, and a digest of plain fields and of the code of functions set later.
 
     A digest because the fields of a user's class may be secrets or paths, and this is written into the study.
     """
-    names = {name: _name(part) for name, part in further.items()}
-    plain = {name: value for name, value in own.items() if isinstance(value, (str, int, float, bool, dict, list))}
+    set_later = {**later.attributes, **later.of_arguments}
+    names = {name: _name(part) for name, part in {**further, **set_later}.items()}
+    values = {**own, **set_later}
+    plain = {name: value for name, value in values.items() if isinstance(value, (str, int, float, bool, dict, list))}
+    codes = {name: getattr(part, "__code__", None) for name, part in set_later.items()}
+    plain |= {f"{name}()": (code.co_code, code.co_names) for name, code in codes.items() if code is not None}
     classes = [_name(part) for part in (type(trainer), type(trainer.args), trainer.data_collator)]
     digest = hashlib.sha256(repr(plain).encode()).hexdigest()[:16]
     return repr((classes, digest, names, [_name(callback) for callback in callbacks]))

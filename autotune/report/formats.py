@@ -57,11 +57,14 @@ def formatted(table: pd.DataFrame, format: str) -> str | bytes:
 
 
 def format_of(path: Path) -> str:
-    """The format of a file's suffix; raises InvalidRequest."""
+    """The format of a file's suffix, which may be the format's name; raises InvalidRequest."""
     names = {format.suffix: name for name, format in FORMATS.items()}
-    if path.suffix.lower() not in names:
+    suffix = path.suffix.lower()
+    if suffix[1:] in FORMATS:
+        return suffix[1:]
+    if suffix not in names:
         raise InvalidRequest(f"The format of {path.name!r} is unknown.", f"End the name in {', '.join(names)}.")
-    return names[path.suffix.lower()]
+    return names[suffix]
 
 
 def only(table: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:

@@ -166,7 +166,7 @@ def _with_nearest(error: ErrorDetails, names: Iterable[str]) -> InitErrorDetails
         name = str(error["loc"][-1])
         nearest = [f" Did you mean {close!r}?" for close in get_close_matches(name, names, n=1, cutoff=0.5)]
         message = f"There is no field {name[:80]!r}.{''.join(nearest)}"
-    kind = PydanticCustomError(error["type"], "{message}", {"message": message})  # type: ignore[arg-type]
+    kind = PydanticCustomError(error["type"], "{message}", {"message": message})
     return InitErrorDetails(type=kind, loc=error["loc"], input=error["input"])
 
 
@@ -538,7 +538,7 @@ def _check_args(args: Mapping[str, Any]) -> None:
 def _check_settings(request: TuningRequest) -> None:
     """Raise InvalidField for a wrong name or value in `fix` and `only`, and for any value, of the space too, that names a path:
     a search reads and writes no other files than the server's."""
-    given = [("fix", name, (value,)) for name, value in request.fix.items()]
+    given: list[tuple[str, str, tuple[Any, ...]]] = [("fix", name, (value,)) for name, value in request.fix.items()]
     given += [("only", name, tuple(values)) for name, values in request.only.items()]
     for option, name, values in given:
         try:

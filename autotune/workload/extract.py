@@ -19,11 +19,29 @@ PARTS = (
 DONE = ("peft_config", "quantization_config", "formatting_func")
 """TRL's parameters whose effect is in the model and the dataset once a Trainer is built."""
 
+SHARED = ("train_dataset", "eval_dataset", "processing_class", "compute_metrics", "preprocess_logits_for_metrics")
+"""Those that a Trainer keeps as it is given them."""
+
 PREPARED: dict[str, Any] = {"chat_template_path": None}
 """TRL's fields -> their value where dataset and tokenizer come prepared from a built Trainer."""
 
 PREPARE = ("_prepare_dataset", "_precompute_ref_logps")
 """TRL's methods that convert a dataset while a Trainer is built: tokenise and pack it, add the reference's logits."""
+
+
+def check_constructors(trainer: Any) -> None:
+    """Raise InvalidRequest for a Trainer and arguments that cannot be built again by their classes."""
+    kind, args = type(trainer).__name__, trainer.args
+    if missing := [name for name in ("model", "args", "train_dataset") if name not in accepted(type(trainer))]:
+        raise InvalidRequest(
+            f"The __init__ of {kind} has no parameter {' and no '.join(missing)}: trials cannot be given theirs.",
+            "Name them as transformers' Trainer does.",
+        )
+    if constructed_again(args, computed_fields(args)) is None:
+        raise InvalidRequest(
+            f"{type(args).__name__} cannot be made again from its own fields: its __post_init__ refuses them.",
+            "Let __post_init__ accept what it has made.",
+        )
 
 
 def check(trainer: Any) -> None:
@@ -69,6 +87,7 @@ def check(trainer: Any) -> None:
             f"The Trainer generates for {steps:g} steps at once, so that a few steps do not tell how long one takes.",
             "Search with num_iterations=1 and the default generation batch, and set them again for the real run.",
         )
+    check_constructors(trainer)
 
 
 def own_fields(args: Any) -> dict[str, Any]:
@@ -91,7 +110,7 @@ def computed_fields(args: Any) -> dict[str, Any]:
     while len(computed) > before:  # again, because the class refuses two fields that exclude each other
         before = len(computed)
         for name in [name for name in candidates if name not in computed]:
-            rebuilt = _rebuilt(args, {**computed, name: defaults[name]})
+            rebuilt = constructed_again(args, {**computed, name: defaults[name]})
             if rebuilt is not None and all(getattr(rebuilt, field) == getattr(args, field) for field in defaults):
                 computed[name] = defaults[name]
     return computed
@@ -103,7 +122,7 @@ def shares_accumulation(args: Any) -> bool:
     if getattr(args, GENERATION, None):
         return True
     computed = computed_fields(args)
-    other = _rebuilt(args, {**computed, "gradient_accumulation_steps": 2 * args.gradient_accumulation_steps})
+    other = constructed_again(args, {**computed, "gradient_accumulation_steps": 2 * args.gradient_accumulation_steps})
     return other is None or any(getattr(other, name) != getattr(args, name) for name in computed)
 
 
@@ -120,19 +139,43 @@ def _changed(args: Any) -> list[str]:
     return [field.name for field in _own(args) if getattr(args, field.name) != field.default]
 
 
-def _rebuilt(args: Any, changed: Mapping[str, Any]) -> Any:
-    """The arguments as their class would make them with these fields changed; None where it refuses that. By a copy,
+def constructed_again(args: Any, changed: Mapping[str, Any]) -> Any:
+    """The arguments as their class would make them with these fields changed; None if it refuses that. By a copy,
     which has its device already: new arguments would reset accelerate, which the Trainer uses."""
     rebuilt = copy.copy(args)
     for field in dataclasses.fields(args):
-        value = changed[field.name] if field.name in changed else getattr(args, field.name)
-        setattr(rebuilt, field.name, copy.deepcopy(value) if isinstance(value, (dict, list)) else value)
+        setattr(rebuilt, field.name, unshared(changed.get(field.name, getattr(args, field.name))))
     try:
         with warnings.catch_warnings(action="ignore"):
             rebuilt.__post_init__()
     except Exception:  # whatever checks of its own a class has
         return None
     return rebuilt
+
+
+def arguments(kind: type, values: Mapping[str, Any]) -> Any:
+    """Arguments of this class with these fields, whatever else its `__post_init__` would make of them.
+
+    Values of a built object have been through `__post_init__` already: what that changes is not to be changed twice. Fields
+    of `TrainingArguments` are as that class alone makes them; fields of a class of the user's that are not among the
+    values are as the class makes them.
+    """
+    from transformers import TrainingArguments
+
+    usual = {field.name for field in dataclasses.fields(TrainingArguments) if field.init}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of fields that the user has set
+        plain = TrainingArguments(**{name: unshared(value) for name, value in values.items() if name in usual})
+        if kind is TrainingArguments:
+            return plain
+        made = kind(**{name: unshared(value) for name, value in values.items()})
+    vars(made).update(vars(plain) | {name: value for name, value in values.items() if name not in usual})
+    return made
+
+
+def unshared(value: Any) -> Any:
+    """A copy of a list or dict; anything else as it is."""
+    return copy.deepcopy(value) if isinstance(value, (dict, list)) else value
 
 
 def prepared_fields(args: Any) -> dict[str, Any]:
@@ -142,13 +185,37 @@ def prepared_fields(args: Any) -> dict[str, Any]:
     }
 
 
-def built_again(trainer_class: type, parts: Mapping[str, Any]) -> Any:
-    """A Trainer of this class that takes its datasets as they come: from a built Trainer, which prepared them."""
+def parts(trainer: Any) -> dict[str, Any]:
+    """The arguments of the constructor that are this Trainer's, without its model, arguments, callbacks and optimizer."""
+    given = {"data_collator": collator_of(trainer), **{name: getattr(trainer, name) for name in SHARED}}
+    # None among the further ones was given as such.
+    return {name: part for name, part in given.items() if part is not None} | further_arguments(trainer)[0]
+
+
+def built_again(trainer_class: type, parts: Mapping[str, Any], new: Any = None) -> Any:
+    """A Trainer of this class that takes its datasets as they come: from a built Trainer, which prepared them.
+
+    parts: by the constructor's names; those that it does not have are left out. new: an object that becomes the Trainer.
+    Its arguments stay what they are, whatever the constructor changes. Raises InvalidRequest if one cannot be set back.
+    """
+    args, parameters = parts["args"], _parameters(trainer_class)
+    before = {name: unshared(value) for name, value in vars(args).items()}
     unprepared = {name: lambda _, dataset, *__, **___: dataset for name in PREPARE if hasattr(trainer_class, name)}
-    if not unprepared:
-        return trainer_class(**parts)
-    trainer: Any = type(trainer_class.__name__, (trainer_class,), unprepared)(**parts)
+    trainer: Any = object.__new__(trainer_class) if new is None else new
+    trainer.__class__ = type(trainer_class.__name__, (trainer_class,), unprepared) if unprepared else trainer_class
+    needed = {
+        name: None for name in PARTS if name in parameters and parameters[name].default is inspect.Parameter.empty
+    }
+    trainer.__init__(**needed | {name: part for name, part in parts.items() if name in parameters})
     trainer.__class__ = trainer_class  # it prepares later datasets as its class does
+    vars(trainer.args).update(before)
+    trainer._train_batch_size = trainer.args.train_batch_size  # as read by a constructor that had changed it
+    for field in dataclasses.fields(args):
+        if getattr(trainer.args, field.name) != before.get(field.name, getattr(args, field.name)):
+            raise InvalidRequest(
+                f"{trainer_class.__name__} changes {field.name} to {getattr(trainer.args, field.name)!r} for good.",
+                "Let its __init__ leave its arguments as they are.",
+            )
     return trainer
 
 

@@ -178,6 +178,8 @@ def test_a_result_is_exported_as_the_path_ends(tmp_path: Path) -> None:
     for name, format in FORMATS.items():
         path = result().export(tmp_path / f"trials{format.suffix}")
         other = result().export(str(tmp_path / "other"), name)
+        named = result().export(tmp_path / f"named.{name}")
+        assert name == "xlsx" or named.read_bytes() == path.read_bytes()
         assert name == "xlsx" or other.read_bytes() == path.read_bytes(), "Excel's holds the time of its writing"
 
 

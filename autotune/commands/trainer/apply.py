@@ -22,6 +22,8 @@ from autotune.space.setup import FINDER, PRIVATE, training_setup, what_differs
 from autotune.space.user_arguments import fields_of
 from autotune.study.result import SearchResult
 from autotune.workload import extract
+from autotune.workload.rebinding import rebound
+from autotune.workload.twin import BY_AUTOTUNE, set_later, set_on_arguments
 
 ALIASES = {
     "gradient_checkpointing": "activation_checkpointing",
@@ -31,6 +33,8 @@ ALIASES = {
 
 
 PADDING = "pad_to_multiple_of"
+
+DATASETS = ("train_dataset", "eval_dataset")
 
 SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
 
@@ -43,32 +47,39 @@ class BatchSizeChanged(UserWarning):
     """The Trainer's own arguments have another global batch size than the search."""
 
 
-def applied(result: SearchResult, trainer: Any) -> Any:
+def applied(result: SearchResult, trainer: Any, allow_defaults: bool = False) -> Any:
     """A new Trainer of the same class that trains as the answer says; see `TuningResult.apply`."""
     _refuse(result)
+    extract.check_constructors(trainer)
+    lost = extract.further_arguments(trainer)[1]
+    if lost and not allow_defaults:
+        raise InvalidRequest(
+            f"{type(trainer).__name__} does not keep {', '.join(lost)}, which a new one would get at the default.",
+            f"Add `self.{lost[0]} = {lost[0]}` to its __init__, or pass allow_defaults=True if the defaults are what you gave.",
+        )
+    set_on_trainer = set_later(trainer)
     args = answer_arguments(result, trainer.args, extract.prepared_fields(trainer.args))
+    new = object.__new__(type(trainer))
+    new.args = args
+    set_on_new = set_on_trainer.for_trainer(new, trainer)
+    vars(args).update(set_on_new.of_arguments)
     _warn_of_batch_size(result, trainer.args)
-    further, lost = extract.further_arguments(trainer)
-    if lost:
-        _warn(f"{type(trainer).__name__} does not keep {', '.join(lost)}: the new one has the defaults")
     optimizers = extract.own_optimizers(trainer)
     _warn_of_optimizer(result, optimizers[0])
     model_init = _prepared_init(result, getattr(trainer, "model_init", None))
-    shared = ("train_dataset", "eval_dataset", "processing_class", "compute_metrics", "preprocess_logits_for_metrics")
-    parts = {
-        "model": None if model_init else trainer.model,
-        "model_init": model_init,
-        "args": args,
-        "data_collator": _collator(result, trainer),
-        "optimizers": optimizers if optimizers[0] is not None else None,
-        **{name: getattr(trainer, name) for name in shared},
-    }
-    accepted = extract.accepted(type(trainer))
+    places = ((trainer, new), (trainer.args, args))
+    parts = {**extract.parts(trainer), "args": args}
+    if PADDING in result.setup.data_arguments and "data_collator" in parts:
+        parts["data_collator"] = copy.copy(parts["data_collator"])  # the user's is not changed
+    parts = {name: part if name in DATASETS else rebound(part, places) for name, part in parts.items()}
+    parts |= {"optimizers": optimizers} if optimizers[0] is not None else {}
     if model_init is None:
         _prepare_model(result, trainer.model)
-    parts = {name: part for name, part in parts.items() if part is not None and name in accepted}
     with _regional_compilation(result):
-        new = extract.built_again(type(trainer), {**parts, **further})  # None among the further ones was given as such
+        extract.built_again(
+            type(trainer), parts | ({"model_init": model_init} if model_init else {"model": trainer.model}), new
+        )
+    set_on_new.give(new)
     for name in extract.prepared_fields(trainer.args):
         setattr(new.args, name, getattr(trainer.args, name))
     _pad(result, new.data_collator)
@@ -113,33 +124,48 @@ def answer_arguments(result: SearchResult, user: Any, overrides: Mapping[str, An
     newer = {old: new for old, new in ALIASES.items() if new in names}
     overrides = {newer.get(name, name): value for name, value in overrides.items()}
     forget_tf32()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of fields that the user has set
-        if kind is not TrainingArguments or isinstance(user, kind):
-            return dataclasses.replace(user, **{**_changed(result, user), **overrides})
+    if user is None or isinstance(user, Mapping):
         private = {name: value for name, value in (user or {}).items() if name in names}
         fields = {"output_dir": "output", **private, **result.setup.training_arguments}
-        return kind(**{**fields, **overrides})
+        return extract.arguments(kind, {**fields, **overrides})
+    computed = extract.computed_fields(user)
+    stated = {field.name: getattr(user, field.name) for field in dataclasses.fields(user) if field.init}
+    changed = {**_changed(result, user), **overrides}
+    made = extract.arguments(kind, {**{name: stated[name] for name in stated if name not in computed}, **changed})
+    again = extract.constructed_again(user, computed)
+    for name in stated.keys() - computed.keys() - changed.keys():
+        if getattr(again, name) != stated[name]:  # set since they were built, to what their class would not leave
+            setattr(made, name, stated[name])
+    vars(made).update(set_on_arguments(user))
+    return made
 
 
 def _changed(result: SearchResult, args: Any) -> dict[str, Any]:
-    """The fields in which the answer differs from these arguments; if it is the user's own settings, their exact sizes alone."""
-    base = what_differs(fields_of(args)[0], result.environment)
-    fields = training_setup(result.best.configuration, result.environment, base).training_arguments
+    """The fields in which the answer differs from these arguments, where it differs from the user's own settings: nothing but
+    their exact sizes if it is those."""
+    environment = result.environment
+    base = what_differs(fields_of(args)[0], environment)
+    fields = training_setup(result.best.configuration, environment, base).training_arguments
+    started, baseline = what_differs(result.request.training_args, environment), result.baseline_trial
+    kept: Mapping[str, Any] = {}  # what the baseline has too, in fields that are as they were then
+    if baseline is not None:
+        of_baseline = training_setup(baseline.configuration, environment, base).training_arguments
+        kept = {name: value for name, value in of_baseline.items() if base.get(name) == started.get(name)}
     names = {field.name for field in dataclasses.fields(args) if field.init}
     changed = {
         name: value
         for name, value in fields.items()
         if name in names
-        and (result.changes_settings or name in SIZES)
+        and (name in SIZES or (result.changes_settings and (name not in kept or kept[name] != value)))
         and getattr(value, "value", value) != getattr(getattr(args, name), "value", getattr(args, name))
     }
-    defaults: Mapping[str, Any] = {FINDER: False, **result.environment.training_argument_defaults}
-    changed |= {name: defaults.get(name) for name in base if name not in fields and name not in (*PRIVATE, *ALIASES)}
-    changed |= {old: None for old, new in ALIASES.items() if old in names and new in names}
-    if getattr(args, FINDER, False):
-        changed[FINDER] = False
-    return {name: copy.deepcopy(value) for name, value in changed.items()} | extract.computed_fields(args)
+    defaults = environment.training_argument_defaults
+    if result.changes_settings:
+        gone = [name for name in base if name not in fields and name not in (*PRIVATE, *ALIASES, FINDER)]
+        changed |= {name: defaults.get(name) for name in gone}
+        changed |= {FINDER: False} if getattr(args, FINDER, False) else {}
+    changed |= {old: None for old, new in ALIASES.items() if old in names and new in changed}
+    return {name: copy.deepcopy(value) for name, value in changed.items()}
 
 
 def forget_tf32() -> None:
@@ -147,12 +173,6 @@ def forget_tf32() -> None:
     from transformers.utils import import_utils
 
     getattr(getattr(import_utils, "enable_tf32", None), "cache_clear", lambda: None)()
-
-
-def _collator(result: SearchResult, trainer: Any) -> Any:
-    """A copy where the answer pads differently: the user's own is not changed."""
-    collator = extract.collator_of(trainer)
-    return copy.copy(collator) if PADDING in result.setup.data_arguments else collator
 
 
 def _pad(result: SearchResult, collator: Any) -> None:
@@ -227,6 +247,7 @@ def _prepare_at_start(result: SearchResult, trainer: Any) -> None:
             checkpointing.switch_off(trainer.model)
         return train(*args, **kwargs)
 
+    setattr(prepared, BY_AUTOTUNE, True)
     trainer.train = prepared
 
 

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from autotune.workload.rebinding import rebound
+
 
 def add_callbacks(trainer: Any, callbacks: Iterable[Any]) -> None:
     """Add these, leaving out as many of each class as the Trainer has already."""
@@ -18,7 +20,8 @@ def add_callbacks(trainer: Any, callbacks: Iterable[Any]) -> None:
 def take_callbacks(trainer: Any, source: Any) -> None:
     """Give a Trainer the callbacks of another one of its class, in their order, and no others.
 
-    Of a class that the Trainer has itself its own callback stays: it may hold the Trainer.
+    Of a class that the Trainer has itself its own callback stays: it may hold the Trainer. Of a callback that holds the other
+    Trainer it gets a copy that holds this one.
     """
     defaults = list(trainer.callback_handler.callbacks)
     callbacks = []
@@ -26,7 +29,7 @@ def take_callbacks(trainer: Any, source: Any) -> None:
         match = next((other for other in defaults if type(other) is type(callback)), None)
         if match is not None:
             defaults.remove(match)
-        callbacks.append(callback if match is None else match)
+        callbacks.append(rebound(callback, [(source, trainer)]) if match is None else match)
     trainer.callback_handler.callbacks = callbacks
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import Trainer, TrainingArguments, set_seed
 
-from autotune.core import Measurement, Outcome, failures
+from autotune.core import InvalidRequest, Measurement, Outcome, failures
 from autotune.probe.device.compile import keep_compiled
 from autotune.probe.order import TrainingOrder
 from autotune.probe.train.callbacks import add_callbacks, drop_trackers
@@ -23,8 +23,8 @@ from autotune.space.settings import checkpointing, precision
 from autotune.space.settings.quantization import FIELD as FOUR_BITS
 from autotune.space.settings.threads import VARIABLE as THREADS
 from autotune.space.variables import ALLOCATOR, OLDER_ALLOCATOR
+from autotune.workload import extract
 from autotune.workload.data import collate, sampling
-from autotune.workload.extract import built_again
 from autotune.workload.model import adapters, build
 from autotune.workload.model.user_objects import UserObjects, arguments_class
 
@@ -175,7 +175,7 @@ def arguments_of(order: TrainingOrder, objects: bytes, scratch: Path, steps: int
     names = order.environment.training_argument_fields
     fields |= {name: value for name, value in PROBE_FIELDS.items() if name in names}
     fields |= {"gradient_accumulation_steps": order.accumulation_steps_run, "max_steps": steps} | more
-    return kind(output_dir=str(scratch / "output"), **{**user_fields, **fields})
+    return extract.arguments(kind, {"output_dir": str(scratch / "output"), **user_fields, **fields})
 
 
 def prepared_trainer(
@@ -190,7 +190,7 @@ def prepared_trainer(
     memory.hold()
     if order.confirmation:  # weights of its own in each round, the same for every rival
         set_seed(arguments.data_seed)
-    return trainer_of(order, UserObjects.opened(objects), arguments, weights=bool(order.confirmation))
+    return trainer_of(order, UserObjects.opened(objects, arguments), arguments, weights=bool(order.confirmation))
 
 
 def take_variables(order: TrainingOrder) -> None:
@@ -218,7 +218,9 @@ def open_optimizers_library(arguments: TrainingArguments) -> None:
 
 
 def trainer_of(order: TrainingOrder, user: UserObjects, arguments: TrainingArguments, weights: bool = False) -> Any:
-    """The real Trainer with samples for `arguments.max_steps`. weights: load the model's own where they are local."""
+    """The real Trainer with samples for `arguments.max_steps`. weights: load the model's own where they are local.
+
+    Raises Misconfigured if a class of the user's does not train with these arguments."""
     if order.workload.user_objects:
         model, parts = user.model(), user.parts()
     else:
@@ -238,7 +240,15 @@ def trainer_of(order: TrainingOrder, user: UserObjects, arguments: TrainingArgum
         parts = {"train_dataset": dataset, "data_collator": collator, "processing_class": processing}
     kind = user.trainer_class or Trainer
     parts |= {"model": model, "args": arguments}
-    trainer = built_again(kind, parts) if user.prepared else kind(**parts)
+    if user.prepared:
+        vars(arguments).update(user.set_later.of_arguments)
+        try:
+            trainer = extract.built_again(kind, parts, user.new)
+        except InvalidRequest as error:
+            raise Misconfigured(str(error), {}) from error
+        user.set_later.give(trainer)
+    else:
+        trainer = kind(**parts)
     trainer.own_optimizer = user.own_optimizer
     precision.unwrap(trainer.model)
     if order.configuration.values.get(checkpointing.SETTING.name) == "none":

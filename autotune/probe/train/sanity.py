@@ -13,8 +13,9 @@ import time
 import traceback
 from collections.abc import Sized
 from itertools import cycle, islice
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import TrainerCallback
@@ -131,6 +132,7 @@ class Check(TrainerCallback):  # type: ignore[misc]
         self._sizes.append(size)
         self._trainer.args.per_device_eval_batch_size = size
         self._memory.enter(_stage(size))
+        samples: Any = None
         try:
             samples = eval_samples(self._order, self._trainer.train_dataset, size)
             if not len(samples):
@@ -140,6 +142,9 @@ class Check(TrainerCallback):  # type: ignore[misc]
             self._results |= {"eval_batch_size": size, "eval_seconds": self._now() - begun}
             return None
         except Exception as error:
+            if isinstance(error, AttributeError) and error.obj is samples:
+                print(f"evaluation not tried: {error}", flush=True)  # the user's own dataset may well have it
+                return None
             traceback.clear_frames(error.__traceback__)  # they hold memory that the next attempt needs
             failure = failures.from_exception(error, EVALUATION)
             print(f"evaluation of {size} samples: {failure.reason}", flush=True)
@@ -167,13 +172,19 @@ def free_large_blocks_at_once() -> None:
 
 
 def eval_samples(order: TrainingOrder, dataset: Any, count: int) -> Sized:
-    """So many samples of the training data, the longest where these are known, repeated where there are too few.
+    """So many samples of the training data, the longest if these are known, repeated if there are too few.
 
-    Of iterable data the first ones, fewer where it has no more.
+    Of iterable data the first ones, fewer if it has no more. Of data of `datasets` a Dataset, whose columns Trainers read.
     """
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        return list(islice(iter(dataset), count))
+        rows = list(islice(iter(dataset), count))
+        if type(dataset).__module__.startswith("datasets."):
+            with contextlib.suppress(Exception):  # whatever Arrow has no type for
+                return cast(Sized, import_module("datasets").Dataset.from_list(rows))
+        return rows
     places = list(islice(cycle(order.workload.longest or range(len(dataset))), count))
+    if hasattr(dataset, "select"):
+        return cast(Sized, dataset.select(places))
     subset: Sized = torch.utils.data.Subset(dataset, places)
     return subset
 

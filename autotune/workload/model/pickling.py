@@ -3,17 +3,22 @@
     | class and own fields of the arguments | model_init | dataset, collator, Trainer class, optimizers, ... |
       opened before memory is limited         counted       may hold the model, a layer or a parameter of it
 
-Three pickles one after another. In the third, names stand for the model, its layers and its parameters.
+Three pickles one after another. In the third, names stand for the Trainer, its arguments, its model, layers and parameters.
 """
 
+import functools
 import inspect
 import io
 import os
 import pickle
 import site
+import socket
+import sqlite3
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping, Sequence
+import threading
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
 from types import ModuleType
@@ -23,9 +28,13 @@ import cloudpickle
 
 from autotune.core.errors import InvalidRequest
 from autotune.workload.model.rebuild import arguments_needed, called
+from autotune.workload.rebinding import content, function_of, globals_of, inside
 
-ARGUMENTS = ("arguments_class", "own_fields")
-"""What the first pickle holds, where it is given."""
+OF_ARGUMENTS = ("arguments_class", "own_fields")
+"""What the first pickle holds, if it is given."""
+
+TRAINER, ARGUMENTS, MODULE, PARAMETER = "trainer", "arguments", "module", "parameter"
+"""What names stand for."""
 
 
 @dataclass(frozen=True)
@@ -66,49 +75,119 @@ def packed(model: Any, objects: Mapping[str, Any]) -> Payload:
 
 def sent(objects: Mapping[str, Any], trainer: Any = None) -> bytes:
     """The objects as bytes; trainer: whose model the parts may refer to. Raises InvalidRequest for what cannot be sent."""
-    of_model = _names(trainer.model) if trainer is not None else {}
-    first = {name: objects[name] for name in ARGUMENTS if name in objects}
-    last = {name: part for name, part in objects.items() if name not in (*ARGUMENTS, "model_init")}
+    names = _names(trainer) if trainer is not None else {}
+    first = {name: objects[name] for name in OF_ARGUMENTS if name in objects}
+    last = {name: part for name, part in objects.items() if name not in (*OF_ARGUMENTS, "model_init")}
     stream = io.BytesIO()
-    for group, names in ((first, {}), ({"model_init": objects.get("model_init")}, {}), (last, of_model)):
+    for group, known in ((first, {}), ({"model_init": objects.get("model_init")}, {}), (last, names)):
         try:
-            _Sender(stream, names, trainer).dump(group)
+            _Sender(stream, known, trainer).dump(group)
         except Exception as error:  # whatever an object's own pickling raises
-            raise InvalidRequest(
-                f"{_which(group, names, trainer)} cannot be sent to another process: {type(error).__name__}: {error}.",
-                "Open files and connections inside model_init or the dataset instead.",
-            ) from error
+            what, reason, advice = _unsendable(group, known, trainer, error)
+            raise InvalidRequest(f"{what} cannot be sent to another process: {reason}.", advice) from error
     return stream.getvalue()
 
 
 def can_be_sent(part: Any, trainer: Any) -> str:
     """Why this part of the Trainer cannot be sent; empty where it can."""
     try:
-        _Sender(io.BytesIO(), _names(trainer.model), trainer).dump(part)
+        _Sender(io.BytesIO(), _names(trainer), trainer).dump(part)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
 
 
-def received(stream: io.BytesIO, model: Callable[[], Any] | None = None) -> Any:
-    """The stream's next group of objects; model: gives the model where they refer to it."""
-    return _Receiver(stream, model).load()
+def received(
+    stream: io.BytesIO, model: Callable[[], Any] | None = None, objects: Mapping[str, Any] | None = None
+) -> Any:
+    """The stream's next group of objects; model: gives the model if they refer to it; objects: TRAINER and ARGUMENTS."""
+    return _Receiver(stream, model, objects or {}).load()
 
 
-def _which(group: Mapping[str, Any], names: Mapping[int, Any], trainer: Any) -> str:
-    """The first of the objects that cannot be sent, by its name."""
-    for name, part in group.items():
+CALLED = {
+    "trainer_class": "The Trainer's class",
+    "trainer_arguments": "An argument of the Trainer",
+    "set_later": "What was set on the Trainer",
+    "own_fields": "A field of the arguments",
+    "arguments_class": "The arguments' class",
+}
+"""Objects that are sent, in words, if not by their names."""
+
+
+def _unsendable(
+    group: Mapping[str, Any], names: Mapping[int, Any], trainer: Any, error: Exception
+) -> tuple[str, str, str]:
+    """(which of the objects cannot be sent, why, what to do about it): by the innermost thing that cannot be sent."""
+
+    from autotune.workload.hub import first_line
+
+    def why_not(part: Any) -> Exception | None:
         try:
             _Sender(io.BytesIO(), names, trainer).dump(part)
-        except Exception:
-            return f"What you passed as {name}"
-    return "What you passed"
+        except Exception as error:
+            return error
+        return None
+
+    what, part, holder = "What you passed", group, ""
+    for name, value in group.items():
+        if why_not(value) is not None:
+            what, part = CALLED.get(name, f"The {name}"), value
+            break
+    seen, found = set[int](), True
+    while found and (trainer is None or part is not trainer):
+        seen.add(id(part))
+        found = False
+        for owner, name, inner in _held(part):
+            if id(inner) not in seen and (reason := why_not(inner)) is not None:
+                holder, part, error, found = f"{owner} uses {name}" if name else holder, inner, reason, True
+                break
+    of_trainer = (type(trainer), "the Trainer itself", "Let it hold what it needs of the Trainer instead.")
+    for kinds, word, advice in (*([of_trainer] if part is trainer else []), *UNSENDABLE):
+        if isinstance(part, kinds):
+            return what, f"{holder}, {word}" if holder else f"it is {word}", advice
+    reason = f"{type(error).__name__}: {first_line(error)}"
+    return what, f"{holder}: {reason}" if holder else reason, "Make it in the process that uses it, at its first use."
 
 
-def _names(model: Any) -> dict[int, tuple[str, str]]:
-    """Identity of the model, its layers and parameters -> (kind, name in the model)."""
-    names = {id(parameter): ("parameter", name) for name, parameter in model.named_parameters()}
-    return names | {id(module): ("module", name) for name, module in model.named_modules()}
+def _held(value: Any) -> Iterator[tuple[str, str, Any]]:
+    """(owner, name, value) of what is pickled with a value; names are empty for what belongs to the value itself."""
+    if isinstance(value, types.FunctionType):
+        owner = value.__qualname__.rpartition("<locals>.")[2]
+        cells = zip(value.__code__.co_freevars, map(content, value.__closure__ or ()), strict=True)
+        yield from ((owner, name, inner) for name, inner in (*cells, *globals_of(value).items()))
+    elif isinstance(value, type):
+        yield from (("", "", function_of(member)) for member in vars(value).values() if callable(function_of(member)))
+        yield from ((value.__qualname__, name, member) for name, member in vars(value).items() if not callable(member))
+    elif isinstance(value, (types.MethodType, functools.partial)):
+        yield from (("", "", inner) for inner in inside(value))
+    elif isinstance(value, Mapping):
+        yield from (("", "", inner) for inner in value.values())
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield from (("", "", inner) for inner in value)
+    owner = type(value).__qualname__.rpartition("<locals>.")[2]
+    if not isinstance(value, (type, types.FunctionType)):
+        yield from ((owner, name, inner) for name, inner in getattr(value, "__dict__", {}).items())
+        yield "", "", type(value)
+
+
+WHERE_USED = (
+    "Open it where it is used, at its first use: in the method, in model_init, or in the dataset's __getitem__."
+)
+UNSENDABLE = (
+    (io.IOBase, "an open file", WHERE_USED),
+    (sqlite3.Connection, "a connection to a database", WHERE_USED),
+    (socket.socket, "a connection", WHERE_USED),
+    ((type(threading.Lock()), type(threading.RLock())), "a lock", "Make it where it is used, at its first use."),
+    (types.GeneratorType, "a generator", "Use a list, or a class with __iter__ that begins it again."),
+)
+"""Kinds of objects that belong to one process, in words, and what to do instead."""
+
+
+def _names(trainer: Any) -> dict[int, tuple[str, str]]:
+    """Identity of the Trainer, its arguments, its model's layers and parameters -> (kind, name in the model)."""
+    names = {id(parameter): (PARAMETER, name) for name, parameter in trainer.model.named_parameters()}
+    names |= {id(module): (MODULE, name) for name, module in trainer.model.named_modules()}
+    return names | {id(trainer): (TRAINER, ""), id(trainer.args): (ARGUMENTS, "")}
 
 
 class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
@@ -130,13 +209,17 @@ class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
             self._by_value.clear()
 
     def persistent_id(self, obj: Any) -> tuple[str, str] | None:
-        if self._trainer is not None and obj is self._trainer:
+        if self._trainer is not None and obj is self._trainer and not self._names:
             raise pickle.PicklingError("it holds the Trainer itself")
         return self._names.get(id(obj)) if self._names else None
 
     def reducer_override(self, obj: Any) -> Any:
         if self._trainer is not None and hasattr(obj, "param_groups") and hasattr(obj, "zero_grad"):
             return _optimizer, (type(obj), dict(obj.defaults), [dict(group) for group in obj.param_groups])
+        if isinstance(obj, io.TextIOWrapper) and obj not in (sys.stdout, sys.stderr):  # cloudpickle would send its text
+            raise pickle.PicklingError("an open file")
+        if isinstance(obj, types.FunctionType) and self._reads_trainer(obj):
+            self._send_by_value(sys.modules.get(obj.__module__))
         if isinstance(name := obj.__name__ if isinstance(obj, ModuleType) else getattr(obj, "__module__", None), str):
             self._register(name)
         return super().reducer_override(obj)
@@ -147,7 +230,16 @@ class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
         if name == "__main__" or name in self._importable or module is None:
             return
         self._importable[name] = is_importable(name)
-        if not self._importable[name] and name not in cloudpickle.list_registry_pickle_by_value():
+        if not self._importable[name]:
+            self._send_by_value(module)
+
+    def _reads_trainer(self, function: types.FunctionType) -> bool:
+        """Whether a function reads the Trainer, or a method of it, from a global, which a child's module would not have."""
+        read = (getattr(value, "__self__", value) for value in globals_of(function).values())
+        return self._trainer is not None and any(value is self._trainer for value in read)
+
+    def _send_by_value(self, module: ModuleType | None) -> None:
+        if module is not None and module.__name__ not in cloudpickle.list_registry_pickle_by_value():
             cloudpickle.register_pickle_by_value(module)
             self._by_value.append(module)
 
@@ -199,16 +291,18 @@ def _real(place: str | None) -> str:
 
 
 class _Receiver(pickle.Unpickler):
-    """Puts the child's own model, layers and parameters in the place of their names."""
+    """Puts the child's own Trainer, arguments, model, layers and parameters in the place of their names."""
 
-    def __init__(self, stream: io.BytesIO, model: Callable[[], Any] | None) -> None:
+    def __init__(self, stream: io.BytesIO, model: Callable[[], Any] | None, objects: Mapping[str, Any]) -> None:
         super().__init__(stream)
-        self._model = model
+        self._model, self._objects = model, objects
 
     def persistent_load(self, name: Any) -> Any:
-        assert self._model is not None
         kind, path = name
-        return self._model().get_parameter(path) if kind == "parameter" else self._model().get_submodule(path)
+        if kind in self._objects:
+            return self._objects[kind]
+        assert self._model is not None
+        return self._model().get_parameter(path) if kind == PARAMETER else self._model().get_submodule(path)
 
 
 def _optimizer(kind: type, defaults: Mapping[str, Any], groups: list[dict[str, Any]]) -> Any:

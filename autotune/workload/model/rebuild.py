@@ -8,7 +8,7 @@ import functools
 import hashlib
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 MODEL_INIT, CONFIG, ITSELF = "model_init", "its config", "itself"
@@ -27,6 +27,7 @@ class FromConfig:
     dtype: str  #: of the weights, as `float32`
     frozen: frozenset[str] = frozenset()  #: names of the parameters that do not learn
     checkpointed: Mapping[str, Any] = field(default_factory=dict)  #: layer -> its checkpointing function
+    changed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  #: layer -> its plain attributes that differ
 
     def __call__(self) -> Any:
         """The model, made where it is trained: random values for billions of weights take minutes on a CPU."""
@@ -45,6 +46,8 @@ class FromConfig:
         for name, function in self.checkpointed.items():
             layer = model.get_submodule(name)
             layer.gradient_checkpointing, layer._gradient_checkpointing_func = True, function
+        for name, attributes in self.changed.items():
+            vars(model.get_submodule(name)).update(attributes)
         return model.train()
 
 
@@ -125,7 +128,25 @@ def rebuilt(model: Any, trainer_class: type) -> tuple[FromConfig | None, str]:
         return None, f"it cannot be built from its config: {type(error).__name__}"
     if _outline(fresh) != _outline(model):
         return None, "it was changed after it was built from its config"
-    return model_init, ""
+    if "_loss_function" in vars(model):
+        return None, "its loss function was set"
+    fresh_layers = dict(fresh.named_modules())
+    changed = {
+        name: {key: value for key, value in attributes.items() if usual.get(key) != value}
+        for name, layer in model.named_modules()
+        if (attributes := plain_attributes(layer)) != (usual := plain_attributes(fresh_layers[name]))
+    }
+    return replace(model_init, changed=changed), ""
+
+
+def plain_attributes(layer: Any) -> dict[str, Any]:
+    """Numbers and texts that decide what a layer computes, as the share of its dropout."""
+    return {
+        name: value
+        for name, value in vars(layer).items()
+        if isinstance(value, (bool, int, float, str)) and not name.startswith("_")
+        if name not in ("training", "gradient_checkpointing")
+    }
 
 
 def _not_plain(model: Any, trainer_class: type) -> str:

@@ -9,13 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from transformers import TrainingArguments
+from transformers import Trainer, TrainingArguments
 
 from autotune.core import InvalidRequest, TuningRequest, Workload
 from autotune.space.settings import checkpointing
 from autotune.workload.data.sampling import own_collating
-from autotune.workload.model.pickling import received
+from autotune.workload.model.code import check_code
+from autotune.workload.model.pickling import ARGUMENTS, TRAINER, received
 from autotune.workload.model.rebuild import FromConfig, layers_digest, made_by, takes_trial
+from autotune.workload.twin import SetLater
 
 LOOK_S = 2.0
 """Longest search for the largest sample of the user's dataset: a dataset that decodes files has no lengths to read."""
@@ -31,16 +33,24 @@ class UserObjects:
     processing_class: Any = None
     trainer_class: Any = None
     trainer_arguments: Mapping[str, Any] = field(default_factory=dict)  #: further ones (optimizers, ...)
+    code: dict[str, str] = field(
+        default_factory=dict
+    )  #: see `code_of`; empty if it is not the code of the caller's process
+    set_later: SetLater = SetLater()  #: on the Trainer and its arguments
     callbacks: Sequence[Any] = ()  #: for the Trainer, without those whose class it adds by itself
     own_optimizer: str = ""  #: class of the user's own optimizer, ANY where the Trainer class makes it; else empty
     prepared: bool = False  #: the dataset comes from a built Trainer, whose class has prepared it
     whole_steps: bool = False  #: a step cannot be measured with fewer micro-steps than it has
     identity: str = ""  #: differs for other parts, as far as the dataset does not
     built: Any = None
+    new: Any = None  #: what becomes the Trainer: parts may refer to it
 
     @classmethod
-    def opened(cls, objects: bytes) -> "UserObjects":
-        """From the bytes of `pickling.sent`; empty for no bytes. Builds the model where a part refers to it."""
+    def opened(cls, objects: bytes, arguments: Any = None) -> "UserObjects":
+        """From the bytes of `pickling.sent`; empty for no bytes. Builds the model where a part refers to it.
+
+        arguments: of the Trainer, to which parts may refer; by default a blank object.
+        """
         if not objects:
             return cls()
         stream, built = io.BytesIO(objects), list[Any]()
@@ -51,8 +61,10 @@ class UserObjects:
             built[:] = built or [_made(model_init)]
             return built[0]
 
-        parts = received(stream, model)
-        return cls(model_init=model_init, built=built[0] if built else None, **parts)
+        new = object.__new__(Trainer)
+        blank = object.__new__(TrainingArguments) if arguments is None else arguments
+        parts = received(stream, model, {TRAINER: new, ARGUMENTS: blank})
+        return cls(model_init=model_init, built=built[0] if built else None, new=new, **parts)
 
     def model(self) -> Any:
         """The model that the parts refer to, else a new one."""
@@ -99,11 +111,13 @@ def user_workload(request: TuningRequest, objects: bytes) -> Workload:
     """The workload of the user's own model and dataset; builds the model once. Raises InvalidRequest for no or little data."""
     user = UserObjects.opened(objects)
     model = user.outline()
+    check_code(user.code, user.trainer_class or Trainer, model)
     samples = len(user.train_dataset) if hasattr(user.train_dataset, "__len__") else 0
     if hasattr(user.train_dataset, "__len__") and samples < request.global_batch_size:
         raise InvalidRequest(
-            f"The train_dataset has {samples} samples, fewer than one global batch of {request.global_batch_size}.",
-            "Give more data, or a smaller global batch size.",
+            f"The train_dataset has {samples} samples, fewer than one global batch of {request.global_batch_size}: the only "
+            "step of an epoch takes a short batch.",
+            f"Search with more data, or with global_batch_size={samples}.",
         )
     parameters = list(model.parameters())
     bytes_each = [parameter.numel() * parameter.element_size() for parameter in parameters]

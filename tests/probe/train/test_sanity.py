@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import Trainer
 
+from autotune.commands import tune
 from autotune.core import Environment, Outcome, Workload
 from autotune.core.failures import Failure
 from autotune.core.sanity import SanityCheck
@@ -234,6 +235,52 @@ def test_the_longest_samples_are_evaluated_and_any_where_all_are_alike(
     assert list(sanity.eval_samples(alike, list(range(3)), 5)) == [0, 1, 2, 0, 1]
     assert len(sanity.eval_samples(alike, [], 5)) == 0
     assert sanity.eval_samples(alike, (place for place in range(2)), 5) == [0, 1]
+
+
+def test_samples_of_a_dataset_of_datasets_keep_their_columns(environment: Environment, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset.from_dict({"words": [[place] for place in range(4)]})
+    order = make_order(tmp_path, environment, workload=replace(CALLERS, longest=(2,)))
+    assert sanity.eval_samples(order, data, 3)["words"][:] == [[2], [2], [2]]
+    assert sanity.eval_samples(order, data.to_iterable_dataset(), 3)["words"][:] == [[0], [1], [2]]
+
+
+class Tabular(Trainer):
+    """Evaluates only data that has columns."""
+
+    def evaluate(self, eval_dataset: Any = None, **_: Any) -> Any:
+        return eval_dataset.column_names
+
+
+def test_an_evaluation_that_fails_on_our_selection_of_samples_alone_is_no_problem_of_the_user_s(
+    environment: Environment, tmp_path: Path
+) -> None:
+    with ProbeHost(sent({**OBJECTS, "trainer_class": Tabular})) as host:
+        rehearsal = came_to(host.attempt(make_order(tmp_path, environment, kind="rehearsal")))
+    assert (rehearsal.problems, rehearsal.eval_batch_size) == ((), None)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:This sequence already has:UserWarning")
+@pytest.mark.parametrize("packing", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_trl_s_sft_trainer_evaluates(environment: Environment, tmp_path: Path, packing: bool, monkeypatch: Any) -> None:
+    trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
+    from transformers import ByT5Tokenizer, Qwen2Config, Qwen2ForCausalLM
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
+    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=384, intermediate_size=32, **sizes))
+    fields = {"bf16": False, "gradient_checkpointing": False, "max_length": 32, "packing": packing}
+    args = trl.SFTConfig(
+        str(tmp_path), use_cpu=True, report_to="none", save_strategy="no", per_device_train_batch_size=4, **fields
+    )
+    data = datasets.Dataset.from_dict({"text": [f"paragraph {place} of many" * (1 + place % 3) for place in range(64)]})
+    trainer = trl.SFTTrainer(model, args, train_dataset=data, processing_class=ByT5Tokenizer())
+    payloads: list[Any] = []
+    monkeypatch.setattr(tune, "search", lambda brought, *_, **__: payloads.append(brought))
+    tune.tune(trainer)
+    with ProbeHost(payloads[0].pickled) as host:
+        rehearsal = came_to(host.attempt(make_order(tmp_path, environment, kind="rehearsal")))
+    assert rehearsal.problems == ()
+    assert rehearsal.eval_batch_size == 8
 
 
 def test_steps_that_loss_scaling_left_out_do_not_count(

@@ -3,8 +3,10 @@
 import io
 import json
 import os
+import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ import torch
 from transformers import Trainer, TrainingArguments
 
 from autotune.core.errors import InvalidRequest
+from autotune.workload.model import pickling
 from autotune.workload.model.pickling import can_be_sent, is_importable, received, sent
+from autotune.workload.model.rebuild import Prebuilt
 from autotune.workload.model.user_objects import UserObjects, arguments_class
 
 
@@ -34,7 +38,7 @@ class Collator:
 
 
 def trainer_of(model: Net, tmp_path: Any, **parts: Any) -> Trainer:
-    args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none")
+    args = TrainingArguments(output_dir=str(tmp_path / "nowhere"), use_cpu=True, report_to="none")
     return Trainer(model=model, args=args, train_dataset=[1], **parts)
 
 
@@ -70,12 +74,84 @@ def test_an_optimizer_is_made_anew_over_the_child_s_parameters(tmp_path: Any) ->
     assert schedule.step_size == 7
 
 
-def test_what_holds_the_trainer_itself_cannot_be_sent(tmp_path: Any) -> None:
+def test_a_part_that_holds_the_trainer_gets_the_child_s_own_and_its_arguments(tmp_path: Any) -> None:
     trainer = trainer_of(Net(), tmp_path)
-    assert "holds the Trainer" in can_be_sent([trainer], trainer)
-    assert can_be_sent([trainer.model], trainer) == ""
-    with pytest.raises(InvalidRequest, match=r"passed as data_collator cannot be sent.*holds the Trainer"):
-        sent({"model_init": Net, "data_collator": [trainer]}, trainer)
+    assert can_be_sent([trainer, trainer.args, trainer.model], trainer) == ""
+    pickled = sent({"model_init": Net, "data_collator": [trainer, trainer.args, trainer.compute_loss]}, trainer)
+    assert b"nowhere" not in pickled, "nothing private of the arguments is sent along"
+    arguments = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none")
+    user = UserObjects.opened(pickled, arguments)
+    held, args, method = user.data_collator
+    assert held is user.new is method.__self__
+    assert args is arguments
+    assert method.__func__ is Trainer.compute_loss
+
+
+def test_a_model_that_holds_the_trainer_cannot_be_sent(tmp_path: Any) -> None:
+    trainer = trainer_of(Net(), tmp_path)
+    trainer.model.owner = trainer
+    with pytest.raises(InvalidRequest, match="The model_init cannot be sent .*: Net uses owner, the Trainer itself"):
+        sent({"model_init": Prebuilt(trainer.model)}, trainer)
+
+
+LOG: Any = None
+GENERATOR = (number for number in range(3))
+LOCK = threading.Lock()
+
+
+class Logging(Trainer):
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        LOG.write("step")
+        return super().compute_loss(*args, **kwargs)
+
+
+class Reading:
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    def __getitem__(self, place: int) -> Any:
+        return self.rows[place]
+
+
+def collate(rows: Any) -> Any:
+    return next(GENERATOR), rows
+
+
+@pytest.mark.parametrize("mode", ["w", "r"])
+def test_the_variable_that_holds_what_cannot_be_sent_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """Its module counts as a script's: a child would not find it."""
+    monkeypatch.setattr(pickling, "is_importable", lambda name: name != __name__)
+    path = tmp_path / "log"
+    path.touch()
+    with path.open(mode) as file:
+        monkeypatch.setitem(globals(), "LOG", file)
+        held = {"rows": [1], "source": {"file": file}}
+
+        def transform(batch: Any) -> Any:
+            return file.read(), batch
+
+        for objects, reason, advice in (
+            (
+                {"trainer_class": Logging},
+                "The Trainer's class .*: Logging.compute_loss uses LOG, an open file",
+                "first use",
+            ),
+            ({"train_dataset": Reading(held)}, "The train_dataset .*: Reading uses rows, an open file", "__getitem__"),
+            (
+                {"train_dataset": Reading(transform)},
+                "The train_dataset .*: transform uses file, an open file",
+                "__getitem__",
+            ),
+            ({"data_collator": collate}, "The data_collator .*: collate uses GENERATOR, a generator", "a list"),
+            ({"data_collator": [LOCK]}, "The data_collator .*: it is a lock", "first use"),
+            ({"data_collator": sqlite3.connect(":memory:")}, "it is a connection to a database", "first use"),
+        ):
+            with pytest.raises(InvalidRequest, match=reason) as caught:
+                sent({"model_init": Net, **objects}, trainer_of(Net(), tmp_path))
+            assert advice in str(caught.value)
+            assert "\n" not in str(caught.value)
 
 
 def test_the_model_is_not_built_where_nothing_refers_to_it() -> None:

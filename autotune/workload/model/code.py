@@ -1,0 +1,58 @@
+"""Code that decides what is trained, in classes that a child imports: replaced there, it would be missing in the child."""
+
+import hashlib
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from autotune.core.errors import InvalidRequest
+from autotune.workload.model.pickling import is_importable
+
+DECIDING = (
+    *(
+        "compute_loss",
+        "training_step",
+        "get_train_dataloader",
+        "_get_train_sampler",
+        "get_batch_samples",
+        "_prepare_inputs",
+    ),
+    *("create_optimizer", "create_scheduler", "create_optimizer_and_scheduler", "_inner_training_loop"),
+)
+"""Methods of a Trainer. Loggers replace others (`train`, `log`), and change nothing that is learned."""
+
+
+def code_of(trainer_class: type, model: Any) -> dict[str, str]:
+    """Method -> digest of its code, of a Trainer's classes and those of a model's layers, as far as a child imports them."""
+    methods = {(kind, name) for kind in trainer_class.__mro__ for name in DECIDING if name in vars(kind)}
+    methods |= {(type(layer), "forward") for layer in model.modules()}
+    return {
+        f"{kind.__module__}.{kind.__qualname__}.{name}": _digest(getattr(kind, name))
+        for kind, name in methods
+        if kind.__module__ != "__main__" and is_importable(kind.__module__)
+    }
+
+
+def check_code(sent: dict[str, str], trainer_class: type, model: Any) -> None:
+    """Raise InvalidRequest if the same methods of these are not what `code_of` found in the caller's process."""
+    here = code_of(trainer_class, model)
+    if missing := sorted(name for name, digest in sent.items() if here.get(name) != digest):
+        raise InvalidRequest(
+            f"{missing[0]} was replaced in your process, and trials would run without that.",
+            "Put what replaces it into a subclass, or set it on the Trainer or the model.",
+        )
+
+
+def _digest(method: Any) -> str:
+    facts = repr([(code.co_code, code.co_names, code.co_varnames) for code in _codes(method)])
+    return hashlib.sha256(facts.encode()).hexdigest()[:16]
+
+
+def _codes(method: Any) -> Iterator[types.CodeType]:
+    """Of the function, of those that it wraps, and of those within them."""
+    while method is not None:
+        stack = [code] if isinstance(code := getattr(method, "__code__", None), types.CodeType) else []
+        while stack:
+            yield (code := stack.pop())
+            stack += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]
+        method = getattr(method, "__wrapped__", None)
