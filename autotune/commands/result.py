@@ -143,6 +143,7 @@ class TuningResult(SearchResult):
             "allowed_bytes": self.allowed_bytes,
             "trials": len(self.trials),
             **({"devices": [device.to_dict() for device in self.devices]} if self.devices else {}),
+            "autotune_version": self.environment.autotune_version,
             "folder": None if self.folder is None else str(self.folder),
         }
 
@@ -150,7 +151,7 @@ class TuningResult(SearchResult):
         """One row a trial; columns, dtypes and units as `autotune.report.columns` documents them."""
         from autotune.report.table import frame
 
-        return frame(self.trials, self.utilizations)
+        return frame(self.trials, self.utilizations, self.request.objective)
 
     def export(self, path: str | Path, format: str | None = None) -> Path:
         """Write the frame as csv, parquet, jsonl, markdown, latex or xlsx, by default as the path ends; returns the path.

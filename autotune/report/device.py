@@ -17,7 +17,7 @@ def study_parts(result: SearchResult) -> list[tuple[str, str]]:
         ("device", result.device_text),
         ("limit", f"{limit} of memory, {allowed} allowed"),
         *device_parts(result.environment),
-        ("versions", ", ".join(f"{name} {version}" for name, version in result.environment.versions.items())),
+        ("versions", result.environment.versions_text),
     ]
 
 

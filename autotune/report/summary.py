@@ -141,8 +141,7 @@ def share_lines(result: SearchResult) -> list[str]:
     texts = [f"`{field}` {markdown_text(f'{was} → {now}')}" for field, (was, now) in changed.items()]
     losses = loss_values(result.numerics, result.best_trial) if result.numerics and result.best_trial else ""
     lines += [f"Change: {', '.join(texts)}.{f' Losses: {markdown_text(losses)}.' if losses else ''}"] if texts else []
-    versions = ", ".join(f"{name} {version}" for name, version in list(result.environment.versions.items())[:2])
-    command = search_command(result)
+    versions, command = ", ".join(result.environment.versions_text.split(", ")[:3]), search_command(result)
     return [*lines, f"{f'`{command}` · ' if command else ''}{markdown_text(versions)}"]
 
 

@@ -28,6 +28,10 @@ SPEED_UP_WIDTH = 0.1
 one that holds 1 tells neither that a configuration is faster nor that it is as fast."""
 
 
+TOLD_WIDTH = 0.5
+"""Full width of a speed-up's 95 % interval, as a share of it, up to which a search that runs shows the speed-up."""
+
+
 def value(measurement: Measurement, objective: str, memory_limit_bytes: int) -> float:
     """What the study is told: samples or tokens / second, or peak bytes; the worst value (0, or the limit) if infeasible."""
     worst = float(memory_limit_bytes) if objective == "memory" else 0.0
@@ -318,3 +322,29 @@ def speed_up(best: Trial, baseline: Trial, objective: str) -> tuple[Ratio | None
     if best.number == baseline.number:
         return Ratio(1.0, 1.0, 1.0), ""
     return quotient(best, baseline, objective), ""
+
+
+def comparable(trials: Sequence[Trial]) -> tuple[Trial, ...]:
+    """The trials of a search that runs, all as they can be compared now: by their probes alone until the baseline, if it
+    runs, and another one completed a round."""
+    confirmed = [trial for trial in trials if trial.confirmed]
+    if any(trial.number for trial in confirmed) and (trials[0].confirmed or not trials[0].feasible):
+        return tuple(trials)
+    return tuple(replace(trial, confirmations=()) if trial.confirmed else trial for trial in trials)
+
+
+def fastest_probe(trials: Sequence[Trial], objective: str) -> Trial | None:
+    """The fastest trial that may win, confirmed or not; for `memory` the best one. None if there is none."""
+    if objective == "memory":
+        return best_trial(trials, objective)
+    able = [t for t in trials if t.feasible and not t.measurement.ended_early and not t.disqualified_reason]
+    return max(able, key=lambda trial: float(speed(trial.final, objective) or 0.0), default=None)
+
+
+def told_speed_up(trial: Trial, baseline: Trial, objective: str) -> Interval | None:
+    """How many times as fast as the baseline, to show while a search runs; None if noise hides it (its interval is wider
+    than TOLD_WIDTH) and if only one of the two was measured in rounds: the machine is another one minutes later."""
+    if trial.confirmed != baseline.confirmed:
+        return None
+    gain, _ = speed_up(trial, baseline, objective)
+    return gain if gain is not None and gain.relative_width <= TOLD_WIDTH else None
