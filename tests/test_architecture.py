@@ -78,7 +78,7 @@ def test_the_package_root_holds_the_public_names_and_twelve_packages() -> None:
 
 
 def test_imports_point_down_the_lazy_ones_too() -> None:
-    ranks = {name: number for number, name in enumerate([*PACKAGES, *("", "__main__", "errors")])}
+    ranks = {name: number for number, name in enumerate([*PACKAGES, "errors", "", "__main__"])}
     upwards = [
         f"{module} -> {target}"
         for module, tree in TREES.items()

@@ -11,6 +11,7 @@ from autotune.commands.save import fields_of_saved, save
 from autotune.core.errors import InvalidRequest, LossWarning
 from autotune.core.options import in_python
 from autotune.core.request import CONFIRMATION_ROUNDS
+from autotune.core.units import counted
 from autotune.report.checks import warnings
 from autotune.report.claim import claim_fields, headline
 from autotune.report.evidence import loss_warning, numerics_lines
@@ -169,7 +170,7 @@ class TuningResult(SearchResult):
         answer = "none fits"
         if best:
             answer = f"{speed_line(best, baseline, self.request.objective)}; trial {best.number}: {best.configuration}"
-        return f"<TuningResult {self.workload.name}, {len(self.trials)} trial(s): {answer}>"
+        return f"<TuningResult {self.workload.name}, {counted(len(self.trials), 'trial')}: {answer}>"
 
     def _repr_html_(self) -> str:
         """What a notebook shows. Never raises: a study of another version, whose settings are unknown here, is one line."""

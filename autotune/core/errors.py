@@ -130,7 +130,7 @@ class BatchSizeChanged(UserWarning):
     """The Trainer's own arguments have another global batch size than the search."""
 
 
-for _kind in [kind for kind in vars().values() if isinstance(kind, type)]:
+for _kind in [kind for kind in vars().values() if isinstance(kind, type) and issubclass(kind, Exception)]:
     _kind.__module__ = "autotune.errors"  # from where they are imported, also in tracebacks and documents
 
 

@@ -177,7 +177,7 @@ def summary(result: SearchResult) -> str:
 
 def device_lines(devices: Sequence[Device]) -> list[str]:
     """Markdown: how fast each of several devices is against all, with its 95 % interval, and what it ran."""
-    rows = ["| device | speed / mean | 95 % interval | trials | rounds | left out |", "|---|---|---|---|---|---|"]
+    rows = ["| device | speed / mean | 95% interval | trials | rounds | left out |", "|---|---|---|---|---|---|"]
     for device in devices:
         cells = [device.name, f"{device.factor:.3f}", f"{device.low:.3f} to {device.high:.3f}"]
         rows.append("| " + " | ".join([*cells, str(device.trials), str(device.rounds), device.left_out]) + " |")

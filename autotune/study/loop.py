@@ -14,6 +14,7 @@ import optuna
 from optuna.trial import TrialState
 
 from autotune.core import Configuration, Outcome, Trial
+from autotune.core.units import counted
 from autotune.executors.pool import Pool, as_pool
 from autotune.probe import Probe
 from autotune.sampler.optuna_samplers import make_sampler

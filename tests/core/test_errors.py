@@ -8,7 +8,7 @@ import autotune
 from autotune.core import errors
 from autotune.core.errors import AutotuneError, did_you_mean
 
-KINDS = {name: var for name, var in vars(errors).items() if isinstance(var, type)}
+KINDS = {var.__name__: var for var in vars(errors).values() if isinstance(var, type) and issubclass(var, Exception)}
 EVERY = [kind for kind in KINDS.values() if issubclass(kind, AutotuneError)]
 
 

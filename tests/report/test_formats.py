@@ -148,7 +148,7 @@ def test_markdown_s_table_has_a_line_a_row_and_nothing_that_is_markup() -> None:
 
 def test_latex_s_table_has_a_line_a_row_and_nothing_that_is_a_command() -> None:
     lines = str(formatted(frame(ODD)[["number", "failure_reason"]], "latex")).splitlines()
-    assert lines[:4] == [r"\begin{tabular}{rl}", r"\toprule", r"number & reason \\", r"\midrule"]
+    assert lines[:4] == [r"\begin{tabular}{rl}", r"\toprule", r"number & failure\_reason \\", r"\midrule"]
     rows = lines[4 : 4 + len(ODD)]
     assert all(row.replace("\\&", "").count("&") == 1 and row.endswith(r" \\") for row in rows)
     assert rows[24] == (

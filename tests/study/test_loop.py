@@ -596,7 +596,7 @@ def test_a_resumed_search_says_so(tmp_path: Path) -> None:
     seen: list[Progress] = []
     with locked(tmp_path):
         search(opened(tmp_path, n_trials=3), replay(), seen.append)
-    assert (seen[0].kind, seen[0].message) == ("resumed", "resuming with 2 trial(s)")
+    assert (seen[0].kind, seen[0].message) == ("resumed", "resuming with 2 trials")
 
 
 def test_the_sampler_may_change_between_runs(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_every_trial_has_one_line_and_no_column_ever_moves(width: int) -> None:
 
 def test_rows_are_by_speed_with_the_baseline_among_them_and_failures_last() -> None:
     shown = lines(80, progress(many(7)))
-    assert [line.split()[0] for line in shown[1:]] == ["*", "16x3", "8x6", "16x3", "16x3", "16x3", "16x3"]
+    assert [line.split()[0] for line in shown[1:]] == ["16x3", "16x3", "8x6", "16x3", "16x3", "16x3", "16x3"]
     assert [line.split()[-1] for line in shown[5:]] == ["memory", "changed", "run"]
     assert "(yours)" in lines(80, progress(many(30)), 4)[-1]
 
