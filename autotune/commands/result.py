@@ -16,7 +16,6 @@ from autotune.report.checks import warnings
 from autotune.report.claim import claim_fields, headline
 from autotune.report.evidence import loss_warning, numerics_lines
 from autotune.report.model_card import model_card_section, with_section
-from autotune.report.notebook import notebook_html
 from autotune.report.snippets import launch_lines
 from autotune.report.trial_text import plain_trial, speed_line, speedup_fields
 from autotune.study.objective import best_trial
@@ -175,6 +174,8 @@ class TuningResult(SearchResult):
     def _repr_html_(self) -> str:
         """What a notebook shows. Never raises: a study of another version, whose settings are unknown here, is one line."""
         try:
+            from autotune.report.notebook import notebook_html
+
             return notebook_html(self)
         except Exception:  # a cell must show something
             return f"<pre>{escape(repr(self))}</pre>"

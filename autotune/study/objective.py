@@ -333,11 +333,12 @@ def comparable(trials: Sequence[Trial]) -> tuple[Trial, ...]:
     return tuple(replace(trial, confirmations=()) if trial.confirmed else trial for trial in trials)
 
 
-def fastest_probe(trials: Sequence[Trial], objective: str) -> Trial | None:
-    """The fastest trial that may win, confirmed or not; for `memory` the best one. None if there is none."""
+def fastest_so_far(trials: Sequence[Trial], objective: str) -> Trial | None:
+    """The fastest trial that may win, by rounds if any has one; for `memory` the best one. None if there is none."""
     if objective == "memory":
         return best_trial(trials, objective)
     able = [t for t in trials if t.feasible and not t.measurement.ended_early and not t.disqualified_reason]
+    able = [trial for trial in able if trial.confirmed] or able
     return max(able, key=lambda trial: float(speed(trial.final, objective) or 0.0), default=None)
 
 

@@ -9,7 +9,7 @@ from autotune.core import Configuration, Interval, Outcome, Trial, TuningRequest
 from autotune.core.request import CONFIRMATION_ROUNDS
 from autotune.core.time_limit import TimeLimit
 from autotune.sampler.acquisition import run_seconds
-from autotune.study.objective import best_trial, comparable, fastest_probe, told_speed_up
+from autotune.study.objective import best_trial, comparable, fastest_so_far, told_speed_up
 
 
 @dataclass(frozen=True)
@@ -104,14 +104,14 @@ class Progress:
 
     @cached_property
     def best(self) -> Trial | None:
-        """The best so far by the rounds of the confirmation; None before they tell."""
+        """The best so far by the rounds of the confirmation; None before they tell, and while it is the user's own settings."""
         best = best_trial(self.compared, self.objective)
-        return best if best is not None and best.confirmed else None
+        return best if best is not None and best.confirmed and best.number else None
 
     @cached_property
     def fastest(self) -> Trial | None:
-        """The fastest so far by its probe, which no round has confirmed; None if there is a best one, or none that fits."""
-        return None if self.best else fastest_probe(self.compared, self.objective)
+        """The fastest so far, which may be the user's own settings; None if another one is the best, or if none fits."""
+        return None if self.best else fastest_so_far(self.compared, self.objective)
 
     def speedup_of(self, trial: Trial | None) -> Interval | None:
         """How many times as fast as the user's settings a trial of `compared` is; None if that cannot be told now."""

@@ -80,7 +80,7 @@ def test_three_lines_of_markdown_are_there_to_share() -> None:
         "Change: `per_device_train_batch_size` 8 → 16, `gradient_accumulation_steps` 6 → 3, `bf16` False → True."
     )
     assert command == (
-        "`autotune search gpt2-mini --global-batch-size 48 --device cpu` · torch 2.13.0, transformers 5.23.0"
+        "`autotune search gpt2-mini --global-batch-size 48 --device cpu` · autotune 1.2.3, torch 2.13.0, transformers 5.23.0"
     )
 
 

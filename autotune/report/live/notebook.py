@@ -1,6 +1,7 @@
 """A search in a notebook: one display that is updated in place."""
 
 import sys
+from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import import_module
 from types import TracebackType
@@ -9,8 +10,10 @@ from typing import Any
 from autotune.core.units import counted
 from autotune.report.live import text
 from autotune.report.live.text import HEADER, ROWS, LiveView
-from autotune.report.notebook import html_table
 from autotune.study.plan import Progress, Watch
+
+SHORT = 20
+"""Characters of a cell that is not broken into lines."""
 
 
 def in_notebook() -> bool:
@@ -50,8 +53,19 @@ def page(progress: Progress, seconds: float, notice: str = "", is_over: bool = F
     """The HTML of a search so many seconds after its begin; every text in it is escaped. is_over: its last one."""
     trials = progress.trials
     shown = text.ranked(progress, len(trials) if is_over else ROWS) if trials else ()
-    rows = html_table(HEADER, [text.cells(trial, progress) for trial in shown]) if shown else ""
+    rows = _table(HEADER, [text.cells(trial, progress) for trial in shown]) if shown else ""
     below = [text.count_text(progress, seconds), text.lead_text(progress)]
     if not is_over:
         below += [text.to_go_text(progress), text.gain_text(progress), text.now_text(progress), notice]
     return f"{rows}<p>{'<br>'.join(escape(line) for line in below if line)}</p>"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    titles = "".join(_cell("th", cell) for cell in head)
+    body = "".join(f"<tr>{''.join(_cell('td', cell) for cell in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cell(tag: str, text: str) -> str:
+    style = "text-align:left; padding-right:1em" + ("; white-space:nowrap" if len(text) <= SHORT else "")
+    return f'<{tag} style="{style}">{escape(text)}</{tag}>'

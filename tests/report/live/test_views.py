@@ -172,6 +172,11 @@ def test_nothing_that_is_slower_than_the_user_s_settings_is_called_fast() -> Non
         replace(trial(1, 130.0), confirmations=(completed(None, 170.0, round=3),)),
     )
     assert lead_text(Progress("confirmed", unequal)).startswith("best so far: 170")
+    worse = (trial(0, 100.0, confirmed=160.0), trial(1, 300.0, confirmed=150.0), trial(2, 400.0))
+    assert (Progress("confirmed", worse).best, lead_text(Progress("confirmed", worse))) == (
+        None,
+        "nothing faster than your settings so far",
+    )
     assert lead_text(Progress("trial", (trial(0, 40.0),))) == "", "the line itself has its speed"
 
 
