@@ -33,6 +33,6 @@ class OptimalityGap:
         return cls(likely, total, int(data["untried"]))
 
 
-def gain_words(max_gain: float) -> str:
+def more_to_gain(max_gain: float) -> str:
     """`at most 12% more to gain`; a bound above 100% tells nothing."""
     return "more to gain: unknown yet" if max_gain > 1 else f"at most {max(0.0, max_gain):.0%} more to gain"

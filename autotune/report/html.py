@@ -22,7 +22,7 @@ from autotune.report.pictures import pictures
 from autotune.report.snippets import snippets
 from autotune.report.summary import share_lines
 from autotune.report.templates import rendered, text_of
-from autotune.report.trial_text import failures_text, is_same, outcome_text
+from autotune.report.trial_text import failures_text, outcome_text
 from autotune.study.result import SearchResult
 
 MOST_LOGS = 50

@@ -87,7 +87,10 @@ def _rows(result: SearchResult, best: Trial) -> dict[str, str]:
             rows[name.replace("_", " ").capitalize()] = f"{word(values[name])} instead of {word(before[name])}"
     if losses := _losses(result.numerics, best):
         rows["Losses"] = losses
-    return rows | {"Search": f"{counted(len(result.trials), 'trial')}; {result.stop_reason}", "Versions": result.environment.versions_text}
+    return rows | {
+        "Search": f"{counted(len(result.trials), 'trial')}; {result.stop_reason}",
+        "Versions": result.environment.versions_text,
+    }
 
 
 def _losses(numerics: Numerics | None, best: Trial) -> str:

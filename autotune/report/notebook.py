@@ -12,7 +12,7 @@ from autotune.report.markdown import one_line
 from autotune.report.page_table import table_of
 from autotune.report.snippets import literal, setup_changes
 from autotune.report.templates import rendered, text_of
-from autotune.report.trial_text import is_same, outcome_text, short_words, warnings_text
+from autotune.report.trial_text import outcome_text, short_words, warnings_text
 from autotune.study.result import SearchResult
 
 ROWS = 50
@@ -35,7 +35,7 @@ def notebook_html(result: SearchResult) -> str:
             _name(trial, result),
             [table.cell(trial.number, name).text for name in CELLS],
             counted(len(trial.confirmations), "round") if trial.confirmed else "1 probe" if trial.feasible else "",
-            one_line(warnings_text(trial) if trial.feasible else outcome_text(trial)),
+            one_line(_note(trial)),
         )
         for trial in trials[:ROWS]
     ]
@@ -53,6 +53,14 @@ def notebook_html(result: SearchResult) -> str:
     )
 
 
+def _note(trial: Trial) -> str:
+    """Why it failed or cannot win, and the warnings about its numbers."""
+    if not trial.feasible:
+        return outcome_text(trial)
+    barred = f"cannot win: {trial.disqualified_reason}" if trial.disqualified_reason else ""
+    return "; ".join(filter(None, (barred, warnings_text(trial))))
+
+
 def _name(trial: Trial, result: SearchResult) -> Markup:
     baseline = result.baseline_trial
     words = short_words(trial.configuration, baseline.configuration if baseline else None)
@@ -61,7 +69,7 @@ def _name(trial: Trial, result: SearchResult) -> Markup:
 
 def _changes(result: SearchResult) -> list[str]:
     """`bf16=True  # was False` of each value that the answer changes."""
-    if result.best_trial is None or is_same(result.best_trial, result.baseline_trial):
+    if not result.changes_settings:
         return []
     pairs = setup_changes(result)
     lines = {name: f"{name}={literal(now)}" for name, (_, now) in pairs.items()}

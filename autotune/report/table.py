@@ -1,7 +1,6 @@
 """Trials as a pandas DataFrame with stable columns and dtypes, one row a trial."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -60,12 +59,7 @@ def _ranked(trials: Sequence[Trial], objective: str) -> list[int]:
 
 
 def _speedup(trial: Trial, baseline: Trial | None, objective: str) -> Interval | None:
-    """Times as fast as the baseline, both by their rounds or both by their probes."""
-    if baseline is None or not baseline.feasible or not trial.feasible:
-        return None
-    if not (trial.confirmed and baseline.confirmed):
-        trial, baseline = replace(trial, confirmations=()), replace(baseline, confirmations=())
-    return speed_up(trial, baseline, objective)[0]
+    return speed_up(trial, baseline, objective)[0] if baseline is not None and trial.feasible else None
 
 
 def _row(trial: Trial, use: Utilization | None) -> dict[str, Any]:

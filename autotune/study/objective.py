@@ -324,25 +324,25 @@ def speed_up(best: Trial, baseline: Trial, objective: str) -> tuple[Ratio | None
     return quotient(best, baseline, objective), ""
 
 
-def comparable(trials: Sequence[Trial]) -> tuple[Trial, ...]:
-    """The trials of a search that runs, all as they can be compared now: by their probes alone until the baseline, if it
-    runs, and another one completed a round."""
-    confirmed = [trial for trial in trials if trial.confirmed]
-    if any(trial.number for trial in confirmed) and (trials[0].confirmed or not trials[0].feasible):
-        return tuple(trials)
-    return tuple(replace(trial, confirmations=()) if trial.confirmed else trial for trial in trials)
+def comparable(trials: Sequence[Trial], objective: str) -> tuple[Trial, ...]:
+    """The trials of a search that runs, all as they can be compared now: by whole rounds, and by their probes alone while
+    nothing but the baseline has one."""
+    whole = in_whole_rounds(trials, objective)
+    if any(trial.number and trial.confirmed for trial in whole):
+        return tuple(whole)
+    return tuple(replace(trial, confirmations=()) if trial.confirmed else trial for trial in whole)
 
 
 def fastest_so_far(trials: Sequence[Trial], objective: str) -> Trial | None:
-    """The fastest trial that may win, by rounds if any has one; for `memory` the best one. None if there is none."""
+    """The fastest trial that may win, by rounds if any has one, shown to be faster or not; for `memory` the leader."""
     if objective == "memory":
-        return best_trial(trials, objective)
-    able = [t for t in trials if t.feasible and not t.measurement.ended_early and not t.disqualified_reason]
+        return leader(trials, objective)
+    able = _able(trials)
     able = [trial for trial in able if trial.confirmed] or able
     return max(able, key=lambda trial: float(speed(trial.final, objective) or 0.0), default=None)
 
 
-def told_speed_up(trial: Trial, baseline: Trial, objective: str) -> Interval | None:
+def told_speed_up(trial: Trial, baseline: Trial, objective: str) -> Ratio | None:
     """How many times as fast as the baseline, to show while a search runs; None if noise hides it (its interval is wider
     than TOLD_WIDTH) and if only one of the two was measured in rounds: the machine is another one minutes later."""
     if trial.confirmed != baseline.confirmed:

@@ -100,7 +100,7 @@ class Progress:
     @cached_property
     def compared(self) -> tuple[Trial, ...]:
         """The trials as they can be compared now: by their probes alone until the rounds of two can be."""
-        return comparable(self.trials)
+        return comparable(self.trials, self.objective)
 
     @cached_property
     def best(self) -> Trial | None:

@@ -4,7 +4,7 @@ import math
 import time
 
 from autotune.core import Configuration, Outcome, Trial
-from autotune.core.prospect import gain_words
+from autotune.core.prospect import more_to_gain
 from autotune.core.units import format_bytes, format_seconds
 from autotune.report.markdown import one_line
 from autotune.report.trial_text import is_same, short_words, speed_text
@@ -161,7 +161,7 @@ def now_text(progress: Progress) -> str:
 
 def gain_text(progress: Progress) -> str:
     """By how much the best may still be beaten, as far as the sampler knows; empty where the search is over."""
-    return "" if progress.max_gain is None or phase_of(progress) > 1 else gain_words(progress.max_gain)
+    return "" if progress.max_gain is None or phase_of(progress) > 1 else more_to_gain(progress.max_gain)
 
 
 def lead_words(progress: Progress) -> tuple[str, str]:
