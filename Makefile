@@ -1,4 +1,4 @@
-# make search | test | test-all | check | docs | gpu-check | gpu-check-more | gpu-search | benchmarks
+# make search | test | test-all | check | docs | notebook | gpu-check | gpu-check-more | gpu-search | benchmarks
 # PYTHON makes the virtual environment; the GPU targets use it as it is, with nothing installed.
 PYTHON ?= python3
 VENV := .venv
@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 GPU_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 GPU_OUT ?= reports/gpu
 
-.PHONY: search test test-all check format docs gpu-check gpu-check-more gpu-search benchmarks clean
+.PHONY: search test test-all check format docs notebook gpu-check gpu-check-more gpu-search benchmarks clean
 .DEFAULT_GOAL := search
 
 $(STAMP): pyproject.toml constraints.txt
@@ -43,6 +43,10 @@ format: $(STAMP)
 # Into docs/_build/html; every warning is an error, a link to nowhere too.
 docs: $(STAMP)
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet -b html docs docs/_build/html
+
+# The example notebook with its outputs, on an idle machine.
+notebook: $(STAMP)
+	$(BIN)/python docs/execute_notebook.py
 
 # Two hours and a half, on an idle machine.
 benchmarks: $(STAMP)

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from autotune import errors as errors
     from autotune.commands.compare.run import compare
     from autotune.commands.estimate.run import estimate
     from autotune.commands.explain.run import explain
@@ -31,10 +32,12 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     """Load torch, optuna and pandas only when something of theirs is first used."""
-    if name not in _MODULES:
-        raise AttributeError(f"module 'autotune' has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "errors":
+        return import_module("autotune.errors")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'autotune' has no attribute {name!r}")
     return getattr(import_module(_MODULES[name]), name)
 
 

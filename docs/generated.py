@@ -11,11 +11,10 @@ from typing import Any
 import typer
 
 import autotune
+from autotune import errors
 from autotune.cli import app
 from autotune.commands.compare.columns import COMPARED
 from autotune.commands.estimate.table import FORECAST
-from autotune.commands.trainer.apply import BatchSizeChanged, NotApplied
-from autotune.core import errors
 from autotune.core.configuration import Configuration, word
 from autotune.core.environment import Environment
 from autotune.core.gpus import CARDS
@@ -34,8 +33,9 @@ from autotune.study.result import SearchResult
 PACKAGE = Path(autotune.__file__).parent
 NOUNS = (SearchResult, Trial, Configuration, Measurement, Outcome, Interval, Progress, RuledOut, Environment)
 """What a result is made of."""
-ERRORS = tuple(var for var in vars(errors).values() if inspect.isclass(var) and issubclass(var, errors.AutotuneError))
-WARNINGS = (NotApplied, BatchSizeChanged, errors.LossWarning, errors.UnreadableFile)
+KINDS = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, Exception)]
+ERRORS = [kind for kind in KINDS if issubclass(kind, errors.AutotuneError)]
+WARNINGS = [kind for kind in KINDS if issubclass(kind, Warning)]
 
 
 def write(folder: Path) -> None:

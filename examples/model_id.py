@@ -24,11 +24,9 @@ result = autotune.search(
     dataset=text,
     sequence_length=32,
     n_trials=3,
-    timeout="90s",  # for all of it: start, trials and confirmation
-    only={"optimizer": ["adamw_torch_fused"], "checkpointing": ["none"], "workers": [0]},  # leave this out to try more
 )
 
-print(result.to_frame()[["number", "outcome", "micro_batch_size", "precision", "samples_per_second"]])
+print(result.to_frame()[["number", "rank", "speedup", "samples_per_second", "peak_bytes", "precision"]])
 print(f"{result.speedup:.2f} times as fast as the Trainer's defaults; why it ended: {result.stop_reason}")
 
 # The answer, ready for your own Trainer. Everything that is not about speed is yours to say.

@@ -52,6 +52,7 @@ def cpu(**facts: Any) -> Environment:
             "cpu_count": 2,
             "threads": 2,
             "versions": {"torch": "2.13.0", "transformers": "5.23.0"},
+            "autotune_version": "1.2.3",
             "training_argument_fields": FIELDS,
             "checkpointing_options": ("every_n_layers", "offload"),
             "precisions": {"fp32": None, "tf32": "only on GPUs", "fp16": "trains in fp32 on a CPU", "bf16": None},

@@ -74,11 +74,11 @@ def package_of(module: str) -> str:
 
 def test_the_package_root_holds_the_public_names_and_twelve_packages() -> None:
     entries = {path.name for path in PACKAGE.iterdir() if path.name not in ("__pycache__", "py.typed")}
-    assert entries == {"__init__.py", "__main__.py", *PACKAGES}
+    assert entries == {"__init__.py", "__main__.py", "errors.py", *PACKAGES}
 
 
 def test_imports_point_down_the_lazy_ones_too() -> None:
-    ranks = {name: number for number, name in enumerate(PACKAGES)} | {"": len(PACKAGES), "__main__": len(PACKAGES)}
+    ranks = {name: number for number, name in enumerate([*PACKAGES, "errors", "", "__main__"])}
     upwards = [
         f"{module} -> {target}"
         for module, tree in TREES.items()

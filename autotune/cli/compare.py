@@ -76,7 +76,7 @@ def show(console: "Console", rows: list[dict[str, Any]]) -> None:
     for cells in body:
         table.add_row(*map(Text, cells))
     console.print(table)
-    console.print(Text("speeds in samples / second, with 95 % intervals", style="dim"))
+    console.print(Text("speeds in samples / second, with 95% intervals", style="dim"))
     for number, row in enumerate(rows, start=1):
         console.print()
         for place, line in enumerate(about(row)):

@@ -145,13 +145,13 @@ def _run_search(options: dict[str, Any], command: ErrorReporter, as_json: bool, 
 
 
 def _print_best_so_far(progress: "Progress") -> None:
-    if best := progress.best:
-        from autotune.report.live.text import best_text, short
+    from autotune.report.live.text import lead_words, short
 
-        what = f"{short(best.configuration, progress.trials[0])}, {best_text(progress).removeprefix('best so far ')}"
-        print(
-            on_terminal(f"Best so far: {what}{'' if best.confirmed else ', not confirmed'}", sys.stderr),
-            file=sys.stderr,
-        )
+    title, numbers = lead_words(progress)
+    if title:
+        lead = progress.best or progress.fastest
+        what = f"{short(lead.configuration, progress.trials[0])}, {numbers}" if lead and numbers else ""
+        line = f"{title.capitalize()}{f': {what}' if what else '.'}"
+        print(on_terminal(line, sys.stderr), file=sys.stderr)
     if progress.folder is not None and (progress.folder / PAGE).exists():
         print(f"Report so far: {shown(progress.folder)}/{PAGE}", file=sys.stderr)

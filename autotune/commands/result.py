@@ -11,11 +11,11 @@ from autotune.commands.save import fields_of_saved, save
 from autotune.core.errors import InvalidRequest, LossWarning
 from autotune.core.options import in_python
 from autotune.core.request import CONFIRMATION_ROUNDS
+from autotune.core.units import counted
 from autotune.report.checks import warnings
 from autotune.report.claim import claim_fields, headline
 from autotune.report.evidence import loss_warning, numerics_lines
 from autotune.report.model_card import model_card_section, with_section
-from autotune.report.notebook import notebook_html
 from autotune.report.snippets import launch_lines
 from autotune.report.trial_text import plain_trial, speed_line, speedup_fields
 from autotune.study.objective import best_trial
@@ -146,6 +146,7 @@ class TuningResult(SearchResult):
             "allowed_bytes": self.allowed_bytes,
             "trials": len(self.trials),
             **({"devices": [device.to_dict() for device in self.devices]} if self.devices else {}),
+            "autotune_version": self.environment.autotune_version,
             "folder": None if self.folder is None else str(self.folder),
         }
 
@@ -153,7 +154,7 @@ class TuningResult(SearchResult):
         """One row a trial; columns, dtypes and units as `autotune.report.columns` documents them."""
         from autotune.report.table import frame
 
-        return frame(self.trials, self.utilizations)
+        return frame(self.trials, self.utilizations, self.request.objective)
 
     def export(self, path: str | Path, format: str | None = None) -> Path:
         """Write the frame as csv, parquet, jsonl, markdown, latex or xlsx, by default as the path ends; returns the path.
@@ -171,11 +172,13 @@ class TuningResult(SearchResult):
         answer = "none fits"
         if best:
             answer = f"{speed_line(best, baseline, self.request.objective)}; trial {best.number}: {best.configuration}"
-        return f"<TuningResult {self.workload.name}, {len(self.trials)} trial(s): {answer}>"
+        return f"<TuningResult {self.workload.name}, {counted(len(self.trials), 'trial')}: {answer}>"
 
     def _repr_html_(self) -> str:
         """What a notebook shows. Never raises: a study of another version, whose settings are unknown here, is one line."""
         try:
+            from autotune.report.notebook import notebook_html
+
             return notebook_html(self)
         except Exception:  # a cell must show something
             return f"<pre>{escape(repr(self))}</pre>"

@@ -15,6 +15,7 @@ from autotune.core import Environment, TuningRequest, Workload
 from autotune.core.configuration import RANKS
 from autotune.core.interrupt import graceful_interrupt, stop_reason_of
 from autotune.core.paths import shown
+from autotune.core.units import counted
 from autotune.executors import Executor
 from autotune.executors.local import LocalHost, joined, local_executors, lock_card, on_cores, pool_of
 from autotune.probe.device import nvml as device
@@ -141,7 +142,9 @@ def _run(
     study = open_study(folder, space, plan)
     notes = [*unmeasured.notes]
     if adopted := 0 if fresh or workload.user_objects else import_trials(study, past.trials):
-        notes.append(f"{adopted} trial(s) come from an earlier search of the same request (--no-history measures anew)")
+        notes.append(
+            f"from an earlier search of the same request: {counted(adopted, 'trial')} (--no-history measures anew)"
+        )
 
     @cache
     def estimate() -> None:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from autotune.core.units import counted
+
 Value = str | int | float | bool
 
 RANKS = "data_parallel_size"
@@ -27,7 +29,7 @@ class Configuration:
         if any(not isinstance(size, int) or size < 1 for size in sizes):
             raise ValueError(f"sizes of a configuration are whole numbers from 1, not {sizes}")
         if (ranks := dict(self.settings).get(RANKS, self.data_parallel_size)) != self.data_parallel_size:
-            raise ValueError(f"{self.data_parallel_size} rank(s) and a setting that says {ranks}")
+            raise ValueError(f"{counted(self.data_parallel_size, 'rank')} and a setting that says {ranks}")
 
     @classmethod
     def exact(
@@ -47,7 +49,7 @@ class Configuration:
         accumulation, rest = divmod(global_batch_size, micro_step) if micro_step else (0, 0)
         if rest or accumulation < 1:
             raise ValueError(
-                f"a micro-batch of {micro_batch_size} on {data_parallel_size} rank(s) "
+                f"a micro-batch of {micro_batch_size} on {counted(data_parallel_size, 'rank')} "
                 f"does not divide a global batch of {global_batch_size}"
             )
         return cls(micro_batch_size, accumulation, data_parallel_size, tuple(settings.items()))

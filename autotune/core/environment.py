@@ -43,6 +43,7 @@ class Environment(Serializable):
     context_bytes: int = 0  #: bytes of the device that a process holds before its first tensor; 0 on a CPU
     context_source: str = ""  #: how these were read
     versions: Mapping[str, str] = field(default_factory=dict)  #: library, python included -> its version
+    autotune_version: str = ""  #: of autotune, which decides no speed; empty in studies of before it was written
     training_argument_fields: tuple[str, ...] = ()  #: the names that this transformers' TrainingArguments has
     training_argument_defaults: Mapping[str, Any] = field(default_factory=dict)  #: of the fields with a plain value
     checkpointing_options: tuple[str, ...] = ()  #: what this version has: `every_n_layers`, `offload`
@@ -60,6 +61,12 @@ class Environment(Serializable):
     def is_cpu(self) -> bool:
         """Whether the training runs on the processor itself."""
         return self.device == "cpu"
+
+    @property
+    def versions_text(self) -> str:
+        """`autotune 0.1.0, torch 2.13.0, ...`."""
+        ours = {"autotune": self.autotune_version} if self.autotune_version else {}
+        return ", ".join(f"{name} {version}" for name, version in (ours | dict(self.versions)).items())
 
     def identity(self) -> dict[str, Any]:
         """The facts that decide speed: numbers measured under other ones must not be mixed."""

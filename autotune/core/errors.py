@@ -1,4 +1,4 @@
-"""Errors that autotune raises on purpose, each with advice and an exit code.
+"""Errors that autotune raises on purpose, each with advice and an exit code, and its warnings; public in `autotune.errors`.
 
 AutotuneError              1    something failed
 ├── InvalidRequest         2    the request cannot be carried out as it is
@@ -56,6 +56,10 @@ class AutotuneError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message} {self.advice}".strip()
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of a traceback: the inside of autotune tells nobody what to do."""
+        return [f"{type(self).__name__}: {self}"]
 
 
 class InvalidRequest(AutotuneError):
@@ -116,6 +120,18 @@ class LossWarning(UserWarning):
 
 class UnreadableFile(UserWarning):
     """A file of a study cannot be read, and what it holds is left out."""
+
+
+class NotApplied(UserWarning):
+    """A part of the answer that a built Trainer or a running process cannot take: follow the message's advice."""
+
+
+class BatchSizeChanged(UserWarning):
+    """The Trainer's own arguments have another global batch size than the search."""
+
+
+for _kind in [kind for kind in vars().values() if isinstance(kind, type) and issubclass(kind, Exception)]:
+    _kind.__module__ = "autotune.errors"  # from where they are imported, also in tracebacks and documents
 
 
 FEW = 30

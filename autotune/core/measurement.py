@@ -11,7 +11,7 @@ from typing import Any
 from autotune.core.interval import Interval, ratio_interval
 from autotune.core.io import Serializable
 from autotune.core.step import Step, drift
-from autotune.core.units import in_ranges
+from autotune.core.units import counted, in_ranges
 
 INPUT_BOUND = 0.10
 """Share of a step spent waiting for data from which on a training is called input-bound."""
@@ -230,11 +230,11 @@ class Measurement(Serializable):
         speed = self.samples_per_second
         if speed and not self.ended_early:
             if len(self.steps) < 3:
-                warnings.append(f"only {len(self.steps)} timed step(s)")
+                warnings.append(f"only {counted(len(self.steps), 'timed step')}")
             elif speed.relative_width > (WIDE_ROUNDS if self.rounds else WIDE_PROBE):
                 warnings.append(f"interval {speed.relative_width:.0%} wide")
             if self.recompiled_graphs:
-                warnings.append(f"{self.recompiled_graphs} graph(s) were compiled anew in the timed steps")
+                warnings.append(f"{counted(self.recompiled_graphs, 'graph')} compiled anew in the timed steps")
             if change := drift(self.composed_steps):
                 warnings.append(
                     f"the second half of the timed steps ran {abs(change):.0%} {'faster' if change > 0 else 'slower'}"

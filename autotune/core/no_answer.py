@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from autotune.core.errors import AutotuneError, NothingFits, SearchFailed
 from autotune.core.measurement import Outcome
 from autotune.core.trial import Trial
-from autotune.core.units import format_bytes
+from autotune.core.units import counted, format_bytes
 
 ADVICE = {
     Outcome.TIMED_OUT: "Raise --probe-timeout, or make a step shorter: --sequence-length, --global-batch-size.",
@@ -36,7 +36,7 @@ def why_no_answer(trials: Sequence[Trial], allowed_bytes: int) -> AutotuneError:
     if trials[0] in lacking and cause is trials[0]:
         least = min(lacking, key=_needed_bytes)
         return NothingFits(
-            f"Nothing fits into {format_bytes(allowed_bytes)}: the smallest of {len(trials)} trial(s) "
+            f"Nothing fits into {format_bytes(allowed_bytes)}: the smallest of {counted(len(trials), 'trial')} "
             f"({least.configuration}) needed at least {format_bytes(_needed_bytes(least))}.",
             "Raise --memory-limit, lower --headroom, or shorten --sequence-length.",
         )
@@ -46,7 +46,8 @@ def why_no_answer(trials: Sequence[Trial], allowed_bytes: int) -> AutotuneError:
     ended = f"{cause.final.outcome.value.replace('_', ' ')}: {cause.final.reason.rstrip('.')}"
     others = f"; {len(lacking)} ran out of memory" if lacking else ""
     return SearchFailed(
-        f"None of {len(trials)} trial(s) completed{others}; {whose}: {ended}.", ADVICE.get(cause.final.outcome, "")
+        f"None of {counted(len(trials), 'trial')} completed{others}; {whose}: {ended}.",
+        ADVICE.get(cause.final.outcome, ""),
     )
 
 

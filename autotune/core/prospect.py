@@ -31,3 +31,8 @@ class OptimalityGap:
     def from_dict(cls, data: Mapping[str, Any]) -> "OptimalityGap":
         likely, total = (math.inf if data[key] is None else float(data[key]) for key in ("could_win", "any_could_win"))
         return cls(likely, total, int(data["untried"]))
+
+
+def more_to_gain(max_gain: float) -> str:
+    """`at most 12% more to gain`; a bound above 100% tells nothing."""
+    return "more to gain: unknown yet" if max_gain > 1 else f"at most {max(0.0, max_gain):.0%} more to gain"

@@ -1,6 +1,6 @@
-"""Columns of the tables that programs read: name, dtype, unit and meaning, in one place.
+"""Columns of the tables that programs read: name, dtype, unit and meaning, in one place and in the order people read them.
 
-Columns are added and never taken away; renamed ones are in OLD_NAMES. The tables of docs/columns.md are made from this file.
+The tables of docs/columns.md and the chooser of a report's page are made from this file.
 """
 
 from collections.abc import Iterable
@@ -28,63 +28,93 @@ FIRST = "it is the first"
 
 SPEED, SECONDS, BYTES, TOKENS = "samples / second", "seconds", "bytes", "tokens / second"
 
-BEFORE = (
-    Column("number", WHOLE, "The trial's number; 0 is the baseline."),
-    Column("outcome", TEXT, "How the trial ended: completed, out_of_memory, non_finite_loss, unsupported, ..."),
-    Column("reason", TEXT, "Why it did not complete, in the library's own words; else empty."),
-    Column("where", TEXT, "The stage in which memory ran out (build, data, forward, backward, optimizer); else empty."),
-    Column("feasible", TRUTH, "Whether it completed and fits with its headroom."),
-    Column("micro_batch_size", WHOLE, "Samples in one forward and backward of one rank.", "samples"),
-    Column("gradient_accumulation_steps", WHOLE, "Micro-steps in one optimizer step."),
-    Column("data_parallel_size", WHOLE, "Ranks that train together."),
-    Column("global_batch_size", WHOLE, "Samples in one optimizer step over all ranks.", "samples"),
-)
-AFTER = (
-    Column("samples_per_second", NUMBER, "Speed over all timed steps; of a confirmed trial over its rounds.", SPEED),
-    Column("samples_per_second_low", NUMBER, "Lower end of the speed's 95 % interval.", SPEED),
-    Column("samples_per_second_high", NUMBER, "Upper end of it; infinite where one step was timed.", SPEED),
-    Column("tokens_per_second", NUMBER, "The same in tokens, padding included; missing without tokens.", TOKENS),
-    Column("step_time_s", NUMBER, "Mean of an optimizer step, end to end, waiting for data included.", SECONDS),
-    Column("micro_step_time_s", NUMBER, "Mean of one forward and backward.", SECONDS),
-    Column("optimizer_step_time_s", NUMBER, "Mean of clipping and the optimizer's step.", SECONDS),
-    Column("data_wait_s", NUMBER, "Mean time a step waits for its micro-batches.", SECONDS),
-    Column("peak_allocated_bytes", WHOLE_OR_MISSING, "Highest that tensors held, over all its probes.", BYTES),
-    Column("peak_reserved_bytes", WHOLE_OR_MISSING, "Highest that torch's allocator reserved.", BYTES),
-    Column("peak_device_bytes", WHOLE_OR_MISSING, "Highest that the device saw of the training.", BYTES),
-    Column("untimed_steps", WHOLE, "Optimizer steps before those that count."),
-    Column("timed_steps", WHOLE, "Optimizer steps that count."),
-    Column("ended_early", TRUTH, "Whether the probe stopped because it could not win any more."),
-    Column("probe_seconds", NUMBER, "What the trial took, all its probes together.", SECONDS),
-    Column("warnings", TEXT, "What speaks against its numbers, separated by semicolons; else empty."),
-    Column(
-        "confirmed",
-        TRUTH,
-        "Whether it was measured again in rounds, in turns with its rivals, and every round completed.",
+GROUPS = {
+    "Result": (
+        Column("number", WHOLE, "The trial's number; 0 is the baseline."),
+        Column(
+            "rank",
+            WHOLE_OR_MISSING,
+            "Place by the objective of what may win; 1 is the answer. Missing if it cannot win.",
+        ),
+        Column("outcome", TEXT, "How the trial ended: completed, out_of_memory, non_finite_loss, unsupported, ..."),
+        Column("fits", TRUTH, "Whether it completed and fits with its headroom."),
+        Column(
+            "speedup",
+            NUMBER,
+            "Times as fast as the baseline, measured in the same way: by rounds, else by probes alone.",
+        ),
+        Column("speedup_low", NUMBER, "Lower end of the speed-up's 95% interval."),
+        Column("speedup_high", NUMBER, "Upper end of it."),
+        Column(
+            "samples_per_second", NUMBER, "Speed over all timed steps; of a confirmed trial over its rounds.", SPEED
+        ),
+        Column("samples_per_second_low", NUMBER, "Lower end of the speed's 95% interval.", SPEED),
+        Column("samples_per_second_high", NUMBER, "Upper end of it; infinite where one step was timed.", SPEED),
+        Column("peak_bytes", WHOLE_OR_MISSING, "Highest over all its probes of what the limit speaks of.", BYTES),
+        Column(
+            "confirmed",
+            TRUTH,
+            "Whether it was measured again in rounds, in turns with its rivals, and every round completed.",
+        ),
     ),
-    Column("non_padding_tokens_per_second", NUMBER, "Tokens that are no padding; missing without tokens.", TOKENS),
-    Column("forward_time_s", NUMBER, "Mean time of a step's forward passes.", SECONDS),
-    Column("backward_time_s", NUMBER, "Mean time of a step's backward passes.", SECONDS),
-    Column("overhead_time_s", NUMBER, "Mean time of a step that is none of its parts: the Trainer's own.", SECONDS),
-    Column("data_wait_share", NUMBER, "data_wait_s as a share of step_time_s, 0 to 1."),
-    Column("input_bound", TRUTH, "Whether that share is a tenth or more."),
-    Column("joules_per_sample", NUMBER, "The device's energy; missing where it has no counter.", "joules / sample"),
-    Column("allocator_retries", WHOLE, "Times the allocator emptied its cache and asked again; any: does not fit."),
-    Column("skipped_steps", WHOLE, "Steps that fp16's loss scaling left out."),
-    Column("rounds", WHOLE, "Rounds of its confirmation."),
-    Column("remeasured_reason", TEXT, "Warnings for which it was measured again, separated by semicolons."),
-    Column("disqualified_reason", TEXT, "Why it cannot win although it fits; else empty."),
-    Column("compile_s", NUMBER, "Time spent compiling before the timed steps; 0 where nothing was compiled.", SECONDS),
-    Column("peak_bytes", WHOLE_OR_MISSING, "Highest over all its probes of what the limit speaks of.", BYTES),
-    Column(
-        "mfu", NUMBER, "Model FLOPs / second as a share of the card's data-sheet peak, 0 to 1; missing where unknown."
+    "Settings": (
+        Column("micro_batch_size", WHOLE, "Samples in one forward and backward of one rank.", "samples"),
+        Column("gradient_accumulation_steps", WHOLE, "Micro-steps in one optimizer step."),
+        Column("data_parallel_size", WHOLE, "Ranks that train together."),
+        Column("global_batch_size", WHOLE, "Samples in one optimizer step over all ranks.", "samples"),
     ),
-    Column("measured_product_share", NUMBER, "The same as a share of the fastest product measured on the device."),
-    Column("device", TEXT, "The device of its probe, where the search used several; else empty."),
-)
+    "Speed and time": (
+        Column("tokens_per_second", NUMBER, "Speed in tokens, padding included; missing without tokens.", TOKENS),
+        Column("non_padding_tokens_per_second", NUMBER, "Tokens that are no padding; missing without tokens.", TOKENS),
+        Column("step_time_s", NUMBER, "Mean of an optimizer step, end to end, waiting for data included.", SECONDS),
+        Column("micro_step_time_s", NUMBER, "Mean of one forward and backward.", SECONDS),
+        Column("forward_time_s", NUMBER, "Mean time of a step's forward passes.", SECONDS),
+        Column("backward_time_s", NUMBER, "Mean time of a step's backward passes.", SECONDS),
+        Column("optimizer_step_time_s", NUMBER, "Mean of clipping and the optimizer's step.", SECONDS),
+        Column("overhead_time_s", NUMBER, "Mean time of a step that is none of its parts: the Trainer's own.", SECONDS),
+        Column("data_wait_s", NUMBER, "Mean time a step waits for its micro-batches.", SECONDS),
+        Column("data_wait_share", NUMBER, "data_wait_s as a share of step_time_s, 0 to 1."),
+        Column("input_bound", TRUTH, "Whether that share is a tenth or more."),
+        Column(
+            "mfu",
+            NUMBER,
+            "Model FLOPs / second as a share of the card's data-sheet peak, 0 to 1; missing where unknown.",
+        ),
+        Column("measured_product_share", NUMBER, "The same as a share of the fastest product measured on the device."),
+        Column("joules_per_sample", NUMBER, "The device's energy; missing where it has no counter.", "joules / sample"),
+    ),
+    "Memory": (
+        Column("peak_device_bytes", WHOLE_OR_MISSING, "Highest that the device saw of the training.", BYTES),
+        Column("peak_allocated_bytes", WHOLE_OR_MISSING, "Highest that tensors held, over all its probes.", BYTES),
+        Column("peak_reserved_bytes", WHOLE_OR_MISSING, "Highest that torch's allocator reserved.", BYTES),
+        Column("allocator_retries", WHOLE, "Times the allocator emptied its cache and asked again; any: does not fit."),
+    ),
+    "Measuring": (
+        Column("untimed_steps", WHOLE, "Optimizer steps before those that count."),
+        Column("timed_steps", WHOLE, "Optimizer steps that count."),
+        Column("skipped_steps", WHOLE, "Steps that fp16's loss scaling left out."),
+        Column("rounds", WHOLE, "Rounds of its confirmation."),
+        Column("ended_early", TRUTH, "Whether the probe stopped because it could not win any more."),
+        Column(
+            "compile_s", NUMBER, "Time spent compiling before the timed steps; 0 where nothing was compiled.", SECONDS
+        ),
+        Column("probe_seconds", NUMBER, "What the trial took, all its probes together.", SECONDS),
+        Column("device", TEXT, "The device of its probe, where the search used several; else empty."),
+    ),
+    "Why": (
+        Column("warnings", TEXT, "What speaks against its numbers, separated by semicolons; else empty."),
+        Column("failure_reason", TEXT, "Why it did not complete, in the library's own words; else empty."),
+        Column(
+            "out_of_memory_stage", TEXT, "Where memory ran out (build, data, forward, backward, optimizer); else empty."
+        ),
+        Column("remeasured_reason", TEXT, "Warnings for which it was measured again, separated by semicolons."),
+        Column("disqualified_reason", TEXT, "Why it cannot win although it fits; else empty."),
+    ),
+}
+"""Group -> its columns, in the order of every table; the settings of a study follow those of their group."""
 
-
-OLD_NAMES = {"barred": "disqualified_reason", "repeated_because": "remeasured_reason", "doubts": "warnings"}
-"""Columns of tables that earlier versions wrote -> their names now."""
+BEFORE = (*GROUPS["Result"], *GROUPS["Settings"])
+AFTER = tuple(column for group in [*GROUPS][2:] for column in GROUPS[group])
 
 
 def trial_columns(settings: Iterable[str] = ()) -> list[Column]:

@@ -2,7 +2,7 @@
 
 from autotune.core.environment import Environment
 from autotune.core.paths import named, scrubbed
-from autotune.core.units import format_bytes
+from autotune.core.units import counted, format_bytes
 from autotune.space.variables import PRELOAD, settings_of
 from autotune.study.result import SearchResult
 
@@ -17,7 +17,7 @@ def study_parts(result: SearchResult) -> list[tuple[str, str]]:
         ("device", result.device_text),
         ("limit", f"{limit} of memory, {allowed} allowed"),
         *device_parts(result.environment),
-        ("versions", ", ".join(f"{name} {version}" for name, version in result.environment.versions.items())),
+        ("versions", result.environment.versions_text),
     ]
 
 
@@ -36,7 +36,10 @@ def device_parts(environment: Environment) -> list[tuple[str, str]]:
         parts += [
             ("driver", f"{environment.driver or 'unknown'}{compute}"),
             ("context", f"{format_bytes(environment.context_bytes)} ({environment.context_source})"),
-            ("topology", f"{environment.device_count} GPU(s) visible; {environment.topology or 'slot unknown'}"),
+            (
+                "topology",
+                f"{counted(environment.device_count, 'GPU')} visible; {environment.topology or 'slot unknown'}",
+            ),
             ("others", ", ".join(environment.others) or "nobody else is on the device"),
         ]
     variables = {

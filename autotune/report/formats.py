@@ -22,7 +22,7 @@ from typing import Any
 import pandas as pd
 
 from autotune.core.errors import InvalidRequest, did_you_mean
-from autotune.report.columns import OLD_NAMES, TEXT, Column, dtypes
+from autotune.report.columns import TEXT, Column, dtypes
 from autotune.report.markdown import markdown_text, one_line
 
 RUN = "=+\\-@\t\r\n"
@@ -78,13 +78,12 @@ def only(table: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:
 def read_table(path: str | Path, columns: Iterable[Column]) -> pd.DataFrame:
     """The table that was written as CSV, JSON lines or Parquet: equal to the bit, with its dtypes and missing values.
 
-    columns: all that the file may hold; columns of earlier versions get their names of now. Raises InvalidRequest for
-    another format, and for a column that is not among them.
+    columns: all that the file may hold. Raises InvalidRequest for another format, and for a column that is not among them.
     """
     path, by_name = Path(path), {column.name: column for column in columns}
     format = format_of(path)
     if format == "parquet":
-        return pd.read_parquet(path).rename(columns=OLD_NAMES)
+        return pd.read_parquet(path)
     if format == "jsonl":
         objects = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         names = list(objects[0]) if objects else list(by_name)
@@ -94,7 +93,6 @@ def read_table(path: str | Path, columns: Iterable[Column]) -> pd.DataFrame:
             names, *rows = csv.reader(file)
     else:
         raise InvalidRequest(f"{path.name} does not hold all that was measured.", "Read CSV, JSON lines or Parquet.")
-    names = [OLD_NAMES.get(name, name) for name in names]
     if unknown := [name for name in names if name not in by_name]:
         raise InvalidRequest(f"{path.name} holds a column {unknown[0]!r}.", "Name it among the columns.")
     used = [by_name[name] for name in names]

@@ -2,20 +2,19 @@
 
 import base64
 import hashlib
-import re
-from collections.abc import Iterable
 from datetime import date
 
 from markupsafe import Markup, escape
 
-from autotune.core import Outcome, Trial
+from autotune.core import Outcome
 from autotune.core.units import counted, format_bytes, format_interval, format_seconds, three_digits
 from autotune.report import charts
-from autotune.report.checks import checks, sentence
-from autotune.report.claim import State, claim_of
+from autotune.report.checks import sentence
+from autotune.report.claim import State
 from autotune.report.device import study_parts
 from autotune.report.evidence import evidence_lines
 from autotune.report.exports import YAML_FILE, answer_of, exports
+from autotune.report.fold import first_fold, ranked, with_times
 from autotune.report.ladder import ladder
 from autotune.report.logs import log_tails
 from autotune.report.page_table import table_of
@@ -23,8 +22,7 @@ from autotune.report.pictures import pictures
 from autotune.report.snippets import snippets
 from autotune.report.summary import share_lines
 from autotune.report.templates import rendered, text_of
-from autotune.report.trial_text import failures_text, is_same, outcome_text
-from autotune.study.objective import speed
+from autotune.report.trial_text import failures_text, outcome_text
 from autotune.study.result import SearchResult
 
 MOST_LOGS = 50
@@ -39,23 +37,19 @@ def page(result: SearchResult) -> str:
 
     Everything that is not the page's own text is escaped; the figures are `report.pictures`'.
     """
-    claim, best = claim_of(result), result.best_trial
+    fold, best = first_fold(result), result.best_trial
+    claim = fold.claim
     failed = [trial for trial in result.trials if trial.final.outcome is not Outcome.COMPLETED]
-    trials = _ranked(result)
+    trials = ranked(result)
     script = text_of("page.js")
     return rendered(
         "page.html",
         result=result,
         claim=claim,
-        headline=_emphasised(re.sub("(?<=x as fast) as your settings", "", claim.headline), claim.figures),
-        advice=_coded(claim.advice),
-        times=lambda text: _with_times(str(escape(text))),
-        details=[_emphasised(detail, claim.figures) for detail in claim.details],
-        about=_about(result),
+        fold=fold,
+        times=lambda text: with_times(str(escape(text))),
         date=_date(result.date),
         share="\n".join(share_lines(result)),
-        checks=[(check, _coded(check.text), _coded(check.action)) for check in checks(result, claim)],
-        cards=charts.cards(result),
         snippets=snippets(result),
         exports={name: text for name, text in exports(answer_of(result)).items() if name != YAML_FILE},
         rungs=ladder(result),
@@ -67,7 +61,7 @@ def page(result: SearchResult) -> str:
         evidence=[f"{claim.verdict}. {claim.reason}"] * bool(claim.verdict)
         + ([sentence(line) for line in evidence_lines(result, best)] if best else []),
         where=study_parts(result),
-        table=table_of(trials, result.utilizations),
+        table=table_of(trials, result.utilizations, result.request.objective),
         roles={trial.number: charts.role_of(trial, result) for trial in result.trials},
         framed=len(result.trials) > MOST_ROWS,
         failed=failures_text(result.trials),
@@ -81,7 +75,7 @@ def page(result: SearchResult) -> str:
         interval=format_interval,
         bytes=format_bytes,
         policy=_policy(script),
-        style=Markup(text_of("palette.css") + text_of("page.css")),
+        style=Markup("".join(map(text_of, ("palette.css", "fold.css", "page.css")))),
         script=Markup(script),
     )
 
@@ -96,45 +90,6 @@ def _policy(script: str) -> str:
     return f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'"
 
 
-def _ranked(result: SearchResult) -> list[Trial]:
-    """The answer, the user's own settings, the others by speed, then what failed."""
-
-    def rank(trial: Trial) -> tuple[bool, bool, bool, float]:
-        rate = speed(trial.final, result.request.objective)
-        fits = trial.feasible and rate is not None
-        is_best, is_baseline = is_same(trial, result.best_trial), is_same(trial, result.baseline_trial)
-        return not is_best, not is_baseline, not fits, -float(rate or 0.0)
-
-    return sorted(result.trials, key=rank)
-
-
-def _about(result: SearchResult) -> str:
-    """`llama-mini · causal-lm · global batch 32 · 256 tokens · AMD EPYC, 2 threads`."""
-    workload, environment = result.workload, result.environment
-    where = f"{environment.device_name}, {counted(environment.threads, 'thread')}"
-    length = [f"{workload.sequence_length} tokens"] if workload.sequence_length else []
-    return " · ".join([*result.title.split(", "), *length, where])
-
-
 def _date(text: str) -> str:
     day = date.fromisoformat(text) if text else None
     return f"{day.day} {day:%b %Y}" if day else ""
-
-
-def _emphasised(text: str, parts: Iterable[str]) -> Markup:
-    """The text with these parts marked, and times as ×."""
-    escaped = str(escape(text))
-    for part in filter(None, parts):
-        escaped = escaped.replace(str(escape(part)), f"<em>{escape(part)}</em>", 1)
-    return _with_times(escaped)
-
-
-def _coded(text: str) -> Markup:
-    """The text with options, and what is in backticks, as code."""
-    marked = re.sub(r"(?<![\w`-])--[a-z][a-z-]+(?: \d\w*)?(?![^`]*`[^`]*$)", r"`\g<0>`", text)
-    return _with_times(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(marked))))
-
-
-def _with_times(escaped: str) -> Markup:
-    """`1.58×` of `1.58x`, and `4×8` of `4x8`."""
-    return Markup(re.sub(r"(?<=\d)x(?=\d|\b)", "\u00d7", escaped))

@@ -70,7 +70,6 @@ def _sentence(result: SearchResult) -> str:
 def _rows(result: SearchResult, best: Trial) -> dict[str, str]:
     """The table of the section: name -> text."""
     baseline = result.baseline_trial
-    versions = ", ".join(f"{name} {version}" for name, version in result.environment.versions.items())
     rows = {
         "Model": f"{result.model_text}, {result.workload.task}",
         "Data": result.data_text,
@@ -88,7 +87,10 @@ def _rows(result: SearchResult, best: Trial) -> dict[str, str]:
             rows[name.replace("_", " ").capitalize()] = f"{word(values[name])} instead of {word(before[name])}"
     if losses := _losses(result.numerics, best):
         rows["Losses"] = losses
-    return rows | {"Search": f"{counted(len(result.trials), 'trial')}; {result.stop_reason}", "Versions": versions}
+    return rows | {
+        "Search": f"{counted(len(result.trials), 'trial')}; {result.stop_reason}",
+        "Versions": result.environment.versions_text,
+    }
 
 
 def _losses(numerics: Numerics | None, best: Trial) -> str:

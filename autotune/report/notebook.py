@@ -1,71 +1,77 @@
-"""A result as a notebook shows it: headline, warnings and trials as plain HTML in one piece."""
+"""A result as a notebook shows it: the first fold of its page, and its trials folded, as HTML in one piece."""
 
-from collections.abc import Iterable, Sequence
-from html import escape
+from markupsafe import Markup, escape
 
+from autotune.core.options import in_python
+from autotune.core.paths import shown
 from autotune.core.trial import Trial
-from autotune.core.units import counted, format_bytes
-from autotune.report.checks import checks
-from autotune.report.claim import claim_of, headline
-from autotune.report.trial_text import difference, outcome_text, role_text, speed_text, warnings_text
+from autotune.core.units import counted
+from autotune.report import charts
+from autotune.report.fold import first_fold, ranked, with_times
+from autotune.report.markdown import one_line
+from autotune.report.page_table import table_of
+from autotune.report.snippets import literal, setup_changes
+from autotune.report.templates import rendered, text_of
+from autotune.report.trial_text import outcome_text, short_words, warnings_text
 from autotune.study.result import SearchResult
 
-ROWS = 20
-"""Trials that a notebook shows: the baseline, the best, then the fastest."""
-LONGEST = 200
-"""Characters of a text in a cell."""
-STYLE = "text-align:left; padding-right:1em"
-SHORT = 20
-"""Characters of a cell that is not broken into lines."""
+ROWS = 50
+"""Trials that a notebook shows: the answer, the user's own settings, then the fastest."""
+
+CELLS = ("speedup", "samples_per_second", "peak_bytes")
+"""Columns of trials.csv that each row shows, as the page does."""
 
 
 def notebook_html(result: SearchResult) -> str:
-    """Headline, what is below it, warnings, trials. No colours of its own, so that it is readable in light and dark; every
-    text is escaped, and nothing is loaded from anywhere."""
-    claim, trials = claim_of(result), _shown(result)
-    parts = [f"<p><b>{_text(result.name)}</b>: {_text(headline(result))}</p>"]
-    parts += [f"<p>{_text(detail)}</p>" for detail in claim.details]
-    warned = [check for check in checks(result, claim) if check.kind == "warn"]
-    parts += [f"<p>{_text(f'{check.title} {check.text} {check.action}')}</p>" for check in warned]
-    if trials:
-        rows = [
-            [
-                f"{trial.number}{role_text(trial, result)}",
-                difference(trial, result),
-                outcome_text(trial),
-                speed_text(trial),
-                format_bytes(trial.peak_bytes),
-                warnings_text(trial),
-            ]
-            for trial in trials
-        ]
-        parts.append(html_table(["trial", "configuration", "outcome", "samples/s", "peak", "warnings"], rows))
-    if hidden := len(result.trials) - len(trials):
-        parts.append(f"<p>{counted(hidden, 'more trial')}: <code>result.to_frame()</code></p>")
-    return f"<div>{''.join(parts)}<p>Why it ended: {_text(result.stop_reason)}.</p></div>"
+    """The first fold of the page in the words of Python, then the trials, the fastest first.
+
+    Its few colours are readable in light and dark; every text is escaped, and nothing is loaded from anywhere.
+    """
+    trials = ranked(result)
+    table = table_of(trials[:ROWS], objective=result.request.objective)
+    rows = [
+        (
+            charts.role_of(trial, result),
+            _name(trial, result),
+            [table.cell(trial.number, name).text for name in CELLS],
+            counted(len(trial.confirmations), "round") if trial.confirmed else "1 probe" if trial.feasible else "",
+            one_line(_note(trial)),
+        )
+        for trial in trials[:ROWS]
+    ]
+    return rendered(
+        "notebook.html",
+        fold=first_fold(result, in_python),
+        changes=_changes(result),
+        rows=rows,
+        hidden=len(trials) - len(rows),
+        is_vague="?" in [cells[0] for _, _, cells, _, _ in rows],
+        ended=result.stop_reason,
+        page=None if result.folder is None else f"{shown(result.folder)}/report.html",
+        counted=counted,
+        style=Markup(text_of("fold.css") + text_of("notebook.css")),
+    )
 
 
-def _shown(result: SearchResult) -> list[Trial]:
-    """The trials with a row, in the order of their numbers."""
-    first = {trial.number for trial in (result.baseline_trial, result.best_trial) if trial is not None}
-
-    def rank(trial: Trial) -> tuple[bool, bool, float]:
-        return trial.number not in first, not trial.feasible, -float(trial.samples_per_second or 0)
-
-    return sorted(sorted(result.trials, key=rank)[:ROWS], key=lambda trial: trial.number)
+def _note(trial: Trial) -> str:
+    """Why it failed or cannot win, and the warnings about its numbers."""
+    if not trial.feasible:
+        return outcome_text(trial)
+    barred = f"cannot win: {trial.disqualified_reason}" if trial.disqualified_reason else ""
+    return "; ".join(filter(None, (barred, warnings_text(trial))))
 
 
-def html_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table for a notebook; its cells are escaped."""
-    titles = "".join(_cell("th", cell) for cell in head)
-    body = "".join(f"<tr>{''.join(_cell('td', cell) for cell in row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
+def _name(trial: Trial, result: SearchResult) -> Markup:
+    baseline = result.baseline_trial
+    words = short_words(trial.configuration, baseline.configuration if baseline else None)
+    return with_times(str(escape(" · ".join(words))))
 
 
-def _cell(tag: str, text: str) -> str:
-    style = STYLE + ("; white-space:nowrap" if len(text) <= SHORT else "")
-    return f'<{tag} style="{style}">{_text(text)}</{tag}>'
-
-
-def _text(text: str) -> str:
-    return escape(" ".join(text.split())[:LONGEST])
+def _changes(result: SearchResult) -> list[str]:
+    """`bf16=True  # was False` of each value that the answer changes."""
+    if not result.changes_settings:
+        return []
+    pairs = setup_changes(result)
+    lines = {name: f"{name}={literal(now)}" for name, (_, now) in pairs.items()}
+    width = max(map(len, lines.values()), default=0)
+    return [f"{line:<{width}}  # was {literal(pairs[name][0])}" for name, line in lines.items()]

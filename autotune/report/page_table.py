@@ -8,31 +8,31 @@ from typing import Any
 from autotune.core.configuration import word
 from autotune.core.trial import Trial
 from autotune.core.units import format_bytes, format_interval
+from autotune.report.columns import GROUPS
 from autotune.report.formats import plain_rows
 from autotune.report.table import frame
 from autotune.space.utilization import Utilization
+from autotune.study.objective import TOLD_WIDTH
 
 USUAL = (
-    *("number", "micro_batch_size", "gradient_accumulation_steps"),
-    *("samples_per_second", "mfu", "peak_bytes", "data_wait_share", "probe_seconds", "warnings"),
+    *("number", "speedup", "samples_per_second", "peak_bytes", "micro_batch_size", "gradient_accumulation_steps"),
+    *("mfu", "data_wait_share", "probe_seconds", "warnings"),
 )
 """Columns that are shown at first where they hold anything, besides the settings that differ between trials."""
 
-WHERE_FAILED = ("outcome", "reason")
+WHERE_FAILED = ("outcome", "failure_reason")
 """Columns that are shown at first where a trial did not complete."""
 
-GROUPS = ("Speed", "Memory", "Time", "Settings", "Why")
-
-LAST = ("where", "reason", "warnings", "remeasured_reason", "disqualified_reason")
-"""Long texts, behind the numbers."""
+LONG = {column.name for column in GROUPS["Why"]}
+"""Columns of sentences."""
 
 TITLES = {
     "number": "trial",
+    "speedup": "vs yours",
     "mfu": "MFU",
     "micro_batch_size": "micro-batch",
     "gradient_accumulation_steps": "accumulation",
 }
-TITLES |= {"data_wait_share": "data wait", "samples_per_second_low": "lowest samples/s", "feasible": "fits"}
 
 LONGEST = 160
 """Characters of a text that a cell shows."""
@@ -48,7 +48,7 @@ class Column:
     falls: bool  # sorted from the largest first
     long: bool  # its texts are sentences
     usual: bool  # shown at first
-    group: str  # of GROUPS
+    group: str  # of columns.GROUPS
 
 
 @dataclass(frozen=True)
@@ -66,51 +66,47 @@ class Table:
     columns: Sequence[Column]  # in the order in which they are shown
     rows: Sequence[tuple[Trial, Sequence[Cell]]]
 
+    @property
+    def groups(self) -> Mapping[str, Sequence[Column]]:
+        """Group -> its columns, in their order."""
+        return {group: [column for column in self.columns if column.group == group] for group in GROUPS}
+
     def cell(self, number: int, column: str) -> Cell:
         """Of one trial; raises KeyError where there is none."""
         cells = {trial.number: cells for trial, cells in self.rows}[number]
         return dict(zip((shown.name for shown in self.columns), cells, strict=True))[column]
 
 
-def table_of(trials: Sequence[Trial], utilization: Mapping[int, Utilization] | None = None) -> Table:
-    """The table of these trials, and how much of the device each uses; its values are those of `report.table.frame`."""
-    table = frame(trials, utilization)
-    settings = {"data_parallel_size", *(name for trial in trials for name, _ in trial.configuration.settings)}
-    first = list(table.columns[: table.columns.get_loc("samples_per_second")])
-    order = dict.fromkeys([*first, *USUAL, *table.columns])
+def table_of(
+    trials: Sequence[Trial],
+    utilization: Mapping[int, Utilization] | None = None,
+    objective: str = "samples_per_second",
+) -> Table:
+    """The table of these trials, and how much of the device each uses: columns, their order and values are those of
+    `report.table.frame`."""
+    table = frame(trials, utilization, objective)
+    groups = {column.name: group for group, columns in GROUPS.items() for column in columns}
     rows = plain_rows(table)
     usual = {*USUAL, *(WHERE_FAILED if any(row["outcome"] != "completed" for row in rows) else ())}
     columns = [
-        _column(name, str(table[name].dtype), [row[name] for row in rows], name in settings, name in usual)
-        for name in [*(name for name in order if name not in LAST), *LAST]
+        _column(name, str(dtype), [row[name] for row in rows], groups.get(name, "Settings"), name in usual)
+        for name, dtype in table.dtypes.items()
     ]
     cells = [[_cell(column.name, row[column.name], row) for column in columns] for row in rows]
     return Table(columns, list(zip(trials, cells, strict=True)))
 
 
-def _column(name: str, dtype: str, values: list[Any], setting: bool, usual: bool) -> Column:
+def _column(name: str, dtype: str, values: list[Any], group: str, usual: bool) -> Column:
     has_values = any(value not in (None, "", 0.0) for value in values) or name == "number"
     return Column(
         name=name,
         title=_title(name),
         numeric=dtype.lower().startswith(("int", "float")),
-        falls="per_second" in name,
-        long=name in LAST,
-        usual=(usual and has_values) or (setting and len(set(values)) > 1),
-        group=_group(name, setting),
+        falls="per_second" in name or name.startswith("speedup"),
+        long=name in LONG,
+        usual=(usual and has_values) or (group == "Settings" and len(set(values)) > 1),
+        group=group,
     )
-
-
-def _group(name: str, setting: bool) -> str:
-    if setting or name.endswith("_size") or name == "gradient_accumulation_steps":
-        return "Settings"
-    if "_per_" in name or name in ("mfu", "measured_product_share"):
-        return "Speed"
-    if name.endswith("_bytes") or name == "allocator_retries":
-        return "Memory"
-    if name.endswith(("_s", "_seconds", "_share", "_steps", "rounds")):
-        return "Time"
-    return "Why"
 
 
 def _title(name: str) -> str:
@@ -133,6 +129,8 @@ def _cell(name: str, value: Any, row: Mapping[str, Any]) -> Cell:
     if isinstance(value, str):
         return Cell(value if len(value) <= LONGEST else f"{value[:LONGEST]}…", value if len(value) > LONGEST else None)
     low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
+    if name == "speedup":
+        return Cell(f"{value:.2f}×" if high - low <= TOLD_WIDTH * value else "?", repr(value))
     text = _number(name, value) if low is None or high is None else format_interval(value, low, high)
     return Cell(text, None if repr(value) == text else repr(value))
 

@@ -141,8 +141,7 @@ def share_lines(result: SearchResult) -> list[str]:
     texts = [f"`{field}` {markdown_text(f'{was} → {now}')}" for field, (was, now) in changed.items()]
     losses = loss_values(result.numerics, result.best_trial) if result.numerics and result.best_trial else ""
     lines += [f"Change: {', '.join(texts)}.{f' Losses: {markdown_text(losses)}.' if losses else ''}"] if texts else []
-    versions = ", ".join(f"{name} {version}" for name, version in list(result.environment.versions.items())[:2])
-    command = search_command(result)
+    versions, command = ", ".join(result.environment.versions_text.split(", ")[:3]), search_command(result)
     return [*lines, f"{f'`{command}` · ' if command else ''}{markdown_text(versions)}"]
 
 
@@ -178,7 +177,7 @@ def summary(result: SearchResult) -> str:
 
 def device_lines(devices: Sequence[Device]) -> list[str]:
     """Markdown: how fast each of several devices is against all, with its 95 % interval, and what it ran."""
-    rows = ["| device | speed / mean | 95 % interval | trials | rounds | left out |", "|---|---|---|---|---|---|"]
+    rows = ["| device | speed / mean | 95% interval | trials | rounds | left out |", "|---|---|---|---|---|---|"]
     for device in devices:
         cells = [device.name, f"{device.factor:.3f}", f"{device.low:.3f} to {device.high:.3f}"]
         rows.append("| " + " | ".join([*cells, str(device.trials), str(device.rounds), device.left_out]) + " |")

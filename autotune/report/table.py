@@ -5,21 +5,27 @@ from typing import Any
 
 import pandas as pd
 
-from autotune.core import Interval, Trial
-from autotune.report.columns import BEFORE, dtypes, trial_columns
+from autotune.core import Interval, Outcome, Trial
+from autotune.report.columns import GROUPS, dtypes, trial_columns
+from autotune.report.trial_text import is_same
 from autotune.space.utilization import Utilization
+from autotune.study.objective import best_trial, speed, speed_up
 
-SIZES = ("micro_batch_size", "gradient_accumulation_steps", "data_parallel_size", "global_batch_size")
+SIZES = tuple(column.name for column in GROUPS["Settings"])
 
 OF_RESULT = (
-    *("reason", "where", "step_time_s", "micro_step_time_s", "optimizer_step_time_s", "data_wait_s", "untimed_steps"),
-    *("ended_early", "forward_time_s", "backward_time_s", "overhead_time_s", "data_wait_share", "input_bound"),
+    *("step_time_s", "micro_step_time_s", "optimizer_step_time_s", "data_wait_s", "untimed_steps", "ended_early"),
+    *("forward_time_s", "backward_time_s", "overhead_time_s", "data_wait_share", "input_bound"),
     *("joules_per_sample", "allocator_retries", "skipped_steps"),
 )
 """Columns that are the values of these names of `Trial.final`."""
 
 
-def frame(trials: Sequence[Trial], utilization: Mapping[int, Utilization] | None = None) -> pd.DataFrame:
+def frame(
+    trials: Sequence[Trial],
+    utilization: Mapping[int, Utilization] | None = None,
+    objective: str = "samples_per_second",
+) -> pd.DataFrame:
     """One row a trial, in the order of the numbers; `autotune.report.columns` says what each column means.
 
     utilization: trial number -> how much of the device's arithmetic it uses, where that is known.
@@ -27,42 +33,69 @@ def frame(trials: Sequence[Trial], utilization: Mapping[int, Utilization] | None
     A confirmed trial's speeds are its confirmation's, its peaks the highest of all its probes. Unknown numbers are
     missing (NaN or <NA>), never 0. Bytes are bytes, times are seconds. `peak_bytes` is the peak that the limit is about.
     """
-    sizes = {column.name for column in BEFORE}
-    settings = dict.fromkeys(name for trial in trials for name, _ in trial.configuration.settings if name not in sizes)
+    settings = dict.fromkeys(name for trial in trials for name, _ in trial.configuration.settings if name not in SIZES)
     columns = dtypes(trial_columns(settings))
-    rows = [_row(trial, (utilization or {}).get(trial.number)) for trial in trials]
+    baseline = next((trial for trial in trials if trial.number == 0), None)
+    ranks = {number: rank for rank, number in enumerate(_ranked(trials, objective), start=1)}
+    rows = [
+        _row(trial, (utilization or {}).get(trial.number))
+        | {"rank": ranks.get(trial.number)}
+        | _interval("speedup", _speedup(trial, baseline, objective))
+        for trial in trials
+    ]
     return pd.DataFrame(rows, columns=list(columns)).astype(columns)
+
+
+def _ranked(trials: Sequence[Trial], objective: str) -> list[int]:
+    """Numbers of the trials that may win: the answer, then the others by speed or, if that is the objective, by peak."""
+    best = best_trial(trials, objective)
+    able = [t for t in trials if t.feasible and not t.disqualified_reason and not t.measurement.ended_early]
+
+    def rank(trial: Trial) -> tuple[bool, float]:
+        value = trial.peak_bytes or 0 if objective == "memory" else -float(speed(trial.final, objective) or 0.0)
+        return not is_same(trial, best), value
+
+    return [trial.number for trial in sorted(able, key=rank)]
+
+
+def _speedup(trial: Trial, baseline: Trial | None, objective: str) -> Interval | None:
+    return speed_up(trial, baseline, objective)[0] if baseline is not None and trial.feasible else None
 
 
 def _row(trial: Trial, use: Utilization | None) -> dict[str, Any]:
     configuration, final = trial.configuration, trial.final
-    speed = final.samples_per_second
     return {
         "number": trial.number,
         "outcome": final.outcome.value,
-        "feasible": trial.feasible,
+        "fits": trial.feasible,
         **{name: getattr(configuration, name) for name in SIZES},
         **dict(configuration.settings),
         **{name: getattr(final, name) for name in OF_RESULT},
-        "samples_per_second": _value(speed),
-        "samples_per_second_low": None if speed is None else speed.low,
-        "samples_per_second_high": None if speed is None else speed.high,
+        **_interval("samples_per_second", final.samples_per_second),
         "tokens_per_second": _value(final.tokens_per_second),
         "non_padding_tokens_per_second": _value(final.non_padding_tokens_per_second),
         **{f"peak_{kind}_bytes": _highest(trial, f"peak_{kind}_bytes") for kind in ("allocated", "reserved", "device")},
         "timed_steps": len(final.steps),
         "probe_seconds": trial.probe_seconds,
-        "warnings": "; ".join(final.warnings),
         "confirmed": trial.confirmed,
         "rounds": len(trial.confirmations),
-        "remeasured_reason": "; ".join(final.repeated_because),
-        "disqualified_reason": trial.disqualified_reason,
         "compile_s": trial.measurement.compile_s,
         "peak_bytes": trial.peak_bytes,
         "device": trial.measurement.device,
         "mfu": use and use.mfu,
         "measured_product_share": use and use.of_measured,
+        "warnings": "; ".join(final.warnings),
+        "failure_reason": final.reason,
+        "out_of_memory_stage": final.where if final.outcome is Outcome.OUT_OF_MEMORY else "",
+        "remeasured_reason": "; ".join(final.repeated_because),
+        "disqualified_reason": trial.disqualified_reason,
     }
+
+
+def _interval(name: str, interval: Interval | None) -> dict[str, float | None]:
+    """Its value and its ends; infinite ones stay so."""
+    values = (None, None, None) if interval is None else (interval.value, interval.low, interval.high)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
 
 
 def _value(interval: Interval | None) -> float | None:

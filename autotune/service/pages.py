@@ -19,6 +19,7 @@ from pydantic import StringConstraints
 from starlette.exceptions import HTTPException
 
 from autotune.core.errors import AutotuneError, InvalidRequest
+from autotune.core.prospect import more_to_gain
 from autotune.core.request import TASKS
 from autotune.core.units import format_bytes, format_seconds, parse_price
 from autotune.report.templates import text_of
@@ -48,7 +49,7 @@ _templates = Environment(
 _templates.filters |= {"bytes": format_bytes, "seconds": format_seconds}
 _templates.filters |= {"ago": wording.ago, "speed": wording.speed_text}
 _templates.filters |= {"changes": wording.changes, "interval": wording.interval, "outline": wording.outline}
-_templates.filters |= {"cost": wording.cost_text, "values_of": wording.values_of}
+_templates.filters |= {"gain": more_to_gain, "cost": wording.cost_text, "values_of": wording.values_of}
 _templates.filters |= {"command_line": wording.command_line, "curl": wording.curl, "python": wording.python}
 _templates.filters["stamp"] = lambda moment: f"{moment:%d %b %Y, %H:%M} UTC"
 _templates.globals |= {"STATES": STATES, "version": hashlib.sha256(repr(_STATIC).encode()).hexdigest()[:8]}

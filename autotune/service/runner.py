@@ -159,11 +159,12 @@ def body(progress: "Progress", trial: Trial | None = None, measured: Measurement
         rate = of.samples_per_second if of else None
         return None if rate is None else [finite(rate), finite(rate.low), finite(rate.high)]
 
-    first, best = (progress.trials[0] if progress.trials else None), progress.best
+    first, best = (progress.trials[0] if progress.trials else None), progress.best or progress.fastest
     shown = trial.configuration if trial else progress.configuration
     is_baseline = first is None or (trial is not None and trial.number == first.number)
     return {
         "kind": progress.kind,
+        "objective": progress.objective,
         "number": trial.number if trial else progress.number,
         "configuration": shown and shown.unlike(None if is_baseline or first is None else first.configuration),
         "sizes": shown and shown.sizes,
@@ -176,7 +177,8 @@ def body(progress: "Progress", trial: Trial | None = None, measured: Measurement
         "best": best and best.number,
         "best_samples_per_second": speed(best),
         "best_configuration": best and best.configuration.unlike(first.configuration if first else None),
-        "speedup": finite(progress.speedup),
+        "is_confirmed": progress.best is not None,
+        "speedup": finite(progress.speedup_of(best)),
         "baseline_samples_per_second": speed(first),
         "probes_left": progress.probes_left,
         "seconds_left": progress.seconds_left,
@@ -214,7 +216,7 @@ def _left(folder: Path, events: Events) -> dict[str, Any]:
     except AutotuneError:
         return {}
     answer = {name: value for name, value in result.to_dict().items() if name != "folder"}
-    events.catch_up(Progress("done", tuple(result.trials), best=result.best_trial, speedup=result.measured_speedup))
+    events.catch_up(Progress("done", tuple(result.trials), result.request.objective))
     files = [f"{STUDY}/{name}" for name in ("request.json", *FILES) if (study / name).exists()]
     files += _packed(folder, study, result.trials)
     return {"headline": answer["headline"], "statement": answer["statement"], "result": answer, "files": files}

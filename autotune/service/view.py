@@ -7,7 +7,7 @@ from typing import Any
 from autotune.core import Configuration, Measurement, Trial
 from autotune.study.plan import Progress
 
-SAME = ("number", "probes_left", "seconds_left", "seconds_to_go", "speedup", "max_gain", "message")
+SAME = ("objective", "number", "probes_left", "seconds_left", "seconds_to_go", "max_gain", "message")
 """Fields of a Progress that an event has as they are."""
 
 
@@ -40,7 +40,6 @@ class View:
             trials=self._sorted(),
             configuration=configuration,
             trial=self._trials.get(body["number"]) if kind in ("trial", "confirmed") else None,
-            best=self._trials.get(body["best"]),
             **{name: body[name] for name in SAME},
         )
 

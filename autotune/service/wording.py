@@ -79,8 +79,12 @@ def outline(search: Record) -> str:
     if search["state"] != RUNNING:
         return search["headline"] or search["statement"] or "No result"
     progress = search["progress"] or {}
-    reached = f"{progress['speedup']:.2f}× so far; " if progress.get("speedup") else ""
+    reached = f"{progress['speedup']:.2f}× {_so_far(progress)}; " if progress.get("speedup") else ""
     return f"{reached}{progress.get('doing') or 'choosing what to try'}"
+
+
+def _so_far(progress: Record) -> str:
+    return "so far" if progress["is_confirmed"] else "so far, not confirmed"
 
 
 def headline(search: Record, is_measured: bool) -> Sequence[str]:
@@ -89,8 +93,8 @@ def headline(search: Record, is_measured: bool) -> Sequence[str]:
         parts = re.fullmatch(r"(\d[\d.]*x)?(.*?)(?: \((.*)\))?\.?", outline(search), re.DOTALL)
         return parts.groups("") if parts else ("", "", "")
     progress = search["progress"] or {}
-    if progress.get("best") and progress["speedup"]:
-        return f"{progress['speedup']:.2f}×", " as fast as your settings so far", progress["doing"]
+    if progress.get("best") and (progress["speedup"] or 0) > 1:
+        return f"{progress['speedup']:.2f}×", f" as fast as your settings {_so_far(progress)}", progress["doing"]
     reached = (
         "Nothing is proven faster than your settings yet" if is_measured else "Your own settings are measured first"
     )
@@ -134,7 +138,8 @@ def timeline(events: Sequence[Event]) -> list[tuple[datetime, str, str]]:
             text = body["message"]
         elif body["best"] not in (None, best):
             best = body["best"]
-            text = f"Best so far: trial {best}, {speed_text(body['best_samples_per_second'])} samples/s"
+            which = f"{'Best' if body['is_confirmed'] else 'Fastest'} {_so_far(body)}: trial {best}"
+            text = f"{which if best else 'Your settings'}, {speed_text(body['best_samples_per_second'])} samples/s"
         if text and (not lines or lines[-1][1] != text):
             lines.append((event.at, text, state))
     return lines

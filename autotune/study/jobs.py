@@ -12,7 +12,6 @@ from autotune.probe import Probe
 from autotune.space.dominance import NEVER_PROBED, TOO_FEW_DEVICES
 from autotune.study import devices
 from autotune.study.measure import measure, unsupported
-from autotune.study.objective import best_trial, speed_up
 from autotune.study.pacing import reserved_seconds, seconds_to_go
 from autotune.study.plan import Progress
 from autotune.study.study import Study
@@ -74,12 +73,10 @@ def measured(study: Study, pool: Pool, configuration: Configuration, ended: Ende
 def progress(study: Study, kind: str, **what: Any) -> Progress:
     """Where the study stands, for those who watch."""
     plan = study.plan
-    best = best_trial(study.trials, plan.objective)
     return Progress(
         kind,
         tuple(study.trials),
-        best=best,
-        speedup=speed_up(best, study.trials[0], plan.objective)[0] if best else None,
+        plan.objective,
         max_gain=study.max_gain,
         probes_left=max(0, plan.probes(study.trials) - len(study.trials)),
         seconds_left=plan.time.seconds_left() if plan.time.is_set else None,

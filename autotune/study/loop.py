@@ -14,6 +14,7 @@ import optuna
 from optuna.trial import TrialState
 
 from autotune.core import Configuration, Outcome, Trial
+from autotune.core.units import counted
 from autotune.executors.pool import Pool, as_pool
 from autotune.probe import Probe
 from autotune.sampler.optuna_samplers import make_sampler
@@ -208,7 +209,7 @@ def search(
 
 def _resuming(study: Study) -> Iterator[str]:
     """What a search resumes with, and which files are measured or made again."""
-    yield f"resuming with {len(study.trials) + len(study.waiting)} trial(s)"
+    yield f"resuming with {counted(len(study.trials) + len(study.waiting), 'trial')}"
     for path, why in study.damage.items():
         yield f"{path.relative_to(study.folder)} cannot be read ({why})"
     for number in sorted(study.lost):

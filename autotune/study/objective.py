@@ -28,6 +28,10 @@ SPEED_UP_WIDTH = 0.1
 one that holds 1 tells neither that a configuration is faster nor that it is as fast."""
 
 
+TOLD_WIDTH = 0.5
+"""Full width of a speed-up's 95 % interval, as a share of it, up to which a search that runs shows the speed-up."""
+
+
 def value(measurement: Measurement, objective: str, memory_limit_bytes: int) -> float:
     """What the study is told: samples or tokens / second, or peak bytes; the worst value (0, or the limit) if infeasible."""
     worst = float(memory_limit_bytes) if objective == "memory" else 0.0
@@ -318,3 +322,30 @@ def speed_up(best: Trial, baseline: Trial, objective: str) -> tuple[Ratio | None
     if best.number == baseline.number:
         return Ratio(1.0, 1.0, 1.0), ""
     return quotient(best, baseline, objective), ""
+
+
+def comparable(trials: Sequence[Trial], objective: str) -> tuple[Trial, ...]:
+    """The trials of a search that runs, all as they can be compared now: by whole rounds, and by their probes alone while
+    nothing but the baseline has one."""
+    whole = in_whole_rounds(trials, objective)
+    if any(trial.number and trial.confirmed for trial in whole):
+        return tuple(whole)
+    return tuple(replace(trial, confirmations=()) if trial.confirmed else trial for trial in whole)
+
+
+def fastest_so_far(trials: Sequence[Trial], objective: str) -> Trial | None:
+    """The fastest trial that may win, by rounds if any has one, shown to be faster or not; for `memory` the leader."""
+    if objective == "memory":
+        return leader(trials, objective)
+    able = _able(trials)
+    able = [trial for trial in able if trial.confirmed] or able
+    return max(able, key=lambda trial: float(speed(trial.final, objective) or 0.0), default=None)
+
+
+def told_speed_up(trial: Trial, baseline: Trial, objective: str) -> Ratio | None:
+    """How many times as fast as the baseline, to show while a search runs; None if noise hides it (its interval is wider
+    than TOLD_WIDTH) and if only one of the two was measured in rounds: the machine is another one minutes later."""
+    if trial.confirmed != baseline.confirmed:
+        return None
+    gain, _ = speed_up(trial, baseline, objective)
+    return gain if gain is not None and gain.relative_width <= TOLD_WIDTH else None

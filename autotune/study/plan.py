@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
-from autotune.core import Configuration, Outcome, Trial, TuningRequest
+from autotune.core import Configuration, Interval, Outcome, Trial, TuningRequest
 from autotune.core.request import CONFIRMATION_ROUNDS
 from autotune.core.time_limit import TimeLimit
 from autotune.sampler.acquisition import run_seconds
+from autotune.study.objective import best_trial, comparable, fastest_so_far, told_speed_up
 
 
 @dataclass(frozen=True)
@@ -75,26 +77,45 @@ class Progress:
 
     kind: preparing, resumed, probing, trial, confirming, confirmed, finishing, stopping, done. message: what is done while
     preparing, confirming and finishing, and that other devices still measure where one has ended. trials: those known so far.
-    number, configuration: of the trial that is probed or confirmed. trial: the one that ended. best: so far; None where nothing
-    fitted yet. probes_left: of the budget. seconds_left: seconds of the budget's time; None without a timeout. seconds_to_go:
-    that the search is expected to take still, with all the probes that are left; None where that is unknown. speedup: of the
-    best so far over the baseline. max_gain: share by which something untried could still beat the best, before what is probed
-    now; None: not known. folder: where the study lies; None before it is open.
+    objective: of the search. number, configuration: of the trial that is probed or confirmed. trial: the one that ended.
+    probes_left: of the budget. seconds_left: seconds of the budget's time; None without a timeout. seconds_to_go: that the
+    search is expected to take still, with all the probes that are left; None where that is unknown. max_gain: share by which
+    something untried could still beat the best, before what is probed now; None: not known. folder: where the study lies; None
+    before it is open.
     """
 
     kind: str
     trials: tuple[Trial, ...]
+    objective: str = "samples_per_second"
     number: int | None = None
     configuration: Configuration | None = None
     trial: Trial | None = None
-    best: Trial | None = None
     probes_left: int = 0
     seconds_left: float | None = None
     seconds_to_go: float | None = None
-    speedup: float | None = None
     max_gain: float | None = None
     message: str = ""
     folder: Path | None = None
+
+    @cached_property
+    def compared(self) -> tuple[Trial, ...]:
+        """The trials as they can be compared now: by their probes alone until the rounds of two can be."""
+        return comparable(self.trials, self.objective)
+
+    @cached_property
+    def best(self) -> Trial | None:
+        """The best so far by the rounds of the confirmation; None before they tell, and while it is the user's own settings."""
+        best = best_trial(self.compared, self.objective)
+        return best if best is not None and best.confirmed and best.number else None
+
+    @cached_property
+    def fastest(self) -> Trial | None:
+        """The fastest so far, which may be the user's own settings; None if another one is the best, or if none fits."""
+        return None if self.best else fastest_so_far(self.compared, self.objective)
+
+    def speedup_of(self, trial: Trial | None) -> Interval | None:
+        """How many times as fast as the user's settings a trial of `compared` is; None if that cannot be told now."""
+        return None if trial is None else told_speed_up(trial, self.compared[0], self.objective)
 
 
 Watch = Callable[[Progress], None]

@@ -41,7 +41,7 @@ def test_a_card_s_facts_name_driver_context_slot_and_neighbours() -> None:
     assert "compute capability 9.0" in told
     assert "580.1" in told
     assert "500 MiB" in told
-    assert "2 GPU(s) visible; PCIe generation 5 x16" in told
+    assert "2 GPUs visible; PCIe generation 5 x16" in told
     assert "python (7)" in told
     assert "nobody else" in "\n".join(doctor_lines(gpu()))
 

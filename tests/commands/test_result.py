@@ -473,12 +473,12 @@ def test_warnings_are_of_the_study_the_best_the_baseline_and_the_losses_each_onc
 
 def test_one_line_shows_speed_and_speed_up() -> None:
     told = repr(result())
-    assert told.startswith("<TuningResult gpt2-mini, 3 trial(s): 40")
+    assert told.startswith("<TuningResult gpt2-mini, 3 trials: 40")
     assert re.search(r"samples/s, 4\.00x the baseline \(95% interval \d\.\d\dx to \d\.\d\dx\); trial 1: 16 x 3", told)
     assert "\n" not in told
-    assert "4.00x as fast as your settings (95% interval" in result()._repr_html_()
+    assert "<em>4.00×</em> as fast" in result()._repr_html_()
     assert "no speed-up" in repr(result([Trial(0, configuration(48), out_of_memory(configuration(48))), trial(1)]))
-    assert repr(nothing()) == "<TuningResult gpt2-mini, 1 trial(s): none fits>"
+    assert repr(nothing()) == "<TuningResult gpt2-mini, 1 trial: none fits>"
 
 
 def test_a_result_that_lies_nowhere_is_neither_verified_nor_explained() -> None:

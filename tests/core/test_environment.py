@@ -20,5 +20,6 @@ def test_the_fingerprint_changes_with_what_decides_speed() -> None:
 
 
 def test_the_fingerprint_does_not_change_with_what_passes() -> None:
-    assert gpu(free_memory_bytes=GIB, others=("python (7)",)).fingerprint() == gpu().fingerprint()
+    passing = {"free_memory_bytes": GIB, "others": ("python (7)",), "autotune_version": "0.0.1"}
+    assert gpu(**passing).fingerprint() == gpu().fingerprint()
     assert len(gpu().fingerprint()) == 12

@@ -4,10 +4,18 @@ import pickle
 
 import pytest
 
+import autotune
 from autotune.core import errors
 from autotune.core.errors import AutotuneError, did_you_mean
 
-EVERY = [var for var in vars(errors).values() if isinstance(var, type) and issubclass(var, AutotuneError)]
+KINDS = {var.__name__: var for var in vars(errors).values() if isinstance(var, type) and issubclass(var, Exception)}
+EVERY = [kind for kind in KINDS.values() if issubclass(kind, AutotuneError)]
+
+
+def test_all_errors_and_warnings_are_public_under_one_name() -> None:
+    public = {name: var for name, var in vars(autotune.errors).items() if isinstance(var, type)}
+    assert public == KINDS
+    assert {kind.__module__ for kind in KINDS.values()} == {"autotune.errors"}
 
 
 @pytest.mark.parametrize("kind", EVERY)

@@ -176,7 +176,7 @@ def test_what_ran_out_of_memory_misses_by_what_it_wanted(held: int | None, refus
 def test_a_measurement_warnings_itself() -> None:
     assert completed().warnings == ()
     assert completed(observed_warnings=("throttled",)).warnings == ("throttled",)
-    assert completed(steps=(step(), step())).warnings == ("only 2 timed step(s)",)
+    assert completed(steps=(step(), step())).warnings == ("only 2 timed steps",)
     assert "wide" in completed(spread=0.3).warnings[0]
     assert completed(spread=0.3, ended_early=True).warnings == ()
 

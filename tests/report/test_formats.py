@@ -15,7 +15,7 @@ from autotune.cli.report import TABLES
 from autotune.commands.result import TuningResult
 from autotune.core import Configuration, InvalidRequest, Outcome, Trial
 from autotune.core.errors import StorageFailed
-from autotune.report.columns import OLD_NAMES, trial_columns
+from autotune.report.columns import trial_columns
 from autotune.report.formats import FORMATS, formatted, only, quoted, read_table
 from autotune.report.table import frame
 from autotune.space.settings import SETTINGS
@@ -84,14 +84,6 @@ def test_a_line_of_json_lines_is_an_object_that_any_reader_takes() -> None:
     assert (rows[0]["pin_memory"], rows[4]["pin_memory"]) == (False, None)
 
 
-def test_a_table_of_an_earlier_version_has_the_names_of_now(tmp_path: Path) -> None:
-    table = frame(MIXED)
-    old = table.rename(columns={new: name for name, new in OLD_NAMES.items()})
-    assert {"barred", "repeated_because", "doubts"} < set(old.columns)
-    for format in ("csv", "jsonl", "parquet"):
-        pd.testing.assert_frame_equal(read_table(written(tmp_path, old, format), COLUMNS), table, check_exact=True)
-
-
 # Spreadsheets ---------------------------------------------------------------------------------------------------------
 
 
@@ -105,11 +97,11 @@ def test_what_a_spreadsheet_would_run_is_quoted_and_nothing_else() -> None:
 def test_plain_csv_readers_get_every_row_and_column() -> None:
     table = frame(ODD)
     read = pd.read_csv(
-        io.StringIO(str(formatted(table, "csv")), newline=""), keep_default_na=False, dtype={"reason": "string"}
+        io.StringIO(str(formatted(table, "csv")), newline=""), keep_default_na=False, dtype={"failure_reason": "string"}
     )
     assert list(read.columns) == list(table.columns)
     assert list(read["number"]) == list(table["number"])
-    assert list(read["reason"].str.lstrip("'")) == [text.lstrip("'") for text in TEXTS]
+    assert list(read["failure_reason"].str.lstrip("'")) == [text.lstrip("'") for text in TEXTS]
 
 
 def test_excel_s_cells_are_texts_numbers_and_truths_and_never_formulas(tmp_path: Path) -> None:
@@ -120,11 +112,13 @@ def test_excel_s_cells_are_texts_numbers_and_truths_and_never_formulas(tmp_path:
         assert {cell.data_type for row in rows for cell in row} <= {"n", "s", "inlineStr", "b"}
         for row, (_, expected) in zip(rows, table.iterrows(), strict=True):
             cells = dict(zip(table.columns, (cell.value for cell in row), strict=True))
-            assert (cells["number"], cells["feasible"]) == (expected["number"], bool(expected["feasible"]))
+            assert (cells["number"], cells["fits"]) == (expected["number"], bool(expected["fits"]))
             speed = expected["samples_per_second"]
             assert cells["samples_per_second"] == (None if math.isnan(speed) else pytest.approx(speed, rel=1e-15))
         if trials is ODD:
-            texts = dict(zip(TEXTS, (row[list(table.columns).index("reason")].value for row in rows), strict=True))
+            texts = dict(
+                zip(TEXTS, (row[list(table.columns).index("failure_reason")].value for row in rows), strict=True)
+            )
     assert rows[2][list(table.columns).index("samples_per_second_high")].value == "Infinity"
     assert texts["=1+1"] == "'=1+1"
     assert texts["\x1b[31mred\x00"] == "\ufffd[31mred\ufffd"
@@ -153,8 +147,8 @@ def test_markdown_s_table_has_a_line_a_row_and_nothing_that_is_markup() -> None:
 
 
 def test_latex_s_table_has_a_line_a_row_and_nothing_that_is_a_command() -> None:
-    lines = str(formatted(frame(ODD)[["number", "reason"]], "latex")).splitlines()
-    assert lines[:4] == [r"\begin{tabular}{rl}", r"\toprule", r"number & reason \\", r"\midrule"]
+    lines = str(formatted(frame(ODD)[["number", "failure_reason"]], "latex")).splitlines()
+    assert lines[:4] == [r"\begin{tabular}{rl}", r"\toprule", r"number & failure\_reason \\", r"\midrule"]
     rows = lines[4 : 4 + len(ODD)]
     assert all(row.replace("\\&", "").count("&") == 1 and row.endswith(r" \\") for row in rows)
     assert rows[24] == (

@@ -1,5 +1,6 @@
 """Rendered reports and files for other tools, whole: `--update-golden` writes them again."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -52,7 +53,7 @@ def test_a_result_is_rendered_as_before(name: str, golden: Callable[[str, str], 
     golden(f"report/{name}.txt", "\n".join([*answer_lines(study), "", *script, "", *forms]) + "\n")
     golden(f"report/{name}_summary.txt", summary(study))
     golden(f"report/{name}_card.txt", model_card_section(study) + "\n")
-    golden(f"report/{name}.html", notebook_html(study).replace("<tr>", "\n<tr>").replace("<p>", "\n<p>") + "\n")
+    golden(f"report/{name}.html", re.sub("<style>.*?</style>", "", notebook_html(study), flags=re.DOTALL))
 
 
 @pytest.mark.parametrize("kind", ["plain", "adapter", "deepspeed", "sharded", "two ranks of a CPU"])

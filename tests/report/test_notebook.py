@@ -1,12 +1,13 @@
 """A result in a notebook: small, escaped and whole."""
 
 import dataclasses
+import re
 
 import pytest
 
 from autotune.core import Configuration, Outcome, Trial
 from autotune.core.request import tuning_request
-from autotune.report import notebook
+from autotune.report import html, notebook
 from tests.makers import configuration, ended, out_of_memory, result, trial, workload
 from tests.report.reading import Read
 
@@ -36,29 +37,44 @@ def test_any_result_is_shown_as_plain_html_that_asks_for_nothing(kind: str) -> N
     page = Read(EVERY[kind]._repr_html_())
     assert not page.open, "every tag is closed"
     assert not {name for _, attributes, _ in page.elements for name in attributes} & {"src", "href", "onclick"}
-    assert {tag for tag, _, _ in page.elements} <= {
-        "div",
-        "p",
-        "b",
-        "pre",
-        "code",
-        "table",
-        "thead",
-        "tbody",
-        "tr",
-        "th",
-        "td",
-    }
+    tags = {"div", "p", "b", "em", "i", "span", "mark", "style", "pre", "code", "ul", "li", "details", "summary"}
+    assert {tag for tag, _, _ in page.elements} <= tags | {"table", "thead", "tbody", "tr", "th", "td"}
+    assert "`" not in page.text
     assert len(repr(EVERY[kind])) < 500
     assert page.text.count(HOSTILE) >= 3 * (kind == "hostile names")
 
 
-def test_of_many_trials_the_best_the_baseline_and_the_fastest_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_begins_as_the_page_does_and_marks_the_answer_among_the_trials() -> None:
+    cell, whole = Read(result()._repr_html_()), Read(html.page(result()))
+    for kind in ("headline", "chip", "figure", "checks", "sign"):
+        shown, on_page = ([text for at, text in read_of(view, kind)] for view in (cell, whole))
+        assert shown
+        assert shown == on_page[: len(shown)], kind
+    changed = [text.strip() for _, text in cell.named("mark")]
+    assert [re.sub(r"  +", "  ", line) for line in changed] == [
+        "per_device_train_batch_size=16  # was 8",
+        "gradient_accumulation_steps=3  # was 6",
+        "bf16=True  # was False",
+    ]
+    assert [attributes.get("class") for attributes, _ in cell.named("tr")] == [None, "best", "baseline", ""]
+    assert [text for _, text in cell.named("td")][:4] == ["4.00×", "40.0 ± 1.3", "500 MiB", "2 rounds"]
+
+
+def read_of(view: Read, kind: str) -> list[tuple[dict[str, str], str]]:
+    """The elements of a class."""
+    return [(at, "".join(text)) for _, at, text in view.elements if kind in at.get("class", "").split()]
+
+
+def test_what_python_calls_an_argument_is_not_shown_as_an_option() -> None:
+    text = Read(result()._repr_html_()).text
+    assert "keep_numerics=True" in text
+    assert "--keep-numerics" not in text
+
+
+def test_of_many_trials_the_answer_the_user_s_own_and_the_fastest_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notebook, "ROWS", 4)
     slow = [trial(number, 10.0 + number) for number in range(10)]
     page = Read(result([*slow, trial(10, 99.0, confirmed=99.0)])._repr_html_())
     assert "7 more trials" in page.text
-    numbers = ("0 (baseline)", "1", "7", "8", "9", "10 (best)")
-    cells = [text for _, text in page.named("td")]
-    shown = [number for number in numbers if number in cells]
-    assert shown == ["0 (baseline)", "8", "9", "10 (best)"]
+    speeds = [text.partition(" ")[0] for _, text in page.named("td") if "±" in text]
+    assert [round(float(speed)) for speed in speeds] == [99, 10, 19, 18]

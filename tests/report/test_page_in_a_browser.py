@@ -143,10 +143,10 @@ def test_the_table_filters_by_text_outcome_and_fit(large_page: WebDriver) -> Non
     words.send_keys(Keys.DELETE)
     Select(large_page.find_element(By.ID, "outcome")).select_by_value("out_of_memory")
     assert set(column(large_page, "outcome")) == {"out_of_memory"}
-    Select(large_page.find_element(By.ID, "feasible")).select_by_value("True")
+    Select(large_page.find_element(By.ID, "fits")).select_by_value("True")
     assert count.text == "0 of 500 trials"
     Select(large_page.find_element(By.ID, "outcome")).select_by_value("")
-    assert set(column(large_page, "feasible")) == {"True"}
+    assert set(column(large_page, "fits")) == {"True"}
     assert set(column(large_page, "outcome")) == {"completed"}
 
 

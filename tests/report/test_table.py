@@ -1,5 +1,7 @@
 """Trials as a table: documented columns in their order, dtypes that never depend on the rows."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -31,7 +33,7 @@ MIXED = [
 def test_the_settings_are_those_of_the_space() -> None:
     small = Configuration.exact(8, 2, {"precision": "fp32"})
     columns = list(frame([trial(0, of=small)]).columns)
-    assert columns[8:11] == ["global_batch_size", "precision", "samples_per_second"]
+    assert columns[15:18] == ["global_batch_size", "precision", "tokens_per_second"]
 
 
 def test_the_dtypes_do_not_depend_on_the_rows() -> None:
@@ -45,7 +47,7 @@ def test_what_is_unknown_is_missing_and_never_zero() -> None:
     for name in ("samples_per_second", "step_time_s", "joules_per_sample", "data_wait_share"):
         assert np.isnan(row[name])
     assert row["peak_device_bytes"] is pd.NA
-    assert (row["timed_steps"], bool(row["feasible"]), bool(row["input_bound"])) == (0, False, False)
+    assert (row["timed_steps"], bool(row["fits"]), bool(row["input_bound"])) == (0, False, False)
     assert np.isnan(frame(MIXED).iloc[0]["tokens_per_second"])
 
 
@@ -69,3 +71,31 @@ def test_a_confirmed_trial_shows_its_confirmation_and_the_time_of_all_its_probes
     assert (row["timed_steps"], row["rounds"], bool(row["confirmed"])) == (12, 2, True)
     assert row["probe_seconds"] == pytest.approx(2.0 + 2 * 2.0)
     assert not frame(MIXED).iloc[1]["confirmed"]
+
+
+def test_ranks_begin_with_the_answer_and_leave_out_what_cannot_win() -> None:
+    trials = [
+        trial(0, 10.0, confirmed=10.0),
+        trial(1, 20.0, confirmed=20.0),
+        trial(2, 30.0),
+        replace(trial(3, 40.0), disqualified_reason="its loss differs"),
+        Trial(4, configuration(48), out_of_memory(configuration(48))),
+    ]
+    assert frame(trials)["rank"].fillna(0).tolist() == [3, 1, 2, 0, 0]
+    leaner = [trial(0, 10.0, 900 * MIB), trial(1, 20.0, 700 * MIB), trial(2, 11.0, 500 * MIB)]
+    assert frame(leaner, objective="memory")["rank"].tolist() == [3, 2, 1]
+
+
+def test_a_speed_up_compares_what_was_measured_in_the_same_way() -> None:
+    table = frame([trial(0, 8.0, confirmed=100.0), trial(1, 24.0, confirmed=120.0), trial(2, 22.0)])
+    assert table["speedup"].tolist() == pytest.approx([1.0, 1.2, 22 / 8], rel=1e-3)
+    assert (table["speedup_low"] <= table["speedup"]).all()
+    assert frame([Trial(0, configuration(), out_of_memory(configuration())), trial(1)])["speedup"].isna().all()
+
+
+def test_where_memory_ran_out_is_said_of_nothing_else() -> None:
+    trials = [
+        Trial(0, configuration(), out_of_memory(configuration())),
+        Trial(1, configuration(), ended(Outcome.CRASHED, where="x")),
+    ]
+    assert frame(trials)["out_of_memory_stage"].tolist() == ["forward", ""]

@@ -11,7 +11,6 @@ from autotune.commands.result import TuningResult
 from autotune.service.body import Roots
 from autotune.service.records import Search
 from autotune.service.runner import Events
-from autotune.study.objective import best_trial, speed_up
 from autotune.study.plan import Progress
 from tests.service.application import Service, make_app
 
@@ -37,15 +36,10 @@ def sent(study: TuningResult, trials: int | None = None) -> list[dict[str, Any]]
     events.watch(Progress("preparing", (), message="reading device, model and data"))
     first = tuple(replace(trial, confirmations=()) for trial in study.trials[:trials])
     for number, trial in enumerate(first):
-        best = best_trial(first[:number], study.request.objective)
-        speedup = speed_up(best, first[0], study.request.objective)[0] if best else None
-        known: dict[str, Any] = {"best": best, "speedup": speedup, "probes_left": len(study.trials) - number}
         running = {"number": trial.number, "configuration": trial.configuration, "max_gain": 0.21}
-        events.watch(Progress("probing", first[:number], **known, **running))
+        events.watch(Progress("probing", first[:number], probes_left=len(study.trials) - number, **running))
     done = first if trials else tuple(study.trials)
-    best = best_trial(done, study.request.objective)
-    speedup = speed_up(best, done[0], study.request.objective)[0] if best else None
-    events.watch(Progress("finishing", done, best=best, speedup=speedup, message="writing the report"))
+    events.watch(Progress("finishing", done, message="writing the report"))
     return [json.loads(line)["event"] for line in lines.getvalue().splitlines() if line]
 
 

@@ -126,7 +126,11 @@ def test_every_view_has_one_heading_landmarks_and_nothing_inline(service: Servic
     [
         ("queued", "Number 1 in the queue", ["Cancel", "Duplicate"]),
         ("fresh", "Your own settings are measured first", ["Stop after this probe", "Stop now", "Duplicate"]),
-        ("running", "1.23× as fast as your settings so far", ["Stop after this probe", "Stop now", "Duplicate"]),
+        (
+            "running",
+            "1.23× as fast as your settings so far, not confirmed",
+            ["Stop after this probe", "Stop now", "Duplicate"],
+        ),
         ("done", "About 1.3x as fast as your settings, with 8% less memory", ["Open the report", "Duplicate"]),
         ("nothing_fits", "Nothing fits", ["Duplicate"]),
         ("failed", "The baseline crashed: mat1 and mat2", ["Resume", "Duplicate"]),

@@ -18,6 +18,7 @@ import pytest
 from autotune.commands.result import TuningResult
 from autotune.core.errors import DeviceInUse
 from autotune.service.runner import _search
+from autotune.study.objective import told_speed_up
 from tests.probe.processes import becomes_true, started_in
 from tests.service.searches import REQUEST, Replaying
 
@@ -162,7 +163,9 @@ def test_an_event_says_what_a_live_view_shows(finished: Finished) -> None:
     assert baseline["probes_left"] == 3
     assert last["best"] == end["result"]["best"]["number"]
     assert last["best_samples_per_second"][0] == pytest.approx(end["result"]["best"]["samples_per_second"])
-    assert last["speedup"] == pytest.approx(end["result"]["speedup"])
+    told = told_speed_up(trials[last["best"]], trials[0], "samples_per_second")
+    assert last["is_confirmed"]
+    assert last["speedup"] == (told and pytest.approx(end["result"]["speedup"]))
     probing = [event["body"]["doing"] for event in runner.events if event["body"]["number"] == 1]
     assert any(probing)
     assert any(

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from autotune.core import Outcome, Trial
 from autotune.report.live.terminal import table
-from autotune.report.live.text import best_text, gain_text, now_text, to_go_text
+from autotune.report.live.text import gain_text, lead_text, now_text, to_go_text
 from autotune.report.live.views import print_line
 from autotune.service.runner import Events
 from autotune.service.view import View
@@ -31,15 +31,9 @@ def progress(kind: str, number: int, trials: tuple[Trial, ...] = TRIALS, message
         number=number,
         configuration=trial.configuration,
         trial=trial if kind in ("trial", "confirmed") else None,
-        best=trials[3]
-        if number == 3 and kind != "probing"
-        else trials[0]
-        if (kind, number) != ("probing", 0)
-        else None,
         probes_left=5,
         seconds_left=61.0,
         seconds_to_go=361.0,
-        speedup=2.0 if number == 3 else 1.0,
         max_gain=0.25,
         message=message,
     )
@@ -86,7 +80,7 @@ def test_lines_of_a_log_are_the_same() -> None:
 @pytest.mark.parametrize("width", [60, 120])
 def test_the_table_and_the_lines_below_are_the_same(width: int) -> None:
     def drawn(progress: Progress) -> list[str]:
-        around = [best_text(progress), gain_text(progress), now_text(progress), to_go_text(progress)]
+        around = [lead_text(progress), gain_text(progress), now_text(progress), to_go_text(progress)]
         return [*(line.plain for line in table(progress, width, 12)), *around]
 
     shown = remote(SEARCH)

@@ -5,7 +5,7 @@ from typing import Any
 
 from autotune.commands.layout import ratio_text
 from autotune.core.interval import Interval
-from autotune.core.units import format_bytes, format_interval, three_digits
+from autotune.core.units import counted, format_bytes, format_interval, three_digits
 from autotune.report.claim import State, gain_words
 from autotune.report.columns import FIRST
 from autotune.report.markdown import markdown_table, markdown_text
@@ -46,7 +46,7 @@ def about(row: Row) -> list[str]:
         f"{row['model']}, {row['task']}{length}, global batch {row['global_batch_size']}",
         f"{row['device']} ({row['device_name']}), {row['versions']}",
         f"best: {best if row['best_trial'] is not None else 'nothing fits'}",
-        f"{row['trials']} trial(s), {row['probes']} probe(s)",
+        f"{counted(row['trials'], 'trial')}, {counted(row['probes'], 'probe')}",
     ]
     if row["why_no_speedup"]:
         lines.append(f"{'speed-up' if row['speedup'] is not None else 'no speed-up'}: {row['why_no_speedup']}")
@@ -89,7 +89,7 @@ def _cost_text(row: Row) -> str:
 def compared_page(rows: Sequence[Row], picture: str) -> str:
     """compare.md: the figures, the picture, and a list of the studies."""
     lines = ["# Studies side by side", "", *markdown_table(figures(rows)), ""]
-    lines += ["Speeds in samples / second, with 95 % intervals.", "", f"![Speed and cost of each study]({picture})", ""]
+    lines += ["Speeds in samples / second, with 95% intervals.", "", f"![Speed and cost of each study]({picture})", ""]
     for number, row in enumerate(rows, start=1):
         name, *sentences = map(markdown_text, about(row))
         lines += [f"{number}. **{name}**", *(f"   - {sentence}" for sentence in sentences)]

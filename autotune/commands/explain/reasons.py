@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from autotune.commands.explain.path import gain_of
 from autotune.core import Configuration, Interval, Measurement, Outcome, Trial, Value
 from autotune.core.configuration import word
-from autotune.core.units import format_bytes, format_duration
+from autotune.core.units import counted, format_bytes, format_duration
 from autotune.space.dominance import implied_by
 from autotune.space.search_space import RuledOut
 from autotune.space.settings import MICRO, SETTINGS
@@ -169,7 +169,9 @@ def _alternative(name: str, value: Value, answer: Trial, trials: Sequence[Trial]
         gain, best = max(speeds, key=lambda pair: pair[0])
         return Alternative(name, value, best.number, gain, best.disqualified_reason)
     ends = dict.fromkeys(trial.final.outcome.value.replace("_", " ") for trial in with_value)
-    return Alternative(name, value, with_value[0].number, None, f"{', '.join(ends)} in {len(with_value)} trial(s)")
+    return Alternative(
+        name, value, with_value[0].number, None, f"{', '.join(ends)} in {counted(len(with_value), 'trial')}"
+    )
 
 
 # Text -------------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from autotune.core.configuration import renamed
 from autotune.core.errors import TracingFailed
 from autotune.core.request import CONFIRMATION_ROUNDS, MOST_ROUNDS
 from autotune.core.time_limit import TimeLimit
+from autotune.core.units import counted
 from autotune.memory.estimate import NotTraced
 from autotune.probe import Probe, ProbeOptions
 from autotune.probe.device import nvml
@@ -109,7 +110,7 @@ def _notes(result: SearchResult, place: Path, remeasured: Remeasured | None) -> 
     if here and (differing := differing_facts(result.environment.identity(), here.identity())):
         notes.append(f"another machine or versions than the search's: {'; '.join(differing)}")
     if remeasured is not None and remeasured.rounds < CONFIRMATION_ROUNDS:
-        notes.append(f"{remeasured.rounds} round(s) only: the intervals are those of the steps, not of rounds")
+        notes.append(f"only {counted(remeasured.rounds, 'round')}: the intervals are those of the steps, not of rounds")
     if not result.best.confirmed:
         notes.append("the answer is from one probe and was not confirmed")
     return tuple(notes)

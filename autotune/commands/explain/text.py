@@ -7,7 +7,7 @@ from autotune.commands.explain.reasons import changes, step_split, verdict
 from autotune.commands.layout import ratio_text
 from autotune.core.configuration import word
 from autotune.core.trial import Trial
-from autotune.core.units import format_bytes, format_duration
+from autotune.core.units import counted, format_bytes, format_duration
 from autotune.report.markdown import markdown_table, markdown_text, wrapped
 from autotune.report.trial_text import outcome_text, speed_text
 from autotune.space.settings import SETTINGS
@@ -85,7 +85,7 @@ def _path(explanation: Explanation) -> list[str]:
         lines.append(f"{number}. {step_sentence(step)}{together}; {end}")
     if steps:
         gains = " x ".join("-" if step.gain is None else f"{step.gain:.3f}" for step in steps)
-        product = f" = {explanation.product:.3f} over {again.rounds} round(s)" if explanation.product else ""
+        product = f" = {explanation.product:.3f} over {counted(again.rounds, 'round')}" if explanation.product else ""
         lines += [f"{gains}{product}", f"order: {ORDER}"]
     return lines
 

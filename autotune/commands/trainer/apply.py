@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from autotune.core.errors import InvalidRequest
+from autotune.core.errors import BatchSizeChanged, InvalidRequest, NotApplied
 from autotune.probe.train.callbacks import take_callbacks
 from autotune.space.collators import WithoutFullMask
 from autotune.space.launch import launch_line
@@ -37,14 +37,6 @@ PADDING = "pad_to_multiple_of"
 DATASETS = ("train_dataset", "eval_dataset")
 
 SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
-
-
-class NotApplied(UserWarning):
-    """A part of the answer that a built Trainer or a running process cannot take: follow the message's advice."""
-
-
-class BatchSizeChanged(UserWarning):
-    """The Trainer's own arguments have another global batch size than the search."""
 
 
 def applied(result: SearchResult, trainer: Any, allow_defaults: bool = False) -> Any:

@@ -12,6 +12,7 @@ import torch
 from transformers import PreTrainedModel, TrainingArguments
 from transformers.training_args import OptimizerNames
 
+from autotune import __version__
 from autotune.core import Environment, InvalidRequest
 from autotune.core.environment import installed_versions
 from autotune.probe.device import compile as compiling
@@ -49,6 +50,7 @@ def read(order: Order) -> Environment:
         cpu_count=len(os.sched_getaffinity(0)),
         threads=torch.get_num_threads(),
         versions=installed_versions(),
+        autotune_version=__version__,
         training_argument_fields=tuple(field.name for field in dataclasses.fields(TrainingArguments) if field.init),
         training_argument_defaults=_defaults(),
         checkpointing_options=_checkpointing_options(),

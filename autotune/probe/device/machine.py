@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 
 from autotune.core import Environment
-from autotune.core.units import format_bytes
+from autotune.core.units import counted, format_bytes
 from autotune.probe.device.telemetry import CardReading, card_facts, card_reader, card_warnings, fell, joules_between
 
 BUSY_SHARE = 0.25
@@ -133,7 +133,7 @@ def machine_warnings(facts: Mapping[str, Any], busy_cores: float) -> list[str]:
     if (swapped := facts.get("swapped_bytes", 0)) > SWAPPED_BYTES:
         warnings.append(f"the machine swapped {format_bytes(swapped)} meanwhile")
     if throttles := facts.get("cpu_heat_throttles"):
-        warnings.append(f"the CPU was throttled for heat {throttles} time(s)")
+        warnings.append(f"the CPU was throttled for heat {counted(throttles, 'time')}")
     before, after = facts.get("cpu_mhz_at_start"), facts.get("cpu_mhz")
     if fell(before, after):
         warnings.append(f"the CPU's clock fell from {before:.0f} to {after:.0f} MHz meanwhile")

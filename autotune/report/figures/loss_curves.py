@@ -32,19 +32,26 @@ def draw(result: SearchResult) -> Drawing | None:
     axes.fill_between(range(1, len(low) + 1), low, high, color=BASELINE, alpha=0.35, linewidth=2)
     axes.plot(range(1, len(own) + 1), own, color=BEST, linewidth=1.8)
     name = "answer" if is_same(trial, result.best_trial) else f"trial {trial.number}"
-    for text, values, colour, place in ((name, own, BEST, 1), (f"{numerics.reference}, by seed", high, BASELINE, 2)):
+    seeds = counted(len(shared), "seed")
+    # Losses fall: above to the right of a point and below to its left there is no line.
+    for text, values, colour, place, offset, side in (
+        (name, own, BEST, 1, (8, 6), "left"),
+        (f"{numerics.reference}, {seeds}", low, BASELINE, 2, (-8, -14), "right"),
+    ):
         step = place * (len(values) - 1) // 3
         value = min(max(values[step], min(low)), max(high))
-        axes.annotate(text, (step + 1, value), (8, 6), textcoords="offset points", color=colour)
+        axes.annotate(text, (step + 1, value), offset, textcoords="offset points", color=colour, ha=side)
     axes.set(xlabel="optimizer step", ylabel="loss")
     axes.set_ylim(min([*low, *near]) - 0.08 * span, max([*high, *near]) + 0.12 * span)
     axes.grid()
     ends = zip(low, own, high, strict=False)
     inside = all(a <= loss <= b or math.isclose(loss, (a + b) / 2, rel_tol=0.01) for a, loss, b in ends)
-    where = "stays in" if inside and len(own) == len(low) else "leaves"
-    seeds = counted(len(shared), "seed")
-    caption = f"The line of {name} {where} the band of {numerics.reference} over {seeds} ({numerics.weights})."
-    return Drawing("loss-curves", "Losses", caption.replace("of answer", "of the answer"), figure)
+    stays = inside and len(own) == len(low)
+    caption = f"The line of {name} {'stays in' if stays else 'leaves'} the band of {numerics.reference} over {seeds}"
+    if len(shared) == 1:
+        caption = f"The losses of {name} {'follow' if stays else 'leave'} those of {numerics.reference}, of one seed"
+    caption = f"{caption.replace('of answer', 'of the answer')} ({numerics.weights})."
+    return Drawing("loss-curves", "Losses", caption, figure)
 
 
 def _subject(result: SearchResult) -> Trial | None:

@@ -1,14 +1,19 @@
 """A search in a notebook: one display that is updated in place."""
 
 import sys
+from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import import_module
+from types import TracebackType
 from typing import Any
 
+from autotune.core.units import counted
 from autotune.report.live import text
 from autotune.report.live.text import HEADER, ROWS, LiveView
-from autotune.report.notebook import html_table
 from autotune.study.plan import Progress, Watch
+
+SHORT = 20
+"""Characters of a cell that is not broken into lines."""
 
 
 def in_notebook() -> bool:
@@ -25,9 +30,15 @@ class NotebookTable(LiveView):
         self._handle: Any = display.display(display.HTML(page(self._last, 0.0)), display_id=True)
         return self._show
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._last.trials:
             self._update(page(self._last, self._elapsed(), is_over=True))
+        if isinstance(error, KeyboardInterrupt):
+            kept = f"{counted(len(self._last.trials), 'trial')} kept. " if self._last.trials else ""
+            line = f"Interrupted. {kept}Run the cell again, without fresh=True, to resume."
+            vars(error)["_render_traceback_"] = lambda: [line]  # IPython shows this in place of a traceback
 
     def _show(self, progress: Progress) -> None:
         self._take(progress)
@@ -41,9 +52,20 @@ class NotebookTable(LiveView):
 def page(progress: Progress, seconds: float, notice: str = "", is_over: bool = False) -> str:
     """The HTML of a search so many seconds after its begin; every text in it is escaped. is_over: its last one."""
     trials = progress.trials
-    shown = text.ranked(trials, len(trials) if is_over else ROWS) if trials else ()
-    rows = html_table(HEADER, [text.cells(trial, progress.best, trials[0]) for trial in shown]) if shown else ""
+    shown = text.ranked(progress, len(trials) if is_over else ROWS) if trials else ()
+    rows = _table(HEADER, [text.cells(trial, progress) for trial in shown]) if shown else ""
     below = [text.count_text(progress, seconds), text.lead_text(progress)]
     if not is_over:
         below += [text.to_go_text(progress), text.gain_text(progress), text.now_text(progress), notice]
     return f"{rows}<p>{'<br>'.join(escape(line) for line in below if line)}</p>"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    titles = "".join(_cell("th", cell) for cell in head)
+    body = "".join(f"<tr>{''.join(_cell('td', cell) for cell in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cell(tag: str, text: str) -> str:
+    style = "text-align:left; padding-right:1em" + ("; white-space:nowrap" if len(text) <= SHORT else "")
+    return f'<{tag} style="{style}">{escape(text)}</{tag}>'

@@ -9,6 +9,8 @@ prepare ✓  search ████░░░░░░░░░░░░  confirm  c
 
 now  4x2 bf16 adafactor, 6 s                     at most 12% more to gain
 * best so far   Ctrl-C keeps what is measured
+
+Only what rounds have confirmed has the star; then single probes are grey, and have no ratio.
 """
 
 import time
@@ -98,8 +100,9 @@ def _legend(progress: Progress, end: str = "Ctrl-C keeps what is measured") -> T
     trials = progress.trials
     words = {
         "* best so far": progress.best,
+        "fastest first, not confirmed": progress.fastest and len(trials) > 1 and not progress.compared[0].confirmed,
         "x cannot win": any(trial.disqualified_reason for trial in trials),
-        "? has a warning": any(trial.final.warnings for trial in trials if trial.feasible),
+        "? uncertain": any("?" in "".join(text.cells(trial, progress)[2:4]) for trial in progress.compared),
         f"{len(trials) - ROWS} more in the report": len(trials) > ROWS,
         end: end,
     }
@@ -122,7 +125,10 @@ def table(progress: Progress, width: int, rows: int) -> list[Text]:
         return _line(f"  {mark:<3}{fitted(configuration, room):<{room}}{shown}".rstrip(), style)
 
     lines = [line(HEADER, "bold")]
-    for trial in text.ranked(progress.trials, rows):
-        style = "bold green" if is_same(trial, progress.best) else "" if trial.feasible else "dim"
-        lines.append(line(text.cells(trial, progress.best, progress.trials[0]), style))
+    for trial in text.ranked(progress, rows):
+        is_current = trial.feasible and (
+            trial.confirmed or not progress.compared[0].confirmed
+        )  # else older than rounds
+        style = "bold green" if is_same(trial, progress.best) else "" if is_current else "dim"
+        lines.append(line(text.cells(trial, progress), style))
     return lines

@@ -2,13 +2,12 @@
 
 import math
 import time
-from collections.abc import Sequence
 
 from autotune.core import Configuration, Outcome, Trial
+from autotune.core.prospect import more_to_gain
 from autotune.core.units import format_bytes, format_seconds
 from autotune.report.markdown import one_line
 from autotune.report.trial_text import is_same, short_words, speed_text
-from autotune.study.objective import speed_up
 from autotune.study.plan import Progress
 
 ROWS = 12
@@ -52,22 +51,38 @@ class LiveView:
 # Trials -------------------------------------------------------------------------------------------------------------
 
 
-def ranked(trials: Sequence[Trial], rows: int) -> list[Trial]:
-    """So many trials, the fastest first and what has no result last; the baseline is always among them."""
-    order = sorted(trials, key=lambda trial: (not trial.feasible, -float(trial.samples_per_second or 0.0)))
+def ranked(progress: Progress, rows: int) -> list[Trial]:
+    """So many trials as they can be compared: the best so far, then what was measured in rounds, then by speed, and last what
+    has no result; the baseline is always among them."""
+    trials = progress.compared
+
+    def rank(trial: Trial) -> tuple[bool, bool, bool, float]:
+        speed = -float(trial.samples_per_second or 0.0)
+        return not is_same(trial, progress.best), not trial.feasible, not trial.confirmed, speed
+
+    order = sorted(trials, key=rank)
     first = order[:rows]
     return first if trials[0] in first else [*first[:-1], trials[0]]
 
 
-def cells(trial: Trial, best: Trial | None, baseline: Trial) -> tuple[str, str, str, str, str]:
-    """A trial's row under HEADER: a star for the best one, a cross for what cannot win, `?` after a number with a warning."""
-    mark = "*" if is_same(trial, best) else "x" if trial.disqualified_reason else ""
+def cells(trial: Trial, progress: Progress) -> tuple[str, str, str, str, str]:
+    """A trial's row under HEADER: a star for the best one, a cross for what cannot win, `?` after a number with a warning and
+    for a ratio that noise hides."""
+    baseline = progress.compared[0]
+    mark = "*" if is_same(trial, progress.best) else "x" if trial.disqualified_reason else ""
     if not trial.feasible:
         return mark, short(trial.configuration, baseline), failure(trial), "", ""
-    ratio, _ = speed_up(trial, baseline, "samples_per_second")
     speed = f"{speed_text(trial)}{' ?' if trial.final.warnings else ''}"
-    times = "" if ratio is None else f"{ratio:.2f}x"
-    return mark, short(trial.configuration, baseline), speed, times, format_bytes(trial.peak_bytes)
+    return mark, short(trial.configuration, baseline), speed, _ratio(trial, progress), format_bytes(trial.peak_bytes)
+
+
+def _ratio(trial: Trial, progress: Progress) -> str:
+    """`1.62x`, `?`, or nothing if the trial and the baseline were not measured in the same way."""
+    baseline = progress.compared[0]
+    if not baseline.feasible or trial.confirmed != baseline.confirmed:
+        return ""
+    gain = progress.speedup_of(trial)
+    return "?" if gain is None else f"{gain:.2f}x"
 
 
 def short(configuration: Configuration, baseline: Trial | None) -> str:
@@ -118,10 +133,15 @@ def count_text(progress: Progress, elapsed_s: float) -> str:
 
 
 def to_go_text(progress: Progress, since_s: float = 0.0) -> str:
-    """`up to 6 min to go`, of a search that may end sooner; `about 40 s to go` of what follows; empty where it is unknown."""
+    """`up to 6 min to go`, of a search that may end sooner; `about 40 s to go` of what follows; empty where it is unknown.
+
+    since_s: seconds since that was estimated.
+    """
     if progress.seconds_to_go is None or progress.kind == "done":
         return ""
-    left = max(0.0, progress.seconds_to_go - since_s)
+    left = progress.seconds_to_go - since_s
+    if left < 0:
+        return "longer than expected"
     rough = (
         f"{math.ceil(left / 10) * 10 or 10} s"
         if left < 55
@@ -141,34 +161,24 @@ def now_text(progress: Progress) -> str:
 
 def gain_text(progress: Progress) -> str:
     """By how much the best may still be beaten, as far as the sampler knows; empty where the search is over."""
-    return (
-        ""
-        if progress.max_gain is None or phase_of(progress) > 1
-        else f"at most {max(0.0, progress.max_gain):.0%} more to gain"
-    )
+    return "" if progress.max_gain is None or phase_of(progress) > 1 else more_to_gain(progress.max_gain)
 
 
-def best_text(progress: Progress) -> str:
-    """`best so far 41.2 ± 0.3 samples/s (trial 2), 1.62x yours`; empty where nothing fits yet."""
-    best = progress.best
-    if best is None:
-        return ""
-    gain = "" if progress.speedup is None or is_same(best, progress.trials[0]) else f", {progress.speedup:.2f}x yours"
-    return f"best so far {speed_text(best)} samples/s (trial {best.number}){gain}"
-
-
-def leading(progress: Progress) -> Trial | None:
-    """The trial that looks fastest, where it is not proven to be the best."""
-    able = [trial for trial in progress.trials if trial.feasible and not trial.disqualified_reason]
-    first = max(able, key=lambda trial: float(trial.samples_per_second or 0.0), default=None)
-    return None if first is None or progress.best is None or is_same(first, progress.best) else first
+def lead_words(progress: Progress) -> tuple[str, str]:
+    """What leads, and its numbers: `best so far` only after its confirmation, else `fastest so far, not confirmed`, and never
+    what is slower than the user's settings. Nothing while only these are known."""
+    best, fastest = progress.best, progress.fastest
+    trial = best or fastest
+    if trial is None or len(progress.trials) < 2:
+        return "", ""
+    gain = progress.speedup_of(trial)
+    if is_same(trial, progress.trials[0]) or (gain is not None and round(gain, 2) < 1):
+        return "nothing faster than your settings so far", ""
+    times = "" if gain is None else f", {gain:.2f}x yours"
+    title = "best so far" if best else "fastest so far, not confirmed"
+    return title, f"{speed_text(trial)} samples/s (trial {trial.number}){times}"
 
 
 def lead_text(progress: Progress) -> str:
-    """`best_text`; while that is the baseline and another trial looks faster, that trial and that it is not proven yet."""
-    first, best = leading(progress), progress.best
-    if first is None or best is None or not is_same(best, progress.trials[0]):
-        return best_text(progress)
-    gain, _ = speed_up(first, best, "samples_per_second")
-    times = "" if gain is None else f", {gain:.2f}x yours"
-    return f"fastest so far {speed_text(first)} samples/s (trial {first.number}){times}, not proven yet"
+    """`best so far: 41.2 ± 0.3 samples/s (trial 2), 1.62x yours`."""
+    return ": ".join(filter(None, lead_words(progress)))

@@ -9,7 +9,7 @@ from autotune.core import Trial, TuningRequest, Value
 from autotune.core.units import finite
 from autotune.report.summary import headline
 from autotune.report.trial_text import speedup_fields
-from autotune.study.objective import best_trial, speed_up
+from autotune.study.objective import best_trial, told_speed_up
 from autotune.study.result import SearchResult
 
 if TYPE_CHECKING:
@@ -106,15 +106,15 @@ def rows(
 
 def _row(trial: Trial, so_far: Sequence[Trial], objective: str, max_gain: float | None) -> Row:
     measurement, best, first = trial.measurement, best_trial(so_far, objective), so_far[0]
-    speedup = speed_up(best, first, objective)[0] if best is not None and first.number == 0 else None
+    speedup = told_speed_up(best, first, objective) if best is not None and first.number == 0 else None
     numbers = {
         **_speed_fields("", trial),
         "peak_bytes": measurement.peak_bytes,
-        "feasible": measurement.feasible,
-        "fits": measurement.fits,
+        "fits": measurement.feasible,
+        "above_allowed": measurement.fits,
         "probe_seconds": measurement.probe_seconds,
-        "best_samples_per_second": best and best.samples_per_second,
-        "best_peak_bytes": best and best.peak_bytes,
+        "fastest_samples_per_second": best and best.samples_per_second,
+        "fastest_peak_bytes": best and best.peak_bytes,
         "speedup_so_far": speedup,
         "untried_could_win": max_gain,
     }
@@ -146,7 +146,7 @@ def ending(result: SearchResult, folder: Path, complete: bool) -> Ending:
         numbers=_finite(numbers),
         words=words,
         values=best.configuration.sizes_and_settings if best is not None else {},
-        table=frame(result.trials, result.utilizations),
+        table=frame(result.trials, result.utilizations, result.request.objective),
         files=sorted(path for name in FILES for path in folder.glob(name)),
         complete=complete,
     )

@@ -76,13 +76,13 @@
     const filter = () => {
       const wanted = find("#words").value.toLowerCase().split(/\s+/).filter(Boolean);
       const outcome = find("#outcome")?.value;
-      const feasible = find("#feasible").value;
+      const fits = find("#fits").value;
       let shown = 0;
       for (const [row, text] of texts) {
         row.hidden = !(
           wanted.every((word) => text.includes(word)) &&
           (!outcome || row.dataset.outcome === outcome) &&
-          (!feasible || row.dataset.feasible === feasible)
+          (!fits || row.dataset.fits === fits)
         );
         shown += !row.hidden;
       }

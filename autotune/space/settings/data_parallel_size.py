@@ -5,6 +5,7 @@ import math
 from autotune.core.configuration import RANKS, Value
 from autotune.core.environment import Environment
 from autotune.core.request import MOST_DEVICES
+from autotune.core.units import counted
 from autotune.space.settings.setting import Change, Context, Effect, Setting, whole_number
 from autotune.space.settings.threads import VARIABLE as THREADS
 
@@ -26,8 +27,8 @@ def _unavailable(value: Value, context: Context) -> str | None:
         return f"more ranks than the {devices} devices of this search" if int(value) > devices else None
     if environment.is_cpu:
         cores = environment.cpu_count
-        return f"more ranks than the {cores} CPU core(s) this process may use" if int(value) > cores else None
-    return f"more ranks than the {devices} GPU(s) that are visible" if int(value) > devices else None
+        return f"more ranks than the {counted(cores, 'CPU core')} this process may use" if int(value) > cores else None
+    return f"more ranks than the {counted(devices, 'visible GPU')}" if int(value) > devices else None
 
 
 def _change(value: Value, context: Context) -> Change:

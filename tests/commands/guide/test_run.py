@@ -235,7 +235,7 @@ def test_a_name_is_text_in_the_page_and_a_reason_no_formula_in_the_table(tmp_pat
     assert page.startswith("# The guides' ladder: a \\*b\\* &lt;i&gt;\n\na \\*b\\* &lt;i&gt; (")
     assert r"crashed: =1+1 \| \*b\*" in page
     assert "<i>" not in page
-    assert "'=1+1 | *b*" in set(pd.read_csv(tmp_path / "guide.csv")["reason"])
+    assert "'=1+1 | *b*" in set(pd.read_csv(tmp_path / "guide.csv")["failure_reason"])
 
 
 @pytest.mark.parametrize("theirs", [False, True])

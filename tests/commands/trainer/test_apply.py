@@ -20,10 +20,11 @@ from transformers import (
 )
 
 from autotune.commands.result import TuningResult
-from autotune.commands.trainer.apply import BatchSizeChanged, NotApplied, _warn_of_batch_size, forget_tf32
+from autotune.commands.trainer.apply import _warn_of_batch_size, forget_tf32
 from autotune.core import InvalidRequest, Value
 from autotune.core.request import tuning_request
 from autotune.core.sanity import SanityCheck
+from autotune.errors import BatchSizeChanged, NotApplied
 from tests import makers
 from tests.trainers import Counting, Numbers, Scaled, Told, bert, built
 
@@ -190,7 +191,7 @@ def test_arguments_that_the_search_was_not_given_make_it_a_change(told: str, tmp
         found(16, facts=facts, global_batch_size=48).apply(built(tmp_path))
 
 
-@pytest.mark.filterwarnings("error::autotune.commands.trainer.apply.BatchSizeChanged")
+@pytest.mark.filterwarnings("error::autotune.errors.BatchSizeChanged")
 def test_nothing_is_said_of_a_batch_that_is_the_same_or_was_asked_for(tmp_path: Path) -> None:
     trainer = built(tmp_path)
     found(2).apply(trainer)

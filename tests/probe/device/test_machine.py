@@ -204,7 +204,7 @@ def test_throttling_for_heat_is_counted_once_for_all_cores(machine: Machine, env
     machine.tells(1, "thermal_throttle/core_throttle_count", 6)
     for core in range(4):
         machine.tells(core, "thermal_throttle/package_throttle_count", 103)
-    assert warnings_after(watched) == ("the CPU was throttled for heat 3 time(s)",)
+    assert warnings_after(watched) == ("the CPU was throttled for heat 3 times",)
     assert watched.facts()["cpu_heat_throttles"] == 3
 
 

@@ -28,10 +28,16 @@ def test_answer_and_band_have_their_names_and_nothing_else_is_drawn() -> None:
     numerics = Numerics(falling(), {3: falling(1.001), 5: falling(0.0)})
     trials = [trial(0), trial(3, 20.0, of=configuration(precision="bf16")), trial(5, of=configuration(optimizer="sgd"))]
     texts = shown(numerics, trials)
-    assert {"answer", "fp32, by seed", "loss"} <= set(texts)
+    assert {"answer", "fp32, 3 seeds", "loss"} <= set(texts)
     drawing = drawn(draw, replace(result(trials), numerics=numerics))
     assert len(drawing.figure.axes[0].lines) == 1
     assert drawing.caption.startswith("The line of the answer stays in the band of fp32 over 3 seeds")
+
+
+def test_one_seed_makes_no_band() -> None:
+    one = {1: falling()[1]}
+    drawing = drawn(draw, replace(result(), numerics=Numerics(one, {1: one})))
+    assert drawing.caption.startswith("The losses of the answer follow those of fp32, of one seed")
 
 
 def test_what_leaves_the_band_is_said_to() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
 
 from autotune.report.live.notebook import NotebookTable, in_notebook, page
 from autotune.study.plan import Progress
@@ -31,9 +32,7 @@ def progress(**facts: Any) -> Progress:
     state = {
         "number": 2,
         "configuration": fast.configuration,
-        "best": fast,
         "probes_left": 3,
-        "speedup": 2.0,
         "seconds_to_go": 61.0,
     }
     return Progress("probing", (slow, fast), **state | facts)
@@ -46,6 +45,7 @@ def test_the_page_tells_trials_best_and_what_is_left_and_escapes_all_of_it() -> 
     assert "stopping &amp; going" in shown
     assert "2 of 5   1:01" in shown
     assert "up to 1 min to go" in shown
+    assert "fastest so far, not confirmed: 20.0" in shown
     assert "(trial 1), 2.00x yours" in shown
     assert shown.count("<tr>") == 3
 
@@ -57,6 +57,14 @@ def test_nothing_of_ipython_is_loaded_where_it_is_not_already() -> None:
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
     assert not in_notebook()
+
+
+def test_an_interrupted_cell_shows_one_line() -> None:
+    table, error = NotebookTable(), KeyboardInterrupt()
+    table.__enter__()(progress())
+    table.__exit__(KeyboardInterrupt, error, None)
+    (line,) = error._render_traceback_()  # type: ignore[attr-defined]
+    assert line.startswith("Interrupted. 2 trials kept. ")
 
 
 def test_a_front_end_without_displays_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,11 +83,14 @@ def test_a_search_in_a_notebook_shows_one_display_updated_in_place(tmp_path: Pat
             "assert autotune.search.__module__ == 'autotune.commands.search'\nprint(len(result.trials))\nresult"
         ),
     ]
+    book.cells.append(nbformat.v4.new_code_cell('autotune.search("bert-mini", 0)'))
     client = NotebookClient(book, timeout=900, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}})
 
     with client.setup_kernel():
         client.execute_cell(book.cells[0], 0)
         client.execute_cell(book.cells[1], 1)
+        with pytest.raises(CellExecutionError):
+            client.execute_cell(book.cells[2], 2)
     displays = [output for output in book.cells[0].outputs if output.output_type == "display_data"]
     assert len(displays) == 1  # beside it a library may warn that it has no widgets
     html = displays[0].data["text/html"]
@@ -88,3 +99,5 @@ def test_a_search_in_a_notebook_shows_one_display_updated_in_place(tmp_path: Pat
     assert "2 of 2" in html
     assert book.cells[1].outputs[0].text == "2\n"
     assert "Why it ended: " in book.cells[1].outputs[1].data["text/html"]
+    (line,) = book.cells[2].outputs[0].traceback
+    assert line.startswith("InvalidRequest: ")

@@ -27,9 +27,7 @@ def console(width: int, height: int = 24) -> Console:
 
 
 def progress(trials: list[Trial], **facts: object) -> Progress:
-    feasible = [trial for trial in trials if trial.feasible]
-    best = max(feasible, key=lambda trial: trial.samples_per_second or 0.0, default=None)
-    state = {"number": len(trials), "configuration": FULL, "best": best, "probes_left": 5, "seconds_to_go": 361.0}
+    state = {"number": len(trials), "configuration": FULL, "probes_left": 5, "seconds_to_go": 361.0}
     return Progress("probing", tuple(trials), **state | facts)  # type: ignore[arg-type]
 
 
@@ -70,7 +68,7 @@ def test_every_trial_has_one_line_and_no_column_ever_moves(width: int) -> None:
 
 def test_rows_are_by_speed_with_the_baseline_among_them_and_failures_last() -> None:
     shown = lines(80, progress(many(7)))
-    assert [line.split()[0] for line in shown[1:]] == ["*", "16x3", "8x6", "16x3", "16x3", "16x3", "16x3"]
+    assert [line.split()[0] for line in shown[1:]] == ["16x3", "16x3", "8x6", "16x3", "16x3", "16x3", "16x3"]
     assert [line.split()[-1] for line in shown[5:]] == ["memory", "changed", "run"]
     assert "(yours)" in lines(80, progress(many(30)), 4)[-1]
 
@@ -83,7 +81,7 @@ def test_only_words_that_fit_whole_are_shown_of_a_long_configuration() -> None:
 
 def test_what_cannot_win_is_marked_and_narrow_terminals_leave_columns_out() -> None:
     barred = [*many(2), replace(trial(2, 50.0), disqualified_reason="its losses differ")]
-    assert lines(80, progress(barred, best=barred[1]))[1].split()[0] == "x"
+    assert lines(80, progress(barred))[1].split()[0] == "x"
     assert "peak" not in lines(60, progress(barred))[0]
     assert "vs yours" not in lines(40, progress(barred))[0]
 
@@ -92,7 +90,7 @@ def test_a_low_terminal_is_not_overfilled() -> None:
     for height in (12, 24, 60):
         out = console(80, height)
         view = LiveTable(out)
-        view._take(progress(many(30), speedup=2.0, max_gain=0.4))
+        view._take(progress(many(30), max_gain=0.4))
         view._take(Progress("stopping", (), message="stopping after the running probe"))
         out.print(view._render())
         assert len(printed(out)) == min(ROWS, height - OTHER_LINES) + 8
@@ -107,16 +105,22 @@ def test_a_running_search_is_drawn_as_before(
     trials, now = many(7), [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     next_one = configuration(24, precision="bf16")
-    best = {"best": trials[1], "speedup": 4.5, "max_gain": 0.4, "folder": Path("reports/first")}
+    rounds = [trial(0, 9.0, of=FULL, confirmed=9.1), *trials[1:]]
+    study = {"max_gain": 0.4, "folder": Path("reports/first")}
     events = [
         Progress("preparing", (), message="reading device, model and data"),
         progress(trials[:1], number=0, configuration=trials[0].configuration),
-        replace(progress(trials, **best), kind="trial"),
-        progress(trials, configuration=next_one, **best),
-        replace(progress(trials, **best), kind="confirming", message="round 2 of 3, 1 of 4", configuration=next_one),
+        replace(progress(trials, **study | {"max_gain": 5.33}), kind="trial"),
+        progress(trials, configuration=next_one, **study),
+        replace(progress(rounds, **study), kind="confirming", message="round 2 of 3, 1 of 4", configuration=next_one),
         Progress("stopping", (), message="stopping after the running probe; press Ctrl-C again to stop at once"),
-        replace(progress(trials, **best), kind="finishing", message="one evaluation batch", configuration=None),
-        replace(progress(trials, **best), kind="done", message="the budget is used"),
+        replace(
+            progress(rounds, **study, seconds_to_go=30.0),
+            kind="finishing",
+            message="one evaluation batch",
+            configuration=None,
+        ),
+        replace(progress(rounds, **study), kind="done", message="the budget is used"),
     ]
     out = console(width, 40)
     view = LiveTable(out)

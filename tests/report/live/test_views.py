@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from autotune.core import Outcome, Trial
-from autotune.report.live.text import best_text, lead_text
+from autotune.report.live.text import cells, gain_text, lead_text, ranked, to_go_text
 from autotune.report.live.views import LiveTable, following, is_lively, saying, watcher
 from autotune.study.plan import Progress
 from tests.makers import configuration, ended, out_of_memory, trial
@@ -31,7 +31,6 @@ def progress(kind: str, number: int) -> Progress:
         number=number,
         configuration=TRIALS[number].configuration,
         trial=TRIALS[number],
-        best=TRIALS[0],
         probes_left=5,
         seconds_to_go=61.0,
     )
@@ -64,9 +63,9 @@ def test_a_log_gets_one_line_for_each_event_however_narrow_and_no_control_code(m
     assert len(lines) == 5
     assert lines[0] == "estimating memory"
     assert lines[1].startswith("trial 0: 8x6 fp32 (yours): ")
-    assert "best so far 40" in lines[1]
     assert "5 trials left; up to 1 min to go" in lines[1]
     assert "out of memory" in lines[2]
+    assert "nothing faster than your settings so far" in lines[2]
     assert "[31mred[0m and a second line" in lines[3]
 
 
@@ -127,11 +126,60 @@ def test_lines_go_to_standard_error_to_the_caller_s_function_or_nowhere(capsys: 
     assert seen == ["measuring"]
 
 
-def test_what_looks_faster_than_the_baseline_is_shown_before_it_is_proven() -> None:
-    trials = (trial(0, 40.0), trial(1, 64.0), trial(2, 50.0))
-    shown = Progress("trial", trials, best=trials[0])
-    assert lead_text(shown).startswith("fastest so far 64")
-    assert lead_text(shown).endswith("(trial 1), 1.60x yours, not proven yet")
-    assert lead_text(replace(shown, best=trials[2], speedup=1.25)).startswith("best so far 50")
-    refused = replace(shown, trials=(trials[0], replace(trials[1], disqualified_reason="its losses differ")))
-    assert lead_text(refused) == best_text(refused)
+TWICE = configuration(16, precision="bf16")
+
+
+def rows(shown: Progress) -> list[tuple[str, str]]:
+    """Mark and ratio of each row, in their order."""
+    texts = [cells(trial, shown) for trial in ranked(shown, 12)]
+    return [(mark, ratio) for mark, _, _, ratio, _ in texts]
+
+
+def test_what_is_fastest_by_its_probe_is_not_called_the_best() -> None:
+    trials = (trial(0, 40.0), trial(1, 64.0, of=TWICE), trial(2, 50.0))
+    shown = Progress("trial", trials)
+    assert (shown.best, shown.fastest) == (None, trials[1])
+    assert lead_text(shown) == "fastest so far, not confirmed: 64.0 ± 2.9 samples/s (trial 1), 1.60x yours"
+    assert rows(shown) == [("", "1.60x"), ("", "1.25x"), ("", "1.00x")]
+    barred = replace(shown, trials=(trials[0], replace(trials[1], disqualified_reason="its losses differ"), trials[2]))
+    assert lead_text(barred).endswith(" samples/s (trial 2), 1.25x yours")
+
+
+def test_the_star_is_what_the_rounds_confirmed_and_single_probes_have_no_ratio_then() -> None:
+    probed = (trial(0, 8.0), trial(1, 24.0, of=TWICE), trial(2, 160.0))
+    one = (probed[0], trial(1, 24.0, of=TWICE, confirmed=120.0), probed[2])
+    assert Progress("confirmed", one).best is None, "the baseline has no round yet"
+    assert rows(Progress("confirmed", one)) == [("", "20.00x"), ("", "3.00x"), ("", "1.00x")]
+    both = Progress("confirmed", (trial(0, 8.0, confirmed=100.0), *one[1:]))
+    assert rows(both) == [("*", "1.20x"), ("", "1.00x"), ("", "")]
+    assert lead_text(both).startswith("best so far: 120.0")
+
+
+@pytest.mark.parametrize("of", [0, 1])
+def test_noise_is_shown_as_a_question_mark_instead_of_a_ratio(of: int) -> None:
+    trials = [trial(0, 7.8), trial(1, 163.0)]
+    trials[of] = trial(of, float(trials[of].samples_per_second or 0), spread=0.4)
+    shown = Progress("trial", tuple(trials))
+    assert rows(shown) == [("", "?"), ("", "1.00x")]
+    assert "x yours" not in lead_text(shown)
+
+
+def test_nothing_that_is_slower_than_the_user_s_settings_is_called_fast() -> None:
+    slower = (trial(0, 160.0), trial(1, 130.0), trial(2, 90.0))
+    assert lead_text(Progress("trial", slower)) == "nothing faster than your settings so far"
+    worse = (trial(0, 100.0, confirmed=160.0), trial(1, 300.0, confirmed=150.0), trial(2, 400.0))
+    assert (Progress("confirmed", worse).best, lead_text(Progress("confirmed", worse))) == (
+        None,
+        "nothing faster than your settings so far",
+    )
+    assert lead_text(Progress("trial", (trial(0, 40.0),))) == "", "the line itself has its speed"
+
+
+def test_bounds_and_estimates_that_tell_nothing_are_not_given_as_numbers() -> None:
+    shown = Progress("probing", (trial(0), trial(1)), max_gain=0.12, seconds_to_go=10.0)
+    assert gain_text(shown) == "at most 12% more to gain"
+    assert gain_text(replace(shown, max_gain=5.33)) == "more to gain: unknown yet"
+    assert [to_go_text(shown, since) for since in (0.0, 9.0, 30.0)] == [
+        *("up to 10 s to go", "up to 10 s to go"),
+        "longer than expected",
+    ]

@@ -52,7 +52,7 @@ def test_metrics_parameters_tags_and_files_are_the_result_s(tmp_path: Path, monk
     speeds = [float(trial.measurement.samples_per_second) for trial in study.trials[:2]]
     assert history(run, "samples_per_second") == list(enumerate(speeds))
     assert history(run, "peak_bytes") == [(trial.number, trial.peak_bytes) for trial in study.trials[:2]]
-    assert history(run, "feasible") == [(0, 1), (1, 1), (2, 0)]
+    assert history(run, "fits") == [(0, 1), (1, 1), (2, 0)]
     assert run.data.metrics["answer/speedup"] == float(study.speedup)
     assert run.data.metrics["answer/speedup_low"] == study.speedup.low
     assert run.data.params["global_batch_size"] == "48"
@@ -73,7 +73,7 @@ def test_a_resumed_study_resumes_its_run_even_with_another_answer(tmp_path: Path
     told(study, tmp_path / "study", already=1)
     run = only_run()
     assert run.info.status == "FINISHED"
-    assert [step for step, _ in history(run, "feasible")] == [0, 1, 2]
+    assert [step for step, _ in history(run, "fits")] == [0, 1, 2]
     assert run.data.tags["answer.configuration.precision"] == "bf16"
 
 
@@ -85,4 +85,4 @@ def test_a_run_that_was_deleted_is_begun_anew(tmp_path: Path) -> None:
     told(study, tmp_path / "study", already=3)
     again = only_run()
     assert again.info.run_id != first.info.run_id
-    assert [step for step, _ in history(again, "feasible")] == [0, 1, 2]
+    assert [step for step, _ in history(again, "fits")] == [0, 1, 2]

@@ -45,7 +45,7 @@ def test_scalars_texts_and_hparams_are_the_study_s(tmp_path: Path) -> None:
     speeds = dict(zip(probed["number"], probed["samples_per_second"], strict=True))
     assert scalars(events, "samples_per_second") == {0: speeds[0], 1: speeds[1]}
     assert scalars(events, "peak_bytes") == {trial.number: trial.peak_bytes for trial in study.trials[:2]}
-    assert scalars(events, "feasible") == {0: 1, 1: 1, 2: 0}
+    assert scalars(events, "fits") == {0: 1, 1: 1, 2: 0}
     assert scalars(events, "speedup_so_far")[2] == pytest.approx(4.0)
     assert scalars(events, "untried_could_win") == {0: 0.5, 1: 0.25, 2: 0.5 / 3}
     assert scalars(events, "answer/speedup") == {3: float(study.speedup)}
@@ -79,7 +79,7 @@ def test_a_resumed_study_resumes_its_run_and_logs_a_trial_once(tmp_path: Path) -
     begun(study, tmp_path / "study").log(study.trials[:2])
     told(study, tmp_path / "study", already=2)
     events = read(tmp_path / "study" / "tensorboard")
-    assert [event.step for event in events.Tensors("feasible")] == [0, 1, 2]
+    assert [event.step for event in events.Tensors("fits")] == [0, 1, 2]
     assert len(events.Tensors("study")) == 1
 
 

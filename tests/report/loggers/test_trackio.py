@@ -53,4 +53,4 @@ def test_a_resumed_study_goes_on_in_the_same_run(tmp_path: Path) -> None:
     told(replace(study, trials=study.trials[:2]), tmp_path / "study", complete=False)
     told(study, tmp_path / "study", already=2)
     _, logged = logs()
-    assert [row["step"] for row in logged if "feasible" in row] == [0, 1, 2]
+    assert [row["step"] for row in logged if "fits" in row] == [0, 1, 2]

@@ -73,7 +73,7 @@ def test_a_run_holds_the_rows_the_answer_the_report_and_nothing_of_the_machine(t
         assert row["peak_bytes"] == trial.peak_bytes
         assert row["configuration/precision"] == dict(trial.configuration.settings)["precision"]
     assert "samples_per_second" not in rows[2]
-    assert rows[2]["best_samples_per_second"] == rows[1]["samples_per_second"]
+    assert rows[2]["fastest_samples_per_second"] == rows[1]["samples_per_second"]
 
     answer = summary(run)
     speedup = [answer[f"answer/speedup{end}"] for end in ("", "_low", "_high")]
