@@ -20,6 +20,8 @@ copybutton_prompt_text = "$ "
 copybutton_line_continuation_character = "\\"
 exclude_patterns = ["_build", "_generated"]
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["narrow.css"]
 html_title = f"autotune {release}"
 html_show_sphinx = html_show_sourcelink = html_show_copyright = False
 myst_enable_extensions = ["colon_fence"]
