@@ -207,7 +207,10 @@ def test_what_cannot_be_sent_is_said_in_one_line_and_nothing_is_started(tmp_path
         def collate(samples: list[Any]) -> Any:
             return unsendable and samples
 
-        with pytest.raises(InvalidRequest, match="The data_collator cannot be sent to another process: collate uses unsendable, an open file") as caught:
+        with pytest.raises(
+            InvalidRequest,
+            match="The data_collator cannot be sent to another process: collate uses unsendable, an open file",
+        ) as caught:
             autotune.tune(built(tmp_path, data_collator=collate), output_dir=str(tmp_path / "reports"))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "reports").exists()

@@ -102,7 +102,7 @@ def test_a_trainer_whose_arguments_cannot_be_set_back_is_refused(tmp_path: Path)
 
     trainer = built(tmp_path)
     parts = {"model": trainer.model, "args": trainer.args, "train_dataset": Numbers()}
-    with pytest.raises(InvalidRequest, match="Stubborn changes learning_rate to 0.0001 for good"):
+    with pytest.raises(InvalidRequest, match=r"Stubborn changes learning_rate to 0\.0001 for good"):
         extract.built_again(Stubborn, parts)
 
 

@@ -103,7 +103,7 @@ def test_globals_are_read_when_the_function_runs() -> None:
 
 
 def test_a_function_that_assigns_globals_cannot_have_others() -> None:
-    with pytest.raises(InvalidRequest, match="assigns_global.*assigns globals and reads the Trainer from one"):
+    with pytest.raises(InvalidRequest, match=r"assigns_global.*assigns globals and reads the Trainer from one"):
         over(assigns_global)
 
 
