@@ -62,9 +62,10 @@ class TuningResult(SearchResult):
         allow_defaults: build it even if the class has arguments that it does not keep, which then have their defaults.
 
         Raises InvalidRequest for an answer that a built model cannot take (an adapter, four bits, packing) and for a Trainer
-        that cannot be built again as it is, NothingFits if there is no answer. Warns with `NotApplied` of what has to be done elsewhere (weights' dtype, variables, ranks), with
-        `BatchSizeChanged` where the Trainer's own arguments state another global batch size, unless the search began with
-        these sizes and requested another one, and with `LossWarning` as `training_arguments` does.
+        that cannot be built again as it is, NothingFits if there is no answer. Warns with `NotApplied` of what has to be done
+        elsewhere (weights' dtype, variables, ranks), with `BatchSizeChanged` if the Trainer's arguments state another global
+        batch size, unless the search began with these sizes and requested another one, and with `LossWarning` as
+        `training_arguments` does.
         """
         from autotune.commands.trainer.apply import applied
 

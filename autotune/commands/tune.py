@@ -12,7 +12,7 @@ from typing import Any
 
 from autotune.commands.result import TuningResult
 from autotune.commands.search import search
-from autotune.commands.trainer.offload import off_device
+from autotune.commands.trainer.offload import free_cache, off_device
 from autotune.core.random_state import kept_random_state
 from autotune.core.request import CONFIRMATION_ROUNDS, OPTIONS
 from autotune.probe.process.launcher import ProbeHost
@@ -25,7 +25,7 @@ from autotune.workload import extract
 from autotune.workload.model.code import code_of
 from autotune.workload.model.pickling import Payload, can_be_sent, sent
 from autotune.workload.model.rebuild import Prebuilt, rebuilt
-from autotune.workload.rebinding import of_library
+from autotune.workload.rebinding import function_of, of_library
 from autotune.workload.twin import SetLater, set_later
 
 NEEDS_EVALUATION = ("EarlyStoppingCallback",)
@@ -114,6 +114,7 @@ def tune(
             payload = _payload(trainer, notes, held)
         finally:
             precision.wrap_again(wrapped)
+        free_cache()  # of the Trainer with which this one was compared
         return search(payload, size, args=base, fresh=fresh, watch=watch, probes=probes, **options)
 
 
@@ -216,7 +217,11 @@ def _unfit(callback: Any) -> str:
     """Why probes do not run it; else empty."""
     if any(kind.__name__ in NEEDS_EVALUATION for kind in type(callback).__mro__):
         return "it needs evaluations"
-    return "it would log every probe as a run" if is_tracker(callback) else ""
+    if is_tracker(callback):
+        return "it would log every probe as a run"
+    functions = (function_of(member) for kind in type(callback).__mro__ for member in vars(kind).values())
+    names = {name for function in functions if (code := getattr(function, "__code__", None)) for name in code.co_names}
+    return "it evaluates" if names & {"evaluate", "predict"} else ""
 
 
 def _identity(trainer: Any, own: dict[str, Any], further: dict[str, Any], later: SetLater, callbacks: list[Any]) -> str:

@@ -70,6 +70,11 @@ def set_later(trainer: Any) -> SetLater:
 
     Raises InvalidRequest, one line that names the attribute, for what a new Trainer cannot be given.
     """
+    if getattr(trainer.args, "use_vllm", False):
+        raise InvalidRequest(
+            "The Trainer generates with vLLM, and a new Trainer would start that again.",
+            "Build it with the arguments that result.training_arguments() makes.",
+        )
     of_arguments = set_on_arguments(trainer.args)
     _check_read_once(trainer)
     twin, model = _twin(trainer)
@@ -112,10 +117,10 @@ def _twin(trainer: Any) -> tuple[Any, Any]:
     args.report_to, args.push_to_hub, args.enable_jit_checkpoint = [], False, False
     parts = {**extract.parts(trainer), "model": trainer.model}
     reason: Exception | None = None
-    for prepared in (_outline, lambda part: part):
+    for prepared in (_outlines, dict):
         try:
-            with warnings.catch_warnings(action="ignore"), _aside():
-                given = {name: prepared(part) for name, part in parts.items()}
+            with warnings.catch_warnings(action="ignore"), _aside(trainer.model):
+                given = prepared(parts)
                 return extract.built_again(type(trainer), given | {"args": args}), given["model"]
         except Exception as error:  # whatever the class's own __init__ raises
             reason = error
@@ -133,31 +138,31 @@ def _copied(args: Any) -> Any:
     return copied
 
 
-def _outline(part: Any) -> Any:
-    """A copy of a model whose tensors have no storage; anything else as it is."""
+def _outlines(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts with copies of the models among them, whose tensors have no storage."""
     import torch
 
-    if not isinstance(part, torch.nn.Module):
-        return part
+    modules = {name: part for name, part in parts.items() if isinstance(part, torch.nn.Module)}
     memo: dict[int, Any] = {}
-    for tensor in (*part.parameters(), *part.buffers()):
-        empty = torch.empty_like(tensor.detach(), device="meta")
-        is_parameter = isinstance(tensor, torch.nn.Parameter)
-        memo[id(tensor)] = torch.nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty
-    return copy.deepcopy(part, memo)
+    for module in modules.values():
+        for tensor in (*module.parameters(), *module.buffers()):
+            empty = torch.empty_like(tensor.detach(), device="meta")
+            is_parameter = isinstance(tensor, torch.nn.Parameter)
+            memo[id(tensor)] = torch.nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty
+    return {**parts, **copy.deepcopy(modules, memo)}
 
 
 @contextlib.contextmanager
-def _aside() -> Iterator[None]:
-    """Within, models without storage stay where they are moved; afterwards accelerate's shared state is as before."""
+def _aside(model: Any) -> Iterator[None]:
+    """Within, this model and those without storage stay where they are; afterwards accelerate's shared state is as before."""
     import torch
     from accelerate.state import AcceleratorState
 
     move, state = torch.nn.Module.to, dict(AcceleratorState._shared_state)
 
     def to(module: Any, *args: Any, **kwargs: Any) -> Any:
-        without_storage = any(parameter.is_meta for parameter in module.parameters())
-        return module if without_storage else move(module, *args, **kwargs)
+        stays = module is model or any(parameter.is_meta for parameter in module.parameters())
+        return module if stays else move(module, *args, **kwargs)
 
     torch.nn.Module.to = to  # type: ignore[method-assign]
     AcceleratorState._shared_state.clear()
@@ -174,7 +179,7 @@ def _aside() -> Iterator[None]:
 
 def _made_in_training(trainer: Any) -> set[str]:
     libraries = [kind for kind in type(trainer).__mro__ if kind.__module__.partition(".")[0] in LIBRARIES]
-    names = {*MADE_IN_TRAINING, *OF_EACH_TRAINER}.union(*map(_assigned, libraries))
+    names = {*MADE_IN_TRAINING, *OF_EACH_TRAINER, *_cached(type(trainer))}.union(*map(_assigned, libraries))
     if trainer.state.global_step and libraries[0].__module__.startswith("trl."):  # metrics, completions, buffers
         names |= {name for name in vars(trainer) if name.startswith("_")}
     return names - {name for name, value in vars(trainer).items() if callable(value) and hasattr(type(trainer), name)}
@@ -199,11 +204,17 @@ def _assigned(kind: type) -> frozenset[str]:
     )
 
 
+def _cached(kind: type) -> set[str]:
+    """Names of its properties that are kept once they are computed."""
+    members = ((name, member) for each in kind.__mro__ for name, member in vars(each).items())
+    return {name for name, member in members if isinstance(member, functools.cached_property)}
+
+
 def set_on_arguments(args: Any) -> dict[str, Any]:
     """Attributes of the arguments that are no fields and that building them would not set to the same value."""
     from transformers import TrainingArguments
 
-    usual = {item.name for item in fields(args)} | _assigned(TrainingArguments) | {"__cached__setup_devices"}
+    usual = {item.name for item in fields(args)} | _assigned(TrainingArguments) | _cached(type(args))
     further = {name: value for name, value in vars(args).items() if name not in usual}
     if not further:
         return {}

@@ -2,13 +2,15 @@
 
 import contextlib
 import re
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import EarlyStoppingCallback, Trainer, TrainingArguments
+from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.integrations import MLflowCallback, TensorBoardCallback
 
 import autotune
@@ -21,6 +23,7 @@ from autotune.workload import extract
 from autotune.workload.model.pickling import Payload
 from autotune.workload.model.rebuild import CONFIG, ITSELF
 from autotune.workload.model.user_objects import UserObjects, user_workload
+from autotune.workload.rebinding import of_library
 from tests import makers
 from tests.hurry import hurry
 from tests.trainers import Counting, Keyed, Numb, Numbers, Scaled, bert, built
@@ -55,9 +58,8 @@ def test_the_user_s_own_trainer_is_searched_for_and_gets_its_answer(tmp_path: Pa
         assert trial.measurement.outcome == "completed", trial.measurement.reason
         assert trial.measurement.settings["optimizer"] == "own"
     notes = " ".join(result.notes)
-    assert "your callbacks run in every probe: Counting" in notes
+    assert "your callbacks run in every probe: Counting, Told" in notes
     assert "EarlyStoppingCallback (it needs evaluations)" in notes
-    assert "Told (PicklingError: it holds the Trainer itself)" in notes
     assert len(list(counted.iterdir())) > 3 * len(result.trials)  # the steps of probes
     assert callbacks[0].steps == 0  # which are none of the user's own training
     assert all(torch.equal(item, before) for item, before in zip(model.parameters(), weights, strict=True))
@@ -205,10 +207,44 @@ def test_what_cannot_be_sent_is_said_in_one_line_and_nothing_is_started(tmp_path
         def collate(samples: list[Any]) -> Any:
             return unsendable and samples
 
-        with pytest.raises(InvalidRequest, match="passed as data_collator cannot be sent") as caught:
+        with pytest.raises(
+            InvalidRequest,
+            match="The data_collator cannot be sent to another process: collate uses unsendable, an open file",
+        ) as caught:
             autotune.tune(built(tmp_path, data_collator=collate), output_dir=str(tmp_path / "reports"))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "reports").exists()
+
+
+@pytest.mark.nightly
+def test_what_was_set_on_the_trainer_is_in_the_measured_speed(tmp_path: Path) -> None:
+    trainer = built(tmp_path)
+    before = trainer.compute_loss
+
+    def slower(*args: Any, **kwargs: Any) -> Any:
+        time.sleep(0.2)
+        return before(*args, **kwargs)
+
+    trainer.compute_loss = slower
+    only = {"micro_batch_size": [4, 8], "checkpointing": ["none"], "precision": ["fp32"]}
+    result = autotune.tune(trainer, only=only, output_dir=str(tmp_path / "reports"), **FEW)
+    for trial in result.trials:
+        assert trial.samples_per_second is not None
+        assert trial.samples_per_second.value <= trial.configuration.micro_batch_size / 0.2
+    assert "set after the Trainer was built, and in every probe: compute_loss" in result.notes
+    assert result.apply(trainer).compute_loss.__code__ is slower.__code__
+
+
+def test_a_search_of_another_script_has_another_folder(asked: "Asked", tmp_path: Path, monkeypatch: Any) -> None:
+    names = []
+    for file in ("train.py", "other/Fine tune.py", pytest.__file__):
+        monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / file), raising=False)
+        of_library.cache_clear()
+        autotune.tune(built(tmp_path))
+        names.append(asked[-1][1]["study_name"])
+    of_library.cache_clear()
+    of_model = "BertForSequenceClassification-gb8-cpu"
+    assert names == [f"train-{of_model}", f"Fine-tune-{of_model}", None]
 
 
 # What is searched for, without the search -----------------------------------------------------------------------
@@ -294,12 +330,16 @@ def test_trackers_and_what_needs_evaluations_stay_out_of_probes(asked: Asked, tm
     class Patient(EarlyStoppingCallback):
         pass
 
-    mine = [MLflowCallback(), Quieter(), Patient(), Counting()]
+    class Evaluating(TrainerCallback):
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            trainer.evaluate()
+
+    mine = [MLflowCallback(), Quieter(), Patient(), Counting(), Evaluating()]
     trainer = built(tmp_path, callbacks=mine)
     autotune.tune(trainer)
     (left,) = [note for note in asked[0][0].notes if note.startswith("callbacks left out of probes")]
     assert left.count("(it would log every probe as a run)") == 2
-    assert "Patient (it needs evaluations)" in left
+    assert "Patient (it needs evaluations), Evaluating (it evaluates)" in left
     assert [type(callback).__name__ for callback in UserObjects.opened(asked[0][0].pickled).callbacks] == ["Counting"]
     assert extract.own_callbacks(trainer) == mine, "a Trainer with the answer still has them"
 

@@ -1,5 +1,6 @@
 """What is read off a built Trainer, and the lines that say why one cannot be searched for."""
 
+import copy
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +86,36 @@ def test_an_argument_that_the_trainer_does_not_keep_is_named(tmp_path: Path) -> 
     assert extract.further_arguments(built(tmp_path, Forgetful)) == ({}, ["beta"])
     with pytest.raises(InvalidRequest, match="Demanding needs 'gamma'"):
         extract.further_arguments(built(tmp_path, Demanding, gamma=1.0))
+
+
+def test_a_trainer_whose_arguments_cannot_be_set_back_is_refused(tmp_path: Path) -> None:
+    class Stubborn(Trainer):
+        @property
+        def args(self) -> Any:
+            changed = copy.copy(self.kept)
+            changed.learning_rate *= 2
+            return changed
+
+        @args.setter
+        def args(self, value: Any) -> None:
+            self.kept = value
+
+    trainer = built(tmp_path)
+    parts = {"model": trainer.model, "args": trainer.args, "train_dataset": Numbers()}
+    with pytest.raises(InvalidRequest, match=r"Stubborn changes learning_rate to 0\.0001 for good"):
+        extract.built_again(Stubborn, parts)
+
+
+def test_a_constructor_is_given_what_it_takes_and_none_for_what_it_needs(tmp_path: Path) -> None:
+    class Plain(Trainer):
+        def __init__(self, model: Any, args: Any, train_dataset: Any, eval_dataset: Any) -> None:
+            self.given = (train_dataset, eval_dataset)
+            super().__init__(model, args, train_dataset=train_dataset, eval_dataset=eval_dataset)
+
+    trainer = Plain(bert(), built(tmp_path).args, Numbers(), None)
+    trainer.compute_metrics = print
+    parts = {**extract.parts(trainer), "model": trainer.model, "args": trainer.args}
+    assert extract.built_again(Plain, parts).given == (trainer.train_dataset, None)
 
 
 def test_the_user_s_callbacks_are_told_from_the_trainer_s(tmp_path: Path) -> None:

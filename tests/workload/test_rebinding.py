@@ -45,19 +45,19 @@ def assigns_global() -> str:
 
 
 def test_what_does_not_lead_to_it_is_the_same_object() -> None:
-    rows, function = [1, {"a": object()}], test_what_does_not_lead_to_it_is_the_same_object
+    rows = [1, {"a": object()}]
     assert over(rows) is rows
-    assert over(function) is function
+    assert over(pytest.raises) is pytest.raises
     assert over(NEW) is NEW
     assert over([rows, OLD])[0] is rows
 
 
 def test_methods_partials_and_containers_lead_to_the_new_one() -> None:
     class Keeping:
-        def __init__(self) -> None:
-            self.owners, self.rest = {"one": (OLD,)}, [1]
+        def __init__(self, owner: Any) -> None:
+            self.owners, self.rest = {"one": (owner,)}, [1]
 
-    kept = Keeping()
+    kept = Keeping(OLD)
     copied = over(kept)
     assert copied.owners == {"one": (NEW,)}
     assert copied.rest is kept.rest
@@ -103,7 +103,7 @@ def test_globals_are_read_when_the_function_runs() -> None:
 
 
 def test_a_function_that_assigns_globals_cannot_have_others() -> None:
-    with pytest.raises(InvalidRequest, match="assigns_global.*assigns globals and reads the Trainer from one"):
+    with pytest.raises(InvalidRequest, match=r"assigns_global.*assigns globals and reads the Trainer from one"):
         over(assigns_global)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import DataCollatorWithPadding, ByT5Tokenizer, Trainer, TrainingArguments
+from transformers import ByT5Tokenizer, DataCollatorWithPadding, Trainer, TrainingArguments
 
 from autotune.core.errors import InvalidRequest
 from autotune.workload.twin import SetLater, set_later

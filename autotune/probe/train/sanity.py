@@ -12,8 +12,8 @@ import shutil
 import time
 import traceback
 from collections.abc import Sized
-from itertools import cycle, islice
 from importlib import import_module
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, cast
 

@@ -33,10 +33,8 @@ class UserObjects:
     processing_class: Any = None
     trainer_class: Any = None
     trainer_arguments: Mapping[str, Any] = field(default_factory=dict)  #: further ones (optimizers, ...)
-    code: dict[str, str] = field(
-        default_factory=dict
-    )  #: see `code_of`; empty if it is not the code of the caller's process
-    set_later: SetLater = SetLater()  #: on the Trainer and its arguments
+    code: dict[str, str] = field(default_factory=dict)  #: of the caller's process, see `code_of`
+    set_later: SetLater = field(default_factory=SetLater)  #: on the Trainer and its arguments
     callbacks: Sequence[Any] = ()  #: for the Trainer, without those whose class it adds by itself
     own_optimizer: str = ""  #: class of the user's own optimizer, ANY where the Trainer class makes it; else empty
     prepared: bool = False  #: the dataset comes from a built Trainer, whose class has prepared it

@@ -56,6 +56,11 @@ def patched(model: Any) -> Any:
     return model
 
 
+def with_another_loss(model: Any) -> Any:
+    model.loss_function = lambda *_, **__: None
+    return model
+
+
 def hooked(model: Any) -> Any:
     model.bert.register_forward_hook(lambda *_: None)
     return model
@@ -77,6 +82,7 @@ def adapted(model: Any) -> Any:
     [
         (replaced, "changed after"),
         (patched, "forward of one of its layers"),
+        (with_another_loss, "its loss function was set"),
         (hooked, "hooks"),
         (mixed, "several dtypes"),
         (adapted, "no PreTrainedModel"),
@@ -87,6 +93,18 @@ def test_any_other_model_is_not_rebuilt_and_the_reason_is_said(change: Any, reas
     made, said = rebuilt(change(bert()), Trainer)
     assert made is None
     assert reason in said
+
+
+def test_numbers_of_layers_that_were_changed_are_changed_in_the_rebuilt_model_too() -> None:
+    model = bert()
+    model.bert.encoder.layer[0].output.dropout.p = 0.4
+    model.my_flag = "set"
+    made, _ = rebuilt(model, Trainer)
+    assert made is not None
+    again = cloudpickle.loads(cloudpickle.dumps(made))()
+    assert again.bert.encoder.layer[0].output.dropout.p == 0.4
+    assert again.dropout.p == model.dropout.p != 0.4
+    assert again.my_flag == "set"
 
 
 def test_layers_that_forget_forget_in_the_rebuilt_model_too() -> None:
