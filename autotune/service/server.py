@@ -177,7 +177,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
     def stop(dispatching: "asyncio.Task[None]") -> None:
         if not dispatching.cancelled() and (error := dispatching.exception()):
-            log.critical("dispatcher_ended", error=str(error), exc_info=not isinstance(error, DatabaseTaken))
+            log.critical(
+                "dispatcher_ended", error=str(error), exc_info=None if isinstance(error, DatabaseTaken) else error
+            )
             app.state.failure = error
             app.state.stop()
 
