@@ -89,8 +89,8 @@ def table_of(
     rows = plain_rows(table)
     usual = {*USUAL, *(WHERE_FAILED if any(row["outcome"] != "completed" for row in rows) else ())}
     columns = [
-        _column(name, str(dtype), [row[name] for row in rows], groups.get(name, "Settings"), name in usual)
-        for name, dtype in table.dtypes.items()
+        _column(name, str(table[name].dtype), [row[name] for row in rows], groups.get(name, "Settings"), name in usual)
+        for name in table.columns
     ]
     cells = [[_cell(column.name, row[column.name], row) for column in columns] for row in rows]
     return Table(columns, list(zip(trials, cells, strict=True)))
@@ -128,9 +128,11 @@ def _cell(name: str, value: Any, row: Mapping[str, Any]) -> Cell:
         return Cell(value.replace("_", " "), value if "_" in value else None)
     if isinstance(value, str):
         return Cell(value if len(value) <= LONGEST else f"{value[:LONGEST]}…", value if len(value) > LONGEST else None)
-    low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
     if name == "speedup":
-        return Cell(f"{value:.2f}×" if high - low <= TOLD_WIDTH * value else "?", repr(value))
+        return Cell(
+            f"{value:.2f}×" if row[f"{name}_high"] - row[f"{name}_low"] <= TOLD_WIDTH * value else "?", repr(value)
+        )
+    low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
     text = _number(name, value) if low is None or high is None else format_interval(value, low, high)
     return Cell(text, None if repr(value) == text else repr(value))
 

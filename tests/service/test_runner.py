@@ -18,7 +18,7 @@ import pytest
 from autotune.commands.result import TuningResult
 from autotune.core.errors import DeviceInUse
 from autotune.service.runner import _search
-from autotune.study.objective import told_speed_up
+from autotune.study.plan import Progress
 from tests.probe.processes import becomes_true, started_in
 from tests.service.searches import REQUEST, Replaying
 
@@ -146,7 +146,7 @@ def test_a_search_sends_its_trials_and_rounds_once_and_its_end_last(finished: Fi
 
 
 def test_an_event_says_what_a_live_view_shows(finished: Finished) -> None:
-    runner, end = finished
+    runner, _ = finished
     bodies = {event["key"]: event["body"] for event in runner.events}
     baseline, last = bodies["trial:0"], bodies[runner.keys("confirmed")[-1]]
     trials = TuningResult.load(runner.folder / "study").trials
@@ -161,11 +161,12 @@ def test_an_event_says_what_a_live_view_shows(finished: Finished) -> None:
     assert low < mean < high
     assert baseline["baseline_samples_per_second"] == baseline["samples_per_second"]
     assert baseline["probes_left"] == 3
-    assert last["best"] == end["result"]["best"]["number"]
-    assert last["best_samples_per_second"][0] == pytest.approx(end["result"]["best"]["samples_per_second"])
-    told = told_speed_up(trials[last["best"]], trials[0], "samples_per_second")
-    assert last["is_confirmed"]
-    assert last["speedup"] == (told and pytest.approx(end["result"]["speedup"]))
+    shown = Progress("done", tuple(trials))
+    lead, gain = shown.best or shown.fastest, shown.speedup_of(shown.best or shown.fastest)
+    assert lead is not None
+    assert (last["best"], last["is_confirmed"]) == (lead.number, shown.best is not None)
+    assert last["best_samples_per_second"][0] == pytest.approx(float(lead.samples_per_second or 0.0))
+    assert last["speedup"] == (gain and pytest.approx(float(gain)))
     probing = [event["body"]["doing"] for event in runner.events if event["body"]["number"] == 1]
     assert any(probing)
     assert any(

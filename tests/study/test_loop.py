@@ -563,7 +563,7 @@ def test_a_damaged_baseline_is_measured_first_and_keeps_its_rounds(tmp_path: Pat
     with locked(tmp_path):
         study = opened(tmp_path, n_trials=4, confirmation_rounds=2)
         search(study, replay(), seen.append)
-    assert seen[0].message.startswith("resuming with 2 trial(s); probes/0000/measurement.json cannot be read (")
+    assert seen[0].message.startswith("resuming with 2 trials; probes/0000/measurement.json cannot be read (")
     assert seen[0].message.endswith("your own settings are measured again")
     assert [progress.number for progress in seen if progress.kind == "trial"] == [0, 3]
     assert study.trials[0].rounds[:2] == first.trials[0].rounds[:2] == (1, 2)
