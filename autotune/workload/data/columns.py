@@ -1,6 +1,6 @@
-"""Columns of the data that a task reads, and the numbers of their labels."""
+"""Columns of the data that a task reads."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +8,8 @@ import datasets
 
 from autotune.core.errors import InvalidRequest, did_you_mean
 from autotune.workload.data.chat import chat_text, has_template, is_conversation, messages_of
+from autotune.workload.data.features import element, first_objects, is_list_of_ints, is_text, kind_of, unfit
+from autotune.workload.data.labels import SEVERAL, SINGLE, Labels
 
 _SOURCES = ("messages", "conversations", "text")
 _TARGETS = ("target", "summary", "completion", "labels", "label")
@@ -17,10 +19,6 @@ _ALPACA = (("instruction", "input", "output"), ("instruction", "context", "respo
 """Columns of an instruction, of what it is about, which may be missing or empty, and of the answer."""
 TOKENS = "input_ids"
 """Column of data that is tokenised already."""
-SINGLE, SEVERAL, NUMBERS = "single_label_classification", "multi_label_classification", "regression"
-"""Values of `problem_type` in a model's config."""
-_LOOKED_AT_ROWS = 100
-_OBJECTS = (dict, getattr(datasets, "Json", dict))  # Json is newer than datasets 4.0
 
 
 @dataclass(frozen=True)
@@ -33,41 +31,12 @@ class Columns:
     tools: str = ""  #: of functions that a conversation may call
 
 
-@dataclass(frozen=True)
-class Labels:
-    """How a column's values become what the model learns."""
-
-    count: int  #: outputs of the model: classes, or numbers of a sample
-    ids: Mapping[Any, int] | None = None  #: value -> class id; None if the values are class ids or numbers already
-    problem: str = SINGLE  #: `problem_type` of the config
-    is_vector: bool = False  #: a value is a list of `count` numbers: of 0 and 1 for classes
-
-    def of(self, value: Any) -> int | float | list[float] | None:
-        """The label of a value; None if the row has none."""
-        if value is None or value != value:  # NaN
-            return None
-        if self.is_vector:
-            return [float(number) for number in value]
-        if self.problem == SEVERAL:
-            classes = {self._class(name) for name in value}
-            return [float(number in classes) for number in range(self.count)]
-        if self.problem == NUMBERS:
-            return float(value)
-        label = self._class(value)
-        return label if label >= 0 else None
-
-    def _class(self, value: Any) -> int:
-        return int(value) if self.ids is None else self.ids[value]
-
-
 def choose_columns(data: Any, task: str, text: str | None, label: str | None) -> tuple[Any, Columns]:
     """The requested columns, else the usual ones, and the data with them: fields of nested rows are columns of their own.
 
     Raises InvalidRequest if one is missing or unfit for the task.
     """
-    structs = {
-        name: feature for name, feature in data.features.items() if isinstance(feature, (dict, datasets.Translation))
-    }
+    structs = [name for name, feature in data.features.items() if isinstance(feature, (dict, datasets.Translation))]
     if structs and task != "question-answering":
         data = data.flatten().with_format(None)  # which would show the columns that there were before alone
     if task == "image-classification":
@@ -76,8 +45,8 @@ def choose_columns(data: Any, task: str, text: str | None, label: str | None) ->
         return data, _token_columns(data, task, label)
     if task == "token-classification":
         words = _column(data, text, ("tokens",), "text")
-        if _is_text(data.features[words]) or not _is_text(data.features[words], lists=True):
-            raise _unfit(data, words, "lists of words", "text")
+        if is_text(data.features[words]) or not is_text(data.features[words], lists=True):
+            raise unfit(data, words, "lists of words", "text")
         return data, Columns(words, _column(data, label, _TAGS, "label"))
     if task == "question-answering":
         return data, _answer_columns(data, text, label)
@@ -100,7 +69,7 @@ def choose_columns(data: Any, task: str, text: str | None, label: str | None) ->
     return data, _with_tools(data, _text_column(data, text, (completion,)), completion)
 
 
-def _pair(data: Any, task: str, structs: Iterable[str]) -> tuple[Any, Columns] | None:
+def _pair(data: Any, task: str, structs: list[str]) -> tuple[Any, Columns] | None:
     """What is read and what is to be learnt, in columns of usual names; None if there are none.
 
     Raises InvalidRequest for the pairs of a preference.
@@ -138,14 +107,14 @@ def _instructions(data: Any, task: str, instruction: str, about: str, answer: st
 
 
 def _with_tools(data: Any, text: str, label: str = "") -> Columns:
-    has_tools = "tools" in data.column_names and is_conversation(_first(data, text))
+    has_tools = "tools" in data.column_names and is_conversation(first_objects(data, text))
     return Columns(text, label, tools="tools" if has_tools else "")
 
 
 def _token_columns(data: Any, task: str, label: str | None) -> Columns:
     """The columns of data that is tokenised already."""
-    if not _is_list_of_ints(data.features[TOKENS]):
-        raise _unfit(data, TOKENS, "token ids", "text")
+    if not is_list_of_ints(data.features[TOKENS]):
+        raise unfit(data, TOKENS, "token ids", "text")
     if task == "question-answering":
         starts = _column(data, label, ("start_positions",), "label")
         return Columns(TOKENS, starts, _column(data, None, ("end_positions",), "end_positions"))
@@ -153,17 +122,17 @@ def _token_columns(data: Any, task: str, label: str | None) -> Columns:
         return Columns(TOKENS)
     usual = _LABELS if task == "sequence-classification" else _TAGS if task == "token-classification" else ("labels",)
     column = _column(data, label, usual, "label")
-    if task != "sequence-classification" and not _is_list_of_ints(data.features[column]):
-        raise _unfit(data, column, "lists of numbers", "label")
+    if task != "sequence-classification" and not is_list_of_ints(data.features[column]):
+        raise unfit(data, column, "lists of numbers", "label")
     return Columns(TOKENS, column)
 
 
 def _answer_columns(data: Any, text: str | None, label: str | None) -> Columns:
     question = _column(data, None, ("question",), "question")
     context, answers = _column(data, text, ("context",), "text"), _column(data, label, ("answers",), "label")
-    feature = _element(data.features[answers])
+    feature = element(data.features[answers])
     if not isinstance(feature, Mapping) or not {"text", "answer_start"} <= feature.keys():
-        raise _unfit(data, answers, "answers with text and answer_start", "label")
+        raise unfit(data, answers, "answers with text and answer_start", "label")
     return Columns(context, answers, question)
 
 
@@ -189,74 +158,19 @@ def describe(columns: Columns, data: Any, task: str, labels: Labels | None, toke
             kind = kinds.get(labels.problem, "a number" if labels.count == 1 else f"{labels.count} numbers")
             what = {"token-classification": "holds the words", "image-classification": "is the image"}
             note = f"{text} {what.get(task, 'is the text')}, {label} {kind}"
-    if not is_conversation(_first(data, columns.text)):
+    if not is_conversation(first_objects(data, columns.text)):
         return note
     if has_template(tokenizer):
         return f"{note}; conversations are written by the tokenizer's chat template"
     return f"{note}; conversations are written as lines of role and text: the tokenizer has no chat template"
 
 
-def read_labels(data: Any, column: str, classes: int, task: str) -> Labels:
-    """The classes in a column of labels, or of lists of labels; classes: as many as the model's config has.
-
-    A list is several labels of a sample, for token-classification one of each word. Raises InvalidRequest.
-    """
-    feature = _element(data.features[column])
-    rows = [value for value in data[column] if value is not None]
-    several = task == "sequence-classification" and any(isinstance(row, list) for row in rows)
-    problem = SEVERAL if several else SINGLE
-    if isinstance(feature, datasets.ClassLabel):
-        return Labels(feature.num_classes, problem=problem)
-    values: set[Any] = set()
-    for row in rows:
-        labels = row if isinstance(row, list) else (row,)
-        if any(isinstance(value, (list, dict)) for value in labels):
-            raise _unfit(data, column, "labels", "label")
-        values.update(value for value in labels if value == value)  # not NaN
-    has_gaps = len(rows) < len(data) or None in values
-    # -100 is what the loss ignores, not a class.
-    values -= {None, -100}
-    if not values:
-        raise InvalidRequest(f"The column {column!r} holds no labels.", "Name another one with --label-column.")
-    if not all(isinstance(value, (str, int, float)) for value in values):
-        raise _unfit(data, column, "labels", "label")
-    if several and (vector := _vector(rows, values)):
-        return vector
-    if any(isinstance(value, float) for value in values):
-        whole = all(isinstance(value, str) or float(value).is_integer() for value in values)
-        # A column of integers in which some are missing is read as floats.
-        if not whole or not (has_gaps or values == set(range(len(values)))):
-            if several or task != "sequence-classification":
-                raise _unfit(data, column, "as many numbers in each row" if several else "classes", "label")
-            return Labels(1, problem=NUMBERS)
-    numbers = not any(isinstance(value, (str, bool)) for value in values)
-    if numbers and min(values) >= 0 and max(values) < max(len(values), classes):
-        return Labels(int(max(values)) + 1, problem=problem)
-    # A mix of numbers and words can only be sorted as words.
-    ordered = sorted(values, key=str if any(isinstance(value, str) for value in values) else None)
-    return Labels(len(ordered), {value: number for number, value in enumerate(ordered)} | {-100: -100}, problem)
-
-
-def _vector(rows: list[Any], values: set[Any]) -> Labels | None:
-    """Labels that are lists of as many numbers each: of 0 and 1 (or between) for classes, else several numbers to predict."""
-    sizes = {len(row) for row in rows}
-    size = sizes.pop()
-    if sizes or size < 2 or any(None in row for row in rows) or any(isinstance(value, str) for value in values):
-        return None
-    if all(0 <= value <= 1 for value in values):
-        return Labels(size, problem=SEVERAL, is_vector=True)
-    return Labels(size, problem=NUMBERS, is_vector=True) if any(isinstance(value, float) for value in values) else None
-
-
-def _unfit(data: Any, column: str, wanted: str, option: str) -> InvalidRequest:
-    message = f"The column {column!r} holds {_kind(data, column)}, not {wanted}."
-    return InvalidRequest(message, f"Name another one with --{option}-column.")
-
-
 def texts_of(data: Any, columns: Columns) -> Iterator[str]:
     """Every text of the columns read, for training a tokenizer; lists of words come as their words."""
     for column in dict.fromkeys((columns.text, columns.question, columns.label)):
-        if not column or not (_is_text(data.features[column], lists=True) or is_conversation(_first(data, column))):
+        if not column or not (
+            is_text(data.features[column], lists=True) or is_conversation(first_objects(data, column))
+        ):
             continue
         for value in data[column]:
             if is_conversation(value):
@@ -293,7 +207,7 @@ def _text_column(
     texts = _text_columns(data)
     if requested is None:
         candidates = [name for name in texts if name not in others]
-        conversations = [name for name in candidates if not _is_text(data.features[name])]
+        conversations = [name for name in candidates if not is_text(data.features[name])]
         for chosen in ([name for name in usual if name in texts][:1], conversations, candidates):
             if len(chosen) == 1:
                 return chosen[0]
@@ -303,13 +217,17 @@ def _text_column(
         )
     column: str = _column(data, requested, (), option)
     if column not in texts:
-        raise _unfit(data, column, "text", option)
+        raise unfit(data, column, "text", option)
     return column
 
 
 def _text_columns(data: Any) -> list[str]:
     """The columns of text or of conversations."""
-    return [name for name, feature in data.features.items() if _is_text(feature) or is_conversation(_first(data, name))]
+    return [
+        name
+        for name, feature in data.features.items()
+        if is_text(feature) or is_conversation(first_objects(data, name))
+    ]
 
 
 def _image_column(data: Any, requested: str | None) -> str:
@@ -323,36 +241,5 @@ def _image_column(data: Any, requested: str | None) -> str:
     return column
 
 
-def _first(data: Any, column: str) -> Any:
-    """The first value that is not empty, in the first rows of a column of lists of objects; None for any other column."""
-    if not isinstance(_element(data.features[column]), _OBJECTS):
-        return None
-    rows = data.select_columns([column])[:_LOOKED_AT_ROWS]
-    return next((value for value in rows[column] if value), None)
-
-
-def _element(feature: Any) -> Any:
-    """What the lists of a column hold; for a column of something else, that."""
-    return getattr(feature, "feature", feature[0] if isinstance(feature, list) else feature)
-
-
-def _is_list_of_ints(feature: Any) -> bool:
-    inner = _element(feature)
-    return inner is not feature and isinstance(inner, datasets.Value) and "int" in inner.dtype
-
-
-def _is_text(feature: Any, lists: bool = False) -> bool:
-    if lists:
-        feature = _element(feature)
-    return isinstance(feature, datasets.Value) and feature.dtype in ("string", "large_string")
-
-
 def _listed(data: Any) -> str:
-    return ", ".join(f"{name} ({_kind(data, name)})" for name in data.column_names)
-
-
-def _kind(data: Any, column: str) -> str:
-    feature = data.features[column]
-    if is_conversation(_first(data, column)):
-        return "conversations"
-    return "text" if _is_text(feature) else str(getattr(feature, "dtype", None) or type(feature).__name__)
+    return ", ".join(f"{name} ({kind_of(data, name)})" for name in data.column_names)

@@ -7,7 +7,8 @@ from typing import Any
 
 from autotune.core.errors import InvalidRequest
 from autotune.workload.data.chat import chat_text, has_template, is_conversation, messages_of
-from autotune.workload.data.columns import TOKENS, Columns, Labels
+from autotune.workload.data.columns import TOKENS, Columns
+from autotune.workload.data.labels import Labels
 
 Rows = dict[str, list[Any]]
 

@@ -17,17 +17,9 @@ from autotune.core.io import Serializable, read_json, write_json
 from autotune.core.paths import named
 from autotune.core.request import TuningRequest
 from autotune.workload.data import images
-from autotune.workload.data.columns import (
-    SINGLE,
-    TOKENS,
-    Columns,
-    Labels,
-    choose_columns,
-    describe,
-    read_labels,
-    texts_of,
-)
+from autotune.workload.data.columns import TOKENS, Columns, choose_columns, describe, texts_of
 from autotune.workload.data.encode import Encoder
+from autotune.workload.data.labels import SINGLE, Labels, read_labels
 from autotune.workload.data.reading import read_data
 from autotune.workload.data.sources import DataSource, find_data
 from autotune.workload.data.tokenizer import TokenizerPlan, open_tokenizer, plan_tokenizer, train_tokenizer
