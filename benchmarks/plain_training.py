@@ -131,7 +131,8 @@ class Clock(TrainerCallback):
         """Say so and wait for a line on standard input: somebody else is measured meanwhile."""
         if self.pause_after:
             print("paused", flush=True)
-            sys.stdin.readline()
+            if not sys.stdin.readline():
+                sys.exit("who measured is gone")
         self.begun = time.perf_counter()
 
 
