@@ -195,8 +195,3 @@ def test_every_module_says_in_one_sentence_what_it_is() -> None:
         name: " ".join((ast.get_docstring(tree) or "").partition("\n\n")[0].split()) for name, tree in TREES.items()
     }
     assert not [name for name, text in first.items() if not text.endswith((".", ":")) or ". " in text]
-
-
-def test_no_file_is_two_subjects() -> None:
-    lengths = {str(path.relative_to(PACKAGE)): len(path.read_text().splitlines()) for path in MODULES.values()}
-    assert not {name for name, length in lengths.items() if length > 350}

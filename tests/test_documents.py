@@ -1,8 +1,9 @@
 """README, docs and examples are true: their commands and Python run, their links lead somewhere.
 
-A `console` or `bash` block is run, and a `python` block runs to its last assert; a block with a caption is a file of that name, written
-first. A recorded host answers searches; README's first command and the data from a file run with real probes, everything does
-in `make test-all`. Of an `sh` block, which takes more time or hardware than a test has, every `autotune` command must be valid.
+A `console` or `bash` block is run, and a `python` block runs to its last assert; a block with a caption is a file of that
+name, written first. A recorded host answers searches; README's first command and the data from a file run with real probes,
+everything does in `make test-all`. Of an `sh` block, which takes more time or hardware than a test has, every `autotune`
+command must be valid.
 """
 
 import json
@@ -45,7 +46,7 @@ class Block:
     def commands(self) -> list[str]:
         """Its `autotune` commands, without the prompt."""
         lines = (line.removeprefix("$ ") for line in self.text.replace("\\\n", "").splitlines())
-        return [line for line in lines if line.startswith("autotune ")]
+        return [line.partition(" | ")[0] for line in lines if line.startswith("autotune ")]
 
 
 def blocks_of(page: str) -> list[Block]:
@@ -57,7 +58,9 @@ def blocks_of(page: str) -> list[Block]:
 
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
-CONSOLE = [(block.page, command) for block in BLOCKS if block.language in ("console", "bash") for command in block.commands]
+CONSOLE = [
+    (block.page, command) for block in BLOCKS if block.language in ("console", "bash") for command in block.commands
+]
 PYTHON = [(block.page, block.text) for block in BLOCKS if block.language == "python" and not block.caption]
 TRACED = "estimate"
 """In commands and Python that trace any model, for which there is no recording: tests/commands/estimate traces for real."""
@@ -140,7 +143,9 @@ def test_the_commands_of_a_page_run_for_real(page: str, tmp_path: Path) -> None:
 
 def test_every_command_that_is_shown_is_valid() -> None:
     program = typer.main.get_command(app)
-    for command in (command for block in BLOCKS if block.language in ("console", "bash", "sh") for command in block.commands):
+    for command in (
+        command for block in BLOCKS if block.language in ("console", "bash", "sh") for command in block.commands
+    ):
         _, name, *words = shlex.split(command)
         if name.startswith("-"):
             assert name in [option for parameter in program.params for option in parameter.opts]

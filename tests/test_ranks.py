@@ -80,6 +80,9 @@ def test_the_trials_table_has_one_column_of_ranks(searched: tuple[TuningResult, 
 
 def test_verify_says_that_it_starts_one_process_only(searched: tuple[TuningResult, str]) -> None:
     assert searched[0].folder is not None
+    if not searched[0].changes_settings:  # it may have found nothing faster
+        assert verify(searched[0].folder, 4).is_same
+        return
     with pytest.raises(InvalidRequest, match="trains on 2 ranks") as refused:
         verify(searched[0].folder, 4)
     assert "torchrun --nproc-per-node 2" in str(refused.value)

@@ -232,7 +232,9 @@ def _identity(trainer: Any, own: dict[str, Any], further: dict[str, Any], later:
     set_later = {**later.attributes, **later.of_arguments}
     names = {name: _name(part) for name, part in {**further, **set_later}.items()}
     values = {**own, **set_later}
-    plain = {name: value for name, value in values.items() if isinstance(value, (str, int, float, bool, dict, list))}
+    plain: dict[str, Any] = {
+        name: value for name, value in values.items() if isinstance(value, (str, int, float, bool, dict, list))
+    }
     codes = {name: getattr(part, "__code__", None) for name, part in set_later.items()}
     plain |= {f"{name}()": (code.co_code, code.co_names) for name, code in codes.items() if code is not None}
     classes = [_name(part) for part in (type(trainer), type(trainer.args), trainer.data_collator)]

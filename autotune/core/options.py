@@ -32,7 +32,7 @@ OPTIONS = FLAGS | {
         "margin",
     ),
     *("confirmation-rounds", "training-steps", "objective", "seed", "args", "output-dir", "report-to", "study-name"),
-    *("global-batch-size", "search-space", "gpu", "steps", "rounds", "price-per-hour", "output"),
+    *("global-batch-size", "search-space", "gpu", "steps", "rounds", "price-per-hour", "output", "seconds"),
 }
 """Options of commands that are Python functions too."""
 

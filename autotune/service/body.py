@@ -477,10 +477,10 @@ def _checked(body: SearchBody, roots: Roots, caller: Caller, cards: Mapping[str,
         except InvalidField:
             raise
         except InvalidRequest as error:
-            message = error.message
+            texts = error.message, error.advice
             for path, name in {**names, os.path.join(folder, "space.yaml"): "space"}.items():
-                message = message.replace(path, name)
-            raise type(error)(message, error.advice) from error
+                texts = tuple(text.replace(path, name) for text in texts)
+            raise type(error)(*texts) from error
     return request
 
 

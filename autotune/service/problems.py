@@ -151,7 +151,7 @@ def respond(request: Request, error: Exception) -> JSONResponse:
 
 def _methods(request: Request) -> list[str]:
     """The methods that are taken at this path, by any route: Starlette names those of one."""
-    every = getattr(request.app.state, "routes", ())
+    every = getattr(request.app.state, "routes", request.app.routes)
     routes = [route for route in every if route.matches(dict(request.scope))[0] is not Match.NONE]
     methods = {method for route in routes for method in getattr(route, "methods", None) or ()}
     return sorted(methods | ({"HEAD"} if "GET" in methods else set()))

@@ -110,7 +110,7 @@ class _Rebinding:
         made = types.FunctionType(function.__code__, scope, function.__name__, None, cells or None)
         self._copies[id(function)] = made
         functools.update_wrapper(made, function, updated=())
-        del made.__wrapped__
+        del vars(made)["__wrapped__"]
         made.__defaults__ = function.__defaults__ and tuple(map(self._copied, function.__defaults__))
         keywords = function.__kwdefaults__
         made.__kwdefaults__ = keywords and {name: self._copied(part) for name, part in keywords.items()}
@@ -199,4 +199,6 @@ def of_library(module: str) -> bool:
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None:
         return module in sys.builtin_module_names or module in sys.stdlib_module_names
-    return file.startswith(tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}))
+    return str(file).startswith(
+        tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+    )

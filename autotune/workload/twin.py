@@ -16,7 +16,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from autotune.core.errors import InvalidRequest
 from autotune.workload import extract
@@ -116,7 +116,7 @@ def _twin(trainer: Any) -> tuple[Any, Any]:
     args = _copied(trainer.args)
     args.report_to, args.push_to_hub, args.enable_jit_checkpoint = [], False, False
     parts = {**extract.parts(trainer), "model": trainer.model}
-    reason: Exception | None = None
+    reason: Any = None
     for prepared in (_outlines, dict):
         try:
             with warnings.catch_warnings(action="ignore"), _aside(trainer.model):
@@ -164,12 +164,12 @@ def _aside(model: Any) -> Iterator[None]:
         stays = module is model or any(parameter.is_meta for parameter in module.parameters())
         return module if stays else move(module, *args, **kwargs)
 
-    torch.nn.Module.to = to  # type: ignore[method-assign]
+    torch.nn.Module.to = to
     AcceleratorState._shared_state.clear()
     try:
         yield
     finally:
-        torch.nn.Module.to = move  # type: ignore[method-assign]
+        torch.nn.Module.to = move
         AcceleratorState._shared_state.clear()
         AcceleratorState._shared_state.update(state)
 
@@ -335,7 +335,7 @@ class _Comparison:
         elif isinstance(ours, (list, tuple, deque)):
             if len(ours) != len(other) or not all(map(self.same, ours, other)):
                 return False
-        elif type(ours).__eq__ is not object.__eq__ and not hasattr(ours, "__dict__"):
+        elif cast(Any, type(ours)).__eq__ is not object.__eq__ and not hasattr(ours, "__dict__"):
             return False  # numbers, texts, sets: their own comparison has said so
         mine, others = getattr(ours, "__dict__", {}), getattr(other, "__dict__", {})
         return mine.keys() == others.keys() and all(self.same(mine[name], others[name]) for name in mine)
@@ -346,4 +346,4 @@ def _same_tensor(ours: "torch.Tensor", other: "torch.Tensor") -> bool:
 
     if (ours.shape, ours.dtype) != (other.shape, other.dtype):
         return False
-    return ours.is_meta or other.is_meta or torch.equal(ours.cpu(), other.cpu())
+    return bool(ours.is_meta or other.is_meta or torch.equal(ours.cpu(), other.cpu()))

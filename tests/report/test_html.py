@@ -221,7 +221,8 @@ def test_the_page_names_no_place_of_this_machine(tmp_path: Path) -> None:
     of = configuration()
     log = f'File "{tmp_path}/script.py", line 3\n{tmp_path}/deep/er/data.txt is missing'
     crashed = Trial(1, of, ended(Outcome.CRASHED, log_tail=log))
-    text = page(result([trial(0), crashed], request=tuning_request(str(tmp_path), 48)))
+    result([trial(0), crashed], request=tuning_request(str(tmp_path), 48)).save(tmp_path / "study")
+    text = (tmp_path / "study" / "report.html").read_text(encoding="utf-8")
     assert str(tmp_path) not in text
     assert "…/script.py" in text
 

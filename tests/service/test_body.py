@@ -10,7 +10,9 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+import torch
 from pydantic import ValidationError
+from safetensors.torch import save_file
 
 from autotune.core.errors import InvalidRequest
 from autotune.core.request import OPTIONS
@@ -498,7 +500,7 @@ def test_pickled_weights_are_refused_unless_safetensors_are_read_in_their_place(
     (folder / file).write_bytes(pickle.dumps(Canary()))
     with pytest.raises(InvalidField, match="pickled"):
         checked(body(model="team:bert"), roots, ANNA)
-    (folder / "model.safetensors").touch()
+    save_file({"weight": torch.zeros(1)}, folder / "model.safetensors")
     assert checked(body(model="team:bert"), roots, ANNA)
     assert not (tmp_path / "unpickled").exists()
 
@@ -515,7 +517,10 @@ def test_pickled_weights_are_refused_unless_safetensors_are_read_in_their_place(
     ],
 )
 def test_an_index_names_safetensors_alone(index: Any, is_safe: bool, roots: Roots, tmp_path: Path) -> None:
-    (tmp_path / "models" / "bert" / "model.safetensors.index.json").write_text(json.dumps(index))
+    folder = tmp_path / "models" / "bert"
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    for shard in ("model-1.safetensors", "model-2.safetensors"):
+        save_file({"weight": torch.zeros(1)}, folder / shard)
     if is_safe:
         assert checked(body(model="team:bert"), roots, ANNA)
     else:

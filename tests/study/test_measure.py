@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from autotune.core import Configuration, Measurement, Outcome, Trial, read_json
+from autotune.core import Configuration, Measurement, Outcome, Trial, read_json, write_json
 from autotune.core.errors import StorageFailed
 from autotune.probe import ProbeOptions
-from autotune.probe.order import ANSWER
+from autotune.probe.order import ANSWER, ORDER
 from autotune.probe.replay import ReplayProbe
 from autotune.study.measure import (
     LONGEST_BASELINE_S,
@@ -161,7 +161,8 @@ def keeping(folder: Path, probe: Callable[..., Measurement]) -> Callable[..., Me
         measurement = probe(of, options)
         place = probe_folder(folder, options.number, options.confirmation)
         place.mkdir(parents=True, exist_ok=True)
-        (place / ANSWER).write_text('{"own": true}')
+        write_json(place / ORDER, {"configuration": of.to_dict()})
+        write_json(place / ANSWER, replace(measurement, log_tail="its own").to_dict())
         return measurement
 
     return kept
@@ -169,7 +170,7 @@ def keeping(folder: Path, probe: Callable[..., Measurement]) -> Callable[..., Me
 
 def test_what_a_probe_wrote_itself_is_left_as_it_is_unless_it_was_repeated(tmp_path: Path) -> None:
     measure(tmp_path, plan(), [], keeping(tmp_path, answering(completed(OF))), OF, 0)
-    assert read_json(probe_folder(tmp_path, 0) / ANSWER) == {"own": True}
+    assert read_json(probe_folder(tmp_path, 0) / ANSWER)["log_tail"] == "its own"
     measure(tmp_path, plan(), [], keeping(tmp_path, answering(disturbed(), completed(OF))), OF, 1)
     assert read_json(probe_folder(tmp_path, 1) / ANSWER)["repeated_because"] == list(FOREIGN)
 

@@ -19,7 +19,7 @@ from autotune.space.settings.compile import REGIONAL
 from autotune.space.settings.optimizer import OWN, user_optimizer
 from autotune.space.settings.threads import VARIABLE as THREADS
 from autotune.space.setup import FINDER, PRIVATE, training_setup, what_differs
-from autotune.space.user_arguments import fields_of
+from autotune.space.user_arguments import OF_THE_DEVICE, fields_of
 from autotune.study.result import SearchResult
 from autotune.workload import extract
 from autotune.workload.rebinding import rebound
@@ -148,7 +148,10 @@ def _changed(result: SearchResult, args: Any) -> dict[str, Any]:
         name: value
         for name, value in fields.items()
         if name in names
-        and (name in SIZES or (result.changes_settings and (name not in kept or kept[name] != value)))
+        and (
+            name in SIZES
+            or (result.changes_settings and (name in OF_THE_DEVICE or name not in kept or kept[name] != value))
+        )
         and getattr(value, "value", value) != getattr(getattr(args, name), "value", getattr(args, name))
     }
     defaults = environment.training_argument_defaults

@@ -99,6 +99,8 @@ def _answer(order: Order, objects: bytes, started: float, scratch: Path) -> dict
         message, advice = error.written
         return {"error": type(error).__name__, "message": message, "advice": advice}
     except SystemExit as ended:  # by code that comes with the model, or of the user's objects
+        if order.kind == "probe":
+            raise  # its log says where
         message = f"Python code that is read with the model or data ends the process: sys.exit({ended.code!r})."
         return {"error": "InvalidRequest", "message": message, "advice": "Take that out of its code."}
 

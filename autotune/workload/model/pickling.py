@@ -141,12 +141,14 @@ def _unsendable(
             if id(inner) not in seen and (reason := why_not(inner)) is not None:
                 holder, part, error, found = f"{owner} uses {name}" if name else holder, inner, reason, True
                 break
-    of_trainer = (type(trainer), "the Trainer itself", "Let it hold what it needs of the Trainer instead.")
-    for kinds, word, advice in (*([of_trainer] if part is trainer else []), *UNSENDABLE):
+    refused: list[tuple[Any, str, str]] = [*UNSENDABLE]
+    if part is trainer:
+        refused.insert(0, (type(trainer), "the Trainer itself", "Let it hold what it needs of the Trainer instead."))
+    for kinds, word, advice in refused:
         if isinstance(part, kinds):
             return what, f"{holder}, {word}" if holder else f"it is {word}", advice
-    reason = f"{type(error).__name__}: {first_line(error)}"
-    return what, f"{holder}: {reason}" if holder else reason, "Make it in the process that uses it, at its first use."
+    text = f"{type(error).__name__}: {first_line(error)}"
+    return what, f"{holder}: {text}" if holder else text, "Make it in the process that uses it, at its first use."
 
 
 def _held(value: Any) -> Iterator[tuple[str, str, Any]]:

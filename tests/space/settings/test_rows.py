@@ -378,7 +378,7 @@ def test_a_value_is_expected_to_change_costs(name: str, value: Value, context: C
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("experts", "deepgemm", "none of"),  # it fetches its kernels from the hub while it trains
+        ("experts", "deepgemm", "not one of"),  # it fetches its kernels from the hub while it trains
         ("garbage_threshold", "0", "between 0 and 1"),
         ("garbage_threshold", "1", "between 0 and 1"),
         ("micro_batch_size", 0, "whole number"),
