@@ -344,7 +344,9 @@ def _statuses(path: str, method: str, operation: Mapping[str, Any]) -> list[str]
     """The problems of an operation besides those that each has."""
     kinds = operation["responses"].get("200", {}).get("content", {})
     statuses = (
-        ["404"] * ("{" in path) + ["406"] * (len(kinds) > 1) + ["409"] * (method != "get" or "comparisons" in path)
+        ["404"] * ("{" in path or "comparisons" in path)
+        + ["406"] * (len(kinds) > 1)
+        + ["409"] * (method != "get" or "comparisons" in path)
     )
     statuses += ["400", "413", "415"] * ("requestBody" in operation)
     return statuses + ["422"] * ("requestBody" in operation or "parameters" in operation)

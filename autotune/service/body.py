@@ -477,10 +477,10 @@ def _checked(body: SearchBody, roots: Roots, caller: Caller, cards: Mapping[str,
         except InvalidField:
             raise
         except InvalidRequest as error:
-            texts = error.message, error.advice
+            message, advice = error.message, error.advice
             for path, name in {**names, os.path.join(folder, "space.yaml"): "space"}.items():
-                texts = tuple(text.replace(path, name) for text in texts)
-            raise type(error)(*texts) from error
+                message, advice = message.replace(path, name), advice.replace(path, name)
+            raise type(error)(message, advice) from error
     return request
 
 

@@ -162,7 +162,7 @@ def keeping(folder: Path, probe: Callable[..., Measurement]) -> Callable[..., Me
         place = probe_folder(folder, options.number, options.confirmation)
         place.mkdir(parents=True, exist_ok=True)
         write_json(place / ORDER, {"configuration": of.to_dict()})
-        write_json(place / ANSWER, replace(measurement, log_tail="its own").to_dict())
+        write_json(place / ANSWER, measurement.to_dict() | {"reason": "its own"})
         return measurement
 
     return kept
@@ -170,7 +170,7 @@ def keeping(folder: Path, probe: Callable[..., Measurement]) -> Callable[..., Me
 
 def test_what_a_probe_wrote_itself_is_left_as_it_is_unless_it_was_repeated(tmp_path: Path) -> None:
     measure(tmp_path, plan(), [], keeping(tmp_path, answering(completed(OF))), OF, 0)
-    assert read_json(probe_folder(tmp_path, 0) / ANSWER)["log_tail"] == "its own"
+    assert read_json(probe_folder(tmp_path, 0) / ANSWER)["reason"] == "its own"
     measure(tmp_path, plan(), [], keeping(tmp_path, answering(disturbed(), completed(OF))), OF, 1)
     assert read_json(probe_folder(tmp_path, 1) / ANSWER)["repeated_because"] == list(FOREIGN)
 
