@@ -1,16 +1,23 @@
-"""Executes examples/notebook.ipynb in an empty folder and stores its outputs: python docs/execute_notebook.py"""
+"""Executes the notebooks of examples/ in an empty folder and stores their outputs: python docs/execute_notebook.py [NAME...]"""
 
+import sys
 import tempfile
 from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
 
-NOTEBOOK = Path(__file__).parents[1] / "examples" / "notebook.ipynb"
+EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def main() -> None:
-    book = nbformat.read(NOTEBOOK, as_version=4)
+    names = sys.argv[1:] or sorted(path.name for path in EXAMPLES.glob("*.ipynb"))
+    for name in names:
+        execute(EXAMPLES / name)
+
+
+def execute(notebook: Path) -> None:
+    book = nbformat.read(notebook, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
         NotebookClient(book, timeout=None, record_timing=False, resources={"metadata": {"path": folder}}).execute()
     for cell in (cell for cell in book.cells if cell.cell_type == "code"):
@@ -18,7 +25,7 @@ def main() -> None:
         cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
     book.metadata.pop("widgets", None)
     book.metadata.language_info = {"name": "python"}
-    NOTEBOOK.write_text(nbformat.writes(book, indent=1) + "\n", encoding="utf-8")
+    notebook.write_text(nbformat.writes(book, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ import typer
 from typer.testing import CliRunner
 
 from autotune.cli.app import app
+from autotune.cli.help import EXAMPLES as EXAMPLES_OF_HELP
+from autotune.cli.help import START
 from autotune.space.file import open_space
 from autotune.space.user_arguments import read_training_args
 from tests.docs.pages import PAGES, ROOT, anchors
@@ -231,6 +233,17 @@ def test_every_yaml_file_that_is_shown_can_be_read(tmp_path: Path) -> None:
             assert open_space(str(path)).values
         else:
             assert read_training_args(path)
+
+
+def test_there_is_one_first_command_everywhere() -> None:
+    """Another one would have the same study's name, and be refused as another question."""
+    pages = [*(command for block in BLOCKS for command in block.commands), *EXAMPLES_OF_HELP.splitlines()]
+    pages += [line.strip() for line in START.splitlines()]
+    first = [shlex.split(line.replace("--global-batch-size", "-b")) for line in pages if "search gpt2-mini" in line]
+    assert len(first) >= 5
+    assert {tuple(sorted(words)) for words in first if "16" in words and "--n-trials" in words and "4" in words} == {
+        tuple(sorted("autotune search gpt2-mini -b 16 --sequence-length 32 --device cpu --n-trials 4".split()))
+    }
 
 
 def test_there_is_something_to_run() -> None:

@@ -27,7 +27,7 @@ TYPES = {int: "INT", float: "NUMBER"}
 """Types of options whose values need no word of their own."""
 
 EXAMPLES = """
-autotune search gpt2-mini -b 16 --device cpu --n-trials 4
+autotune search gpt2-mini -b 16 --sequence-length 32 --device cpu --n-trials 4
 autotune search org/model -b 32 --dataset train.jsonl --timeout 30m
 autotune search ./model -b 64 --args arguments.json --keep-numerics
 autotune estimate gpt2-large -b 32 --gpu 4090
@@ -50,11 +50,13 @@ autotune guide bert-mini --device cpu
 
 START = """autotune finds the fastest TrainingArguments for your model on your hardware.
 
-  autotune search gpt2-mini -b 16 --device cpu --n-trials 4  a first search
-  autotune search MODEL -b 32 --dataset train.jsonl          your own data
-  autotune estimate MODEL -b 32 --gpu 4090                   will it fit?
-  autotune doctor                                            what works here
-  autotune studies                                           your results
+A first search, on a built-in model:
+  autotune search gpt2-mini -b 16 --sequence-length 32 --device cpu --n-trials 4
+
+  autotune search MODEL -b 32 --dataset train.jsonl  your own data
+  autotune estimate MODEL -b 32 --gpu 4090           will it fit?
+  autotune doctor                                    what works here
+  autotune studies                                   your results
 
 All commands: autotune --help     Options of a command: autotune search --help"""
 """What `autotune` alone prints."""

@@ -17,8 +17,9 @@ SAME_PEAK = 0.02
 """Share by which two peaks differ at least where less memory is what was asked for, and where a headline speaks of it."""
 
 SAME_SPEED = 0.01
-"""Speeds that noise does not tell apart count as equal only where they differ by less than this share. On recorded tables the
-simplest of the equal ones is 0.04 % slower on average than the fastest; with 2 % it would be up to 0.5 %, with 5 % 1.6 %."""
+"""Speeds that noise does not tell apart count as equal only where they differ by less than this share. On recorded tables with
+0.5 % noise the simplest of the equal ones is 0.04 % slower on average than the fastest; with a share of 2 % it would be up to
+0.5 %, with 5 % 1.6 %."""
 
 FITTING_STEPS = 20
 """Alternations of means over rounds and over trials; where all trials ran in all rounds the second changes nothing."""
