@@ -207,7 +207,9 @@ def test_the_notebook_is_stored_with_outputs_that_name_no_place_of_a_machine() -
     cells = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in cells] == [*range(1, len(cells) + 1)]
     assert all(cell["outputs"] for cell in cells)
-    assert {output["output_type"] for cell in cells for output in cell["outputs"]} <= {"display_data", "execute_result"}
+    assert {output["output_type"] for cell in cells for output in cell["outputs"]} <= {
+        *("display_data", "execute_result", "stream")
+    }
     outputs = json.dumps([cell["outputs"] for cell in cells])
     assert not re.search(r"(?<![\w/.])/(?:home|root|tmp|usr|work|Users)/", outputs)
 

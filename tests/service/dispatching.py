@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.commands.result import TuningResult
+from autotune.core.errors import InvalidRequest
 from autotune.service.body import Roots
 from autotune.service.devices import Devices
 from autotune.service.dispatcher import Dispatcher, runner_environment
@@ -89,7 +90,10 @@ def faults(store: Store, state: Path, search: Search) -> list[str]:
     keys = [event.key for event in events]
     ends = [event.body["state"] for event in events if event.kind == "state"]
     study = state / "searches" / search.id / "study"
-    result = TuningResult.load(study)
+    try:
+        result = TuningResult.load(study)
+    except InvalidRequest as error:
+        return [f"lost: {error.message}"]
     wanted = [f"trial:{trial.number}" for trial in result.trials]
     wanted += [f"round:{trial.number}:{number}" for trial in result.trials for number in trial.rounds]
     sent = [key for key in keys if key.startswith(("trial:", "round:"))]

@@ -18,7 +18,7 @@ from autotune.service import connections
 from autotune.service.connections import Connection
 from tests.service.application import wait_until
 
-LARGE = 4 * 2**20
+LARGE = 64 * 2**20
 """Bytes of an answer that no socket's buffer holds."""
 
 Address = tuple[str, int]
