@@ -244,7 +244,7 @@ def test_there_is_one_first_command_everywhere() -> None:
     first = [shlex.split(line.replace("--global-batch-size", "-b")) for line in pages if "search gpt2-mini" in line]
     assert len(first) >= 5
     assert {tuple(sorted(words)) for words in first if "16" in words and "--n-trials" in words and "4" in words} == {
-        tuple(sorted("autotune search gpt2-mini -b 16 --sequence-length 32 --device cpu --n-trials 4".split()))
+        tuple(sorted(shlex.split("autotune search gpt2-mini -b 16 --sequence-length 32 --device cpu --n-trials 4")))
     }
 
 
