@@ -539,3 +539,11 @@ def test_names_reasons_and_logs_are_only_text(service: Service) -> None:
     report = client.get(f"/api/v1/searches/{ids['done']}/files/report.html")
     assert "sandbox allow-scripts" in report.headers["content-security-policy"]
     assert "allow-same-origin" not in report.headers["content-security-policy"]
+
+
+def test_a_search_that_was_stopped_before_it_measured_anything_has_a_page(service: Service) -> None:
+    nothing = {"best": None, "warnings": [], "losses": [], "also_checked": []}
+    search = service.ended("cancelled", headline="Nothing was measured.", result=nothing)
+    answer = signed_in(service).get(f"/searches/{search.id}")
+    assert answer.status_code == 200
+    assert "What changes" not in answer.text
