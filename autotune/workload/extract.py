@@ -9,6 +9,7 @@ from typing import Any
 
 from autotune.core.errors import InvalidRequest
 from autotune.space.settings.micro_batch_size import GENERATION
+from autotune.workload.rebinding import of_library
 
 PARTS = (
     *("model", "args", "train_dataset", "eval_dataset", "data_collator", "processing_class", "callbacks", "model_init"),
@@ -222,7 +223,9 @@ def built_again(trainer_class: type, parts: Mapping[str, Any], new: Any = None) 
 def further_arguments(trainer: Any) -> tuple[dict[str, Any], list[str]]:
     """(the constructor's other arguments that the Trainer keeps under their names, parameters whose value it does not keep).
 
-    A None among the values was given instead of another default. Raises InvalidRequest where one of those has no default.
+    A None among the values was given instead of another default. A parameter of a library's class is not among the latter: what
+    its constructor made of it is compared with a new Trainer's (workload/twin.py). Raises InvalidRequest if one that is not kept
+    has no default.
     """
     values, lost = {}, []
     for name, parameter in _parameters(type(trainer)).items():
@@ -236,9 +239,16 @@ def further_arguments(trainer: Any) -> tuple[dict[str, Any], list[str]]:
                 f"{type(trainer).__name__} needs {name!r}, which it does not keep under that name.",
                 f"Add `self.{name} = {name}` to its __init__.",
             )
-        else:
+        elif not of_library(_class_that_takes(name, type(trainer)).__module__):
             lost.append(name)
     return values, lost
+
+
+def _class_that_takes(name: str, kind: type) -> type:
+    """The first of this class and its bases whose constructor has a parameter of this name; the class itself if none has."""
+    constructors = ((base, vars(base).get("__init__")) for base in kind.__mro__)
+    takers = (base for base, made in constructors if callable(made) and name in inspect.signature(made).parameters)
+    return next(takers, kind)
 
 
 def accepted(trainer_class: type) -> set[str]:
