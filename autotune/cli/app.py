@@ -66,7 +66,7 @@ def _in_plain_words(message: str) -> str:
     """The message of a usage error without the words of the library that reads numbers."""
     kinds = {"integer": "a whole number", "number": "a number"}
     return re.sub(
-        r"Input should be a valid (integer|number)\b[^.]*", lambda found: f"it is not {kinds[found[1]]}", message
+        r"Input should be a valid (integer|number)\b[^.]*", lambda match: f"it is not {kinds[match[1]]}", message
     )
 
 

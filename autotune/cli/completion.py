@@ -58,9 +58,9 @@ def complete_setting(incomplete: str) -> list[tuple[str, str]]:
     name, equals, values = incomplete.partition("=")
     if not equals:
         return _starting_with(incomplete, lambda: ((f"{name}=", setting.summary) for name, setting in SETTINGS.items()))
-    known = SETTINGS[name].values if name in SETTINGS else ()
+    choices = SETTINGS[name].values if name in SETTINGS else ()
     before = incomplete[: len(incomplete) - len(values.rpartition(",")[2])]
-    return _starting_with(incomplete, lambda: ((f"{before}{word(value)}", "") for value in known))
+    return _starting_with(incomplete, lambda: ((f"{before}{word(value)}", "") for value in choices))
 
 
 def complete_study(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:

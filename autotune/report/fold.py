@@ -86,4 +86,4 @@ def with_times(escaped: str) -> Markup:
 
 def in_lines(command: str) -> str:
     """A command with a line for each option, which a shell takes together."""
-    return re.sub(r"'[^']*'| (?=--)", lambda found: found[0] if found[0] != " " else " \\\n    ", command)
+    return re.sub(r"'[^']*'| (?=--)", lambda match: match[0] if match[0] != " " else " \\\n    ", command)

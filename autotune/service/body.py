@@ -386,9 +386,9 @@ def checked(body: SearchBody, roots: Roots, caller: Caller, cards: Mapping[str, 
         try:
             request = _checked(rest, roots, caller, cards)
         except InvalidRequest as error:
-            found = error if isinstance(error, InvalidField) else _blamed(error, rest, roots, caller, cards)
-            errors.append(found)
-            rest = _without(rest, found.pointer)
+            wrong = error if isinstance(error, InvalidField) else _blamed(error, rest, roots, caller, cards)
+            errors.append(wrong)
+            rest = _without(rest, wrong.pointer)
         else:
             if not errors:
                 return request

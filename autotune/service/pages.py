@@ -215,8 +215,8 @@ def submitted(request: Request, caller: Submitter, form: Annotated[dict[str, str
         search: Any = api.submit(request, Response(), caller, body, idempotency_key=key)
     except InvalidRequest as error:
         problem = problem_of(error)
-        said = f"{problem.detail} {problem.advice}".strip()
-        return _form(request, values, 422, problems=problem.errors or {"/more": said})
+        message = f"{problem.detail} {problem.advice}".strip()
+        return _form(request, values, 422, problems=problem.errors or {"/more": message})
     return to(f"/searches/{search['id']}")
 
 

@@ -156,14 +156,14 @@ def _safetensors_problem(opened: IO[bytes], size: int) -> str:
     if size < 8:
         return "it is empty" if not size else "it is cut off"
     if length > LONGEST_HEADER:
-        return "it is no file of safetensors"
+        return "it is not a file of safetensors"
     if size < 8 + length:
         return "it is cut off"
     try:
         header = parse_json(opened.read(length))
         end = max((tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"), default=0)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
-        return "it is no file of safetensors"
+        return "it is not a file of safetensors"
     if not isinstance(end, int) or size < 8 + length + end:
         return "it is cut off"
     return ""

@@ -133,13 +133,13 @@ def _unsendable(
         if why_not(value) is not None:
             what, part = CALLED.get(name, f"The {name}"), value
             break
-    seen, found = set[int](), True
-    while found and (trainer is None or part is not trainer):
+    seen, is_deeper = set[int](), True
+    while is_deeper and (trainer is None or part is not trainer):
         seen.add(id(part))
-        found = False
+        is_deeper = False
         for owner, name, inner in _held(part):
             if id(inner) not in seen and (reason := why_not(inner)) is not None:
-                holder, part, error, found = f"{owner} uses {name}" if name else holder, inner, reason, True
+                holder, part, error, is_deeper = f"{owner} uses {name}" if name else holder, inner, reason, True
                 break
     refused: list[tuple[Any, str, str]] = [*UNSENDABLE]
     if part is trainer:
