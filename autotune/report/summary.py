@@ -151,7 +151,7 @@ def share_lines(result: SearchResult) -> list[str]:
 def summary(result: SearchResult) -> str:
     """summary.md: the answer, what to paste, every trial, what was ruled out, where it was measured."""
     best, setup = result.best_trial, result.best_setup
-    parts = [f"# {markdown_text(result.name)}", "", markdown_text(headline(result)), ""]
+    parts = [f"# {markdown_text(result.title)}", "", markdown_text(headline(result)), ""]
     parts += ["With pictures, for a browser: [report.html](report.html).", ""]
     parts += _code("", *("".join(line.splitlines()) for line in answer_lines(result)))
     if result.changes_settings:

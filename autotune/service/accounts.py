@@ -24,6 +24,8 @@ RIGHTS = {
 """Role -> the roles whose rights it has."""
 SESSION = timedelta(hours=12)
 """How long a session of the page lasts."""
+USER = r"^[A-Za-z][A-Za-z0-9_.@+-]{0,63}$"
+"""The pattern of a user's name."""
 FIRST_ADMIN_DAYS = 1.0
 """How long the token lasts that the first start makes."""
 
@@ -83,7 +85,7 @@ class Accounts:
         """
         if role not in RIGHTS:
             raise InvalidRequest(f"There is no role {role!r}.", did_you_mean(role, RIGHTS))
-        if not re.fullmatch(r"[a-z][\w.@+-]{0,63}", user, re.ASCII | re.IGNORECASE):
+        if not re.fullmatch(USER, user):
             advice = "Begin with a letter from a to z; up to 63 more, digits and . @ + - _ may follow."
             raise InvalidField("/user", f"{user!r} is not a name of a user.", advice)
         if days is not None and not 0 < days <= 36500:

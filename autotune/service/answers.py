@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from autotune.core.errors import did_you_mean
 from autotune.service.access import address_of, needs
-from autotune.service.accounts import Caller, Token
+from autotune.service.accounts import USER, Caller, Token
 from autotune.service.body import parse_body
 from autotune.service.problems import MEDIA_TYPE, Problem
 from autotune.service.records import ENDED, QUEUED, RUNNING, Search
@@ -135,7 +135,7 @@ class NewToken(BaseModel):
     """days: after which it expires; null: never."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-    user: str
+    user: str = Field(json_schema_extra={"pattern": USER})  # checked by `Accounts`, in words
     role: Literal["viewer", "submitter", "admin", "metrics"]
     days: float | None = 90.0
 
