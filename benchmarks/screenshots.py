@@ -3,9 +3,9 @@
     python benchmarks/screenshots.py reports/gpt2-mini-causal-lm-gb48-cpu [FOLDER_FOR_THE_PICTURES]
     python benchmarks/screenshots.py --service docs/images/service
 
-Of a study: report-phone.png and report-desktop.png beside it, in light and dark, and report-fold.png, its first screen;
-the report is written again. --service: a picture of each view of the service, with searches of the recorded study, for a
-desktop and a phone. On the left a page is light, on the right dark.
+Of a study: report-phone.png and report-desktop.png beside it, in light and dark, and its first screen as report-fold.png and
+report-fold-dark.png; the report is written again. --service: a picture of each view of the service, with searches of the
+recorded study, for a desktop and a phone. On the left a page is light, on the right dark.
 """
 
 import sys
@@ -49,7 +49,8 @@ def report(browser: WebDriver, study: Path, folder: Path, scratch: Path) -> None
     for name in SCREENS:
         light, dark = shots(browser, name, scratch)
         save(beside(light, dark), folder / f"report-{name}.png")
-    save(light.crop((0, 0, light.width, FOLD)), folder / "report-fold.png")
+    for end, image in (("", light), ("-dark", dark)):
+        save(image.crop((0, 0, image.width, FOLD)), folder / f"report-fold{end}.png")
 
 
 def service(browser: WebDriver, folder: Path, scratch: Path) -> None:

@@ -118,6 +118,8 @@ def problem_of(error: Exception) -> Problem:
             return Problem(422, error.message, kind="invalid-request", errors=errors)
     status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
     if status == 500 or not isinstance(error, AutotuneError):
+        if isinstance(error, AutotuneError):  # the web server logs the others
+            log.error("unexpected_error", exc_info=error)
         return Problem(500, "The server failed to answer. Its log says why.", headers=SECURITY_HEADERS)
     if status == 503:
         log.error("storage_failed", problem=error.message)

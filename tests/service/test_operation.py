@@ -12,10 +12,11 @@ import httpx2
 import pytest
 import sqlalchemy as sa
 import structlog
+import structlog.testing
 from starlette.testclient import TestClient
 
-from autotune.core.errors import AutotuneError
-from autotune.service import operation
+from autotune.core.errors import AutotuneError, NothingFits
+from autotune.service import operation, problems
 from autotune.service.server import Settings, create_app
 from autotune.service.tables import ServerLock, writing
 from tests.service.application import wait_until
@@ -216,3 +217,11 @@ def test_libraries_log_in_the_same_format_and_with_their_tracebacks(
         assert (entry["event"], entry["logger"], entry["level"]) == ("it failed", "some.library", "error")
     else:
         assert "it failed" in text.splitlines()[0]
+
+
+def test_the_log_says_why_the_server_failed_to_answer() -> None:
+    with structlog.testing.capture_logs() as entries:
+        answer = problems.problem_of(error := NothingFits("nothing was measured"))
+    assert answer.status_code == 500
+    assert "nothing" not in answer.detail
+    assert [entry["exc_info"] for entry in entries] == [error]
