@@ -80,7 +80,7 @@ def test_what_learns_nothing_is_fastest_and_wins_only_where_that_is_allowed(
 ) -> None:
     trainer = built(tmp_path, Numb, fields={"learning_rate": 1e-2}, train_dataset=Numbers(classes=1))
     only = {"optimizer": ["adamw_torch"], "checkpointing": ["none"], "micro_batch_size": [4], "workers": [0]}
-    options = {**FEW, "only": only, "output_dir": str(tmp_path / "reports")}
+    options = {**FEW, "only": only, "n_trials": 3, "output_dir": str(tmp_path / "reports")}  # all of them
     result = autotune.tune(trainer, **options)
     assert result.best.number == 0
     (disqualified_reason, reason), *_ = result.disqualified

@@ -116,6 +116,7 @@ def hosts_of(pid: int) -> list[psutil.Process]:
 @pytest.mark.nightly
 @needs_two_cores
 def test_a_search_on_two_devices_survives_one_that_is_killed(tmp_path: Path) -> None:
+    before = psutil.Process().children(recursive=True)
     killed: list[int] = []
 
     def kill() -> None:
@@ -139,7 +140,7 @@ def test_a_search_on_two_devices_survives_one_that_is_killed(tmp_path: Path) -> 
             measured.device for trial in result.trials for measured in trial.confirmations if measured.round == number
         }
         assert len(at) == 1
-    assert not psutil.Process().children(recursive=True)
+    assert {*psutil.Process().children(recursive=True)} <= {*before}
 
 
 @pytest.mark.nightly
@@ -172,6 +173,7 @@ def test_a_killed_search_resumes_both_of_its_outstanding_trials(tmp_path: Path) 
 @pytest.mark.nightly
 @needs_two_cores
 def test_two_ranks_use_the_cores_of_both_devices(tmp_path: Path) -> None:
+    before = psutil.Process().children(recursive=True)
     seen: list[set[int]] = []
     ended = threading.Event()
 
@@ -191,4 +193,4 @@ def test_two_ranks_use_the_cores_of_both_devices(tmp_path: Path) -> None:
     assert {trial.configuration.data_parallel_size for trial in result.trials} == {2}
     assert all(trial.feasible and " + " in trial.measurement.device for trial in result.trials)
     assert set(os.sched_getaffinity(0)) in seen
-    assert not psutil.Process().children(recursive=True)
+    assert {*psutil.Process().children(recursive=True)} <= {*before}

@@ -1,6 +1,7 @@
 """Code that decides what is trained, in classes that a child imports: replaced there, it would be missing in the child."""
 
 import hashlib
+import sys
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -29,7 +30,7 @@ def code_of(trainer_class: type, model: Any) -> dict[str, str]:
     return {
         f"{kind.__module__}.{kind.__qualname__}.{name}": _digest(getattr(kind, name))
         for kind, name in methods
-        if kind.__module__ != "__main__" and is_importable(kind.__module__)
+        if kind.__module__ != "__main__" and is_importable(kind.__module__) and _by_name(kind) is kind
     }
 
 
@@ -41,6 +42,14 @@ def check_code(sent: dict[str, str], trainer_class: type, model: Any) -> None:
             f"{missing[0]} was replaced in your process, and trials would run without that.",
             "Put what replaces it into a subclass, or set it on the Trainer or the model.",
         )
+
+
+def _by_name(kind: type) -> Any:
+    """What a child finds in the class's module at its name; None for a class made in a function, which is sent by value."""
+    value: Any = sys.modules[kind.__module__]
+    for name in kind.__qualname__.split("."):
+        value = getattr(value, name, None)
+    return value
 
 
 def _digest(method: Any) -> str:

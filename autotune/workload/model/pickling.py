@@ -250,8 +250,11 @@ def is_importable(name: str) -> bool:
     """Whether a child that imports this module gets the file that it was loaded from here.
 
     A child searches this process's path; but it may have loaded a module of the same name before, from the path that the
-    interpreter starts with. Of a package with a file of its own the package is searched.
+    interpreter starts with. Of a package with a file of its own the package is searched. False in a child for the module of
+    a class that was sent by value, which is not loaded there.
     """
+    if name not in sys.modules:
+        return False
     module, package = sys.modules[name], name.partition(".")[0]
     top = sys.modules.get(package, module)
     if getattr(getattr(top, "__spec__", None), "loader", None) in (BuiltinImporter, FrozenImporter):
