@@ -51,7 +51,7 @@ LOG, LOG_BYTES = "runner.log", 2**16
 """The log of a search's process, and how much of it is kept when another one is started."""
 
 INHERITED = re.compile(
-    r"PATH|LD_LIBRARY_PATH|(CUDA|NVIDIA|OMP|LC)_.*|LANG|TZ|TMPDIR|PYTHONPATH|VIRTUAL_ENV|AUTOTUNE_THREADS_OK"
+    r"PATH|LD_LIBRARY_PATH|(CUDA|NVIDIA|OMP|LC)_.*|LANG|TZ|TMPDIR|PYTHONPATH|VIRTUAL_ENV|AUTOTUNE_(THREADS_OK|SPAWN)"
 )
 """Variables of the server that its searches get: no others, which may be secrets."""
 

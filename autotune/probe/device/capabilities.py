@@ -38,8 +38,7 @@ def read(order: Order) -> Environment:
     `optimizers`: to try beyond the ordinary ones, or "every" of transformers (compiling torchao's takes half a minute).
     """
     device = str(order.request["device"])
-    if uuid := order.request.get("device_uuid"):
-        os.environ["CUDA_VISIBLE_DEVICES"] = uuid
+    uuid = order.request.get("device_uuid")
     facts = _cuda_facts(order) if device.startswith("cuda") else _cpu_facts()
     requested = order.request.get("optimizers", ())
     names = [name.value for name in OptimizerNames] if requested == "every" else requested

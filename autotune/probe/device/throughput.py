@@ -4,7 +4,6 @@ Random data: products of zeros run 13 to 15 % faster on some devices.
 """
 
 import contextlib
-import os
 import statistics
 import time
 from collections.abc import Callable
@@ -36,8 +35,6 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, float | None]:
     size of a vocabulary -> seconds of an output layer's three products, for the `sizes` of that `width` and `precision`."""
     environment = order.environment
     assert environment is not None
-    if environment.device_uuid:
-        os.environ["CUDA_VISIBLE_DEVICES"] = environment.device_uuid
     precisions = {name: ALIKE.get(name, name) for name in order.request["precisions"]}
     products = {name: _rate(name, environment.device) for name in dict.fromkeys(precisions.values())}
     rates: dict[str, float | None] = {name: products[alike] for name, alike in precisions.items()}

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -25,6 +26,9 @@ ANSWERED_BY = {
     "rates": "autotune.probe.device.throughput",
 }
 """Kinds of orders that a module's `run(order, objects, scratch)` answers with plain data."""
+
+WITHOUT_CARDS = {"CUDA_VISIBLE_DEVICES": "", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+"""Variables with which torch finds no GPU, and loads no driver to find that out."""
 
 
 @dataclass
@@ -60,6 +64,7 @@ def run_child(
         _give_free_heap_back()
         with contextlib.suppress(OSError):  # a sandbox may hide it
             Path("/proc/self/oom_score_adj").write_text("1000")
+        os.environ |= cards_seen(order, parent.objects)
         answer = _answer(order, parent.objects, started, scratch)
         write_json(Path(order.folder) / answer_name(rank), answer)
         code = 0
@@ -70,6 +75,25 @@ def run_child(
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
+
+
+def cards_seen(order: Order, objects: bytes) -> dict[str, str]:
+    """The variables that name the GPUs which a child sees, for it to set before anything can wake CUDA.
+
+    What is computed from shapes alone sees none: it may run while another child is measured. Python code of the user's may
+    ask for one while the model is read.
+    """
+    if order.kind == "trace":
+        return WITHOUT_CARDS
+    if order.kind == "prepare":
+        return {} if objects or order.request["request"].get("trust_remote_code") else WITHOUT_CARDS
+    uuids: Sequence[str | None] = [order.request.get("device_uuid")]  # of `capabilities`
+    if order.environment is not None:
+        # As under torchrun, each rank sees all cards and takes the one of its number.
+        several = order.environment.device_uuids[: order.ranks]
+        uuids = several if order.ranks > 1 else [order.environment.device_uuid]
+    visible = ",".join(filter(None, uuids))
+    return {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
 
 
 def _answer(order: Order, objects: bytes, started: float, scratch: Path) -> dict[str, Any]:

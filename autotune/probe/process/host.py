@@ -4,6 +4,8 @@
                         ├─ fork ─> child 1   session of its own; answers by file, logs to a pipe
                         └─ fork ─> child 2   ... only after everything below child 1 is gone
 
+With AUTOTUNE_SPAWN=1 it imports nothing, and each child imports for itself: no library that wakes CUDA or starts a thread
+while it is imported can make forking unsafe, and each order takes longer by these imports.
 Where an order's configuration has several ranks, as many children are forked at once, and end together.
 When the socket closes, the supervisor ends the host and everything below it: a killed parent leaves nothing.
 """
@@ -34,6 +36,9 @@ from autotune.probe.process.ranks import free_port
 THREADS_OK = "AUTOTUNE_THREADS_OK"
 """The user's variable with the names of threads beside which a fork is safe, by commas."""
 
+SPAWN = "AUTOTUNE_SPAWN"
+"""The user's variable: 1 lets each child import the libraries by itself, into a process that has none."""
+
 UVM_DEVICE = "/dev/nvidia-uvm"
 
 
@@ -47,7 +52,8 @@ def main() -> NoReturn:
     for fd in (channel.fileno(), alive):
         os.set_inheritable(fd, False)
     cleanup.become_subreaper()
-    _import_libraries()
+    if os.environ.get(SPAWN) != "1":
+        _import_libraries()
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone, and so are we in a moment
         _say(channel, {"ready": True, "pid": os.getpid()} | _reasons_not_to_fork())
         _serve(channel, alive)
@@ -75,10 +81,10 @@ def _import_libraries() -> None:
 
 def _reasons_not_to_fork() -> dict[str, Any]:
     """{"refused": why} where a fork would not be safe."""
-    import torch
-
+    torch = sys.modules.get("torch")  # not there with SPAWN
+    is_awake = torch is not None and torch.cuda.is_initialized()
     harmless = os.environ.get(THREADS_OK, "").split(",")
-    reason = why_not_fork(torch.cuda.is_initialized(), _read_each("fd", os.readlink), _other_threads(), harmless)
+    reason = why_not_fork(is_awake, _read_each("fd", os.readlink), _other_threads(), harmless)
     return {"refused": reason} if reason else {}
 
 

@@ -157,10 +157,7 @@ class ProbeHost:
             self.close()
             raise
         if account is not None and "refused" in account:
-            raise ProbeHostFailed(
-                f"No probe can be started safely: {account['refused']}.",
-                "Uninstall the package that does it, or name harmless threads in AUTOTUNE_THREADS_OK=NAME,NAME.",
-            )
+            raise _refused(account["refused"])
         if account is not None and "ended" in account:
             return account
         ending = {"seconds": time.monotonic() - begun, "kernel_oom_kills": 0, "ended": "host hung"}
@@ -328,12 +325,21 @@ def _not_started(message: Mapping[str, Any] | None, output: str) -> ProbeHostFai
     if message is None:
         failure, advice = f"not ready after {START_S:.0f} s", _advice(None, output)
     elif "refused" in message:
-        failure, advice = message["refused"], "See `autotune doctor`."
+        return _refused(message["refused"])
     else:
         code, kills = message["host_ended"], message["kernel_oom_kills"]
         failure = failures.from_exit(code, kills, output).reason
         advice = _advice(code, output)
     return ProbeHostFailed(f"The process that starts probes failed: {failure}.", advice)
+
+
+def _refused(reason: str) -> ProbeHostFailed:
+    """The host can run and must not fork."""
+    return ProbeHostFailed(
+        f"No probe can be started safely: {reason}.",
+        "Uninstall the package that does it, name harmless threads in AUTOTUNE_THREADS_OK=NAME,NAME, "
+        "or set AUTOTUNE_SPAWN=1: each probe then imports all libraries by itself, which takes seconds.",
+    )
 
 
 def _advice(code: int | None, output: str) -> str:

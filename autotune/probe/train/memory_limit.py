@@ -117,10 +117,6 @@ class DeviceMemory:
         self._stages: dict[str, int] = {}
         self._allocated = self._reserved = 0
         self._rank = this_rank()
-        # As under torchrun, each rank sees all cards and takes the one of its number.
-        visible = self._environment.device_uuids[: order.ranks] if order.ranks > 1 else (self._environment.device_uuid,)
-        if uuids := [uuid for uuid in visible if uuid]:
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(uuids)
 
     def hold(self) -> None:
         """Refuse the allocator more than allowed_bytes less the context."""

@@ -16,14 +16,16 @@ import pytest
 from autotune.core import Environment, Measurement, Outcome
 from autotune.core.errors import ProbeHostFailed
 from autotune.probe.order import CHILD_ANSWER, LOG
-from autotune.probe.process.host import THREADS_OK, _other_threads, _reasons_not_to_fork, why_not_fork
+from autotune.probe.process.host import SPAWN, THREADS_OK, _other_threads, _reasons_not_to_fork, why_not_fork
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.process.log import LOG_HEAD, LOG_TAIL
 from autotune.workload.model.pickling import sent
 from tests.probe import misbehaviours
 from tests.probe.failure_texts import OTHER
-from tests.probe.probes import configuration, make_order, measured
+from tests.probe.probes import QUICK, configuration, make_order, measured
 from tests.probe.processes import alive, marked, token_of
+
+GOOD = {"model_init": misbehaviours.model_init, "train_dataset": misbehaviours.Samples()}
 
 CLEARING_S = 6.0
 """How much longer than its deadline a probe may take until its measurement is here."""
@@ -34,7 +36,6 @@ Run = Callable[..., Measurement]
 @pytest.fixture(scope="module")
 def bad_host() -> Iterator[ProbeHost]:
     """A host whose children do what their orders' BEHAVIOUR says."""
-    objects = {"model_init": misbehaviours.model_init, "train_dataset": misbehaviours.Samples()}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("A_VARIABLE_OF_THE_CALLER", "kept")
         patch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
@@ -42,7 +43,7 @@ def bad_host() -> Iterator[ProbeHost]:
         patch.setenv("NVIDIA_TF32_OVERRIDE", "1")
         patch.setenv("RANK", "3")
         patch.setenv("WORLD_SIZE", "8")
-        host = ProbeHost(sent(objects))
+        host = ProbeHost(sent(GOOD))
         host.start()
     with host:
         yield host
@@ -267,10 +268,40 @@ def test_a_host_with_a_second_thread_refuses_to_fork(tmp_path: Path, monkeypatch
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    with ProbeHost() as host, pytest.raises(ProbeHostFailed, match="threads"):
+    with ProbeHost() as host, pytest.raises(ProbeHostFailed, match="threads") as refused:
         host.start()
+    assert all(f"{variable}=" in refused.value.advice for variable in (THREADS_OK, SPAWN))
     assert host.pid is None
     assert not list(temporary.iterdir())
+
+
+IMPORTS_THAT_START_THREADS = """
+import sys, threading
+
+class Starter:
+    def find_spec(self, name, path=None, target=None):
+        if name == "datasets" and self in sys.meta_path:
+            sys.meta_path.remove(self)
+            threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+sys.meta_path.insert(0, Starter())
+"""
+
+
+@pytest.mark.nightly
+def test_libraries_that_forbid_a_fork_are_imported_by_each_child_if_the_user_wants_that(
+    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(IMPORTS_THAT_START_THREADS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with ProbeHost(sent(GOOD)) as host, pytest.raises(ProbeHostFailed, match="threads"):
+        host.start()
+    monkeypatch.setenv(SPAWN, "1")
+    with ProbeHost(sent(GOOD)) as host:
+        measurement = measured(host, make_order(tmp_path, environment, asked=configuration(workers=1)))
+        assert "libtorch" not in Path(f"/proc/{host.pid}/maps").read_text()
+    assert measurement.outcome is Outcome.COMPLETED, measurement.log_tail
+    assert len(measurement.steps) == QUICK.timed_most
 
 
 def test_a_host_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
