@@ -182,8 +182,11 @@ def device_rates(host: ProbeHost, environment: Environment) -> Mapping[str, floa
     return _without_failed(_measure_rates(host, environment, ()))
 
 
-def known_rates(host: ProbeHost, environment: Environment, seconds: float = math.inf) -> Mapping[str, float]:
-    """The same, from the cache where this device and this software were measured before.
+def known_rates(
+    host: ProbeHost, environment: Environment, seconds: float = math.inf, layer: OutputLayer | None = None
+) -> Mapping[str, float]:
+    """The same, from the cache where this device and this software were measured before; and of `layer.products` how often a
+    second they run.
 
     What failed is cached too, as null, and not tried again. seconds: that measuring may take.
     """
@@ -191,44 +194,32 @@ def known_rates(host: ProbeHost, environment: Environment, seconds: float = math
     rates: Mapping[str, float | None] = {}
     with contextlib.suppress(OSError, ValueError):
         rates = read_json(path)
-    if not set(chain(*_usable(environment))) <= rates.keys():
-        measured = _measure_rates(host, environment, rates, seconds)
+    wanted = {*chain(*_usable(environment)), *(layer.products if layer else ())}
+    if not wanted <= rates.keys():
+        measured = _measure_rates(host, environment, rates, seconds, layer)
         rates = {**rates, **measured}
         if measured:
             with contextlib.suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_json(path, rates)
-    return _without_failed(rates)
-
-
-def head_seconds(
-    host: ProbeHost, environment: Environment, layer: OutputLayer, seconds: float = math.inf
-) -> dict[int, float]:
-    """Size of the vocabulary, as it is and padded -> seconds of the output layer's products; empty where they fail."""
-    request = {
-        "precisions": [],
-        "sizes": [layer.size, layer.padded],
-        "width": layer.width,
-        "precision": layer.precision,
-    }
-    answer, failure = host.attempt(_rates_order(host, environment, min(seconds, RATES_S), request))
-    return {} if failure is not None else {int(size): each for size, each in answer.items()}
+    return _without_failed({name: rate for name, rate in rates.items() if name in wanted})
 
 
 def _measure_rates(
-    host: ProbeHost, environment: Environment, known: Collection[str], seconds: float = math.inf
+    host: ProbeHost,
+    environment: Environment,
+    known: Collection[str],
+    seconds: float = math.inf,
+    layer: OutputLayer | None = None,
 ) -> Mapping[str, float | None]:
     """Rates of all but the known ones, None for those that fail; empty where the measurement as a whole fails."""
     precisions, optimizers = ([name for name in names if name not in known] for names in _usable(environment))
+    layers = {name: sizes for name, sizes in layer.products.items() if name not in known} if layer else {}
+    request = {"precisions": precisions, "optimizers": optimizers, "layers": layers}
     deadline_s = min(seconds, RATES_S + FIRST_STEP_S * len(optimizers))
-    request = {"precisions": precisions, "optimizers": optimizers}
-    answer, failure = host.attempt(_rates_order(host, environment, deadline_s, request))
+    order = dataclasses.replace(_order(host, "rates", **request), deadline_s=deadline_s, environment=environment)
+    answer, failure = host.attempt(order)
     return {} if failure is not None else answer
-
-
-def _rates_order(host: ProbeHost, environment: Environment, deadline_s: float, request: Mapping[str, Any]) -> Order:
-    order = _order(host, "rates", **request)
-    return dataclasses.replace(order, deadline_s=deadline_s, environment=environment)
 
 
 def _usable(environment: Environment) -> tuple[list[str], list[str]]:

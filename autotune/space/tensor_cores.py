@@ -46,12 +46,23 @@ class OutputLayer:
     padded: int  #: the next multiple that suits the device
     precision: str  #: of its products
 
-    def worth(self, seconds: Mapping[int, float], sample_flops: float | None, tokens: int | None) -> str:
-        """What padding is worth, measured. seconds: size -> of the layer's products. sample_flops: of a sample, of so many
-        tokens, with the size as it is; None where unknown."""
+    @property
+    def products(self) -> dict[str, tuple[int, int, str]]:
+        """Name among a device's rates -> (width, size, precision) of the layer as it is, and of the padded one."""
+        sizes = (self.size, self.padded)
+        return {
+            f"output layer {self.width} x {size} {self.precision}": (self.width, size, self.precision) for size in sizes
+        }
+
+    def worth(self, rates: Mapping[str, float], sample_flops: float | None, tokens: int | None) -> str:
+        """What padding is worth, measured; empty where that failed. rates: name -> how often a second the `products` run.
+        sample_flops: of a sample, of so many tokens, with the size as it is; None where unknown."""
+        before, after = (rates.get(name) for name in self.products)
+        if not before or not after:
+            return ""
         measured = (
             f"measured here: with a vocabulary of {self.padded} instead of {self.size} the output layer's products in "
-            f"{self.precision} run {seconds[self.size] / seconds[self.padded]:.2f}x as fast"
+            f"{self.precision} run {after / before:.2f}x as fast"
         )
         if not sample_flops or not tokens:
             return measured

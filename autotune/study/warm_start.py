@@ -12,13 +12,13 @@ from autotune.memory.estimate import MemoryModel, NotTraced
 from autotune.memory.peak import MemoryPeak
 from autotune.probe.order import UNTOUCHED_BYTES
 from autotune.probe.process.launcher import ProbeHost
-from autotune.probe.queries import head_seconds, known_rates, traced
+from autotune.probe.queries import known_rates, traced
 from autotune.sampler.calibration import Calibration, informed
 from autotune.sampler.physics import WarmStart, expected_work
 from autotune.sampler.prior import CPU_MEMORY, CUDA_KERNEL_S, Effect, Prior, roofline
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import MICRO, SETTINGS, Context
-from autotune.space.tensor_cores import output_layer
+from autotune.space.tensor_cores import OutputLayer, output_layer
 from autotune.space.utilization import Arithmetic, SampleFlops
 from autotune.study.pacing import time_for_a_probe
 from autotune.study.plan import Progress, Watch
@@ -72,7 +72,8 @@ def build_warm_start(
     Of the host's time limit only a share is spent on this.
     """
     time_limit = host.time_limit
-    rates = known_rates(host, environment, ESTIMATED * time_limit.seconds_left())
+    layer = _layer(environment, workload, space)
+    rates = known_rates(host, environment, ESTIMATED * time_limit.seconds_left(), layer)
     effects = expected_effects(space, environment, workload)
     prior = replace(Prior(), work=expected_work(space.values, rates), effects=effects)
     if environment.is_cpu:
@@ -122,7 +123,8 @@ def count_operations(
         model = traced(host, workload, environment, [space.baseline, *_combined(space, adapted)], base, seconds=left_s)
     except TracingFailed:
         return Arithmetic()
-    return arithmetic_of(model, known_rates(host, environment, ESTIMATED * host.time_limit.seconds_left()))
+    left_s = ESTIMATED * host.time_limit.seconds_left()
+    return arithmetic_of(model, known_rates(host, environment, left_s, _layer(environment, workload, space)))
 
 
 def worth_of_padding(
@@ -133,12 +135,18 @@ def worth_of_padding(
     arithmetic: Arithmetic,
 ) -> tuple[str, ...]:
     """What a vocabulary that fills the Tensor Cores' tiles would win, measured; nothing where this one does."""
-    layer = output_layer(workload.model_config, workload.task, environment, space.possible_values("precision"))
-    seconds = head_seconds(host, environment, layer, ESTIMATED * host.time_limit.seconds_left()) if layer else {}
-    if layer is None or not seconds:
+    layer = _layer(environment, workload, space)
+    if layer is None:
         return ()
+    rates = known_rates(host, environment, ESTIMATED * host.time_limit.seconds_left(), layer)
     whole = arithmetic.samples[""].whole if "" in arithmetic.samples else None
-    return (layer.worth(seconds, whole, workload.sequence_length),)
+    worth = layer.worth(rates, whole, workload.sequence_length)
+    return (worth,) if worth else ()
+
+
+def _layer(environment: Environment, workload: Workload, space: SearchSpace) -> OutputLayer | None:
+    """The output layer that padding may make faster; measured together with the device's rates."""
+    return output_layer(workload.model_config, workload.task, environment, space.possible_values("precision"))
 
 
 def estimated_peaks(knowledge: WarmStart, trials: Iterable[Trial]) -> dict[int, MemoryPeak]:

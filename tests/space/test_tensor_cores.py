@@ -1,11 +1,13 @@
 """Which multiples suit a device, and what is said of a model's sizes that are none."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from autotune.probe.order import Order
 from autotune.probe.process.launcher import ProbeHost
-from autotune.probe.queries import head_seconds
+from autotune.probe.queries import known_rates
 from autotune.space.settings.micro_batch_size import tiled
 from autotune.space.tensor_cores import OutputLayer, advice, multiple, output_layer
 from tests.makers import cpu, gpu
@@ -57,11 +59,11 @@ def test_the_worth_of_padding_is_what_was_measured() -> None:
     layer = output_layer(GPT2, "causal-lm", gpu(), ("fp32", "bf16_weights"))
     assert layer == OutputLayer(768, 50257, 50304, "bf16")
     assert layer is not None
-    seconds = {50257: 0.003, 50304: 0.002}
-    assert "50304 instead of 50257" in layer.worth(seconds, None, 1024)
-    assert "1.50x as fast" in layer.worth(seconds, None, 1024)
+    rates = dict(zip(layer.products, (300.0, 450.0), strict=True))
+    assert "50304 instead of 50257" in layer.worth(rates, None, 1024)
+    assert "1.50x as fast" in layer.worth(rates, None, 1024)
     # 6 x 768 x 50257 x 1024 of 0.876 TFLOP
-    assert layer.worth(seconds, 0.876e12, 1024).endswith("they are 27% of the model's arithmetic")
+    assert layer.worth(rates, 0.876e12, 1024).endswith("they are 27% of the model's arithmetic")
 
 
 @pytest.mark.parametrize(
@@ -83,10 +85,23 @@ def test_nothing_is_said_or_measured_where_nothing_is_to_be_padded(
     assert advice(GPT2, cpu(), FORMATS) == ()
 
 
-def test_the_output_layer_s_products_are_measured_for_real(host: ProbeHost) -> None:
+def test_the_output_layer_s_products_are_measured_for_real_and_only_once(
+    host: ProbeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a CPU: a vocabulary four times as large takes longer."""
-    seconds = head_seconds(host, cpu(), OutputLayer(width=64, size=2048, padded=8192, precision="fp32"))
-    assert 0 < seconds[2048] < seconds[8192]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    orders: list[Order] = []
+    attempt = host.attempt
+    monkeypatch.setattr(host, "attempt", lambda order: orders.append(order) or attempt(order))
+    layer = OutputLayer(width=64, size=2048, padded=8192, precision="fp32")
+    device = cpu(optimizers={}, precisions={"fp32": None})
+    rates = known_rates(host, device, layer=layer)
+    small, large = layer.products
+    assert rates.keys() == {"fp32", small, large}
+    assert rates[small] > rates[large] > 0
+    assert known_rates(host, device, layer=layer) == rates
+    assert known_rates(host, device).keys() == {"fp32"}
+    assert len(orders) == 1, "with the device's rates, and from then on from the cache"
 
 
 def test_widths_and_heads_are_named_too_and_those_of_the_text_inside() -> None:

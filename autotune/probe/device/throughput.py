@@ -19,6 +19,10 @@ from autotune.space.settings.precision import ALIKE
 SECONDS = 0.25
 """For each precision."""
 
+WARMING_S = 2.0
+"""Of products before anything is measured on a GPU: an idle card begins at a low clock, and then boosts to one that its power
+limit or its heat takes back within seconds. Rates are of the clock that a training keeps."""
+
 SIZES = {"cpu": 1024, "cuda": 8192}
 """Of square matrices: large enough for the device to be busy, small enough for several products in the time."""
 
@@ -32,18 +36,23 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, float | None]:
     """precision -> floating-point operations a second, and optimizer -> parameters a second (units: 1 / s), for those in
     `order.request["precisions"]` and `order.request["optimizers"]`; None for an optimizer that fails.
 
-    size of a vocabulary -> seconds of an output layer's three products, for the `sizes` of that `width` and `precision`."""
+    name of an output layer -> how often a second its three products run, for the (width, size, precision) by name in
+    `order.request["layers"]`; None for a layer that fails."""
     environment = order.environment
     assert environment is not None
     precisions = {name: ALIKE.get(name, name) for name in order.request["precisions"]}
+    if not environment.is_cpu:
+        _rate("fp16", environment.device, WARMING_S)
     products = {name: _rate(name, environment.device) for name in dict.fromkeys(precisions.values())}
     rates: dict[str, float | None] = {name: products[alike] for name, alike in precisions.items()}
-    for size in order.request.get("sizes", ()):
-        rates[str(size)] = _head_seconds(size, order.request["width"], order.request["precision"], environment.device)
     for name in order.request.get("optimizers", ()):
         rates[name] = None
         with contextlib.suppress(Exception):  # whatever its library raises
             rates[name] = _optimizer_rate(name, environment.device)
+    for name, layer in order.request.get("layers", {}).items():
+        rates[name] = None
+        with contextlib.suppress(RuntimeError):  # a large vocabulary does not fit
+            rates[name] = _layer_rate(*layer, environment.device)
     return rates
 
 
@@ -68,7 +77,7 @@ def _optimizer_rate(name: str, device: str) -> float:
     return float(sum(parameter.numel() for parameter in parameters)) / _median_seconds(once)
 
 
-def _rate(precision: str, device: str) -> float:
+def _rate(precision: str, device: str, seconds: float = SECONDS) -> float:
     on_cuda = device.startswith("cuda")
     size = SIZES["cuda" if on_cuda else "cpu"]
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
@@ -80,10 +89,10 @@ def _rate(precision: str, device: str) -> float:
         if on_cuda:
             torch.cuda.synchronize()
 
-    return 2.0 * size**3 / _median_seconds(once)
+    return 2.0 * size**3 / _median_seconds(once, seconds)
 
 
-def _head_seconds(size: int, width: int, precision: str, device: str) -> float:
+def _layer_rate(width: int, size: int, precision: str, device: str) -> float:
     """Forward, and the gradients of what came in and of the weights, of as many tokens as `SIZES` says."""
     on_cuda = device.startswith("cuda")
     tokens, dtype = SIZES["cuda" if on_cuda else "cpu"], DTYPES[ALIKE.get(precision, precision)]
@@ -98,13 +107,13 @@ def _head_seconds(size: int, width: int, precision: str, device: str) -> float:
         if on_cuda:
             torch.cuda.synchronize()
 
-    return _median_seconds(once)
+    return 1.0 / _median_seconds(once)
 
 
-def _median_seconds(once: Callable[[], Any]) -> float:
+def _median_seconds(once: Callable[[], Any], seconds: float = SECONDS) -> float:
     once()
     times: list[float] = []
-    until = time.perf_counter() + SECONDS
+    until = time.perf_counter() + seconds
     while time.perf_counter() < until or len(times) < 3:
         begun = time.perf_counter()
         once()
