@@ -163,7 +163,7 @@ class _StudyProbe:
     def _probe(self) -> LiveProbe:
         result = self.result
         check_trainable(result, "Explain")
-        here = environment_here(result.environment, "Explain")
+        here = environment_here(self._host, result, "Explain")
         before = _recorded_environment(self.place)
         if before and (differing := differing_facts(before.identity(), here.identity())):
             raise InvalidRequest(

@@ -22,7 +22,7 @@ from autotune.probe import ProbeOptions
 from autotune.probe.device import nvml
 from autotune.probe.order import CHILD_ANSWER, Timing
 from autotune.probe.process.launcher import ProbeHost
-from autotune.probe.queries import read_device
+from autotune.probe.queries import read_environment
 from autotune.probe.runner import LiveProbe
 from autotune.report.live.views import saying
 from autotune.report.markdown import wrapped
@@ -85,8 +85,8 @@ def verify(
     check_trainable(result)
     show = saying(watch)
     with locked(folder):
-        here = environment_here(result.environment)
         with ProbeHost() as host:
+            here = environment_here(host, result)
             shutil.rmtree(folder / PLACE, ignore_errors=True)
             turns = _Turns(result, here, host, steps, SECONDS if steps is seconds is None else seconds)
             show(turns.announcement)
@@ -116,10 +116,13 @@ def check_trainable(result: SearchResult, verb: str = "Verify") -> None:
         )
 
 
-def environment_here(measured: Environment, verb: str = "Verify") -> Environment:
-    """The study's device as it is now; raises InvalidRequest where there is none of that kind."""
+def environment_here(host: ProbeHost, result: SearchResult, verb: str = "Verify") -> Environment:
+    """The study's device as it is now, with the optimizers that its request names; raises InvalidRequest if there is none of
+    that kind."""
+    measured = result.environment
+    request = replace(result.request, device=measured.device)
     try:
-        return read_device(measured.device)
+        return read_environment(host, request, nvml.choose_device(request.device))[0]
     except InvalidRequest as error:
         raise InvalidRequest(
             f"The study was measured on {measured.device_name}. {error.written[0]}", f"{verb} it on such a machine."

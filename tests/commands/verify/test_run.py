@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,11 @@ from autotune.commands.verify.run import verify
 from autotune.core import AutotuneError, Environment, InvalidRequest, Outcome, Trial, Workload, read_json, write_json
 from autotune.core.errors import NothingFits, StudyInUse
 from autotune.core.request import tuning_request
+from autotune.probe import queries
+from autotune.probe.queries import read_environment
+from autotune.probe.recorded import RecordedHost
 from tests.commands.verify.test_result import plain
+from tests.conftest import RECORDED
 from tests.hurry import RECORDED_HOST
 from tests.makers import ALLOWED, MIB, configuration, cpu, gpu, out_of_memory, result, trial, workload
 from tests.probe.processes import becomes_true, started_in
@@ -54,8 +59,8 @@ def copied(study: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def known_machine(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine was read already: each reading takes a host of its own."""
-    monkeypatch.setattr(run, "read_device", lambda device: environment)
+    """The machine was read already."""
+    monkeypatch.setattr(run, "read_environment", lambda *_: (environment, None))
 
 
 @pytest.fixture
@@ -143,6 +148,34 @@ def test_the_command_prints_a_table_in_eighty_columns_or_one_json_object(study: 
     assert code == 0
     assert [len(rounds) for rounds in json.loads(out)["rounds"].values()] == [6, 6]
     assert err.startswith("Training your settings")
+
+
+@pytest.mark.parametrize("requested", [["adamw_torch", "adafactor"], []])
+def test_a_device_that_the_search_has_read_is_not_asked_again_and_one_host_trains(
+    requested: list[str], copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts: list[RecordedHost] = []
+
+    class CachingHost(RecordedHost):
+        uses_cache = True
+
+        def __init__(self) -> None:
+            super().__init__(RECORDED)
+            hosts.append(self)
+
+    result = TuningResult.load(copied)
+    (tmp_path / "cache" / "autotune").mkdir(parents=True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    only = {"optimizer": requested} if requested else {}
+    request = replace(result.request, only=only)
+    read_environment(CachingHost(), request, None)
+    assert [order.kind for order in hosts.pop().orders] == ["capabilities"]
+    monkeypatch.setattr(run, "ProbeHost", CachingHost)
+    monkeypatch.setattr(queries, "ProbeHost", CachingHost)
+    replace(result, request=request).save(copied)
+    assert verify(copied, steps=1, watch=False).measured is not None
+    (host,) = hosts
+    assert [order.kind for order in host.orders] == ["verification"] * 12
 
 
 def test_quiet_prints_the_result_alone(study: Path, recorded: None) -> None:
@@ -275,7 +308,7 @@ def test_a_study_of_a_card_is_refused_where_there_is_none(tmp_path: Path) -> Non
 
 def test_a_host_that_cannot_write_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = result().save(tmp_path)
-    monkeypatch.setattr(run, "read_device", lambda device: cpu())
+    monkeypatch.setattr(run, "read_environment", lambda *_: (cpu(), None))
     monkeypatch.setattr(run._Turns, "_trained", lambda _, side, number: plain(40.0, round=number))
     monkeypatch.setattr(run, "write_json", refuse)
     with pytest.raises(AutotuneError, match="cannot be written: No space left"):
