@@ -115,11 +115,12 @@ def answer_arguments(result: SearchResult, user: Any, overrides: Mapping[str, An
     names = {field.name for field in dataclasses.fields(kind)}
     newer = {old: new for old, new in ALIASES.items() if new in names}
     overrides = {newer.get(name, name): value for name, value in overrides.items()}
-    forget_tf32()
     if user is None or isinstance(user, Mapping):
         private = {name: value for name, value in (user or {}).items() if name in names}
         fields = {"output_dir": "output", **private, **result.setup.training_arguments}
-        return extract.arguments(kind, {**fields, **overrides})
+        made = extract.arguments(kind, {**fields, **overrides})
+        set_tf32(made.tf32)
+        return made
     computed = extract.computed_fields(user)
     stated = {field.name: getattr(user, field.name) for field in dataclasses.fields(user) if field.init}
     changed = {**_changed(result, user), **overrides}
@@ -129,6 +130,7 @@ def answer_arguments(result: SearchResult, user: Any, overrides: Mapping[str, An
         if getattr(again, name) != stated[name]:  # set since they were built, to what their class would not leave
             setattr(made, name, stated[name])
     vars(made).update(set_on_arguments(user))
+    set_tf32(made.tf32)
     return made
 
 
@@ -163,11 +165,19 @@ def _changed(result: SearchResult, args: Any) -> dict[str, Any]:
     return {name: copy.deepcopy(value) for name, value in changed.items()}
 
 
-def forget_tf32() -> None:
-    """Make the next `TrainingArguments` of this process set TF32: transformers caches that it did either before."""
+def set_tf32(tf32: bool | None) -> None:
+    """Let float32 products of this process run in TF32 or not, as in a process that has set nothing; None leaves it as it is.
+
+    `TrainingArguments` set that too, but transformers does it only once for each value, and where the process has named a
+    precision of matrix products itself (`torch.set_float32_matmul_precision`), that one counts in torch.
+    """
+    import torch
     from transformers.utils import import_utils
 
-    getattr(getattr(import_utils, "enable_tf32", None), "cache_clear", lambda: None)()
+    if tf32 is not None:
+        import_utils.enable_tf32.cache_clear()
+        import_utils.enable_tf32(tf32)
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
 
 
 def _pad(result: SearchResult, collator: Any) -> None:
@@ -232,12 +242,14 @@ def _without_checkpointing(result: SearchResult) -> bool:
 
 
 def _prepare_at_start(result: SearchResult, trainer: Any) -> None:
-    """Set precision and checkpointing at each start: another Trainer may have trained the shared model meanwhile."""
+    """Set precision and checkpointing at each start: another Trainer may have trained the shared model meanwhile, and other
+    arguments may have been built."""
     train = trainer.train
 
     @functools.wraps(train)
     def prepared(*args: Any, **kwargs: Any) -> Any:
         precision.unwrap(trainer.model)
+        set_tf32(trainer.args.tf32)
         if _without_checkpointing(result):
             checkpointing.switch_off(trainer.model)
         return train(*args, **kwargs)

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,12 +16,13 @@ from transformers import (
     EarlyStoppingCallback,
     ProgressCallback,
     Trainer,
+    TrainerCallback,
     TrainingArguments,
     default_data_collator,
 )
 
 from autotune.commands.result import TuningResult
-from autotune.commands.trainer.apply import _warn_of_batch_size, forget_tf32
+from autotune.commands.trainer.apply import _warn_of_batch_size
 from autotune.core import InvalidRequest, Value
 from autotune.core.request import tuning_request
 from autotune.core.sanity import SanityCheck
@@ -270,26 +272,45 @@ def test_batches_of_a_named_model_s_answer_come_without_a_mask_that_hides_nothin
     assert trainer.data_collator is default_data_collator
 
 
-@pytest.mark.parametrize("way", ["apply", "training_arguments"])
-def test_tf32_is_as_the_answer_says_also_where_this_process_had_it_either_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
+@pytest.fixture
+def tf32_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Arguments may ask for TF32 here; afterwards this process has its settings of before."""
     monkeypatch.setattr("transformers.training_args.is_torch_tf32_available", lambda: True)
-    before = torch.backends.fp32_precision
-    forget_tf32()  # what other tests had it switched to
-    try:
-        trainer = built(tmp_path)
-        for tf32 in (True, False):
-            TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none", tf32=tf32)
-            assert torch.backends.fp32_precision == ("tf32" if tf32 else "ieee")
-        answer = found(8, precision="tf32")
-        if way == "apply":
-            answer.apply(trainer)
-        else:
-            answer.training_arguments(str(tmp_path))
-        assert torch.backends.fp32_precision == "tf32"
-    finally:
-        torch.backends.fp32_precision = before
+    before = torch.backends.fp32_precision, torch.get_float32_matmul_precision()
+    yield
+    torch.backends.fp32_precision = before[0]
+    torch.set_float32_matmul_precision(before[1])
+
+
+@pytest.mark.parametrize("way", ["apply", "training_arguments"])
+@pytest.mark.parametrize(("precision", "others", "expected"), [("tf32", "highest", "tf32"), ("fp32", "high", "ieee")])
+def test_tf32_is_as_the_answer_says_whatever_this_process_had_set_before(
+    tmp_path: Path, tf32_card: None, precision: str, others: str, expected: str, way: str
+) -> None:
+    trainer = built(tmp_path, fields={"tf32": precision != "tf32"})
+    for tf32 in (True, False):
+        TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none", tf32=tf32)
+    torch.set_float32_matmul_precision(others)
+    answer = found(8, precision=precision)
+    if way == "apply":
+        answer.apply(trainer)
+    else:
+        answer.training_arguments(str(tmp_path))
+    assert torch.backends.fp32_precision == torch.backends.cuda.matmul.fp32_precision == expected
+
+
+def test_each_applied_trainer_trains_with_its_own_tf32(tmp_path: Path, tf32_card: None) -> None:
+    seen: list[str] = []
+
+    class Noting(TrainerCallback):
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            seen.append(torch.backends.cuda.matmul.fp32_precision)
+
+    trainer = built(tmp_path, fields={"max_steps": 1, "tf32": True}, callbacks=[Noting()])
+    first, second = (found(8, precision=precision).apply(trainer) for precision in ("tf32", "fp32"))
+    for made in (first, second, first):
+        made.train()
+    assert seen == ["tf32", "ieee", "tf32"]
 
 
 @pytest.mark.parametrize(("value", "own"), [("default", "true"), ("regional", "false")])
