@@ -46,7 +46,7 @@ from autotune.study.objective import best_trial
 from autotune.study.plan import Watch, plan_of
 from autotune.study.store import check_identity, is_unmeasured, locked, read_peaks, read_prospects, remove_study
 from autotune.study.study import risk_notes
-from autotune.study.warm_start import keeping_peaks, warm_up
+from autotune.study.warm_start import keeping_peaks, trace_ahead, warm_up
 from autotune.workload.model.rebuild import ITSELF, MODEL_INIT
 
 
@@ -151,7 +151,7 @@ def _run(
         what = "speed" if workload.user_objects else "memory and speed"  # a caller's own model is not traced
         watch(progress(study, "preparing", message=f"estimating {what} of untried configurations"))
         hosts = [executor.host for executor in executors if executor.name in pool.devices]
-        notes.extend(warm_up(study, [*hosts, host][0], environment, workload, base, past.others))
+        notes.extend(warm_up(study, [*hosts, host][0], environment, workload, base, past.others, traces))
 
     def live(executor: Executor) -> LiveProbe:
         return LiveProbe(
@@ -170,10 +170,14 @@ def _run(
     loggers = LoggerGroup(request.report_to, request.objective, folder)
     result = unmeasured
     watch = keeping_peaks(watch, study)
-    with graceful_interrupt(study.wish, lambda message: watch(progress(study, "stopping", message=message))):
+    with (
+        graceful_interrupt(study.wish, lambda message: watch(progress(study, "stopping", message=message))),
+        ExitStack() as stack,
+    ):
         try:
             loggers.start(request, unmeasured)
             watch = loggers.watching(watch)
+            traces = trace_ahead(study, host, environment, workload, base, stack)
             result = dataclasses.replace(result, stop_reason=run_study(study, pool, watch, estimate))
             remember(environment, unmeasured.identity, study.trials, calibrated(space, study.warm_start, study.trials))
             best = best_trial(study.trials, plan.objective)

@@ -77,6 +77,9 @@ class RayHost(ProbeHost):
         self._identity: Mapping[str, Any] = {}
         self._wanted: Any = None  # facts of the first actor, which those that take its place must share
 
+    def beside(self) -> None:
+        """None: it would be on this machine, where model and data have other paths."""
+
     def launch(self) -> None:
         """Ask the cluster for the actor, without waiting for it."""
         niceness = str(os.getpriority(os.PRIO_PROCESS, 0))

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -18,8 +18,8 @@ from autotune.core import (
     read_json,
     write_json,
 )
-from autotune.core.errors import TracingFailed
-from autotune.core.failures import from_text
+from autotune.core.errors import ProbeHostFailed, TracingFailed
+from autotune.core.failures import Failure, from_text
 from autotune.core.paths import cache_folder
 from autotune.core.request import tuning_request
 from autotune.memory.estimate import MemoryModel, memory_model
@@ -28,6 +28,7 @@ from autotune.probe.cache import AnswerFile
 from autotune.probe.device import nvml
 from autotune.probe.device.machine import cpu_name, machine_memory
 from autotune.probe.order import Order
+from autotune.probe.process.answers import killed_from_outside, read_value
 from autotune.probe.process.launcher import ProbeHost
 from autotune.space.build import parse_overrides
 from autotune.space.settings.optimizer import ORDINARY, user_optimizer
@@ -252,26 +253,58 @@ def traced(
     no further combination is traced. Raises TracingFailed where tracing itself fails, and for a
     caller's own model, which has no config to build it from.
     """
-    if workload.user_objects:
-        raise TracingFailed(
-            "A model of your own cannot be traced without running it.", "Name a model, folder or config instead."
-        )
+    return begin_traces(host, workload, environment, configurations, base, context_bytes, seconds)()
+
+
+def begin_traces(
+    host: ProbeHost,
+    workload: Workload,
+    environment: Environment,
+    configurations: Iterable[Configuration],
+    base: Mapping[str, Any],
+    context_bytes: int | None = None,
+    seconds: float = math.inf,
+    beside: ProbeHost | None = None,
+) -> Callable[[], MemoryModel]:
+    """What waits for the traces and returns what `traced` does, or raises its errors. beside: a host of its own that begins
+    with them now, unless they are cached, and is closed after them."""
     wanted = wanted_traces(configurations, environment, base, workload.task)
     request = wanted.request()
     # Nothing but these facts decides a trace; of a model with code of its own this cannot be told.
     cacheable = host.uses_cache and not workload.trust_remote_code
     file = AnswerFile("traces", workload=workload.to_dict(), **request)
-    answer = file.read() if cacheable else None
-    if not (isinstance(answer, dict) and answer.keys() >= {"weights", "batch", "steps", "updates"}):
+    cached: Any = file.read() if cacheable else None
+    is_cached = isinstance(cached, dict) and cached.keys() >= {"weights", "batch", "steps", "updates"}
+    order = None
+    if not is_cached and not workload.user_objects:
         limit = {"seconds": seconds / 2} if math.isfinite(seconds) else {}
         order = _order(host, "trace", **request, **limit)
-        answer, failure = host.attempt(
-            dataclasses.replace(order, deadline_s=min(TRACING_S, seconds), workload=workload)
-        )
-        if failure is not None:
+        order = dataclasses.replace(order, deadline_s=min(TRACING_S, seconds), workload=workload)
+        order = beside.begin(order) if beside else order
+
+    def wait() -> MemoryModel:
+        if workload.user_objects:
             raise TracingFailed(
-                f"Tracing {workload.name} failed: {failure.reason}.", "Let `autotune search` measure instead."
+                "A model of your own cannot be traced without running it.", "Name a model, folder or config instead."
             )
-        if cacheable and not any("error" in step for step in (*answer["steps"], *answer["updates"])):
-            file.write(answer)
-    return memory_model(answer, wanted, environment, base, context_bytes)
+        answer = cached
+        if order is not None:
+            answer, failure = host.attempt(order) if beside is None else _finished(beside, order, host)
+            if failure is not None:
+                raise TracingFailed(
+                    f"Tracing {workload.name} failed: {failure.reason}.", "Let `autotune search` measure instead."
+                )
+            if cacheable and not any("error" in step for step in (*answer["steps"], *answer["updates"])):
+                file.write(answer)
+        return memory_model(answer, wanted, environment, base, context_bytes)
+
+    return wait
+
+
+def _finished(beside: ProbeHost, order: Order, host: ProbeHost) -> tuple[Any, Failure | None]:
+    """As `ProbeHost.attempt`, of an order that was begun beside, and of the host if that one was killed or cannot start."""
+    with contextlib.closing(beside), contextlib.suppress(ProbeHostFailed):
+        account = beside.finish(order)
+        if account["ended"] in ("exited", "timed out") and not killed_from_outside(account):
+            return read_value(order, account)
+    return host.attempt(order)

@@ -65,6 +65,19 @@ class RecordedHost(ProbeHost):
         codes = [0] * order.ranks
         return {"ended": "exited", "codes": codes, "seconds": seconds, "left": 0, "kernel_oom_kills": 0}
 
+    def beside(self) -> "RecordedHost":
+        """This one: it answers at once."""
+        return self
+
+    def begin(self, order: Order) -> Order:
+        """Answer at once."""
+        self._begun = self.run(order)
+        return order
+
+    def finish(self, _: Order) -> Account:
+        """The account of the order that was begun."""
+        return self._begun
+
     def _value(self, order: Order) -> Any:
         match order.kind:
             case "prepare":
@@ -155,6 +168,9 @@ class RecordingHost(ProbeHost):
     def __init__(self, answers: list[tuple[Order, Any]], objects: bytes = b"") -> None:
         super().__init__(objects)
         self._answers = answers
+
+    def beside(self) -> None:
+        """None: its answers would not be kept."""
 
     def run(self, order: Order) -> Account:
         """As `ProbeHost.run`."""

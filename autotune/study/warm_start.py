@@ -1,6 +1,7 @@
 """Warm start of the `physics` sampler: memory estimates, device throughput and results of past studies."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache, partial
 from itertools import combinations, islice, product
@@ -12,7 +13,7 @@ from autotune.memory.estimate import MemoryModel, NotTraced
 from autotune.memory.peak import MemoryPeak
 from autotune.probe.order import UNTOUCHED_BYTES
 from autotune.probe.process.launcher import ProbeHost
-from autotune.probe.queries import known_rates, traced
+from autotune.probe.queries import begin_traces, known_rates
 from autotune.sampler.calibration import Calibration, informed
 from autotune.sampler.physics import WarmStart, expected_work
 from autotune.sampler.prior import CPU_MEMORY, CUDA_KERNEL_S, Effect, Prior, roofline
@@ -28,8 +29,35 @@ from autotune.study.study import Study, set_warm_start
 ESTIMATED = 0.2
 """Share of the time left that measuring the device's rates may take, and tracing after it: probes tell more."""
 
+AHEAD_CORES = 4
+"""Cores from which a GPU's baseline is measured while one of them traces: a training's loop, its backward thread and what
+feeds them have the others."""
+
 TRACED = 500
 """Combinations of values that are traced at the most, half a minute to minutes; the others have the estimate of one nearby."""
+
+
+def trace_ahead(
+    study: Study,
+    host: ProbeHost,
+    environment: Environment,
+    workload: Workload,
+    base: Mapping[str, Any],
+    stack: ExitStack,
+) -> Callable[[], MemoryModel] | None:
+    """Begin the traces of a search on a GPU, in a process beside the one that measures the baseline; what is returned waits
+    for them. None if they are to be made by `warm_up`: on a CPU they would disturb what is measured.
+    """
+    plan = study.plan
+    is_begun = bool(study.trials) or plan.n_trials == 1
+    if environment.is_cpu or environment.cpu_count < AHEAD_CORES or workload.user_objects or is_begun:
+        return None
+    if (beside := host.beside()) is None:
+        return None
+    stack.callback(beside.close)
+    seconds = ESTIMATED * host.time_limit.seconds_left()
+    needs = _needs(study.space) if plan.sampler == "physics" else _adapters(study.space)
+    return begin_traces(host, workload, environment, needs, base, seconds=seconds, beside=beside)
 
 
 def warm_up(
@@ -39,19 +67,20 @@ def warm_up(
     workload: Workload,
     base: Mapping[str, Any],
     past: Sequence[Calibration] = (),
+    traces: Callable[[], MemoryModel] | None = None,
 ) -> tuple[str, ...]:
     """Estimate memory and speed of what is untried, for the sampler and the report; returns notes for people.
 
-    Not where no time is left to try anything. past: see `build_warm_start`.
+    Not where no time is left to try anything. past: see `build_warm_start`. traces: of `trace_ahead`.
     """
     space, plan = study.space, study.plan
     if not time_for_a_probe(plan, study.trials):
         return ()
     if plan.sampler == "physics":
-        warm_start = build_warm_start(host, environment, workload, space, base, plan.allowed_bytes, past)
+        warm_start = build_warm_start(host, environment, workload, space, base, plan.allowed_bytes, past, traces)
         set_warm_start(study, warm_start)
     elif not environment.is_cpu:  # of a CPU no peak is known, and a count takes as long as some probes
-        arithmetic = count_operations(host, environment, workload, space, base)
+        arithmetic = count_operations(host, environment, workload, space, base, traces)
         set_warm_start(study, replace(study.warm_start, arithmetic=arithmetic))
     _keep_peaks(study)
     worth = worth_of_padding(host, environment, workload, space, study.warm_start.arithmetic)
@@ -66,8 +95,9 @@ def build_warm_start(
     base: Mapping[str, Any],
     allowed_bytes: int,
     past: Sequence[Calibration] = (),
+    traces: Callable[[], MemoryModel] | None = None,
 ) -> WarmStart:
-    """What the sampler `physics` starts from. past: what other studies on this device taught.
+    """What the sampler `physics` starts from. past: what other studies on this device taught. traces: begun before.
 
     Of the host's time limit only a share is spent on this.
     """
@@ -81,7 +111,9 @@ def build_warm_start(
     estimate: Callable[[Configuration], float] | None = None
     unknown, model = "", None
     try:
-        model = traced(host, workload, environment, _needs(space), base, seconds=ESTIMATED * time_limit.seconds_left())
+        left_s = ESTIMATED * time_limit.seconds_left()
+        traces = traces or begin_traces(host, workload, environment, _needs(space), base, seconds=left_s)
+        model = traces()
         estimate = estimates(model, space, workload)
         if model.arithmetic and "fp32" in rates:
             kernel_s = prior.kernel_s if environment.is_cpu else CUDA_KERNEL_S
@@ -115,12 +147,13 @@ def count_operations(
     workload: Workload,
     space: SearchSpace,
     base: Mapping[str, Any],
+    traces: Callable[[], MemoryModel] | None = None,
 ) -> Arithmetic:
     """The same for a search that needs no estimates: of all weights, and of each adapter that can be proposed."""
-    adapted = [name for name in ("lora", "lora_targets") if name in space.values]
     left_s = ESTIMATED * host.time_limit.seconds_left()
+    traces = traces or begin_traces(host, workload, environment, _adapters(space), base, seconds=left_s)
     try:
-        model = traced(host, workload, environment, [space.baseline, *_combined(space, adapted)], base, seconds=left_s)
+        model = traces()
     except TracingFailed:
         return Arithmetic()
     left_s = ESTIMATED * host.time_limit.seconds_left()
@@ -198,6 +231,12 @@ def _needs(space: SearchSpace) -> list[Configuration]:
         space.baseline,
         *islice(dict.fromkeys(_traceable(space, configuration) for configuration in _combined(space, names)), TRACED),
     ]
+
+
+def _adapters(space: SearchSpace) -> list[Configuration]:
+    """The baseline, and a configuration of each adapter."""
+    adapted = [name for name in ("lora", "lora_targets") if name in space.values]
+    return [space.baseline, *_combined(space, adapted)]
 
 
 def _combined(space: SearchSpace, named: Sequence[str]) -> Iterator[Configuration]:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -20,6 +21,7 @@ from autotune.core.errors import NothingFits, StudyMismatch
 from autotune.core.io import read_json
 from autotune.study.plan import Progress
 from tests.hurry import RECORDED_HOST, hurried, hurry
+from tests.makers import gpu
 from tests.probe.processes import becomes_true, started_in
 
 TESTS = Path(__file__).parents[1]
@@ -127,15 +129,25 @@ def test_the_same_name_with_another_question_is_refused_with_the_difference(sear
 REPLAYED = {"probes": RECORDED_HOST, "no_history": True, "n_trials": 2, **MINIMAL}
 
 
-def test_nothing_is_estimated_before_the_baseline_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+ON_A_GPU = gpu(cpu_count=8, device_uuid="", device_uuids=())
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [({}, ["probe", "rates", "trace", "probe"]), (ON_A_GPU.to_dict(), ["trace", "probe", "rates", "probe"])],
+)
+def test_the_baseline_is_measured_first_and_on_a_gpu_beside_the_traces(
+    environment: dict[str, Any], expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     kinds: list[str] = []
     with RECORDED_HOST() as host:
+        host._recording["environment"] |= environment
         options = REPLAYED | {"probes": lambda objects: host}
         watch = lambda progress: kinds.append(progress.kind)  # noqa: E731
         autotune.search("bert-mini", 16, output_dir=tmp_path / "reports", watch=watch, **options)
     orders = [order.kind for order in host.orders]
-    assert orders[:6] == ["capabilities", "prepare", "probe", "rates", "trace", "probe"]
+    assert orders[:6] == ["capabilities", "prepare", *expected]
     assert kinds[:5] == ["probing", "trial", "preparing", "probing", "trial"]
 
 

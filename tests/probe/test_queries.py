@@ -17,7 +17,7 @@ from autotune.probe import cache
 from autotune.probe.device import nvml
 from autotune.probe.order import Order
 from autotune.probe.process.launcher import ProbeHost
-from autotune.probe.queries import read_environment, traced
+from autotune.probe.queries import begin_traces, read_environment, traced
 from autotune.space.settings.optimizer import ORDINARY
 from tests.makers import GIB, cpu, gpu
 from tests.probe.probes import configuration
@@ -134,6 +134,28 @@ def test_a_trace_is_remembered_for_its_model_and_settings(
     file.write_text("[]")
     traced(host, workload, cpu(), [configuration()], {})
     assert len(orders) == 3
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_traces_are_made_beside_what_the_host_runs_and_by_it_if_they_are_killed(
+    is_killed: bool, host: ProbeHost, orders: list[Order], workload_of: Callable[..., Workload]
+) -> None:
+    workload = workload_of("bert-mini", sequence_length=16)
+    del orders[:]
+    beside = host.beside()
+    assert beside is not None
+    wait = begin_traces(host, workload, cpu(), [configuration()], {}, beside=beside)
+    assert beside.pid is None, "it is not waited for"
+    read_environment(host, REQUEST, None)
+    if is_killed:
+        assert beside._process is not None
+        beside._process.kill()
+    peak = wait().peak(configuration()).device_bytes
+    assert beside._process is None, "it is closed"
+    assert [order.kind for order in orders] == ["capabilities", *["trace"] * is_killed]
+    assert traced(host, workload, cpu(), [configuration()], {}).peak(configuration()).device_bytes == peak
+    assert len(orders) == 1 + is_killed, "they are cached as any others"
 
 
 class CardHost:

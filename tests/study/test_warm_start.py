@@ -1,8 +1,10 @@
 """What is known before the first probe of a real model: its memory, what this device can do, and what was before."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,9 +24,17 @@ from autotune.space.settings import Work
 from autotune.study.loop import open_study
 from autotune.study.plan import Plan, Progress
 from autotune.study.store import read_peaks
-from autotune.study.warm_start import _needs, build_warm_start, estimated_peaks, keeping_peaks, warm_up
+from autotune.study.warm_start import (
+    AHEAD_CORES,
+    _needs,
+    build_warm_start,
+    estimated_peaks,
+    keeping_peaks,
+    trace_ahead,
+    warm_up,
+)
 from tests.hurry import RECORDED_HOST
-from tests.makers import MIB, completed, cpu, space, space_file, trial
+from tests.makers import MIB, completed, cpu, gpu, space, space_file, trial, workload
 
 SPACE = """
 parameters:
@@ -225,4 +235,40 @@ def test_where_no_time_is_left_for_a_probe_nothing_is_estimated(tmp_path: Path) 
     study.trials.append(trial(0, probe_seconds=30.0))
     with RECORDED_HOST() as host:
         assert warm_up(study, host, cpu(), Workload("bert", "masked-lm"), {}) == ()
+        assert host.orders == []
+
+
+SEVERAL_CORES = gpu(cpu_count=AHEAD_CORES)
+
+
+@pytest.mark.parametrize("sampler", ["physics", "tpe"])
+def test_the_traces_of_a_search_on_a_gpu_are_begun_before_its_baseline_and_not_made_again(
+    sampler: str, tmp_path: Path
+) -> None:
+    study = open_study(tmp_path, space(), replace(PLAN, sampler=sampler))
+    with RECORDED_HOST() as host, ExitStack() as stack:
+        traces = trace_ahead(study, host, SEVERAL_CORES, workload(), {}, stack)
+        assert [order.kind for order in host.orders] == ["trace"]
+        study.trials.append(trial(0))
+        warm_up(study, host, SEVERAL_CORES, workload(), {}, traces=traces)
+        assert [order.kind for order in host.orders] == ["trace", "rates"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "facts", "plan", "trials"),
+    [
+        (cpu(cpu_count=64), {}, {}, []),
+        (gpu(cpu_count=AHEAD_CORES - 1), {}, {}, []),
+        (SEVERAL_CORES, {"user_objects": True}, {}, []),
+        (SEVERAL_CORES, {}, {"n_trials": 1}, []),
+        (SEVERAL_CORES, {}, {}, [trial(0)]),
+    ],
+)
+def test_nothing_is_traced_beside_a_baseline_that_it_would_disturb_or_if_nothing_needs_it(
+    environment: Environment, facts: dict[str, Any], plan: dict[str, Any], trials: list[Trial], tmp_path: Path
+) -> None:
+    study = open_study(tmp_path, space(), replace(PLAN, **plan))
+    study.trials.extend(trials)
+    with RECORDED_HOST() as host, ExitStack() as stack:
+        assert trace_ahead(study, host, environment, workload(**facts), {}, stack) is None
         assert host.orders == []

@@ -49,10 +49,10 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, float | None]:
         rates[name] = None
         with contextlib.suppress(Exception):  # whatever its library raises
             rates[name] = _optimizer_rate(name, environment.device)
-    for name, layer in order.request.get("layers", {}).items():
+    for name, (width, size, precision) in order.request.get("layers", {}).items():
         rates[name] = None
         with contextlib.suppress(RuntimeError):  # a large vocabulary does not fit
-            rates[name] = _layer_rate(*layer, environment.device)
+            rates[name] = _layer_rate(width, size, precision, environment.device)
     return rates
 
 

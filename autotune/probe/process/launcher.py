@@ -115,7 +115,10 @@ class ProbeHost:
         """Start the host; raises ProbeHostFailed where it cannot be or refuses to fork. Returns once it is ready."""
         if self._channel is None:
             self.launch()
-        assert self._channel is not None
+        self._wait_until_ready()
+        self._send_surroundings()
+
+    def _wait_until_ready(self) -> None:
         ready = self._receive(self.time_limit.cut(START_S))
         if ready is None or "ready" not in ready or "refused" in ready:
             output = self._output_end()
@@ -123,6 +126,9 @@ class ProbeHost:
             self.time_limit.check("anything could be measured")
             raise _not_started(ready, output)
         self._pid = ready["pid"]
+
+    def _send_surroundings(self) -> None:
+        assert self._channel is not None
         message = {"surroundings": _surroundings(self._variables), "objects": len(self._objects)}
         with contextlib.suppress(OSError):  # it has ended already: the first order finds out how
             self._channel.sendall(json.dumps(message).encode() + b"\n" + self._objects)
@@ -143,15 +149,30 @@ class ProbeHost:
     def _run(self, order: Order) -> Account:
         """Send an order and wait for its end."""
         interrupt.check()
-        folder, begun = Path(order.folder), time.monotonic()
         if self._pid is None:
             self.start()
+        return self.finish(self.begin(order))
+
+    def begin(self, order: Order) -> Order:
+        """Send an order and do not wait, neither for a host that is still starting. Before anything else is asked of this
+        host, `finish` takes the order that is returned."""
+        if self._channel is None:
+            self.launch()
+        if self._pid is None:
+            self._send_surroundings()
         assert self._channel is not None
         order = replace(order, deadline_s=self.time_limit.cut(order.deadline_s))
         write_order(order)
+        with contextlib.suppress(OSError):  # it ended meanwhile, and said how
+            self._channel.sendall(json.dumps({"order": order.folder}).encode() + b"\n")
+        return order
+
+    def finish(self, order: Order) -> Account:
+        """Wait for the end of an order that was begun; raises ProbeHostFailed as `run` does."""
+        begun = time.monotonic()
+        if self._pid is None:
+            self._wait_until_ready()
         try:
-            with contextlib.suppress(OSError):  # it ended meanwhile, and said how
-                self._channel.sendall(json.dumps({"order": str(folder)}).encode() + b"\n")
             account = self._receive(order.deadline_s + GRACE_S)
         except BaseException:  # interrupted: its late answer must not be taken for the next order's
             self.close()
@@ -185,6 +206,12 @@ class ProbeHost:
             reason = f"no process can be started with {variables}: {error.written[0]}"
             seconds = time.monotonic() - begun
             return {"ended": "not started", "reason": reason, "seconds": seconds, "kernel_oom_kills": 0}
+
+    def beside(self) -> "ProbeHost | None":
+        """A further host, for orders that take no device: it has one thread. None if all orders must be this one's."""
+        other = ProbeHost(variables={"OMP_NUM_THREADS": "1"})
+        other.time_limit = self.time_limit
+        return other
 
     def attempt(self, order: Order) -> tuple[Any, failures.Failure | None]:
         """(value, None) of an order that trains something else than a probe, or (None, why it failed)."""

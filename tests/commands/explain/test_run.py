@@ -508,7 +508,7 @@ def test_a_study_is_explained_with_real_probes(
     environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remeasure, "SPEED_UP_WIDTH", math.inf)
-    monkeypatch.setattr(run, "environment_here", lambda *_: environment)  # each reading takes a host of its own
+    monkeypatch.setattr(run, "environment_here", lambda *_: environment)
     monkeypatch.setattr(run, "known_rates", lambda *_: {})
     folder = result(
         [
