@@ -21,6 +21,7 @@ from autotune.commands.verify import run
 from autotune.commands.verify.run import verify
 from autotune.core import AutotuneError, Environment, InvalidRequest, Outcome, Trial, Workload, read_json, write_json
 from autotune.core.errors import NothingFits, StudyInUse
+from autotune.core.interrupt import Terminated
 from autotune.core.request import tuning_request
 from tests.commands.verify.test_result import plain
 from tests.hurry import RECORDED_HOST
@@ -215,9 +216,42 @@ def test_an_interrupt_exits_with_130_and_leaves_nothing_running(copied: Path) ->
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    assert "Interrupted. The study is kept as it was; run the same command again" in err
+    assert "Interrupted. The study keeps the complete rounds; run the same command again" in err
     assert not (copied / "verification.json").exists()
     assert not started_in(copied)
+
+
+@pytest.mark.parametrize(
+    ("before", "complete", "kept"), [(False, 0, None), (False, 1, 1), (True, 2, "former"), (True, 3, 3)]
+)
+def test_what_was_measured_before_an_interrupt_is_kept_unless_an_earlier_verification_tells_more(
+    before: bool, complete: int, kept: Any, copied: Path, recorded: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = copied / "verification.json"
+    if before:
+        write_json(path, {"sentence": "former"})
+    trained = run._Turns._trained
+
+    def until(turns: run._Turns, side: str, number: int) -> Any:
+        if number > complete and len(turns.measured["yours"]) + len(turns.measured["answer"]) > 2 * complete:
+            raise Terminated(signal.SIGTERM)  # in the middle of a round
+        return trained(turns, side, number)
+
+    monkeypatch.setattr(run._Turns, "_trained", until)
+    with pytest.raises(Terminated):
+        verify(copied, seconds=6.0, watch=False)
+    if kept is None:
+        assert not path.exists()
+    elif kept == "former":
+        assert read_json(path) == {"sentence": "former"}
+    else:
+        data = read_json(path)
+        assert min(len(rounds) for rounds in data["rounds"].values()) == kept
+        assert f"ended after {kept} of 6 rounds" in data["notes"]
+        assert data["measured"]["speedup"] > 0
+        if kept < 3:
+            assert data["verdict"] == "cannot tell"
+            assert f"only {kept} round each" in data["sentence"]
 
 
 # What cannot be verified ----------------------------------------------------------------------------------------
