@@ -77,13 +77,13 @@ if [ "$device" = cpu ]; then
     bert=(bert-mini --sequence-length 32 --global-batch-size 8) gpt=(--sequence-length 32 --global-batch-size 8)
     llama_1b=(llama-mini --sequence-length 32 --global-batch-size 8) llama_8b=(llama-mini --sequence-length 32 --global-batch-size 4)
     limit=400MiB pinned=false precisions=fp32,bf16,bf16_weights frozen=bf16_weights
-    micro_gpt=8 micro_1b=4,8 micro_8b=2,4 guide=(bert-mini --sequence-length 32) compiled=default gpt_sizes='512 64 2 2 64'
+    micro_bert=8 micro_gpt=8 micro_1b=4,8 micro_8b=2,4 guide=(bert-mini --sequence-length 32) compiled=default gpt_sizes='512 64 2 2 64'
 else
     bert=(bert-large --sequence-length 512 --global-batch-size 64) gpt=(--sequence-length 1024 --global-batch-size 64)
     llama_1b=(llama-1b --sequence-length 2048 --global-batch-size 16) llama_8b=(llama-8b --sequence-length 2048 --global-batch-size 4)
     limit=16GiB pinned=true precisions=fp32,tf32,bf16,bf16_weights frozen=bf16_frozen
     # The built-in GPT-2 has an odd vocabulary of 50257: padded to a multiple of 64 its head runs on aligned kernels.
-    micro_gpt=32 micro_1b=8,16 micro_8b=2,4 guide=(bert-large) compiled=regional gpt_sizes='50304 1024 12 12 768'
+    micro_bert=32 micro_gpt=32 micro_1b=8,16 micro_8b=2,4 guide=(bert-large) compiled=regional gpt_sizes='50304 1024 12 12 768'
 fi
 bert+=(--task sequence-classification)
 quiet=(--fix workers=0 --fix "pin_memory=$pinned")
@@ -116,9 +116,9 @@ part_3() {
         --only optimizer=adamw_torch_fused,adamw_bnb_8bit,adafactor "${quiet[@]}" --n-trials 14 --timeout 300s --probe-timeout 120s
 }
 part_4() {
-    search 250 gpt2 "$out/gpt2.json" "${gpt[@]}" "${compiling[@]}" --fix micro_batch_size=$micro_gpt \
+    search 250 gpt2 "$out/gpt2.json" "${gpt[@]}" "${compiling[@]}" --args "$out/bf16.json" --fix micro_batch_size=$micro_gpt \
         --only precision=bf16,bf16_weights --n-trials 5 --timeout 225s --confirmation-rounds 2
-    search 190 bert-compiled "${bert[@]}" "${compiling[@]}" --fix micro_batch_size=8 --fix precision=bf16 \
+    search 190 bert-compiled "${bert[@]}" "${compiling[@]}" --fix micro_batch_size=$micro_bert --fix precision=bf16 \
         --n-trials 3 --timeout 170s --confirmation-rounds 2
 }
 part_5a() {
