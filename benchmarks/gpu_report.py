@@ -11,6 +11,7 @@ import sys
 import tarfile
 import tempfile
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -329,7 +330,9 @@ def _guide(evidence: Evidence) -> Row:
     done = [row for row in rows if row["outcome"] == Outcome.COMPLETED.value]
     best = max((row["speed_of_vanilla"] or 0 for row in done), default=0)
     least = min((row["peak_of_vanilla"] or 1 for row in done), default=1)
-    figure = f"{len(done)} of {len(rows)}; fastest {best:.2f}x of vanilla, least memory {least:.2f}x"
+    others = Counter(row["outcome"].replace("_", " ") for row in rows if row not in done)
+    left = f" ({', '.join(f'{number} {outcome}' for outcome, number in others.items())})" if others else ""
+    figure = f"{len(done)} of {len(rows)}{left}; fastest {best:.2f}x of vanilla, least memory {least:.2f}x"
     device = _device(evidence.guide["device"], evidence.guide["environment"]["device_name"])
     return Row(goal, target, figure, None, device)
 
