@@ -267,11 +267,10 @@ def host(found: Found) -> None:
         cuda=torch.version.cuda,
     )
     if reason := why_not_fork(torch.cuda.is_initialized(), files, threads, os.environ.get(THREADS_OK, "").split(",")):
-        mend = (
-            f"export {THREADS_OK}={','.join(threads)}"
-            if threads and not devices
-            else "find the import that opens the device"
+        names = (
+            f"export {THREADS_OK}={','.join(threads)} if they are harmless, else " if threads and not devices else ""
         )
+        mend = f"{names}export AUTOTUNE_SPAWN=1: each probe then imports for itself"
         found.will_fail(reason, mend)
     device = "cuda" if ON_CUDA else "cpu"
     begun = time.monotonic()

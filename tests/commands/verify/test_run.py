@@ -201,24 +201,32 @@ def test_other_versions_are_a_note_and_no_error(copied: Path, recorded: None) ->
 
 
 @pytest.mark.nightly
-def test_an_interrupt_exits_with_130_and_leaves_nothing_running(copied: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "during", "code", "complete"), [(signal.SIGINT, "1-yours", 130, 0), (signal.SIGTERM, "2-answer", 143, 1)]
+)
+def test_a_signal_leaves_nothing_running_and_the_complete_rounds(
+    number: signal.Signals, during: str, code: int, complete: int, copied: Path
+) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "autotune", "verify", "small", "--steps", "100000"],
+        [sys.executable, "-m", "autotune", "verify", "small", "--seconds", "30"],
         cwd=copied.parent.parent,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3]), "AUTOTUNE_TEST": str(copied)},
     )
-    log = copied / "probes" / "verification" / "1-yours" / "log.txt"
+    log = copied / "probes" / "verification" / during / "log.txt"
     assert becomes_true(lambda: log.exists() or process.poll() is not None, 120)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
+    assert process.returncode == code, err
     assert "Traceback" not in err
-    assert "Interrupted. The study keeps the complete rounds; run the same command again" in err
-    assert not (copied / "verification.json").exists()
+    assert ". The study keeps the complete rounds; run the same command again" in err
     assert not started_in(copied)
+    path = copied / "verification.json"
+    assert path.exists() == bool(complete)
+    if complete:
+        assert {len(rounds) for rounds in read_json(path)["rounds"].values()} == {complete}
 
 
 @pytest.mark.parametrize(
