@@ -54,7 +54,6 @@ HOST = {
 
 CONTEXT = """
 import sys, time, torch
-torch.cuda.is_available()
 begun = time.monotonic()
 torch.zeros(1, device="cuda")
 torch.cuda.synchronize()
