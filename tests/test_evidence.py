@@ -13,6 +13,7 @@ import tarfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -216,6 +217,54 @@ def test_requirements_of_what_the_project_stands_on_are_looked_at(monkeypatch: p
         ("optuna", "optuna>=5.0 (by autotune)", None),
         ("pyarrow", "pyarrow>=24.0.0 (by datasets)", "20.0.1"),
     }
+
+
+HELD = """
+import json, sys
+print(json.dumps({"seconds": 0.4, "used": 500 << 20, "total": 80 << 30, "keys": ["max_split_size"]}), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(
+    ("used", "mig", "problems"),
+    [
+        ([0, 500, 0], 0, []),
+        ([2000, 2500, 2000], 1, ["the card is cut into slices", "2000 MiB are in use"]),
+        ([0, 0, 0], 0, ["NVML does not see"]),
+    ],
+)
+def test_a_card_s_context_is_seen_and_given_back(
+    used: Sequence[int], mig: int, problems: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings = iter(used)
+    nvml = SimpleNamespace(
+        NVMLError=ValueError,
+        nvmlMemory_v2=2,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: 1,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetName=lambda _: "a plain card",
+        nvmlSystemGetDriverVersion=lambda: "580.1",
+        nvmlDeviceGetPersistenceMode=lambda _: 1,
+        nvmlDeviceGetEnforcedPowerLimit=lambda _: 700_000,
+        nvmlDeviceGetMigMode=lambda _: (mig, mig),
+        nvmlDeviceGetComputeRunningProcesses=lambda _: [],
+        nvmlDeviceGetMemoryInfo=lambda _, version: SimpleNamespace(used=next(readings) << 20),
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.setattr(preflight, "ON_CUDA", True)
+    monkeypatch.setattr(preflight, "CONTEXT", HELD)
+    told = preflight.Found(tmp_path / "found.json")
+    preflight.card(told)
+    assert told.facts["watts"] == 700
+    assert told.facts["context_bytes"] == (used[1] - used[0]) << 20
+    assert "context 0.4 s" in told.texts[-1]
+    assert "allocator settings: max_split_size" in told.texts[-1]
+    assert len(told.problems) == len(problems)
+    for problem, begun in zip(told.problems, problems, strict=True):
+        assert problem[1].startswith(begun)
+    assert json.loads((tmp_path / "found.json").read_text())["facts"] == told.facts
 
 
 @pytest.mark.parametrize(
