@@ -7,7 +7,7 @@ round 1: yours answer | round 2: answer yours | round 3: yours answer | ...     
 import math
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -99,13 +99,14 @@ def verify(
                 if turns.complete >= (ROUNDS_THAT_TELL if (folder / VERIFICATION).exists() else 1):
                     _written(folder, verification, result, turns)
                 raise
-        verification = _written(folder, verification, result, turns)
-    return verification
+        return _written(folder, verification, result, turns)
 
 
 def _written(folder: Path, verification: Verification, result: SearchResult, turns: "_Turns") -> Verification:
     """The verification with what was measured, written to the study's folder."""
-    verification = replace(verification, yours=turns.measured["yours"], answer=turns.measured["answer"], notes=turns.notes)
+    verification = replace(
+        verification, yours=turns.measured["yours"], answer=turns.measured["answer"], notes=turns.notes
+    )
     uses = [[result.utilization(trial) if trial else None for trial in pair] for pair in verification.trials]
     verification = replace(verification, mfu=[[use.mfu if use else None for use in pair] for pair in uses])
     with reporting_storage(folder):
