@@ -1,11 +1,11 @@
-# make search | test | test-all | check | docs | notebook | gpu-check | gpu-check-more | gpu-search | benchmarks
+# make search | test | test-all | check | docs | notebook | gpu-check | gpu-check-more | gpu-check-PART | gpu-search | benchmarks
 # PYTHON makes the virtual environment; the GPU targets use it as it is, with nothing installed.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 GPU_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
-GPU_OUT ?= reports/gpu
+GPU_OUT ?= /tmp/autotune-gpu
 
 .PHONY: search test test-all check format docs notebook gpu-check gpu-check-more gpu-search benchmarks clean
 .DEFAULT_GOAL := search
@@ -67,22 +67,32 @@ benchmarks: $(STAMP)
 # Need a CUDA device; work with PYTHON=python3, no virtual environment and the project not installed. Warnings of other versions
 # of the libraries fail no test there. Paged optimizers ask for managed memory, with which a full card can hang: left out.
 GPU_PYTEST = PYTHONPATH=$(CURDIR):$$PYTHONPATH timeout -k 20 $(1) $(GPU_PYTHON) -m pytest -W default -p no:cacheprovider -v --durations=0 \
-    tests/gpu -m $(2) -k "not paged and not pages_of" || test $$? -eq 5 # 5: all skipped, no GPU
+    $(2) -m $(3) -k "not paged and not pages_of" || test $$? -eq 5 # 5: all skipped, no GPU
 
-# The core, in four minutes at most.
+# The core, in five minutes at most.
 gpu-check:
-	$(call GPU_PYTEST,240,"gpu and not gpu_more")
+	$(call GPU_PYTEST,300,tests/gpu,"gpu and not gpu_more")
 
-# Kernels, compiling, settings, own Trainers, the guides' table: nearly half an hour.
-gpu-check-more:
-	$(call GPU_PYTEST,1800,"gpu and gpu_more")
+# The rest in parts of nine minutes at most, for machines on which a command may take ten: the whole
+# search on the card, kernels and compiling, settings, and own Trainers, exports, ranks and the guides' table.
+GPU_PARTS = card kernels settings others
+GPU_FILES_card = tests/gpu/test_cuda.py
+GPU_FILES_kernels = tests/gpu/test_kernels_cuda.py
+GPU_FILES_settings = tests/gpu/test_settings_cuda.py tests/gpu/test_four_bits.py tests/gpu/test_batches_cuda.py
+GPU_FILES_others = $(filter-out $(GPU_FILES_card) $(GPU_FILES_kernels) $(GPU_FILES_settings),$(wildcard tests/gpu/test_*.py))
+gpu-check-more: $(GPU_PARTS:%=gpu-check-%)
 
-# Eight minutes at most; the archive is written also where the search is cut. --timeout is the whole search's.
+$(GPU_PARTS:%=gpu-check-%): gpu-check-%:
+	$(call GPU_PYTEST,540,$(GPU_FILES_$*),"gpu and gpu_more")
+
+# Eight minutes at most; the archive, in the folder OUT or in reports, is written also if the search is cut. --timeout is the
+# whole search's.
 gpu-search:
-	status=0; PYTHONPATH=$(CURDIR):$$PYTHONPATH timeout -k 20 450 $(GPU_PYTHON) -m autotune search bert-large \
+	status=0; HF_HUB_OFFLINE=1 PYTHONPATH=$(CURDIR):$$PYTHONPATH timeout -k 20 450 $(GPU_PYTHON) -m autotune search bert-large \
 	    --task sequence-classification --sequence-length 512 --global-batch-size 64 --device cuda --fix pin_memory=true \
 	    --timeout 400s --n-trials 16 --output-dir $(GPU_OUT) || status=$$?; \
-	tar czf $(GPU_OUT).tgz --exclude=study.db* --exclude=log.txt -C $(dir $(GPU_OUT)) $(notdir $(GPU_OUT)); exit $$status
+	mkdir -p $(GPU_OUT) $(or $(OUT),reports) && tar czf $(or $(OUT),reports)/$(notdir $(GPU_OUT)).tgz \
+	    --exclude=study.db* --exclude=log.txt -C $(dir $(GPU_OUT)) $(notdir $(GPU_OUT)); exit $$status
 
 clean:
 	rm -rf $(VENV) docs/_build docs/_generated .pytest_cache .mypy_cache .ruff_cache

@@ -1,31 +1,48 @@
-"""The script that gathers evidence of a GPU, run on the CPU: each part ends with its archive."""
+"""The script that gathers evidence of a GPU, run on the CPU: each part ends with its archive, and one report reads them."""
 
+import importlib.metadata
+import io
+import json
 import os
+import re
 import signal
+import stat
 import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tests.gpu import preflight
+from tests.gpu.preflight import Line, settled_after
 from tests.hurry import ROOT, hurried
+from tests.makers import configuration, gpu, result, trial
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from gpu_report import Row, goals, main, read, report
 
 SCRIPT = ROOT / "tests" / "gpu" / "evidence.sh"
 STUDIES = {
-    1: {"first"},
-    2: {"bert", "bert-over-bf16"},
-    3: {"bert-limited"},
-    4: {"gpt2", "bert-compiled"},
-    5: {"llama-1b", "llama-8b"},
+    "1": {"first"},
+    "2": {"bert", "bert-over-bf16"},
+    "5b": {"llama-8b"},
+    "4": {"gpt2", "bert-compiled"},
+    "3": {"bert-limited"},
+    "5a": {"llama-1b"},
 }
+MOST_S = 600
+"""Seconds of a command on a machine that is lent."""
 
 
-def start(part: int, folder: Path, recorded: bool) -> subprocess.Popen[str]:
+def start(folder: Path, *words: str, recorded: bool = False) -> subprocess.Popen[str]:
     variables = {"DEVICE": "cpu", "PYTHON": sys.executable, "WORK": str(folder / "work")}
     return subprocess.Popen(
-        [str(SCRIPT), str(part), str(folder)],
+        [str(SCRIPT), *words, str(folder)],
         env=(hurried(recorded=True) if recorded else dict(os.environ)) | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -34,7 +51,7 @@ def start(part: int, folder: Path, recorded: bool) -> subprocess.Popen[str]:
     )
 
 
-def studies(part: int, folder: Path) -> set[str]:
+def studies(part: str, folder: Path) -> set[str]:
     """Names of the studies in the archive that have a result."""
     with tarfile.open(folder / f"evidence-{part}.tgz") as archive:
         names = archive.getnames()
@@ -42,26 +59,78 @@ def studies(part: int, folder: Path) -> set[str]:
     return {name.split("/")[1] for name in names if name.endswith("/result.json")}
 
 
+# The script -----------------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("part", STUDIES)
-def test_every_part_runs_to_its_archive(part: int, tmp_path: Path) -> None:
-    process = start(part, tmp_path, recorded=True)
-    output, _ = process.communicate(timeout=600)
+def test_every_part_runs_to_its_archive_which_the_report_reads(part: str, tmp_path: Path) -> None:
+    process = start(tmp_path, part, recorded=True)
+    output, _ = process.communicate(timeout=MOST_S)
+    assert process.returncode == 0, output
+    assert studies(part, tmp_path) == STUDIES[part]
+    archive = tmp_path / f"evidence-{part}.tgz"
+    assert archive.stat().st_size < 1 << 20
+    evidence = read([archive])
+    assert evidence.studies.keys() == STUDIES[part]
+    assert not evidence.unreadable
+    text = report(evidence)
+    assert text.startswith("# Evidence of a GPU: a rehearsal on a CPU\n")
+    for name in STUDIES[part]:
+        assert f"| {name} (rehearsal) |" in text
+    rows = found(goals(evidence))
+    assert {row.met for row in rows.values()} == {None}, "a rehearsal meets no goal and misses none"
+    if part == "2":
+        assert "steps in 6 rounds" in rows["Promised speed-up against plain trainings"].figure
+    if part == "4":
+        figure = rows["Compiled against eager, gpt2"].figure
+        assert len(re.findall(r"\) default 8x1 bf16", figure)) == 2, "in both precisions"
+    if part == "3":
+        figure = rows["The guides' methods: measured"].figure
+        assert re.match(r"\d+ of 13 \(.*\); fastest \d\.\d\dx of vanilla", figure)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("part", ["1", "5b"])
+def test_a_part_runs_with_real_probes(part: str, tmp_path: Path) -> None:
+    process = start(tmp_path, part)
+    output, _ = process.communicate(timeout=MOST_S)
     assert process.returncode == 0, output
     assert studies(part, tmp_path) == STUDIES[part]
 
 
 @pytest.mark.nightly
-def test_the_first_part_runs_with_real_probes(tmp_path: Path) -> None:
-    process = start(1, tmp_path, recorded=False)
-    output, _ = process.communicate(timeout=600)
-    assert process.returncode == 0, output
-    assert studies(1, tmp_path) == STUDIES[1]
+def test_all_runs_what_fits_in_the_order_of_worth_and_says_what_it_left_out(tmp_path: Path) -> None:
+    for _ in range(2):
+        process = start(tmp_path, "all", "2")
+        output, _ = process.communicate(timeout=MOST_S)
+        assert process.returncode == 0, output
+        assert output.splitlines()[-1].startswith("== left out: 1 (")
+    assert "== part 0: ran before" in output
+    evidence = read([tmp_path / "evidence-0.tgz"])
+    lines = evidence.text("preflight").splitlines()
+    assert len("\n".join(lines[1:-1]).encode()) < 2500, "to be read at a glance"
+    assert {line.split()[0] for line in lines[1:-2]} == {each.__name__ for each in preflight.LINES}
+    assert lines[-2].startswith("=> nothing that would fail")
+    assert found(goals(evidence))["Preflight: what would fail"].figure.startswith("nothing, in ")
+
+
+def test_parts_that_ran_or_do_not_fit_are_not_started(tmp_path: Path) -> None:
+    for part in ("0", "2"):
+        (tmp_path / "work" / f"part-{part}").mkdir(parents=True)
+        (tmp_path / "work" / f"part-{part}" / "finished").touch()
+    process = start(tmp_path, "all", "0.5")
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    before, between, left = output.splitlines()
+    assert (before, between) == ("== part 0: ran before", "== part 2: ran before")
+    assert re.findall(r"(\w+) \(\d+ s\)", left) == ["1", "5b", "4", "3", "5a"]
+    assert not [path for path in tmp_path.iterdir() if path.suffix == ".tgz"]
 
 
 @pytest.mark.nightly
 def test_sigterm_in_the_middle_leaves_a_report_in_the_archive(tmp_path: Path) -> None:
-    process = start(2, tmp_path, recorded=False)
+    process = start(tmp_path, "2")
     measured = tmp_path / "work" / "part-2" / "bert" / "probes" / "0000" / "measurement.json"
     until = time.monotonic() + 300
     while not measured.exists() and time.monotonic() < until:
@@ -69,11 +138,269 @@ def test_sigterm_in_the_middle_leaves_a_report_in_the_archive(tmp_path: Path) ->
     os.kill(process.pid, signal.SIGTERM)
     output, _ = process.communicate(timeout=120)
     assert process.returncode in (124, 143), output
-    assert studies(2, tmp_path) == {"bert"}
+    assert studies("2", tmp_path) == {"bert"}
+    assert not (tmp_path / "work" / "part-2" / "finished").exists()
+    assert "== bert: exit" in read([tmp_path / "evidence-2.tgz"]).text("bert")
 
 
-def test_without_part_and_folder_its_usage_is_shown() -> None:
-    for words in ([], ["6", "."], ["1"]):
-        done = subprocess.run([str(SCRIPT), *words], capture_output=True, text=True)
-        assert done.returncode == 2
-        assert "tests/gpu/evidence.sh PART FOLDER" in done.stderr
+def test_every_part_ends_within_a_command_even_if_each_step_has_to_be_killed() -> None:
+    done = subprocess.run([str(SCRIPT), "limits"], capture_output=True, text=True, check=True)
+    limits = {part: (int(most), int(with_grace)) for part, most, with_grace in map(str.split, done.stdout.splitlines())}
+    assert [*limits] == ["0", *STUDIES]
+    for most, with_grace in limits.values():
+        assert most < with_grace < MOST_S
+    assert sum(limits[part][0] for part in ("0", "1", "2", "5b", "4")) <= 30 * 60
+
+
+@pytest.mark.parametrize("words", [[], ["6", "."], ["1"], ["5", "."], ["all", "."], ["all", "ten", "."]])
+def test_without_part_and_folder_its_usage_is_shown(words: Sequence[str]) -> None:
+    done = subprocess.run([str(SCRIPT), *words], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "tests/gpu/evidence.sh PART FOLDER" in done.stderr
+
+
+# The preflight --------------------------------------------------------------------------------------------------------
+
+HANGS = """
+import json, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+open(sys.argv[1], "w").write(json.dumps({"texts": ["halfway"], "problems": [], "facts": {"at": 1}}))
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+time.sleep(1000)
+"""
+CRASHES = "import os, sys; print('what it was', flush=True); os.abort()"
+FINDS = """
+import json, sys
+found = {"texts": ["slow"], "problems": [["will fail", "it is slow", "wait"]], "facts": {}}
+open(sys.argv[1], "w").write(json.dumps(found))
+"""
+
+
+def line(name: str, code: str, deadline_s: float = 20.0) -> Line:
+    return Line(name, deadline_s, (sys.executable, "-c", code))
+
+
+def test_a_line_that_hangs_or_crashes_costs_itself_alone() -> None:
+    shown: list[str] = []
+    lines = [line("hangs", HANGS, 1.0), line("crashes", CRASHES), line("finds", FINDS), line("again", FINDS)]
+    told = preflight.preflight(lines, 30.0, shown.append)
+    assert [text.split(" (")[0] for text in shown[:4]] == ["hangs", "crashes", "finds", "again"]
+    assert "halfway; this line has no end within 1 s" in shown[0]
+    assert "crashes (SIGABRT): what it was" in shown[1]
+    assert shown[4:] == [
+        "=> hangs: may fail because this line has no end within 1 s / mend: look after `halfway`: preflight.py --line hangs",
+        "=> crashes: may fail because this line crashes (SIGABRT): what it was / mend: look at its start: "
+        "preflight.py --line crashes",
+        "=> finds: will fail because it is slow / mend: wait",
+    ]
+    assert told["lines"]["hangs"]["facts"] == {"at": 1}
+
+
+def test_what_has_no_time_left_is_said_and_not_started() -> None:
+    shown: list[str] = []
+    told = preflight.preflight([line("hangs", HANGS), line("finds", FINDS)], 1.5, shown.append)
+    assert shown[1] == "finds: left out, no time is left"
+    assert told["lines"].keys() == {"hangs"}
+
+
+def test_requirements_of_what_the_project_stands_on_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [*preflight._unmet()] == []
+    usual = importlib.metadata.version
+
+    def version(name: str) -> str:
+        if name == "optuna":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "20.0.1" if name == "pyarrow" else usual(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    assert {*preflight._unmet()} == {
+        ("optuna", "optuna>=5.0 (by autotune)", None),
+        ("pyarrow", "pyarrow>=24.0.0 (by datasets)", "20.0.1"),
+    }
+
+
+HELD = """
+import json, sys
+print(json.dumps({"seconds": 0.4, "used": 500 << 20, "total": 80 << 30, "keys": ["max_split_size"]}), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(
+    ("used", "mig", "problems"),
+    [
+        ([0, 500, 0], 0, []),
+        ([2000, 2500, 2000], 1, ["the card is cut into slices", "2000 MiB are in use"]),
+        ([0, 0, 0], 0, ["NVML does not see"]),
+    ],
+)
+def test_a_card_s_context_is_seen_and_given_back(
+    used: Sequence[int], mig: int, problems: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings = iter(used)
+    nvml = SimpleNamespace(
+        NVMLError=ValueError,
+        nvmlMemory_v2=2,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: 1,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetName=lambda _: "a plain card",
+        nvmlSystemGetDriverVersion=lambda: "580.1",
+        nvmlDeviceGetPersistenceMode=lambda _: 1,
+        nvmlDeviceGetEnforcedPowerLimit=lambda _: 700_000,
+        nvmlDeviceGetMigMode=lambda _: (mig, mig),
+        nvmlDeviceGetComputeRunningProcesses=lambda _: [],
+        nvmlDeviceGetMemoryInfo=lambda _, version: SimpleNamespace(used=next(readings) << 20),
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.setattr(preflight, "ON_CUDA", True)
+    monkeypatch.setattr(preflight, "CONTEXT", HELD)
+    told = preflight.Found(tmp_path / "found.json")
+    preflight.card(told)
+    assert told.facts["watts"] == 700
+    assert told.facts["context_bytes"] == (used[1] - used[0]) << 20
+    assert "context 0.4 s" in told.texts[-1]
+    assert "allocator settings: max_split_size" in told.texts[-1]
+    assert len(told.problems) == len(problems)
+    for problem, begun in zip(told.problems, problems, strict=True):
+        assert problem[1].startswith(begun)
+    assert json.loads((tmp_path / "found.json").read_text())["facts"] == told.facts
+
+
+@pytest.mark.parametrize(
+    ("rates", "settled"),
+    [
+        ([700.0, 700, 700, 700], 0),
+        ([790.0, 760, 710, 700, 700, 700], 3),
+        ([790.0, 700, 690, 700, 700, 700], 3),
+        ([790.0, 760, 740, 720, 700], None),
+    ],
+)
+def test_a_rate_has_settled_once_it_stays_within_a_hundredth(rates: Sequence[float], settled: int | None) -> None:
+    assert settled_after(rates) == settled
+
+
+# The report -----------------------------------------------------------------------------------------------------------
+
+
+def found(rows: Sequence[Row]) -> Mapping[str, Row]:
+    return {row.goal: row for row in rows}
+
+
+def packed(folder: Path, part: str, **texts: str) -> Path:
+    """The archive of the part in this folder, with the output of steps."""
+    archive = folder / f"evidence-{part}.tgz"
+    with tarfile.open(archive, "w:gz") as opened:
+        if (folder / f"part-{part}").exists():
+            opened.add(folder / f"part-{part}", f"part-{part}")
+        for name, text in texts.items():
+            entry = tarfile.TarInfo(f"part-{part}/{name}")
+            entry.size = len(text.encode())
+            opened.addfile(entry, io.BytesIO(text.encode()))
+    return archive
+
+
+def test_without_anything_every_goal_was_not_run(tmp_path: Path) -> None:
+    rows = goals(read([packed(tmp_path, "1")]))
+    assert len(rows) > 15
+    assert {(row.figure, row.met, row.device) for row in rows} == {("not run", None, "-")}
+
+
+def test_figures_of_a_card_meet_their_goals_or_do_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    eager, compiled = (configuration(16, precision="bf16", compile=value) for value in ("none", "regional"))
+    trials = [
+        trial(0, 10.0, confirmed=10.0),
+        trial(1, 40.0, of=eager, confirmed=40.0),
+        trial(2, 50.0, of=compiled, confirmed=50.0),
+    ]
+    made = result(trials, environment=gpu())
+    made.save(tmp_path / "part-2" / "bert")
+    side = {"samples_per_second": 50.0}
+    verification = {
+        "verdict": "held",
+        "held": True,
+        "sentence": "Held: it is.",
+        "configuration": compiled.to_dict(),
+        "promised": {"speedup": 5.0, "answer": side},
+        "measured": {"speedup": 4.8, "answer": {"samples_per_second": 49.8}},
+        "rounds": {"answer": [{"step_times_s": [0.1] * 25}] * 4},
+    }
+    (tmp_path / "part-2" / "bert" / "verification.json").write_text(json.dumps(verification))
+    (tmp_path / "part-2" / "cut").mkdir()
+    (tmp_path / "part-2" / "cut" / "request.json").write_text("{")
+    result(trials, environment=gpu()).save(tmp_path / "part-4" / "gpt2")
+    archives = [
+        packed(
+            tmp_path,
+            "2",
+            **{"bert.txt": "== bert: autotune\n(took 3 min)\n== bert: exit 0\n", "verify.txt": "== verify: x\n"},
+        ),
+        packed(tmp_path, "4"),
+        packed(
+            tmp_path,
+            "1",
+            **{"tests.txt": "FAILED tests/gpu/a.py::b\n=== 1 failed, 20 passed in 200.1s (0:03:20) ===\n"},
+        ),
+    ]
+    rows = found(goals(read(archives)))
+    figures = {
+        "BERT-large: speed-up over the Trainer's defaults": (True, "5.00x"),
+        "Promised speed of the answer against plain trainings": (True, "-0.4%"),
+        "Promised speed-up against plain trainings": (
+            False,
+            "-4.0%: promised 5.00x, measured 4.80x (100 steps in 4 rounds; held)",
+        ),
+        "Compiled against eager, gpt2": (True, "1.25x (1.19x to 1.31x) regional 16x3 bf16"),
+        "Peak memory of the answers within the allowed": (True, "2 of 2; highest 50%"),
+        "Tests on the card: passed": (False, "1 failed, 20 passed"),
+        "Probes that failed otherwise": (True, "0 of 4"),
+        "MFU of bert's answer": (None, "unknown"),  # no data sheet has a plain card
+        "MFU of llama-8b's answer": (None, "not run"),
+    }
+    for goal, (met, figure) in figures.items():
+        assert (rows[goal].met, rows[goal].figure[: len(figure)]) == (met, figure)
+    assert {row.device for row in rows.values()} == {"a plain card", "-"}
+    main([*map(str, archives), "--out", str(tmp_path / "gpu.md")])
+    text = (tmp_path / "gpu.md").read_text()
+    assert text in capsys.readouterr().out
+    assert "rehears" not in text
+    assert "| cut | - |" in text
+    assert "| 2 | bert | 0 | 3 min |" in text
+    assert "| 2 | verify | cut | - |" in text
+    assert "FAILED tests/gpu/a.py::b" in text
+
+
+# The Makefile ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_gpu_test_is_in_one_part_that_ends_within_a_command() -> None:
+    done = subprocess.run(["make", "-n", "gpu-check-more"], cwd=ROOT, capture_output=True, text=True, check=True)
+    parts = [text for text in done.stdout.splitlines() if "pytest" in text]
+    files = [file for part in parts for file in re.findall(r"tests/gpu/\S+\.py", part)]
+    assert sorted(files) == sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "gpu").glob("test_*.py"))
+    for part in parts:
+        grace, most = map(int, re.findall(r"timeout -k (\d+) (\d+)", part)[0])
+        assert grace + most < MOST_S
+
+
+def test_the_search_brings_one_archive_to_where_the_caller_says_though_it_fails(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(
+        '#!/bin/sh\nmkdir -p "$WORK/gpu/probes"; touch "$WORK/gpu/study.db"\n'
+        'echo "$HF_HUB_OFFLINE" > "$WORK/gpu/summary.md"; exit 7\n'
+    )
+    python.chmod(python.stat().st_mode | stat.S_IXUSR)
+    done = subprocess.run(
+        ["make", "gpu-search", f"GPU_PYTHON={python}", f"GPU_OUT={tmp_path}/work/gpu", f"OUT={tmp_path}/out"],
+        cwd=ROOT,
+        env=os.environ | {"WORK": f"{tmp_path}/work"},
+        capture_output=True,
+        text=True,
+    )
+    assert "Error 7" in done.stderr
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["gpu.tgz"]
+    with tarfile.open(tmp_path / "out" / "gpu.tgz") as archive:
+        assert sorted(archive.getnames()) == ["gpu", "gpu/probes", "gpu/summary.md"]
+        summary = archive.extractfile("gpu/summary.md")
+        assert summary is not None
+        assert summary.read() == b"1\n"

@@ -162,7 +162,7 @@ def verify(
     quiet: o.Quiet = False,
 ) -> None:
     """Check the speed-up: train with your settings and the answer in turns."""
-    when_interrupted = "The study is kept as it was; run the same command again to train from the start."
+    when_interrupted = "The study keeps the complete rounds; run the same command again to train from the start."
     with ErrorReporter(as_json, when_interrupted) as command:
         from autotune.commands.verify.result import verification_lines
         from autotune.commands.verify.run import verify

@@ -133,8 +133,12 @@ class Verification:
     def _quiet(self) -> list[int]:
         """Rounds of both sides in which nothing else was seen to use the device."""
         disturbed = {measured.round for measured in (*self.answer, *self.yours) if measured.observed_warnings}
-        both = {measured.round for measured in self.answer} & {measured.round for measured in self.yours}
-        return sorted(both - disturbed)
+        return sorted(self._complete - disturbed)
+
+    @property
+    def _complete(self) -> set[int]:
+        """Rounds of both sides."""
+        return {measured.round for measured in self.answer} & {measured.round for measured in self.yours}
 
     # What it means ----------------------------------------------------------------------------------------------------
 
@@ -176,8 +180,9 @@ class Verification:
         interval = f"95% interval {range_text(measured)}"
         speed_ups = f"{measured:.2f}x as fast as your settings ({interval}); promised {_speed_up(promised)}"
         if len(self._quiet) < ROUNDS_THAT_TELL:
-            disturbed = f"{len(self.answer) - len(self._quiet)} of {counted(len(self.answer), 'round')}"
-            return Verdict.CANNOT_TELL, f"the machine was disturbed in {disturbed}; {speed_ups}"
+            rounds, disturbed = counted(len(self._complete), "round"), len(self._complete) - len(self._quiet)
+            why = f"the machine was disturbed in {disturbed} of {rounds}" if disturbed else f"only {rounds} each"
+            return Verdict.CANNOT_TELL, f"{why}; {speed_ups}"
         verdict = judged(promised, measured)
         if verdict is Verdict.CANNOT_TELL:
             return verdict, f"the interval is {measured.relative_width:.0%} wide; {speed_ups}"

@@ -7,7 +7,7 @@ round 1: yours answer | round 2: answer yours | round 3: yours answer | ...     
 import math
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 from autotune.commands.save import fields_of_saved
 from autotune.commands.verify.result import Verification
 from autotune.core import Environment, InvalidRequest, Measurement, Outcome, Step, Trial, write_json
+from autotune.core.measurement import ROUNDS_THAT_TELL
 from autotune.core.paths import cache_folder
 from autotune.core.units import format_bytes, format_seconds, three_digits
 from autotune.probe import ProbeOptions
@@ -60,7 +61,8 @@ def verify(
     training; by default, or by True, they are shown on standard error; False: nothing.
 
     Raises InvalidRequest for what cannot be trained from the study alone, NothingFits for a study without a result,
-    StudyInUse, StorageFailed, ProbeHostFailed; KeyboardInterrupt passes, and leaves nothing running.
+    StudyInUse, StorageFailed, ProbeHostFailed; KeyboardInterrupt passes, and leaves nothing running: verification.json then has
+    the complete rounds, unless there are none or it holds an earlier verification and they are too few to tell.
     """
     folder = Path(folder)
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS):
@@ -90,12 +92,25 @@ def verify(
             shutil.rmtree(folder / PLACE, ignore_errors=True)
             turns = _Turns(result, here, host, steps, SECONDS if steps is seconds is None else seconds)
             show(turns.announcement)
-            yours, answer = turns.run(show)
-        verification = replace(verification, yours=yours, answer=answer, notes=_notes(result, here))
-        uses = [[result.utilization(trial) if trial else None for trial in pair] for pair in verification.trials]
-        verification = replace(verification, mfu=[[use.mfu if use else None for use in pair] for pair in uses])
-        with reporting_storage(folder):
-            write_json(folder / VERIFICATION, verification.to_dict())
+            try:
+                turns.run(show)
+            except KeyboardInterrupt:
+                # What can tell, or what is better than nothing, outlives the interrupt.
+                if turns.complete >= (ROUNDS_THAT_TELL if (folder / VERIFICATION).exists() else 1):
+                    _written(folder, verification, result, turns)
+                raise
+        return _written(folder, verification, result, turns)
+
+
+def _written(folder: Path, verification: Verification, result: SearchResult, turns: "_Turns") -> Verification:
+    """The verification with what was measured, written to the study's folder."""
+    verification = replace(
+        verification, yours=turns.measured["yours"], answer=turns.measured["answer"], notes=turns.notes
+    )
+    uses = [[result.utilization(trial) if trial else None for trial in pair] for pair in verification.trials]
+    verification = replace(verification, mfu=[[use.mfu if use else None for use in pair] for pair in uses])
+    with reporting_storage(folder):
+        write_json(folder / VERIFICATION, verification.to_dict())
     return verification
 
 
@@ -162,6 +177,7 @@ class _Turns:
     ) -> None:
         assert result.folder is not None
         self._result, self._here = result, here
+        self.measured: dict[str, list[Measurement]] = {"yours": [], "answer": []}
         baseline = result.baseline_trial
         has_baseline = baseline is not None and baseline.feasible
         self._sides = {"yours": baseline} if baseline is not None and has_baseline else {}
@@ -221,17 +237,29 @@ class _Turns:
             lines += wrapped(text, f"  {side:<8}", " " * 10)
         return "\n".join(lines)
 
-    def run(self, show: Callable[[str], None]) -> tuple[Sequence[Measurement], Sequence[Measurement]]:
-        """The rounds of the user's settings and of the answer; the last is the first that did not complete."""
-        measured: dict[str, list[Measurement]] = {"yours": [], "answer": []}
+    def run(self, show: Callable[[str], None]) -> None:
+        """Measure the rounds of both sides, up to the first that does not complete."""
         for number in range(1, self._rounds + 1):
             for side in list(self._sides) if number % 2 else reversed(self._sides):
-                measured[side].append(last := self._trained(side, number))
+                self.measured[side].append(last := self._trained(side, number))
                 text = f"round {number} of {self._rounds}, {side}: {_line(last)}"
                 show("\n".join(wrapped(text, "  ", " " * 4)))
                 if not last.feasible:
-                    return measured["yours"], measured["answer"]
-        return measured["yours"], measured["answer"]
+                    return
+
+    @property
+    def complete(self) -> int:
+        """Rounds that every side was trained in."""
+        return min(len(self.measured[side]) for side in self._sides)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Limits of the comparison."""
+        notes = _notes(self._result, self._here)
+        trained = [measured for rounds in self.measured.values() for measured in rounds]
+        if self.complete < self._rounds and all(measured.feasible for measured in trained):
+            notes += (f"ended after {self.complete} of {self._rounds} rounds",)
+        return notes
 
     def _setup(self, trial: Trial) -> TrainingSetup:
         """Of the answer exactly the arguments of the study's result."""

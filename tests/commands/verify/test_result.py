@@ -135,6 +135,12 @@ def test_a_machine_that_was_disturbed_tells_nothing_however_close_its_speeds_are
         assert found.advice.startswith("Close other programs")
 
 
+def test_fewer_than_three_rounds_tell_nothing_however_quiet_they_were() -> None:
+    found = verification(rounds(45.0, 45.0))
+    assert (found.verdict, found.exit_code) == (Verdict.CANNOT_TELL, 4)
+    assert "only 2 rounds each; 1.50x" in found.sentence
+
+
 def test_the_answer_alone_is_trained_where_the_users_settings_do_not_run() -> None:
     found = Verification("small", BEST, None, rounds(45.0, 45.0))
     assert (found.verdict, found.exit_code, found.promised, found.measured) == (Verdict.HELD, 0, None, None)

@@ -22,6 +22,7 @@ from autotune.commands.verify import run
 from autotune.commands.verify.run import verify
 from autotune.core import AutotuneError, Environment, InvalidRequest, Outcome, Trial, Workload, read_json, write_json
 from autotune.core.errors import NothingFits, StudyInUse
+from autotune.core.interrupt import Terminated
 from autotune.core.request import tuning_request
 from autotune.probe import queries
 from autotune.probe.queries import read_environment
@@ -233,24 +234,65 @@ def test_other_versions_are_a_note_and_no_error(copied: Path, recorded: None) ->
 
 
 @pytest.mark.nightly
-def test_an_interrupt_exits_with_130_and_leaves_nothing_running(copied: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "during", "code", "complete"), [(signal.SIGINT, "1-yours", 130, 0), (signal.SIGTERM, "2-answer", 143, 1)]
+)
+def test_a_signal_leaves_nothing_running_and_the_complete_rounds(
+    number: signal.Signals, during: str, code: int, complete: int, copied: Path
+) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "autotune", "verify", "small", "--steps", "100000"],
+        [sys.executable, "-m", "autotune", "verify", "small", "--seconds", "30"],
         cwd=copied.parent.parent,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3]), "AUTOTUNE_TEST": str(copied)},
     )
-    log = copied / "probes" / "verification" / "1-yours" / "log.txt"
+    log = copied / "probes" / "verification" / during / "log.txt"
     assert becomes_true(lambda: log.exists() or process.poll() is not None, 120)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
+    assert process.returncode == code, err
     assert "Traceback" not in err
-    assert "Interrupted. The study is kept as it was; run the same command again" in err
-    assert not (copied / "verification.json").exists()
+    assert ". The study keeps the complete rounds; run the same command again" in err
     assert not started_in(copied)
+    path = copied / "verification.json"
+    assert path.exists() == bool(complete)
+    if complete:
+        assert {len(rounds) for rounds in read_json(path)["rounds"].values()} == {complete}
+
+
+@pytest.mark.parametrize(
+    ("before", "complete", "kept"), [(False, 0, None), (False, 1, 1), (True, 2, "former"), (True, 3, 3)]
+)
+def test_what_was_measured_before_an_interrupt_is_kept_unless_an_earlier_verification_tells_more(
+    before: bool, complete: int, kept: Any, copied: Path, recorded: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = copied / "verification.json"
+    if before:
+        write_json(path, {"sentence": "former"})
+    trained = run._Turns._trained
+
+    def until(turns: run._Turns, side: str, number: int) -> Any:
+        if number > complete and len(turns.measured["yours"]) + len(turns.measured["answer"]) > 2 * complete:
+            raise Terminated(signal.SIGTERM)  # in the middle of a round
+        return trained(turns, side, number)
+
+    monkeypatch.setattr(run._Turns, "_trained", until)
+    with pytest.raises(Terminated):
+        verify(copied, seconds=6.0, watch=False)
+    if kept is None:
+        assert not path.exists()
+    elif kept == "former":
+        assert read_json(path) == {"sentence": "former"}
+    else:
+        data = read_json(path)
+        assert min(len(rounds) for rounds in data["rounds"].values()) == kept
+        assert f"ended after {kept} of 6 rounds" in data["notes"]
+        assert data["measured"]["speedup"] > 0
+        if kept < 3:
+            assert data["verdict"] == "cannot tell"
+            assert f"only {kept} round each" in data["sentence"]
 
 
 # What cannot be verified ----------------------------------------------------------------------------------------
