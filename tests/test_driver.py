@@ -1,6 +1,6 @@
 """Real probes and commands on a machine with NVIDIA's driver whose card is lost, or that torch cannot use.
 
-With a torch that is built for CUDA its imports, too, ask the driver.
+A torch that is built for CUDA asks the driver itself, up to CUDA's initialisation, which fails.
 """
 
 import subprocess
@@ -16,18 +16,18 @@ import torch
 
 from autotune.core import Environment, InvalidRequest, Measurement, Outcome, Workload
 from autotune.core.request import tuning_request
+from autotune.probe import ProbeOptions
 from autotune.probe.device import nvml
 from autotune.probe.order import Order
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import read_environment
-from autotune.probe.runner import LiveProbe, ProbeOptions
-from tests.nvidia import H100, UUIDS, Machine
+from autotune.probe.runner import LiveProbe
+from tests.nvidia import GIB, H100, Machine
 from tests.probe.probes import QUICK, configuration
-from tests.test_disturbed import GIB
 
 pytestmark = pytest.mark.nightly
 
-built_for_cuda = pytest.mark.skipif(not torch.version.cuda, reason=f"torch {torch.__version__} is built without CUDA")
+built_for_cuda = pytest.mark.skipif(not torch.version.cuda, reason="needs a torch built for CUDA")
 
 
 @pytest.fixture
@@ -65,7 +65,13 @@ def measured(
 
 def facts_of_card(measurement: Measurement) -> dict[str, Any]:
     names = ("temperature_c", "slowdown_temperature_c", "sm_clock_mhz", "power_w", "throttle_reasons")
-    names += ("temperature_c_at_start", "sm_clock_mhz_at_start", "power_w_at_start", "sm_clock_max_mhz", "power_limit_w")
+    names += (
+        "temperature_c_at_start",
+        "sm_clock_mhz_at_start",
+        "power_w_at_start",
+        "sm_clock_max_mhz",
+        "power_limit_w",
+    )
     return {name: measurement.surroundings[name] for name in names if name in measurement.surroundings}
 
 
@@ -120,9 +126,8 @@ def test_a_torch_that_cannot_use_the_card_is_named_in_one_line(own_host: ProbeHo
     with pytest.raises(InvalidRequest, match=f"torch {torch.__version__[:4]}.* cannot use the GPU: ") as caught:
         read_environment(own_host, tuning_request("bert-mini", 4, device="cuda"), nvml.choose_device("cuda"))
     assert "\n" not in str(caught.value)
-    environment, card = read_environment(
-        own_host, tuning_request("bert-mini", 4, device="auto"), nvml.choose_device("auto")
-    )
+    request = tuning_request("bert-mini", 4, device="auto")
+    environment, card = read_environment(own_host, request, nvml.choose_device("auto"))
     assert (environment.device, card) == ("cpu", None)
     assert environment.unused_gpu == caught.value.message
 
@@ -133,9 +138,8 @@ SMALL = ("-b", "4", "--sequence-length", "16", "--search-space", "quick", "--n-t
 def test_a_search_says_that_it_measured_the_cpu_of_a_machine_with_a_gpu(machine: Machine, tmp_path: Path) -> None:
     done = command("search", "bert-mini", *SMALL, folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "the CPU was measured: torch" in " ".join(done.stdout.split())
-    assert "cannot use the GPU" in " ".join(done.stdout.split())
-    assert "Traceback" not in done.stdout + done.stderr
+    assert f"The CPU was measured: torch {torch.__version__} cannot use the GPU: " in " ".join(done.stdout.split())
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize("error", [pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_NO_PERMISSION])
@@ -160,32 +164,16 @@ def test_torch_believes_the_driver_and_the_host_stays_asleep(machine: Machine, o
     assert own_host.pid is not None
     assert "nvmlDeviceGetCount_v2" in machine.calls, "an import asks whether CUDA is there"
     program = "import torch; print(torch.cuda.is_available(), torch.cuda.device_count(), torch.cuda.is_initialized())"
-    environment = {**own_host_variables(own_host)}
+    lines = Path(f"/proc/{own_host.pid}/environ").read_text().split("\0")
     done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", program],
+        env=dict(line.split("=", 1) for line in lines if line),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     )
     assert done.stdout.split() == ["True", "2", "False"]
-
-
-def own_host_variables(host: ProbeHost) -> dict[str, str]:
-    """Variables with which it was started."""
-    words = Path(f"/proc/{host.pid}/environ").read_text().split("\0")
-    return dict(word.split("=", 1) for word in words if "=" in word)
-
-
-@built_for_cuda
-def test_an_import_that_wakes_cuda_is_refused_or_finds_none(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "sitecustomize.py").write_text(
-        "import sys\n"
-        "if 'autotune.probe.process.host' in ' '.join(sys.orig_argv):\n"
-        "    import torch\n"
-        "    torch.cuda.is_initialized = lambda: True\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
-    with pytest.raises(Exception, match="an import woke CUDA"), ProbeHost() as host:
-        host.start()
 
 
 @built_for_cuda

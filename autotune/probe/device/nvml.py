@@ -116,7 +116,9 @@ def _named(cards: list[Card], words: list[str]) -> list[Card]:
     named twice (both as CUDA reads it)."""
     named: list[Card] = []
     for word in words:
-        match = next((card for place, card in enumerate(cards) if word == str(place) or card.uuid.startswith(word)), None)
+        match = next(
+            (card for place, card in enumerate(cards) if word == str(place) or card.uuid.startswith(word)), None
+        )
         if match is None:
             break
         named.append(match)

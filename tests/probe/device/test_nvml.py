@@ -105,7 +105,7 @@ def test_a_machine_whose_cards_cannot_be_opened_has_none_and_says_why(
 
 @pytest.mark.parametrize("asked", ["cuda", "cuda:0", "cuda:7"])
 def test_cuda_on_a_machine_without_cards_is_refused_in_one_line(machine_with_driver: Machine, asked: str) -> None:
-    with pytest.raises(InvalidRequest, match="no CUDA GPU is visible here[.]") as caught:
+    with pytest.raises(InvalidRequest, match=r"no CUDA GPU is visible here\.") as caught:
         choose_device(asked)
     assert 'device="cpu"' in str(caught.value)
     assert "\n" not in str(caught.value)
