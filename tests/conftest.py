@@ -37,6 +37,7 @@ from autotune.core import Environment, Measurement, Outcome, Workload  # noqa: E
 from autotune.probe.order import Order  # noqa: E402
 from autotune.probe.process.launcher import ProbeHost  # noqa: E402
 from autotune.space.settings import SETTINGS, Context  # noqa: E402
+from tests import nvidia  # noqa: E402
 from tests.probe.probes import configuration, make_order, measured  # noqa: E402
 
 RECORDED = Path(__file__).parent / "data" / "recorded" / "bert-mini.json"
@@ -76,6 +77,20 @@ def all_cores() -> Iterator[None]:
     os.sched_setaffinity(0, CORES)
     yield
     os.sched_setaffinity(0, pinned)
+
+
+@pytest.fixture(scope="session")
+def nvidia_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """See `nvidia.compiled`."""
+    return nvidia.compiled(tmp_path_factory.mktemp("nvidia"))
+
+
+@pytest.fixture
+def machine_with_driver(
+    nvidia_libraries: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> nvidia.Machine:
+    """A machine with NVIDIA's driver, and no card before the test plugs one."""
+    return nvidia.Machine(nvidia_libraries, tmp_path_factory.mktemp("driver") / "state", monkeypatch)
 
 
 @pytest.fixture(scope="session")

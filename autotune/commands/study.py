@@ -83,6 +83,8 @@ def run(
         else:
             with on_cores(getattr(host, "cores", frozenset())):
                 environment, card = read_environment(host, request, card)
+        if environment.unused_gpu:
+            warnings = (*warnings, f"the CPU was measured: {environment.unused_gpu}")
         check_fields(base, environment, source)
         request = dataclasses.replace(request, training_args=what_differs(base, environment))
         workload = executors[0].workload if executors else read_workload(host, request)

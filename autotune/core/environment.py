@@ -51,6 +51,7 @@ class Environment(Serializable):
     optimizers: Mapping[str, str | None] = field(default_factory=dict)  #: as `precisions`
     optimizer_bytes: Mapping[str, int] = field(default_factory=dict)  #: bytes its library takes besides tensors
     quantizations: Mapping[str, str | None] = field(default_factory=dict)  #: as `precisions`
+    unused_gpu: str = ""  #: why `auto` means the CPU on a machine that has a GPU or its driver; else empty
     others: tuple[str, ...] = ()  #: processes that hold memory on the device, as text
     libraries: Mapping[str, str] = field(default_factory=dict)  #: installed library to preload (`jemalloc`) -> its name
     variables: Mapping[str, str] = field(default_factory=dict)  #: the user's own variables that autotune reads

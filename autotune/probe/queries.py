@@ -70,10 +70,23 @@ def read_environment(
     every_optimizer: bool = False,
     anew: bool = False,
 ) -> tuple[Environment, nvml.Card | None]:
-    """What the device can do, from the cache or asked of a child; `auto` falls back to the CPU where torch cannot use the card.
+    """What the device can do, from the cache or asked of a child; `auto` falls back to the CPU if torch cannot use the card.
 
     every_optimizer: try all that transformers names, not only those that the request asks for.
     """
+    reason = f"NVML: {error}" if card is None and request.device == "auto" and (error := nvml.first_error()) else ""
+    try:
+        environment = _environment(host, request, card, every_optimizer, anew)
+    except InvalidRequest as error:
+        if card is None or request.device != "auto":
+            raise
+        environment, card, reason = _environment(host, request, None, every_optimizer, anew), None, error.message
+    return dataclasses.replace(environment, unused_gpu=reason), card
+
+
+def _environment(
+    host: ProbeHost, request: TuningRequest, card: nvml.Card | None, every_optimizer: bool, anew: bool
+) -> Environment:
     device = device_name(request, card)
     optimizers = None if every_optimizer else _optimizers(request)
     facts = {} if card is None else _card_facts(card)
@@ -84,19 +97,14 @@ def read_environment(
     if cached is not None and (complete or (optimizers is not None and {*optimizers} <= cached.optimizers.keys())):
         wanted = cached.optimizers if optimizers is None else [*ORDINARY, *optimizers]
         if (environment := _as_it_is_now(cached, wanted, card, facts)) is not None:
-            return environment, card
-    try:
-        answer = host.ask(_order(host, "capabilities", device=device, optimizers=optimizers or "every", **facts))
-    except InvalidRequest:
-        if card is None or request.device != "auto":
-            raise
-        return read_environment(host, request, None, every_optimizer, anew)
+            return environment
+    answer = host.ask(_order(host, "capabilities", device=device, optimizers=optimizers or "every", **facts))
     environment = Environment.from_dict(answer)
     if host.uses_cache and not _may_pass(environment):
         earlier: dict[str, Any] = {} if cached is None else cached.to_dict()
         tables = {name: {**earlier.get(name, {}), **answer[name]} for name in ("optimizers", "optimizer_bytes")}
         file.write({"every_optimizer": every_optimizer or complete, "environment": {**answer, **tables}})
-    return environment, card
+    return environment
 
 
 def _cached_environment(file: AnswerFile) -> tuple[Environment | None, bool]:

@@ -40,8 +40,10 @@ def device_parts(environment: Environment) -> list[tuple[str, str]]:
                 "topology",
                 f"{counted(environment.device_count, 'GPU')} visible; {environment.topology or 'slot unknown'}",
             ),
-            ("others", ", ".join(environment.others) or "nobody else is on the device"),
+            ("others", ", ".join(environment.others) or "none that NVML shows"),
         ]
+    if environment.unused_gpu:
+        parts.append(("GPU", f"not used: {environment.unused_gpu}"))
     variables = {
         name: ":".join(map(named, settings_of(name, value))) if name == PRELOAD else value
         for name, value in environment.variables.items()

@@ -43,7 +43,13 @@ def test_a_card_s_facts_name_driver_context_slot_and_neighbours() -> None:
     assert "500 MiB" in told
     assert "2 GPUs visible; PCIe generation 5 x16" in told
     assert "python (7)" in told
-    assert "nobody else" in "\n".join(doctor_lines(gpu()))
+    assert "none that NVML shows" in "\n".join(doctor_lines(gpu()))
+    assert "GPU  " not in told
+
+
+def test_why_auto_means_the_cpu_of_a_machine_with_a_gpu_is_told() -> None:
+    reason = "torch 2.13.0+cpu cannot use the GPU: Torch not compiled with CUDA enabled."
+    assert dict(device_parts(cpu(unused_gpu=reason)))["GPU"] == f"not used: {reason}"
 
 
 def test_the_caller_s_own_variables_are_told_without_places() -> None:

@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pynvml
 import pytest
 
-from autotune.core import Environment, Outcome, Workload
+from autotune.core import Environment, InvalidRequest, Outcome, Workload
 from autotune.core.errors import TracingFailed
 from autotune.core.failures import Failure
 from autotune.core.request import tuning_request
@@ -20,6 +21,7 @@ from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import begin_traces, read_environment, traced
 from autotune.space.settings.optimizer import ORDINARY
 from tests.makers import GIB, cpu, gpu
+from tests.nvidia import H100, Machine
 from tests.probe.probes import configuration
 
 REQUEST = tuning_request("bert-mini", 4, device="cpu")
@@ -159,50 +161,83 @@ def test_traces_are_made_beside_what_the_host_runs_and_by_it_if_they_are_killed(
 
 
 class CardHost:
-    """A host whose child finds a card on which everything works."""
+    """A host whose children are on a card: they answer as the order's facts say, or that torch cannot use it."""
 
     uses_cache = True
 
-    def __init__(self) -> None:
-        self.asked = 0
+    def __init__(self, fails: str = "") -> None:
+        self.asked, self.fails = 0, fails
 
     def scratch_folder(self) -> str:
         return "nowhere"
 
     def ask(self, order: Order) -> dict[str, Any]:
         self.asked += 1
+        if order.request["device"] == "cpu":
+            return replace(cpu(), optimizers=dict.fromkeys(ORDINARY)).to_dict()
+        if self.fails:
+            raise InvalidRequest(self.fails, "Use --device=cpu.")
         facts = {name: order.request[name] for name in ("others", "topology")}
         return replace(gpu(), optimizers=dict.fromkeys(ORDINARY), total_memory_bytes=80 * GIB).to_dict() | facts
 
 
+def read_on(host: Any, device: str) -> tuple[Environment, nvml.Card | None]:
+    request = tuning_request("bert-mini", 4, device=device)
+    return read_environment(host, request, nvml.choose_device(request.device))
+
+
 def test_a_card_s_answer_holds_for_its_driver_and_not_for_what_changes_by_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine_with_driver: Machine
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    machine: dict[str, Any] = {"driver": "580.1", "slot": "PCIe generation 1 x16", "used": 2 * GIB, "others": []}
-    card = nvml.Card(0, "GPU-0123", "a card", 1)
-    monkeypatch.setattr(nvml, "device_used", lambda _: (machine["used"], machine["others"]))
-    monkeypatch.setattr(nvml, "used_bytes", lambda _: machine["used"])
-    monkeypatch.setattr(nvml, "visible_cards", lambda: [card])
-    monkeypatch.setattr(nvml, "driver_version", lambda: machine["driver"])
-    monkeypatch.setattr(nvml, "topology", lambda _: machine["slot"])
-    host: Any = CardHost()
+    host = CardHost()
+    machine_with_driver.plug({**H100, "used": 2 * GIB, "CurrPcieLinkGeneration": 1})
 
-    def read(**changes: Any) -> Environment:
-        machine.update(changes)
-        return read_environment(host, tuning_request("bert-mini", 4, device="cuda"), card)[0]
+    def read(**values: Any) -> Environment:
+        machine_with_driver.set({name.replace("card_", "0."): value for name, value in values.items()})
+        return read_on(host, "cuda")[0]
 
-    read(others=["blender (4711)"])
-    read(others=[])
+    read(card_processes="1")
+    read(card_processes="")
     assert host.asked == 2, "what was found beside another process is not remembered"
-    later = read(slot="PCIe generation 5 x16", used=5 * GIB, others=["blender (4711)"])
-    assert (later.topology, later.others) == ("PCIe generation 5 x16", ("blender (4711)",))
+    later = read(card_CurrPcieLinkGeneration=5, card_used=5 * GIB, card_processes="1")
+    assert later.topology == "PCIe generation 5 x16"
+    assert [text.endswith("(1)") for text in later.others] == [True]
     assert later.free_memory_bytes == 75 * GIB
     assert host.asked == 2
     read(driver="590.2")
     assert host.asked == 3
-    read(used=None)
+    read(card_used=None)
     assert host.asked == 4, "without NVML's figure free memory is unknown"
+
+
+def test_auto_means_the_cpu_and_says_why_if_torch_cannot_use_the_card(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine_with_driver: Machine
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    machine_with_driver.plug(H100)
+    host = CardHost("torch 2.13.0+cpu cannot use the GPU: it was built without.")
+    with pytest.raises(InvalidRequest, match="built without"):
+        read_on(host, "cuda")
+    for _ in ("asked", "remembered"):
+        environment, card = read_on(host, "auto")
+        assert (environment.device, card) == ("cpu", None)
+        assert environment.unused_gpu == "torch 2.13.0+cpu cannot use the GPU: it was built without."
+    assert read_on(host, "cpu")[0].unused_gpu == "", "it was asked for"
+
+
+def test_auto_means_the_cpu_and_says_why_if_no_card_can_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine_with_driver: Machine
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert read_on(CardHost(), "auto")[0].unused_gpu == "", "a driver and no card"
+    machine_with_driver.plug(H100)
+    machine_with_driver.set({"0.error": pynvml.NVML_ERROR_GPU_IS_LOST})
+    assert read_on(CardHost(), "auto")[0].unused_gpu == "NVML: GPU is lost"
+    assert read_on(CardHost(), "cpu")[0].unused_gpu == ""
+    machine_with_driver.set({"0.error": None})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert read_on(CardHost(), "auto")[0].unused_gpu == "", "hidden by the user"
 
 
 class FailingHost:

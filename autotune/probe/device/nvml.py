@@ -4,15 +4,19 @@ import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import psutil
 
 from autotune.core import InvalidRequest
+from autotune.probe.device.cuda_order import cuda_order
 
 Answer = TypeVar("Answer")
+
+WITHOUT_V2 = ("FUNCTION_NOT_FOUND", "NOT_SUPPORTED", "INVALID_ARGUMENT", "ARGUMENT_VERSION_MISMATCH")
+"""NVML's errors of a driver that knows no second version of an answer."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,8 @@ class Card:
 def choose_device(device: str) -> Card | None:
     """The card of `auto`, `cpu`, `cuda` or `cuda:1`; None means the CPU.
 
-    CUDA_VISIBLE_DEVICES is honoured: cuda:1 is its second entry. Raises InvalidRequest for a card that is not there.
+    CUDA_VISIBLE_DEVICES is honoured: cuda:1 is its second entry. Raises InvalidRequest for a card that is not there, and as
+    `visible_cards` does.
     """
     if device == "cpu":
         return None
@@ -38,41 +43,106 @@ def choose_device(device: str) -> Card | None:
     index = int(device.partition(":")[2] or 0)
     if index < len(cards):
         return cards[index]
+    if not cards:
+        error = first_error()
+        raise InvalidRequest(
+            f"There is no device {device}: no CUDA GPU is visible here{f' (NVML: {error})' if error else ''}.",
+            "Use --device=cpu, or check the driver with nvidia-smi.",
+        )
     there = ", ".join(f"cuda:{number} ({card.name})" for number, card in enumerate(cards))
-    raise InvalidRequest(
-        f"There is no device {device}: {f'this machine shows {there}' if cards else 'no CUDA GPU is visible here'}.",
-        "Use --device=cpu, or check the driver with nvidia-smi." if not cards else "Use one of these.",
-    )
+    raise InvalidRequest(f"There is no device {device}: this machine shows {there}.", "Use one of these.")
 
 
 def visible_cards() -> list[Card]:
-    """GPUs that this process may use; none without a driver."""
-    cards: list[tuple[int, str, str]] = []
-    with _nvml() as nvml:
-        for index in range(nvml.nvmlDeviceGetCount() if nvml else 0):
-            with contextlib.suppress(Exception):  # NVML's errors: a card that fell off the bus
-                handle = nvml.nvmlDeviceGetHandleByIndex(index)
-                cards.append((index, str(nvml.nvmlDeviceGetUUID(handle)), str(nvml.nvmlDeviceGetName(handle))))
-        visible = _visible(cards, os.environ.get("CUDA_VISIBLE_DEVICES")) if nvml else []
-    return [Card(index, uuid, name, len(visible)) for index, uuid, name in visible]
+    """GPUs that this process may use, in CUDA's order and without those that NVML cannot open; none without a driver.
+
+    Raises InvalidRequest for a slice of a card (MIG).
+    """
+    variable = os.environ.get("CUDA_VISIBLE_DEVICES")
+    words = None if variable is None else list(filter(None, re.split(r"[,\s]+", variable)))
+    if name := next((word for word in words or () if word.startswith("MIG-")), None):
+        raise InvalidRequest(
+            f"CUDA_VISIBLE_DEVICES names a slice of a card ({name}), which autotune cannot read yet.",
+            "Name a whole card, or use --device=cpu.",
+        )
+    are_uuids = words is not None and all(word.startswith("GPU-") for word in words)
+    with _nvml():  # once for all questions
+        there = _ask(_all_cards) or []
+        cards = [card for card in there if card]
+        if not are_uuids and cards:
+            cards = _as_cuda_counts(cards, len(cards) == len(there))
+        visible = cards if words is None else _named(cards, words)
+        # CUDA counts slices as devices: with one on the machine numbers name no cards.
+        for card in visible if are_uuids or not visible else cards:
+            if _ask(partial(_has_slices, card)):
+                raise InvalidRequest(
+                    f"{card.name} ({card.uuid}) is divided into slices (MIG), which autotune cannot measure yet.",
+                    "Set CUDA_VISIBLE_DEVICES to the uuid of a GPU without MIG (nvidia-smi -L), or use --device=cpu.",
+                )
+    return [replace(card, count=len(visible)) for card in visible]
 
 
-def _visible(cards: list[tuple[int, str, str]], variable: str | None) -> list[tuple[int, str, str]]:
-    """Cards that CUDA_VISIBLE_DEVICES names, in its order, up to the first that does not exist (as CUDA reads it)."""
-    if variable is None:
-        return cards
-    visible = []
-    for word in filter(None, re.split(r"[,\s]+", variable)):
-        if word.startswith("MIG-"):
-            raise InvalidRequest(
-                f"CUDA_VISIBLE_DEVICES names a slice of a card ({word}), which autotune cannot read yet.",
-                "Name a whole card, or use --device=cpu.",
-            )
-        match = next((card for card in cards if word == str(card[0]) or card[1].startswith(word)), None)
+def _all_cards(nvml: Any) -> list[Card | None]:
+    """All of the machine in NVML's order, which is that of their slots; None for one that it cannot open."""
+    cards: list[Card | None] = []
+    for index in range(nvml.nvmlDeviceGetCount()):
+        cards.append(None)
+        with contextlib.suppress(Exception):  # NVML's errors: it fell off the bus, or is not for this user
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            cards[-1] = Card(index, str(nvml.nvmlDeviceGetUUID(handle)), str(nvml.nvmlDeviceGetName(handle)), 0)
+    return cards
+
+
+def _as_cuda_counts(cards: list[Card], are_all: bool) -> list[Card]:
+    """In CUDA's order, which is fastest first unless CUDA_DEVICE_ORDER is PCI_BUS_ID; those that it does not show are last.
+
+    In NVML's order if CUDA's is the same for certain, or CUDA does not answer: then torch cannot use it either. are_all:
+    whether these are all cards of the machine.
+    """
+    by_slot = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({card.name for card in cards}) == 1
+    order = () if by_slot and are_all else _cuda_order(tuple(card.uuid for card in cards))
+    places = {uuid: place for place, uuid in enumerate(order)}
+    return sorted(cards, key=lambda card: places.get(card.uuid, len(places)))
+
+
+@cache
+def _cuda_order(_: tuple[str, ...]) -> tuple[str, ...]:
+    """`cuda_order`, asked once for the cards of these uuids."""
+    return cuda_order()
+
+
+def _named(cards: list[Card], words: list[str]) -> list[Card]:
+    """Cards that these words of CUDA_VISIBLE_DEVICES name, in its order, up to the first that does not exist; none if one is
+    named twice (both as CUDA reads it)."""
+    named: list[Card] = []
+    for word in words:
+        match = next(
+            (card for place, card in enumerate(cards) if word == str(place) or card.uuid.startswith(word)), None
+        )
         if match is None:
             break
-        visible.append(match)
-    return visible
+        named.append(match)
+    return named if len(set(named)) == len(named) else []
+
+
+def _has_slices(card: Card, nvml: Any) -> bool:
+    return bool(nvml.nvmlDeviceGetMigMode(nvml.nvmlDeviceGetHandleByUUID(card.uuid))[0])
+
+
+def first_error() -> str:
+    """The first error that keeps NVML from showing a card; empty if it shows all, and without the driver's library."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        try:
+            for index in range(pynvml.nvmlDeviceGetCount()):
+                pynvml.nvmlDeviceGetHandleByIndex(index)
+        finally:
+            pynvml.nvmlShutdown()
+    except Exception as error:
+        return "" if type(error).__name__ == "NVMLError_LibraryNotFound" else str(error)
+    return ""
 
 
 @contextlib.contextmanager
@@ -128,8 +198,11 @@ def _used(nvml: Any, handle: Any) -> int:
 
     The first version of NVML's answer adds what driver and firmware reserve (nvml.h, `nvmlMemory_t`), 0.6 GB on an H200.
     """
-    with contextlib.suppress(Exception):  # a driver or pynvml that knows no second version
+    try:
         return int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used)
+    except Exception as error:
+        if getattr(error, "value", None) not in (None, *(getattr(nvml, f"NVML_ERROR_{name}") for name in WITHOUT_V2)):
+            raise  # a passing one: of two readings, one would have what is reserved and the other not
     return int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
 
 
@@ -186,8 +259,9 @@ def _nvml() -> Iterator[Any]:
     try:
         yield nvml
     finally:
-        if nvml is not None:
-            nvml.nvmlShutdown()
+        with contextlib.suppress(Exception):  # NVML's errors: the driver itself is gone
+            if nvml is not None:
+                nvml.nvmlShutdown()
 
 
 def opened() -> Any:

@@ -1,146 +1,111 @@
 """The parent's view of the device, on machines with and without cards."""
 
-import contextlib
-import sys
-from collections.abc import Iterator
-from types import SimpleNamespace
+import os
 from typing import Any
 
 import pynvml
 import pytest
 
 from autotune.core import InvalidRequest
-from autotune.probe.device import nvml as device
 from autotune.probe.device.nvml import (
     Card,
     choose_device,
     device_used,
     driver_version,
+    first_error,
+    kept_initialized,
+    lasting_facts,
     topology,
     used_bytes,
     visible_cards,
 )
 from autotune.probe.process.launcher import ProbeHost
-
-UUIDS = ("GPU-aaaa-0001", "GPU-bbbb-0002", "GPU-cccc-0003")
-
-
-class Driver:
-    """NVML of a machine with three cards."""
-
-    def nvmlDeviceGetCount(self) -> int:
-        return len(UUIDS)
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        return index
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
-        return UUIDS.index(uuid)
-
-    def nvmlDeviceGetUUID(self, handle: int) -> str:
-        return UUIDS[handle]
-
-    def nvmlDeviceGetName(self, handle: int) -> str:
-        return f"card {handle}"
-
-    def nvmlSystemGetDriverVersion(self) -> str:
-        return "580.1"
-
-    nvmlMemory_v2 = pynvml.nvmlMemory_v2
-
-    def nvmlDeviceGetMemoryInfo(self, handle: int, version: int | None = None) -> Any:
-        reserved = 600  # by the driver, which the first version adds to what is used
-        assert version in (None, pynvml.nvmlMemory_v2)
-        return SimpleNamespace(used=1000 + handle) if version else SimpleNamespace(used=1000 + handle + reserved)
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
-        return [SimpleNamespace(pid=1), SimpleNamespace(pid=2**22 + 7)]
-
-    def nvmlDeviceGetCurrPcieLinkGeneration(self, handle: int) -> int:
-        return 5
-
-    def nvmlDeviceGetCurrPcieLinkWidth(self, handle: int) -> int:
-        return 16
-
-
-class Silent(Driver):
-    """NVML that refuses every question, as under some virtual machines."""
-
-    def __getattribute__(self, name: str) -> Any:
-        if name.startswith("nvmlDeviceGet") and name not in ("nvmlDeviceGetHandleByUUID", "nvmlDeviceGetCount"):
-            raise RuntimeError("not supported")
-        return super().__getattribute__(name)
-
-
-def plugged(monkeypatch: pytest.MonkeyPatch, driver: Any) -> None:
-    @contextlib.contextmanager
-    def nvml() -> Iterator[Any]:
-        yield driver
-
-    monkeypatch.setattr(device, "_nvml", nvml)
-
-
-@pytest.fixture
-def no_cards(monkeypatch: pytest.MonkeyPatch) -> None:
-    plugged(monkeypatch, None)
-
-
-@pytest.fixture
-def three_cards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    plugged(monkeypatch, Driver())
-
+from tests.nvidia import GIB, H100, UUIDS, Machine
 
 CARD = Card(1, UUIDS[1], "card 1", 3)
+T4 = {**H100, "name": "Tesla T4", "total": 15 * GIB}
+
+
+@pytest.fixture
+def three_cards(machine_with_driver: Machine) -> Machine:
+    machine_with_driver.plug(*({**H100, "name": f"card {number}", "used": 1000 + number} for number in range(3)))
+    return machine_with_driver
 
 
 # Kept initialized -----------------------------------------------------------------------------------------------
 
 
-def test_the_driver_is_held_open_while_probes_come_and_go_and_let_go_at_the_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    held, opened = 0, []
+def held(machine: Machine) -> int:
+    """How often the library is open."""
+    return machine.calls.count("nvmlInitWithFlags") - machine.calls.count("nvmlShutdown")
 
-    class Counting(Driver):
-        NVMLError = pynvml.NVMLError
 
-        def nvmlInit(self) -> None:
-            nonlocal held
-            held += 1
-
-        def nvmlShutdown(self) -> None:
-            nonlocal held
-            held -= 1
-
-        def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-            opened.append(index)
-            return index
-
-    monkeypatch.setitem(sys.modules, "pynvml", Counting())  # type: ignore[arg-type]
+def test_the_driver_is_held_open_while_probes_come_and_go_and_let_go_at_the_end(three_cards: Machine) -> None:
     with ProbeHost():
-        assert held == 1
+        assert held(three_cards) == 1
         assert device_used(CARD) is not None
-        assert held == 1
-    assert held == 0
-    assert opened == [0, 1, 2]
+        assert held(three_cards) == 1
+        assert three_cards.calls.count("nvmlDeviceGetHandleByIndex_v2") == 3
+    assert held(three_cards) == 0
+
+
+def test_a_driver_that_goes_away_meanwhile_ends_nothing(three_cards: Machine) -> None:
+    with kept_initialized():
+        three_cards.set({"error.nvmlShutdown": pynvml.NVML_ERROR_UNKNOWN})
+        assert used_bytes(UUIDS[0]) == 1000
 
 
 # Without a card -------------------------------------------------------------------------------------------------
 
 
-def test_without_a_driver_there_are_no_cards_and_no_facts(no_cards: None) -> None:
+def unseen() -> None:
+    """No question has an answer, and none raises."""
     assert visible_cards() == []
-    assert driver_version() is None
-    assert device_used(CARD) is None
-    assert used_bytes(None) is None
     assert choose_device("auto") is None
-    assert topology(CARD) == ""
+    assert driver_version() is None
+    unknown(CARD)
+    with kept_initialized():
+        pass
+
+
+def unknown(card: Card) -> None:
+    assert device_used(card) is None
+    assert used_bytes(card.uuid) is None
+    assert used_bytes(None) is None
+    assert topology(card) == ""
+    assert lasting_facts(card) == {}
+
+
+def test_without_the_library_there_are_no_cards_and_no_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: pynvml._nvmlCheckReturn(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND))
+    unseen()
+    assert first_error() == ""
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({"error.nvmlInit": pynvml.NVML_ERROR_DRIVER_NOT_LOADED}, "Driver Not Loaded"),
+        ({"error.nvmlInit": pynvml.NVML_ERROR_NO_PERMISSION}, "Insufficient Permissions"),
+        ({"error.nvmlDeviceGetCount_v2": pynvml.NVML_ERROR_NOT_SUPPORTED, "driver": None}, "Not Supported"),
+        ({f"{number}.error": pynvml.NVML_ERROR_GPU_IS_LOST for number in range(3)} | {"driver": None}, "GPU is lost"),
+    ],
+)
+def test_a_machine_whose_cards_cannot_be_opened_has_none_and_says_why(
+    three_cards: Machine, values: dict[str, Any], error: str
+) -> None:
+    three_cards.set(values | {f"{number}.used": None for number in range(3)})
+    if "error.nvmlDeviceGetCount_v2" in values:
+        three_cards.set({f"{number}.error": pynvml.NVML_ERROR_NOT_SUPPORTED for number in range(3)})
+    unseen()
+    assert first_error() == error
+    with pytest.raises(InvalidRequest, match=f"no CUDA GPU is visible here .NVML: {error}"):
+        choose_device("cuda")
 
 
 @pytest.mark.parametrize("asked", ["cuda", "cuda:0", "cuda:7"])
-def test_cuda_where_there_is_none_is_refused_in_one_line(no_cards: None, asked: str) -> None:
-    with pytest.raises(InvalidRequest, match="no CUDA GPU is visible") as caught:
+def test_cuda_on_a_machine_without_cards_is_refused_in_one_line(machine_with_driver: Machine, asked: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"no CUDA GPU is visible here\.") as caught:
         choose_device(asked)
     assert 'device="cpu"' in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -149,14 +114,14 @@ def test_cuda_where_there_is_none_is_refused_in_one_line(no_cards: None, asked: 
 # With three -----------------------------------------------------------------------------------------------------
 
 
-def test_auto_and_cuda_mean_the_first_card(three_cards: None) -> None:
+def test_auto_and_cuda_mean_the_first_card(three_cards: Machine) -> None:
     first = Card(0, UUIDS[0], "card 0", 3)
     assert choose_device("auto") == choose_device("cuda") == choose_device("cuda:0") == first
     assert choose_device("cuda:2") == Card(2, UUIDS[2], "card 2", 3)
     assert choose_device("cpu") is None
 
 
-def test_a_card_that_is_not_there_is_refused_naming_those_that_are(three_cards: None) -> None:
+def test_a_card_that_is_not_there_is_refused_naming_those_that_are(three_cards: Machine) -> None:
     with pytest.raises(InvalidRequest, match=r"cuda:2 \(card 2\)"):
         choose_device("cuda:3")
 
@@ -172,11 +137,12 @@ def test_a_card_that_is_not_there_is_refused_naming_those_that_are(three_cards: 
         ("-1", []),
         ("1,-1,0", [1]),
         ("0,9,1", [0]),
+        ("0,0", []),
         ("NoDevFiles", []),
     ],
 )
 def test_cuda_visible_devices_is_read_as_cuda_reads_it(
-    three_cards: None, monkeypatch: pytest.MonkeyPatch, variable: str, indices: list[int]
+    three_cards: Machine, monkeypatch: pytest.MonkeyPatch, variable: str, indices: list[int]
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
     cards = visible_cards()
@@ -184,7 +150,95 @@ def test_cuda_visible_devices_is_read_as_cuda_reads_it(
     assert all(card.count == len(indices) for card in cards)
 
 
-def test_others_on_the_card_are_named_but_not_our_own_nor_another_namespace_s(three_cards: None) -> None:
+# CUDA's order -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("variables", "indices"),
+    [
+        ({}, [2, 0, 1]),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, [0]),
+        ({"CUDA_VISIBLE_DEVICES": "1,0"}, [0, 2]),
+        ({"CUDA_VISIBLE_DEVICES": UUIDS[1]}, [1]),
+        ({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, [2, 0, 1]),
+        ({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, [0, 1, 2]),
+        ({"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "1"}, [1]),
+    ],
+)
+def test_cards_of_several_kinds_are_numbered_as_cuda_numbers_them(
+    machine_with_driver: Machine, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], indices: list[int]
+) -> None:
+    machine_with_driver.plug(T4, T4, H100, cuda="2,0,1")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert [card.index for card in visible_cards()] == indices
+    first = choose_device("cuda")
+    assert first is not None
+    assert first.index == indices[0]
+
+
+def test_cuda_is_woken_once_and_only_for_cards_of_several_kinds(machine_with_driver: Machine) -> None:
+    machine_with_driver.plug(H100, H100, cuda="1,0")
+    assert [card.index for card in visible_cards()] == [0, 1]
+    assert "cuInit" not in machine_with_driver.calls
+    machine_with_driver.plug(H100, T4, cuda="1,0")
+    assert [card.index for card in visible_cards()] == [1, 0]
+    assert [card.index for card in visible_cards()] == [1, 0]
+    assert machine_with_driver.calls.count("cuInit") == 1
+
+
+def test_a_cuda_that_does_not_answer_leaves_the_order_of_the_slots(machine_with_driver: Machine) -> None:
+    machine_with_driver.plug(T4, H100, cuda="")
+    assert [card.index for card in visible_cards()] == [0, 1]
+
+
+def test_a_card_that_is_not_for_this_user_has_no_number(
+    machine_with_driver: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine_with_driver.plug(H100, H100, H100, cuda="1,2")
+    machine_with_driver.set({"0.error": pynvml.NVML_ERROR_NO_PERMISSION})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert [card.index for card in visible_cards()] == [1]
+
+
+# Slices of cards --------------------------------------------------------------------------------------------------
+
+
+def test_a_slice_of_a_card_is_refused_by_name(three_cards: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1234")
+    with pytest.raises(InvalidRequest, match="MIG-1234"):
+        visible_cards()
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda", "cuda:1"])
+@pytest.mark.parametrize("variable", [None, "0", "1", UUIDS[1]])
+def test_a_card_that_is_divided_is_refused_though_no_variable_names_a_slice(
+    three_cards: Machine, monkeypatch: pytest.MonkeyPatch, variable: str | None, device: str
+) -> None:
+    three_cards.set({"1.MigMode": 1})
+    if variable is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    with pytest.raises(InvalidRequest, match=f"card 1 .{UUIDS[1]}. is divided into slices") as caught:
+        choose_device(device)
+    assert "CUDA_VISIBLE_DEVICES" in caught.value.advice
+    assert "\n" not in str(caught.value)
+    assert choose_device("cpu") is None
+
+
+@pytest.mark.parametrize(("variable", "indices"), [(f"{UUIDS[2]},{UUIDS[0]}", [2, 0]), ("", []), ("-1", [])])
+def test_beside_a_divided_card_whole_ones_can_be_named_by_their_uuid(
+    three_cards: Machine, monkeypatch: pytest.MonkeyPatch, variable: str, indices: list[int]
+) -> None:
+    three_cards.set({"1.MigMode": 1})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    assert [card.index for card in visible_cards()] == indices
+
+
+# What is in use ---------------------------------------------------------------------------------------------------
+
+
+def test_others_on_the_card_are_named_but_not_our_own_nor_another_namespace_s(three_cards: Machine) -> None:
+    three_cards.set({"1.processes": f"1,{2**22 + 7},{os.getpid()}"})
     used = device_used(CARD)
     assert used is not None
     assert used[0] == 1001
@@ -192,46 +246,69 @@ def test_others_on_the_card_are_named_but_not_our_own_nor_another_namespace_s(th
     assert used[1][0].endswith("(1)")
 
 
-def test_an_older_driver_or_library_answers_in_the_only_way_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Older(Driver):
-        def nvmlDeviceGetMemoryInfo(self, handle: int, version: int | None = None) -> Any:
-            if version:
-                raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
-            return SimpleNamespace(used=7)
-
-    class Oldest(Driver):
-        def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:  # type: ignore[override]
-            return SimpleNamespace(used=7)
-
-    for driver in (Older(), Oldest()):
-        plugged(monkeypatch, driver)
-        assert used_bytes(UUIDS[0]) == 7
+@pytest.mark.parametrize(
+    "error",
+    [
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+    ],
+)
+def test_an_older_driver_answers_in_the_only_way_it_has(three_cards: Machine, error: int) -> None:
+    three_cards.set({"0.error.nvmlDeviceGetMemoryInfo_v2": error})
+    assert used_bytes(UUIDS[0]) == 1600, "with what is reserved"
 
 
-def test_the_facts_of_a_card_are_read(three_cards: None) -> None:
+def test_an_older_library_knows_no_second_version(three_cards: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = pynvml.nvmlDeviceGetMemoryInfo
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", lambda handle: ask(handle))
+    assert used_bytes(UUIDS[0]) == 1600
+
+
+@pytest.mark.parametrize("error", [pynvml.NVML_ERROR_TIMEOUT, pynvml.NVML_ERROR_UNKNOWN])
+def test_a_question_that_fails_for_a_moment_is_not_answered_with_another_number(
+    three_cards: Machine, error: int
+) -> None:
+    three_cards.set({"0.error.nvmlDeviceGetMemoryInfo_v2": error})
+    assert used_bytes(UUIDS[0]) is None
+
+
+def test_the_facts_of_a_card_are_read(three_cards: Machine) -> None:
     assert driver_version() == "580.1"
     assert topology(CARD) == "PCIe generation 5 x16"
+    assert lasting_facts(CARD) == {
+        "power_limit_mw": 700_000,
+        "max_sm_clock_mhz": 1980,
+        "max_memory_clock_mhz": 2619,
+        "ecc": 1,
+        "mig": 0,
+        "pcie_width": 16,
+    }
 
 
-def test_what_nvml_does_not_say_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    plugged(monkeypatch, Silent())
-    assert device_used(CARD) is None
-    assert used_bytes(CARD.uuid) is None
-    assert topology(CARD) == ""
-    assert visible_cards() == [], "nor where the driver lost its cards"
-    assert choose_device("auto") is None
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"1.error": pynvml.NVML_ERROR_GPU_IS_LOST},
+        {"1.lost_after": 0},
+        {"1.error": pynvml.NVML_ERROR_NO_PERMISSION},
+        {"1.error": pynvml.NVML_ERROR_NOT_SUPPORTED},
+    ],
+)
+def test_what_nvml_does_not_say_of_a_card_is_unknown_and_the_others_stay(
+    three_cards: Machine, values: dict[str, int]
+) -> None:
+    three_cards.set(values | {"0.error.nvmlDeviceGetMemoryInfo_v2": 15})
+    unknown(CARD)
+    assert [card.index for card in visible_cards()] == [0, 2]
 
 
-def test_a_card_that_other_processes_cannot_be_asked_of_still_tells_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Container(Driver):
-        def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
-            raise RuntimeError("not supported")
+@pytest.mark.parametrize("answered", range(4))
+def test_a_card_that_is_lost_between_two_questions_has_no_half_answer(three_cards: Machine, answered: int) -> None:
+    three_cards.set({"1.lost_after": answered})  # it is found by its uuid, asked for processes and for memory
+    assert device_used(CARD) == (None if answered < 3 else (1001, []))
 
-    plugged(monkeypatch, Container())
+
+def test_a_card_that_other_processes_cannot_be_asked_of_still_tells_its_memory(three_cards: Machine) -> None:
+    three_cards.set({"1.processes": None})
     assert device_used(CARD) == (1001, [])
-
-
-def test_a_slice_of_a_card_is_refused_by_name(three_cards: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1234")
-    with pytest.raises(InvalidRequest, match="MIG-1234"):
-        visible_cards()

@@ -16,8 +16,8 @@ from autotune.probe.device.telemetry import (
     card_warnings,
     joules_between,
 )
+from tests.nvidia import H100, UUIDS, Machine
 
-UUID = "GPU-0123"
 IDLE, SETTING, CAP, HARDWARE, SYNC, THERMAL, HARDWARE_THERMAL, BRAKE, DISPLAY = (1 << place for place in range(9))
 
 WELL = CardReading(
@@ -32,91 +32,30 @@ WELL = CardReading(
 )
 
 
-class Card:
-    """NVML with one card whose answers the test sets; questions without an answer are refused."""
-
-    NVML_TEMPERATURE_GPU = 0
-    NVML_TEMPERATURE_THRESHOLD_SLOWDOWN = 1
-    NVML_CLOCK_SM = 1
-
-    def __init__(self, *generations: str, **answers: Any) -> None:
-        """generations: of the names of the reasons, `Event` and `Throttle`."""
-        for generation in generations:
-            for name in dir(pynvml):
-                if name.startswith(f"nvmlClocks{generation}Reason"):
-                    setattr(self, name, getattr(pynvml, name))
-        self.answers = answers
-        self.opened = 0
-        self.asked: list[tuple[Any, ...]] = []
-
-    def nvmlInit(self) -> None:
-        self.opened += 1
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
-        if uuid != UUID:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
-        return "the handle"
-
-    def __getattr__(self, name: str) -> Any:
-        if not name.startswith("nvmlDevice"):
-            raise AttributeError(name)
-        question = name.removeprefix("nvmlDeviceGet")
-
-        def answer(handle: str, *more: Any) -> Any:
-            assert handle == "the handle"
-            self.asked.append((question, *more))
-            if question not in self.answers:
-                raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
-            return self.answers[question]
-
-        return answer
+@pytest.fixture
+def card(machine_with_driver: Machine) -> Machine:
+    """A machine with one card."""
+    machine_with_driver.plug(H100)
+    return machine_with_driver
 
 
-ANSWERS = {
-    "TotalEnergyConsumption": 5_000_000,
-    "Temperature": 60,
-    "TemperatureThreshold": 90,
-    "ClockInfo": 1900,
-    "MaxClockInfo": 1980,
-    "PowerUsage": 640_000,
-    "EnforcedPowerLimit": 700_000,
-    "CurrentClocksEventReasons": 0,
-}
-
-
-def plugged(monkeypatch: pytest.MonkeyPatch, card: Card) -> Card:
-    monkeypatch.setitem(sys.modules, "pynvml", card)
-    return card
-
-
-def reading_of(monkeypatch: pytest.MonkeyPatch, card: Card) -> CardReading:
-    return card_reader(UUID)() if plugged(monkeypatch, card) else CardReading()
+def reading() -> CardReading:
+    return card_reader(UUIDS[0])()
 
 
 # Reading --------------------------------------------------------------------------------------------------------
 
 
-def test_a_card_is_read_in_its_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    card = Card("Event", **ANSWERS)
-    assert reading_of(monkeypatch, card) == WELL
-    assert {("ClockInfo", 1), ("MaxClockInfo", 1), ("Temperature", 0), ("TemperatureThreshold", 1)} <= set(card.asked)
+def test_a_card_is_read_in_its_units(card: Machine) -> None:
+    assert reading() == WELL
 
 
-def test_nvml_is_opened_once_and_not_by_a_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    card = plugged(monkeypatch, Card("Event", **ANSWERS))
-    read = card_reader(UUID)
-    assert (card.opened, card.asked) == (1, [])
+def test_nvml_is_opened_once_and_not_by_a_reading(card: Machine) -> None:
+    read = card_reader(UUIDS[0])
+    assert card.calls == ["nvmlInitWithFlags", "nvmlDeviceGetHandleByUUID"]
     assert read() == read() == WELL
-    assert card.opened == 1
-
-
-def test_every_question_is_one_that_nvml_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    card = Card()
-    reading_of(monkeypatch, card)
-    assert len(card.asked) > 8
-    assert {f"nvmlDeviceGet{question}" for question, *_ in card.asked} <= set(dir(pynvml))
-    for name in ("NVML_TEMPERATURE_GPU", "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN", "NVML_CLOCK_SM"):
-        assert getattr(Card, name) == getattr(pynvml, name)
+    assert card.calls.count("nvmlInitWithFlags") == 1
+    assert card.calls.count("nvmlDeviceGetPowerUsage") == 2
 
 
 def test_every_reason_of_nvml_has_words_or_holds_nobody_back() -> None:
@@ -126,33 +65,66 @@ def test_every_reason_of_nvml_has_words_or_holds_nobody_back() -> None:
     assert set(BRAKES) == known - harmless
 
 
-@pytest.mark.parametrize("missing", ANSWERS)
-def test_one_question_refused_leaves_the_others(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
-    answers = {question: answer for question, answer in ANSWERS.items() if question != missing}
-    reading = reading_of(monkeypatch, Card("Event", **answers))
-    changed = {name for name, value in vars(reading).items() if value != getattr(WELL, name)}
-    assert len(changed) == 1
-    assert all(getattr(reading, name) is None for name in changed)
+READ = {
+    "TotalEnergyConsumption": "energy_j",
+    "Temperature.0": "temperature_c",
+    "TemperatureThreshold.1": "slowdown_temperature_c",
+    "ClockInfo.1": "sm_clock_mhz",
+    "MaxClockInfo.1": "sm_clock_max_mhz",
+    "PowerUsage": "power_w",
+    "EnforcedPowerLimit": "power_limit_w",
+    "CurrentClocksEventReasons": "throttle_reasons",
+}
+"""What NVML is asked -> what is read of it."""
 
 
-def test_without_a_name_a_card_or_nvml_all_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert card_reader("GPU-of-nobody")() == CardReading()  # the real library, with or without a driver
-    card = plugged(monkeypatch, Card("Event", **ANSWERS))
-    assert card_reader(None)() == card_reader("GPU-of-nobody")() == CardReading()
-    assert card.asked == []
+@pytest.mark.parametrize("missing", READ)
+def test_one_question_refused_leaves_the_others(card: Machine, missing: str) -> None:
+    card.set({f"0.{missing}": None})
+    assert reading() == replace(WELL, **{READ[missing]: None})
+
+
+@pytest.mark.parametrize("answered", range(3, 12))
+def test_a_card_that_is_lost_in_the_midst_of_a_reading_says_nothing_wrong(card: Machine, answered: int) -> None:
+    card.set({"0.lost_after": answered})
+    read = card_reader(UUIDS[0])
+    first = read()
+    assert all(value in (None, getattr(WELL, name)) for name, value in vars(first).items())
+    assert read() == CardReading()
+    assert card_warnings(WELL, first) == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_NO_PERMISSION, pynvml.NVML_ERROR_NOT_SUPPORTED],
+)
+def test_a_card_that_answers_nothing_any_more_is_unknown(card: Machine, error: int) -> None:
+    read = card_reader(UUIDS[0])
+    assert read() == WELL
+    card.set({"0.error": error})
+    assert read() == reading() == CardReading()
+
+
+def test_without_a_name_a_card_or_nvml_all_is_unknown(card: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert card_reader("GPU-of-nobody")() == CardReading()
+    assert card_reader(None)() == CardReading()
+    assert {name for name in card.calls if "UUID" not in name} == {"nvmlInitWithFlags"}
+    card.set({"error.nvmlInit": pynvml.NVML_ERROR_DRIVER_NOT_LOADED})
+    assert reading() == CardReading()
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert card_reader(UUID)() == CardReading()
+    assert reading() == CardReading()
 
 
-def test_the_newer_question_for_the_temperature_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert reading_of(monkeypatch, Card("Event", **ANSWERS, TemperatureV=61)).temperature_c == 61
+def test_the_newer_question_for_the_temperature_comes_first(card: Machine) -> None:
+    card.set({"0.TemperatureV.0": 61})
+    assert reading().temperature_c == 61
 
 
-def test_a_card_that_knows_its_distance_to_the_slowdown_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    reading = reading_of(monkeypatch, Card("Event", **ANSWERS, MarginTemperature=27))
-    assert reading.slowdown_temperature_c == 87
-    without = {question: answer for question, answer in ANSWERS.items() if question != "TemperatureThreshold"}
-    assert reading_of(monkeypatch, Card("Event", **without, MarginTemperature=-1)).slowdown_temperature_c == 59
+def test_a_card_that_knows_its_distance_to_the_slowdown_is_believed(card: Machine) -> None:
+    card.set({"0.MarginTemperature": 27})
+    assert reading().slowdown_temperature_c == 87
+    card.set({"0.TemperatureThreshold.1": None, "0.MarginTemperature": -1})
+    assert reading().slowdown_temperature_c == 59
 
 
 @pytest.mark.parametrize(
@@ -165,22 +137,33 @@ def test_a_card_that_knows_its_distance_to_the_slowdown_is_believed(monkeypatch:
     ],
 )
 @pytest.mark.parametrize(
-    ("generations", "question"),
+    ("forgotten", "question"),
     [
-        (["Event", "Throttle"], "CurrentClocksEventReasons"),
-        (["Event", "Throttle"], "CurrentClocksThrottleReasons"),  # a new pynvml on an old driver
-        (["Throttle"], "CurrentClocksThrottleReasons"),
-        (["Event"], "CurrentClocksEventReasons"),
+        ("", "CurrentClocksEventReasons"),
+        ("", "CurrentClocksThrottleReasons"),  # a new pynvml on an old driver
+        ("Event", "CurrentClocksThrottleReasons"),
+        ("Throttle", "CurrentClocksEventReasons"),
     ],
 )
 def test_reasons_are_read_by_their_old_and_new_names(
-    monkeypatch: pytest.MonkeyPatch, generations: list[str], question: str, bits: int, words: tuple[str, ...]
+    card: Machine, monkeypatch: pytest.MonkeyPatch, forgotten: str, question: str, bits: int, words: tuple[str, ...]
 ) -> None:
-    assert reading_of(monkeypatch, Card(*generations, **{question: bits})).throttle_reasons == words
+    """forgotten: reasons whose names a pynvml of then, or of later, does not have."""
+    forget(monkeypatch, forgotten)
+    card.set({"0.CurrentClocksEventReasons": None, f"0.{question}": bits})
+    assert reading().throttle_reasons == words
 
 
-def test_a_reason_that_this_nvml_does_not_know_is_not_met(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert reading_of(monkeypatch, Card(CurrentClocksEventReasons=2**64 - 1)).throttle_reasons == ()
+def forget(monkeypatch: pytest.MonkeyPatch, *generations: str) -> None:
+    for name in [name for generation in filter(None, generations) for name in dir(pynvml) if generation in name]:
+        if name.startswith("nvmlClocks"):
+            monkeypatch.delattr(pynvml, name)
+
+
+def test_a_reason_that_this_nvml_does_not_know_is_not_met(card: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    forget(monkeypatch, "Event", "Throttle")
+    card.set({"0.CurrentClocksEventReasons": 2**63 - 1})
+    assert reading().throttle_reasons == ()
 
 
 # Energy ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,183 @@
+"""Real probes and commands on a machine with NVIDIA's driver whose card is lost, or that torch cannot use.
+
+A torch that is built for CUDA asks the driver itself, up to CUDA's initialisation, which fails.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+import torch
+
+from autotune.core import Environment, InvalidRequest, Measurement, Outcome, Workload
+from autotune.core.request import tuning_request
+from autotune.probe import ProbeOptions
+from autotune.probe.device import nvml
+from autotune.probe.order import Order
+from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.queries import read_environment
+from autotune.probe.runner import LiveProbe
+from tests.nvidia import GIB, H100, Machine
+from tests.probe.probes import QUICK, configuration
+
+pytestmark = pytest.mark.nightly
+
+built_for_cuda = pytest.mark.skipif(not torch.version.cuda, reason="needs a torch built for CUDA")
+
+
+@pytest.fixture
+def machine(machine_with_driver: Machine) -> Machine:
+    """With two cards of a kind."""
+    machine_with_driver.plug(H100, H100)
+    return machine_with_driver
+
+
+@pytest.fixture
+def own_host(machine: Machine) -> Iterator[ProbeHost]:
+    """A host that was started on this machine: the loader reads its path when a process starts."""
+    with ProbeHost() as host:
+        yield host
+
+
+# Probes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def measured(
+    own_host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
+) -> Callable[[], Measurement]:
+    """A probe on the CPU that takes the first card for its device in all that is read of NVML."""
+    card = nvml.choose_device("cuda")
+    assert card is not None
+    workload = workload_of("gpt2-mini", sequence_length=16)
+    watched = replace(environment, device_uuid=card.uuid, device_uuids=(card.uuid,))
+    used = nvml.usage_of(card)
+    live = LiveProbe(
+        own_host, watched, workload, {}, GIB, lambda *_: tmp_path, timings=(QUICK, QUICK), device_used=used
+    )
+    return lambda: live(configuration(4), ProbeOptions(number=0, deadline_s=120.0))
+
+
+def facts_of_card(measurement: Measurement) -> dict[str, Any]:
+    names = ("temperature_c", "slowdown_temperature_c", "sm_clock_mhz", "power_w", "throttle_reasons")
+    names += (
+        "temperature_c_at_start",
+        "sm_clock_mhz_at_start",
+        "power_w_at_start",
+        "sm_clock_max_mhz",
+        "power_limit_w",
+    )
+    return {name: measurement.surroundings[name] for name in names if name in measurement.surroundings}
+
+
+WELL = {
+    "temperature_c": 60,
+    "slowdown_temperature_c": 90,
+    "sm_clock_mhz": 1900,
+    "power_w": 640.0,
+    "throttle_reasons": [],
+    "temperature_c_at_start": 60,
+    "sm_clock_mhz_at_start": 1900,
+    "power_w_at_start": 640.0,
+    "sm_clock_max_mhz": 1980,
+    "power_limit_w": 700.0,
+}
+AT_START = {name: value for name, value in WELL.items() if name.endswith("_at_start")}
+
+
+@pytest.mark.parametrize(
+    ("values", "facts"),
+    [
+        ({}, WELL),
+        # A process finds its card by the uuid, and reads ten values before and after the steps.
+        ({"0.lost_after": 12}, AT_START),
+        ({"0.lost_after": 0}, {}),
+        ({"0.error": pynvml.NVML_ERROR_NO_PERMISSION}, {}),
+        ({"0.error": pynvml.NVML_ERROR_NOT_SUPPORTED}, {}),
+        ({"error.nvmlInit": pynvml.NVML_ERROR_DRIVER_NOT_LOADED}, {}),
+    ],
+)
+def test_a_probe_keeps_its_speed_and_knows_of_the_card_what_was_answered(
+    machine: Machine, measured: Callable[[], Measurement], values: dict[str, int], facts: dict[str, Any]
+) -> None:
+    machine.set(values)
+    measurement = measured()
+    assert measurement.outcome is Outcome.COMPLETED, measurement.log_tail
+    assert measurement.step_time_s
+    assert facts_of_card(measurement) == facts
+    assert measurement.joules is None
+    assert not [text for text in measurement.observed_warnings if "card" in text or "another process" in text]
+
+
+# Commands -----------------------------------------------------------------------------------------------------------
+
+
+def command(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    program = [sys.executable, "-m", "autotune", *words]
+    return subprocess.run(program, cwd=folder, capture_output=True, text=True, check=False, timeout=600)
+
+
+def test_a_torch_that_cannot_use_the_card_is_named_in_one_line(own_host: ProbeHost) -> None:
+    with pytest.raises(InvalidRequest, match=f"torch {torch.__version__[:4]}.* cannot use the GPU: ") as caught:
+        read_environment(own_host, tuning_request("bert-mini", 4, device="cuda"), nvml.choose_device("cuda"))
+    assert "\n" not in str(caught.value)
+    request = tuning_request("bert-mini", 4, device="auto")
+    environment, card = read_environment(own_host, request, nvml.choose_device("auto"))
+    assert (environment.device, card) == ("cpu", None)
+    assert environment.unused_gpu == caught.value.message
+
+
+SMALL = ("-b", "4", "--sequence-length", "16", "--search-space", "quick", "--n-trials", "2")
+
+
+def test_a_search_says_that_it_measured_the_cpu_of_a_machine_with_a_gpu(machine: Machine, tmp_path: Path) -> None:
+    done = command("search", "bert-mini", *SMALL, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"The CPU was measured: torch {torch.__version__} cannot use the GPU: " in " ".join(done.stdout.split())
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("error", [pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_NO_PERMISSION])
+@pytest.mark.parametrize("words", [["doctor"], ["search", "bert-mini", *SMALL]], ids=["doctor", "search"])
+def test_a_command_for_a_card_that_cannot_be_opened_ends_in_one_line(
+    machine: Machine, tmp_path: Path, words: list[str], error: int
+) -> None:
+    machine.set({"0.error": error, "1.error": error})
+    done = command(*words, "--device", "cuda", folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert str(pynvml.NVMLError(error)) in done.stderr
+
+
+# A torch that is built for CUDA ---------------------------------------------------------------------------------------
+
+
+@built_for_cuda
+def test_torch_believes_the_driver_and_the_host_stays_asleep(machine: Machine, own_host: ProbeHost) -> None:
+    own_host.start()  # raises if it refuses to fork
+    assert own_host.pid is not None
+    assert "nvmlDeviceGetCount_v2" in machine.calls, "an import asks whether CUDA is there"
+    program = "import torch; print(torch.cuda.is_available(), torch.cuda.device_count(), torch.cuda.is_initialized())"
+    lines = Path(f"/proc/{own_host.pid}/environ").read_text().split("\0")
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=dict(line.split("=", 1) for line in lines if line),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert done.stdout.split() == ["True", "2", "False"]
+
+
+@built_for_cuda
+def test_a_prepared_model_needs_no_card(own_host: ProbeHost, tmp_path: Path) -> None:
+    wanted = {"request": tuning_request("bert-mini", 4, sequence_length=16).to_dict(), "cache": str(tmp_path / "data")}
+    order = Order(kind="prepare", folder=str(tmp_path), deadline_s=300.0, request=wanted)
+    assert Workload.from_dict(own_host.ask(order)).parameters > 0
