@@ -13,6 +13,7 @@ from autotune.report.snippets import WITHOUT_MASK, larger_budget, mask_lines, op
 from autotune.report.trial_text import interval_text, is_same, setting_words, short_words
 from autotune.space.settings import SETTINGS, learning_differences
 from autotune.study.objective import pays_from, speed_up
+from autotune.study.reference import BASELINE
 from autotune.study.result import SearchResult
 
 DISTURBED = re.compile(
@@ -113,12 +114,11 @@ def loss_values(numerics: Numerics, trial: Trial) -> str:
 def _losses(result: SearchResult, best: Trial) -> list[Check]:
     numerics, reference = result.numerics, result.numerics.reference if result.numerics else "fp32"
     left_out = "losses" in result.left_out
-    again = "Run the same command again to do it." if left_out else ""
     if numerics is None or numerics.why_unchecked(best.number):
         if best.number == 0 or (numerics is None and best.confirmed and not left_out):
             return []
         why = sentence(numerics.why_unchecked(best.number)) if numerics else ""
-        again = again or "Compare the first losses of your run."
+        again = "Run the same command again to do it." if left_out else "Compare the first losses of your run."
         return [Check("warn", f"Losses were not compared with {reference}'s.", why, again)]
     note = f" {sentence(numerics.note)}" if numerics.note else ""
     values = f"{loss_values(numerics, best)}.{note}"
@@ -131,6 +131,7 @@ def _losses(result: SearchResult, best: Trial) -> list[Check]:
     if difference is not None and not difference.is_sensitive:
         text = f"{values} The loss fell too little to show a training that learns nothing."
         return [Check("warn", "Too few steps to compare losses.", text, "Watch the first steps of your run.")]
+    again = "Run the same command again to compare them with fp32's." if left_out and reference == BASELINE else ""
     return [Check("ok", f"Losses match {reference}'s.", values, again)]
 
 

@@ -154,7 +154,7 @@ def _stays_disturbed(trials: Sequence[Trial]) -> bool:
 
 
 def _deadline_s(plan: Plan, trials: Sequence[Trial], configuration: Configuration, confirmation: int) -> float:
-    """10 x the baseline's probe, at least 60 s; a confirmation runs every micro-step and is given that much more.
+    """10 x the baseline's probe, at least 60 s; a confirmation may run every micro-step and is given that much more.
 
     What its values are expected to add (compiling) comes tenfold on top. Without a baseline that trained it is the baseline's
     own deadline.

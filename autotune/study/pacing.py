@@ -18,8 +18,8 @@ RESERVED = 0.4
 """Share of a limited time that is left to rounds and checks at the most, beyond one round."""
 
 LONG_STEP_S = 2.0
-"""Seconds of a step, all its micro-steps together, from which on rounds after a trial's first run few of them: from there on
-seven whole steps of a round take longer than its least seconds on a GPU with another start of a training."""
+"""Seconds of a step, all its micro-steps together, from which on rounds after a trial's first run few of them. A round has seven
+steps at the least, and on a GPU eight seconds: below this nothing much is saved, from here on it is half a round and more."""
 
 CHECKED_STEPS = 10
 """Steps that the sanity check is expected to take at the most, its evaluation and checkpoint counted as some."""

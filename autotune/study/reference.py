@@ -7,6 +7,7 @@ from autotune.core import Configuration, Measurement, Outcome, Trial, Value
 from autotune.core.loss_curves import LEAST_STEPS
 from autotune.probe.order import LOSSES
 from autotune.space.dominance import implied_by
+from autotune.space.settings.precision import ALIKE
 from autotune.study.objective import leader
 from autotune.study.pacing import round_seconds, starting_seconds
 from autotune.study.plan import Plan
@@ -170,7 +171,7 @@ def _model(trials: Sequence[Trial], objective: str) -> Trial | None:
 
 def _seconds(rival: Trial, precision: str, products: Mapping[str, float]) -> float:
     """How long a training for the losses takes in this precision: steps that last as much longer as products of matrices do."""
-    own = _precision(rival)
+    own = ALIKE.get(_precision(rival), _precision(rival))
     slower = products[own] / products[precision] if {own, precision} <= products.keys() else 1.0
     step_s = max(1.0, slower) * (rival.final.step_time_s or 0.0)
     least, most = LEAST_STEPS * step_s, (LOSSES.untimed_most + LOSSES.timed_most) * step_s
