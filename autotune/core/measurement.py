@@ -86,7 +86,8 @@ class Measurement(Serializable):
     compile_s: float = 0.0  #: seconds of compiling before the timed steps; a confirmation's: its trial's probe's
     recompiled_graphs: int = 0  #: compiled in the timed steps
     round: int = 0  #: number of the confirmation round, from 1; 0: a probe, or of a study that did not count them
-    losses: tuple[float, ...] = ()  #: of a confirmation round: mean loss of each of its first optimizer steps
+    losses: tuple[float, ...] = ()  #: of a confirmation round with whole steps: mean loss of each of its first steps
+    whole_because: str = ""  #: why it ran all micro-steps after it was measured with few of them; empty if it was not
     training_steps: int | None = None  #: of the run that this was measured for, where announced
     joules: float | None = None  #: the device's energy over the timed steps; None without a counter or below a second
     surroundings: Mapping[str, Any] = field(default_factory=dict)  #: temperature, clocks, swap …, by name with its unit
@@ -107,6 +108,32 @@ class Measurement(Serializable):
     def composed_steps(self) -> list[Step]:
         """The timed steps with the accumulation that was requested."""
         return [step.composed(self.accumulation_steps_run, self.accumulation_steps) for step in self.steps]
+
+    @property
+    def is_composed(self) -> bool:
+        """Whether fewer micro-steps were run than requested."""
+        return self.accumulation_steps_run < self.accumulation_steps
+
+    @property
+    def as_whole(self) -> "Measurement":
+        """The same as if all micro-steps had been run."""
+        if not self.is_composed or not self.steps:
+            return self
+        composed = tuple(self.composed_steps)
+        longer = sum(step.seconds for step in composed) / sum(step.seconds for step in self.steps)
+        peaks = {name: getattr(self, name) for name in ("peak_reserved_bytes", "peak_device_bytes")}
+        return replace(
+            self,
+            steps=composed,
+            accumulation_steps_run=self.accumulation_steps,
+            joules=self.joules and self.joules * longer,
+            **{name: peak and peak + self._unfetched_bytes for name, peak in peaks.items()},
+        )
+
+    @property
+    def _unfetched_bytes(self) -> int:
+        """Bytes of the batches of a step that were not fetched: the Trainer fetches all of a step before it trains."""
+        return max(0, self.accumulation_steps - self.accumulation_steps_run) * self.micro_batch_bytes
 
     @cached_property
     def samples_per_second(self) -> Interval | None:
@@ -200,7 +227,7 @@ class Measurement(Serializable):
             peak = self.peak_reserved_bytes + (self.context_bytes or 0)
         else:
             return None
-        return peak + max(0, self.accumulation_steps - self.accumulation_steps_run) * self.micro_batch_bytes
+        return peak + self._unfetched_bytes
 
     @property
     def fits(self) -> float:
@@ -248,12 +275,13 @@ class Measurement(Serializable):
 
 
 def pooled(rounds: Sequence[Measurement]) -> Measurement:
-    """Completed measurements of one configuration as one: all their steps, the highest peak, every warning.
+    """Completed measurements of one configuration as one, with whole steps: all their steps, the highest peak, every warning.
 
-    Raises ValueError without any, and where their accumulation differs.
+    Raises ValueError without any, and if their accumulation differs.
     """
-    if not rounds or len({measured.accumulation_steps_run for measured in rounds}) != 1:
+    if not rounds or len({measured.accumulation_steps for measured in rounds}) != 1:
         raise ValueError("only rounds with the same accumulation can be pooled")
+    rounds = [measured.as_whole for measured in rounds]
 
     def values(name: str) -> list[Any]:
         return [value for measured in rounds if (value := getattr(measured, name)) is not None]
@@ -280,5 +308,6 @@ def pooled(rounds: Sequence[Measurement]) -> Measurement:
         device=", ".join(dict.fromkeys(filter(None, values("device")))),
         observed_warnings=in_ranges(joined("observed_warnings")),
         repeated_because=tuple(dict.fromkeys(joined("repeated_because"))),
+        whole_because="; ".join(dict.fromkeys(filter(None, values("whole_because")))),
         **{name: sum(values(name)) for name in summed},
     )

@@ -15,7 +15,7 @@ class Trial:
     number: int  #: 0 is the baseline
     configuration: Configuration  #: the values tried
     measurement: Measurement  #: of its probe
-    confirmations: tuple[Measurement, ...] = ()  #: with the full accumulation, in rounds interleaved with rivals'
+    confirmations: tuple[Measurement, ...] = ()  #: the first with whole steps, in rounds interleaved with rivals'
     disqualified_reason: str = ""  #: why it cannot win although it fits
 
     def with_training_steps(self, training_steps: int | None) -> "Trial":

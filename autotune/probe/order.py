@@ -55,6 +55,11 @@ CUDA_CONFIRMATION = replace(CONFIRMATION, untimed_seconds=5.0, timed_seconds_lea
 in seconds, not in steps. The timed steps are long enough for its energy counter (JOULES_LEAST_S)."""
 
 
+LOSSES = Timing(untimed_least=1, untimed_most=1, timed_least=9, timed_most=9, seconds=20.0)
+"""A training for its losses alone: ten steps, fewer if they are long, but as many as a comparison needs at the least
+(`loss_curves.LEAST_STEPS`: the untimed one and those of `adaptive.HOPELESS_LEAST`)."""
+
+
 def timings(is_cpu: bool) -> tuple[Timing, Timing]:
     """How long a probe and a confirmation round train on such a device."""
     return (Timing(), CONFIRMATION) if is_cpu else (CUDA_PROBE, CUDA_CONFIRMATION)

@@ -17,7 +17,8 @@ from autotune.probe.replay import recorded
 
 
 class RecordedHost(ProbeHost):
-    """A host that starts no process. recording: a file of `save_recording`. orders: all that it was sent.
+    """A host that starts no process. recording: a file of `save_recording`. slower: how many times as long its steps last.
+    orders: all that it was sent.
 
     The device, its rates and the model are as recorded, with the requested sequence length. A configuration that was not
     recorded has the speed of the one that shares most of its values and is nearest in micro-batch size, and its peak,
@@ -26,9 +27,10 @@ class RecordedHost(ProbeHost):
 
     uses_cache = False
 
-    def __init__(self, recording: Path, objects: bytes = b"") -> None:
+    def __init__(self, recording: Path, objects: bytes = b"", slower: float = 1.0) -> None:
         super().__init__(objects)
         self._recording = read_json(recording)
+        self.slower = slower
         self.orders: list[Order] = []
 
     def launch(self) -> None:
@@ -106,7 +108,11 @@ class RecordedHost(ProbeHost):
         measurement = Measurement.from_dict(data)
         larger = max(1.0, configuration.micro_batch_size / nearest.micro_batch_size)
         peak = int((measurement.peak_bytes or 0) * larger)
-        answer = recorded(configuration, measurement.samples_per_second or 1.0, peak, order.allowed_bytes or peak)
+        run = order.accumulation_steps_run
+        speed = (measurement.samples_per_second or 1.0) / self.slower
+        answer = recorded(configuration, speed, peak, order.allowed_bytes or peak, run=run)
+        most = order.timing.untimed_most + order.timing.timed_most
+        in_round = bool(order.confirmation) and not answer.is_composed
         trained, losses = self._nearest(order, "losses")
         scale = (
             configuration.gradient_accumulation_steps / trained.gradient_accumulation_steps
@@ -117,7 +123,7 @@ class RecordedHost(ProbeHost):
             asked=configuration.values,
             surroundings=measurement.surroundings,
             probe_seconds=measurement.probe_seconds,
-            losses=tuple(scale * loss for loss in losses) if order.confirmation and answer.steps else (),
+            losses=tuple(scale * loss for loss in losses[:most]) if in_round and answer.steps else (),
         )
 
     def _nearest(self, order: TrainingOrder, kind: str) -> tuple[Configuration, Any]:

@@ -29,10 +29,11 @@ def recorded(
     allowed_bytes: int,
     spread: float = 0.01,
     steps: int = 6,
+    run: int | None = None,
 ) -> Measurement:
     """The measurement of a probe that ran at this speed (+- spread from step to step) with this peak.
 
-    A peak above allowed_bytes makes an out-of-memory in the forward pass.
+    A peak above allowed_bytes makes an out-of-memory in the forward pass. run: micro-steps, by default all of a step.
     """
     if peak_bytes > allowed_bytes:
         return Measurement(
@@ -46,16 +47,24 @@ def recorded(
         )
     mean = configuration.global_batch_size / samples_per_second
     samples = configuration.global_batch_size // configuration.data_parallel_size
-    times = [mean * (1 + spread * (-1) ** index) for index in range(steps)]
     accumulation = configuration.gradient_accumulation_steps
+    run = run or accumulation
+    times = [mean * (1 + spread * (-1) ** index) * run / accumulation for index in range(steps)]
+    samples = samples * run // accumulation
     return Measurement(
         Outcome.COMPLETED,
         accumulation_steps=accumulation,
-        accumulation_steps_run=accumulation,
+        accumulation_steps_run=run,
         data_parallel_size=configuration.data_parallel_size,
-        steps=tuple(Step(seconds, 0.0, 0.0, 0.0, seconds, seconds / 10, samples, 0) for seconds in times),
+        steps=tuple(_step(seconds, run, samples, run < accumulation) for seconds in times),
         untimed_steps=2,
         allowed_bytes=allowed_bytes,
         peak_device_bytes=peak_bytes,
         probe_seconds=sum(times),
     )
+
+
+def _step(seconds: float, run: int, samples: int, is_part: bool) -> Step:
+    """A step of so many equal micro-steps, which are told apart where the step is a part of one."""
+    micro = seconds / run if is_part else 0.0
+    return Step(seconds, 0.0, micro, micro, micro or seconds, (micro or seconds) / 10, samples, 0)

@@ -8,8 +8,10 @@ from typing import Any
 
 from autotune.core import Configuration, Environment, Measurement, Outcome, Workload, write_json
 from autotune.core.failures import Failure
+from autotune.core.interval import Interval, quotient_of_means
+from autotune.core.loss_curves import LEAST_STEPS
 from autotune.probe import ProbeOptions
-from autotune.probe.order import ANSWER, Timing, TrainingOrder, remove_answers, timings
+from autotune.probe.order import ANSWER, LOSSES, Timing, TrainingOrder, remove_answers, timings
 from autotune.probe.process.answers import read_answer
 from autotune.probe.process.launcher import ProbeHost
 from autotune.space.settings import SETTINGS
@@ -23,6 +25,10 @@ PREFETCH_FACTOR = 2
 
 READY_SHARE = 0.01
 """Share of a step spent waiting for workers' batches up to which the loader keeps up."""
+
+COMPOSED_WITHIN = 0.03
+"""Share by which a composed speed may differ from that of whole steps, whatever the intervals say: two processes of one
+configuration differ by as much."""
 
 
 @dataclass
@@ -46,12 +52,12 @@ class LiveProbe:
 
     def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:
         accumulation = configuration.gradient_accumulation_steps
-        whole = options.confirmation or self.workload.whole_steps
+        whole = self.workload.whole_steps or (options.confirmation and options.whole_speed is None)
         run = accumulation if whole else min(accumulation, MICRO_STEPS)
         measurement = self._measure(self._probe_order(configuration, options, run))
-        if run < accumulation and not _loader_keeps_up(measurement, configuration):
-            # Waiting for workers cannot be composed: run all micro-steps.
+        if run < accumulation and (why := _not_composed(measurement, configuration, options.whole_speed)):
             measurement = self._measure(self._probe_order(configuration, options, accumulation))
+            measurement = replace(measurement, whole_because=why)
         folder = self.folder(options.number, options.confirmation)
         write_json(folder / ANSWER, measurement.to_dict())
         remove_answers(folder)
@@ -115,6 +121,9 @@ class LiveProbe:
 
     def timing(self, configuration: Configuration, options: ProbeOptions, accumulation_steps_run: int) -> Timing:
         """The timing, with enough untimed steps to use up the batches that workers prepared while the model was built."""
+        if options.losses:
+            timed = max(LEAST_STEPS, options.losses) - LOSSES.untimed_most
+            return replace(LOSSES, timed_least=timed, timed_most=timed)
         fields = training_setup(configuration, self.environment, self.base).training_arguments
         ready = fields.get("dataloader_num_workers", 0) * (fields.get("dataloader_prefetch_factor") or PREFETCH_FACTOR)
         own = self.timings or timings(self.environment.is_cpu)
@@ -148,6 +157,21 @@ class LiveProbe:
             if used is None or used[0] <= before + (64 << 20):
                 return
             time.sleep(0.05)
+
+
+def _not_composed(measurement: Measurement, configuration: Configuration, whole_speed: Interval | None) -> str:
+    """Why the speed of all micro-steps cannot be composed from these few; empty if it can.
+
+    whole_speed: samples / second with all of them, as measured in earlier rounds.
+    """
+    if not _loader_keeps_up(measurement, configuration):
+        return "workers did not keep up with few micro-steps"
+    if whole_speed is None or (composed := measurement.samples_per_second) is None:
+        return ""
+    ratio = quotient_of_means(whole_speed, composed)
+    if ratio.low <= 1 <= ratio.high or abs(ratio - 1) <= COMPOSED_WITHIN:
+        return ""
+    return f"a step composed of {MICRO_STEPS} micro-steps took {ratio:.2f} times as long as a whole one"
 
 
 def _loader_keeps_up(measurement: Measurement, configuration: Configuration) -> bool:

@@ -13,6 +13,7 @@ from autotune.report.snippets import WITHOUT_MASK, larger_budget, mask_lines, op
 from autotune.report.trial_text import interval_text, is_same, setting_words, short_words
 from autotune.space.settings import SETTINGS, learning_differences
 from autotune.study.objective import pays_from, speed_up
+from autotune.study.reference import BASELINE
 from autotune.study.result import SearchResult
 
 DISTURBED = re.compile(
@@ -130,7 +131,8 @@ def _losses(result: SearchResult, best: Trial) -> list[Check]:
     if difference is not None and not difference.is_sensitive:
         text = f"{values} The loss fell too little to show a training that learns nothing."
         return [Check("warn", "Too few steps to compare losses.", text, "Watch the first steps of your run.")]
-    return [Check("ok", f"Losses match {reference}'s.", values)]
+    again = "Run the same command again to compare them with fp32's." if left_out and reference == BASELINE else ""
+    return [Check("ok", f"Losses match {reference}'s.", values, again)]
 
 
 def _sanity(result: SearchResult) -> list[Check]:

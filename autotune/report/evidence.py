@@ -42,6 +42,10 @@ def measurement_lines(trial: Trial) -> list[str]:
         lines.append(f"memory by stage: {stages} (read over two steps{batches})")
     if final.joules_per_sample is not None:
         lines.append(f"{final.joules_per_sample:.3g} J a sample")
+    if any(measured.is_composed for measured in trial.confirmations):
+        lines.append("its steps are long: rounds after the first ran few micro-steps of each, as its probe did")
+    if trial.confirmations and final.whole_because:
+        lines.append(f"its rounds ran all micro-steps of each step: {final.whole_because}")
     if final.skipped_steps:
         lines.append(f"{counted(final.skipped_steps, 'step')} skipped by fp16's loss scaling")
     return lines

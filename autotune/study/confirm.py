@@ -51,15 +51,18 @@ def confirm(
     run_seconds: float = math.inf,
     begins: Callable[[Sequence[int]], None] = lambda numbers: None,
     at_once: Callable[[], int] | None = None,
+    is_cpu: bool = True,
+    reference_s: Callable[[], float] = lambda: 0.0,
 ) -> None:
     """Add confirmations to the trials in this list: the finalists' and the baseline's, in interleaved rounds.
 
     rounds: of the leader and the baseline at the least; up to twice as many are run while it is open which of them is
     faster. A rival runs on while it may still win more over `run_seconds` of training than its next round costs. run_rounds: runs
-    each round on one device, with full accumulation, and adds what it measures. expected: what all measurements so far
+    each round on one device and adds what it measures. expected: what all measurements so far
     say together. confirmed: called with a trial once its round is among the trials. compare: called with the number of each
     round that is complete; it may disqualify trials in the list. begins: called with the numbers of the trials that run the
-    round that begins, in their order. at_once: how many rounds run side by side, on several devices.
+    round that begins, in their order. at_once: how many rounds run side by side, on several devices. is_cpu: of the device.
+    reference_s: seconds of the losses' reference in the next round, which is left out if it is not expected to end in time.
 
     seconds_left: for the whole confirmation. Where that is limited, no round begins that is not expected to end in time,
     there are fewer finalists where time is short, and a baseline without a rival is not measured again. spare_s: of
@@ -68,7 +71,7 @@ def confirm(
     """
 
     def is_worth(trial: Trial, gain: float) -> bool:
-        return gain * run_seconds > round_seconds(trial)
+        return gain * run_seconds > round_seconds(trial, is_cpu)
 
     def chosen(among: Sequence[Trial]) -> list[Trial]:
         least_gain = 0.0 if _has_time(among) else CLEARLY
@@ -85,21 +88,23 @@ def confirm(
     for _ in range(MOST_GROUPS if rounds else 0):
         model = expected()
         noise = model.noise if model else NOISE
-        rivals = still_racing(trials, objective, rounds, run_seconds, noise)
+        rivals = still_racing(trials, objective, rounds, run_seconds, noise, is_cpu=is_cpu)
         last_round = _last_round(trials)
         if rivals and last_round == 1:  # perhaps interrupted before all finalists ran it
             fresh = [replace(trial, confirmations=()) for trial in trials]
             first = [trial for trial in chosen(fresh) if trial.number]
             rivals += [trial for trial in trials if not trial.rounds and trial.number in _numbers(first)]
         rivals = rivals or chosen(trials)
-        numbers = _numbers(_in_time(trials, rivals, rounds, seconds_left(), spare_s(), objective))
+        group = _in_time(trials, rivals, rounds, seconds_left(), spare_s(), objective, is_cpu, reference_s())
+        numbers = _numbers(group)
         alone = numbers == [0] and not any(trial.confirmations for trial in trials[1:])
         if not numbers or (alone and math.isfinite(seconds_left())):
             return
         while numbers:
             running = [trial for trial in trials if trial.number in numbers]
             is_further = all(len(trial.confirmations) >= rounds for trial in running)
-            if sum(map(round_seconds, running)) > seconds_left() - (spare_s() if is_further else 0.0):
+            needed_s = sum(round_seconds(trial, is_cpu) for trial in running)
+            if needed_s > seconds_left() - (spare_s() if is_further else 0.0):
                 return
             interrupted = any(trial.confirmations for trial in rivals) and _last_round(trials) == last_round
             is_incomplete = at_once is None and interrupted and any(last_round not in trial.rounds for trial in running)
@@ -110,7 +115,7 @@ def confirm(
             run_rounds({each: rotated(numbers, each - 1) for each in several}, add)
             for each in several:
                 compare(each)
-            racing = _numbers(still_racing(trials, objective, rounds, run_seconds, noise, numbers))
+            racing = _numbers(still_racing(trials, objective, rounds, run_seconds, noise, numbers, is_cpu))
             numbers = [number for number in numbers if number in racing]
 
 
@@ -126,18 +131,35 @@ def _rounds_to_run(running: Sequence[Trial], rounds: int) -> int:
 
 
 def _in_time(
-    trials: Sequence[Trial], rivals: Sequence[Trial], rounds: int, seconds: float, spare_s: float, objective: str
+    trials: Sequence[Trial],
+    rivals: Sequence[Trial],
+    rounds: int,
+    seconds: float,
+    spare_s: float,
+    objective: str,
+    is_cpu: bool,
+    reference_s: float,
 ) -> list[Trial]:
     """Those that race: the baseline, the leader of earlier rounds, and of the rivals, the best first, as many as there is
     time for: two, or those of which at least one round ends in time; more where all their rounds do and leave time to spare.
+    With the losses' reference, if that ends in time too with one rival.
     """
     earlier = [trial for trial in trials if trial.confirmed and not trial.disqualified_reason]
     leader = fastest_proven(earlier, trials, objective)
     always = [*([leader] if leader else []), *(trial for trial in trials[:1] if trial.feasible)]
+
+    def group_of(count: int) -> list[Trial]:
+        return list({trial.number: trial for trial in [*rivals[:count], *always]}.values())
+
+    def one_round_s(group: Sequence[Trial]) -> float:
+        return sum(round_seconds(trial, is_cpu) for trial in group)
+
+    if one_round_s(group_of(1)) + reference_s <= seconds:
+        seconds -= reference_s
     for count in range(len(rivals), 0, -1):
-        group = list({trial.number: trial for trial in [*rivals[:count], *always]}.values())
-        is_short = rounds_seconds(group, rounds) > seconds - spare_s
-        if not (count > LEAST_RIVALS and is_short) and sum(map(round_seconds, group)) <= seconds:
+        group = group_of(count)
+        is_short = rounds_seconds(group, rounds, is_cpu) > seconds - spare_s
+        if not (count > LEAST_RIVALS and is_short) and one_round_s(group) <= seconds:
             return group
     return []
 
@@ -152,6 +174,7 @@ def still_racing(
     run_seconds: float,
     noise: float = NOISE,
     numbers: Sequence[int] | None = None,
+    is_cpu: bool = True,
 ) -> list[Trial]:
     """The trials that run another round: the leader, the baseline and who may still win; none where the race is over.
 
@@ -173,11 +196,11 @@ def still_racing(
     fastest = max(able, key=lambda trial: shared.speeds[trial.number])
     pair = [trial for trial in able if trial.number in (0, leader.number, fastest.number)]
     rivals = [trial for trial in able if has_time and trial not in pair and len(trial.confirmations) < 2 * rounds]
-    pair_s = sum(map(round_seconds, pair)) / max(1, len(rivals))
+    pair_s = sum(round_seconds(trial, is_cpu) for trial in pair) / max(1, len(rivals))
     rivals = [
         trial
         for trial in rivals
-        if _left_to_win(trial, leader, shared, noise) * run_seconds > round_seconds(trial) + pair_s
+        if _left_to_win(trial, leader, shared, noise) * run_seconds > round_seconds(trial, is_cpu) + pair_s
     ]
     is_short = any(len(trial.confirmations) < rounds for trial in pair)
     if (

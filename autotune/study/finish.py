@@ -13,7 +13,7 @@ from autotune.study.jobs import progress
 from autotune.study.objective import best_trial, in_whole_rounds
 from autotune.study.pacing import CHECKED_STEPS, sanity_check_seconds
 from autotune.study.plan import Watch
-from autotune.study.rounds import missing_rounds
+from autotune.study.rounds import missing_losses, missing_rounds
 from autotune.study.sanity_check import check_sanity
 from autotune.study.store import reporting_storage
 from autotune.study.study import Study
@@ -21,7 +21,7 @@ from autotune.study.study import Study
 DEADLINE_S = 600.0
 """Deadline of a training that is not timed, beside ten times what it is foreseen to take."""
 
-SANITY_CHECK = "evaluation and checkpoint"
+LOSSES, SANITY_CHECK = "losses", "evaluation and checkpoint"
 """What is left out where the time is too short."""
 
 Train = Callable[[str, Configuration, Path, float, Mapping[str, Any]], tuple[Any, Failure | None]]
@@ -53,6 +53,6 @@ def finish(study: Study, train: Train, watch: Watch) -> SanityCheck | None:
     rehearsal = None
     with reporting_storage(study.folder), contextlib.suppress(TimeIsOver):
         rehearsal = check_sanity(best.configuration, attempt, study.folder / "rehearsal")
-    missing = {missing_rounds(study): True, SANITY_CHECK: rehearsal is None}
+    missing = {missing_rounds(study): True, LOSSES: bool(missing_losses(study)), SANITY_CHECK: rehearsal is None}
     study.left_out += [what for what, is_missing in missing.items() if what and is_missing]
     return rehearsal

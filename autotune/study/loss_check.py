@@ -4,53 +4,38 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from autotune.core import Configuration, Measurement, Trial
+from autotune.core import Measurement, Trial
 from autotune.core.loss_curves import Curve, Numerics
 from autotune.space.settings import learning_differences
+from autotune.study.reference import BASELINE, NAMES, precision_of, references, why_none
 
 ADDED_UP = (
     "with this model the Trainer's losses and gradients are added up over accumulated micro-steps instead of averaged; "
     "the losses compared are averages"
 )
 
-BASELINE = "the baseline"
 
-
-def reference_of(trials: Sequence[Trial], leader: Trial | None) -> Configuration | None:
-    """What the others are compared with: the baseline in float32, or, where that does not run, the leader's sizes and
-    settings in float32 with the baseline's optimizer. None for the baseline itself, which trained in float32."""
-    baseline = trials[0]
-    if baseline.feasible:
-        in_fp32 = in_float32(baseline.configuration)
-        trained = baseline.measurement.settings.get("precision", "fp32")
-        return None if in_fp32 == baseline.configuration or trained == "fp32" else in_fp32
-    if leader is None:
-        return None
-    own = {name: value for name, value in baseline.configuration.settings if name == "optimizer"}
-    return in_float32(
-        replace(leader.configuration, settings=tuple((dict(leader.configuration.settings) | own).items()))
-    )
-
-
-def in_float32(configuration: Configuration) -> Configuration:
-    """The configuration with its precision fp32, also where its space leaves precision to the user's arguments."""
-    return replace(configuration, settings=tuple((dict(configuration.settings) | {"precision": "fp32"}).items()))
-
-
-def compare_losses(trials: Sequence[Trial], references: Mapping[int, Measurement]) -> Numerics | None:
+def compare_losses(
+    trials: Sequence[Trial], known: Mapping[int, Measurement], objective: str = "samples_per_second"
+) -> Numerics | None:
     """The losses of all confirmed trials beside the reference's; None where no round was run.
 
-    references: round -> the reference's measurement, empty where the baseline itself is the reference. Where the
-    reference did not complete, as float32 may need too much memory, the baseline takes its place.
+    known: round -> the reference's measurement, empty if the baseline itself is the reference. If none completed, the baseline
+    takes its place, and the note says why. Rounds of composed steps are left out.
     """
     if not any(trial.confirmations for trial in trials):
         return None
-    usable = {number: round_ for number, round_ in references.items() if round_.feasible}
-    name = "fp32" if usable or not references else BASELINE
-    if not usable:
-        usable = dict(_rounds(trials[0])) if trials[0].feasible else {}
-    if not usable:
-        return Numerics(problem="neither the baseline nor fp32 ran in the rounds")
+    usable = {number: round_ for number, round_ in known.items() if round_.feasible}
+    notes: list[str] = []
+    if usable:
+        name = NAMES[max(map(precision_of, usable.values()), key=[*NAMES].index)]
+    elif not trials[0].feasible:
+        return Numerics(problem=f"your own settings do not run here, and {why_none(trials, known, objective)}")
+    elif known or references(trials, objective):
+        name, notes = BASELINE, [why_none(trials, known, objective)]
+    else:
+        name = "fp32"
+    usable = usable or dict(_rounds(trials[0]))
     adds_up = _adds_up(trials, usable)
     return Numerics(
         {number: _curve(measured, adds_up) for number, measured in usable.items()},
@@ -60,13 +45,13 @@ def compare_losses(trials: Sequence[Trial], references: Mapping[int, Measurement
             if trial.confirmations
         },
         name,
-        note=ADDED_UP if adds_up else "",
+        note="; ".join([*notes, *([ADDED_UP] if adds_up else [])]),
     )
 
 
 def disqualify_flagged(trials: list[Trial], numerics: Numerics, require_parity: bool = False) -> None:
     """Bar in this list what is flagged, and what learns as a flagged one does that learns otherwise than the baseline; never
-    the baseline, which is the first. require_parity: also what was compared by too few steps to tell."""
+    the baseline, which is the first. require_parity: also what was not compared, or by too few steps to tell."""
     baseline = trials[0].configuration
     flags = {trial.number: numerics.flag(trial.number) for trial in trials[1:]}
     otherwise = [
@@ -80,6 +65,8 @@ def disqualify_flagged(trials: list[Trial], numerics: Numerics, require_parity: 
         if numerics.is_checked(trial.number):
             is_open = require_parity and not (difference and difference.is_sensitive)
             return "the rounds were too short to tell whether it learns as the reference does" if is_open else ""
+        if require_parity and trial.confirmed:
+            return f"its losses were not compared: {numerics.why_unchecked(trial.number)}"
         for other in otherwise:
             if not learning_differences(trial.configuration, other.configuration):
                 return f"learns as trial {other.number}: {flags[other.number]}"
@@ -114,7 +101,9 @@ def _adds_up(trials: Sequence[Trial], references: Mapping[int, Measurement]) -> 
 
 
 def _rounds(trial: Trial) -> list[tuple[int, Measurement]]:
-    return list(zip(trial.rounds, trial.confirmations, strict=True))
+    """(number, measurement) of the rounds that trained as many samples a step as all others."""
+    pairs = zip(trial.rounds, trial.confirmations, strict=True)
+    return [(number, measured) for number, measured in pairs if not measured.is_composed]
 
 
 def _curve(measured: Measurement, adds_up: bool) -> Curve:

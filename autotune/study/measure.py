@@ -43,12 +43,15 @@ def measure(
     wish: StopRequest | None = None,
     seconds: float = math.inf,
     share: float = 1.0,
+    whole_speed: Interval | None = None,
+    losses: int = 0,
 ) -> Measurement:
     """A trial's probe, or one of its confirmation rounds, on disk below the study's folder when this returns.
 
     What was disturbed from outside (a foreign process, a hot device) could have decided the answer, whichever way it came
-    out: it is measured again, unless the user wishes to stop. seconds: that it may take in all. Raises StorageFailed
-    where the disk refuses, TimeIsOver where it was not done in these seconds; then nothing of it is kept.
+    out: it is measured again, unless the user wishes to stop or only losses are wanted and there are some. seconds: that it
+    may take in all. whole_speed, losses: as in ProbeOptions. Raises StorageFailed where the disk refuses, TimeIsOver where it
+    was not done in these seconds; then nothing of it is kept.
     """
     until = time.monotonic() + seconds
     best = leader(trials, plan.objective)
@@ -65,7 +68,7 @@ def measure(
         left = until - time.monotonic()
         if left <= 0:
             raise error
-        options = ProbeOptions(number, min(deadline, left), confirmation, best_so_far)
+        options = ProbeOptions(number, min(deadline, left), confirmation, best_so_far, whole_speed, losses)
         measurement = replace(probe(configuration, options), training_steps=plan.training_steps)
         if measurement.outcome is Outcome.TIMED_OUT and (left < deadline or plan.time.is_over):
             (place / ANSWER).unlink(missing_ok=True)
@@ -76,7 +79,8 @@ def measure(
         measurement = once()
         for _ in range(0 if _stays_disturbed(trials) else REPEATS):
             in_time = measurement.probe_seconds <= REPEATED * (until - time.monotonic())
-            if not _disturbed(measurement) or not in_time or (wish and wish.to_stop):
+            has_losses = bool(losses and measurement.losses)
+            if not _disturbed(measurement) or has_losses or not in_time or (wish and wish.to_stop):
                 break
             reasons = (*measurement.repeated_because, *measurement.observed_warnings)
             with contextlib.suppress(TimeIsOver):
@@ -150,7 +154,7 @@ def _stays_disturbed(trials: Sequence[Trial]) -> bool:
 
 
 def _deadline_s(plan: Plan, trials: Sequence[Trial], configuration: Configuration, confirmation: int) -> float:
-    """10 x the baseline's probe, at least 60 s; a confirmation runs every micro-step and is given that much more.
+    """10 x the baseline's probe, at least 60 s; a confirmation may run every micro-step and is given that much more.
 
     What its values are expected to add (compiling) comes tenfold on top. Without a baseline that trained it is the baseline's
     own deadline.

@@ -6,6 +6,7 @@ from statistics import fmean
 
 from autotune.core import Measurement, Trial
 from autotune.probe.order import timings
+from autotune.probe.train.adaptive import HOPELESS_LEAST
 from autotune.study.finalists import FINALISTS, finalists
 from autotune.study.objective import best_trial
 from autotune.study.plan import Plan
@@ -16,35 +17,44 @@ LEAST_RIVALS = 2
 RESERVED = 0.4
 """Share of a limited time that is left to rounds and checks at the most, beyond one round."""
 
+LONG_STEP_S = 2.0
+"""Seconds of a step, all its micro-steps together, from which on rounds after a trial's first run few of them. A round has seven
+steps at the least, and on a GPU eight seconds: below this nothing much is saved, from here on it is half a round and more."""
+
 CHECKED_STEPS = 10
 """Steps that the sanity check is expected to take at the most, its evaluation and checkpoint counted as some."""
 
 
-def time_for_a_probe(plan: Plan, trials: Sequence[Trial]) -> bool:
+def time_for_a_probe(plan: Plan, trials: Sequence[Trial], reference_s: float = 0.0) -> bool:
     """Whether another probe is expected to end in time, and to leave enough for confirming the answer.
 
-    An answer for which not even one round has time left keeps no probe from being tried.
+    An answer for which not even one round has time left keeps no probe from being tried. reference_s: of the losses' reference.
     """
     if not plan.time.is_set or not trials:
         return not plan.time.is_over
     left = plan.time.seconds_left()
     probe_s = max(trial.measurement.probe_seconds for trial in trials[-2:])
-    return left - probe_s >= reserved_seconds(plan, trials)
+    return left - probe_s >= reserved_seconds(plan, trials, reference_s)
 
 
-def reserved_seconds(plan: Plan, trials: Sequence[Trial]) -> float:
+def reserved_seconds(plan: Plan, trials: Sequence[Trial], reference_s: float = 0.0) -> float:
     """Seconds that probes leave for the best trials and the baseline: of one round, or of all that follows.
 
     All that follows is given no more than a share of the time (RESERVED). 0 without a limit, where there is nothing yet to
-    compare with the baseline, and where not even one round has time left.
+    compare with the baseline, and where not even one round has time left. reference_s: of the losses' reference, which belongs
+    to a round while it has time.
     """
     if not plan.time.is_set or not any(trial.number for trial in finalists(trials, plan.objective)):
         return 0.0
     rivals, baseline = _racing(plan, trials)
-    one_round = _together(rivals, baseline, 1)
-    if _together(rivals[:1], baseline, 1) > plan.time.seconds_left():
+    left = plan.time.seconds_left()
+    least = _together(rivals[:1], baseline, 1, plan.is_cpu)
+    if least > left:
         return 0.0
-    wanted = _together(rivals, baseline, plan.confirmation_rounds) + finishing_seconds(trials, plan.objective)
+    reference_s = reference_s if least + reference_s <= left else 0.0
+    one_round = _together(rivals, baseline, 1, plan.is_cpu) + reference_s
+    all_rounds = _together(rivals, baseline, plan.confirmation_rounds, plan.is_cpu) + reference_s
+    wanted = all_rounds + finishing_seconds(trials, plan.objective)
     return max(one_round, min(wanted, RESERVED * (plan.time.seconds or 0.0)))
 
 
@@ -57,27 +67,52 @@ def _racing(plan: Plan, trials: Sequence[Trial], most: int = LEAST_RIVALS) -> tu
     return rivals, baseline
 
 
-def _together(rivals: Iterable[Trial], baseline: Iterable[Trial], rounds: int) -> float:
-    return rounds_seconds({trial.number: trial for trial in [*rivals, *baseline]}.values(), rounds)
+def _together(rivals: Iterable[Trial], baseline: Iterable[Trial], rounds: int, is_cpu: bool) -> float:
+    return rounds_seconds({trial.number: trial for trial in [*rivals, *baseline]}.values(), rounds, is_cpu)
 
 
-def rounds_seconds(trials: Iterable[Trial], rounds: int) -> float:
+def rounds_seconds(trials: Iterable[Trial], rounds: int, is_cpu: bool) -> float:
     """How long it is expected to take until each of these has so many rounds."""
-    return sum(max(0, rounds - len(trial.confirmations)) * round_seconds(trial) for trial in trials)
+
+    def seconds(trial: Trial) -> float:
+        missing = rounds - len(trial.confirmations)
+        if missing <= 0:
+            return 0.0
+        first = round_seconds(trial, is_cpu)
+        return first + (missing - 1) * (_foreseen_s(trial, True, is_cpu) if can_be_composed(trial) else first)
+
+    return sum(map(seconds, trials))
 
 
-def round_seconds(trial: Trial) -> float:
-    """As its last round took; else the seconds of its probe outside its steps, and as many full steps as a round has."""
-    if trial.confirmations:
-        return trial.confirmations[-1].probe_seconds
-    step_s = trial.measurement.step_time_s or 0.0
-    # A GPU's probe knows what a process holds before its first tensor.
-    timing = timings(is_cpu=not trial.measurement.context_bytes)[1]
+def round_seconds(trial: Trial, is_cpu: bool) -> float:
+    """How long its next round is expected to take: as its last one of that kind, else by its probe."""
+    return _foreseen_s(trial, bool(trial.confirmations) and can_be_composed(trial), is_cpu)
+
+
+def can_be_composed(trial: Trial) -> bool:
+    """Whether rounds of this trial after its first one need not run all micro-steps of its long step, but few as its probe did.
+
+    Not if batches differ, of which few do not represent many, and not where that was tried in a round and failed.
+    """
+    probe = trial.measurement
+    is_long = (probe.step_time_s or 0.0) >= LONG_STEP_S and probe.is_composed and not probe.worst_batch
+    return is_long and not any(measured.whole_because for measured in trial.confirmations)
+
+
+def _foreseen_s(trial: Trial, composed: bool, is_cpu: bool) -> float:
+    """Seconds of one round of this kind: as the last one took; else the seconds of its probe outside its steps, and as many
+    steps as a round has."""
+    probe = trial.measurement
+    for measured in reversed(trial.confirmations):
+        if measured.is_composed == composed:
+            return measured.probe_seconds
+    step_s = probe.step_time_s or 0.0
+    if composed:
+        step_s = fmean(step.seconds for step in probe.steps)
+    timing = timings(is_cpu)[1]
     untimed_s = max(timing.untimed_most * step_s, timing.untimed_seconds)
-    timed_s = max(
-        timing.timed_least * step_s, min(timing.timed_most * step_s, timing.seconds), timing.timed_seconds_least
-    )
-    return starting_seconds(trial.measurement) + untimed_s + timed_s
+    timed_s = max(HOPELESS_LEAST * step_s, min(timing.timed_most * step_s, timing.seconds), timing.timed_seconds_least)
+    return starting_seconds(probe) + untimed_s + timed_s
 
 
 def starting_seconds(measurement: Measurement) -> float:
@@ -93,39 +128,47 @@ def seconds_to_go(
     searching: bool,
     racing: Sequence[int] = (),
     pace: Sequence[tuple[float, float]] = (),
+    reference_s: float = 0.0,
 ) -> float | None:
     """How long the search is expected to take still; before the first trial its time limit, None without one.
 
     searching: with all the probes and rounds that are left; else the sanity check alone. racing: the trials of the round that
     runs, of which few are expected to run those after it. pace: seconds that measurements took on the clock, and those of
-    their probes alone: where the machine is disturbed they are repeated.
+    their probes alone: where the machine is disturbed they are repeated. reference_s: of the losses' reference in all rounds
+    to come.
     """
     if not trials:
         return plan.time.seconds_left() if plan.time.is_set else None
     seconds = finishing_seconds(trials, plan.objective)
     if racing:
-        seconds += _race_seconds(plan, [trial for trial in trials if trial.number in racing])
+        seconds += _race_seconds(plan, [trial for trial in trials if trial.number in racing]) + reference_s
     elif searching:
         others = [trial.measurement.probe_seconds for trial in trials[1:]] or [trials[0].measurement.probe_seconds]
         seconds += max(0, plan.probes(trials) - len(trials)) * fmean(others)
         rivals, baseline = _racing(plan, trials, FINALISTS)
         group = {trial.number: trial for trial in [*baseline, *rivals]}.values()
         if any(len(trial.confirmations) < plan.confirmation_rounds for trial in group):
-            seconds += _race_seconds(plan, [*group])
+            seconds += _race_seconds(plan, [*group]) + reference_s
             missing = max(0, min(FINALISTS, plan.n_trials - 1) - len(rivals))  # finalists that are still to come
-            seconds += (
-                0.0 if any(trial.confirmations for trial in trials) else missing * fmean(map(round_seconds, group))
-            )
+            if not any(trial.confirmations for trial in trials):
+                seconds += missing * fmean(round_seconds(trial, plan.is_cpu) for trial in group)
     on_the_clock, alone = (sum(column) for column in zip(*pace, strict=True)) if pace else (1.0, 1.0)
     return min(seconds * (on_the_clock / alone if alone else 1.0), plan.time.seconds_left())
+
+
+def rounds_left(plan: Plan, trials: Sequence[Trial]) -> int:
+    """Rounds that are expected to be run still."""
+    return max(0, plan.confirmation_rounds - max((len(trial.confirmations) for trial in trials), default=0))
 
 
 def _race_seconds(plan: Plan, group: Sequence[Trial]) -> float:
     """How long these trials' rounds are expected to take: the one that all of them run next, and the others of a few."""
     this_round = min((len(trial.confirmations) for trial in group), default=0) + 1
     few = group[: LEAST_RIVALS + 1]  # the others are expected to drop out
-    further_s = rounds_seconds(few, plan.confirmation_rounds) - rounds_seconds(few, this_round)
-    return rounds_seconds(group, this_round) + max(0.0, further_s)
+    further_s = rounds_seconds(few, plan.confirmation_rounds, plan.is_cpu) - rounds_seconds(
+        few, this_round, plan.is_cpu
+    )
+    return rounds_seconds(group, this_round, plan.is_cpu) + max(0.0, further_s)
 
 
 def finishing_seconds(trials: Sequence[Trial], objective: str) -> float:

@@ -1,11 +1,11 @@
 """Plan of a search, and its progress events."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from autotune.core import Configuration, Interval, Outcome, Trial, TuningRequest
+from autotune.core import Configuration, Environment, Interval, Outcome, Trial, TuningRequest
 from autotune.core.request import CONFIRMATION_ROUNDS
 from autotune.core.time_limit import TimeLimit
 from autotune.sampler.acquisition import run_seconds
@@ -19,6 +19,7 @@ class Plan:
     allowed_bytes: what probes are held to; memory_limit_bytes: the worst value of the memory objective. margin: the share
     by which nothing untried may be able to beat the best for the search to end. training_steps: of the run it is for.
     confirmation_rounds: of the leader and the baseline at the least, up to twice as many while it is open who is faster.
+    is_cpu: whether the device is one; precisions: those that work on it.
     no_risk: nothing is probed that may not fit, once something does. require_parity: what is not shown to train like fp32
     cannot win; allow_loss_difference: what is shown not to may win.
     """
@@ -37,6 +38,8 @@ class Plan:
     no_risk: bool = False
     require_parity: bool = False
     allow_loss_difference: bool = False
+    is_cpu: bool = True
+    precisions: Collection[str] = ("fp32", "bf16")
 
     def probes(self, trials: Sequence[Trial]) -> int:
         """How many probes the search may run in all: n_trials, and one more for each trial that ran out of memory in a round.
@@ -51,8 +54,10 @@ class Plan:
         return run_seconds(self.training_steps, best.final.step_time_s or 0.0 if best else 0.0)
 
 
-def plan_of(request: TuningRequest, time: TimeLimit, memory_limit_bytes: int, allowed_bytes: int) -> Plan:
-    """The plan of a search with this request."""
+def plan_of(
+    request: TuningRequest, environment: Environment, time: TimeLimit, memory_limit_bytes: int, allowed_bytes: int
+) -> Plan:
+    """The plan of a search with this request on this device."""
     return Plan(
         n_trials=request.n_trials,
         objective=request.objective,
@@ -68,6 +73,8 @@ def plan_of(request: TuningRequest, time: TimeLimit, memory_limit_bytes: int, al
         no_risk=request.no_risk,
         require_parity=request.require_parity,
         allow_loss_difference=request.allow_loss_difference,
+        is_cpu=environment.is_cpu,
+        precisions=[precision for precision, problem in environment.precisions.items() if problem is None],
     )
 
 

@@ -1,23 +1,26 @@
 """Rounds of the confirmation on the devices: each is a complete block on one of them, and several run side by side."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from autotune.core import Configuration, Trial
+from autotune.core import Configuration, Interval, Trial
 from autotune.core.errors import TimeIsOver
+from autotune.core.measurement import pooled
 from autotune.executors.pool import Pool
+from autotune.probe.order import ANSWER
 from autotune.sampler.physics import Expected, PhysicsSampler
 from autotune.space.dominance import implied_by
 from autotune.study import devices
 from autotune.study.confirm import Add, confirm
 from autotune.study.finalists import finalists
 from autotune.study.jobs import job_of, measured, progress
-from autotune.study.loss_check import compare_losses, disqualify_flagged, reference_of
+from autotune.study.loss_check import compare_losses, disqualify_flagged
 from autotune.study.measure import keep, needs_too_much
 from autotune.study.objective import best_trial, in_whole_rounds, leader
-from autotune.study.pacing import finishing_seconds
+from autotune.study.pacing import can_be_composed, finishing_seconds, round_seconds
 from autotune.study.plan import Watch
 from autotune.study.probing import Probing
+from autotune.study.reference import NAMES, is_wanted, loss_steps, next_reference, rounds_unreferred, whole_rounds
 from autotune.study.store import REFERENCE, close_round, drop_round, open_round, reporting_storage
 from autotune.study.study import Study
 
@@ -50,22 +53,34 @@ def confirm_finalists(probing: Probing) -> None:
             plan.run_seconds(leader(study.trials, plan.objective)),
             lambda numbers: setattr(study, "racing", numbers),
             (lambda: max(1, len(pool.devices))) if several else None,
+            plan.is_cpu,
+            study.reference_seconds,
         )
+        if late := missing_losses(study):
+            _run_rounds(probing, dict.fromkeys(late, ()), lambda *measured: None)
+            compare_rounds(study)
     except TimeIsOver:
         compare_rounds(study)
     study.racing = ()
 
 
+def missing_losses(study: Study) -> list[int]:
+    """The rounds in which the losses' reference is still to be trained, as there was no time."""
+    wanted = bool(study.trials) and next_reference(study.plan, study.trials, study.references, study.products)
+    return sorted(rounds_unreferred(study.trials, study.references)) if wanted else []
+
+
 @dataclass
 class _Round:
-    """A round on its devices: what it measures still, and whether the losses' reference was started.
+    """A round on its devices: what it measures still, and as what the losses' reference was started.
 
-    devices: as many as the most ranks take; all else runs on the first.
+    devices: as many as the most ranks take; all else runs on the first. composed: whether long steps run few micro-steps.
     """
 
     devices: list[str]
     numbers: list[int]
-    referred: bool = False
+    composed: bool = False
+    references: list[Configuration] = field(default_factory=list)
 
 
 def _run_rounds(probing: Probing, rounds: Mapping[int, Sequence[int]], add: Add) -> None:
@@ -93,8 +108,8 @@ def _run_rounds(probing: Probing, rounds: Mapping[int, Sequence[int]], add: Add)
             free = pool.but(free, avoided) if width == 1 else sorted(free, key=lambda device: device == avoided)
             if len(free) < width:
                 break
-            begun[number] = _Round(free[:width], list(waiting.pop(number)))
-            if pool.is_several:
+            begun[number] = _Round(free[:width], list(waiting.pop(number)), _is_composed(study, number))
+            if pool.is_several and rounds[number]:
                 with reporting_storage(study.folder):
                     open_round(study.folder, number)
             _go_on(study, pool, watch, begun, number, add)
@@ -115,7 +130,8 @@ def _run_rounds(probing: Probing, rounds: Mapping[int, Sequence[int]], add: Add)
             if trial_number != REFERENCE:
                 time_over = ended.error
             continue
-        configuration = _configuration(study, trial_number)
+        is_reference = trial_number == REFERENCE
+        configuration = begun[number].references[-1] if is_reference else _configuration(study, trial_number)
         measurement = measured(study, pool, configuration, ended)
         if ended.error is not None or measurement is None:
             _drop(study, number)
@@ -126,8 +142,8 @@ def _run_rounds(probing: Probing, rounds: Mapping[int, Sequence[int]], add: Add)
         if ended.error is not None:
             with reporting_storage(study.folder):
                 keep(study.probe_folder(trial_number, number), configuration, measurement)
-        if trial_number == REFERENCE:
-            study.references[number] = replace(measurement, round=number)
+        if is_reference:
+            study.references[number] = replace(measurement, round=number, asked=configuration.values)
         else:
             add(trial_number, number, measurement)
 
@@ -139,7 +155,9 @@ def _taken(begun: Mapping[int, _Round]) -> set[str]:
 
 def _width(study: Study, pool: Pool, numbers: Sequence[int]) -> int:
     """How many devices a round of these trials takes."""
-    return min(max(1, len(pool.devices)), max(pool.width(_configuration(study, number)) for number in numbers))
+    return min(
+        max(1, len(pool.devices)), max((pool.width(_configuration(study, number)) for number in numbers), default=1)
+    )
 
 
 def _drop(study: Study, round_number: int) -> None:
@@ -152,10 +170,7 @@ def _drop(study: Study, round_number: int) -> None:
 
 
 def _configuration(study: Study, number: int) -> Configuration:
-    """A trial's configuration, or that of the losses' reference."""
-    if number == REFERENCE:
-        reference = reference_of(study.trials, leader(study.trials, study.plan.objective))
-        return reference or study.space.baseline
+    """A trial's configuration."""
     return next(trial.configuration for trial in study.trials if trial.number == number)
 
 
@@ -181,31 +196,71 @@ def _go_on(
         where = f"round {round_number}{f' of {most}' if round_number <= most else ''}"
         where += f", {study.racing.index(number) + 1} of {len(study.racing)}"
         watch(progress(study, "confirming", number=number, configuration=trial.configuration, message=where))
-        job = job_of(study, pool, trial.configuration, number, round_number)
+        speed = _whole_speed(trial, round_number) if this.composed else None
+        job = job_of(study, pool, trial.configuration, number, round_number, whole_speed=speed)
         pool.start((round_number, number), job, *this.devices[: pool.width(trial.configuration)])
         return
-    reference = reference_of(study.trials, leader(study.trials, study.plan.objective))
-    if reference is not None and not this.referred and all(seen.feasible for seen in study.references.values()):
-        this.referred = True
-        answer = implied_by(reference, study.trials)
-        if answer is not None and not answer.measurement.feasible:
-            study.references[round_number] = answer.measurement
-        elif answer is not None and answer.configuration == reference and round_number in answer.rounds:
-            study.references[round_number] = answer.confirmations[answer.rounds.index(round_number)]
-        else:
-            watch(progress(study, "confirming", message=f"fp32's losses in round {round_number}"))
-            job = job_of(study, pool, reference, REFERENCE, round_number)
-            pool.start((round_number, REFERENCE), job, *this.devices[: pool.width(reference)])
-            return
+    trains_elsewhere = any(other is not this and other.references for other in begun.values())
+    if not trains_elsewhere and (reference := _next_reference(study, this, round_number)):
+        name = NAMES[str(reference.values["precision"])]
+        watch(progress(study, "confirming", message=f"{name}'s losses in round {round_number}"))
+        (study.probe_folder(REFERENCE, round_number) / ANSWER).unlink(missing_ok=True)
+        steps = loss_steps(study.trials, round_number)
+        job = job_of(study, pool, reference, REFERENCE, round_number, losses=steps)
+        pool.start((round_number, REFERENCE), job, *this.devices[: pool.width(reference)])
+        return
     del begun[round_number]
     devices.judge(study, pool)
     if pool.is_several:
         close_round(study.folder, round_number)
 
 
+def _is_composed(study: Study, round_number: int) -> bool:
+    """Whether long steps of this round run few micro-steps: not if a trial runs its first round, whose losses are compared."""
+    return all(
+        any(number < round_number for number in whole_rounds(trial))
+        for trial in study.trials
+        if trial.number in study.racing
+    )
+
+
+def _whole_speed(trial: Trial, round_number: int) -> Interval | None:
+    """The trial's speed in its rounds before this one that ran all micro-steps; None where this one is to run them too."""
+    whole = whole_rounds(trial)
+    if not can_be_composed(trial):
+        return None
+    pairs = zip(trial.rounds, trial.confirmations, strict=True)
+    before = [measured for number, measured in pairs if number in whole and number < round_number]
+    return pooled(before).samples_per_second if before else None
+
+
+def _next_reference(study: Study, this: _Round, round_number: int) -> Configuration | None:
+    """What the losses' reference trains next in this round; None where its losses are known, not needed or cannot be had, or
+    there is no time for them."""
+    plan, trials, known = study.plan, study.trials, study.references
+    while (reference := next_reference(plan, trials, known, study.products)) and reference not in this.references:
+        answer = implied_by(reference, trials)
+        if answer is not None and answer.configuration == reference and round_number in whole_rounds(answer):
+            measured = answer.confirmations[answer.rounds.index(round_number)]
+            known[round_number] = replace(measured, asked=reference.values, round=round_number)
+            return None
+        if not is_wanted(plan, trials, known, round_number):
+            return None
+        if answer is None or answer.measurement.feasible:
+            needed = round_number in rounds_unreferred(trials, known)
+            others = [] if needed else [trial for trial in trials if trial.number in study.racing]
+            further_s = sum(round_seconds(trial, plan.is_cpu) for trial in others)
+            if study.reference_seconds() + further_s > plan.time.seconds_left():
+                return None
+            this.references.append(reference)
+            return reference
+        known[round_number] = replace(answer.measurement, asked=reference.values, round=round_number)
+    return None
+
+
 def compare_rounds(study: Study) -> None:
     """Compare the losses of all rounds so far; what does not learn as the reference does cannot win, unless that is allowed."""
-    study.numerics = compare_losses(study.trials, study.references)
+    study.numerics = compare_losses(study.trials, study.references, study.plan.objective)
     if study.numerics and not study.plan.allow_loss_difference:
         disqualify_flagged(study.trials, study.numerics, study.plan.require_parity)
 

@@ -46,7 +46,10 @@ def study_folder(study: str, output_dir: str) -> Path:
 
 
 REFERENCE = -1
-"""In place of a trial's number: fp32's trainings in rounds whose baseline is not fp32."""
+"""In place of a trial's number: the trainings of the losses' reference, if that is no trial."""
+
+ROUND = "confirmation-{}"
+"""Folder of a round, in that of its trial."""
 
 DEVICES = -2
 """In place of a trial's number, less the place of a device among several: the baseline's training on it, before any other."""
@@ -59,7 +62,7 @@ def probe_folder(folder: Path, number: int, confirmation: int = 0) -> Path:
     """Where the files of a trial's probe, or of a confirmation round of it, go."""
     name = f"{number:04d}" if number >= 0 else "reference" if number == REFERENCE else f"device-{DEVICES - number}"
     place = folder / "probes" / name
-    return place / f"confirmation-{confirmation}" if confirmation else place
+    return place / ROUND.format(confirmation) if confirmation else place
 
 
 def open_round(folder: Path, round_number: int) -> None:
@@ -231,8 +234,17 @@ def read_trial(folder: Path, number: int, damage: Damage | None = None) -> Trial
 
 
 def read_references(folder: Path, damage: Damage | None = None) -> dict[int, Measurement]:
-    """Round -> measurement of fp32's training in it, if that was not a trial's; without those that cannot be read."""
-    return read_rounds(probe_folder(folder, REFERENCE), damage)
+    """Round -> measurement of the losses' reference in it, if that was not a trial's; without those that cannot be read."""
+    place = probe_folder(folder, REFERENCE)
+    read = {
+        number: read_trial(place / ROUND.format(number), REFERENCE, damage) for number in read_rounds(place, damage)
+    }
+    # A training that was killed does not say itself what it was asked for.
+    return {
+        number: replace(trial.measurement, round=number, asked=trial.configuration.values)
+        for number, trial in read.items()
+        if trial
+    }
 
 
 def read_rounds(folder: Path, damage: Damage | None = None) -> dict[int, Measurement]:

@@ -24,6 +24,7 @@ from autotune.space.search_space import SearchSpace
 from autotune.study.objective import value
 from autotune.study.pacing import time_for_a_probe
 from autotune.study.plan import Plan
+from autotune.study.reference import reference_seconds
 from autotune.study.stopping import nothing_to_win, out_of_budget
 from autotune.study.store import Damage, keep_prospect, probe_folder
 
@@ -45,8 +46,8 @@ class Study:
     """An open study: its folder (locked), Optuna's record, and the trials so far, in the order of their numbers.
 
     max_gain: share by which something untried could still beat the best, at the last proposal; None where the sampler
-    does not know. references: round -> what fp32 did in it, where the baseline is not fp32 itself. numerics: the losses of all
-    rounds so far, compared. racing: numbers of the trials of the round that runs. pace: seconds that each measurement of
+    does not know. references: round -> what the losses' reference did in it, if that is no trial itself. numerics: the losses
+    of all rounds so far, compared. racing: numbers of the trials of the round that runs. pace: seconds that each measurement of
     this run took, repetitions included, and those of its probe alone. wish: the user's request to stop.
     risk: how likely the last proposal fits, where it may not; None: it does. running: number -> what is probed now;
     again: (number, device) of those whose executor was lost; unlikely: those that may not fit. baselines: of several
@@ -91,6 +92,15 @@ class Study:
     def __post_init__(self) -> None:
         self.warm_start = WarmStart(self.plan.allowed_bytes)
 
+    def reference_seconds(self, rounds: int = 1) -> float:
+        """How long the trainings of the losses' reference are expected to take in so many next rounds."""
+        return reference_seconds(self.plan, self.trials, self.references, self.products, rounds)
+
+    @property
+    def products(self) -> Mapping[str, float]:
+        """Precision -> floating-point operations / second of the device, where they are known."""
+        return self.warm_start.arithmetic.products
+
     def probe_folder(self, number: int, confirmation: int = 0) -> Path:
         """Where a trial's files go."""
         return probe_folder(self.folder, number, confirmation)
@@ -125,7 +135,7 @@ def ask(study: Study) -> tuple[Asked | None, str]:
     A proposal that was measured or ruled out is recorded, marked and not counted. What untried configurations could still win
     is written next to the last trial.
     """
-    out_of_time = bool(study.trials) and not time_for_a_probe(study.plan, study.trials)
+    out_of_time = bool(study.trials) and not time_for_a_probe(study.plan, study.trials, study.reference_seconds())
     sampler, over = study.optuna.sampler, out_of_budget(study.plan, study.trials, out_of_time)
     choice: Proposal | None = None
     if isinstance(sampler, PhysicsSampler) and (over or not study.queue):

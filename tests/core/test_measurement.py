@@ -251,8 +251,23 @@ def test_from_three_rounds_on_their_own_differences_give_the_interval() -> None:
     assert two.samples_per_second.relative_width == pytest.approx(expected.relative_width), "of two, the steps"
 
 
+def test_rounds_of_few_micro_steps_are_pooled_as_if_they_had_run_all() -> None:
+    micro = step(3.0, first_s=1.0, middle_s=1.0, last_s=1.0, samples=24, tokens=48)
+    facts = {"peak_device_bytes": 100 * MIB, "micro_batch_bytes": MIB, "joules": 90.0}
+    few = replace(completed(configuration(8, 96)), steps=(micro,) * 3, accumulation_steps_run=3, **facts)
+    whole = replace(few, steps=tuple(few.composed_steps), accumulation_steps_run=12, joules=360.0)
+    measured = pooled([whole, few, few])
+    assert {(each.seconds, each.samples, each.tokens) for each in measured.steps} == {(12.0, 96, 192)}
+    assert measured.samples_per_second == few.samples_per_second == 8.0
+    assert measured.micro_step_time_s == pytest.approx(few.micro_step_time_s)
+    assert (measured.peak_bytes, few.peak_bytes) == (109 * MIB, 109 * MIB)
+    assert measured.joules == pytest.approx(3 * 360.0)
+    assert measured.joules_per_sample == pytest.approx(few.joules_per_sample)
+    assert not measured.is_composed
+
+
 def test_rounds_of_another_accumulation_do_not_mix() -> None:
     with pytest.raises(ValueError, match="accumulation"):
-        pooled([completed(), completed(accumulation_steps_run=3)])
+        pooled([completed(), completed(accumulation_steps=3)])
     with pytest.raises(ValueError, match="accumulation"):
         pooled([])

@@ -13,20 +13,23 @@ from autotune.core.errors import NothingFits
 from autotune.probe.order import Order
 from autotune.probe.process.answers import read_answer
 from autotune.probe.recorded import RecordedHost, RecordingHost, save_recording
+from autotune.report.evidence import measurement_lines
 from tests.conftest import RECORDED
 
 BF16 = Configuration(16, 1, settings=(("precision", "bf16"),))
 
 
-def searched(folder: Path, **options: object) -> tuple[TuningResult, list[RecordedHost]]:
+def searched(
+    folder: Path, global_batch_size: int = 16, slower: float = 1.0, **options: object
+) -> tuple[TuningResult, list[RecordedHost]]:
     hosts: list[RecordedHost] = []
 
     def probes(objects: bytes) -> RecordedHost:
-        hosts.append(RecordedHost(RECORDED, objects))
+        hosts.append(RecordedHost(RECORDED, objects, slower))
         return hosts[-1]
 
     known = {"sequence_length": 32, "device": "cpu", "output_dir": str(folder), "no_history": True, "watch": False}
-    return search.search("bert-mini", 16, probes=probes, **{**known, **options}), hosts
+    return search.search("bert-mini", global_batch_size, probes=probes, **{**known, **options}), hosts
 
 
 def test_a_search_goes_through_all_its_kinds_of_orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,6 +53,22 @@ def test_the_same_search_gives_the_same_answer(tmp_path: Path) -> None:
     again, _ = searched(tmp_path / "b", n_trials=4)
     assert [trial.configuration for trial in first.trials] == [trial.configuration for trial in again.trials]
     assert first.speedup == again.speedup
+
+
+@pytest.mark.parametrize(("slower", "run"), [(0.1, 16), (30.0, 3)])
+def test_rounds_of_long_steps_run_few_micro_steps_after_the_first(tmp_path: Path, slower: float, run: int) -> None:
+    only = {"micro_batch_size": [2, 4, 8], "checkpointing": ["none"], "precision": ["fp32", "bf16"]}
+    more = {"training_args": {"per_device_train_batch_size": 4}, "n_trials": 3, "only": only}
+    result, hosts = searched(tmp_path, 64, slower, **more)
+    baseline = result.trials[0]
+    assert result.best.confirmed
+    assert [measured.accumulation_steps_run for measured in baseline.confirmations] == [16, run, run]
+    assert result.numerics
+    assert all(result.numerics.is_checked(trial.number) for trial in result.trials if trial.confirmed)
+    rounds = [order for order in hosts[0].orders if order.kind == "probe" and order.confirmation]
+    assert {order.accumulation_steps_run for order in rounds if order.number == 0} == {16, run}
+    evidence = " ".join(measurement_lines(baseline))
+    assert ("rounds after the first ran few micro-steps" in evidence) == (run == 3)
 
 
 def test_what_was_not_recorded_is_answered_by_the_nearest(tmp_path: Path) -> None:

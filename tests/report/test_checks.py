@@ -47,6 +47,14 @@ def verified(held: bool | None) -> SearchResult:
         (result(numerics=Numerics(FALLING, {1: FLAT})), "warn", "Losses differ from fp32's.", "above fp32's"),
         (result(numerics=Numerics(FLAT, {1: FLAT})), "warn", "Too few steps to compare losses.", "fell too little"),
         (result(left_out=("losses",)), "warn", "Losses were not compared with fp32's.", "Run the same command again"),
+        (
+            result(numerics=Numerics(problem="fp32 needs too much memory")),
+            *("warn", "Losses were not compared with fp32's.", "Fp32 needs too much memory."),
+        ),
+        (
+            result(numerics=Numerics(FALLING, {1: FALLING}, "the baseline"), left_out=("losses",)),
+            *("ok", "Losses match the baseline's.", "Run the same command again to compare them with fp32's."),
+        ),
         (result(rehearsal=SANITY), "ok", "It evaluates and saves.", "Checkpoint: 54 MiB in 0.2 s."),
         (
             result(rehearsal=replace(SANITY, eval_batch_size=4, eval_batches_tried=(8, 4))),

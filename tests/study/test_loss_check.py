@@ -6,7 +6,7 @@ import pytest
 
 from autotune.core import Configuration, Outcome, Trial
 from autotune.core.loss_curves import Curve, Numerics
-from autotune.study.loss_check import ADDED_UP, compare_losses, disqualify_flagged, in_float32, reference_of
+from autotune.study.loss_check import ADDED_UP, compare_losses, disqualify_flagged
 from tests.makers import completed, configuration, ended
 from tests.makers import trial as made
 
@@ -28,7 +28,6 @@ def trained(trial: Trial, precision: str) -> Trial:
 
 def test_a_baseline_that_trained_in_fp32_is_the_reference_itself() -> None:
     trials = [trained(ran(0, FALLING), "fp32"), ran(1, FLAT)]
-    assert reference_of(trials, None) is None
     numerics = compare_losses(trials, {})
     assert numerics is not None
     assert (numerics.reference, bool(numerics.flag(0)), bool(numerics.flag(1))) == ("fp32", False, True)
@@ -37,31 +36,54 @@ def test_a_baseline_that_trained_in_fp32_is_the_reference_itself() -> None:
 def test_a_baseline_in_16_bits_is_compared_with_itself_in_fp32_too() -> None:
     own = configuration(precision="bf16")
     trials = [trained(ran(0, FLAT, own), "bf16"), ran(1, FALLING, configuration(16))]
-    assert reference_of(trials, trials[1]) == in_float32(own)
     numerics = compare_losses(trials, {1: replace(completed(own), losses=FALLING, round=1)})
     assert numerics is not None
     assert (bool(numerics.flag(0)), bool(numerics.flag(1))) == (True, False)
-
-
-def test_where_the_baseline_does_not_run_the_leader_in_fp32_stands_in() -> None:
-    baseline = Trial(0, configuration(48, optimizer="adafactor"), ended(Outcome.OUT_OF_MEMORY))
-    leader = ran(1, FALLING, configuration(8, precision="bf16"))
-    wanted = reference_of([baseline, leader], leader)
-    assert wanted is not None
-    assert wanted.micro_batch_size == 8
-    assert (wanted.values["precision"], wanted.values["optimizer"]) == ("fp32", "adafactor")
-    assert reference_of([baseline], None) is None
 
 
 def test_where_fp32_does_not_fit_the_baseline_takes_its_place_and_without_either_nothing_is_compared() -> None:
     trials = [ran(0, FALLING), ran(1, FLAT)]
     numerics = compare_losses(trials, {1: ended(Outcome.OUT_OF_MEMORY)})
     assert numerics is not None
-    assert numerics.reference == "the baseline"
+    assert (numerics.reference, numerics.note) == ("the baseline", "fp32 needs too much memory")
     assert numerics.flag(1)
-    alone = [Trial(0, configuration(), ended(Outcome.OUT_OF_MEMORY)), ran(1, FLAT)]
-    assert "neither" in getattr(compare_losses(alone, {}), "problem", "")
     assert compare_losses([made(0)], {}) is None
+
+
+def test_without_the_baseline_and_anything_more_exact_that_fits_nothing_is_compared_and_it_is_told_why() -> None:
+    trials = [Trial(0, configuration(), ended(Outcome.OUT_OF_MEMORY)), ran(1, FLAT, configuration(8, precision="bf16"))]
+    problems = {}
+    for what, known in {
+        "time": {},
+        "memory": {1: ended(Outcome.OUT_OF_MEMORY, asked={"precision": "tf32"})},
+        "deadline": {1: ended(Outcome.TIMED_OUT)},
+    }.items():
+        numerics = compare_losses(trials, known)
+        assert numerics is not None
+        problems[what] = numerics.problem.removeprefix("your own settings do not run here, and ")
+        assert barred(list(trials), numerics) == ["", ""]
+        assert "were not compared" in barred(list(trials), numerics, require_parity=True)[1]
+    assert problems == {
+        "time": "there was no time to train in fp32",
+        "memory": "TF32 needs too much memory",
+        "deadline": "fp32 takes too long",
+    }
+
+
+def test_rounds_of_composed_steps_which_train_other_samples_are_no_part_of_the_comparison() -> None:
+    of = configuration(8)
+    composed = {"losses": FLAT, "accumulation_steps_run": 3}
+    trials = [ran(0, FALLING, of), ran(1, FALLING, of)]
+    for trial in trials:
+        assert [each.is_composed for each in trial.confirmations] == [False, False]
+    trials = [
+        replace(trial, confirmations=(trial.confirmations[0], replace(trial.confirmations[1], **composed)))
+        for trial in trials
+    ]
+    numerics = compare_losses(trials, {})
+    assert numerics is not None
+    assert [*numerics.references] == [*numerics.curves[1]] == [1]
+    assert not numerics.flag(1)
 
 
 @pytest.mark.parametrize("adds_up", [True, False])

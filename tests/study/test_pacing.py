@@ -1,49 +1,52 @@
 """How long a round is expected to take: by steps on a CPU, by seconds at the least on a GPU."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from autotune.core import Measurement, Trial
 from autotune.core.time_limit import TimeLimit
 from autotune.probe.order import CONFIRMATION, CUDA_CONFIRMATION
+from autotune.probe.train.adaptive import HOPELESS_LEAST
 from autotune.study.finalists import finalists
 from autotune.study.pacing import finishing_seconds, rounds_seconds, seconds_to_go, starting_seconds
 from autotune.study.plan import Plan
 from tests.makers import GIB, completed, configuration, trial
 
 
-def measured(context_bytes: int, step_s: float) -> Measurement:
+def measured(step_s: float, **facts: Any) -> Measurement:
     known = completed(configuration(8))
     steps = tuple(replace(step, seconds=step_s) for step in known.steps)
-    return replace(known, context_bytes=context_bytes, steps=steps, accumulation_steps_run=known.accumulation_steps)
+    return replace(known, steps=steps, **facts)
 
 
-def round_s(measurement: Measurement) -> float:
-    return rounds_seconds([Trial(1, configuration(8), measurement)], 1) - starting_seconds(measurement)
+def round_s(measurement: Measurement, is_cpu: bool = True) -> float:
+    return rounds_seconds([Trial(1, configuration(8), measurement)], 1, is_cpu) - starting_seconds(measurement)
 
 
 @pytest.mark.parametrize("step_s", [0.01, 0.05])
 def test_a_gpu_s_round_of_short_steps_takes_its_seconds(step_s: float) -> None:
     least = CUDA_CONFIRMATION.untimed_seconds + CUDA_CONFIRMATION.timed_seconds_least
-    assert round_s(measured(500 << 20, step_s)) == pytest.approx(least)
+    assert round_s(measured(step_s, context_bytes=500 << 20), is_cpu=False) == pytest.approx(least)
+    assert round_s(measured(step_s), is_cpu=False) == pytest.approx(least), "whose context is not visible"
     steps = CONFIRMATION.untimed_most + CONFIRMATION.timed_most
-    assert round_s(measured(0, step_s)) == pytest.approx(steps * step_s)
+    assert round_s(measured(step_s)) == pytest.approx(steps * step_s)
 
 
 def test_a_round_of_long_steps_takes_as_many_as_it_needs_on_either() -> None:
-    steps = CONFIRMATION.untimed_most + CONFIRMATION.timed_least
-    assert round_s(measured(500 << 20, 2.0)) == round_s(measured(0, 2.0)) == pytest.approx(2.0 * steps)
+    steps = CONFIRMATION.untimed_most + HOPELESS_LEAST
+    assert round_s(measured(2.0), is_cpu=False) == round_s(measured(2.0)) == pytest.approx(2.0 * steps)
 
 
 def test_the_time_to_go_is_of_all_probes_rounds_and_checks_that_are_left() -> None:
     plan = Plan(n_trials=5, objective="samples_per_second", memory_limit_bytes=GIB, allowed_bytes=GIB)
     trials = [trial(0, 10.0, probe_seconds=9.0), trial(1, 20.0, of=configuration(16), probe_seconds=3.0)]
     check_s = finishing_seconds(trials, plan.objective)
-    rounds_s = rounds_seconds(trials, 3)
+    rounds_s = rounds_seconds(trials, 3, True)
     assert seconds_to_go(plan, [], True) is None
     assert seconds_to_go(plan, trials, False) == check_s
-    more_finalists_s = (5 - 1 - len(finalists(trials, plan.objective))) * rounds_seconds(trials, 1) / 2
+    more_finalists_s = (5 - 1 - len(finalists(trials, plan.objective))) * rounds_seconds(trials, 1, True) / 2
     all_s = 3 * 3.0 + rounds_s + more_finalists_s + check_s
     assert seconds_to_go(plan, trials, True) == pytest.approx(all_s)
     assert seconds_to_go(plan, trials, True, pace=[(20.0, 9.0), (4.0, 3.0)]) == pytest.approx(2 * all_s)
@@ -58,11 +61,15 @@ def test_rounds_that_were_run_are_not_to_go() -> None:
     fast = configuration(16)
     trials = [trial(0, 10.0, confirmed=10.0), trial(1, 20.0, of=fast, confirmed=20.0)]
     left = seconds_to_go(plan, trials, True, racing=[0, 1])
-    assert left == pytest.approx(rounds_seconds(trials, 3) + finishing_seconds(trials, plan.objective))
+    assert left == pytest.approx(rounds_seconds(trials, 3, True) + finishing_seconds(trials, plan.objective))
     others = [trial(number, 20.0, of=fast, confirmed=20.0) for number in range(2, 6)]
     many = seconds_to_go(plan, [*trials, *others], True, racing=range(6))
-    assert many == pytest.approx(rounds_seconds([*trials, *others], 3) + finishing_seconds(trials, plan.objective))
+    assert many == pytest.approx(
+        rounds_seconds([*trials, *others], 3, True) + finishing_seconds(trials, plan.objective)
+    )
     first = [replace(each, confirmations=()) for each in (*trials, *others)]
-    expected = rounds_seconds(first, 1) + rounds_seconds(first[:3], 2) + finishing_seconds(first, plan.objective)
+    expected = (
+        rounds_seconds(first, 1, True) + rounds_seconds(first[:3], 2, True) + finishing_seconds(first, plan.objective)
+    )
     assert seconds_to_go(plan, first, True, racing=range(6)) == pytest.approx(expected)
     assert left < (seconds_to_go(plan, [replace(t, confirmations=()) for t in trials], True) or 0.0)

@@ -13,7 +13,7 @@ from transformers import Trainer, TrainingArguments, set_seed
 
 from autotune.core import InvalidRequest, Measurement, Outcome, failures
 from autotune.probe.device.compile import keep_compiled
-from autotune.probe.order import TrainingOrder
+from autotune.probe.order import Timing, TrainingOrder, timings
 from autotune.probe.train.callbacks import add_callbacks, drop_trackers
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory, memory_of
 from autotune.probe.train.read_back import Misconfigured
@@ -100,7 +100,7 @@ def run(order: TrainingOrder, objects: bytes, started: float, scratch: Path) -> 
         steps=tuple(watch.steps),
         untimed_steps=watch.untimed_steps,
         compile_s=watch.compile_s,
-        losses=watch.losses if order.confirmation else (),
+        losses=watch.losses if order.confirmation and runs_whole_steps(order) else (),
         recompiled_graphs=watch.recompiled_graphs,
         ended_early=watch.ended_early,
         allowed_bytes=order.allowed_bytes,
@@ -131,12 +131,21 @@ def heap_layout(seed: str | None = None) -> list[bytearray]:
     return [bytearray(rng.randrange(1 << 10, 1 << 16)) for _ in range(rng.randrange(LAYOUT_BLOCKS))]
 
 
+def runs_whole_steps(order: TrainingOrder) -> bool:
+    """Whether all micro-steps of a step are run: only then do its samples, and so its losses, not depend on their size."""
+    return order.accumulation_steps_run == order.configuration.gradient_accumulation_steps
+
+
 def most_steps(order: TrainingOrder) -> int:
-    """Optimizer steps of the probe at most."""
-    timing = order.timing
+    """Optimizer steps of the probe at most; in a confirmation round as many for all on this device, as of another number of
+    samples others would be drawn."""
+    of_round = [timings(order.environment.is_cpu)[1]] if order.confirmation else []
+    return WORST_STEPS + max(map(_steps_of, [order.timing, *of_round]))
+
+
+def _steps_of(timing: Timing) -> int:
     untimed = max(timing.untimed_most, math.ceil(timing.untimed_seconds / SHORTEST_STEP_S))
-    timed = max(timing.timed_most, math.ceil(timing.timed_seconds_least / SHORTEST_STEP_S))
-    return WORST_STEPS + untimed + timed
+    return untimed + max(timing.timed_most, math.ceil(timing.timed_seconds_least / SHORTEST_STEP_S))
 
 
 def round_fields(order: TrainingOrder) -> dict[str, Any]:

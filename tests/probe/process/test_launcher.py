@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.core import Environment, InvalidRequest, Outcome, read_json
+from autotune.core import Environment, Interval, InvalidRequest, Measurement, Outcome, read_json
 from autotune.core.errors import ProbeHostFailed, StorageFailed, TimeIsOver
 from autotune.core.request import tuning_request
 from autotune.core.time_limit import TimeLimit
@@ -414,6 +414,32 @@ def test_a_search_probe_runs_three_micro_steps_and_a_confirmation_all(probe: Liv
         assert {step.samples for step in measurement.steps} == {2 * run}
         assert {step.samples for step in measurement.composed_steps} == {12}
         assert all(step.middle_s > 0 for step in measurement.steps)
+
+
+def test_a_later_round_runs_three_micro_steps_if_they_agree_with_whole_ones(probe: LiveProbe) -> None:
+    def measured(speed: Interval | None, losses: int = 0) -> Measurement:
+        return probe(configuration(2, 6), ProbeOptions(1, 60.0, confirmation=2, whole_speed=speed, losses=losses))
+
+    known = measured(None).samples_per_second
+    assert known is not None
+    agreeing = measured(Interval(known, known / 100, known * 100))
+    assert (agreeing.accumulation_steps_run, agreeing.losses, agreeing.whole_because) == (3, (), "")
+    other = known / 1000
+    differing = measured(Interval(other, other, other))
+    assert differing.accumulation_steps_run == 6
+    assert len(differing.losses) >= 4
+    assert "composed of 3 micro-steps took" in differing.whole_because
+
+
+@pytest.mark.parametrize("steps", [4, 7])
+def test_a_training_for_its_losses_has_whole_steps_and_ends_after_these(probe: LiveProbe, steps: int) -> None:
+    asked = configuration(2, 6)
+    short = probe(asked, ProbeOptions(1, 60.0, confirmation=1, losses=steps))
+    assert (short.outcome, len(short.losses)) == (Outcome.COMPLETED, steps)
+    assert short.accumulation_steps_run == 6
+    round_ = probe(asked, ProbeOptions(1, 60.0, confirmation=1))
+    assert len(round_.losses) >= 4
+    assert short.losses[:4] == round_.losses[:4], "the same weights, samples and learning rates"
 
 
 def test_where_workers_do_not_keep_up_every_micro_step_is_run(

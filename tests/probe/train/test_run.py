@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from autotune.core import Environment, Measurement, Outcome, Workload
-from autotune.probe.order import Order
+from autotune.probe.order import LOSSES, Order, Timing, timings
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.train.callbacks import is_tracker
 from autotune.probe.train.run import arguments_of, most_steps, round_fields, trainer_of
@@ -19,6 +19,7 @@ from autotune.probe.train.timer import Stopwatch
 from autotune.probe.train.worst_batch import WORST_STEPS, worst_batch
 from autotune.workload.model.pickling import sent
 from autotune.workload.model.user_objects import UserObjects
+from tests.makers import cpu, gpu
 from tests.probe import misbehaviours
 from tests.probe.probes import MIB, QUICK, configuration, make_order, measured
 from tests.trainers import Logged, Numbers, bert
@@ -223,6 +224,14 @@ def samples_trained_on(order: Order, folder: Path) -> list[tuple[int, ...]]:
         for row, mask in zip(ids, batch["attention_mask"], strict=True):
             told.append(tuple(row[mask.bool()].tolist()))
     return told
+
+
+@pytest.mark.parametrize("device", [cpu(), gpu()], ids=["cpu", "gpu"])
+def test_a_training_for_its_losses_draws_from_as_many_samples_as_a_round(device: Environment, tmp_path: Path) -> None:
+    def steps(timing: Timing) -> int:
+        return most_steps(make_order(tmp_path, device, confirmation=1, timing=timing))
+
+    assert steps(LOSSES) == steps(timings(device.is_cpu)[1])
 
 
 @pytest.mark.nightly
