@@ -82,8 +82,10 @@ _UNSUPPORTED = {
         "an attention kernel cannot do this"
     ),
     r"No (?:valid )?execution plans? support|mha_graph|CUDNN_STATUS_EXECUTION_FAILED": "cuDNN cannot do this attention",
-    r"accessing tensor output of CUDAGraphs that has been overwritten|operation not permitted when stream is capturing|"
+    r"accessing (?:gradient )?tensor output of CUDAGraphs that has been overwritten|"
+    r"in the cudagraph pool not tracked as outputs|operation not permitted when stream is capturing|"
     r"operation failed due to a previous error during capture": "CUDA graphs cannot hold this step",
+    r"cudaMallocAsync does not yet support": "torch does this with its native allocator only",
     r"has been toggled on, but|(?:was|is) toggled on, but|the package \S+ seems to be not installed": (
         "an attention package is missing or cannot be used here"
     ),

@@ -48,3 +48,10 @@ def allocator_settings(variables: Mapping[str, str]) -> dict[str, str]:
     name = allocator_variable(variables)
     parts = settings_of(name, variables.get(name, ""))
     return {setting: part.partition(":")[2].strip() for setting, part in parts.items()}
+
+
+def without_native_allocator(variables: Mapping[str, str]) -> str | None:
+    """Why an option of torch's native allocator has no effect: the user's own variable chooses CUDA's; else None."""
+    if allocator_settings(variables).get("backend") != "cudaMallocAsync":
+        return None
+    return f"your {allocator_variable(variables)} sets backend:cudaMallocAsync, and this needs torch's native allocator"

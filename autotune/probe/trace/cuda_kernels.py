@@ -1,30 +1,29 @@
-"""CUDA's kernels on fake CPU tensors, for their memory: fused operations and autocast's lists.
+"""CUDA's kernels on fake CPU tensors, for their memory: fused operations and autocast's casts.
 
-Sources: torch's `aten/src/ATen/autocast_mode.h` (the lists), `native/Dropout.cpp` (the fused kernel on CUDA),
-`native/transformers/cuda/sdp_utils.cpp` (which attention a CUDA device takes).
+Fake tensors of CUDA itself cannot be trained without a card: autograd's engine wants its streams. Sources: torch's
+`ATen/autocast_mode.h` (what autocast casts on CUDA, read from the installed torch), `native/Dropout.cpp` (the fused kernel on
+CUDA), `native/SoftMax.cpp`, `native/transformers/attention.cpp` and `cuda/sdp_utils.cpp` (which attention a CUDA device takes).
 """
 
+import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 aten = torch.ops.aten
 
-# AT_FORALL_FP32: these run in float32 under CUDA's autocast on copied inputs.
-_IN_FLOAT32 = (
-    "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar pow.Tensor_Tensor "
-    "pow.Scalar softplus layer_norm native_layer_norm rms_norm group_norm cosine_similarity nll_loss nll_loss2d kl_div l1_loss "
-    "smooth_l1_loss huber_loss mse_loss soft_margin_loss binary_cross_entropy_with_logits cdist logsumexp"
-)
-# AT_FORALL_FP32_SET_OPT_DTYPE: these read 16 bits and write float32.
-_TO_FLOAT32 = ("prod", "prod.dim_int", "cumprod", "cumsum", "sum", "sum.dim_IntList", "linalg_vector_norm")
-
 _HALVES = (torch.float16, torch.bfloat16)
+_CAST = (*_HALVES, torch.float32)
 FLASH_HEAD_DIM = 256
 """The widest head that flash attention takes (`sdp_utils.cpp`, check_head_dim_size_flash)."""
+
+ALIGNED = 8
+"""Values of which heads (flash) and masks (memory-efficient) are padded to a multiple (`attention.cpp`, pad_last_dim, pad_bias)."""
 
 
 @contextmanager
@@ -46,14 +45,24 @@ def cuda_ways(on: bool = True) -> Iterator[None]:
 def _replace(library: Any) -> None:
     library.impl("dropout", _dropout, "AutogradCPU")
     library.impl("scaled_dot_product_attention", _attention, "AutogradCPU")
-    for name in _IN_FLOAT32.split():
-        library.impl(name, _in_float32(name), "AutocastCPU", allow_override=True)
-    for name in _TO_FLOAT32:
-        library.impl(name, _to_float32(name), "AutocastCPU", allow_override=True)
-    library.impl("softmax.int", _softmax(aten._softmax.default, aten.softmax.int), "AutocastCPU", allow_override=True)
-    library.impl(
-        "log_softmax.int", _softmax(aten._log_softmax.default, aten.log_softmax.int), "AutocastCPU", allow_override=True
+    cpu, cuda = (
+        set(torch._C._dispatch_get_registrations_for_dispatch_key(f"Autocast{name}")) for name in ("CPU", "CUDA")
     )
+    for name in cpu - cuda:
+        library.impl(name, torch.library.fallthrough_kernel, "AutocastCPU", allow_override=True)
+    for policy, kernel in _POLICIES.items():
+        for name in autocast_list(policy):
+            # The 16-bit operations of both are alike, and the CPU's keep copies of weights for the whole forward.
+            if f"aten::{name}" in cuda and not (policy == "LOWER_PRECISION_FP" and f"aten::{name}" in cpu):
+                library.impl(name, _cast(name, kernel), "AutocastCPU", allow_override=True)
+
+
+def autocast_list(policy: str) -> list[str]:
+    """The operations of a list in the installed `ATen/autocast_mode.h`, as `pow.Scalar`."""
+    header = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
+    macro = re.search(rf"#define AT_FORALL_{policy}\(_\)((?:.*\\\n)*.*)", header.read_text(encoding="utf-8"))
+    assert macro, f"{header} has no list {policy}"
+    return [name + (overload and f".{overload}") for name, overload in re.findall(r"_\((\w+)(?:, (\w+))?\)", macro[1])]
 
 
 def _dropout(tensor: Any, p: float, train: bool) -> Any:
@@ -76,7 +85,10 @@ def _attention(
     grouped = enable_gqa and query.shape[-3] != key.shape[-3]
     wide = query.shape[-1] != value.shape[-1] or query.shape[-1] > FLASH_HEAD_DIM
     if query.dtype in _HALVES and mask is None and not wide:
-        return aten._scaled_dot_product_flash_attention(query, key, value, dropout, causal, False, scale=scale)[0]
+        if beyond := (width := query.shape[-1]) % ALIGNED:
+            query, key, value = (torch.nn.functional.pad(part, (0, ALIGNED - beyond)) for part in (query, key, value))
+        result = aten._scaled_dot_product_flash_attention(query, key, value, dropout, causal, False, scale=scale)[0]
+        return result[..., :width] if beyond else result
     if grouped:
         # `_scaled_dot_product_attention_math` repeats keys and values for their group of queries.
         times = query.shape[-3] // key.shape[-3]
@@ -84,7 +96,10 @@ def _attention(
         return aten._scaled_dot_product_attention_math(query, key, value, mask, dropout, causal, None, scale=scale)[0]
     if mask is not None:
         if mask.dtype == torch.bool:
-            mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, float("-inf"))
+            zero, hidden = (torch.scalar_tensor(value, dtype=query.dtype) for value in (0.0, float("-inf")))
+            mask = torch.where(mask, zero, hidden)
+        if beyond := mask.shape[-1] % ALIGNED:
+            mask = torch.nn.functional.pad(mask, (0, ALIGNED - beyond))[..., : mask.shape[-1]]
         mask = mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     keep = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
     return aten._scaled_dot_product_efficient_attention(query, key, value, mask, keep, dropout, causal, scale=scale)[0]
@@ -94,42 +109,58 @@ def _without_autocast() -> Any:
     return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU))
 
 
-def _operation(name: str) -> Any:
+def _cast(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """The operation as this policy runs it."""
     packet, _, overload = name.partition(".")
-    return getattr(getattr(aten, packet), overload or "default")
-
-
-def _in_float32(name: str) -> Any:
-    operation = _operation(name)
+    operation = getattr(getattr(aten, packet), overload or "default")
 
     def run(*args: Any, **kwargs: Any) -> Any:
         with _without_autocast():
-            return operation(*map(_wide, args), **{key: _wide(value) for key, value in kwargs.items()})
+            return kernel(operation, args, kwargs)
 
     return run
 
 
-def _to_float32(name: str) -> Any:
-    operation = _operation(name)
+def _in_dtype(dtype: torch.dtype, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def cast(value: Any) -> Any:
+        return value.to(dtype) if isinstance(value, torch.Tensor) and value.dtype in _CAST else value
 
-    def run(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        with _without_autocast():
-            if tensor.dtype in _HALVES and kwargs.get("dtype") is None:
-                kwargs["dtype"] = torch.float32
-            return operation(tensor, *args, **kwargs)
-
-    return run
+    # As compiled by gcc, C++ casts its arguments from the last one on.
+    named = {key: tree_map(cast, kwargs[key]) for key in reversed(kwargs)}
+    return operation(*[tree_map(cast, value) for value in reversed(args)][::-1], **named)
 
 
-def _softmax(fused: Any, plain: Any) -> Any:
-    def run(tensor: Any, dim: int, dtype: Any = None) -> Any:
-        with _without_autocast():
-            if tensor.dtype in _HALVES and dtype in (None, torch.float32):
-                return fused(tensor, dim, True)
-            return plain(tensor, dim, dtype)
-
-    return run
+def _in_halves(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return _in_dtype(torch.get_autocast_dtype("cpu"), operation, args, kwargs)
 
 
-def _wide(value: Any) -> Any:
-    return value.float() if isinstance(value, torch.Tensor) and value.dtype in _HALVES else value
+def _in_float32(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return _in_dtype(torch.float32, operation, args, kwargs)
+
+
+def _in_widest(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    wide = any(isinstance(value, torch.Tensor) and value.dtype == torch.float32 for value in (*args, *kwargs.values()))
+    return (_in_float32 if wide else _in_halves)(operation, args, kwargs)
+
+
+def _to_float32(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Reads 16 bits and writes float32, unless the caller names a dtype."""
+    place = next(place for place, argument in enumerate(operation._schema.arguments) if argument.name == "dtype")
+    dtype = args[place] if place < len(args) else kwargs.get("dtype")
+    if dtype is None and args[0].is_floating_point():
+        args, kwargs, dtype = args[:place], {**kwargs, "dtype": torch.float32}, torch.float32
+    fused = _FUSED.get(operation)
+    if (
+        fused and args[0].dtype == torch.float16 and dtype == torch.float32
+    ):  # of bfloat16, CUDA makes a float32 copy too
+        return fused(args[0], kwargs["dim"] if "dim" in kwargs else args[1], True)
+    return operation(*args, **kwargs)
+
+
+_POLICIES = {
+    "LOWER_PRECISION_FP": _in_halves,
+    "FP32": _in_float32,
+    "FP32_SET_OPT_DTYPE": _to_float32,
+    "PROMOTE": _in_widest,
+}
+_FUSED = {aten.softmax.int: aten._softmax.default, aten.log_softmax.int: aten._log_softmax.default}

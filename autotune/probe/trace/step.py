@@ -212,9 +212,10 @@ def trace_step(
     """
     arguments = dict(fields["training_arguments"])
     own = fields.get("model_arguments", {})
-    fake = isinstance(next(iter(batch.values())), FakeTensor)
+    first = next(iter(batch.values()))
+    fake = isinstance(first, FakeTensor)
     with no_init_weights() if fake else contextlib.nullcontext():  # some look at the values they draw
-        model = build.build_model(workload, copy.deepcopy(config), model_arguments=own)
+        model = build.build_model(workload, copy.deepcopy(config), device=first.device.type, model_arguments=own)
     model.tie_weights()
     lists = repeats.lists(model)
     model = adapted(model, fields.get("adapter") or {})
@@ -225,7 +226,7 @@ def trace_step(
     halves = torch.float16 if arguments.get("fp16") else torch.bfloat16 if arguments.get("bf16") else None
     forward = model.forward
     if halves is not None:  # as `Accelerator.prepare_model` wraps it
-        forward = convert_outputs_to_fp32(torch.autocast("cpu", dtype=halves)(forward))
+        forward = convert_outputs_to_fp32(torch.autocast(first.device.type, dtype=halves)(forward))
     model.forward = forward
     parameters = list(model.parameters())
     with Tracker(iter([*parameters, *model.buffers(), *batch.values()])) as tracker:

@@ -113,8 +113,11 @@ def libraries() -> frozenset[str]:
 
 
 def _allocator() -> dict[str, Any]:
-    """Settings of the device's allocator; empty on a CPU or where it does not show them."""
-    return dict(torch.cuda.memory._snapshot().get("allocator_settings", {})) if torch.cuda.is_initialized() else {}
+    """Settings of the device's allocator; empty on a CPU, or if it shows none (`backend:cudaMallocAsync`)."""
+    with contextlib.suppress(RuntimeError):
+        if torch.cuda.is_initialized():
+            return dict(torch.cuda.memory._snapshot().get("allocator_settings", {}))
+    return {}
 
 
 def _tf32() -> bool:

@@ -4,6 +4,7 @@ from typing import Any
 
 from autotune.core import Environment, Value
 from autotune.space.settings.setting import ACCUMULATION, Context, Effect, Observed, Setting, one_of
+from autotune.space.variables import without_native_allocator
 
 FIELDS = ON, MODE, BACKEND = "torch_compile", "torch_compile_mode", "torch_compile_backend"
 
@@ -94,6 +95,8 @@ def _unavailable(value: Value, context: Context) -> str | None:
         return reason
     if value == "reduce_overhead" and environment.is_cpu:
         return "it saves a GPU's launches by CUDA graphs: on a CPU it is the same as default"
+    if value in GRAPHS:  # `cudagraph_trees.py` asks it for the live blocks of a graph's pool
+        return without_native_allocator(environment.variables)
     return None
 
 

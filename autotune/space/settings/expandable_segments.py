@@ -1,8 +1,8 @@
 """Expandable segments: the device's allocator grows its blocks in place instead of taking new ones."""
 
 from autotune.core import Environment, Value
-from autotune.space.settings.setting import Context, Effect, Observed, Setting, needs_gpu
-from autotune.space.variables import allocator_settings, allocator_variable
+from autotune.space.settings.setting import Context, Effect, Observed, Setting
+from autotune.space.variables import allocator_settings, allocator_variable, without_native_allocator
 
 OPTION = "expandable_segments"
 
@@ -10,7 +10,9 @@ OPTION = "expandable_segments"
 def _from_user(context: Context) -> bool:
     """As the user's own variable says: no field of TrainingArguments does."""
     environment = context.environment
-    return not environment.is_cpu and allocator_settings(environment.variables).get(OPTION, "").lower() == "true"
+    if environment.is_cpu or without_native_allocator(environment.variables):
+        return False
+    return allocator_settings(environment.variables).get(OPTION, "").lower() == "true"
 
 
 def _apply(value: Value, environment: Environment) -> Effect:
@@ -24,6 +26,14 @@ def _read_back(observed: Observed) -> bool | None:
     return None if expandable is None else bool(expandable)
 
 
+def _unavailable(value: Value, context: Context) -> str | None:
+    if not value:
+        return None
+    if context.environment.is_cpu:
+        return "it is an option of a GPU's allocator"
+    return without_native_allocator(context.environment.variables)
+
+
 SETTING = Setting(
     name="expandable_segments",
     values=(False, True),
@@ -31,7 +41,7 @@ SETTING = Setting(
     from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
-    unavailable=needs_gpu("it is an option of a GPU's allocator"),
+    unavailable=_unavailable,
     traced=False,
     of_process=True,
 )

@@ -4,7 +4,7 @@ from typing import Any
 
 from autotune.core import Environment, Value
 from autotune.space.settings.setting import Context, Effect, Observed, Setting, none_or
-from autotune.space.variables import allocator_settings, allocator_variable
+from autotune.space.variables import allocator_settings, allocator_variable, without_native_allocator
 
 OPTION, LIMIT = "garbage_collection_threshold", "per_process_memory_fraction"
 
@@ -22,8 +22,11 @@ def _share(text: Any) -> float:
 
 def _from_user(context: Context) -> Value:
     """As the user's own variable says: no field of TrainingArguments does."""
-    share = allocator_settings(context.environment.variables).get(OPTION)
-    return "none" if share is None or context.environment.is_cpu else _share(share)
+    environment = context.environment
+    share = allocator_settings(environment.variables).get(OPTION)
+    if share is None or environment.is_cpu or without_native_allocator(environment.variables):
+        return "none"
+    return _share(share)
 
 
 def _apply(value: Value, environment: Environment) -> Effect:
@@ -48,6 +51,8 @@ def _unavailable(value: Value, context: Context) -> str | None:
         return None if own == "none" else f"your {variable} sets it, and no value undoes that"
     if environment.is_cpu:
         return "it is an option of a GPU's allocator"
+    if reason := without_native_allocator(environment.variables):
+        return reason
     if value != own and not _limited(environment):
         return (
             f"it has an effect only where your {variable} sets a {LIMIT} below 1: in your training it would have none"

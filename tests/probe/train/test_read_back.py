@@ -29,6 +29,17 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return made
 
 
+def test_an_allocator_without_blocks_of_its_own_shows_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise RuntimeError("Calling snapshot with backend:cudaMallocAsync is not meaningful.")
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda.memory, "_snapshot", refuse)
+    assert read_back._allocator() == {}
+    monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: {"allocator_settings": {"expandable_segments": True}})
+    assert read_back._allocator() == {"expandable_segments": True}
+
+
 @pytest.mark.parametrize(
     ("matmul", "on"),
     [

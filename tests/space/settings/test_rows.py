@@ -70,6 +70,8 @@ CHOICES = {"experts": {"eager": None, "grouped_mm": "cannot dispatch"}, "expert"
 FLASH = {"attention": "sdpa", "attentions": dict.fromkeys(ATTENTIONS)}
 PADS = {"collating": {"pad_to_multiple_of": None}, "sequence_length": 96}
 MINE = {"user_objects": True}
+COMPILES: dict[str, Any] = {"training_argument_fields": ("torch_compile",), "compile_backends": {"inductor": None}}
+ASYNC = {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
 GLOO = {"ddp_backend": "gloo"}
 AUTOCAST = {"fp16": False, "bf16": True, "tf32": None}
 GENERATES = {"steps_per_generation": 4}
@@ -91,6 +93,8 @@ FROM_USER: list[tuple[str, Context, Value]] = [
     ("fsdp", of(TWO, {"fsdp": True, "fsdp_config": {"reshard_after_forward": False}}), "shard_grad_op"),
     ("fsdp", of(TWO, {"fsdp": True, "fsdp_config": {"reshard_after_forward": "true"}}), "full_shard"),
     ("garbage_threshold", of(allocator("garbage_collection_threshold:0.7")), 0.7),
+    ("garbage_threshold", of(allocator("backend:cudaMallocAsync,garbage_collection_threshold:0.7")), "none"),
+    ("expandable_segments", of(allocator("backend:cudaMallocAsync,expandable_segments:True")), False),
     ("micro_batch_size", of(None, {"per_device_train_batch_size": 4}), 4),
     ("non_blocking", of(None, {"accelerator_config": {"non_blocking": True}}), True),
     ("non_blocking", of(None, {"accelerator_config": "config.json"}), False),
@@ -242,10 +246,12 @@ AVAILABLE: list[tuple[str, Value, Context]] = [
     ("attention", "flex_attention", of(gpu(compute_capability=(7, 0)), **FLASH)),
     ("attention_mask", "where_needed", of(collating={"attention_mask": None})),
     ("batching", "group_by_length", of(OLDER, longest=(3,))),
+    ("compile", "default", of(gpu(**COMPILES, variables=ASYNC))),
     ("data_parallel_size", 2, of(TWO)),
     ("data_parallel_size", 2, of(cpu(cpu_count=2))),
     ("empty_cache_steps", 4, of(EMPTIES)),
     ("expandable_segments", True, of(gpu())),
+    ("expandable_segments", False, of(allocator("backend:cudaMallocAsync"))),
     ("experts", "none", of(**MINE)),
     ("fsdp", "full_shard", of(TWO)),
     ("garbage_threshold", 0.8, of(allocator("per_process_memory_fraction:0.9"))),
@@ -275,13 +281,21 @@ UNAVAILABLE: list[tuple[str, Value, Context, str]] = [
     ("data_parallel_size", 4, of(cpu(cpu_count=8, device_count=2)), "2 devices of this search"),
     ("empty_cache_steps", 4, of(), "no cache"),
     ("empty_cache_steps", 4, of(gpu()), "no field"),
+    ("compile", "reduce_overhead", of(gpu(**COMPILES, variables=ASYNC)), "cudaMallocAsync"),
     ("expandable_segments", True, of(), "GPU"),
+    ("expandable_segments", True, of(allocator("backend:cudaMallocAsync")), "cudaMallocAsync"),
     ("experts", "eager", of(gpu()), "has no experts"),
     ("experts", "grouped_mm", of(gpu(), **CHOICES), "cannot dispatch"),
     ("experts", "eager", of(gpu(), **MINE), "model_init"),
     ("fsdp", "full_shard", of(gpu(device_count=1)), "one is visible"),
     ("fsdp", "shard_grad_op", of(), "on a CPU"),
     ("garbage_threshold", 0.8, of(), "GPU"),
+    (
+        "garbage_threshold",
+        0.8,
+        of(allocator("backend:cudaMallocAsync,per_process_memory_fraction:0.9")),
+        "cudaMallocAsync",
+    ),
     # A probe is held to a fraction of the card, the user's training only where their variable says so.
     ("garbage_threshold", 0.8, of(gpu()), "per_process_memory_fraction below 1"),
     ("garbage_threshold", 0.8, of(allocator("per_process_memory_fraction:1.0")), "per_process_memory_fraction below 1"),
