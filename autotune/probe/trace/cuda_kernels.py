@@ -23,7 +23,7 @@ FLASH_HEAD_DIM = 256
 """The widest head that flash attention takes (`sdp_utils.cpp`, check_head_dim_size_flash)."""
 
 ALIGNED = 8
-"""Values of which heads (flash) and masks (memory-efficient) are padded to a multiple (`attention.cpp`, pad_last_dim, pad_bias)."""
+"""Heads (flash) and masks (memory-efficient) are padded to a multiple of it (`attention.cpp`, pad_last_dim, pad_bias)."""
 
 
 @contextmanager
@@ -90,14 +90,11 @@ def _attention(
         result = aten._scaled_dot_product_flash_attention(query, key, value, dropout, causal, False, scale=scale)[0]
         return result[..., :width] if beyond else result
     if grouped:
-        # `_scaled_dot_product_attention_math` repeats keys and values for their group of queries.
-        times = query.shape[-3] // key.shape[-3]
-        key, value = key.repeat_interleave(times, -3), value.repeat_interleave(times, -3)
-        return aten._scaled_dot_product_attention_math(query, key, value, mask, dropout, causal, None, scale=scale)[0]
+        math = aten._scaled_dot_product_attention_math
+        return math(query, key, value, mask, dropout, causal, None, scale=scale, enable_gqa=True)[0]
     if mask is not None:
         if mask.dtype == torch.bool:
-            zero, hidden = (torch.scalar_tensor(value, dtype=query.dtype) for value in (0.0, float("-inf")))
-            mask = torch.where(mask, zero, hidden)
+            mask = torch.where(mask, 0.0, torch.scalar_tensor(float("-inf"), dtype=query.dtype))
         if beyond := mask.shape[-1] % ALIGNED:
             mask = torch.nn.functional.pad(mask, (0, ALIGNED - beyond))[..., : mask.shape[-1]]
         mask = mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
