@@ -7,7 +7,7 @@ import pytest
 import torch
 from accelerate.utils import compile_regions
 from packaging.version import Version
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from autotune.space.collators import WithoutFullMask
 
@@ -22,11 +22,13 @@ GPT2 = {
 }
 # Dynamo looks at the gradients of activations as it resumes behind a graph break.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
-WHOLE_LEAVES_OUT = Version(version("transformers")) >= Version("5.18") and Version(torch.__version__) >= Version("2.12")
-"""Whether a model that is compiled as a whole leaves a mask out that hides nothing."""
+BERT = {"vocab_size": 160, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64, "num_hidden_layers": 2}
+MODELS = {"gpt2": (AutoModelForCausalLM, GPT2), "bert": (AutoModelForMaskedLM, BERT)}
+LEAVE_OUT = Version(version("transformers")) >= Version("5.18") and Version(torch.__version__) >= Version("2.13")
+"""Versions with which a model that is compiled as a whole, and is not causal, leaves out a mask that hides nothing."""
 
 
-def masks_in(compiling: str, batch: dict[str, Any]) -> set[bool]:
+def masks_in(name: str, compiling: str, batch: dict[str, Any]) -> set[bool]:
     """Whether the attentions of the compiled graphs take a mask."""
     found = set()
 
@@ -37,17 +39,19 @@ def masks_in(compiling: str, batch: dict[str, Any]) -> set[bool]:
         return graph.forward
 
     torch._dynamo.reset()
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("gpt2", **GPT2), attn_implementation="sdpa")
+    kind, fields = MODELS[name]
+    model = kind.from_config(AutoConfig.for_model(name, **fields), attn_implementation="sdpa")
     compiled = compile_regions(model, backend=read) if compiling == "regional" else torch.compile(model, backend=read)
-    compiled(**batch, use_cache=False)
+    compiled(**batch, **({"use_cache": False} if name == "gpt2" else {}))
     return found
 
 
+@pytest.mark.parametrize("name", list(MODELS))
 @pytest.mark.parametrize("compiling", ["regional", "default"])
-def test_a_mask_that_hides_nothing_is_left_out_of_a_compiled_model_as_the_setting_says(compiling: str) -> None:
+def test_a_mask_that_hides_nothing_is_left_out_of_a_compiled_model_as_documented(name: str, compiling: str) -> None:
     tokens = torch.ones(2, 16, dtype=torch.long)
     batch = {"input_ids": tokens, "attention_mask": tokens}
     without = WithoutFullMask(lambda samples: dict(batch))([])
-    leaves_out = compiling == "regional" or WHOLE_LEAVES_OUT
-    assert masks_in(compiling, without) == {not leaves_out}
-    assert masks_in(compiling, batch) == {compiling == "default"}  # compiled as a whole it cannot read the values
+    leaves_out = compiling == "regional" or (name == "bert" and LEAVE_OUT)
+    assert masks_in(name, compiling, without) == {not leaves_out}
+    assert masks_in(name, compiling, batch) == {compiling == "default"}  # compiled as a whole it cannot read the values

@@ -8,14 +8,14 @@ ALWAYS, WHERE_NEEDED = NAMES = ("always", "where_needed")
 FIELD = "drop_full_attention_mask"
 """Argument of the data: whether batches are made by `WithoutFullMask`."""
 
-# A model compiled as a whole (compile `default`) leaves attention's mask out with transformers from 5.18 on and torch after
-# 2.11; before, it makes one whatever its inputs (`transformers/masking_utils.py`, `is_tracing(None)`; dynamo took
-# `torch.compiler.is_exporting()` for true). Compiled in blocks, the mask is made outside of them, in all versions.
+# Compiled as a whole (compile `default`), a causal model adds a mask whatever its batch has, because it cannot read whether the
+# positions are of packed sequences (`transformers/masking_utils.py`, `find_packed_sequence_indices`); another one leaves it out
+# with transformers from 5.18 and torch from 2.13 on. Compiled in blocks, the mask is made outside of them, in all versions.
 SETTING = Setting(
     name="attention_mask",
     values=NAMES,
-    summary="Without a mask that hides nothing, no model has to look at it, and compiled ones take attention's fast kernels: "
-    "those compiled as a whole only with transformers from 5.18 on and torch from 2.13 on.",
+    summary="Without a mask that hides nothing, no model has to look at it, and models compiled in blocks take attention's fast "
+    "kernels.",
     from_user=lambda context: ALWAYS,  # every collator of transformers makes one
     apply=lambda value, environment: Effect(data_arguments={FIELD: value == WHERE_NEEDED}),
     read_back=lambda observed: WHERE_NEEDED if isinstance(observed.trainer.data_collator, WithoutFullMask) else ALWAYS,
