@@ -48,7 +48,7 @@ def test_a_step_on_cpu_tensors_makes_what_cuda_s_dispatch_makes(fake_cuda: Path,
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     answer = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
     rows = [json.loads(line) for line in answer.splitlines() if line.startswith("[")]
-    assert len(rows) == 24
+    assert len(rows) == (12 if name == "deberta-v2" else 24)
     for way, ours, real, same_tape, differing in rows:
         assert same_tape, (way, ours, real, differing)
 
