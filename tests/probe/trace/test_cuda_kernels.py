@@ -50,7 +50,9 @@ def test_a_step_on_cpu_tensors_makes_what_cuda_s_dispatch_makes(fake_cuda: Path,
     rows = [json.loads(line) for line in answer.splitlines() if line.startswith("[")]
     assert len(rows) == (12 if name == "deberta-v2" else 24)
     for way, ours, real, same_tape, differing in rows:
-        assert same_tape, (way, ours, real, differing)
+        # Single numbers that a model makes on the CPU are copied to a card.
+        only_numbers = not differing["ours only"] and all(name.endswith("[]") for name in differing["CUDA's only"])
+        assert same_tape or (name == "deberta-v2" and only_numbers and ours == real), (way, ours, real, differing)
 
 
 def test_the_lists_of_autocast_are_those_of_the_installed_torch() -> None:
