@@ -9,6 +9,11 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 from transformers.integrations import TensorBoardCallback
 
+CHECKPOINTING = (
+    "activation_checkpointing" if hasattr(TrainingArguments, "activation_checkpointing") else "gradient_checkpointing"
+)
+"""The field of training arguments, as the installed transformers calls it."""
+
 
 class Numbers(torch.utils.data.Dataset):
     """So many samples of eight tokens in so many classes."""

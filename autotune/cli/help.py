@@ -2,7 +2,7 @@
 
 import re
 from copy import copy
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from typer.core import TyperCommand
 
@@ -71,8 +71,11 @@ class WithPanels:
     """A command whose help has panels, words for types, none for flags, and defaults after the text."""
 
     def format_help(self: Any, ctx: Any, formatter: Any) -> None:
-        shown, order = copy(self), list(PANEL_OF)
-        shown.params = [_for_help(parameter, len(self.params) > MANY) for parameter in self.get_params(ctx)]
+        shown, order, kinds = copy(self), list(PANEL_OF), get_type_hints(self.callback)
+        shown.params = [
+            _for_help(parameter, kinds.get(parameter.name, str), len(self.params) > MANY)
+            for parameter in self.get_params(ctx)
+        ]
         shown.params.sort(key=lambda parameter: order.index(parameter.name) if parameter.name in order else -1)
         shown.add_help_option, shown.get_usage = False, self.get_usage
         super(WithPanels, shown).format_help(ctx, formatter)  # type: ignore[misc]
@@ -86,8 +89,8 @@ class Command(WithPanels, TyperCommand):
         return [*(re.sub("[{}]", "", argument) for argument in arguments), options]
 
 
-def _for_help(parameter: Any, in_panels: bool) -> Any:
-    """The parameter as the help shows it."""
+def _for_help(parameter: Any, kind: Any, in_panels: bool) -> Any:
+    """The parameter as the help shows it. kind: its annotation in the command's function."""
     shown = copy(parameter)
     default = parameter.show_default if isinstance(parameter.show_default, str) else parameter.default
     shown.show_default, shown.required = False, False
@@ -101,7 +104,9 @@ def _for_help(parameter: Any, in_panels: bool) -> Any:
     if parameter.is_flag:
         shown.metavar = ""
         return shown
-    shown.metavar = parameter.metavar or TYPES.get(parameter.type_descriptor.annotation, "TEXT")
+    shown.metavar = parameter.metavar or next(
+        (TYPES[item] for item in (kind, *get_args(kind)) if item in TYPES), "TEXT"
+    )
     if not parameter.required:
         shown.help = rf"{parameter.help} [dim]\[default: {'none' if default is None else default}][/dim]"
     return shown

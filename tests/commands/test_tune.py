@@ -26,7 +26,7 @@ from autotune.workload.model.user_objects import UserObjects, user_workload
 from autotune.workload.rebinding import of_library
 from tests import makers
 from tests.hurry import hurry
-from tests.trainers import Counting, Keyed, Numb, Numbers, Scaled, bert, built
+from tests.trainers import CHECKPOINTING, Counting, Keyed, Numb, Numbers, Scaled, bert, built
 
 pytestmark = pytest.mark.filterwarnings("ignore:Losses not compared:autotune.core.errors.LossWarning")
 """What a short end leaves out."""
@@ -186,7 +186,7 @@ class Weighed(Trainer):
 def test_a_model_that_forgets_by_hand_and_data_grouped_by_length_are_searched_to_the_end(tmp_path: Path) -> None:
     """The baseline is what the real run is; `none` is switched off on the model, in probes and in the answer's Trainer."""
     model = bert()
-    model.activation_checkpointing_enable()
+    getattr(model, f"{CHECKPOINTING}_enable")()
     grouped = {"train_sampling_strategy": "group_by_length"}
     trainer = built(tmp_path, Weighed, model, grouped, train_dataset=Numbers(24))
     only = {"checkpointing": ["none"], "micro_batch_size": [8], "precision": ["fp32"]}
@@ -196,9 +196,9 @@ def test_a_model_that_forgets_by_hand_and_data_grouped_by_length_are_searched_to
     assert {trial.measurement.outcome for trial in result.trials} == {"completed"}
     assert {trial.measurement.settings["checkpointing"] for trial in result.trials[1:]} == {"none"}
     if result.best is not baseline:
-        assert not result.apply(trainer).model.is_activation_checkpointing
+        assert not getattr(result.apply(trainer).model, f"is_{CHECKPOINTING}")
     else:
-        assert result.apply(trainer).model.is_activation_checkpointing
+        assert getattr(result.apply(trainer).model, f"is_{CHECKPOINTING}")
 
 
 def test_what_cannot_be_sent_is_said_in_one_line_and_nothing_is_started(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from autotune.core.request import tuning_request
 from autotune.core.sanity import SanityCheck
 from autotune.errors import BatchSizeChanged, NotApplied
 from tests import makers
-from tests.trainers import Counting, Numbers, Scaled, Told, bert, built
+from tests.trainers import CHECKPOINTING, Counting, Numbers, Scaled, Told, bert, built
 
 BY_ITS_OLDER_NAME = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
 
@@ -61,7 +61,7 @@ def test_the_new_trainer_has_the_answer_and_all_that_was_the_user_s(tmp_path: Pa
     assert made is not trainer
     assert (made.args.per_device_train_batch_size, made.args.gradient_accumulation_steps) == (8, 1)
     assert made.args.bf16
-    assert made.args.activation_checkpointing
+    assert getattr(made.args, CHECKPOINTING)
     assert made.args.learning_rate == 3e-4
     assert (str(made.args.eval_strategy.value), made.args.eval_steps) == ("steps", 7)
     assert made.args.output_dir == str(tmp_path)
@@ -88,9 +88,9 @@ def test_it_trains_with_the_tuned_batch(tmp_path: Path) -> None:
 def test_checkpointing_that_the_user_had_under_its_older_name_is_off_where_the_answer_is_without(
     tmp_path: Path,
 ) -> None:
-    trainer = built(tmp_path, fields={"activation_checkpointing": True, "activation_checkpointing_kwargs": {"a": 1}})
+    trainer = built(tmp_path, fields={CHECKPOINTING: True, f"{CHECKPOINTING}_kwargs": {"a": 1}})
     made = found(8, checkpointing="none").apply(trainer)
-    assert not made.args.activation_checkpointing
+    assert not getattr(made.args, CHECKPOINTING)
     assert not made.args.gradient_checkpointing
 
 

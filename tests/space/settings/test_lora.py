@@ -63,6 +63,9 @@ def test_the_targets_are_a_field_of_the_adapter_whatever_stands_first() -> None:
     assert adapter_of("causal-lm", lora="none", lora_targets="attention") == {}
 
 
+@pytest.mark.filterwarnings(
+    "ignore:.torch.jit.script. is deprecated:DeprecationWarning"
+)  # of DeBERTa, until torch 2.13
 @pytest.mark.parametrize("value", ["all_linear", "attention"])
 @pytest.mark.parametrize("kind", SMALL)
 def test_the_targets_are_read_back_from_the_layers_that_have_an_adapter(kind: str, value: str) -> None:

@@ -1,5 +1,6 @@
 """DeepSpeed's ZeRO."""
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,7 +33,11 @@ def filled(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Filled]]:
 
 EVERY = (*NAMES[1:], f"{NVME}/local/nvme")
 LARGE = workload(parameters=8_000_000_000)
-CARD = gpu(versions={"deepspeed": "0.18"}, total_memory_bytes=80 * GIB)
+CARD = gpu(
+    versions={"deepspeed": "0.18"},
+    total_memory_bytes=80 * GIB,
+    training_argument_fields=tuple(field.name for field in dataclasses.fields(TrainingArguments)),
+)
 
 
 @pytest.mark.parametrize("value", EVERY)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from autotune.workload.model.rebuild import layers_digest
-from tests.trainers import bert, built
+from tests.trainers import CHECKPOINTING, bert, built
 
 
 def wider(model: Any) -> None:
@@ -56,7 +56,7 @@ def test_a_model_that_was_sent_is_known_again(name: str) -> None:
     assert layers_digest(cloudpickle.loads(cloudpickle.dumps(model))) == layers_digest(model)
 
 
-@pytest.mark.parametrize("fields", [{"bf16": True}, {"activation_checkpointing": True}])
+@pytest.mark.parametrize("fields", [{"bf16": True}, {CHECKPOINTING: True}])
 def test_a_training_in_between_makes_no_other_model(fields: dict[str, Any], tmp_path: Any) -> None:
     model = bert()
     before = layers_digest(model)
