@@ -57,6 +57,9 @@ build() (
         # What only tests need is apart, out of evidence.sh's sight.
         tools machine.txt wheels.in
         install --target tools -r missing.txt
+        # Tests replace PYTHONPATH.
+        echo 'import os, sys; sys.path.extend(os.environ.get("SOFTWARE_OF_TESTS", "").split())' \
+            > "lib/python$version/site-packages/software.pth"
         ;;
     lowest)
         lowest=()
@@ -107,7 +110,8 @@ for part; do
         ;;
     *)
         name=${part#tests/}
-        PYTHONPATH=$site$here${site:+:$folder/tools} run "${name//\//-}" "$python" -m pytest -q $warnings -p no:cacheprovider -m "not nightly" "$part"
+        PYTHONPATH=$here SOFTWARE_OF_TESTS=${site:+"$folder/site $folder/tools"} \
+            run "${name//\//-}" "$python" -m pytest -q $warnings -p no:cacheprovider -m "not nightly" "$part"
         ;;
     esac
 done
