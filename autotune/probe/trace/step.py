@@ -261,13 +261,35 @@ def _checkpoint(model: Any, arguments: Mapping[str, Any]) -> None:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=more or None)
 
 
+class _ExpertsProduct(torch.autograd.Function):
+    """The tensors of the experts' products, (tokens, inputs) x (experts, inputs, outputs) -> (tokens, outputs).
+
+    transformers' function asks in its backward pass for the places at which each expert's tokens end, until 5.23.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tokens: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(tokens, weight)
+        return tokens.new_empty(tokens.shape[0], weight.shape[2])
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens, weight = ctx.saved_tensors
+        return torch.zeros_like(tokens), torch.zeros_like(weight)
+
+
+def _experts_product(input: torch.Tensor, weight: torch.Tensor, **_: Any) -> Any:
+    """In the place of transformers' `_grouped_mm`, which is told where each expert's tokens end."""
+    return _ExpertsProduct.apply(input.to(weight.dtype), weight)
+
+
 @contextlib.contextmanager
 def _values_guessed(padded: bool) -> Iterator[None]:
     """Decide for models what they decide by values or addresses, which tensors without storage do not have.
 
-    Masks of ones are dropped, as models do. Experts use the implementation for all dtypes, which makes the same tensors.
+    Masks of ones are dropped, as models do. Experts' products make the tensors of the implementation for all dtypes.
     """
-    patches: list[tuple[Any, str, Any]] = [(moe, "_can_use_grouped_mm", lambda *_, **__: False)]
+    patches: list[tuple[Any, str, Any]] = [(moe, "_grouped_mm", _experts_product)]
     for name in ("_ignore_causal_mask_sdpa", "_ignore_bidirectional_mask_sdpa") if not padded else ():
         patches.append((masking_utils, name, _without_mask(getattr(masking_utils, name, None))))
     patches.append((modeling_utils, "save_on_cpu", HeldElsewhere))

@@ -302,7 +302,8 @@ def test_a_part_of_the_layers_that_forgets_has_the_bytes_of_a_real_training(name
 
 
 @pytest.mark.skipif(
-    not hasattr(PreTrainedModel, "activation_checkpointing_enable"), reason="this transformers keeps nothing on the host"
+    not hasattr(PreTrainedModel, "activation_checkpointing_enable"),
+    reason="this transformers keeps nothing on the host",
 )
 def test_what_waits_in_the_hosts_memory_is_none_of_the_devices() -> None:
     subject = subject_of(workload_of("bert"))

@@ -1,5 +1,6 @@
 """Quantization."""
 
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -28,7 +29,17 @@ def test_it_is_an_argument_of_the_model() -> None:
     assert SETTING.apply("none", gpu()).model_arguments == {"quantization_config": None}
 
 
-@pytest.mark.parametrize(("kind", "value"), [("gpt2", "nf4"), ("llama", "fp4")])
+ONLY_NF4 = version("bitsandbytes").startswith("0.46.")
+"""Whether the CPU's kernels pack this format only, which `autotune doctor` then says."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("gpt2", "nf4"),
+        pytest.param("llama", "fp4", marks=pytest.mark.skipif(ONLY_NF4, reason="bitsandbytes 0.46: nf4 only")),
+    ],
+)
 def test_it_is_read_back_from_weights_that_really_have_four_bits(kind: str, value: str) -> None:
     small = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = AutoConfig.for_model(kind, vocab_size=64, **small)
