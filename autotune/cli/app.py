@@ -4,13 +4,13 @@ import json
 import re
 import sys
 from functools import partial
-from importlib import metadata
 from typing import Annotated, Any
 
 import typer
 from typer import Option
 from typer.core import TyperGroup
 
+from autotune import __version__
 from autotune.cli import options as o
 from autotune.cli.common import WORDS, ErrorReporter, given_options, json_error, on_terminal, resuming
 from autotune.cli.compare import compare
@@ -85,7 +85,7 @@ def start(
 ) -> None:
     """Find the fastest Hugging Face training configuration that fits your device, by measurement."""
     if version:
-        print(f"autotune {metadata.version('hf-autotune')}")
+        print(f"autotune {__version__}")
         raise typer.Exit
     if context.invoked_subcommand is None:
         print(START)
