@@ -268,19 +268,19 @@ class _ExpertsProduct(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, tokens: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(tokens, weight)
+    def forward(ctx: Any, tokens: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(tokens, weight, ends)
         return tokens.new_empty(tokens.shape[0], weight.shape[2])
 
     @staticmethod
-    def backward(ctx: Any, *_: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        tokens, weight = ctx.saved_tensors
-        return torch.zeros_like(tokens), torch.zeros_like(weight)
+    def backward(ctx: Any, *_: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        tokens, weight, _ = ctx.saved_tensors
+        return torch.zeros_like(tokens), torch.zeros_like(weight), None
 
 
-def _experts_product(input: torch.Tensor, weight: torch.Tensor, **_: Any) -> Any:
-    """In the place of transformers' `_grouped_mm`, which is told where each expert's tokens end."""
-    return _ExpertsProduct.apply(input.to(weight.dtype), weight)
+def _experts_product(input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> Any:
+    """In the place of transformers' `_grouped_mm`."""
+    return _ExpertsProduct.apply(input.to(weight.dtype), weight, offs)
 
 
 @contextlib.contextmanager

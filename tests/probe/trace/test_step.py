@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from transformers import AutoConfig, PreTrainedModel
 
 from autotune.core import Workload
@@ -106,6 +107,8 @@ def peaks(tape: MemoryTrace) -> dict[str, float]:
     "name", [pytest.param(name, marks=pytest.mark.nightly) if name in LIKE_ANOTHER else name for name in MODELS]
 )
 def test_a_trace_without_storage_has_the_bytes_of_a_real_training_on_the_cpu(name: str) -> None:
+    if name == "bart" and transformers.__version__.startswith("5.17."):
+        pytest.skip("this transformers looks at a number that it draws for each layer: traced on real tensors")
     subject = subject_of(workload_of(name))
     config = subject.repeats.config(subject.config, 2)
     for way in WAYS if name == "bert" else QUICK:
