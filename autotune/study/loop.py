@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import optuna
+from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
 from autotune.core import Configuration, Outcome, Trial
@@ -46,10 +47,13 @@ def open_study(folder: Path, space: SearchSpace, plan: Plan, warm_start: WarmSta
 
     warm_start: of the sampler `physics`; by default nothing but the limit.
     """
+    from sqlalchemy.pool import NullPool  # as Optuna does: nobody waits for it who only asks for help
+
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with reporting_storage(folder):
         record = optuna.create_study(
-            storage=f"sqlite:///{(folder / 'study.db').absolute()}",
+            # A connection for each use: one that is kept stays open until Python collects it.
+            storage=RDBStorage(f"sqlite:///{(folder / 'study.db').absolute()}", {"poolclass": NullPool}),
             study_name="autotune",
             direction="minimize" if plan.objective == "memory" else "maximize",
             load_if_exists=True,

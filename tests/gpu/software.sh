@@ -92,7 +92,7 @@ run() { # NAME COMMAND...
     parts=$(cd "$here" && git ls-files 'tests/**/test_*.py' 'tests/test_*.py' | grep -v ^tests/gpu/ |
         sed -E 's,^(tests/[^/]+)/.*,\1,' | sort -u)
     set -- build $parts
-    [ "$kind" != gpu ] || set -- "$@" $(sed -n 's/^\([0-9][a-z]*\))$/evidence-\1/p' "$here/tests/gpu/evidence.sh")
+    [ "$kind" != gpu ] || set -- "$@" $(sed -n 's/^#   \([0-9][a-z]*\)  .*/evidence-\1/p' "$here/tests/gpu/evidence.sh")
 }
 failed=0
 [ -f "$folder/built" ] || build || { echo "the environment could not be built" >&2; exit 1; }

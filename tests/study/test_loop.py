@@ -123,6 +123,13 @@ def interrupted(folder: Path, at: int, written: bool = False, **plan: Any) -> St
 # One search -----------------------------------------------------------------------------------------------------
 
 
+def test_optuna_s_record_is_open_only_while_it_is_used(tmp_path: Path) -> None:
+    study = opened(tmp_path)
+    assert study.optuna.get_trials() == []
+    files = {os.path.realpath(file) for file in Path("/proc/self/fd").iterdir()}
+    assert str(tmp_path / "study.db") not in files
+
+
 def test_the_baseline_is_trial_0(tmp_path: Path) -> None:
     probe = replay()
     study, _ = run(tmp_path, probe)

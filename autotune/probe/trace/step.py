@@ -261,7 +261,7 @@ def _checkpoint(model: Any, arguments: Mapping[str, Any]) -> None:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=more or None)
 
 
-class _ExpertsProduct(torch.autograd.Function):
+class _ExpertsProduct(torch.autograd.Function):  # type: ignore[misc]
     """The tensors of the experts' products, (tokens, inputs) x (experts, inputs, outputs) -> (tokens, outputs).
 
     transformers' function asks in its backward pass for the places at which each expert's tokens end, until 5.23.
