@@ -12,8 +12,11 @@ import torch
 from transformers import Trainer, TrainingArguments, set_seed
 
 from autotune.core import InvalidRequest, Measurement, Outcome, failures
+from autotune.probe.device.clock import clock_of
 from autotune.probe.device.compile import keep_compiled
+from autotune.probe.device.machine import MachineMonitor
 from autotune.probe.order import Timing, TrainingOrder, timings
+from autotune.probe.process.ranks import LastStep
 from autotune.probe.train.callbacks import add_callbacks, drop_trackers
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory, memory_of
 from autotune.probe.train.read_back import Misconfigured
@@ -72,7 +75,8 @@ def run(order: TrainingOrder, objects: bytes, started: float, scratch: Path) -> 
     """
     layout = heap_layout(f"{order.number} {order.confirmation}")
     memory = memory_of(order)
-    watch = Stopwatch(order, memory)
+    surroundings = MachineMonitor(order.environment)
+    watch = Stopwatch(order, memory, clock_of(order.environment), surroundings, LastStep.of_this_process())
     failure = failures.Failure(Outcome.COMPLETED, "")
     held = None
     try:

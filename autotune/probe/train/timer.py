@@ -10,7 +10,6 @@ as in any training, and a step is read once the device has finished it.
 """
 
 import math
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,10 +25,11 @@ from autotune.core import Interval, Outcome, Step
 from autotune.core.failures import Failure
 from autotune.core.interval import ratio_interval
 from autotune.core.loss_curves import COMPARED_STEPS
+from autotune.probe.device.clock import HostClock
 from autotune.probe.device.compile import graphs_compiled
 from autotune.probe.device.machine import MachineMonitor
 from autotune.probe.order import TrainingOrder
-from autotune.probe.process.ranks import LastStep, this_rank
+from autotune.probe.process.ranks import LastStep
 from autotune.probe.train.adaptive import settled, verdict
 from autotune.probe.train.batch_stats import Counted, count
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory
@@ -39,15 +39,16 @@ from autotune.probe.train.worst_batch import WORST_STEPS, WorstBatch, feed
 
 @dataclass
 class Marks:
-    """Points in time of one step, see `Stopwatch._mark`; wait: seconds."""
+    """Marks of one step on its clock, see `HostClock`."""
 
+    fetching: Any = None
+    fetched: Any = None
     begun: list[Any] = field(default_factory=list)
     turned: list[Any] = field(default_factory=list)
     ended: list[Any] = field(default_factory=list)
     done: list[Any] = field(default_factory=list)
     stepped: Any = None
     end: Any = None
-    wait: float = 0.0
     counted: Counted = field(default_factory=Counted)
     skipped: bool = False
     loss: torch.Tensor | None = None
@@ -61,7 +62,14 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
     recompiled_graphs: compiled in the timed steps. settings: setting -> value that the running training shows.
     """
 
-    def __init__(self, order: TrainingOrder, memory: HostMemory | DeviceMemory) -> None:
+    def __init__(
+        self,
+        order: TrainingOrder,
+        memory: HostMemory | DeviceMemory,
+        clock: HostClock,
+        surroundings: MachineMonitor,
+        last_step: LastStep,
+    ) -> None:
         self.order = order
         self.stage = "build"
         self.steps: list[Step] = []
@@ -73,18 +81,18 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         self.skipped_timed_steps = 0
         self.recompiled_graphs = 0
         self.worst_batch = ""
-        self.surroundings = MachineMonitor(order.environment)
+        self.surroundings = surroundings
         self._memory = memory
-        self._cuda = not order.environment.is_cpu
+        self._clock = clock
         self._worst: WorstBatch | None = None
         self._steps_watched = 0
         self._finite: torch.Tensor | None = None
         self._losses: list[torch.Tensor] = []
         self._is_timing = False
         self._timed_s = 0.0
-        self._last_step = LastStep()
-        self._decides = this_rank() == 0
+        self._last_step = last_step
         self._decided = False
+        self._end_before: Any = None
         self._previous_end: Any = None
         self._first: list[float] = []
         self._graphs = 0
@@ -106,20 +114,23 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._enter("data")
-        self._previous_end = self._mark()
+        self._end_before = self._previous_end = self._clock.mark()
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._marks.stepped = self._mark()
+        self._marks.stepped = self._clock.mark()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         marks, self._marks = self._marks, Marks()
-        marks.end = self._mark()
+        marks.end = self._clock.mark()
         if marks.loss is not None and len(self._losses) < COMPARED_STEPS and not self._is_on_the_worst():
             self._losses.append(marks.loss)
         marks.skipped = bool(getattr(self.trainer.accelerator, "optimizer_step_was_skipped", False))
         self.skipped_steps += marks.skipped
         if not self._is_timing:
-            self._synchronize()
+            self._clock.synchronize()
+        if not self._last_step.decides:
+            self._clock.wait_for(self._end_before)  # in the step that ends now the first rank has announced before that
+        self._end_before = marks.end
         seconds = 0.0 if self._is_timing else self._step_seconds(marks.end)
         if not self.settings:
             self.settings = self._read_back.settings(self._samples_of(marks))
@@ -127,7 +138,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         if self._last_step.reached(state.global_step):
             control.should_training_stop = True
         elif self._decided:
-            pass  # the other ranks stop one step later
+            pass  # all ranks stop together, some steps later
         elif self._is_timing:
             self.recompiled_graphs += self._graphs - before
             self._unread.append(marks)
@@ -141,7 +152,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
                 last = len(self.untimed) >= self.order.timing.untimed_most
                 if self._settled() and (last or self._graphs == before):
                     self.surroundings.start()
-                    self._is_timing, self._previous_end = True, self._mark()  # start() is no part of a step
+                    self._is_timing, self._previous_end = True, self._clock.mark()  # start() is no part of a step
         self._enter("data")
         if self._watches_memory():
             self._steps_watched += 1
@@ -149,7 +160,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
                 self._memory.enter("")  # later peaks count, but for no stage
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._synchronize()
+        self._clock.synchronize()
         self._read_steps()
 
     def failure(self) -> Failure | None:
@@ -186,9 +197,9 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         return sum(max(0.0, seconds - settled_s) for seconds in self._first)
 
     def _fetch(self, fetch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        begun = time.perf_counter()
+        self._marks.fetching = self._clock.mark()
         batches, items = fetch(*args, **kwargs)
-        self._marks.wait = time.perf_counter() - begun
+        self._marks.fetched = self._clock.mark()
         self._marks.counted = count(batches).sent_to_host()
         self.micro_batch_bytes = max(self.micro_batch_bytes, self._marks.counted.largest_bytes)
         return batches, items
@@ -197,9 +208,9 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         if not self.settings and not self._marks.begun:
             self._read_back.look_ahead(*args[:2])
         self._enter("forward")
-        self._marks.begun.append(self._mark())
+        self._marks.begun.append(self._clock.mark())
         loss = step(*args, **kwargs)
-        self._marks.done.append(self._mark())
+        self._marks.done.append(self._clock.mark())
         finite = torch.isfinite(loss).all()
         self._finite = finite if self._finite is None else self._finite & finite
         part = loss.detach().float().mean()  # already divided by the micro-steps, or by the tokens of the whole step
@@ -209,9 +220,9 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
 
     def _backward(self, backward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._enter("backward")
-        self._marks.turned.append(self._mark())
+        self._marks.turned.append(self._clock.mark())
         result = backward(*args, **kwargs)
-        self._marks.ended.append(self._mark())
+        self._marks.ended.append(self._clock.mark())
         return result
 
     def _enter(self, stage: str) -> None:
@@ -231,28 +242,13 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         samples = marks.counted.samples
         return None if samples is None or self.order.workload.user_objects else int(samples)
 
-    def _mark(self) -> Any:
-        """A point in time: the clock's on a CPU, an event in the stream on CUDA."""
-        if not self._cuda:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def _between(self, begun: Any, ended: Any) -> float:
-        return float(begun.elapsed_time(ended)) / 1000 if self._cuda else ended - begun
-
     def _step_seconds(self, end: Any) -> float:
-        seconds, self._previous_end = self._between(self._previous_end, end), end
+        seconds, self._previous_end = self._clock.between(self._previous_end, end), end
         return seconds
-
-    def _synchronize(self) -> None:
-        if self._cuda:
-            torch.cuda.synchronize()
 
     def _read_steps(self) -> None:
         """Read the timed steps that the device has finished, without waiting for it."""
-        while self._unread and (not self._cuda or self._unread[0].end.query()):
+        while self._unread and self._clock.passed(self._unread[0].end):
             marks = self._unread.popleft()
             self.steps.append(self._step(marks))
             self._timed_s += self.steps[-1].seconds
@@ -263,16 +259,16 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         begun = marks.begun
         complete = len(marks.turned) == len(marks.ended) == len(begun)
         turned, ended = (marks.turned, marks.ended) if complete else (marks.done, marks.done)
-        forward = [self._between(*ends) for ends in zip(begun, turned, strict=True)]
-        backward = [self._between(*ends) for ends in zip(turned, ended, strict=True)]
-        gaps = [self._between(*ends) for ends in pairwise(begun)]
+        forward = [self._clock.between(*ends) for ends in zip(begun, turned, strict=True)]
+        backward = [self._clock.between(*ends) for ends in zip(turned, ended, strict=True)]
+        gaps = [self._clock.between(*ends) for ends in pairwise(begun)]
         return Step(
             seconds=self._step_seconds(marks.end),
-            data_wait_s=marks.wait,
+            data_wait_s=0.0 if marks.fetched is None else self._clock.between(marks.fetching, marks.fetched),
             first_s=gaps[0] if gaps else 0.0,
             middle_s=_mean(gaps[1:]),
-            last_s=self._between(begun[-1], marks.end),
-            optimizer_s=self._between(ended[-1], marks.stepped or marks.end),
+            last_s=self._clock.between(begun[-1], marks.end),
+            optimizer_s=self._clock.between(ended[-1], marks.stepped or marks.end),
             samples=self._samples_of(marks) or self.order.configuration.micro_batch_size * len(begun),
             tokens=marks.counted.tokens,
             forward_s=sum(forward),
@@ -285,18 +281,18 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
     def _settled(self) -> bool:
         """Whether timing may begin: for a rank that does not decide, never later than for the one that does."""
         timing = self.order.timing
-        return settled(self.untimed, timing) if self._decides else len(self.untimed) >= timing.untimed_least
+        return settled(self.untimed, timing) if self._last_step.decides else len(self.untimed) >= timing.untimed_least
 
     def _enough(self) -> bool:
         timing, steps = self.order.timing, len(self.steps)
-        if not self._decides or not steps:
+        if not self._last_step.decides or not steps:
             return False
         if steps > timing.timed_most and self._timed_s < timing.timed_seconds_least:
             return False  # hopeless was decided before; the intervals of ever more steps would cost ever more
         decision = verdict(self._speed(), steps, self._timed_s, timing, self.order.speed_to_reach)
         if decision == "continue":
             return False
-        self._synchronize()
+        self._clock.synchronize()
         self._read_steps()
         self.ended_early = decision == "hopeless"
         self.surroundings.stop()
