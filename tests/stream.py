@@ -7,11 +7,13 @@ All clocks are virtual: nothing waits, and a run takes milliseconds. Ranks are t
 whose host's clock is behind, so each run is the same.
 """
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +24,7 @@ from autotune.core import Configuration, Measurement, Outcome, Workload
 from autotune.probe.device.clock import HostClock
 from autotune.probe.order import Order, Timing
 from autotune.probe.process.ranks import LastStep
+from autotune.probe.runner import waits_as_composed
 from autotune.probe.train.timer import Stopwatch
 from autotune.probe.train.worst_batch import WorstBatch
 from tests.makers import cpu
@@ -40,7 +43,7 @@ class Stopped(BaseException):
 
 @dataclass
 class Queued:
-    """A point in a device's queue. issued: the host's time. at: when the device passes it, None while another rank decides that."""
+    """A point in a device's queue. issued: the host's time. at: when the device passes it, None while that is not known."""
 
     issued: float
     at: float | None = None
@@ -60,11 +63,12 @@ class Exchange:
 class Rank(HostClock):
     """A process with its device: one stream, in which operations run in order. It is the clock that a timer is given.
 
-    host: its time. free: when the device has done what it knows the end of. on_cpu: the host does the device's work itself.
+    host: its time. free: when the device has done what it knows the end of. speed: time -> the device's speed then, as a share of
+    the settled one.
     """
 
     def __init__(self, number: int, machine: "Machine") -> None:
-        self.number, self.machine = number, machine
+        self.number, self.machine, self.speed = number, machine, machine.speed
         self.host = self.free = 0.0
         self.queue: deque[Queued] = deque()
         self.exchanges = 0
@@ -147,7 +151,7 @@ class Rank(HostClock):
     def _enqueue(self, point: Queued) -> None:
         self.queue.append(point)
         if self.advance():
-            while any([rank.advance() for rank in self.machine.ranks]):
+            while any(rank.advance() for rank in self.machine.ranks):
                 pass
 
     def advance(self) -> bool:
@@ -162,7 +166,7 @@ class Rank(HostClock):
                 if len(ready) < len(self.machine.ranks):
                     return ended
                 begins, ended = max(ready.values()) + point.exchange.seconds, True
-            self.free = point.at = max(begins + point.work / self.machine.speed(begins), point.ends_after)
+            self.free = point.at = max(begins + point.work / self.speed(begins), point.ends_after)
             self.queue.popleft()
         return ended
 
@@ -175,12 +179,25 @@ class Rank(HostClock):
         self.host = max(self.host, point.at)
 
 
-class Machine:
-    """Ranks whose devices exchange gradients. speed: device's time -> its speed then as a share of the settled one."""
+class RunsAhead(Rank):
+    """A host that does not wait for the end of the step before."""
 
-    def __init__(self, ranks: int = 1, on_cpu: bool = False, speed: Callable[[float], float] = lambda now: 1.0) -> None:
+    def wait_for(self, mark: Queued) -> None:
+        pass
+
+
+class Machine:
+    """Ranks whose devices exchange gradients. on_cpu: a host does its device's work itself. speed: of each device, see `Rank`."""
+
+    def __init__(
+        self,
+        ranks: int = 1,
+        on_cpu: bool = False,
+        speed: Callable[[float], float] = lambda now: 1.0,
+        kind: type[Rank] = Rank,
+    ) -> None:
         self.on_cpu, self.speed = on_cpu, speed
-        self.ranks = [Rank(number, self) for number in range(ranks)]
+        self.ranks = [kind(number, self) for number in range(ranks)]
         self._exchanges: list[Exchange] = []
         self._error: BaseException | None = None
 
@@ -239,7 +256,9 @@ class Machine:
             return False
         if not able:
             return False
-        chosen = min(able, key=lambda rank: (max(rank.host, (rank.waits_for and rank.waits_for.at) or 0.0), rank.number))
+        chosen = min(
+            able, key=lambda rank: (max(rank.host, (rank.waits_for and rank.waits_for.at) or 0.0), rank.number)
+        )
         if chosen is current:
             return True
         chosen.turn.release()
@@ -350,8 +369,12 @@ class SimulatedTrainer:
         self.size = self.batch_size or self.order.configuration.micro_batch_size
         loader = SimpleNamespace(total_batch_size=self.order.configuration.micro_batch_size)
         self.callback_handler = SimpleNamespace(train_dataloader=loader)
-        self.args = SimpleNamespace(world_size=1)
-        self.accelerator = SimpleNamespace(backward=self.backward, optimizer_step_was_skipped=False)
+        self.args = SimpleNamespace(world_size=1, dataloader_num_workers=self.workers)
+        self.accelerator = SimpleNamespace(
+            backward=self.backward,
+            optimizer_step_was_skipped=False,
+            dataloader_config=SimpleNamespace(non_blocking=not self.blocking),
+        )
 
     def add_callback(self, callback: Any) -> None:
         self.callback = callback
@@ -534,4 +557,136 @@ def measurement_of(watch: Stopwatch) -> Measurement:
         accumulation_steps_run=watch.order.accumulation_steps_run,
         data_parallel_size=configuration.data_parallel_size,
         steps=tuple(watch.steps),
+        whole_fetch_s=watch.whole_fetch_s,
     )
+
+
+def last_steps(ranks: int, reading_s: float, nan_filter: bool, blocking: bool, kind: type[Rank] = Rank) -> int:
+    """Steps of rank 0, whose host reads its surroundings so long before it announces the last one; raises Deadlock."""
+    took = on_gpu(0.018, 0.0002)
+    _, trainer = watched(
+        order_of(1, 2, ranks, run=2),
+        machine=Machine(ranks, kind=kind),
+        reading_s=reading_s,
+        durations=lambda step: took,
+        nan_filter=nan_filter,
+        blocking=blocking,
+    )
+    return trainer.step
+
+
+CURVES: dict[str, Callable[[float], float]] = {
+    "boost falls in ten seconds": lambda now: max(1700, 1980 - 28 * now) / 1700,
+    "boost falls towards heat": lambda now: (1700 + 280 * math.exp(-now / 3.3)) / 1700,
+    "power cap": lambda now: 1980 / 1400 if now < 0.5 else (1400 + 300 * math.exp(-(now - 0.5) / 0.3)) / 1400,
+    "hot already": lambda now: 1.0,
+}
+"""Time in seconds -> a card's clock as a share of the one it settles at: 1980 MHz at first, 1700 in the end; a cap at 1400."""
+
+
+def clock_share(curve: Callable[[float], float], timing: Timing, micro: float) -> tuple[float, float]:
+    """The speed that a probe of this timing reports on such a card, as a share of the settled one, and its untimed seconds.
+
+    micro: seconds of a micro-step, two in a step."""
+
+    def timed(speed: Callable[[float], float]) -> tuple[float, float]:
+        order = order_of(1, 2, run=2, timing=timing)
+        watch, _ = watched(order, machine=Machine(speed=speed), durations=lambda step: on_gpu(micro))
+        return sum(step.seconds for step in watch.steps) / len(watch.steps), sum(watch.untimed)
+
+    seconds, untimed_s = timed(curve)
+    return timed(lambda now: 1.0)[0] / seconds, untimed_s
+
+
+# Composed against whole steps -----------------------------------------------------------------------------------
+
+
+def on_gpu(micro: float, load: float = 0.0005, **others: float) -> Durations:
+    """A GPU's step: seconds of a micro-step, of loading its batch, and others that are not those of a small model's step."""
+    fields = {
+        "first": micro,
+        "middle": 1.02 * micro,
+        "last": 1.02 * micro,
+        "wait": load,
+        "optimizer": 0.006,
+        "rest": 0.0004,
+    }
+    fields |= {"between": 0.0001, "copy": 0.00005, "launch": 0.004, "optimizer_launch": 0.002, "exchange": 0.01}
+    return Durations(**fields | others)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Seconds of a step and of its wait for data: true, and as a probe has them. repeated: whether it ran all micro-steps."""
+
+    true_s: float
+    true_wait_s: float
+    step_s: float
+    wait_s: float
+    repeated: bool
+
+    @property
+    def error(self) -> float:
+        """Of a step's seconds, as a share of them."""
+        return self.step_s / self.true_s - 1
+
+    @property
+    def wait_error(self) -> float:
+        """Of the wait for data, as a share of the step."""
+        return (self.wait_s - self.true_wait_s) / self.true_s
+
+
+@dataclass(frozen=True)
+class Case:
+    """A training on a GPU whose probes run three micro-steps."""
+
+    name: str
+    accumulation: int
+    durations: Durations
+    nan_filter: bool = True
+    blocking: bool = True
+    workers: int = 0
+    ranks: int = 1
+
+    def trained(self, run: int, kind: type[Stopwatch] = Stopwatch) -> tuple[Measurement, SimulatedTrainer]:
+        """A probe that runs so many micro-steps, timed by this kind of stopwatch, and its Trainer."""
+        watch, trainer = watched(
+            order_of(1, self.accumulation, self.ranks, run=run),
+            machine=Machine(self.ranks),
+            kind=kind,
+            durations=lambda step: self.durations,
+            nan_filter=self.nan_filter,
+            blocking=self.blocking,
+            workers=self.workers,
+        )
+        return measurement_of(watch), trainer
+
+    def compared(
+        self,
+        kind: type[Stopwatch] = Stopwatch,
+        composes: Callable[[Measurement], bool] = waits_as_composed,
+    ) -> Compared:
+        """A probe as the search makes it, against a training that runs every micro-step.
+
+        composes: whether the probe's speed may be composed, else it runs them all too."""
+        whole, trainer = self.trained(self.accumulation)
+        probe, _ = self.trained(min(3, self.accumulation), kind)
+        repeated = self.accumulation > 3 and not composes(probe)
+        if repeated:
+            probe, _ = self.trained(self.accumulation, kind)
+        fetch_s = fmean(trainer.fetch_s[-len(whole.steps) :])
+        seconds = [whole.step_time_s, fetch_s, probe.step_time_s, probe.data_wait_s]
+        return Compared(*(each or 0.0 for each in seconds), repeated=repeated)
+
+
+class HostTimed(Stopwatch):
+    """A broken stopwatch: it takes the host's seconds of fetching for a wait for data, whatever the device does meanwhile."""
+
+    def _fetch(self, *args: Any, **kwargs: Any) -> Any:
+        begun = self._clock.now()
+        fetched = super()._fetch(*args, **kwargs)
+        self._marks.wait = self._clock.now() - begun  # type: ignore[attr-defined]
+        return fetched
+
+    def _waited(self, marks: Any) -> float:
+        return float(marks.wait)

@@ -26,7 +26,7 @@ class HostClock:
         return float(ended - begun)
 
     def passed(self, mark: Any) -> bool:
-        return True
+        return bool(mark <= self.now())
 
     def wait_for(self, mark: Any) -> None:
         """Wait until the device has passed this mark."""

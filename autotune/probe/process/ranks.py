@@ -5,7 +5,7 @@ rank 1:  step n .............................--> step n + 1 --> step n + 2 --> r
 
 A rank that stopped alone would leave the others waiting for its gradients. Rank 0 writes the last step to a file before it
 joins the exchange of gradients of step n + 1. No device ends that step before, but a host may be steps ahead of its device: at
-the end of step n + 2 the other ranks wait until their device has ended step n + 1. No communication is added.
+the end of step n + 2 each waits until its device has ended step n + 1. No communication is added.
 """
 
 import contextlib

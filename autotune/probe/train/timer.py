@@ -5,8 +5,9 @@ get_batch_samples      training_step              training_step ... training_ste
 
     steps on the worst batch (memory by stage) --> untimed steps until they settle --> timed steps until they suffice
 
-The timer synchronises with a GPU at the end of each untimed step and of the last timed one. In between the host runs ahead,
-as in any training, and a step is read once the device has finished it.
+The timer synchronises with a GPU at the end of each untimed step and of the last timed one. In between the host runs ahead, as
+in any training, by one step at most (see `LastStep`): a step is read once the device has finished it. All times but the host's
+for reading are the device's own: what overlaps is counted once.
 """
 
 import math
@@ -43,6 +44,7 @@ class Marks:
 
     fetching: Any = None
     fetched: Any = None
+    fetches_whole: bool = False
     begun: list[Any] = field(default_factory=list)
     turned: list[Any] = field(default_factory=list)
     ended: list[Any] = field(default_factory=list)
@@ -59,7 +61,8 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
 
     stage: what is done now (build, data, forward, backward, optimizer), where a failure happens.
     steps: the timed ones so far; skipped_timed_steps: those of them that loss scaling skipped.
-    recompiled_graphs: compiled in the timed steps. settings: setting -> value that the running training shows.
+    recompiled_graphs: compiled in the timed steps. whole_fetch_s: see `Measurement`. settings: setting -> value that the running
+    training shows.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         self.skipped_steps = 0
         self.skipped_timed_steps = 0
         self.recompiled_graphs = 0
+        self.whole_fetch_s: float | None = None
         self.worst_batch = ""
         self.surroundings = surroundings
         self._memory = memory
@@ -110,6 +114,8 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         trainer.training_step = partial(self._micro_step, trainer.training_step)
         trainer.accelerator.backward = partial(self._backward, trainer.accelerator.backward)
         self._read_back = ReadBack(self.order, trainer)
+        copies = getattr(trainer.accelerator, "dataloader_config", None)
+        self._loads_meanwhile = bool(trainer.args.dataloader_num_workers or getattr(copies, "non_blocking", False))
         trainer.add_callback(self)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -128,8 +134,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         self.skipped_steps += marks.skipped
         if not self._is_timing:
             self._clock.synchronize()
-        if not self._last_step.decides:
-            self._clock.wait_for(self._end_before)  # in the step that ends now the first rank has announced before that
+        self._clock.wait_for(self._end_before)
         self._end_before = marks.end
         seconds = 0.0 if self._is_timing else self._step_seconds(marks.end)
         if not self.settings:
@@ -147,6 +152,8 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
                 self._decided, control.should_training_stop = True, self._last_step.announce(state.global_step)
         else:
             self._first.append(seconds)
+            if marks.fetches_whole:
+                self.whole_fetch_s = self._waited(marks)
             if not self._is_on_the_worst():
                 self.untimed.append(seconds)
                 last = len(self.untimed) >= self.order.timing.untimed_most
@@ -196,13 +203,17 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         settled_s = fmean(step.seconds for step in self.steps)
         return sum(max(0.0, seconds - settled_s) for seconds in self._first)
 
-    def _fetch(self, fetch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self._marks.fetching = self._clock.mark()
-        batches, items = fetch(*args, **kwargs)
-        self._marks.fetched = self._clock.mark()
-        self._marks.counted = count(batches).sent_to_host()
-        self.micro_batch_bytes = max(self.micro_batch_bytes, self._marks.counted.largest_bytes)
-        return batches, items
+    def _fetch(self, fetch: Callable[..., Any], batches: Any, number: int, *args: Any, **kwargs: Any) -> Any:
+        marks, left_out = self._marks, self.order.configuration.gradient_accumulation_steps - number
+        marks.fetching = self._clock.mark()
+        if self._loads_meanwhile and left_out > 0 and len(self.untimed) == 1 and not self._is_timing:
+            fetch(batches, left_out, *args, **kwargs)  # loaded and dropped: see `Measurement.whole_fetch_s`
+            marks.fetches_whole = True
+        fetched, items = fetch(batches, number, *args, **kwargs)
+        marks.fetched = self._clock.mark()
+        marks.counted = count(fetched).sent_to_host()
+        self.micro_batch_bytes = max(self.micro_batch_bytes, marks.counted.largest_bytes)
+        return fetched, items
 
     def _micro_step(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not self.settings and not self._marks.begun:
@@ -254,6 +265,10 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
             self._timed_s += self.steps[-1].seconds
             self.skipped_timed_steps += marks.skipped
 
+    def _waited(self, marks: Marks) -> float:
+        """Seconds that the device waited for the step's micro-batches; 0 for a Trainer that fetches them in its own way."""
+        return 0.0 if marks.fetched is None else self._clock.between(marks.fetching, marks.fetched)
+
     def _step(self, marks: Marks) -> Step:
         """The step of these marks; of a Trainer with a backward of its own, all is forward."""
         begun = marks.begun
@@ -264,7 +279,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         gaps = [self._clock.between(*ends) for ends in pairwise(begun)]
         return Step(
             seconds=self._step_seconds(marks.end),
-            data_wait_s=0.0 if marks.fetched is None else self._clock.between(marks.fetching, marks.fetched),
+            data_wait_s=self._waited(marks),
             first_s=gaps[0] if gaps else 0.0,
             middle_s=_mean(gaps[1:]),
             last_s=self._clock.between(begun[-1], marks.end),

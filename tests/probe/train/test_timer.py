@@ -132,9 +132,7 @@ def longest(samples: int, tokens: int = 50) -> WorstBatch:
 
 
 @pytest.mark.parametrize("accumulation", [1, 2, 3, 7])
-def test_the_first_two_steps_are_on_the_worst_batch_and_are_neither_timed_nor_counted(
-    accumulation: int
-) -> None:
+def test_the_first_two_steps_are_on_the_worst_batch_and_are_neither_timed_nor_counted(accumulation: int) -> None:
     order = order_of(4, accumulation)
     watch, trainer = watched(
         order, longest(4), tokens=16, durations=lambda step: Durations(first=90.0 if step < 2 else 3.0)
@@ -152,9 +150,7 @@ def test_the_first_two_steps_are_on_the_worst_batch_and_are_neither_timed_nor_co
 
 
 @pytest.mark.parametrize("worst", [None, longest(4)], ids=["all alike", "worst"])
-def test_memory_is_told_each_stage_of_the_first_two_steps_and_of_no_later_one(
-    worst: WorstBatch | None
-) -> None:
+def test_memory_is_told_each_stage_of_the_first_two_steps_and_of_no_later_one(worst: WorstBatch | None) -> None:
     watch, _ = watched(order_of(4, 2), worst)
     micro_step = ["forward", "backward", "optimizer"]
     step = ["data", *micro_step, *micro_step]
@@ -206,9 +202,7 @@ def test_one_loss_that_is_not_finite_is_never_forgotten(bad: float) -> None:
 
 
 @pytest.mark.parametrize(("skipped", "reason"), [({0, 5}, ""), (set(range(20)), "fp16 overflowed: 5 of 5 timed steps")])
-def test_skipped_steps_are_counted_and_mostly_skipped_ones_have_no_speed(
-    skipped: set[int], reason: str
-) -> None:
+def test_skipped_steps_are_counted_and_mostly_skipped_ones_have_no_speed(skipped: set[int], reason: str) -> None:
     watch, _ = watched(order_of(4, 3), skipped=lambda step: step in skipped)
     assert watch.skipped_steps == (2 if len(skipped) == 2 else 7)
     failure = watch.failure()
