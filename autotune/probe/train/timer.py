@@ -151,9 +151,10 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
             if self._enough():
                 self._decided, control.should_training_stop = True, self._last_step.announce(state.global_step)
         else:
-            self._first.append(seconds)
             if marks.fetches_whole:
                 self.whole_fetch_s = self._waited(marks)
+                seconds -= self.whole_fetch_s  # no other step is like it
+            self._first.append(seconds)
             if not self._is_on_the_worst():
                 self.untimed.append(seconds)
                 last = len(self.untimed) >= self.order.timing.untimed_most

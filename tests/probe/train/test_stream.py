@@ -104,6 +104,15 @@ def test_a_probe_of_workers_fetches_a_whole_step_once_and_times_the_usual_ones()
     )
 
 
+def test_fetching_a_whole_step_does_not_keep_steps_from_settling() -> None:
+    took = on_gpu(0.018, 0.01)
+    order = order_of(1, 64, timing=Timing())
+    watch, _ = watched(order, machine=Machine(), durations=lambda step: took, workers=2)
+    assert watch.whole_fetch_s is not None
+    assert watch.whole_fetch_s > max(watch.untimed)
+    assert len(watch.untimed) == Timing().untimed_least
+
+
 # The wait for data ----------------------------------------------------------------------------------------------
 
 
