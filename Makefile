@@ -54,6 +54,7 @@ benchmarks: $(STAMP)
 	$(BIN)/python benchmarks/fidelity.py reports/fidelity-cases
 	$(BIN)/python benchmarks/promised.py reports/promised-searches
 	$(BIN)/python benchmarks/stopping.py
+	$(BIN)/python benchmarks/stream.py
 	$(BIN)/python benchmarks/loaders.py
 	$(BIN)/python benchmarks/v100_table.py
 	$(BIN)/python benchmarks/replay.py

@@ -85,6 +85,7 @@ class Measurement(Serializable):
     skipped_steps: int = 0  #: optimizer steps that fp16's loss scaling skipped
     compile_s: float = 0.0  #: seconds of compiling before the timed steps; a confirmation's: its trial's probe's
     recompiled_graphs: int = 0  #: compiled in the timed steps
+    whole_fetch_s: float | None = None  #: seconds of one wait for all batches of a whole step; None unless few were run
     round: int = 0  #: number of the confirmation round, from 1; 0: a probe, or of a study that did not count them
     losses: tuple[float, ...] = ()  #: of a confirmation round with whole steps: mean loss of each of its first steps
     whole_because: str = ""  #: why it ran all micro-steps after it was measured with few of them; empty if it was not

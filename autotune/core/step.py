@@ -21,7 +21,7 @@ class Step(Serializable):
     """One timed optimizer step as it was run, on one rank; all times in seconds."""
 
     seconds: float  #: from the end of the step before to the end of this one
-    data_wait_s: float  #: spent fetching its micro-batches
+    data_wait_s: float  #: the device waited for its micro-batches
     first_s: float  #: its first micro-step; 0 where only one was run
     middle_s: float  #: mean of the micro-steps between the first and the last
     last_s: float  #: its last micro-step with clipping and optimizer

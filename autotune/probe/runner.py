@@ -24,7 +24,7 @@ PREFETCH_FACTOR = 2
 """Batches that each worker of torch's DataLoader prepares ahead by default."""
 
 READY_SHARE = 0.01
-"""Share of a step spent waiting for workers' batches up to which the loader keeps up."""
+"""Share of a step by which the wait for all of its batches may differ from the composed one."""
 
 COMPOSED_WITHIN = 0.03
 """Share by which a composed speed may differ from that of whole steps, whatever the intervals say: two processes of one
@@ -55,7 +55,7 @@ class LiveProbe:
         whole = self.workload.whole_steps or (options.confirmation and options.whole_speed is None)
         run = accumulation if whole else min(accumulation, MICRO_STEPS)
         measurement = self._measure(self._probe_order(configuration, options, run))
-        if run < accumulation and (why := _not_composed(measurement, configuration, options.whole_speed)):
+        if run < accumulation and (why := _not_composed(measurement, options.whole_speed)):
             measurement = self._measure(self._probe_order(configuration, options, accumulation))
             measurement = replace(measurement, whole_because=why)
         folder = self.folder(options.number, options.confirmation)
@@ -159,13 +159,13 @@ class LiveProbe:
             time.sleep(0.05)
 
 
-def _not_composed(measurement: Measurement, configuration: Configuration, whole_speed: Interval | None) -> str:
+def _not_composed(measurement: Measurement, whole_speed: Interval | None) -> str:
     """Why the speed of all micro-steps cannot be composed from these few; empty if it can.
 
     whole_speed: samples / second with all of them, as measured in earlier rounds.
     """
-    if not _loader_keeps_up(measurement, configuration):
-        return "workers did not keep up with few micro-steps"
+    if not waits_as_composed(measurement):
+        return "the wait for a whole step's batches was not that of few micro-steps"
     if whole_speed is None or (composed := measurement.samples_per_second) is None:
         return ""
     ratio = quotient_of_means(whole_speed, composed)
@@ -174,9 +174,13 @@ def _not_composed(measurement: Measurement, configuration: Configuration, whole_
     return f"a step composed of {MICRO_STEPS} micro-steps took {ratio:.2f} times as long as a whole one"
 
 
-def _loader_keeps_up(measurement: Measurement, configuration: Configuration) -> bool:
-    """Whether the speed can be composed: fetching in the training process adds up, but workers must keep up."""
-    if measurement.outcome is not Outcome.COMPLETED or not configuration.values.get("workers"):
+def waits_as_composed(measurement: Measurement) -> bool:
+    """Whether the wait for data can be composed, as far as it was tried.
+
+    Loading in the training process adds up. Workers have some batches ready, enough for a step of three micro-steps, and the
+    device waits for the rest of a long one: then all micro-steps must be run.
+    """
+    if measurement.outcome is not Outcome.COMPLETED or measurement.whole_fetch_s is None:
         return True
-    wait, step = measurement.data_wait_s or 0.0, measurement.step_time_s or 1.0
-    return wait / step <= READY_SHARE
+    difference = measurement.whole_fetch_s - (measurement.data_wait_s or 0.0)
+    return abs(difference) <= READY_SHARE * (measurement.step_time_s or 0.0)

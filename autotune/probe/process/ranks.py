@@ -1,10 +1,11 @@
 """Ranks of one training: their variables, the step after which all stop, and the merging of their answers.
 
-rank 0:  step n ends, writes "stop at n + 1" --> step n + 1 --> stops, answers
-rank 1:  step n .............................--> step n + 1 --> reads it, stops, answers
+rank 0:  step n ends, writes "stop at n + 2" --> step n + 1 --> step n + 2 --> stops, answers
+rank 1:  step n .............................--> step n + 1 --> step n + 2 --> reads it, stops, answers
 
 A rank that stopped alone would leave the others waiting for its gradients. Rank 0 writes the last step to a file before it
-joins the next step's exchange of gradients, without which no other rank ends that step; no communication is added.
+joins the exchange of gradients of step n + 1. No device ends that step before, but a host may be steps ahead of its device: at
+the end of step n + 2 each waits until its device has ended step n + 1. No communication is added.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Self
 
 from autotune.core import Measurement, Outcome, read_json, write_json
 from autotune.core.failures import Failure
@@ -34,6 +35,9 @@ LOST_CONNECTION = re.compile(
     re.IGNORECASE,
 )
 """Errors of gloo (gloo/transport/tcp/pair.cc) and NCCL (ncclRemoteError) when another rank is gone."""
+
+AHEAD = 2
+"""Steps that all ranks still train once rank 0 has announced the last one."""
 
 _STOP = "last-step"
 
@@ -59,21 +63,30 @@ def this_rank() -> int:
 
 
 class LastStep:
-    """The step after which all ranks stop, set by rank 0; a single process stops at once."""
+    """The step after which all ranks stop, set by rank 0; a single process stops at once.
 
-    def __init__(self) -> None:
+    meeting: the folder in which ranks agree, None for a single process. decides: whether this is rank 0.
+    """
+
+    def __init__(self, rank: int = 0, meeting: Path | None = None) -> None:
+        self.decides = rank == 0
+        self._file = meeting / _STOP if meeting else None
+
+    @classmethod
+    def of_this_process(cls) -> Self:
+        """As the variables of this process say."""
         meeting = os.environ.get("AUTOTUNE_MEETING")
-        self._file = Path(meeting) / _STOP if meeting else None
+        return cls(this_rank(), Path(meeting) if meeting else None)
 
     def announce(self, step: int) -> bool:
-        """Called by rank 0 at the end of a step: the next one is the last. True in a single process, which stops now."""
+        """Called by rank 0 at the end of a step: AHEAD steps follow. True in a single process, which stops now."""
         if self._file is None:
             return True
-        write_json(self._file, step + 1)
+        write_json(self._file, step + AHEAD)
         return False
 
     def reached(self, step: int) -> bool:
-        """Whether this step, which has ended, is the last."""
+        """Whether this step, which has ended, is the last. Of another rank the device must have ended the step before."""
         if self._file is None:
             return False
         with contextlib.suppress(FileNotFoundError):

@@ -1,7 +1,9 @@
 """Adaptive length of a probe: when its steps have settled, and when its speed is precise enough."""
 
+import math
 from collections.abc import Sequence
-from statistics import median
+from itertools import accumulate
+from statistics import fmean, median, variance
 
 from autotune.core import Interval
 from autotune.core.interval import foreseen_width
@@ -9,6 +11,9 @@ from autotune.probe.order import Timing
 
 SETTLED = 0.10
 """A step's time has settled once it is within this share of the steps before it, the first left out."""
+
+STEADY = 0.02
+"""Change of a step's time from the first to the second half of some seconds from which on a GPU's clock has not settled."""
 
 HOPELESS_LEAST = 3
 """Timed steps before a probe may call itself hopeless: two show too little of how much they vary."""
@@ -18,13 +23,27 @@ def settled(untimed_s: Sequence[float], timing: Timing) -> bool:
     """Whether timing may begin after these untimed steps (seconds each).
 
     The first step is slow (1.06 to 1.4 times as long, measured) and the second can be. Settled: the last step took about
-    as long as those between, neither slower nor faster. Between the least and most of `timing`, and not before its seconds.
+    as long as those between, neither slower nor faster. Between the least and most of `timing`, and not before its seconds; up to
+    its most seconds also not while the steps of the last `untimed_seconds` become slower or faster.
     """
-    if len(untimed_s) < timing.untimed_least or sum(untimed_s[1:]) < timing.untimed_seconds:
+    taken = sum(untimed_s[1:])
+    if len(untimed_s) < timing.untimed_least or taken < timing.untimed_seconds:
+        return False
+    if taken < timing.untimed_seconds_most and _changes(untimed_s[1:], timing.untimed_seconds):
         return False
     if len(untimed_s) >= timing.untimed_most or len(untimed_s) < 3:
         return True
     return abs(untimed_s[-1] / median(untimed_s[1:-1]) - 1) <= SETTLED
+
+
+def _changes(step_times_s: Sequence[float], seconds: float) -> bool:
+    """Whether a step's mean time changes between the halves of the last so many seconds: by STEADY, and by more than chance."""
+    half = sum(end <= seconds for end in accumulate(reversed(step_times_s))) // 2
+    if half < 2:
+        return False
+    before, after = step_times_s[-2 * half : -half], step_times_s[-half:]
+    error = math.sqrt((variance(before) + variance(after)) / half)
+    return abs(fmean(after) - fmean(before)) > max(2 * error, STEADY * fmean(before))
 
 
 def verdict(speed: Interval, steps: int, seconds: float, timing: Timing, to_reach: float | None) -> str:

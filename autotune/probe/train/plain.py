@@ -5,16 +5,15 @@
 """
 
 import math
-import time
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import TrainerCallback
 
+from autotune.probe.device.clock import HostClock, clock_of
 from autotune.probe.device.machine import MachineMonitor
 from autotune.probe.order import Timing, TrainingOrder
 from autotune.probe.train.memory_limit import memory_of
@@ -31,25 +30,25 @@ def run(order: TrainingOrder, objects: bytes, scratch: Path) -> dict[str, Any]:
     layout = heap_layout()
     memory = memory_of(order)
     surroundings = MachineMonitor(order.environment)
-    clock = Clock(order.timing, surroundings, cuda=not order.environment.is_cpu)
+    timer = PlainTimer(order.timing, surroundings, clock_of(order.environment))
     try:
         seed = data_seed(order, order.request.get("round", 0))
         trainer = prepared_trainer(order, objects, scratch, memory, most_steps(order), data_seed=seed)
-        trainer.get_batch_samples = partial(clock.fetch, trainer.get_batch_samples)
-        trainer.add_callback(clock)
+        trainer.get_batch_samples = partial(timer.fetch, trainer.get_batch_samples)
+        trainer.add_callback(timer)
         trainer.train()
     finally:
         memory.release()
     del layout
-    times = [end - begun for begun, end in pairwise(clock.ends)]
+    times = [end - begun for begun, end in pairwise(timer.ends)]
     if not times:
         raise RuntimeError("the training ended without a timed step")
     return {
         "step_times_s": times,
-        "data_wait_s": clock.waits[clock.untimed : clock.untimed + len(times)],
+        "data_wait_s": timer.waits[timer.untimed : timer.untimed + len(times)],
         "samples": trainer.args.train_batch_size * trainer.args.gradient_accumulation_steps * len(times),
         "seconds": sum(times),
-        "untimed_steps": clock.untimed,
+        "untimed_steps": timer.untimed,
         "peaks": {name: value for name, value in memory.peaks().items() if name != "stage_peak_bytes"},
         "joules": surroundings.joules,
         "surroundings": surroundings.facts(),
@@ -57,41 +56,46 @@ def run(order: TrainingOrder, objects: bytes, scratch: Path) -> dict[str, Any]:
     }
 
 
-class Clock(TrainerCallback):  # type: ignore[misc]
-    """Reads the clock at each step's end, and waits for the device only where the timed steps begin and end.
+class PlainTimer(TrainerCallback):  # type: ignore[misc]
+    """Reads the host's clock at each step's end, and waits for the device only where the timed steps begin and end.
 
-    ends: seconds, of the last untimed step and every timed one. untimed: steps before them. waits: seconds of every step's
-    fetching.
+    ends: seconds, of the last untimed step and every timed one. untimed: steps before them.
     """
 
-    def __init__(self, timing: Timing, surroundings: MachineMonitor, cuda: bool = False) -> None:
+    def __init__(self, timing: Timing, surroundings: MachineMonitor, clock: HostClock) -> None:
         self.ends: list[float] = []
-        self.waits: list[float] = []
         self.untimed = 0
-        self._timing, self._cuda = timing, cuda
+        self._timing, self._clock = timing, clock
         self._surroundings = surroundings
         self._first_end = math.inf
+        self._fetches: list[tuple[Any, Any]] = []
+
+    @property
+    def waits(self) -> list[float]:
+        """Seconds that the device waited for each step's batches; waits for the device."""
+        self._clock.synchronize()
+        return [self._clock.between(*ends) for ends in self._fetches]
 
     def fetch(self, fetch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Fetch a step's micro-batches as the Trainer does, timed."""
-        begun = time.perf_counter()
+        begun = self._clock.mark()
         fetched = fetch(*args, **kwargs)
-        self.waits.append(time.perf_counter() - begun)
+        self._fetches.append((begun, self._clock.mark()))
         return fetched
 
     def on_step_end(self, _args: Any, _state: Any, control: Any, **_: Any) -> None:
-        now = time.perf_counter()
+        now = self._clock.now()
         self._first_end = min(self._first_end, now)
         if not self.ends:
             self.untimed += 1
             if self.untimed < self._timing.untimed_least or now - self._first_end < self._timing.untimed_seconds:
                 return
         last = self._is_over(len(self.ends), now)
-        if self._cuda and (last or not self.ends):
-            torch.cuda.synchronize()
+        if last or not self.ends:
+            self._clock.synchronize()
         if not self.ends:
             self._surroundings.start()
-        self.ends.append(time.perf_counter())
+        self.ends.append(self._clock.now())
         if last:
             self._surroundings.stop()
             control.should_training_stop = True

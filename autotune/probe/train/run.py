@@ -12,8 +12,11 @@ import torch
 from transformers import Trainer, TrainingArguments, set_seed
 
 from autotune.core import InvalidRequest, Measurement, Outcome, failures
+from autotune.probe.device.clock import clock_of
 from autotune.probe.device.compile import keep_compiled
+from autotune.probe.device.machine import MachineMonitor
 from autotune.probe.order import Timing, TrainingOrder, timings
+from autotune.probe.process.ranks import LastStep
 from autotune.probe.train.callbacks import add_callbacks, drop_trackers
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory, memory_of
 from autotune.probe.train.read_back import Misconfigured
@@ -72,7 +75,8 @@ def run(order: TrainingOrder, objects: bytes, started: float, scratch: Path) -> 
     """
     layout = heap_layout(f"{order.number} {order.confirmation}")
     memory = memory_of(order)
-    watch = Stopwatch(order, memory)
+    surroundings = MachineMonitor(order.environment)
+    watch = Stopwatch(order, memory, clock_of(order.environment), surroundings, LastStep.of_this_process())
     failure = failures.Failure(Outcome.COMPLETED, "")
     held = None
     try:
@@ -102,6 +106,7 @@ def run(order: TrainingOrder, objects: bytes, started: float, scratch: Path) -> 
         compile_s=watch.compile_s,
         losses=watch.losses if order.confirmation and runs_whole_steps(order) else (),
         recompiled_graphs=watch.recompiled_graphs,
+        whole_fetch_s=watch.whole_fetch_s,
         ended_early=watch.ended_early,
         allowed_bytes=order.allowed_bytes,
         context_bytes=order.environment.context_bytes,
@@ -144,7 +149,8 @@ def most_steps(order: TrainingOrder) -> int:
 
 
 def _steps_of(timing: Timing) -> int:
-    untimed = max(timing.untimed_most, math.ceil(timing.untimed_seconds / SHORTEST_STEP_S))
+    untimed_s = max(timing.untimed_seconds, timing.untimed_seconds_most)
+    untimed = max(timing.untimed_most, math.ceil(untimed_s / SHORTEST_STEP_S))
     return untimed + max(timing.timed_most, math.ceil(timing.timed_seconds_least / SHORTEST_STEP_S))
 
 
@@ -266,5 +272,6 @@ def trainer_of(order: TrainingOrder, user: UserObjects, arguments: TrainingArgum
     drop_trackers(trainer)
     trainer.data_collator = collate.collated_as_asked(trainer.data_collator, order.data_arguments)
     sampling.spread_steps(trainer)
-    sampling.repeat_batches(trainer, (arguments.max_steps + 1) * arguments.gradient_accumulation_steps)
+    once = order.configuration.gradient_accumulation_steps  # of the step that fetches them all
+    sampling.repeat_batches(trainer, (arguments.max_steps + 1) * arguments.gradient_accumulation_steps + once)
     return trainer

@@ -5,12 +5,12 @@ get_batch_samples      training_step              training_step ... training_ste
 
     steps on the worst batch (memory by stage) --> untimed steps until they settle --> timed steps until they suffice
 
-The timer synchronises with a GPU at the end of each untimed step and of the last timed one. In between the host runs ahead,
-as in any training, and a step is read once the device has finished it.
+The timer synchronises with a GPU at the end of each untimed step and of the last timed one. In between the host runs ahead, as
+in any training, by one step at most (see `LastStep`): a step is read once the device has finished it. All times but the host's
+for reading are the device's own: what overlaps is counted once.
 """
 
 import math
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,10 +26,11 @@ from autotune.core import Interval, Outcome, Step
 from autotune.core.failures import Failure
 from autotune.core.interval import ratio_interval
 from autotune.core.loss_curves import COMPARED_STEPS
+from autotune.probe.device.clock import HostClock
 from autotune.probe.device.compile import graphs_compiled
 from autotune.probe.device.machine import MachineMonitor
 from autotune.probe.order import TrainingOrder
-from autotune.probe.process.ranks import LastStep, this_rank
+from autotune.probe.process.ranks import LastStep
 from autotune.probe.train.adaptive import settled, verdict
 from autotune.probe.train.batch_stats import Counted, count
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory
@@ -39,15 +40,17 @@ from autotune.probe.train.worst_batch import WORST_STEPS, WorstBatch, feed
 
 @dataclass
 class Marks:
-    """Points in time of one step, see `Stopwatch._mark`; wait: seconds."""
+    """Marks of one step on its clock, see `HostClock`."""
 
+    fetching: Any = None
+    fetched: Any = None
+    fetches_whole: bool = False
     begun: list[Any] = field(default_factory=list)
     turned: list[Any] = field(default_factory=list)
     ended: list[Any] = field(default_factory=list)
     done: list[Any] = field(default_factory=list)
     stepped: Any = None
     end: Any = None
-    wait: float = 0.0
     counted: Counted = field(default_factory=Counted)
     skipped: bool = False
     loss: torch.Tensor | None = None
@@ -58,10 +61,18 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
 
     stage: what is done now (build, data, forward, backward, optimizer), where a failure happens.
     steps: the timed ones so far; skipped_timed_steps: those of them that loss scaling skipped.
-    recompiled_graphs: compiled in the timed steps. settings: setting -> value that the running training shows.
+    recompiled_graphs: compiled in the timed steps. whole_fetch_s: see `Measurement`. settings: setting -> value that the running
+    training shows.
     """
 
-    def __init__(self, order: TrainingOrder, memory: HostMemory | DeviceMemory) -> None:
+    def __init__(
+        self,
+        order: TrainingOrder,
+        memory: HostMemory | DeviceMemory,
+        clock: HostClock,
+        surroundings: MachineMonitor,
+        last_step: LastStep,
+    ) -> None:
         self.order = order
         self.stage = "build"
         self.steps: list[Step] = []
@@ -72,19 +83,20 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         self.skipped_steps = 0
         self.skipped_timed_steps = 0
         self.recompiled_graphs = 0
+        self.whole_fetch_s: float | None = None
         self.worst_batch = ""
-        self.surroundings = MachineMonitor(order.environment)
+        self.surroundings = surroundings
         self._memory = memory
-        self._cuda = not order.environment.is_cpu
+        self._clock = clock
         self._worst: WorstBatch | None = None
         self._steps_watched = 0
         self._finite: torch.Tensor | None = None
         self._losses: list[torch.Tensor] = []
         self._is_timing = False
         self._timed_s = 0.0
-        self._last_step = LastStep()
-        self._decides = this_rank() == 0
+        self._last_step = last_step
         self._decided = False
+        self._end_before: Any = None
         self._previous_end: Any = None
         self._first: list[float] = []
         self._graphs = 0
@@ -102,24 +114,28 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         trainer.training_step = partial(self._micro_step, trainer.training_step)
         trainer.accelerator.backward = partial(self._backward, trainer.accelerator.backward)
         self._read_back = ReadBack(self.order, trainer)
+        copies = getattr(trainer.accelerator, "dataloader_config", None)
+        self._loads_meanwhile = bool(trainer.args.dataloader_num_workers or getattr(copies, "non_blocking", False))
         trainer.add_callback(self)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._enter("data")
-        self._previous_end = self._mark()
+        self._end_before = self._previous_end = self._clock.mark()
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._marks.stepped = self._mark()
+        self._marks.stepped = self._clock.mark()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         marks, self._marks = self._marks, Marks()
-        marks.end = self._mark()
+        marks.end = self._clock.mark()
         if marks.loss is not None and len(self._losses) < COMPARED_STEPS and not self._is_on_the_worst():
             self._losses.append(marks.loss)
         marks.skipped = bool(getattr(self.trainer.accelerator, "optimizer_step_was_skipped", False))
         self.skipped_steps += marks.skipped
         if not self._is_timing:
-            self._synchronize()
+            self._clock.synchronize()
+        self._clock.wait_for(self._end_before)
+        self._end_before = marks.end
         seconds = 0.0 if self._is_timing else self._step_seconds(marks.end)
         if not self.settings:
             self.settings = self._read_back.settings(self._samples_of(marks))
@@ -127,7 +143,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         if self._last_step.reached(state.global_step):
             control.should_training_stop = True
         elif self._decided:
-            pass  # the other ranks stop one step later
+            pass  # all ranks stop together, some steps later
         elif self._is_timing:
             self.recompiled_graphs += self._graphs - before
             self._unread.append(marks)
@@ -135,13 +151,16 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
             if self._enough():
                 self._decided, control.should_training_stop = True, self._last_step.announce(state.global_step)
         else:
+            if marks.fetches_whole:
+                self.whole_fetch_s = self._waited(marks)
+                seconds -= self.whole_fetch_s  # no other step is like it
             self._first.append(seconds)
             if not self._is_on_the_worst():
                 self.untimed.append(seconds)
                 last = len(self.untimed) >= self.order.timing.untimed_most
                 if self._settled() and (last or self._graphs == before):
                     self.surroundings.start()
-                    self._is_timing, self._previous_end = True, self._mark()  # start() is no part of a step
+                    self._is_timing, self._previous_end = True, self._clock.mark()  # start() is no part of a step
         self._enter("data")
         if self._watches_memory():
             self._steps_watched += 1
@@ -149,7 +168,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
                 self._memory.enter("")  # later peaks count, but for no stage
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._synchronize()
+        self._clock.synchronize()
         self._read_steps()
 
     def failure(self) -> Failure | None:
@@ -185,21 +204,25 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         settled_s = fmean(step.seconds for step in self.steps)
         return sum(max(0.0, seconds - settled_s) for seconds in self._first)
 
-    def _fetch(self, fetch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        begun = time.perf_counter()
-        batches, items = fetch(*args, **kwargs)
-        self._marks.wait = time.perf_counter() - begun
-        self._marks.counted = count(batches).sent_to_host()
-        self.micro_batch_bytes = max(self.micro_batch_bytes, self._marks.counted.largest_bytes)
-        return batches, items
+    def _fetch(self, fetch: Callable[..., Any], batches: Any, number: int, *args: Any, **kwargs: Any) -> Any:
+        marks, left_out = self._marks, self.order.configuration.gradient_accumulation_steps - number
+        marks.fetching = self._clock.mark()
+        if self._loads_meanwhile and left_out > 0 and len(self.untimed) == 1 and not self._is_timing:
+            fetch(batches, left_out, *args, **kwargs)  # loaded and dropped: see `Measurement.whole_fetch_s`
+            marks.fetches_whole = True
+        fetched, items = fetch(batches, number, *args, **kwargs)
+        marks.fetched = self._clock.mark()
+        marks.counted = count(fetched).sent_to_host()
+        self.micro_batch_bytes = max(self.micro_batch_bytes, marks.counted.largest_bytes)
+        return fetched, items
 
     def _micro_step(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not self.settings and not self._marks.begun:
             self._read_back.look_ahead(*args[:2])
         self._enter("forward")
-        self._marks.begun.append(self._mark())
+        self._marks.begun.append(self._clock.mark())
         loss = step(*args, **kwargs)
-        self._marks.done.append(self._mark())
+        self._marks.done.append(self._clock.mark())
         finite = torch.isfinite(loss).all()
         self._finite = finite if self._finite is None else self._finite & finite
         part = loss.detach().float().mean()  # already divided by the micro-steps, or by the tokens of the whole step
@@ -209,9 +232,9 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
 
     def _backward(self, backward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._enter("backward")
-        self._marks.turned.append(self._mark())
+        self._marks.turned.append(self._clock.mark())
         result = backward(*args, **kwargs)
-        self._marks.ended.append(self._mark())
+        self._marks.ended.append(self._clock.mark())
         return result
 
     def _enter(self, stage: str) -> None:
@@ -231,48 +254,37 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         samples = marks.counted.samples
         return None if samples is None or self.order.workload.user_objects else int(samples)
 
-    def _mark(self) -> Any:
-        """A point in time: the clock's on a CPU, an event in the stream on CUDA."""
-        if not self._cuda:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def _between(self, begun: Any, ended: Any) -> float:
-        return float(begun.elapsed_time(ended)) / 1000 if self._cuda else ended - begun
-
     def _step_seconds(self, end: Any) -> float:
-        seconds, self._previous_end = self._between(self._previous_end, end), end
+        seconds, self._previous_end = self._clock.between(self._previous_end, end), end
         return seconds
-
-    def _synchronize(self) -> None:
-        if self._cuda:
-            torch.cuda.synchronize()
 
     def _read_steps(self) -> None:
         """Read the timed steps that the device has finished, without waiting for it."""
-        while self._unread and (not self._cuda or self._unread[0].end.query()):
+        while self._unread and self._clock.passed(self._unread[0].end):
             marks = self._unread.popleft()
             self.steps.append(self._step(marks))
             self._timed_s += self.steps[-1].seconds
             self.skipped_timed_steps += marks.skipped
+
+    def _waited(self, marks: Marks) -> float:
+        """Seconds that the device waited for the step's micro-batches; 0 for a Trainer that fetches them in its own way."""
+        return 0.0 if marks.fetched is None else self._clock.between(marks.fetching, marks.fetched)
 
     def _step(self, marks: Marks) -> Step:
         """The step of these marks; of a Trainer with a backward of its own, all is forward."""
         begun = marks.begun
         complete = len(marks.turned) == len(marks.ended) == len(begun)
         turned, ended = (marks.turned, marks.ended) if complete else (marks.done, marks.done)
-        forward = [self._between(*ends) for ends in zip(begun, turned, strict=True)]
-        backward = [self._between(*ends) for ends in zip(turned, ended, strict=True)]
-        gaps = [self._between(*ends) for ends in pairwise(begun)]
+        forward = [self._clock.between(*ends) for ends in zip(begun, turned, strict=True)]
+        backward = [self._clock.between(*ends) for ends in zip(turned, ended, strict=True)]
+        gaps = [self._clock.between(*ends) for ends in pairwise(begun)]
         return Step(
             seconds=self._step_seconds(marks.end),
-            data_wait_s=marks.wait,
+            data_wait_s=self._waited(marks),
             first_s=gaps[0] if gaps else 0.0,
             middle_s=_mean(gaps[1:]),
-            last_s=self._between(begun[-1], marks.end),
-            optimizer_s=self._between(ended[-1], marks.stepped or marks.end),
+            last_s=self._clock.between(begun[-1], marks.end),
+            optimizer_s=self._clock.between(ended[-1], marks.stepped or marks.end),
             samples=self._samples_of(marks) or self.order.configuration.micro_batch_size * len(begun),
             tokens=marks.counted.tokens,
             forward_s=sum(forward),
@@ -285,18 +297,18 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
     def _settled(self) -> bool:
         """Whether timing may begin: for a rank that does not decide, never later than for the one that does."""
         timing = self.order.timing
-        return settled(self.untimed, timing) if self._decides else len(self.untimed) >= timing.untimed_least
+        return settled(self.untimed, timing) if self._last_step.decides else len(self.untimed) >= timing.untimed_least
 
     def _enough(self) -> bool:
         timing, steps = self.order.timing, len(self.steps)
-        if not self._decides or not steps:
+        if not self._last_step.decides or not steps:
             return False
         if steps > timing.timed_most and self._timed_s < timing.timed_seconds_least:
             return False  # hopeless was decided before; the intervals of ever more steps would cost ever more
         decision = verdict(self._speed(), steps, self._timed_s, timing, self.order.speed_to_reach)
         if decision == "continue":
             return False
-        self._synchronize()
+        self._clock.synchronize()
         self._read_steps()
         self.ended_early = decision == "hopeless"
         self.surroundings.stop()

@@ -225,18 +225,22 @@ def test_all_ranks_stop_after_the_step_that_the_first_one_announces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AUTOTUNE_MEETING", str(tmp_path))
-    first, second = LastStep(), LastStep()
+    first = LastStep.of_this_process()
+    monkeypatch.setenv("RANK", "1")
+    second = LastStep.of_this_process()
+    assert (first.decides, second.decides) == (True, False)
     assert not second.reached(5)
-    assert first.announce(5) is False, "the others may be a moment ahead or behind"
-    assert not second.reached(5)
-    assert second.reached(6)
-    assert first.reached(6)
+    assert first.announce(5) is False, "the others may be a step ahead or behind"
+    assert [step for step in range(9) if second.reached(step)] == [7, 8]
+    assert first.reached(7)
 
 
 def test_a_process_alone_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AUTOTUNE_MEETING", raising=False)
-    assert LastStep().announce(5) is True
-    assert not LastStep().reached(6)
+    alone = LastStep.of_this_process()
+    assert alone.decides
+    assert alone.announce(5) is True
+    assert not alone.reached(7)
 
 
 def ended(outcome: Outcome, reason: str = "") -> Failure:

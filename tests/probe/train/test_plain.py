@@ -11,8 +11,10 @@ from autotune.core import Environment, Outcome, Workload
 from autotune.core.failures import Failure
 from autotune.probe.order import Timing
 from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.train.plain import PlainTimer
 from tests.probe import misbehaviours
 from tests.probe.probes import MIB, configuration, make_order
+from tests.stream import Machine, Surroundings
 
 Attempt = Callable[..., tuple[Any, Failure | None]]
 
@@ -96,43 +98,31 @@ def test_a_training_that_takes_no_step_is_no_answer(own: Attempt) -> None:
     assert failure == Failure(Outcome.CRASHED, "RuntimeError: the training ended without a timed step", "verification")
 
 
-# The clock, without a training -----------------------------------------------------------------------------------
+# The timer, without a training -----------------------------------------------------------------------------------
 
 
-def test_the_device_is_waited_for_only_where_the_timed_steps_begin_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
-    from autotune.probe.train.plain import Clock
-
-    waited: list[int] = []
-    read: list[tuple[str, int]] = []
-    surroundings: Any = SimpleNamespace(
-        start=lambda: read.append(("start", len(clock.ends))), stop=lambda: read.append(("stop", len(clock.ends)))
-    )
-    clock = Clock(timing(5, untimed=2), surroundings, cuda=True)
+def test_the_device_is_waited_for_only_where_the_timed_steps_begin_and_end() -> None:
+    rank = Machine().ranks[0]
+    surroundings = Surroundings(rank, seconds=100.0)
+    timer = PlainTimer(timing(5, untimed=2), surroundings, rank)  # type: ignore[arg-type]
     control = SimpleNamespace(should_training_stop=False)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append(len(clock.ends)))
     for _ in range(7):
         assert control.should_training_stop is False
-        clock.on_step_end(None, None, control)
-    assert waited == [0, 5]
-    assert read == [("start", 0), ("stop", 6)], "outside of the timed steps"
-    assert (len(clock.ends), clock.untimed) == (6, 2)
+        rank.launch(1.0, 0.1)
+        timer.on_step_end(None, None, control)
+    assert rank.synchronized == pytest.approx([2.0, 107.0])
+    assert surroundings.read == ["start", "stop"]
+    assert (len(timer.ends), timer.untimed) == (6, 2)
+    assert timer.ends[-1] - timer.ends[0] == pytest.approx(5.0), "without reading the surroundings"
     assert control.should_training_stop is True
 
 
-def test_steps_that_are_too_quick_do_not_count_before_the_untimed_seconds_are_over(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    import time
-
-    from autotune.probe.train.plain import Clock
-
-    now = iter(range(100))
-    monkeypatch.setattr(time, "perf_counter", lambda: next(now))
-    surroundings: Any = SimpleNamespace(start=lambda: None, stop=lambda: None)
-    clock = Clock(Timing(untimed_least=2, untimed_seconds=4.0, timed_least=1, timed_most=2), surroundings)
+def test_steps_that_are_too_quick_do_not_count_before_the_untimed_seconds_are_over() -> None:
+    rank = Machine(on_cpu=True).ranks[0]
+    limits = Timing(untimed_least=2, untimed_seconds=4.0, timed_least=1, timed_most=2)
+    timer = PlainTimer(limits, Surroundings(rank), rank)  # type: ignore[arg-type]
     control = SimpleNamespace(should_training_stop=False)
     while not control.should_training_stop:
-        clock.on_step_end(None, None, control)
-    assert (clock.untimed, len(clock.ends)) == (5, 3)
+        rank.launch(1.0)
+        timer.on_step_end(None, None, control)
+    assert (timer.untimed, len(timer.ends)) == (5, 3)
