@@ -29,6 +29,9 @@ RELATED = 2.0
 LEAST_DIFFERENCE = 0.001
 """Share of the loss that is never flagged."""
 
+BASELINE = "the baseline"
+"""Name of the reference if nothing more exact ran than the baseline itself."""
+
 
 @dataclass(frozen=True)
 class Curve(Serializable):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from autotune.core.loss_curves import Numerics
+from autotune.core.loss_curves import BASELINE, Numerics
 from autotune.core.trial import Trial
 from autotune.core.units import counted, format_seconds, in_ranges, without_numbers
 from autotune.report.claim import Claim, State, Verdict, claim_of, left_to_gain, verification_of
@@ -13,7 +13,6 @@ from autotune.report.snippets import WITHOUT_MASK, larger_budget, mask_lines, op
 from autotune.report.trial_text import interval_text, is_same, setting_words, short_words
 from autotune.space.settings import SETTINGS, learning_differences
 from autotune.study.objective import pays_from, speed_up
-from autotune.study.reference import BASELINE
 from autotune.study.result import SearchResult
 
 DISTURBED = re.compile(

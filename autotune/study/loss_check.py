@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from autotune.core import Measurement, Trial
-from autotune.core.loss_curves import Curve, Numerics
+from autotune.core.loss_curves import BASELINE, Curve, Numerics
 from autotune.space.settings import learning_differences
-from autotune.study.reference import BASELINE, NAMES, precision_of, references, why_none
+from autotune.study.reference import NAMES, precision_of, references, why_none
 
 ADDED_UP = (
     "with this model the Trainer's losses and gradients are added up over accumulated micro-steps instead of averaged; "

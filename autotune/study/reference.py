@@ -15,8 +15,6 @@ from autotune.study.plan import Plan
 NAMES = {"fp32": "fp32", "tf32": "TF32", "bf16": "bf16 autocast"}
 """Precision of a reference -> its name, the most exact first: all keep the weights in float32."""
 
-BASELINE = "the baseline"
-
 _ENDS = {Outcome.OUT_OF_MEMORY: "needs too much memory", Outcome.TIMED_OUT: "takes too long"}
 
 

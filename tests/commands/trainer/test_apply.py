@@ -276,10 +276,13 @@ def test_batches_of_a_named_model_s_answer_come_without_a_mask_that_hides_nothin
 def tf32_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Arguments may ask for TF32 here; afterwards this process has its settings of before."""
     monkeypatch.setattr("transformers.training_args.is_torch_tf32_available", lambda: True)
-    before = torch.backends.fp32_precision, torch.get_float32_matmul_precision()
+    holders = (torch.backends, torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+    before = [holder.fp32_precision for holder in holders]
+    torch_s = torch.get_float32_matmul_precision()
     yield
-    torch.backends.fp32_precision = before[0]
-    torch.set_float32_matmul_precision(before[1])
+    torch.set_float32_matmul_precision(torch_s)
+    for holder, precision in zip(holders, before, strict=True):  # what was never named inherits
+        holder.fp32_precision = precision
 
 
 @pytest.mark.parametrize("way", ["apply", "training_arguments"])
