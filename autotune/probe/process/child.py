@@ -170,8 +170,10 @@ def _give_free_heap_back() -> None:
 
 
 def _give_threads_back() -> None:
-    """The host runs numpy's BLAS on one thread so that it may fork; a training has them all."""
+    """The host runs numpy's BLAS on one thread so that it may fork; a training has as many as OpenBLAS takes by itself."""
     import threadpoolctl
 
     if "OPENBLAS_NUM_THREADS" not in os.environ:
-        threadpoolctl.threadpool_limits(len(os.sched_getaffinity(0)), user_api="blas")
+        first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+        threads = int(first) if first.isdecimal() and int(first) else len(os.sched_getaffinity(0))
+        threadpoolctl.threadpool_limits(threads, user_api="blas")
