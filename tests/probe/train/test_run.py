@@ -11,8 +11,11 @@ import pytest
 import torch
 
 from autotune.core import Environment, Measurement, Outcome, Workload
+from autotune.probe.device.clock import HostClock
+from autotune.probe.device.machine import MachineMonitor
 from autotune.probe.order import LOSSES, Order, Timing, timings
 from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.process.ranks import LastStep
 from autotune.probe.train.callbacks import is_tracker
 from autotune.probe.train.run import arguments_of, most_steps, round_fields, trainer_of
 from autotune.probe.train.timer import Stopwatch
@@ -215,7 +218,8 @@ def samples_trained_on(order: Order, folder: Path) -> list[tuple[int, ...]]:
 
     trainer.get_batch_samples = noting
     memory: Any = SimpleNamespace(enter=lambda stage: None)
-    Stopwatch(order, memory).attach(trainer, worst_batch(order, trainer))
+    watch = Stopwatch(order, memory, HostClock(), MachineMonitor(order.environment), LastStep())
+    watch.attach(trainer, worst_batch(order, trainer))
     trainer.train()
     told = []
     for batch in (batch for step in seen[WORST_STEPS:] for batch in step):
