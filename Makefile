@@ -66,8 +66,10 @@ benchmarks: $(STAMP)
 	$(BIN)/python benchmarks/peers.py reports/peers
 
 # Need a CUDA device; work with PYTHON=python3, no virtual environment and the project not installed. Warnings of other versions
-# of the libraries fail no test there. Paged optimizers ask for managed memory, with which a full card can hang: left out.
-GPU_PYTEST = PYTHONPATH=$(CURDIR):$$PYTHONPATH timeout -k 20 $(1) $(GPU_PYTHON) -m pytest -W default -p no:cacheprovider -v --durations=0 \
+# of the libraries fail no test there. Paged optimizers ask for managed memory, with which a full card can hang: left out. What is
+# cut ends as by Ctrl-C, with its summary. Libraries that the machine lacks: PYTHONPATH=/tmp/site make gpu-check, after
+# tests/gpu/evidence.sh has unpacked them there, or pip install --no-index --no-deps --target /tmp/site .whl/*.whl
+GPU_PYTEST = PYTHONPATH=$(CURDIR):$$PYTHONPATH timeout -s INT -k 20 $(1) $(GPU_PYTHON) -m pytest -W default -p no:cacheprovider -v --durations=0 \
     $(2) -m $(3) -k "not paged and not pages_of" || test $$? -eq 5 # 5: all skipped, no GPU
 
 # The core, in five minutes at most.

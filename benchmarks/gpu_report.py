@@ -11,6 +11,7 @@ import sys
 import tarfile
 import tempfile
 import warnings
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -69,17 +70,25 @@ def read(archives: Sequence[Path]) -> Evidence:
     """Everything in these archives that can be read."""
     evidence = Evidence()
     with tempfile.TemporaryDirectory(prefix="gpu-report-") as scratch:
-        for archive in archives:
-            with tarfile.open(archive) as opened:
-                opened.extractall(scratch, filter="data")
-        for part in sorted(Path(scratch).iterdir()):
+        parts: dict[str, Path] = {}  # of one that ran again, the later one
+        for number, archive in enumerate(archives):
+            folder = Path(scratch, str(number))
+            folder.mkdir()
+            try:
+                with tarfile.open(archive) as opened:
+                    opened.extractall(folder, filter="data")
+            except (OSError, EOFError, tarfile.TarError, zlib.error) as error:  # cut while it was written
+                evidence.unreadable[archive.name] = f"{type(error).__name__}: {error}".splitlines()[0]
+            parts |= {part.name: part for part in folder.iterdir()}
+        for _, part in sorted(parts.items()):
             evidence.texts |= {
                 f"{part.name.removeprefix('part-')}/{path.stem}": path.read_text() for path in part.glob("*.txt")
             }
-            for path in part.glob("preflight.json"):
-                evidence.preflight = json.loads(path.read_text())
-            for path in part.glob("*/guide.json"):
-                evidence.guide = json.loads(path.read_text())
+            for path in (*part.glob("preflight.json"), *part.glob("*/guide.json")):
+                try:
+                    setattr(evidence, path.stem, json.loads(path.read_text()))
+                except ValueError as error:
+                    evidence.unreadable[path.name] = str(error)
             for path in sorted(part.glob("*/request.json")):
                 name = path.parent.name
                 try:
@@ -137,16 +146,21 @@ def _preflight(evidence: Evidence) -> Row:
 
 def _tests(evidence: Evidence) -> Row:
     row = Row("Tests on the card: passed", "all")
+    text = evidence.text("tests")
+    if not text:
+        return Row(row.goal, row.target, NOT_RUN)
     counts = {
-        word: int(number)
-        for number, word in re.findall(r"(\d+) (passed|failed|skipped|errors?)\b", _summary(evidence.text("tests")))
+        word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|skipped|errors?)\b", _summary(text))
     }
     if not counts:
-        return Row(row.goal, row.target, "cut before the end" if evidence.text("tests") else NOT_RUN)
+        lines = Counter(re.findall(r"\b(PASSED|FAILED|ERROR|SKIPPED)\b +\[ *\d+%\]", text))
+        ended = ", ".join(f"{number} {word.lower()}" for word, number in lines.items())
+        return Row(row.goal, row.target, f"cut before the end: {ended or 'none ended'}")
+    is_cut = "KeyboardInterrupt" in text
     first = evidence.studies.get("first")
     ran = counts.get("passed", 0) + counts.get("failed", 0)
-    figure = ", ".join(f"{number} {word}" for word, number in counts.items())
-    met = ran == counts.get("passed", 0) > 0 and not any(word.startswith("error") for word in counts)
+    figure = ", ".join(f"{number} {word}" for word, number in counts.items()) + ", cut before the end" * is_cut
+    met = not is_cut and ran == counts.get("passed", 0) > 0 and not any(word.startswith("error") for word in counts)
     return _row(row.goal, row.target, figure, met if ran else None, [first] if first else [])
 
 

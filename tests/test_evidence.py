@@ -24,7 +24,7 @@ from tests.makers import configuration, gpu, result, trial
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from gpu_report import Row, goals, main, read, report
+from gpu_report import Evidence, Row, goals, main, read, report
 
 SCRIPT = ROOT / "tests" / "gpu" / "evidence.sh"
 STUDIES = {
@@ -39,10 +39,10 @@ MOST_S = 600
 """Seconds of a command on a machine that is lent."""
 
 
-def start(folder: Path, *words: str, recorded: bool = False) -> subprocess.Popen[str]:
+def start(folder: Path, *words: str, recorded: bool = False, after: Sequence[str] = ()) -> subprocess.Popen[str]:
     variables = {"DEVICE": "cpu", "PYTHON": sys.executable, "WORK": str(folder / "work")}
     return subprocess.Popen(
-        [str(SCRIPT), *words, str(folder)],
+        [str(SCRIPT), *words, str(folder), *after],
         env=(hurried(recorded=True) if recorded else dict(os.environ)) | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -126,6 +126,8 @@ def test_parts_that_ran_or_do_not_fit_are_not_started(tmp_path: Path) -> None:
     assert (before, between) == ("== part 0: ran before", "== part 2: ran before")
     assert re.findall(r"(\w+) \(\d+ s\)", left) == ["1", "5b", "4", "3", "5a"]
     assert not [path for path in tmp_path.iterdir() if path.suffix == ".tgz"]
+    output, _ = start(tmp_path, "all", "0.5", after=("3", "2")).communicate(timeout=60)
+    assert re.findall(r"part (\w+): ran before|(\w+) \(\d+ s\)", output) == [("2", ""), ("", "3")]
 
 
 @pytest.mark.nightly
@@ -152,7 +154,9 @@ def test_every_part_ends_within_a_command_even_if_each_step_has_to_be_killed() -
     assert sum(limits[part][0] for part in ("0", "1", "2", "5b", "4")) <= 30 * 60
 
 
-@pytest.mark.parametrize("words", [[], ["6", "."], ["1"], ["5", "."], ["all", "."], ["all", "ten", "."]])
+@pytest.mark.parametrize(
+    "words", [[], ["6", "."], ["1"], ["5", "."], ["all", "."], ["all", "ten", "."], ["all", "1", ".", "6"]]
+)
 def test_without_part_and_folder_its_usage_is_shown(words: Sequence[str]) -> None:
     done = subprocess.run([str(SCRIPT), *words], capture_output=True, text=True)
     assert done.returncode == 2
@@ -200,7 +204,10 @@ def test_what_has_no_time_left_is_said_and_not_started() -> None:
     shown: list[str] = []
     told = preflight.preflight([line("hangs", HANGS), line("finds", FINDS)], 1.5, shown.append)
     assert shown[1] == "finds: left out, no time is left"
-    assert told["lines"].keys() == {"hangs"}
+    assert told["lines"]["finds"]["problems"] == [
+        ("may fail", "finds was not looked at", "run preflight.py --line finds")
+    ]
+    assert shown[-1].startswith("=> finds: may fail")
 
 
 def test_requirements_of_what_the_project_stands_on_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,7 +386,7 @@ def test_every_gpu_test_is_in_one_part_that_ends_within_a_command() -> None:
     files = [file for part in parts for file in re.findall(r"tests/gpu/\S+\.py", part)]
     assert sorted(files) == sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "gpu").glob("test_*.py"))
     for part in parts:
-        grace, most = map(int, re.findall(r"timeout -k (\d+) (\d+)", part)[0])
+        grace, most = map(int, re.findall(r"timeout -s INT -k (\d+) (\d+)", part)[0])
         assert grace + most < MOST_S
 
 
@@ -404,3 +411,27 @@ def test_the_search_brings_one_archive_to_where_the_caller_says_though_it_fails(
         summary = archive.extractfile("gpu/summary.md")
         assert summary is not None
         assert summary.read() == b"1\n"
+
+
+def test_an_archive_that_was_cut_costs_itself_alone_and_the_later_one_of_a_part_counts(tmp_path: Path) -> None:
+    archives = []
+    for number, text in enumerate(("first", "second")):
+        part = tmp_path / str(number) / "part-1"
+        part.mkdir(parents=True)
+        (part / "tests.txt").write_text(text)
+        archives.append(tmp_path / f"evidence-{number}.tgz")
+        with tarfile.open(archives[-1], "w:gz") as opened:
+            opened.add(part, "part-1")
+    cut = tmp_path / "evidence-2.tgz"
+    cut.write_bytes(archives[0].read_bytes()[:60])
+    evidence = read([*archives, cut])
+    assert evidence.text("tests") == "second"
+    assert [*evidence.unreadable] == ["evidence-2.tgz"]
+
+
+def test_tests_that_were_cut_are_not_all_that_there_are() -> None:
+    lines = "a.py::test_a PASSED [  3%]\na.py::test_b FAILED [  6%]\n"
+    cut = found(goals(Evidence(texts={"1/tests": lines})))["Tests on the card: passed"]
+    assert (cut.figure, cut.met) == ("cut before the end: 1 passed, 1 failed", None)
+    stopped = f"{lines}!!! KeyboardInterrupt !!!\n==== 1 failed, 1 passed in 270.00s ====\n"
+    assert found(goals(Evidence(texts={"1/tests": stopped})))["Tests on the card: passed"].met is False

@@ -89,7 +89,7 @@ def test_verify_says_that_it_starts_one_process_only(searched: tuple[TuningResul
 
 
 @pytest.mark.nightly
-def test_nothing_fits_on_two_ranks_where_each_has_too_little(tmp_path: Path) -> None:
+def test_nothing_fits_on_two_ranks_where_each_has_too_little(all_cores: None, tmp_path: Path) -> None:
     """The limit is each rank's own."""
     fixed = dict(item.split("=") for item in FIXED)
     with pytest.raises(NothingFits):

@@ -11,10 +11,10 @@ if TYPE_CHECKING:  # the supervisor, which the start of a search waits for, impo
 class ProbeOptions:
     """How to measure, as opposed to what.
 
-    number: the trial's; confirmation: 0 for a search probe, else the confirmation round from 1: more steps, all micro-steps.
-    deadline_s: seconds after which the probe is killed. best_so_far: speed of the best trial (samples or
-    tokens / second, as the objective counts); a probe that cannot reach it may end itself. whole_speed: samples / second
-    of the trial's rounds that ran all micro-steps: this round may run few of them, and must agree. losses: steps of a
+    number: the trial's; confirmation: 0 for a search probe, else the confirmation round from 1: more steps, and all micro-steps
+    unless there is a whole_speed. deadline_s: seconds after which the probe is killed. best_so_far: speed of the best trial
+    (samples or tokens / second, as the objective counts); a probe that cannot reach it may end itself. whole_speed: samples /
+    second of the trial's rounds that ran all micro-steps: this round may run few of them, and must agree. losses: steps of a
     confirmation round that is run for their losses alone; 0: its speed is measured.
     """
 

@@ -28,7 +28,7 @@ from autotune.probe.cache import AnswerFile
 from autotune.probe.device import nvml
 from autotune.probe.device.machine import cpu_name, machine_memory
 from autotune.probe.order import Order
-from autotune.probe.process.answers import killed_from_outside, read_value
+from autotune.probe.process.answers import read_value
 from autotune.probe.process.launcher import ProbeHost
 from autotune.space.build import parse_overrides
 from autotune.space.settings.optimizer import ORDINARY, user_optimizer
@@ -310,9 +310,10 @@ def begin_traces(
 
 
 def _finished(beside: ProbeHost, order: Order, host: ProbeHost) -> tuple[Any, Failure | None]:
-    """As `ProbeHost.attempt`, of an order that was begun beside, and of the host if that one was killed or cannot start."""
+    """As `ProbeHost.attempt`, of an order that was begun beside. If that failed, as what ran meanwhile may be the cause, the
+    host tries again."""
     with contextlib.closing(beside), contextlib.suppress(ProbeHostFailed):
-        account = beside.finish(order)
-        if account["ended"] in ("exited", "timed out") and not killed_from_outside(account):
-            return read_value(order, account)
+        value, failure = read_value(order, beside.finish(order))
+        if failure is None or failure.outcome is Outcome.TIMED_OUT:
+            return value, failure
     return host.attempt(order)

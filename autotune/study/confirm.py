@@ -17,7 +17,7 @@ from autotune.sampler.gp import expected_improvement
 from autotune.sampler.physics import Expected
 from autotune.study.finalists import finalists
 from autotune.study.objective import RoundSpeeds, fastest_proven, is_open, speed_up
-from autotune.study.pacing import LEAST_RIVALS, round_seconds, rounds_seconds
+from autotune.study.pacing import LEAST_RIVALS, one_round_seconds, round_seconds, rounds_seconds
 
 MOST_GROUPS = 4
 """Races that are run at most, one after the other: each brings those in that look faster than the leader of the one before."""
@@ -103,7 +103,7 @@ def confirm(
         while numbers:
             running = [trial for trial in trials if trial.number in numbers]
             is_further = all(len(trial.confirmations) >= rounds for trial in running)
-            needed_s = sum(round_seconds(trial, is_cpu) for trial in running)
+            needed_s = one_round_seconds(running, is_cpu)
             if needed_s > seconds_left() - (spare_s() if is_further else 0.0):
                 return
             interrupted = any(trial.confirmations for trial in rivals) and _last_round(trials) == last_round
@@ -151,15 +151,12 @@ def _in_time(
     def group_of(count: int) -> list[Trial]:
         return list({trial.number: trial for trial in [*rivals[:count], *always]}.values())
 
-    def one_round_s(group: Sequence[Trial]) -> float:
-        return sum(round_seconds(trial, is_cpu) for trial in group)
-
-    if one_round_s(group_of(1)) + reference_s <= seconds:
+    if one_round_seconds(group_of(1), is_cpu) + reference_s <= seconds:
         seconds -= reference_s
     for count in range(len(rivals), 0, -1):
         group = group_of(count)
         is_short = rounds_seconds(group, rounds, is_cpu) > seconds - spare_s
-        if not (count > LEAST_RIVALS and is_short) and one_round_s(group) <= seconds:
+        if not (count > LEAST_RIVALS and is_short) and one_round_seconds(group, is_cpu) <= seconds:
             return group
     return []
 

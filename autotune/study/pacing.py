@@ -72,21 +72,35 @@ def _together(rivals: Iterable[Trial], baseline: Iterable[Trial], rounds: int, i
 
 
 def rounds_seconds(trials: Iterable[Trial], rounds: int, is_cpu: bool) -> float:
-    """How long it is expected to take until each of these has so many rounds."""
+    """How long it is expected to take until each of these has so many rounds, run together."""
+    trials = [*trials]
+    whole = _is_whole(trials)
 
     def seconds(trial: Trial) -> float:
         missing = rounds - len(trial.confirmations)
         if missing <= 0:
             return 0.0
-        first = round_seconds(trial, is_cpu)
+        first = round_seconds(trial, is_cpu, whole)
         return first + (missing - 1) * (_foreseen_s(trial, True, is_cpu) if can_be_composed(trial) else first)
 
     return sum(map(seconds, trials))
 
 
-def round_seconds(trial: Trial, is_cpu: bool) -> float:
-    """How long its next round is expected to take: as its last one of that kind, else by its probe."""
-    return _foreseen_s(trial, bool(trial.confirmations) and can_be_composed(trial), is_cpu)
+def one_round_seconds(trials: Sequence[Trial], is_cpu: bool) -> float:
+    """How long one more round of all of these is expected to take."""
+    whole = _is_whole(trials)
+    return sum(round_seconds(trial, is_cpu, whole) for trial in trials)
+
+
+def _is_whole(trials: Sequence[Trial]) -> bool:
+    """Whether all of these run all micro-steps in their next round, as one of them has run none."""
+    return not all(trial.confirmations for trial in trials)
+
+
+def round_seconds(trial: Trial, is_cpu: bool, whole: bool = False) -> float:
+    """How long its next round is expected to take: as its last one of that kind, else by its probe. whole: it runs all
+    micro-steps, whatever it ran before."""
+    return _foreseen_s(trial, not whole and bool(trial.confirmations) and can_be_composed(trial), is_cpu)
 
 
 def can_be_composed(trial: Trial) -> bool:

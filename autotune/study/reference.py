@@ -98,7 +98,8 @@ def reference_seconds(
     if not trials or not rounds or (rival := _model(trials, plan.objective)) is None:
         return 0.0
     wanted = next_reference(plan, trials, known, products)
-    if wanted is None or implied_by(wanted, trials) is not None:
+    answer = None if wanted is None else implied_by(wanted, trials)
+    if wanted is None or (answer and (whole_rounds(answer) or not answer.feasible)):
         return 0.0
     done = [measured for measured in known.values() if measured.feasible]
     seconds = done[-1].probe_seconds if done else _seconds(rival, str(wanted.values["precision"]), products)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from autotune.core import Configuration, Interval, Trial
 from autotune.core.errors import TimeIsOver
 from autotune.core.measurement import pooled
-from autotune.executors.pool import Pool
+from autotune.executors.pool import JOIN, Pool
 from autotune.probe.order import ANSWER
 from autotune.sampler.physics import Expected, PhysicsSampler
 from autotune.space.dominance import implied_by
@@ -94,7 +94,7 @@ def _run_rounds(probing: Probing, rounds: Mapping[int, Sequence[int]], add: Add)
             own = begun[number].devices
             if pool.left_out.keys() & {*own} and not any(map(pool.runs_on, own)):
                 waiting[number] = rounds[number]
-                _drop(study, number)
+                _drop(study, number, rounds[number])
                 del begun[number]
             elif {*own} <= {*pool.idle} and not (time_over or (study.wish.to_stop and pool.is_running)):
                 _go_on(study, pool, watch, begun, number, add)
@@ -134,7 +134,7 @@ def _run_rounds(probing: Probing, rounds: Mapping[int, Sequence[int]], add: Add)
         configuration = begun[number].references[-1] if is_reference else _configuration(study, trial_number)
         measurement = measured(study, pool, configuration, ended)
         if ended.error is not None or measurement is None:
-            _drop(study, number)
+            _drop(study, number, rounds[number])
             del begun[number]
             waiting[number], lost_on[number] = rounds[number], ended.device
         if measurement is None:
@@ -154,14 +154,17 @@ def _taken(begun: Mapping[int, _Round]) -> set[str]:
 
 
 def _width(study: Study, pool: Pool, numbers: Sequence[int]) -> int:
-    """How many devices a round of these trials takes."""
-    return min(
-        max(1, len(pool.devices)), max((pool.width(_configuration(study, number)) for number in numbers), default=1)
-    )
+    """How many devices a round of these trials takes; of none, the losses' reference."""
+    configurations = [_configuration(study, number) for number in numbers]
+    if not numbers and (reference := next_reference(study.plan, study.trials, study.references, study.products)):
+        configurations = [reference]
+    return min(max(1, len(pool.devices)), max(map(pool.width, configurations), default=1))
 
 
-def _drop(study: Study, round_number: int) -> None:
-    """Throw a round away, which was not whole."""
+def _drop(study: Study, round_number: int, numbers: Sequence[int]) -> None:
+    """Throw a round away, which was not whole; not if it was, and lacks the reference's losses alone (no numbers of trials)."""
+    if not numbers:
+        return
     with reporting_storage(study.folder):
         drop_round(study.folder, round_number)
     for index, trial in enumerate(study.trials):
@@ -196,9 +199,10 @@ def _go_on(
         where = f"round {round_number}{f' of {most}' if round_number <= most else ''}"
         where += f", {study.racing.index(number) + 1} of {len(study.racing)}"
         watch(progress(study, "confirming", number=number, configuration=trial.configuration, message=where))
-        speed = _whole_speed(trial, round_number) if this.composed else None
+        at = this.devices[: pool.width(trial.configuration)]
+        speed = _whole_speed(trial, round_number, JOIN.join(at)) if this.composed else None
         job = job_of(study, pool, trial.configuration, number, round_number, whole_speed=speed)
-        pool.start((round_number, number), job, *this.devices[: pool.width(trial.configuration)])
+        pool.start((round_number, number), job, *at)
         return
     trains_elsewhere = any(other is not this and other.references for other in begun.values())
     if not trains_elsewhere and (reference := _next_reference(study, this, round_number)):
@@ -224,13 +228,18 @@ def _is_composed(study: Study, round_number: int) -> bool:
     )
 
 
-def _whole_speed(trial: Trial, round_number: int) -> Interval | None:
-    """The trial's speed in its rounds before this one that ran all micro-steps; None where this one is to run them too."""
+def _whole_speed(trial: Trial, round_number: int, device: str) -> Interval | None:
+    """The trial's speed on this device in its rounds before this one that ran all micro-steps; None if this one is to run them
+    too. Devices of one kind differ by more than a composed step may."""
     whole = whole_rounds(trial)
     if not can_be_composed(trial):
         return None
     pairs = zip(trial.rounds, trial.confirmations, strict=True)
-    before = [measured for number, measured in pairs if number in whole and number < round_number]
+    before = [
+        measured
+        for number, measured in pairs
+        if number in whole and number < round_number and measured.device in ("", device)
+    ]
     return pooled(before).samples_per_second if before else None
 
 

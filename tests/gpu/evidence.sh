@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Evidence of what autotune does on a device, in parts of less than ten minutes each:
 #   tests/gpu/evidence.sh PART FOLDER          one part
-#   tests/gpu/evidence.sh all MINUTES FOLDER   in the order below as many parts as fit into MINUTES; those that ran before are left out
+#   tests/gpu/evidence.sh all MINUTES FOLDER [PART...]   as many of these parts (all, in the order below) as fit into MINUTES; those
+#                                              that ran before on this machine are left out
 #   tests/gpu/evidence.sh limits               each part, the seconds that it takes at most, and those with every grace period
 # PART, in order of worth:
 #   0   preflight: what would fail here and why, on two screens; alone first, and to be read before anything else is started
@@ -11,30 +12,37 @@
 #   4   compiled against eager: GPT-2 124M with a padded vocabulary, and BERT-large
 #   3   the guides' table, and BERT-large where 16 GiB bind
 #   5a  Llama 1B in full
-# FOLDER gets evidence-PART.tgz, without databases and logs, also if a step fails or SIGTERM ends it; the studies stay in $WORK
-# (default /tmp/autotune-evidence), from where the same part resumes them. DEVICE=cpu: the same commands on small models, to
+# FOLDER gets evidence-PART.tgz, without databases and logs, after each step; the studies stay in $WORK (default
+# /tmp/autotune-evidence), from where the same part resumes them. DEVICE=cpu: the same commands on small models, to
 # rehearse them. PYTHON: the interpreter, with the project installed or on PYTHONPATH. Exit code: the first that was not 0.
 #
 # On a machine that is lent for 30 minutes, ten minutes a command: a start takes 60 to 90 s, and the limits of all parts sum to 43
-# minutes. So 0, 1, 2, 5b and 4, a command each (30 minutes if each takes its limit), and with what is left `all`.
+# minutes. So 0, 1, 2, 5b and 4, a command each, the next one before the machine is given back (else it starts again, and has
+# forgotten what ran), and with what is left `all 9 FOLDER 3 5a`. MINUTES are those of the command that runs it.
 # To be copied there: the tree (`git ls-files -z | du -ch --files0-from=- | tail -1`) and, in .whl, wheels of the libraries that its
 # Python lacks. They are unpacked into $SITE (default /tmp/site) by the first command alone.
 # Afterwards: python benchmarks/gpu_report.py FOLDER/evidence-*.tgz --out reports/gpu.md
 set -uo pipefail
 parts=(0 1 2 5b 4 3 5a)
+chosen=("${parts[@]}")
 usage() {
-    sed -n '2,17s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,18s/^# \{0,1\}//p' "$0" >&2
     exit 2
 }
 [ $# = 0 ] && usage
 part=$1
 case $part in
 0 | 1 | 2 | 3 | 4 | 5a | 5b) [ $# = 2 ] || usage ;;
-all) [ $# = 3 ] && [[ $2 =~ ^[0-9]+(\.[0-9]+)?$ ]] || usage ;;
+all)
+    [ $# -ge 3 ] && [[ $2 =~ ^[0-9]+(\.[0-9]+)?$ ]] || usage
+    [ $# = 3 ] || chosen=("${@:4}")
+    for each in "${chosen[@]}"; do [[ " ${parts[*]} " == *" $each "* ]] || usage; done
+    ;;
 limits) ;;
 *) usage ;;
 esac
-folder=${!#}
+folder=${2:-}
+[ "$part" != all ] || folder=$3
 device=${DEVICE:-cuda} python=${PYTHON:-python3} work=${WORK:-/tmp/autotune-evidence} site=${SITE:-/tmp/site}
 here=$(cd "$(dirname "$0")/../.." && pwd)
 grace=20 # seconds from SIGTERM to SIGKILL
@@ -50,17 +58,24 @@ attend() {
     return "$code"
 }
 
-# step SECONDS NAME COMMAND...: at most this many seconds, then SIGTERM, on which autotune writes what it has.
+archive() { # written beside and put in place whole: what is cut from outside keeps that of the step before
+    tar czf "$folder/.evidence-$part.tgz" --exclude=study.db* --exclude=log.txt --exclude=.lock -C "$work" "part-$part" &&
+        mv "$folder/.evidence-$part.tgz" "$folder/evidence-$part.tgz"
+}
+
+# step SECONDS NAME COMMAND...: at most this many seconds, then SIGTERM, on which autotune writes what it has; pytest does on SIGINT.
 step() {
-    local seconds=$1 name=$2 code
+    local seconds=$1 name=$2 signal=TERM code
     shift 2
+    [ "$name" != tests ] || signal=INT
     [ -z "$stopped" ] || return 0
     echo "== $name: $*" | tee -a "$out/$name.txt"
-    attend timeout -k "$grace" "$seconds" "$@" > >(tee -a "$out/$name.txt") 2>&1
+    attend timeout -s "$signal" -k "$grace" "$seconds" "$@" > >(tee -a "$out/$name.txt") 2>&1
     code=$?
     [ "$name$code" != tests5 ] || code=0 # pytest's: without a card nothing is collected
     echo "== $name: exit $code" | tee -a "$out/$name.txt"
     [ "$status" != 0 ] || status=$code
+    archive
 }
 autotune() { # SECONDS NAME ARGUMENTS...
     local seconds=$1 name=$2
@@ -93,8 +108,7 @@ compiling=(--search-space compile --sampler brute-force --fix liger=none --fix e
     --only "compile=none,$compiled" --allow-loss-difference)
 
 part_0() {
-    step 90 preflight "$python" "$here/tests/gpu/preflight.py" --seconds 80 --json "$out/preflight.json"
-    command -v nvidia-smi > /dev/null && step 10 nvidia-smi nvidia-smi -q
+    step 100 preflight "$python" "$here/tests/gpu/preflight.py" --seconds 90 --json "$out/preflight.json"
 }
 part_1() {
     local seconds=150 # from a cold disk the imports take up to a minute
@@ -104,9 +118,9 @@ part_1() {
     step 270 tests "$python" -m pytest -W default -p no:cacheprovider -v --durations=0 "$here/tests/gpu" -m "gpu and not gpu_more"
 }
 part_2() {
-    search 250 bert "${bert[@]}" --only precision="$precisions" --only workers=0,2 --fix "pin_memory=$pinned" \
-        --n-trials 10 --timeout 225s --probe-timeout 120s
-    autotune 160 verify verify bert --output-dir "$out" --seconds 15
+    search 220 bert "${bert[@]}" --only precision="$precisions" --only workers=0,2 --fix "pin_memory=$pinned" \
+        --n-trials 10 --timeout 195s --probe-timeout 120s
+    autotune 190 verify verify bert --output-dir "$out" --seconds 15
     search 110 bert-over-bf16 "${bert[@]}" --args "$out/bf16.json" --only precision="${precisions#fp32,}" "${quiet[@]}" \
         --n-trials 5 --timeout 95s --probe-timeout 60s
 }
@@ -126,9 +140,9 @@ part_5a() {
         --n-trials 5 --timeout 245s --probe-timeout 120s --confirmation-rounds 2
 }
 part_5b() {
-    search 240 llama-8b "${llama_8b[@]}" --search-space lora --sampler brute-force --fix lora=16 --fix lora_targets=all_linear \
+    search 230 llama-8b "${llama_8b[@]}" --search-space lora --sampler brute-force --fix lora=16 --fix lora_targets=all_linear \
         --fix precision=$frozen --fix optimizer=adamw_torch_fused --only checkpointing=none,full --only micro_batch_size=$micro_8b \
-        --n-trials 5 --timeout 215s --probe-timeout 120s --confirmation-rounds 2
+        --n-trials 5 --timeout 205s --probe-timeout 120s --confirmation-rounds 2
 }
 limits() ( # PART: its seconds, and its seconds with every grace period
     out=$work sum=0 steps=0
@@ -145,7 +159,7 @@ mkdir -p "$folder" "$work" || exit 1
 trap 'stopped=yes; [ -z "$running" ] || kill -TERM "$running" 2>/dev/null' TERM INT HUP
 if [ "$part" = all ]; then
     seconds=$(awk "BEGIN { print int(60 * $2) }") left=''
-    for each in "${parts[@]}"; do
+    for each in "${chosen[@]}"; do
         most=$(limits "$each")
         most=${most#* }
         if [ -e "$work/part-$each/finished" ]; then
@@ -165,7 +179,7 @@ fi
 
 out=$work/part-$part
 mkdir -p "$out" || exit 1
-trap 'tar czf "$folder/evidence-$part.tgz" --exclude=study.db* --exclude=log.txt --exclude=.lock -C "$work" "part-$part"; exit $status' EXIT
+trap 'archive; exit $status' EXIT
 if ! "$python" -c 'import importlib.util as u, sys; sys.exit(not u.find_spec("optuna"))'; then
     if [ ! -d "$site" ]; then
         "$python" -m pip install -q --no-index --no-deps --no-compile --target "$site.part" "$here"/.whl/*.whl && mv "$site.part" "$site"
@@ -180,5 +194,8 @@ cat > "$out/gpt2.json" << END
  "bos_token_id": 0, "eos_token_id": 0, "vocab_size": $vocabulary, "n_positions": $positions, "n_layer": $layers,
  "n_head": $heads, "n_embd": $width}
 END
+if [ "$part" = 0 ] && command -v nvidia-smi > /dev/null; then
+    timeout 10 nvidia-smi -q > "$out/nvidia-smi.txt" # not shown: it is long, and would hide the preflight
+fi
 "part_$part"
 [ -n "$stopped" ] || touch "$out/finished"

@@ -101,9 +101,10 @@ class Found:
 
 def versions(found: Found) -> None:
     """Versions, and requirements of the project and of what it stands on that are not met."""
-    there = {
-        dist.metadata["Name"]: dist.version for dist in importlib.metadata.distributions() if dist.metadata["Name"]
-    }
+    there: dict[str, str] = {}
+    for dist in importlib.metadata.distributions():  # along the path: the first of a name is the one that is imported
+        if dist.metadata["Name"]:
+            there.setdefault(dist.metadata["Name"], dist.version)
     named = {_canonical(name): version for name, version in there.items()}
     shown = ", ".join(f"{name} {named.get(_canonical(name), '-')}" for name in NAMED)
     found.say(f"python {platform.python_version()}, {shown}", python=platform.python_version(), versions=there)
@@ -295,10 +296,16 @@ def compilers(found: Found) -> None:
         found.will_fail("Triton needs a C compiler", "--fix compile=none, and leave part 4 out", "may fail")
     if ON_CUDA and not header.exists():
         found.will_fail("Triton needs Python.h", "--fix compile=none, and leave part 4 out", "may fail")
-    if not _has_gpu(found):
-        return
     import torch
 
+    if not Path(torch.__file__).with_name("include").joinpath("ATen", "autocast_mode.h").exists():
+        found.will_fail(
+            "torch's include/ATen/autocast_mode.h is missing, from which traces know autocast's operations",
+            "put that file of the same torch there; without it memory and speed are not estimated",
+            "may fail",
+        )
+    if not _has_gpu(found):
+        return
     begun = time.monotonic()
     try:
         right = _triton_adds(torch)
@@ -474,13 +481,13 @@ def _mib(size: int) -> str:
 LINES: dict[Callable[[Found], None], float] = {
     versions: 15,
     machine: 10,
-    host: 75,
     card: 30,
+    product: 40,
+    host: 75,
     compilers: 40,
     eight_bits: 30,
-    product: 40,
 }
-"""In their order, with the seconds that each has."""
+"""In their order, what tells most first, with the seconds that each has."""
 
 
 # Running them ---------------------------------------------------------------------------------------------------------
@@ -537,6 +544,9 @@ def preflight(lines: Sequence[Line], seconds: float, show: Callable[[str], None]
     for line in lines:
         left = begun + seconds - time.monotonic()
         if left < 1:
+            mend = f"run preflight.py --line {line.name}"
+            unseen = {"seconds": 0.0, "texts": [], "problems": [("may fail", f"{line.name} was not looked at", mend)]}
+            found[line.name] = unseen
             show(f"{line.name}: left out, no time is left")
             continue
         found[line.name] = answer(line, min(line.deadline_s, left))

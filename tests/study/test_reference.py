@@ -10,6 +10,7 @@ import pytest
 from autotune.core import Configuration, Measurement, Outcome, Trial
 from autotune.core.loss_curves import LEAST_STEPS
 from autotune.core.time_limit import TimeLimit
+from autotune.executors.pool import ThreadPool
 from autotune.probe import ProbeOptions
 from autotune.probe.order import LOSSES
 from autotune.report.evidence import measurement_lines
@@ -22,6 +23,7 @@ from autotune.study.objective import best_trial
 from autotune.study.pacing import (
     LONG_STEP_S,
     can_be_composed,
+    one_round_seconds,
     reserved_seconds,
     round_seconds,
     rounds_seconds,
@@ -279,7 +281,7 @@ class Card:
 
 def searched(
     folder: Path,
-    card: Card,
+    card: Card | ThreadPool,
     plan: Plan = ON_GPU,
     among: SearchSpace | None = None,
     products: Mapping[str, float] = H100,
@@ -374,3 +376,31 @@ def test_losses_that_there_was_no_time_for_are_told_and_compared_by_the_next_run
     assert card.losses == [("tf32", 1, 7)]
     assert [number for number, round_number, _ in card.asked if round_number == 1] == []
     assert checked(resumed) == [trial.number for trial in resumed.trials if trial.confirmed]
+
+
+def test_a_late_reference_that_another_device_is_to_try_costs_no_round(tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    study = searched(folder, Card())
+    (study.probe_folder(REFERENCE, 1) / "measurement.json").unlink()
+
+    def late(of: Configuration, options: ProbeOptions) -> Measurement:
+        if options.number == REFERENCE:
+            return ended(Outcome.TIMED_OUT, asked=of.values)
+        assert not options.confirmation, "all rounds were run"
+        return Card()(of, options)
+
+    resumed = searched(folder, ThreadPool({"a": late, "b": late}, lambda _: None, lambda _: False))
+    assert [trial.rounds for trial in resumed.trials] == [trial.rounds for trial in study.trials]
+    assert [trial.rounds for trial in open_study(folder, study.space, study.plan).trials] == [
+        trial.rounds for trial in study.trials
+    ]
+
+
+def test_a_round_that_a_newcomer_joins_is_foreseen_to_run_all_micro_steps() -> None:
+    few = trial(0, in_("bf16", 2, 64), 10.0, rounds=1)
+    composed = replace(few.confirmations[0], accumulation_steps_run=3, probe_seconds=20.0, round=2)
+    ran = replace(few, confirmations=(*few.confirmations, composed))
+    newcomer = trial(1, in_("bf16", 4, 64), 10.0)
+    alone_s, whole_s = (one_round_seconds([ran, *others], is_cpu=False) for others in ([], [newcomer]))
+    assert alone_s == 20.0
+    assert whole_s == pytest.approx(ran.confirmations[0].probe_seconds + round_seconds(newcomer, is_cpu=False))

@@ -40,19 +40,20 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, float | None]:
     `order.request["layers"]`; None for a layer that fails."""
     environment = order.environment
     assert environment is not None
+    device = "cpu" if environment.is_cpu else "cuda"  # the only card that this process sees
     precisions = {name: ALIKE.get(name, name) for name in order.request["precisions"]}
     if not environment.is_cpu:
-        _rate("fp16", environment.device, WARMING_S)
-    products = {name: _rate(name, environment.device) for name in dict.fromkeys(precisions.values())}
+        _rate("fp16", device, WARMING_S)
+    products = {name: _rate(name, device) for name in dict.fromkeys(precisions.values())}
     rates: dict[str, float | None] = {name: products[alike] for name, alike in precisions.items()}
     for name in order.request.get("optimizers", ()):
         rates[name] = None
         with contextlib.suppress(Exception):  # whatever its library raises
-            rates[name] = _optimizer_rate(name, environment.device)
+            rates[name] = _optimizer_rate(name, device)
     for name, (width, size, precision) in order.request.get("layers", {}).items():
         rates[name] = None
         with contextlib.suppress(RuntimeError):  # a large vocabulary does not fit
-            rates[name] = _layer_rate(width, size, precision, environment.device)
+            rates[name] = _layer_rate(width, size, precision, device)
     return rates
 
 

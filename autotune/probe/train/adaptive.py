@@ -15,6 +15,9 @@ SETTLED = 0.10
 STEADY = 0.02
 """Change of a step's time from the first to the second half of some seconds from which on a GPU's clock has not settled."""
 
+LOOKS = 20
+"""How often in those seconds that change is looked for: looking takes as long as some per cent of a short step."""
+
 HOPELESS_LEAST = 3
 """Timed steps before a probe may call itself hopeless: two show too little of how much they vary."""
 
@@ -29,8 +32,11 @@ def settled(untimed_s: Sequence[float], timing: Timing) -> bool:
     taken = sum(untimed_s[1:])
     if len(untimed_s) < timing.untimed_least or taken < timing.untimed_seconds:
         return False
-    if taken < timing.untimed_seconds_most and _changes(untimed_s[1:], timing.untimed_seconds):
-        return False
+    if taken < timing.untimed_seconds_most:
+        between_s = timing.untimed_seconds / LOOKS
+        is_due = taken // between_s > (taken - untimed_s[-1]) // between_s
+        if not is_due or _changes(untimed_s[1:], timing.untimed_seconds):
+            return False
     if len(untimed_s) >= timing.untimed_most or len(untimed_s) < 3:
         return True
     return abs(untimed_s[-1] / median(untimed_s[1:-1]) - 1) <= SETTLED
