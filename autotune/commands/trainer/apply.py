@@ -177,7 +177,9 @@ def set_tf32(tf32: bool | None) -> None:
     if tf32 is not None:
         import_utils.enable_tf32.cache_clear()
         import_utils.enable_tf32(tf32)
-        torch.set_float32_matmul_precision("high" if tf32 else "highest")
+        backends = torch.backends
+        if getattr(backends.cuda.matmul, "fp32_precision", "") != getattr(backends, "fp32_precision", ""):
+            torch.set_float32_matmul_precision("high" if tf32 else "highest")
 
 
 def _pad(result: SearchResult, collator: Any) -> None:
