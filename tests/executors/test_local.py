@@ -115,6 +115,7 @@ def hosts_of(pid: int) -> list[psutil.Process]:
 
 
 @pytest.mark.nightly
+@pytest.mark.alone  # beside other tests one core is slower, and left out
 @needs_two_cores
 def test_a_search_on_two_devices_survives_one_that_is_killed(tmp_path: Path) -> None:
     before = psutil.Process().children(recursive=True)
@@ -130,7 +131,7 @@ def test_a_search_on_two_devices_survives_one_that_is_killed(tmp_path: Path) -> 
         if progress.kind == "probing" and progress.number == 1 and not killed:
             threading.Thread(target=kill).start()
 
-    result = search("bert-mini", 8, output_dir=tmp_path, watch=watch, **SMALL)
+    result = search("bert-mini", 8, output_dir=tmp_path, watch=watch, **SMALL | {"n_trials": 16})
     assert killed
     assert [trial.number for trial in result.trials] == list(range(len(result.trials)))
     assert all(trial.feasible for trial in result.trials[:2])
@@ -145,9 +146,11 @@ def test_a_search_on_two_devices_survives_one_that_is_killed(tmp_path: Path) -> 
 
 
 @pytest.mark.nightly
+@pytest.mark.alone  # beside other tests one core is slower, and left out
 @needs_two_cores
 def test_a_killed_search_resumes_both_of_its_outstanding_trials(tmp_path: Path) -> None:
-    options = ["-b", "8", "--sequence-length", "32", "--device", "cpu", "--devices", "2", "--n-trials", "4"]
+    options = ["-b", "8", "--sequence-length", "32", "--device", "cpu", "--devices", "2"]
+    options += ["--n-trials", "16"]  # of a second each: the other device starts for some
     options += ["--sampler", "random", "--search-space", "quick", "--no-history"]
     options += ["--output-dir", str(tmp_path), "--study-name", "two"]
     command = [sys.executable, "-m", "autotune", "search", "bert-mini", *options]
