@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from autotune.core.errors import BatchSizeChanged, InvalidRequest, NotApplied
@@ -30,6 +30,9 @@ ALIASES = {
     "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
 }
 """Older name of a field -> the newer one, where `TrainingArguments` has both: the older one would win."""
+
+OTHER_NAMES = {**ALIASES, **{new: old for old, new in ALIASES.items()}}
+"""Name of a field -> its name in other versions of transformers."""
 
 
 PADDING = "pad_to_multiple_of"
@@ -114,10 +117,10 @@ def answer_arguments(result: SearchResult, user: Any, overrides: Mapping[str, An
     kind = TrainingArguments if user is None or isinstance(user, Mapping) else type(user)
     names = {field.name for field in dataclasses.fields(kind)}
     newer = {old: new for old, new in ALIASES.items() if new in names}
-    overrides = {newer.get(name, name): value for name, value in overrides.items()}
+    overrides = _named({newer.get(name, name): value for name, value in overrides.items()}, names)
     if user is None or isinstance(user, Mapping):
         private = {name: value for name, value in (user or {}).items() if name in names}
-        fields = {"output_dir": "output", **private, **result.setup.training_arguments}
+        fields = {"output_dir": "output", **private, **_named(result.setup.training_arguments, names)}
         made = extract.arguments(kind, {**fields, **overrides})
         set_tf32(made.tf32)
         return made
@@ -134,18 +137,23 @@ def answer_arguments(result: SearchResult, user: Any, overrides: Mapping[str, An
     return made
 
 
+def _named(fields: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """The fields as this transformers names them: the study may be from another version."""
+    return {name if name in names else OTHER_NAMES.get(name, name): value for name, value in fields.items()}
+
+
 def _changed(result: SearchResult, args: Any) -> dict[str, Any]:
     """The fields in which the answer differs from these arguments, where it differs from the user's own settings: nothing but
     their exact sizes if it is those."""
     environment = result.environment
     base = what_differs(fields_of(args)[0], environment)
-    fields = training_setup(result.best.configuration, environment, base).training_arguments
+    names = {field.name for field in dataclasses.fields(args) if field.init}
+    fields = _named(training_setup(result.best.configuration, environment, base).training_arguments, names)
     started, baseline = what_differs(result.request.training_args, environment), result.baseline_trial
     kept: Mapping[str, Any] = {}  # what the baseline has too, in fields that are as they were then
     if baseline is not None:
-        of_baseline = training_setup(baseline.configuration, environment, base).training_arguments
+        of_baseline = _named(training_setup(baseline.configuration, environment, base).training_arguments, names)
         kept = {name: value for name, value in of_baseline.items() if base.get(name) == started.get(name)}
-    names = {field.name for field in dataclasses.fields(args) if field.init}
     changed = {
         name: value
         for name, value in fields.items()

@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from autotune.commands.result import TuningResult
-from autotune.commands.trainer.apply import _warn_of_batch_size
+from autotune.commands.trainer.apply import _named, _warn_of_batch_size
 from autotune.core import InvalidRequest, Value
 from autotune.core.request import tuning_request
 from autotune.core.sanity import SanityCheck
@@ -367,3 +367,9 @@ def test_what_a_built_model_cannot_take_is_refused_with_advice(settings: Any, te
     with pytest.raises(InvalidRequest) as caught:
         found(user_objects=False, **settings).apply(built(tmp_path))
     assert text in str(caught.value)
+
+
+def test_a_field_has_the_name_that_the_installed_transformers_gives_it() -> None:
+    newer, older = "activation_checkpointing", "gradient_checkpointing"
+    for of_study, installed in ((newer, older), (older, newer), (newer, newer)):
+        assert _named({of_study: True, "bf16": True}, {installed, "bf16"}) == {installed: True, "bf16": True}
