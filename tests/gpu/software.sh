@@ -57,8 +57,8 @@ build() (
         # What only tests need is apart, out of evidence.sh's sight.
         tools machine.txt wheels.in
         install --target tools -r missing.txt
-        # Tests replace PYTHONPATH.
-        echo 'import os, sys; sys.path.extend(os.environ.get("SOFTWARE_OF_TESTS", "").split())' \
+        # Tests replace PYTHONPATH, and the service's searches inherit few variables.
+        printf '%s\nimport os, sys; sys.path.extend(os.environ.get("SOFTWARE_OF_TESTS", "").split())\n' "$folder/site" \
             > "lib/python$version/site-packages/software.pth"
         ;;
     lowest)
@@ -111,7 +111,7 @@ for part; do
         ;;
     *)
         name=${part#tests/}
-        PYTHONPATH=$here SOFTWARE_OF_TESTS=${site:+"$folder/site $folder/tools"} \
+        PYTHONPATH=$here SOFTWARE_OF_TESTS=${site:+"$folder/tools"} \
             run "${name//\//-}" "$python" -m pytest -q $warnings -p no:cacheprovider -m "not nightly" "$part"
         ;;
     esac
