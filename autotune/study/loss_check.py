@@ -16,23 +16,23 @@ ADDED_UP = (
 
 
 def compare_losses(
-    trials: Sequence[Trial], known: Mapping[int, Measurement], objective: str = "samples_per_second"
+    trials: Sequence[Trial], trainings: Mapping[int, Measurement], objective: str = "samples_per_second"
 ) -> Numerics | None:
     """The losses of all confirmed trials beside the reference's; None where no round was run.
 
-    known: round -> the reference's measurement, empty if the baseline itself is the reference. If none completed, the baseline
-    takes its place, and the note says why. Rounds of composed steps are left out.
+    trainings: round -> the reference's measurement, empty if the baseline itself is the reference. If none completed, the
+    baseline takes its place, and the note says why. Rounds of composed steps are left out.
     """
     if not any(trial.confirmations for trial in trials):
         return None
-    usable = {number: round_ for number, round_ in known.items() if round_.feasible}
+    usable = {number: round_ for number, round_ in trainings.items() if round_.feasible}
     notes: list[str] = []
     if usable:
         name = NAMES[max(map(precision_of, usable.values()), key=[*NAMES].index)]
     elif not trials[0].feasible:
-        return Numerics(problem=f"your own settings do not run here, and {why_none(trials, known, objective)}")
-    elif known or references(trials, objective):
-        name, notes = BASELINE, [why_none(trials, known, objective)]
+        return Numerics(problem=f"your own settings do not run here, and {why_none(trials, trainings, objective)}")
+    elif trainings or references(trials, objective):
+        name, notes = BASELINE, [why_none(trials, trainings, objective)]
     else:
         name = "fp32"
     usable = usable or dict(_rounds(trials[0]))

@@ -72,7 +72,7 @@ def _together(rivals: Iterable[Trial], baseline: Iterable[Trial], rounds: int, i
 
 
 def rounds_seconds(trials: Iterable[Trial], rounds: int, is_cpu: bool) -> float:
-    """How long it is expected to take until each of these has so many rounds, run together."""
+    """Seconds until each of these is expected to have this number of rounds, run together."""
     trials = [*trials]
     whole = _is_whole(trials)
 
@@ -87,24 +87,24 @@ def rounds_seconds(trials: Iterable[Trial], rounds: int, is_cpu: bool) -> float:
 
 
 def one_round_seconds(trials: Sequence[Trial], is_cpu: bool) -> float:
-    """How long one more round of all of these is expected to take."""
+    """Seconds that one more round of all of these is expected to take."""
     whole = _is_whole(trials)
     return sum(round_seconds(trial, is_cpu, whole) for trial in trials)
 
 
 def _is_whole(trials: Sequence[Trial]) -> bool:
-    """Whether all of these run all micro-steps in their next round, as one of them has run none."""
+    """True if all of these run all micro-steps in their next round, as one of them has run none."""
     return not all(trial.confirmations for trial in trials)
 
 
 def round_seconds(trial: Trial, is_cpu: bool, whole: bool = False) -> float:
-    """How long its next round is expected to take: as its last one of that kind, else by its probe. whole: it runs all
+    """Seconds that its next round is expected to take: as its last one of that kind, else by its probe. whole: it runs all
     micro-steps, whatever it ran before."""
     return _foreseen_s(trial, not whole and bool(trial.confirmations) and can_be_composed(trial), is_cpu)
 
 
 def can_be_composed(trial: Trial) -> bool:
-    """Whether rounds of this trial after its first one need not run all micro-steps of its long step, but few as its probe did.
+    """True if rounds of this trial after its first one need not run all micro-steps of its long step, but few as its probe did.
 
     Not if batches differ, of which few do not represent many, and not where that was tried in a round and failed.
     """

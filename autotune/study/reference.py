@@ -50,27 +50,27 @@ def _with(configuration: Configuration, values: Mapping[str, Value]) -> Configur
 
 
 def _precision(trial: Trial) -> str:
-    """What it trained in, as was read back from its probe."""
+    """The precision that it trained in, as read back from its probe."""
     return str(trial.measurement.settings.get("precision") or trial.configuration.values.get("precision", "fp32"))
 
 
 def precision_of(reference: Measurement) -> str:
     """The precision that a reference's training was ordered in."""
-    asked = str(reference.asked.get("precision", "fp32"))
-    return asked if asked in NAMES else "fp32"
+    precision = str(reference.asked.get("precision", "fp32"))
+    return precision if precision in NAMES else "fp32"
 
 
 def next_reference(
-    plan: Plan, trials: Sequence[Trial], known: Mapping[int, Measurement], products: Mapping[str, float]
+    plan: Plan, trials: Sequence[Trial], trainings: Mapping[int, Measurement], products: Mapping[str, float]
 ) -> Configuration | None:
-    """What the next training of the reference is; None if a trial is the reference itself, or nothing more exact fits.
+    """The next training of the reference; None if a trial is the reference itself, or nothing more exact fits.
 
     That is the most exact one that fits: after one that ran out of memory the next that needs less, after one that took too
-    long the next. Instead of fp32 it is TF32 if fp32 is foreseen to take longer than a rival's round. known: round -> what
+    long the next. Instead of fp32 it is TF32 if fp32 is foreseen to take longer than a rival's round. trainings: round -> what
     the reference did in it. products: precision -> floating-point operations / second of the device, as far as they are known.
     """
     left = references(trials, plan.objective, plan.precisions)
-    if (last := _last(known)) is not None:
+    if (last := _last(trainings)) is not None:
         tried = precision_of(last)
         if last.feasible:
             return left.get(tried)
@@ -90,18 +90,18 @@ def next_reference(
 def reference_seconds(
     plan: Plan,
     trials: Sequence[Trial],
-    known: Mapping[int, Measurement],
+    trainings: Mapping[int, Measurement],
     products: Mapping[str, float],
     rounds: int = 1,
 ) -> float:
-    """How long the reference's trainings are expected to take in so many next rounds; 0 if a trial is the reference itself."""
+    """Seconds that the reference's trainings are expected to take in the next rounds; 0 if a trial is the reference itself."""
     if not trials or not rounds or (rival := _model(trials, plan.objective)) is None:
         return 0.0
-    wanted = next_reference(plan, trials, known, products)
+    wanted = next_reference(plan, trials, trainings, products)
     answer = None if wanted is None else implied_by(wanted, trials)
     if wanted is None or (answer and (whole_rounds(answer) or not answer.feasible)):
         return 0.0
-    done = [measured for measured in known.values() if measured.feasible]
+    done = [measured for measured in trainings.values() if measured.feasible]
     seconds = done[-1].probe_seconds if done else _seconds(rival, str(wanted.values["precision"]), products)
     if is_once(plan, seconds, rival):
         return 0.0 if done else seconds
@@ -109,29 +109,29 @@ def reference_seconds(
 
 
 def is_once(plan: Plan, seconds: float, rival: Trial) -> bool:
-    """Whether the reference trains in one round only: on a GPU, and if it takes longer than a rival's round.
+    """True if the reference trains in one round only: on a GPU, and if it takes longer than a rival's round.
 
     Each further round makes the comparison surer, as it has other weights and samples.
     """
     return not plan.is_cpu or seconds > round_seconds(rival, plan.is_cpu)
 
 
-def is_wanted(plan: Plan, trials: Sequence[Trial], known: Mapping[int, Measurement], round_number: int) -> bool:
-    """Whether this round is to have the reference's losses: always if it trains in every round, else for a trial that shares
+def is_wanted(plan: Plan, trials: Sequence[Trial], trainings: Mapping[int, Measurement], round_number: int) -> bool:
+    """True if this round is to have the reference's losses: always if it trains in every round, else for a trial that shares
     none with it. Rounds of composed steps have no losses."""
-    if round_number in rounds_unreferred(trials, known):
+    if round_number in rounds_unreferred(trials, trainings):
         return True
-    completed = [number for number, measured in known.items() if measured.feasible]
+    completed = [number for number, measured in trainings.items() if measured.feasible]
     rival = _model(trials, plan.objective)
     if rival is None or not completed or round_number in completed:
         return False
     ran = any(round_number in whole_rounds(trial) for trial in trials)
-    return ran and not is_once(plan, known[max(completed)].probe_seconds, rival)
+    return ran and not is_once(plan, trainings[max(completed)].probe_seconds, rival)
 
 
-def rounds_unreferred(trials: Sequence[Trial], known: Mapping[int, Measurement]) -> set[int]:
+def rounds_unreferred(trials: Sequence[Trial], trainings: Mapping[int, Measurement]) -> set[int]:
     """The first round with losses of each trial that shares none with the reference."""
-    completed = {number for number, measured in known.items() if measured.feasible}
+    completed = {number for number, measured in trainings.items() if measured.feasible}
     rounds = [whole_rounds(trial) for trial in trials if trial.confirmed]
     return {min(whole) for whole in rounds if whole and not whole & completed}
 
@@ -150,16 +150,16 @@ def loss_steps(trials: Sequence[Trial], round_number: int) -> int:
     return max(LEAST_STEPS, min(longest or most, most))
 
 
-def why_none(trials: Sequence[Trial], known: Mapping[int, Measurement], objective: str) -> str:
-    """Why the reference's losses are missing, as `fp32 needs too much memory`."""
-    if (last := _last(known)) is None:
+def why_none(trials: Sequence[Trial], trainings: Mapping[int, Measurement], objective: str) -> str:
+    """The reason for which the reference's losses are missing, as `fp32 needs too much memory`."""
+    if (last := _last(trainings)) is None:
         return "there was no time to train in fp32" if references(trials, objective) else "nothing else fits"
     return f"{NAMES[precision_of(last)]} {_ENDS.get(last.outcome, f'ended as {last.outcome}')}"
 
 
-def _last(known: Mapping[int, Measurement]) -> Measurement | None:
-    """A training of the reference that completed, else the least exact one that was tried; None where none was."""
-    tried = sorted(known.values(), key=lambda measured: (measured.feasible, [*NAMES].index(precision_of(measured))))
+def _last(trainings: Mapping[int, Measurement]) -> Measurement | None:
+    """A training of the reference that completed, else the least exact one that was tried; None if there is none."""
+    tried = sorted(trainings.values(), key=lambda measured: (measured.feasible, [*NAMES].index(precision_of(measured))))
     return tried[-1] if tried else None
 
 
@@ -169,7 +169,7 @@ def _model(trials: Sequence[Trial], objective: str) -> Trial | None:
 
 
 def _seconds(rival: Trial, precision: str, products: Mapping[str, float]) -> float:
-    """How long a training for the losses takes in this precision: steps that last as much longer as products of matrices do."""
+    """Seconds of a training for the losses in this precision: steps that last as much longer as products of matrices do."""
     own = ALIKE.get(_precision(rival), _precision(rival))
     slower = products[own] / products[precision] if {own, precision} <= products.keys() else 1.0
     step_s = max(1.0, slower) * (rival.final.step_time_s or 0.0)

@@ -220,7 +220,7 @@ def _go_on(
 
 
 def _is_composed(study: Study, round_number: int) -> bool:
-    """Whether long steps of this round run few micro-steps: not if a trial runs its first round, whose losses are compared."""
+    """True if long steps of this round run few micro-steps: not if a trial runs its first round, whose losses are compared."""
     return all(
         any(number < round_number for number in whole_rounds(trial))
         for trial in study.trials
@@ -244,26 +244,26 @@ def _whole_speed(trial: Trial, round_number: int, device: str) -> Interval | Non
 
 
 def _next_reference(study: Study, this: _Round, round_number: int) -> Configuration | None:
-    """What the losses' reference trains next in this round; None where its losses are known, not needed or cannot be had, or
+    """The next training of the losses' reference in this round; None if its losses are known, not needed or cannot be had, or
     there is no time for them."""
-    plan, trials, known = study.plan, study.trials, study.references
-    while (reference := next_reference(plan, trials, known, study.products)) and reference not in this.references:
+    plan, trials, trainings = study.plan, study.trials, study.references
+    while (reference := next_reference(plan, trials, trainings, study.products)) and reference not in this.references:
         answer = implied_by(reference, trials)
         if answer is not None and answer.configuration == reference and round_number in whole_rounds(answer):
             measured = answer.confirmations[answer.rounds.index(round_number)]
-            known[round_number] = replace(measured, asked=reference.values, round=round_number)
+            trainings[round_number] = replace(measured, asked=reference.values, round=round_number)
             return None
-        if not is_wanted(plan, trials, known, round_number):
+        if not is_wanted(plan, trials, trainings, round_number):
             return None
         if answer is None or answer.measurement.feasible:
-            needed = round_number in rounds_unreferred(trials, known)
+            needed = round_number in rounds_unreferred(trials, trainings)
             others = [] if needed else [trial for trial in trials if trial.number in study.racing]
             further_s = sum(round_seconds(trial, plan.is_cpu) for trial in others)
             if study.reference_seconds() + further_s > plan.time.seconds_left():
                 return None
             this.references.append(reference)
             return reference
-        known[round_number] = replace(answer.measurement, asked=reference.values, round=round_number)
+        trainings[round_number] = replace(answer.measurement, asked=reference.values, round=round_number)
     return None
 
 
