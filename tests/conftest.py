@@ -79,6 +79,22 @@ def all_cores() -> Iterator[None]:
     os.sched_setaffinity(0, pinned)
 
 
+@pytest.fixture
+def fresh_float32_precision() -> Iterator[None]:
+    """No float32 precision is named in this process, as in a fresh one; afterwards it is as it was."""
+    import torch
+
+    holders = (torch.backends, torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+    before = [holder.fp32_precision for holder in holders]
+    of_matmul = torch.get_float32_matmul_precision()
+    for holder in holders:
+        holder.fp32_precision = "none"
+    yield
+    torch.set_float32_matmul_precision(of_matmul)
+    for holder, precision in zip(holders, before, strict=True):  # what was never named inherits
+        holder.fp32_precision = precision
+
+
 @pytest.fixture(scope="session")
 def nvidia_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """See `nvidia.compiled`."""

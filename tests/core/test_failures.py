@@ -181,8 +181,8 @@ def test_no_reason_names_a_place_of_the_machine_or_a_token() -> None:
 
 
 @pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="this torch has the older interface only")
-def test_what_this_torch_says_of_tf32_that_training_arguments_set_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends, "fp32_precision", "tf32")
+def test_what_this_torch_says_of_tf32_that_training_arguments_set_is_known(fresh_float32_precision: None) -> None:
+    torch.backends.fp32_precision = "tf32"
     for ask in (torch.get_float32_matmul_precision, lambda: torch.backends.cuda.matmul.allow_tf32):
         with pytest.raises(RuntimeError) as caught:
             ask()

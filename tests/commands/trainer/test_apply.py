@@ -2,7 +2,6 @@
 
 import os
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -273,16 +272,9 @@ def test_batches_of_a_named_model_s_answer_come_without_a_mask_that_hides_nothin
 
 
 @pytest.fixture
-def tf32_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Arguments may ask for TF32 here; afterwards this process has its settings of before."""
+def tf32_card(monkeypatch: pytest.MonkeyPatch, fresh_float32_precision: None) -> None:
+    """Arguments may ask for TF32 here."""
     monkeypatch.setattr("transformers.training_args.is_torch_tf32_available", lambda: True)
-    holders = (torch.backends, torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
-    before = [holder.fp32_precision for holder in holders]
-    torch_s = torch.get_float32_matmul_precision()
-    yield
-    torch.set_float32_matmul_precision(torch_s)
-    for holder, precision in zip(holders, before, strict=True):  # what was never named inherits
-        holder.fp32_precision = precision
 
 
 @pytest.mark.parametrize("way", ["apply", "training_arguments"])

@@ -63,7 +63,7 @@ def test_tf32_is_read_by_whichever_interface_torch_has(backends: SimpleNamespace
 @pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="this torch has the older interface only")
 @pytest.mark.parametrize(("asked", "on"), [("ieee", False), ("tf32", True)])
 def test_what_training_arguments_switch_is_read_of_this_torch(
-    monkeypatch: pytest.MonkeyPatch, asked: str, on: bool
+    fresh_float32_precision: None, asked: str, on: bool
 ) -> None:
-    monkeypatch.setattr(torch.backends, "fp32_precision", asked)
+    torch.backends.fp32_precision = asked
     assert read_back._tf32() is on
