@@ -24,6 +24,7 @@ from machine import write_table
 from autotune.core import Configuration, Environment, Measurement, Outcome, Workload, read_json, write_json
 from autotune.core.interval import quotient_interval
 from autotune.core.request import tuning_request
+from autotune.core.slot import Slot
 from autotune.core.units import format_interval
 from autotune.probe import ProbeOptions
 from autotune.probe.process.launcher import ProbeHost
@@ -68,7 +69,11 @@ def hosted(workload: Workload, environment: Environment, folder: Path) -> dict[s
     configuration = Configuration.exact(GLOBAL_BATCH, MICRO, SETTINGS)
     with ProbeHost() as host:
         probe = LiveProbe(host, environment, workload, {}, int(0.95 * LIMIT), lambda n, c: folder / f"{n}-{c}")
-        kinds = {FIRST: ProbeOptions(0, 300.0), ROUND: ProbeOptions(0, 300.0, 1), LATER: ProbeOptions(1, 300.0)}
+        kinds = {
+            FIRST: ProbeOptions(Slot(), 300.0),
+            ROUND: ProbeOptions(Slot(0, 1), 300.0),
+            LATER: ProbeOptions(Slot(1), 300.0),
+        }
         return {name: facts(probe(configuration, options)) for name, options in kinds.items()}
 
 

@@ -8,18 +8,15 @@ import time
 from pathlib import Path
 from statistics import median
 
-import optuna
-
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from machine import write_table  # noqa: E402
 
 from autotune.core.configuration import Configuration  # noqa: E402
+from autotune.core.trial import Trial  # noqa: E402
 from autotune.probe.replay import recorded  # noqa: E402
-from autotune.sampler.optuna_samplers import fixed_sampler  # noqa: E402
-from autotune.sampler.parameters import distributions, parameters  # noqa: E402
-from autotune.sampler.physics import PhysicsSampler, WarmStart, to_attrs  # noqa: E402
+from autotune.sampler.physics import PhysicsSampler, WarmStart  # noqa: E402
 from autotune.space.search_space import SearchSpace  # noqa: E402
 
 SPANS = {
@@ -46,25 +43,20 @@ def decision_times() -> tuple[int, list[float]]:
     space = SearchSpace("large", 512, values, baseline)
     limit = 10**10
     sampler = PhysicsSampler(space, WarmStart(limit, lambda one: 1e9 + 2e7 * one.micro_batch_size))
-    study = optuna.create_study(direction="maximize", sampler=sampler)
     times: list[float] = []
+    trials: list[Trial] = []
     for number in range(41):
         begun = time.perf_counter()
-        chosen = sampler.propose(study).configuration
+        chosen = sampler.propose(trials).configuration
         times.append(time.perf_counter() - begun)
         assert chosen is not None
-        study.sampler = fixed_sampler(parameters(space, chosen), sampler)
-        running = study.ask(distributions(space))
         speed = 100.0 * chosen.micro_batch_size**0.3 * (1 + number % 3 / 50)
         measurement = recorded(chosen, speed, 10**9 + 2 * 10**7 * chosen.micro_batch_size, limit)
-        for name, told in to_attrs(chosen, measurement).items():
-            running.set_user_attr(name, told)
-        study.tell(running, speed)
+        trials.append(Trial(number, chosen, measurement))
     return space.size, times
 
 
 def main() -> None:
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
     decision_times()  # imports and caches
     size, times = decision_times()
     lines = ["| decision | median, ms | longest, ms |", "|---|---|---|"]

@@ -15,13 +15,10 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 from unittest import mock
-
-import optuna
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
@@ -105,14 +102,12 @@ def replayed(
         knowledge_of(table, budget, prior),
     )
     folder = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
-    in_memory = partial(optuna.create_study, storage=optuna.storages.InMemoryStorage())
     try:
-        with mock.patch("optuna.create_study", lambda storage, **options: in_memory(**options)):
-            study = open_study(folder, table.space, plan, knowledge)
+        study = open_study(folder, table.space, plan, knowledge)
         if corrected:
             search(study, pool)
         else:
-            with mock.patch("autotune.study.devices.device_effects", return_value={}):
+            with mock.patch("autotune.study.fleet.device_effects", return_value={}):
                 search(study, pool)
     finally:
         shutil.rmtree(folder)

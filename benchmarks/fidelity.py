@@ -25,6 +25,7 @@ from autotune.core.configuration import Configuration  # noqa: E402
 from autotune.core.environment import Environment  # noqa: E402
 from autotune.core.measurement import Measurement, Outcome, pooled  # noqa: E402
 from autotune.core.request import tuning_request  # noqa: E402
+from autotune.core.slot import Slot  # noqa: E402
 from autotune.core.workload import Workload  # noqa: E402
 from autotune.probe import ProbeOptions  # noqa: E402
 from autotune.probe.order import Order, Timing  # noqa: E402
@@ -154,7 +155,13 @@ def measured(host: ProbeHost, environment: Environment, workload: Workload, numb
     micro, settings = CONFIGURATIONS[number]
     configuration = Configuration.exact(GLOBAL_BATCH, micro, PLAIN | settings)
     probe = LiveProbe(
-        host, environment, workload, {}, LIMIT, lambda n, c: folder / f"{n}-{c}", timings=(TIMING, TIMING)
+        host,
+        environment,
+        workload,
+        {},
+        LIMIT,
+        lambda slot: folder / f"{slot.number}-{slot.round}",
+        timings=(TIMING, TIMING),
     )
     write_answer(folder, environment, workload, configuration)
     plain = PlainScript(folder)
@@ -162,7 +169,7 @@ def measured(host: ProbeHost, environment: Environment, workload: Workload, numb
     composed: list[Measurement] = []
 
     def probed(confirmation: int, into: list[Measurement], one_round: int) -> None:
-        into.append(probe(configuration, ProbeOptions(one_round, 300.0, confirmation)))
+        into.append(probe(configuration, ProbeOptions(Slot(one_round, confirmation), 300.0)))
         assert into[-1].outcome is Outcome.COMPLETED, into[-1].reason
 
     for one_round in range(ROUNDS):

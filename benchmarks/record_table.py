@@ -32,6 +32,7 @@ from autotune.core.configuration import Configuration  # noqa: E402
 from autotune.core.environment import Environment  # noqa: E402
 from autotune.core.measurement import Outcome  # noqa: E402
 from autotune.core.request import tuning_request  # noqa: E402
+from autotune.core.slot import Slot  # noqa: E402
 from autotune.core.workload import Workload  # noqa: E402
 from autotune.probe import ProbeOptions  # noqa: E402
 from autotune.probe.order import Timing  # noqa: E402
@@ -139,7 +140,7 @@ def record(name: str, seconds: float, path: Path) -> bool:
             workload,
             {},
             LIMIT,
-            lambda number, again: Path(scratch) / f"{number}-{again}",
+            lambda slot: Path(scratch) / f"{slot.number}-{slot.round}",
             timings=(TIMING, TIMING),
         )
 
@@ -149,7 +150,7 @@ def record(name: str, seconds: float, path: Path) -> bool:
                 return True
             if time.monotonic() > until:
                 return False
-            row = Row(configuration, probe(configuration, ProbeOptions(len(rows), 300.0, again)), again)
+            row = Row(configuration, probe(configuration, ProbeOptions(Slot(len(rows), again), 300.0)), again)
             assert row.measurement.outcome is Outcome.COMPLETED, (configuration, row.measurement.reason)
             rows.append(row)
             with path.open("a", encoding="utf-8") as file:

@@ -5,7 +5,7 @@ python benchmarks/replay.py FILE [--samplers physics …] [--tables …] [--nois
 after the other; what is in FILE is not searched again, so that a run can be cut and split by hand.
 python benchmarks/replay.py --report FILE …: the page from these files.
 
-Every sampler goes through the real loop, with Optuna's record in memory. Ours starts from a prior fitted to the other tables,
+Every sampler goes through the real loop. Ours starts from a prior fitted to the other tables,
 once as on a new device, once with what a search on one other table taught. Regret is counted against the best that fits.
 """
 
@@ -18,14 +18,12 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
+from functools import cache
 from itertools import product
 from pathlib import Path
 from statistics import fmean, median
-from unittest import mock
 
 import numpy as np
-import optuna
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
@@ -111,10 +109,8 @@ def searched(
 ) -> tuple[list[Trial], str, float | None]:
     """The real loop on a table: (trials, statement, share that the untried can still win at the end, None where unknown)."""
     folder = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
-    in_memory = partial(optuna.create_study, storage=optuna.storages.InMemoryStorage())
     try:
-        with mock.patch("optuna.create_study", lambda storage, **options: in_memory(**options)):
-            study = open_study(folder, table.space, plan, knowledge)
+        study = open_study(folder, table.space, plan, knowledge)
         stop_reason = search(study, TableProbe(table, knowledge.allowed_bytes, plan.seed, noise))
         gaps = read_prospects(folder)
     finally:

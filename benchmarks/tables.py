@@ -148,9 +148,9 @@ class TableProbe:
                 refused_bytes=min(peak - self.budget, self.budget // 50),
                 probe_seconds=first.probe_seconds - sum(step.seconds for step in first.steps),
             )
-        rng = random.Random(f"{self.seed} {configuration}" + f" {options.confirmation}" * (self.noise is not None))
-        if options.confirmation:
-            drawn = rounds[(options.confirmation - 1) % len(rounds)]
+        rng = random.Random(f"{self.seed} {configuration}" + f" {options.slot.round}" * (self.noise is not None))
+        if options.slot.round:
+            drawn = rounds[(options.slot.round - 1) % len(rounds)]
         else:
             drawn = rng.choice(measured) if self.noise is None else first
         if self.noise is not None:

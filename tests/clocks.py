@@ -37,7 +37,7 @@ class TimedProbe:
         self.killed: list[tuple[int, int]] = []
 
     def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:
-        place = (options.number, options.confirmation)
+        place = (options.slot.number, options.slot.round)
         self.asked.append(place)
         measurement = self.world(configuration, options)
         if measurement.probe_seconds > options.deadline_s:

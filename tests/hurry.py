@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.probe.recorded import RecordedHost
-from autotune.study import confirm, measure
+from autotune.study import measure, race
 from tests.conftest import RECORDED
 
 ROOT = Path(__file__).parents[1]
@@ -28,7 +28,7 @@ STARTING = (
 
 def hurry(patch: pytest.MonkeyPatch, recorded: bool = False) -> None:
     """Hurry searches of this process. recorded: they and the other commands ask a RecordedHost."""
-    patch.setattr(confirm, "FURTHER", -1.0)
+    patch.setattr(race, "FURTHER", -1.0)
     patch.setattr(measure, "REPEATS", 0)
     for module in STARTING if recorded else ():
         patch.setattr(f"autotune.{module}.ProbeHost", RECORDED_HOST)

@@ -8,11 +8,13 @@ import pytest
 
 from autotune.core import Configuration, Measurement, Trial
 from autotune.core.measurement import pooled
+from autotune.core.slot import Slot
 from autotune.probe.replay import ReplayProbe
 from autotune.report.checks import compiling_text
 from autotune.report.table import frame
 from autotune.sampler.observation import observed
 from autotune.sampler.physics import WarmStart
+from autotune.study.job import Job
 from autotune.study.loop import open_study, search
 from autotune.study.measure import measure
 from autotune.study.objective import best_trial, pays_from, speed
@@ -125,12 +127,14 @@ def test_what_a_probe_spends_on_compiling_is_none_of_its_usual_start() -> None:
 
 def test_a_confirmation_counts_the_compiling_of_its_own_trial_s_cold_probe(tmp_path: Path) -> None:
     of = SPACE.configuration({**SPACE.baseline.values, "compile": "default"})
-    first = measure(tmp_path, plan(training_steps=500), [], ReplayProbe(world), of, 0)
+    first = measure(tmp_path, plan(training_steps=500), [], ReplayProbe(world), Job(Slot(), of))
     warm = replace(world(of), compile_s=3.0)
-    again = measure(tmp_path, plan(training_steps=500), [Trial(0, of, first)], ReplayProbe({of: warm}), of, 0, 1)
+    again = measure(
+        tmp_path, plan(training_steps=500), [Trial(0, of, first)], ReplayProbe({of: warm}), Job(Slot(0, 1), of)
+    )
     assert (first.compile_s, again.compile_s) == (COMPILE_S, COMPILE_S)
     assert pooled([again, again]).compile_s == COMPILE_S
-    kept = read_trial(probe_folder(tmp_path, 0), 0)
+    kept = read_trial(probe_folder(tmp_path, Slot()), 0)
     assert kept is not None
     assert kept.measurement.training_steps == 500
     assert kept.confirmations[0].compile_s == COMPILE_S
@@ -141,7 +145,7 @@ def test_its_deadline_leaves_time_for_it(tmp_path: Path) -> None:
     before = [Trial(0, SPACE.baseline, world(SPACE.baseline))]
     for value in ("none", "default"):
         of = SPACE.configuration({**SPACE.baseline.values, "compile": value})
-        measure(tmp_path, plan(), before, probe, of, 1)
+        measure(tmp_path, plan(), before, probe, Job(Slot(1), of))
     (_, plain), (_, patient) = probe.asked
     assert plain.deadline_s == 60.0
     assert patient.deadline_s >= 600.0

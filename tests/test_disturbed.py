@@ -5,15 +5,18 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from autotune.core import Configuration, Environment, Measurement, Outcome, Workload
+from autotune.core.slot import Slot
 from autotune.probe import ProbeOptions
 from autotune.probe.order import Timing
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.runner import LiveProbe
+from autotune.study.job import Job
 from autotune.study.measure import REPEATS, measure
 from autotune.study.plan import Plan
 from autotune.study.store import probe_folder, read_trial
@@ -52,13 +55,11 @@ def measured_beside(competing: int, live: LiveProbe, folder: Path) -> Measuremen
             return live(asked, options)
 
     plan = Plan(n_trials=1, objective="samples_per_second", memory_limit_bytes=GIB, allowed_bytes=GIB)
-    return measure(folder, plan, [], probe, configuration(8), 0)
+    return measure(folder, plan, [], probe, Job(Slot(), configuration(8)))
 
 
 def live_probe(host: ProbeHost, environment: Environment, workload: Workload, folder: Path) -> LiveProbe:
-    def place(number: int, confirmation: int) -> Path:
-        return probe_folder(folder, number, confirmation)
-
+    place = partial(probe_folder, folder)
     return LiveProbe(host, environment, workload, {}, GIB, place, timings=(LONG_ENOUGH, LONG_ENOUGH))
 
 
@@ -70,7 +71,7 @@ def test_a_probe_beside_a_competitor_is_warned_and_made_again_when_it_is_gone(
     assert measurement.outcome is Outcome.COMPLETED
     assert any("other processes used" in warning for warning in measurement.repeated_because)
     assert not any("other processes used 2" in warning for warning in measurement.observed_warnings)
-    trial = read_trial(probe_folder(tmp_path, 0), 0)
+    trial = read_trial(probe_folder(tmp_path, Slot()), 0)
     assert trial is not None
     assert trial.measurement.repeated_because == measurement.repeated_because
 

@@ -16,6 +16,7 @@ import torch
 
 from autotune.core import Environment, InvalidRequest, Measurement, Outcome, Workload
 from autotune.core.request import tuning_request
+from autotune.core.slot import Slot
 from autotune.probe import ProbeOptions
 from autotune.probe.device import nvml
 from autotune.probe.order import Order
@@ -60,7 +61,7 @@ def measured(
     live = LiveProbe(
         own_host, watched, workload, {}, GIB, lambda *_: tmp_path, timings=(QUICK, QUICK), device_used=used
     )
-    return lambda: live(configuration(4), ProbeOptions(number=0, deadline_s=120.0))
+    return lambda: live(configuration(4), ProbeOptions(Slot(), 120.0))
 
 
 def facts_of_card(measurement: Measurement) -> dict[str, Any]:

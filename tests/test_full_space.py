@@ -8,7 +8,6 @@ import autotune
 from autotune.core import Outcome, Trial
 from autotune.space.file import read_space
 from autotune.space.settings import SETTINGS
-from autotune.study import confirm
 from tests.hurry import hurry
 
 FINE = {Outcome.COMPLETED, Outcome.UNSUPPORTED, Outcome.OUT_OF_MEMORY, Outcome.NON_FINITE_LOSS}
@@ -18,7 +17,6 @@ FINE = {Outcome.COMPLETED, Outcome.UNSUPPORTED, Outcome.OUT_OF_MEMORY, Outcome.N
 def test_no_corner_of_the_full_space_crashes_and_what_is_left_out_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(confirm, "MOST_GROUPS", 1)
     hurry(monkeypatch)
     result = autotune.search(
         "bert-mini",

@@ -18,7 +18,7 @@ WORDS = (
     "--global-batch-size 8 --device cpu --space multi-gpu --sequence-length 8 --n-trials 2 --confirmation-rounds 1 "
     "--no-history --quiet"
 )
-FIXED = ("data_parallel_size=2", "precision=fp32", "checkpointing=none", "optimizer=adamw_torch_fused", "workers=0")
+FIXED = ("data_parallel_size=2", "precision=fp32", "checkpointing=none", "workers=0", "micro_batch_size=4")
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,9 @@ def searched(all_cores: None, tmp_path_factory: pytest.TempPathFactory) -> tuple
     words = ["search", "bert-mini", *WORDS.split(), *(f"--fix={item}" for item in FIXED)]
     with pytest.MonkeyPatch.context() as patch:
         hurry(patch)
-        done = CliRunner().invoke(app, [*words, "--only=micro_batch_size=2,4", f"--output-dir={folder}"])
+        done = CliRunner().invoke(
+            app, [*words, "--only=optimizer=adamw_torch,adamw_torch_fused", f"--output-dir={folder}"]
+        )
     assert done.exit_code == 0, done.output
     return TuningResult.load(next(folder.iterdir())), done.output
 
@@ -98,7 +100,7 @@ def test_nothing_fits_on_two_ranks_where_each_has_too_little(all_cores: None, tm
             8,
             device="cpu",
             sequence_length=64,
-            fix={**fixed, "micro_batch_size": 4},
+            fix=fixed,
             memory_limit="110MiB",
             n_trials=1,
             no_history=True,

@@ -6,6 +6,7 @@ from statistics import fmean, median
 
 import pytest
 
+from autotune.core.slot import Slot
 from autotune.probe import ProbeOptions
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -58,11 +59,12 @@ def test_probes_of_a_quiet_device_agree_and_their_steps_too() -> None:
     probe, other = (TableProbe(table, 10**12, seed, noise=0.005) for seed in (0, 1))
     for configuration in list(table.measured)[:20]:
         speeds = [
-            float(p(configuration, ProbeOptions(1, 60.0)).samples_per_second or 0.0) for p in (probe, probe, other)
+            float(p(configuration, ProbeOptions(Slot(1), 60.0)).samples_per_second or 0.0)
+            for p in (probe, probe, other)
         ]
         assert speeds[0] == speeds[1] != speeds[2]
         assert speeds == pytest.approx([table.speeds[configuration]] * 3, rel=0.02)
-    measured = probe(table.space.baseline, ProbeOptions(1, 60.0)).samples_per_second
+    measured = probe(table.space.baseline, ProbeOptions(Slot(1), 60.0)).samples_per_second
     assert measured is not None
     assert measured.relative_width < 0.1
 

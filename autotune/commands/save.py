@@ -14,6 +14,7 @@ from autotune.core.io import MISSING, Unreadable, read_record
 from autotune.core.loss_curves import Numerics
 from autotune.core.paths import hidden, named, scrubbed
 from autotune.core.sanity import SanityCheck
+from autotune.core.slot import Slot
 from autotune.probe.order import ANSWER, ORDER
 from autotune.report.claim import claim_fields
 from autotune.report.snippets import launch_lines
@@ -132,13 +133,13 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
 def _trials(folder: Path, damage: Damage) -> list[Trial]:
     """The trials that can be read, in the order of their numbers. Raises InvalidRequest if the baseline's files cannot."""
     numbers = sorted(int(path.name) for path in (folder / "probes").glob("*") if path.name.isdigit())
-    places = {number: probe_folder(folder, number) for number in numbers}
+    places = {number: probe_folder(folder, Slot(number)) for number in numbers}
     read = [read_trial(place, number, damage) for number, place in places.items()]
     trials = [trial for trial in read if trial is not None]
     if trials and trials[0].number:  # it was measured before all others
-        damage.setdefault(probe_folder(folder, 0) / ANSWER, MISSING)
+        damage.setdefault(probe_folder(folder, Slot()) / ANSWER, MISSING)
     for path, why in damage.items():
-        if probe_folder(folder, 0) in path.parents:
+        if probe_folder(folder, Slot()) in path.parents:
             raise InvalidRequest(
                 f"{path} cannot be read: {why}. It is of your own settings, so there is nothing to compare with.",
                 "Run the same search again: it measures them again and keeps everything else.",
@@ -216,7 +217,7 @@ def _with_its_code(workload: Workload, folder: Path) -> Workload:
     """The workload with the folder of the model's own code, as the first order of the search has it."""
     if workload.trust_remote_code:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            order = read_json(probe_folder(folder, 0) / ORDER)
+            order = read_json(probe_folder(folder, Slot()) / ORDER)
             return replace(workload, source=str(order["workload"]["source"]))
     return workload
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from autotune.commands.layout import aligned
 from autotune.commands.result import TuningResult
 from autotune.core.errors import AutotuneError
+from autotune.core.slot import Slot
 from autotune.core.units import format_bytes
 from autotune.report.claim import claim_of, gain_words, times_text
 from autotune.report.markdown import WIDTH, wrapped
@@ -49,7 +50,7 @@ def studies_lines(studies: Studies) -> list[str]:
 def _row(name: str, result: TuningResult) -> tuple[str, ...]:
     best, claim, count = result.best_trial, claim_of(result), str(len(result.trials))
     assert result.folder is not None
-    first = next(probe_folder(result.folder, 0).glob("*.json"), result.folder / REQUEST)
+    first = next(probe_folder(result.folder, Slot()).glob("*.json"), result.folder / REQUEST)
     return (
         name,
         speed_text(best) if best else "nothing fits",

@@ -7,8 +7,6 @@ from datetime import date
 from functools import cache
 from importlib import import_module
 
-from optuna.storages import RDBStorage
-
 from autotune.commands.result import TuningResult
 from autotune.commands.save import begin
 from autotune.core import Environment, TuningRequest, Workload
@@ -34,27 +32,24 @@ from autotune.space.search_space import SearchSpace
 from autotune.space.settings import SETTINGS
 from autotune.space.setup import check_fields, what_differs
 from autotune.space.tensor_cores import advice
-from autotune.study.devices import devices_of
 from autotune.study.finish import finish
+from autotune.study.fleet import Fleet
 from autotune.study.history import Remembered, recall, remember
 from autotune.study.identity import study_identity
-from autotune.study.jobs import progress
 from autotune.study.limits import check_model_fits, least_bytes, memory_limit
 from autotune.study.loop import import_trials, open_study
 from autotune.study.loop import search as run_study
 from autotune.study.objective import best_trial
 from autotune.study.plan import Watch, plan_of
 from autotune.study.store import check_identity, is_unmeasured, locked, read_peaks, read_prospects, remove_study
-from autotune.study.study import risk_notes
 from autotune.study.warm_start import keeping_peaks, trace_ahead, warm_up
 from autotune.workload.model.rebuild import ITSELF, MODEL_INIT
 
 
 @cache
 def _import_ahead() -> None:
-    """Import what a study's report and storage import at their first use, while the host imports its own libraries."""
+    """Import what a study's report imports at its first use, while the host imports its own libraries."""
     import_module("pandas")
-    RDBStorage("sqlite://").engine.dispose()
 
 
 def run(
@@ -153,7 +148,7 @@ def _run(
     @cache
     def estimate() -> None:
         what = "speed" if workload.user_objects else "memory and speed"  # a caller's own model is not traced
-        watch(progress(study, "preparing", message=f"estimating {what} of untried configurations"))
+        watch(study.progress("preparing", message=f"estimating {what} of untried configurations"))
         hosts = [executor.host for executor in executors if executor.name in pool.devices]
         notes.extend(warm_up(study, [*hosts, host][0], environment, workload, base, past.others, traces))
 
@@ -171,18 +166,19 @@ def _run(
 
     only = Executor("", host, environment, workload, device_used=device.usage_of(card))
     pool = pool_of(executors or [only], live)
+    fleet = Fleet(pool)
     loggers = LoggerGroup(request.report_to, request.objective, folder)
     result = unmeasured
     watch = keeping_peaks(watch, study)
     with (
-        graceful_interrupt(study.wish, lambda message: watch(progress(study, "stopping", message=message))),
+        graceful_interrupt(study.wish, lambda message: watch(study.progress("stopping", message=message))),
         ExitStack() as stack,
     ):
         try:
             loggers.start(request, unmeasured)
             watch = loggers.watching(watch)
             traces = trace_ahead(study, host, environment, workload, base, stack)
-            result = dataclasses.replace(result, stop_reason=run_study(study, pool, watch, estimate))
+            result = dataclasses.replace(result, stop_reason=run_study(study, fleet, watch, estimate))
             remember(environment, unmeasured.identity, study.trials, calibrated(space, study.warm_start, study.trials))
             best = best_trial(study.trials, plan.objective)
             able = [executor for executor in executors if executor.name in pool.devices]
@@ -193,22 +189,24 @@ def _run(
             raise
         finally:
             with study.wish.held_back():
+                numerics = study.ledger.numerics
                 result = dataclasses.replace(
                     result,
                     trials=tuple(study.trials),
-                    duplicate_proposals=study.duplicate_proposals,
-                    left_out=tuple(study.left_out),
-                    numerics=study.numerics and dataclasses.replace(study.numerics, weights=_weights_text(workload)),
-                    notes=(*notes, *study.notes, *risk_notes(study), *crash_notes(study.trials), *loggers.problems),
-                    finished=fingerprint if result.complete and not study.left_out else "",
+                    duplicate_proposals=study.sampler.duplicates,
+                    left_out=tuple(study.ledger.left_out),
+                    numerics=numerics and dataclasses.replace(numerics, weights=_weights_text(workload)),
+                    notes=(*notes, *fleet.notes, *study.risk_notes(), *crash_notes(study.trials), *loggers.problems),
+                    finished=fingerprint if result.complete and not study.ledger.left_out else "",
                     prospects=read_prospects(folder),
                     estimated_peaks=read_peaks(folder),
                     arithmetic=study.warm_start.arithmetic,
-                    devices=devices_of(study, pool),
+                    devices=fleet.described(study.ledger),
                 )
                 if result.complete and (warning := result.loss_warning):
                     result = dataclasses.replace(result, study_warnings=(*result.study_warnings, warning))
                 result.save(folder)
+                study.write_optuna(fleet.effects(study.ledger))
             loggers.finish(result, result.complete)
     return result
 

@@ -26,7 +26,8 @@ RETURN_S = 600.0
 JOIN = " + "
 """Between the names of devices whose ranks train together."""
 
-Job = Callable[[Probe], Any]
+Work = Callable[[Probe], Any]
+"""What a device does."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Pool:
         self.left_out: dict[str, str] = {}
         self._abandon, self._restart, self._may_return, self._together = abandon, restart, may_return, together
         self._running: dict[str, Hashable] = {}
-        self._jobs: list[tuple[str, Job, Probe]] = []
+        self._jobs: list[tuple[str, Work, Probe]] = []
         self._lost: list[str] = []
 
     @property
@@ -100,7 +101,7 @@ class Pool:
         """How many devices a training takes: one, or where devices can be joined one for each of its ranks."""
         return 1 if self._together is None else configuration.data_parallel_size
 
-    def start(self, key: Hashable, job: Job, device: str, *others: str) -> None:
+    def start(self, key: Hashable, work: Work, device: str, *others: str) -> None:
         """Let an idle device begin with a job; `wait` returns its end under this key. others: what its ranks take besides."""
         assert {device, *others} <= {*self.idle}, (device, others)
         self._running |= dict.fromkeys((device, *others), key)
@@ -108,7 +109,7 @@ class Pool:
         if others:
             assert self._together is not None
             probe = _named(JOIN.join(names), self._together(names))
-        self._begin(device, job, probe)
+        self._begin(device, work, probe)
 
     def wait(self) -> Ended:
         """The end of the job that ends next; raises what a job raises, but for a lost executor and a time that is over."""
@@ -152,12 +153,12 @@ class Pool:
         self._running = {name: other for name, other in self._running.items() if other != key}
         return key
 
-    def _begin(self, device: str, job: Job, probe: Probe) -> None:
-        self._jobs.append((device, job, probe))
+    def _begin(self, device: str, work: Work, probe: Probe) -> None:
+        self._jobs.append((device, work, probe))
 
     def _next(self) -> tuple[str, Any, BaseException | None]:
-        device, job, probe = self._jobs.pop(0)
-        return device, *carried_out(job, probe)
+        device, work, probe = self._jobs.pop(0)
+        return device, *carried_out(work, probe)
 
 
 class ThreadPool(Pool):
@@ -167,12 +168,11 @@ class ThreadPool(Pool):
     def _ends(self) -> queue.SimpleQueue[tuple[str, Any, BaseException | None]]:
         return queue.SimpleQueue()
 
-    def _begin(self, device: str, job: Job, probe: Probe) -> None:
+    def _begin(self, device: str, work: Work, probe: Probe) -> None:
         ends = self._ends
-        work = Thread(
-            target=lambda: ends.put((device, *carried_out(job, probe))), name=f"executor {device}", daemon=True
-        )
-        work.start()
+        Thread(
+            target=lambda: ends.put((device, *carried_out(work, probe))), name=f"executor {device}", daemon=True
+        ).start()
 
     def _next(self) -> tuple[str, Any, BaseException | None]:
         while True:
@@ -191,10 +191,10 @@ class ThreadPool(Pool):
         super().abandon()
 
 
-def carried_out(job: Job, probe: Probe) -> tuple[Any, BaseException | None]:
-    """(What the job returned, None) or (None, what it raised)."""
+def carried_out(work: Work, probe: Probe) -> tuple[Any, BaseException | None]:
+    """(What the work returned, None) or (None, what it raised)."""
     try:
-        return job(probe), None
+        return work(probe), None
     except BaseException as error:
         return None, error
 

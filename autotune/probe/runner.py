@@ -10,6 +10,7 @@ from autotune.core import Configuration, Environment, Measurement, Outcome, Work
 from autotune.core.failures import Failure
 from autotune.core.interval import Interval, quotient_of_means
 from autotune.core.loss_curves import LEAST_STEPS
+from autotune.core.slot import Slot
 from autotune.probe import ProbeOptions
 from autotune.probe.order import ANSWER, LOSSES, Timing, TrainingOrder, remove_answers, timings
 from autotune.probe.process.answers import read_answer
@@ -36,7 +37,7 @@ class LiveProbe:
     """The Probe that measures by real trainings in child processes.
 
     base: the user's TrainingArguments as fields that differ from the defaults. allowed_bytes: limit x (1 - headroom).
-    folder: a trial's number and confirmation round -> its folder. device_used: bytes in use on the device now and by
+    folder: of the files of a measurement. device_used: bytes in use on the device now and by
     whom, None on a CPU. timings: of a probe and of a confirmation round; None: those of the device.
     """
 
@@ -45,20 +46,20 @@ class LiveProbe:
     workload: Workload
     base: Mapping[str, Any]
     allowed_bytes: int
-    folder: Callable[[int, int], Path]
+    folder: Callable[[Slot], Path]
     objective: str = "samples_per_second"
     device_used: Callable[[], tuple[int, list[str]] | None] = lambda: None
     timings: tuple[Timing, Timing] | None = None
 
     def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:
         accumulation = configuration.gradient_accumulation_steps
-        whole = self.workload.whole_steps or (options.confirmation and options.whole_speed is None)
+        whole = self.workload.whole_steps or (options.slot.round and options.whole_speed is None)
         run = accumulation if whole else min(accumulation, MICRO_STEPS)
         measurement = self._measure(self._probe_order(configuration, options, run))
         if run < accumulation and (why := _not_composed(measurement, options.whole_speed)):
             measurement = self._measure(self._probe_order(configuration, options, accumulation))
             measurement = replace(measurement, whole_because=why)
-        folder = self.folder(options.number, options.confirmation)
+        folder = self.folder(options.slot)
         write_json(folder / ANSWER, measurement.to_dict())
         remove_answers(folder)
         return measurement
@@ -109,10 +110,10 @@ class LiveProbe:
         return self.order(
             configuration,
             "probe",
-            self.folder(options.number, options.confirmation),
+            self.folder(options.slot),
             options.deadline_s,
-            number=options.number,
-            confirmation=options.confirmation,
+            number=options.slot.number,
+            confirmation=options.slot.round,
             accumulation_steps_run=accumulation_steps_run,
             timing=self.timing(configuration, options, accumulation_steps_run),
             count_tokens=self.objective == "tokens_per_second",
@@ -127,7 +128,7 @@ class LiveProbe:
         fields = training_setup(configuration, self.environment, self.base).training_arguments
         ready = fields.get("dataloader_num_workers", 0) * (fields.get("dataloader_prefetch_factor") or PREFETCH_FACTOR)
         own = self.timings or timings(self.environment.is_cpu)
-        timing, least = own[bool(options.confirmation)], 1 + -(-ready // accumulation_steps_run)
+        timing, least = own[bool(options.slot.round)], 1 + -(-ready // accumulation_steps_run)
         period = max(SETTINGS[name].period(value) for name, value in configuration.values.items())
         return replace(
             timing,

@@ -10,6 +10,7 @@ import pandas as pd
 
 from autotune.core.errors import StorageFailed
 from autotune.core.io import write_json
+from autotune.core.slot import Slot
 from autotune.probe.order import ANSWER, ORDER
 from autotune.report import FORMER_FILES
 from autotune.report.exports import EXPORTS, answer_of, exports
@@ -103,14 +104,14 @@ def _write_probes(folder: Path, result: SearchResult) -> None:
     for trial in result.trials:
         measured = zip((0, *trial.rounds), (trial.measurement, *trial.confirmations), strict=True)
         for confirmation, measurement in measured:
-            place = probe_folder(folder, trial.number, confirmation)
+            place = probe_folder(folder, Slot(trial.number, confirmation))
             if not (place / ANSWER).exists():
                 place.mkdir(parents=True, exist_ok=True)
                 write_json(place / ORDER, {"configuration": trial.configuration.to_dict()})
                 write_json(place / ANSWER, measurement.to_dict())
     keep_peaks(folder, result.estimated_peaks)
     for number, prospect in result.prospects.items():
-        if not (probe_folder(folder, number) / PROSPECT).exists():
+        if not (probe_folder(folder, Slot(number)) / PROSPECT).exists():
             keep_prospect(folder, number, prospect)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from autotune.core import Outcome, Trial
 from autotune.core.io import file_end
 from autotune.core.paths import scrubbed
+from autotune.core.slot import Slot
 from autotune.probe.order import LOG
 from autotune.study.store import probe_folder
 
@@ -30,7 +31,7 @@ def _tail(trial: Trial, folder: Path | None) -> str:
     rounds = zip(trial.rounds, trial.confirmations, strict=True)
     failed = next((number for number, measured in rounds if not measured.feasible), 0)
     with contextlib.suppress(OSError):
-        return file_end(probe_folder(folder, trial.number, failed) / LOG, BYTES).decode(errors="replace")
+        return file_end(probe_folder(folder, Slot(trial.number, failed)) / LOG, BYTES).decode(errors="replace")
     return ""
 
 

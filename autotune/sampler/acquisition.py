@@ -64,6 +64,7 @@ class Proposal:
     better: bool = False  # whether it is expected to beat the best so far
     fits: float = 1.0  # probability that it fits
     risky: bool = False  # whether it is tried although it may not fit
+    reason: str = ""  # why there is nothing left to propose, of a sampler that knows no gains
 
     def can_win(self, margin: float) -> bool:
         """Whether more than this share may be left to gain among what is likely to fit, or this probe is a risky try.

@@ -1,35 +1,196 @@
-"""Samplers by name: `physics` and Optuna's."""
+"""Samplers by name: `physics`, and Optuna's by ask and tell on a study in memory."""
 
+import contextlib
+import math
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import optuna
+from optuna.trial import TrialState
 
-from autotune.sampler.physics import PhysicsSampler, WarmStart
+from autotune.core import Configuration, Measurement, Outcome, Trial
+from autotune.sampler.acquisition import Proposal
+from autotune.sampler.parameters import configuration_of, distributions, parameters
+from autotune.sampler.physics import NO_EFFECTS, DeviceEffects, PhysicsSampler, WarmStart
+from autotune.space.dominance import implied_by
 from autotune.space.search_space import SearchSpace
 
+ANSWERED_IN_A_ROW = 200
+"""Proposals in a row that earlier trials answer, after which everything counts as measured."""
 
-def make_sampler(name: str, seed: int, space: SearchSpace, knowledge: WarmStart) -> optuna.samplers.BaseSampler:
-    """`physics`, `tpe`, `gp`, `random`, `qmc` or `brute-force`; raises KeyError for any other name."""
-    samplers: dict[str, Callable[[], optuna.samplers.BaseSampler]] = {
-        "physics": lambda: PhysicsSampler(space, knowledge, seed),
-        "tpe": lambda: optuna.samplers.TPESampler(seed=seed, n_startup_trials=5),
-        "gp": lambda: optuna.samplers.GPSampler(seed=seed, n_startup_trials=5, warn_independent_sampling=False),
-        "random": lambda: optuna.samplers.RandomSampler(seed=seed),
-        "qmc": lambda: optuna.samplers.QMCSampler(
-            seed=seed, scramble=True, warn_independent_sampling=False, warn_asynchronous_seeding=False
-        ),
-        "brute-force": lambda: optuna.samplers.BruteForceSampler(seed=seed),
-    }
+WALKED_THROUGH = 5000
+"""Configurations up to which a space is walked through to see whether anything is left."""
+
+Score = Callable[[Measurement | None], float]
+"""What the study is told of a measurement; of none, the worst value."""
+
+
+class Sampler(Protocol):
+    """Proposes what to probe next. duplicates: proposals that earlier trials answered."""
+
+    duplicates: int
+
+    def propose(
+        self,
+        trials: Sequence[Trial],
+        running: Sequence[Configuration] = (),
+        devices: DeviceEffects = NO_EFFECTS,
+    ) -> Proposal:
+        """The next probe after these trials, while what is running is probed."""
+        ...
+
+
+def make_sampler(
+    name: str, seed: int, space: SearchSpace, knowledge: WarmStart, score: Score, minimize: bool = False
+) -> Sampler:
+    """`physics`, or one of Optuna's: `tpe`, `gp`, `random`, `qmc` or `brute-force`; raises KeyError for any other name.
+
+    score, minimize: what Optuna's are told of a measurement, and whether less of it is better.
+    """
+    if name == "physics":
+        return PhysicsSampler(space, knowledge, seed)
     with warnings.catch_warnings():
         # Interfaces that may change; the installed version works.
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return samplers[name]()
+        return OptunaSampler(_OPTUNA[name](seed), space, score, minimize)
 
 
-def fixed_sampler(fixed: Mapping[str, Any], sampler: optuna.samplers.BaseSampler) -> optuna.samplers.BaseSampler:
-    """A sampler that proposes these parameters; the other one learns from the trial."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return optuna.samplers.PartialFixedSampler(dict(fixed), sampler)
+_OPTUNA: Mapping[str, Callable[[int], optuna.samplers.BaseSampler]] = {
+    "tpe": lambda seed: optuna.samplers.TPESampler(seed=seed, n_startup_trials=5),
+    "gp": lambda seed: optuna.samplers.GPSampler(seed=seed, n_startup_trials=5, warn_independent_sampling=False),
+    "random": lambda seed: optuna.samplers.RandomSampler(seed=seed),
+    "qmc": lambda seed: optuna.samplers.QMCSampler(
+        seed=seed, scramble=True, warn_independent_sampling=False, warn_asynchronous_seeding=False
+    ),
+    "brute-force": lambda seed: optuna.samplers.BruteForceSampler(seed=seed),
+}
+
+
+class OptunaSampler:
+    """One of Optuna's samplers, asked and told on a study in memory, which is made from the trials at each start."""
+
+    def __init__(
+        self, sampler: optuna.samplers.BaseSampler, space: SearchSpace, score: Score, minimize: bool = False
+    ) -> None:
+        self.space, self.duplicates = space, 0
+        self.study = _in_memory(minimize, sampler)
+        self._score = score
+        self._asked: dict[Configuration, optuna.Trial] = {}
+        self._told: set[int] = set()
+
+    def propose(
+        self,
+        trials: Sequence[Trial],
+        running: Sequence[Configuration] = (),
+        devices: DeviceEffects = NO_EFFECTS,
+    ) -> Proposal:
+        """The next configuration that no trial answers for; a proposal that one does is told at once, and counted."""
+        for trial in trials:
+            if trial.number not in self._told:
+                asked = self._asked.pop(trial.configuration, None) or self._ask(trial.configuration)
+                tell(self.study, asked, trial, self._score, devices)
+                self._told.add(trial.number)
+        for configuration in running:
+            if configuration not in self._asked:
+                self._asked[configuration] = self._ask(configuration)
+        if self._all_answered(trials, running):
+            return Proposal(None, math.inf, math.inf, 0, reason=self._exhausted())
+        for _ in range(ANSWERED_IN_A_ROW):
+            asked = self.study.ask(distributions(self.space))
+            configuration = configuration_of(self.space, asked.params)
+            answer = implied_by(configuration, trials)
+            if configuration in running:
+                with contextlib.suppress(RuntimeError):  # as in `finish`
+                    self.study.tell(asked, state=TrialState.FAIL)
+            elif answer is None and configuration in self.space:
+                self._asked[configuration] = asked
+                return Proposal(configuration, math.inf, math.inf, self.space.size)
+            else:
+                asked.set_user_attr("answered_by", answer.number if answer else "outside --only")
+                is_same = answer is not None and answer.configuration == configuration and answer.measurement.feasible
+                finish(self.study, asked, answer.measurement if is_same and answer else None, self._score)
+                self.duplicates += 1
+        return Proposal(None, math.inf, math.inf, 0, reason=self._exhausted())
+
+    def _ask(self, configuration: Configuration) -> optuna.Trial:
+        return ask_for(self.study, self.space, configuration)
+
+    def _exhausted(self) -> str:
+        """What is true when nothing new is proposed: the whole space was walked through, or only asked about in vain."""
+        if self.space.size <= WALKED_THROUGH:
+            return "all configurations have been measured or ruled out"
+        return f"{ANSWERED_IN_A_ROW} proposals in a row were measured or ruled out already"
+
+    def _all_answered(self, trials: Sequence[Trial], running: Sequence[Configuration]) -> bool:
+        """Whether the trials answer for every configuration of a space small enough to walk through."""
+        if self.space.size > WALKED_THROUGH:
+            return False
+        return all(implied_by(configuration, trials) or configuration in running for configuration in self.space)
+
+
+def _in_memory(minimize: bool, sampler: optuna.samplers.BaseSampler | None = None) -> optuna.Study:
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna.create_study(
+        storage=optuna.storages.InMemoryStorage(),
+        sampler=sampler,
+        study_name="autotune",
+        direction="minimize" if minimize else "maximize",
+    )
+
+
+def study_of(
+    trials: Sequence[Trial],
+    space: SearchSpace,
+    score: Score,
+    minimize: bool = False,
+    devices: DeviceEffects = NO_EFFECTS,
+) -> optuna.Study:
+    """The trials as an Optuna study in memory, for Optuna's dashboard."""
+    study = _in_memory(minimize, optuna.samplers.RandomSampler(seed=0))
+    for trial in trials:
+        tell(study, ask_for(study, space, trial.configuration), trial, score, devices)
+    return study
+
+
+def ask_for(study: optuna.Study, space: SearchSpace, configuration: Configuration) -> optuna.Trial:
+    """A new trial of the study with this configuration."""
+    study.enqueue_trial(parameters(space, configuration))
+    return study.ask(distributions(space))
+
+
+def tell(
+    study: optuna.Study, asked: optuna.Trial, trial: Trial, score: Score, devices: DeviceEffects = NO_EFFECTS
+) -> None:
+    """Tell what came of a trial: FAIL for a crash, else COMPLETE with its value and its constraint."""
+    measurement = trial.measurement
+    attributes: dict[str, Any] = {
+        "number": trial.number,
+        "configuration": trial.configuration.to_dict(),
+        "outcome": measurement.outcome.value,
+        "ended_early": measurement.ended_early,
+    }
+    for name, value in attributes.items():
+        asked.set_user_attr(name, value)
+    if measurement.outcome is Outcome.CRASHED:
+        with contextlib.suppress(RuntimeError):  # as in `finish`
+            study.tell(asked, state=TrialState.FAIL)
+    else:
+        finish(study, asked, measurement, score, devices)
+
+
+def finish(
+    study: optuna.Study,
+    asked: optuna.Trial,
+    measurement: Measurement | None,
+    score: Score,
+    devices: DeviceEffects = NO_EFFECTS,
+) -> None:
+    """Tell COMPLETE with a value, as on a device of mean speed, and the one constraint; the worst of both for no measurement."""
+    told = score(measurement)
+    if measurement and measurement.device in devices and study.direction is optuna.study.StudyDirection.MAXIMIZE:
+        told /= math.exp(devices[measurement.device][0])
+    asked.set_constraint("fits", measurement.fits if measurement else 1.0)
+    # Brute force stops Optuna's own loop once it has seen all; ours asks it.
+    with contextlib.suppress(RuntimeError):
+        study.tell(asked, told, skip_if_finished=True)

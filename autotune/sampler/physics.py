@@ -1,4 +1,4 @@
-"""The `physics` sampler: an Optuna sampler that proposes by the cost model."""
+"""The `physics` sampler: it proposes by the cost model."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -6,30 +6,29 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import optuna
-from optuna.distributions import BaseDistribution
-from optuna.trial import FrozenTrial, TrialState
 from threadpoolctl import ThreadpoolController
 
-from autotune.core import Configuration, Measurement, Outcome, Trial, Value
+from autotune.core import Configuration, Outcome, Trial, Value
 from autotune.memory.peak import MemoryPeak
 from autotune.sampler.acquisition import Proposal, propose
 from autotune.sampler.candidates import POOL, pool, stages
 from autotune.sampler.cost_model import CostModel
 from autotune.sampler.gp import Numbers
 from autotune.sampler.observation import Observation, observed
-from autotune.sampler.parameters import all_values, configuration_of, distributions, parameters
+from autotune.sampler.parameters import all_values
 from autotune.sampler.prior import MemoryPrior, Prior
 from autotune.space.dominance import implied_by
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import MICRO, SETTINGS, Work
 from autotune.space.utilization import Arithmetic
 
-OBSERVED, ENDED, RISKY = "observed", "ended", "risky"
-"""User attributes of a trial: its observation, its measurement where it did not complete, and that it might not fit."""
-
 DRAWS = 2000
 """Draws of the speeds of trials, from which what one may win over another is told within 3 %."""
+
+DeviceEffects = Mapping[str, tuple[float, float]]
+"""Device -> (mean, standard deviation) of the logarithm of its speed, against all devices'."""
+
+NO_EFFECTS: DeviceEffects = {}
 
 ASSUMED_SHARE = 0.1
 """Of the allowed memory: the estimate of every configuration without one."""
@@ -60,86 +59,36 @@ class Expected:
     noise: float  # share by which two processes of one configuration differ (standard deviation)
 
 
-class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optuna is not followed
+class PhysicsSampler:
     """Proposes the configuration whose probe has the largest expected gain a second.
 
-    It learns from trials that have the user attributes of `to_attrs`; running ones count with their expected result. Of a
-    space of more than 5,000 configurations it considers those near the best, near the prior's best, and random ones.
+    Of a space of more than 5,000 configurations it considers those near the best, near the prior's best, and random ones.
     """
+
+    duplicates = 0
 
     def __init__(self, space: SearchSpace, knowledge: WarmStart, seed: int = 0) -> None:
         self.space, self.knowledge, self.seed = space, knowledge, seed
-        self.devices: Mapping[str, tuple[float, float]] = {}
         self._model: CostModel | None = None
         self._considered: tuple[Sequence[Configuration], Sequence[SearchSpace]] = ((), (space,))
 
-    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return distributions(self.space)
-
-    def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        if not search_space:
-            return {}
-        chosen = self.propose(study, trial.number).configuration or self.space.baseline
-        return {name: value for name, value in parameters(self.space, chosen).items() if name in search_space}
-
-    def sample_independent(
-        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        return parameters(self.space, self.space.baseline)[param_name]
-
     def propose(
-        self, study: optuna.Study, excluded: int = -1, trials: Sequence[Trial] | None = None, risks: int = 0
-    ) -> Proposal:
-        """The next probe by the trials of this study without the excluded number.
-
-        trials: the study's as the caller has them, confirmations included; by default read from Optuna's attributes. risks:
-        how many tries of what may not fit a search may make; those that it made are marked in Optuna's record (RISKY).
-        """
-        failed: list[Trial] = []
-        observations: list[Observation] = []
-        running: list[Configuration] = []
-        choosing = 0
-        for record in study.get_trials(deepcopy=False):
-            if record.number == excluded:
-                continue
-            risks -= bool(record.user_attrs.get(RISKY))
-            if record.state is TrialState.RUNNING:
-                if len(record.params) == len(self.space.values):
-                    running.append(configuration_of(self.space, record.params))
-                else:
-                    choosing += record.number < excluded
-            elif trials is None and (data := record.user_attrs.get(OBSERVED)):
-                observations.append(Observation.from_dict(data))
-                if measurement := record.user_attrs.get(ENDED):
-                    configuration = observations[-1].configuration
-                    failed.append(Trial(record.number, configuration, Measurement.from_dict(measurement)))
-        measurements: list[Observation] | None = None
-        if trials is not None:
-            observations = [observed(trial.configuration, trial.final) for trial in trials]
-            measurements = each_measured(trials, self.devices)
-            failed = [trial for trial in trials if trial.measurement.outcome is not Outcome.COMPLETED]
-        # Workers that asked a moment before this one choose by the same trials: their choices are left to them.
-        for _ in range(choosing):
-            if first := self._proposal(observations, failed, running, measurements).configuration:
-                running.append(first)
-        return self._proposal(observations, failed, running, measurements, max(0, risks))
-
-    def _proposal(
         self,
-        observations: list[Observation],
-        failed: list[Trial],
-        running: list[Configuration],
-        measurements: list[Observation] | None,
+        trials: Sequence[Trial],
+        running: Sequence[Configuration] = (),
+        devices: DeviceEffects = NO_EFFECTS,
         risks: int = 0,
     ) -> Proposal:
+        """The next probe after these trials, confirmations included; running ones count with their expected result.
+
+        devices: as in `each_measured`. risks: how many tries of what may not fit are left.
+        """
+        observations = [observed(trial.configuration, trial.final) for trial in trials]
+        failed = [trial for trial in trials if trial.measurement.outcome is not Outcome.COMPLETED]
         if not observations and not running:
             return Proposal(self.space.baseline, np.inf, np.inf, self.space.size)
-        needed, warm_start = (
-            [self.space.baseline, *(seen.configuration for seen in observations), *running],
-            self.knowledge,
-        )
+        warm_start = self.knowledge
+        needed = [self.space.baseline, *(seen.configuration for seen in observations), *running]
         with _on_one_thread():
             for parts in stages(self.space, observations, warm_start.core_probes, warm_start.objective):
                 proposal = propose(
@@ -150,21 +99,21 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
                     running,
                     self.seed + len(observations),
                     warm_start.margin,
-                    measurements,
+                    each_measured(trials, devices),
                     risks,
                 )
                 if proposal.configuration is not None and proposal.can_win(warm_start.margin):
                     break
         return proposal
 
-    def expected(self, trials: Sequence[Trial]) -> "Expected | None":
+    def expected(self, trials: Sequence[Trial], devices: DeviceEffects = NO_EFFECTS) -> "Expected | None":
         """What all measurements say together of the feasible trials; None where there are none."""
         feasible = [trial for trial in trials if trial.feasible]
         if not feasible:
             return None
         model = self._model_with([self.space.baseline, *(trial.configuration for trial in feasible)], *self._considered)
         places = list(dict.fromkeys(model.place[trial.configuration] for trial in feasible))
-        costs = model.costs(each_measured(feasible, self.devices))
+        costs = model.costs(each_measured(feasible, devices))
         log_steps, _ = costs.drawn(np.array(places, np.intp), DRAWS, self.seed)
         speeds = dict(zip(places, (self.space.global_batch_size / np.exp(log_steps)).T, strict=True))
         return Expected({trial.number: speeds[model.place[trial.configuration]] for trial in feasible}, costs.noise)
@@ -206,16 +155,14 @@ def expected_work(values: Mapping[str, Sequence[Value]], rates: Mapping[str, flo
     }
 
 
-def each_measured(
-    trials: Sequence[Trial], devices: Mapping[str, tuple[float, float]] | None = None
-) -> list[Observation]:
+def each_measured(trials: Sequence[Trial], devices: DeviceEffects = NO_EFFECTS) -> list[Observation]:
     """The observations of each of the trials' confirmation rounds, and of the probes of those that have none.
 
     A probe that led to rounds may have been chosen for its luck. devices: name -> (mean, standard deviation) of the logarithm
     of its speed: the steps of a slow one are taken for as much shorter.
     """
     return [
-        _on_mean_device(observed(trial.configuration, measurement), (devices or {}).get(measurement.device))
+        _on_mean_device(observed(trial.configuration, measurement), devices.get(measurement.device))
         for trial in trials
         for measurement in trial.confirmations or (trial.measurement,)
     ]
@@ -250,11 +197,3 @@ def _unknown_memory(allowed_bytes: int) -> MemoryPrior:
     return MemoryPrior(
         offset_bytes=fifth, slope=1.0, value=0.3, rest=0.02, noise_bytes=0.02 * allowed_bytes, sample_bytes=fifth
     )
-
-
-def to_attrs(configuration: Configuration, measurement: Measurement) -> dict[str, Any]:
-    """The user attributes of a finished trial from which the sampler learns."""
-    attrs: dict[str, Any] = {OBSERVED: observed(configuration, measurement).to_dict()}
-    if measurement.outcome is not Outcome.COMPLETED:
-        attrs[ENDED] = replace(measurement, steps=(), rounds=()).to_dict()
-    return attrs

@@ -9,12 +9,12 @@ from autotune.core import Configuration, Outcome
 from autotune.core.errors import TimeIsOver
 from autotune.core.failures import Failure
 from autotune.core.sanity import SanityCheck
-from autotune.study.jobs import progress
+from autotune.study.finalists import finalists
 from autotune.study.objective import best_trial, in_whole_rounds
 from autotune.study.pacing import CHECKED_STEPS, sanity_check_seconds
 from autotune.study.plan import Watch
-from autotune.study.rounds import missing_losses, missing_rounds
 from autotune.study.sanity_check import check_sanity
+from autotune.study.schedule import missing_losses
 from autotune.study.store import reporting_storage
 from autotune.study.study import Study
 
@@ -43,7 +43,7 @@ def finish(study: Study, train: Train, watch: Watch) -> SanityCheck | None:
     def attempt(configuration: Configuration, folder: Path) -> tuple[Any, Failure | None]:
         study.wish.check()
         study.plan.time.check("evaluation and checkpoint were tried", sanity_check_seconds(best))
-        watch(progress(study, "finishing", message="one evaluation batch and one checkpoint at the winner's settings"))
+        watch(study.progress("finishing", message="one evaluation batch and one checkpoint at the winner's settings"))
         within = study.plan.time.cut(deadline_s)
         answer, failure = train("rehearsal", configuration, folder, within, {})
         if failure is not None and failure.outcome is Outcome.TIMED_OUT and within < deadline_s:
@@ -54,5 +54,16 @@ def finish(study: Study, train: Train, watch: Watch) -> SanityCheck | None:
     with reporting_storage(study.folder), contextlib.suppress(TimeIsOver):
         rehearsal = check_sanity(best.configuration, attempt, study.folder / "rehearsal")
     missing = {missing_rounds(study): True, LOSSES: bool(missing_losses(study)), SANITY_CHECK: rehearsal is None}
-    study.left_out += [what for what, is_missing in missing.items() if what and is_missing]
+    study.ledger.leave_out(*(what for what, is_missing in missing.items() if what and is_missing))
     return rehearsal
+
+
+def missing_rounds(study: Study) -> str:
+    """Which rounds the answer lacks for want of time; empty for none, and for a baseline that has no rival."""
+    trials, needed = in_whole_rounds(study.trials, study.plan.objective), study.plan.confirmation_rounds
+    best = best_trial(trials, study.plan.objective)
+    if best is None or not study.plan.time.is_set or len(best.confirmations) >= needed:
+        return ""
+    if best.number == 0 and len(finalists(trials, study.plan.objective)) <= 1:
+        return ""
+    return f"{needed - len(best.confirmations)} of {needed} confirmation rounds"

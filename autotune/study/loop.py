@@ -1,124 +1,48 @@
-"""The loop: ask -> probe -> tell; every trial on disk before the next starts, resumed where it was killed.
+"""The loop: jobs begin as the schedule says, and what they measure is recorded; every trial on disk before the next starts.
 
-<folder>/request.json            what is searched, and what tells this study from others
-         study.db                Optuna's own record, for its samplers
-         probes/0007/            order, measurement and log of trial 7
-         probes/0007/confirmation-1/
+while not Done:  step = next_job(study, fleet)
+    Job          a device begins with it
+    Wait         the job that ends next is recorded
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import optuna
-from optuna.storages import RDBStorage
-from optuna.trial import TrialState
-
-from autotune.core import Configuration, Outcome, Trial
+from autotune.core import Measurement, Outcome, Trial
+from autotune.core.errors import TimeIsOver
+from autotune.core.slot import Slot, SlotKind
 from autotune.core.units import counted
-from autotune.executors.pool import Pool, as_pool
+from autotune.executors.pool import Ended, Pool, Work, as_pool
 from autotune.probe import Probe
-from autotune.sampler.optuna_samplers import make_sampler
-from autotune.sampler.parameters import openings
-from autotune.sampler.physics import PhysicsSampler, WarmStart
-from autotune.space.dominance import TOO_FEW_DEVICES
+from autotune.probe.order import ANSWER
+from autotune.sampler.physics import WarmStart
 from autotune.space.search_space import SearchSpace
-from autotune.study.jobs import abandoning, progress
-from autotune.study.measure import keep
+from autotune.study.crashes import stop_if_it_crashes
+from autotune.study.fleet import Fleet
+from autotune.study.job import CloseRound, Done, Job
+from autotune.study.ledger import Ledger
+from autotune.study.measure import measure
 from autotune.study.plan import Plan, Watch
-from autotune.study.probing import Probing, stop_where_it_crashes
-from autotune.study.rounds import compare_rounds, confirm_finalists
-from autotune.study.store import (
-    discard_damaged,
-    drop_open_rounds,
-    read_peaks,
-    read_prospects,
-    read_references,
-    read_trial,
-    reporting_storage,
-)
-from autotune.study.study import BUSY, Study, begin, propose, set_warm_start, tell
+from autotune.study.schedule import next_job
+from autotune.study.stopping import time_is_over
+from autotune.study.store import probe_folder, reporting_storage
+from autotune.study.study import Study
 
 # Opening -------------------------------------------------------------------------------------------------------
 
 
 def open_study(folder: Path, space: SearchSpace, plan: Plan, warm_start: WarmStart | None = None) -> Study:
-    """Open or begin the study in a locked folder; what a killed search left unfinished is completed or put first in the queue.
+    """Open or begin the study in a locked folder. Raises StorageFailed.
 
     warm_start: of the sampler `physics`; by default nothing but the limit.
     """
-    from sqlalchemy.pool import NullPool  # as Optuna does: nobody waits for it who only asks for help
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
     with reporting_storage(folder):
-        record = optuna.create_study(
-            # A connection for each use: one that is kept stays open until Python collects it.
-            storage=RDBStorage(f"sqlite:///{(folder / 'study.db').absolute()}", {"poolclass": NullPool}),
-            study_name="autotune",
-            direction="minimize" if plan.objective == "memory" else "maximize",
-            load_if_exists=True,
-        )
-        study = Study(folder, record, space, plan)
-        drop_open_rounds(folder)
-        _restore(study)
-        first, *others = openings(space)
-        others = [] if plan.sampler == "physics" else others
-        study.queue = [*([] if study.trials else [first]), *study.queue, *others]
-        study.references = read_references(folder, study.damage)
-        read_prospects(folder, study.damage)
-        read_peaks(folder, study.damage)
-        discard_damaged(folder, study.damage)
-        seed = plan.seed + len(record.get_trials(deepcopy=False))
-    record.sampler = make_sampler(plan.sampler, seed, space, study.warm_start)
-    set_warm_start(study, warm_start or study.warm_start)
+        study = Study(plan, space, Ledger.read(folder, plan))
+    if warm_start is not None:
+        study.start_from(warm_start)
     return study
-
-
-def _restore(study: Study) -> None:
-    """Restore the trials of Optuna's record; those that cannot be read go first into the queue, the baseline before all else."""
-    records: dict[int, list[optuna.trial.FrozenTrial]] = {}
-    for old in study.optuna.get_trials(deepcopy=False):
-        number = old.user_attrs.get("number")
-        if number is not None and not old.user_attrs.get("interrupted"):
-            records.setdefault(number, []).append(old)
-        elif number is None and old.state is TrialState.RUNNING:
-            study.optuna.tell(old.number, state=TrialState.FAIL)
-    for number, of_it in records.items():
-        _restore_trial(study, number, of_it)
-    study.trials = sorted(
-        (trial.with_training_steps(study.plan.training_steps) for trial in study.trials), key=lambda trial: trial.number
-    )
-    study.queue[:0] = [configuration for _, configuration in sorted(study.lost.items())]
-    if 0 in study.lost:  # all else is measured against it
-        study.waiting, study.trials = study.trials, []
-
-
-def _restore_trial(study: Study, number: int, records: Sequence[optuna.trial.FrozenTrial]) -> None:
-    """Restore a trial from its records, several if it was measured again: as recorded, from a measurement that was not
-    recorded yet, or into the queue as interrupted; one whose files cannot be read is lost."""
-    *earlier, last = records
-    configuration = Configuration.from_dict(last.user_attrs["configuration"])
-    trial = read_trial(study.probe_folder(number), number, study.damage)
-    if trial is not None:
-        rounds = tuple(measured for measured in trial.confirmations if measured.where != TOO_FEW_DEVICES)
-        trial = replace(trial, confirmations=rounds)
-    if last.state is TrialState.RUNNING:
-        running = optuna.trial.Trial(study.optuna, last._trial_id)
-        if trial is not None and trial.configuration == configuration:
-            tell(study, running, configuration, trial.measurement)
-            study.trials.append(trial)
-            return
-        running.set_user_attr("interrupted", True)
-        study.optuna.tell(last.number, state=TrialState.FAIL)
-        if not earlier:
-            study.queue.append(configuration)
-            return
-    elif trial is not None:
-        # What lacked devices may have them now.
-        if not (number and trial.measurement.where == TOO_FEW_DEVICES):
-            study.trials.append(trial)
-        return
-    study.lost[number] = configuration
 
 
 def import_trials(study: Study, trials: Sequence[Trial]) -> int:
@@ -127,27 +51,20 @@ def import_trials(study: Study, trials: Sequence[Trial]) -> int:
     Raises StorageFailed where the disk refuses.
     """
     reusable = [trial for trial in trials if _still_holds(trial, study.plan.allowed_bytes)]
+    ledger = study.ledger
     if (
-        study.trials
-        or study.waiting
+        ledger.trials
+        or ledger.unfinished
         or not reusable
         or reusable[0] != trials[0]
         or reusable[0].configuration != study.space.baseline
     ):
         return 0
-    with reporting_storage(study.folder):
-        imported = (
-            _under(study.plan.allowed_bytes, trial).with_training_steps(study.plan.training_steps) for trial in reusable
-        )
-        for number, trial in enumerate(imported):
-            running = propose(study, trial.configuration)
-            begin(study, running, trial.configuration)
-            keep(study.probe_folder(number), trial.configuration, trial.measurement)
-            for round_number, measurement in zip(trial.rounds, trial.confirmations, strict=True):
-                keep(study.probe_folder(number, round_number), trial.configuration, measurement)
-            tell(study, running, trial.configuration, trial.measurement)
-            study.trials.append(replace(trial, number=number))
-    study.queue.clear()
+    for number, trial in enumerate(reusable):
+        trial = _under(study.plan.allowed_bytes, trial).with_training_steps(study.plan.training_steps)
+        ledger.record(Slot(number), trial.configuration, trial.measurement)
+        for round_number, measurement in zip(trial.rounds, trial.confirmations, strict=True):
+            ledger.record(Slot(number, round_number), trial.configuration, measurement)
     return len(reusable)
 
 
@@ -173,75 +90,122 @@ def _under(allowed_bytes: int, trial: Trial) -> Trial:
 
 def search(
     study: Study,
-    probe: Probe | Pool,
+    probe: Probe | Pool | Fleet,
     watch: Watch = lambda progress: None,
     warm_up: Callable[[], None] = lambda: None,
 ) -> str:
-    """Probe until the budget is used or nothing is left to win, confirm, and continue where the rounds showed that more can be
-    won; returns why it ended.
+    """Probe and confirm until the budget is used or nothing is left to win; returns why it ended.
 
-    probe: of one device, or the devices. warm_up: called before every proposal but the first, the baseline's, which needs no
-    warm start.
+    probe: of one device, or the devices. warm_up: called before every step but the first, the baseline, which needs no warm
+    start.
 
     Raises SearchFailed where the baseline crashes, one crash comes again and again whatever the values or no device is left,
     StorageFailed where the disk refuses, TimeIsOver where the baseline was not measured in time, KeyboardInterrupt when the
     user interrupts: everything so far is kept.
     """
-    pool = as_pool(probe)
-    if study.trials or study.waiting:
-        watch(progress(study, "resumed", message="; ".join(_resuming(study))))
-    if study.trials:
-        stop_where_it_crashes(study)
-        compare_rounds(study)
-    probing = Probing(study, pool, watch, warm_up)
-    with abandoning(study, pool):
-        stop_reason = _probe_on(probing)
+    fleet = probe if isinstance(probe, Fleet) else Fleet(as_pool(probe))
+    ledger, pool = study.ledger, fleet.pool
+    if ledger.trials or ledger.unfinished:
+        watch(study.progress("resumed", message="; ".join(_resuming(study))))
+    stop_if_it_crashes(study)
+    with fleet.abandoning():
         while True:
-            probed = len(study.trials)
-            confirm_finalists(probing)
-            if not isinstance(study.optuna.sampler, PhysicsSampler):  # the others learn nothing of rounds
+            if not pool.is_running:
+                study.wish.check()
+                fleet.check_devices(
+                    study.plan.time.seconds_left(),
+                    lambda message: watch(study.progress("preparing", message=message)),
+                    study.wish.check,
+                )
+            if ledger.trials:
+                warm_up()
+            step = next_job(study, fleet)
+            if isinstance(step, Done):
                 break
-            # Rounds tell more than one probe, and may have shown that it was a lucky one.
-            stop_reason = _probe_on(probing)
-            if len(study.trials) == probed:
-                break
-        while pool.is_running:  # what devices repeat to be compared
-            probing.take(pool.wait())
-    watch(progress(study, "done", message=stop_reason))
-    return stop_reason
+            if isinstance(step, Job):
+                _start(study, fleet, step, watch)
+            elif isinstance(step, CloseRound):
+                (ledger.drop_round if step.is_lost else ledger.close_round)(step.round)
+                fleet.judge(ledger)
+            else:
+                _record(study, fleet, *fleet.wait(), watch)
+    ledger.keep_gap(step.gap)
+    ledger.leave_out(*step.left_out)
+    watch(study.progress("done", message=step.reason))
+    return step.reason
 
 
 def _resuming(study: Study) -> Iterator[str]:
     """What a search resumes with, and which files are measured or made again."""
-    yield f"resuming with {counted(len(study.trials) + len(study.waiting), 'trial')}"
-    for path, why in study.damage.items():
+    ledger = study.ledger
+    yield f"resuming with {counted(ledger.measured, 'trial')}"
+    for path, why in ledger.damage.items():
         yield f"{path.relative_to(study.folder)} cannot be read ({why})"
-    for number in sorted(study.lost):
+    for number in ledger.damaged_trials:
         yield f"{f'trial {number} is' if number else 'your own settings are'} measured again"
 
 
-def _probe_on(probing: Probing) -> str:
-    """Ask, probe, tell, until there is a reason to end, which is returned once no probe runs.
+def _start(study: Study, fleet: Fleet, job: Job, watch: Watch) -> None:
+    """Begin a job: on its devices, or with what it is known to come to."""
+    ledger, slot = study.ledger, job.slot
+    ledger.begin(job)
+    if job.devices and slot.kind is not SlotKind.DEVICE and (job.answer is None or not slot.round):
+        kind = "confirming" if slot.round else "probing"
+        number = None if slot.kind is SlotKind.REFERENCE else slot.number
+        configuration = None if number is None else job.configuration
+        watch(study.progress(kind, number=number, configuration=configuration, message=job.message))
+    if job.answer is not None:
+        _take(study, fleet, job, job.answer, None, watch)
+    elif job.devices:
+        if slot.kind is SlotKind.REFERENCE:  # an earlier one may be of another precision
+            (probe_folder(study.folder, slot) / ANSWER).unlink(missing_ok=True)
+        fleet.start(job, _work(study, job))
 
-    Where nothing is left to win unless what runs does better than expected, the best so far is confirmed meanwhile, once there
-    are idle devices for all rounds that it needs, and no more than half of them all probe: earlier or with fewer took longer in
-    the replay (reports/executors.md).
-    """
-    study, pool = probing.study, probing.pool
-    study.left_out.clear()
-    probing.time_over = ""
-    while True:
-        stop_reason = probing.start()
-        if not study.running:
-            return stop_reason
-        most = min(study.plan.confirmation_rounds, len(pool.devices) - 1)
-        if (
-            stop_reason not in ("", BUSY)
-            and 2 * len(study.running) <= len(pool.devices)
-            and 2 <= most <= len(pool.idle)
-        ):
-            confirm_finalists(probing)
-            if not pool.is_running:
-                continue
-        probing.compare()
-        probing.take(pool.wait())
+
+def _work(study: Study, job: Job) -> Work:
+    """What the device does for a job: (seconds that it took, measurement)."""
+    trials = tuple(study.trials)
+
+    def work(probe: Probe) -> tuple[float, Measurement]:
+        started = time.monotonic()
+        measurement = measure(study.folder, study.plan, trials, probe, job, study.wish)
+        return time.monotonic() - started, measurement
+
+    return work
+
+
+def _record(study: Study, fleet: Fleet, job: Job, ended: Ended, watch: Watch) -> None:
+    """Record what came of a job; one that lost its device, or failed there alone, is measured again."""
+    ledger, slot = study.ledger, job.slot
+    if isinstance(ended.error, TimeIsOver):
+        ledger.give_up(slot, time_is_over(study.plan))
+        if not ledger.trials and not ledger.unfinished and not fleet.pool.is_running:
+            raise ended.error
+        return
+    if slot.kind is SlotKind.DEVICE:
+        if ended.error is None:
+            _take(study, fleet, job, ended.value[1], None, watch)
+        return
+    seconds, measurement = ended.value or (None, None)
+    accepted = fleet.accept(job, ended.device, measurement)
+    if accepted is None and measurement is not None:
+        with reporting_storage(study.folder):
+            (probe_folder(study.folder, slot) / ANSWER).unlink(missing_ok=True)
+    if slot.round and (accepted is None or measurement is None):
+        ledger.drop_round(ledger.rounds[slot.round])
+    if accepted is not None:
+        _take(study, fleet, job, accepted, seconds, watch)
+
+
+def _take(study: Study, fleet: Fleet, job: Job, measurement: Measurement, seconds: float | None, watch: Watch) -> None:
+    """Record a measurement, and see what it changes."""
+    ledger, slot = study.ledger, job.slot
+    ledger.record(slot, job.configuration, measurement, seconds)
+    if not slot.round:
+        fleet.judge(ledger)
+    if slot.kind is SlotKind.TRIAL:
+        trial = next((trial for trial in ledger.trials if trial.number == slot.number), None)
+        what = {"number": slot.number, "configuration": job.configuration, "trial": trial}
+        watch(study.progress("confirmed" if slot.round else "trial", message=fleet.pool.running, **what))
+        if not slot.round:
+            stop_if_it_crashes(study)

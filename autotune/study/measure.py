@@ -10,10 +10,12 @@ from pathlib import Path
 from autotune.core import Configuration, Interval, Measurement, Outcome, Trial, write_json
 from autotune.core.errors import TimeIsOver
 from autotune.core.interrupt import StopRequest
+from autotune.core.slot import SlotKind
 from autotune.probe import Probe, ProbeOptions
 from autotune.probe.order import ANSWER, ORDER
 from autotune.space.dominance import NEVER_PROBED
 from autotune.space.settings import SETTINGS
+from autotune.study.job import Job
 from autotune.study.objective import SAME_MEMORY, leader, speed
 from autotune.study.plan import Plan
 from autotune.study.store import probe_folder, read_trial, reporting_storage
@@ -37,43 +39,40 @@ def measure(
     plan: Plan,
     trials: Sequence[Trial],
     probe: Probe,
-    configuration: Configuration,
-    number: int,
-    confirmation: int = 0,
+    job: Job,
     wish: StopRequest | None = None,
-    seconds: float = math.inf,
-    share: float = 1.0,
-    whole_speed: Interval | None = None,
-    losses: int = 0,
 ) -> Measurement:
-    """A trial's probe, or one of its confirmation rounds, on disk below the study's folder when this returns.
+    """A job's measurement, on disk below the study's folder when this returns.
 
     What was disturbed from outside (a foreign process, a hot device) could have decided the answer, whichever way it came
-    out: it is measured again, unless the user wishes to stop or only losses are wanted and there are some. seconds: that it
-    may take in all. whole_speed, losses: as in ProbeOptions. Raises StorageFailed where the disk refuses, TimeIsOver where it
-    was not done in these seconds; then nothing of it is kept.
+    out: it is measured again, unless the user wishes to stop or only losses are wanted and there are some. Raises StorageFailed
+    where the disk refuses, TimeIsOver where it was not done in the job's seconds; then nothing of it is kept.
     """
-    until = time.monotonic() + seconds
+    until = time.monotonic() + job.seconds
+    configuration, slot, losses = job.configuration, job.slot, job.losses
+    of_trial = slot.kind is SlotKind.TRIAL
     best = leader(trials, plan.objective)
     bar = speed(best.measurement, plan.objective) if best and plan.objective != "memory" else None
-    deadline = _deadline_s(plan, trials, configuration, confirmation)
-    best_so_far = (
-        None if confirmation or bar is None else Interval(*(share * bound for bound in (bar, bar.low, bar.high)))
-    )
-    first = next((trial.measurement for trial in trials if trial.number == number), None)
-    place = probe_folder(folder, number, confirmation)
-    error = plan.time.too_late(f"trial {number} was measured" if number else "your own settings were measured")
+    if slot.round or not of_trial or bar is None:
+        best_so_far = None
+    else:
+        best_so_far = Interval(*(job.share * bound for bound in (bar, bar.low, bar.high)))
+    deadline = _deadline_s(plan, trials, job)
+    first = next((trial.measurement for trial in trials if trial.number == slot.number and of_trial), None)
+    place = probe_folder(folder, slot)
+    is_other = slot.number or not of_trial
+    error = plan.time.too_late(f"trial {slot.number} was measured" if is_other else "your own settings were measured")
 
     def once() -> Measurement:
         left = until - time.monotonic()
         if left <= 0:
             raise error
-        options = ProbeOptions(number, min(deadline, left), confirmation, best_so_far, whole_speed, losses)
+        options = ProbeOptions(slot, min(deadline, left), best_so_far, job.whole_speed, losses)
         measurement = replace(probe(configuration, options), training_steps=plan.training_steps)
         if measurement.outcome is Outcome.TIMED_OUT and (left < deadline or plan.time.is_over):
             (place / ANSWER).unlink(missing_ok=True)
             raise error
-        return replace(measurement, compile_s=first.compile_s) if first and confirmation else measurement
+        return replace(measurement, compile_s=first.compile_s) if first and slot.round else measurement
 
     with reporting_storage(folder):
         measurement = once()
@@ -89,26 +88,16 @@ def measure(
     return measurement
 
 
-def unsupported(
-    folder: Path,
-    configuration: Configuration,
-    why: str,
-    number: int = 0,
-    confirmation: int = 0,
-    where: str = NEVER_PROBED,
-) -> Measurement:
-    """The measurement of what cannot run in this environment, such as the user's own settings; kept like any other."""
-    measurement = Measurement(Outcome.UNSUPPORTED, why, where=where, asked=configuration.values)
-    with reporting_storage(folder):
-        keep(probe_folder(folder, number, confirmation), configuration, measurement)
-    return measurement
+def unsupported(configuration: Configuration, why: str, where: str = NEVER_PROBED) -> Measurement:
+    """The measurement of what cannot run in this environment, such as the user's own settings."""
+    return Measurement(Outcome.UNSUPPORTED, why, where=where, asked=configuration.values)
 
 
-def needs_too_much(folder: Path, trials: Sequence[Trial], trial: Trial, round_number: int) -> Measurement | None:
+def needs_too_much(trials: Sequence[Trial], trial: Trial) -> Measurement | None:
     """The measurement of a round in which a trial would run out of memory as another did; None where it may fit.
 
     Longer trainings can need more than their probes did, where batches differ in shape. A trial without any round is not run
-    whose probe needed as much as that of one which ran out of memory in a round. It is kept like any other.
+    whose probe needed as much as that of one which ran out of memory in a round.
     """
     needed = trial.measurement.peak_bytes
     if trial.number == 0 or trial.confirmations or needed is None:
@@ -117,16 +106,8 @@ def needs_too_much(folder: Path, trials: Sequence[Trial], trial: Trial, round_nu
         ran_out = any(measured.outcome is Outcome.OUT_OF_MEMORY for measured in other.confirmations)
         if ran_out and (other.measurement.peak_bytes or math.inf) <= (1 + SAME_MEMORY) * needed:
             reason = f"not run: its probe needed as much memory as that of trial {other.number}, which ran out of it in a round"
-            measurement = Measurement(
-                Outcome.OUT_OF_MEMORY,
-                reason,
-                asked=trial.configuration.values,
-                allowed_bytes=trial.measurement.allowed_bytes,
-                round=round_number,
-            )
-            with reporting_storage(folder):
-                keep(probe_folder(folder, trial.number, round_number), trial.configuration, measurement)
-            return measurement
+            allowed = trial.measurement.allowed_bytes
+            return Measurement(Outcome.OUT_OF_MEMORY, reason, asked=trial.configuration.values, allowed_bytes=allowed)
     return None
 
 
@@ -153,7 +134,7 @@ def _stays_disturbed(trials: Sequence[Trial]) -> bool:
     return len(last) == STAYS_DISTURBED and all(measurement.observed_warnings for measurement in last)
 
 
-def _deadline_s(plan: Plan, trials: Sequence[Trial], configuration: Configuration, confirmation: int) -> float:
+def _deadline_s(plan: Plan, trials: Sequence[Trial], job: Job) -> float:
     """10 x the baseline's probe, at least 60 s; a confirmation may run every micro-step and is given that much more.
 
     What its values are expected to add (compiling) comes tenfold on top. Without a baseline that trained it is the baseline's
@@ -161,10 +142,11 @@ def _deadline_s(plan: Plan, trials: Sequence[Trial], configuration: Configuratio
     """
     if plan.probe_timeout_s is not None:
         return plan.probe_timeout_s
+    configuration = job.configuration
     added = 10 * sum(SETTINGS[name].seconds(value) for name, value in configuration.values.items())
     if not trials or not trials[0].measurement.steps:
         return LONGEST_BASELINE_S + added
     seconds = max(60.0, 10 * trials[0].measurement.probe_seconds)
-    if confirmation:
+    if job.slot.round:
         seconds *= max(1.0, configuration.gradient_accumulation_steps / 3)
     return seconds + added

@@ -170,7 +170,7 @@ def in_whole_rounds(trials: Sequence[Trial], objective: str) -> Sequence[Trial]:
     """The trials without what they measured in a round that ended before the baseline's turn.
 
     A speed of these minutes cannot be compared with the baseline's of others: what the machine did meanwhile would count as
-    an effect. What failed in such a round stays. A baseline that runs and may win takes part in every round (study/confirm.py),
+    an effect. What failed in such a round stays. A baseline that runs and may win takes part in every round (study/race.py),
     but for `memory`, where no speeds are compared.
     """
     baseline = next((trial for trial in trials if trial.number == 0), None)

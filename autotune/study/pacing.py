@@ -1,7 +1,6 @@
 """How a search shares out its time: what a round, the sanity check and another probe are expected to take."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from statistics import fmean
 
 from autotune.core import Measurement, Trial
@@ -48,27 +47,21 @@ def reserved_seconds(plan: Plan, trials: Sequence[Trial], reference_s: float = 0
         return 0.0
     rivals, baseline = _racing(plan, trials)
     left = plan.time.seconds_left()
-    least = _together(rivals[:1], baseline, 1, plan.is_cpu)
+    least = rounds_seconds([*rivals[:1], *baseline], 1, plan.is_cpu)
     if least > left:
         return 0.0
     reference_s = reference_s if least + reference_s <= left else 0.0
-    one_round = _together(rivals, baseline, 1, plan.is_cpu) + reference_s
-    all_rounds = _together(rivals, baseline, plan.confirmation_rounds, plan.is_cpu) + reference_s
+    one_round = rounds_seconds([*rivals, *baseline], 1, plan.is_cpu) + reference_s
+    all_rounds = rounds_seconds([*rivals, *baseline], plan.confirmation_rounds, plan.is_cpu) + reference_s
     wanted = all_rounds + finishing_seconds(trials, plan.objective)
     return max(one_round, min(wanted, RESERVED * (plan.time.seconds or 0.0)))
 
 
 def _racing(plan: Plan, trials: Sequence[Trial], most: int = LEAST_RIVALS) -> tuple[list[Trial], list[Trial]]:
-    """(the finalists, so many at the most, the baseline where it runs)."""
-    rivals = finalists(trials, plan.objective)[:most]
+    """(the baseline's rivals, one for each of this number of finalists at the most, the baseline if it runs)."""
     baseline = [trial for trial in trials[:1] if trial.feasible]
-    if not any(trial.number for trial in rivals):  # a rival that is still to come
-        rivals = [replace(trial, number=-1) for trial in baseline]
-    return rivals, baseline
-
-
-def _together(rivals: Iterable[Trial], baseline: Iterable[Trial], rounds: int, is_cpu: bool) -> float:
-    return rounds_seconds({trial.number: trial for trial in [*rivals, *baseline]}.values(), rounds, is_cpu)
+    rivals = [trial for trial in finalists(trials, plan.objective)[:most] if trial.number]
+    return rivals or baseline, baseline  # a rival that is still to come takes as long
 
 
 def rounds_seconds(trials: Iterable[Trial], rounds: int, is_cpu: bool) -> float:
@@ -160,9 +153,9 @@ def seconds_to_go(
         others = [trial.measurement.probe_seconds for trial in trials[1:]] or [trials[0].measurement.probe_seconds]
         seconds += max(0, plan.probes(trials) - len(trials)) * fmean(others)
         rivals, baseline = _racing(plan, trials, FINALISTS)
-        group = {trial.number: trial for trial in [*baseline, *rivals]}.values()
+        group = [*baseline, *rivals]
         if any(len(trial.confirmations) < plan.confirmation_rounds for trial in group):
-            seconds += _race_seconds(plan, [*group]) + reference_s
+            seconds += _race_seconds(plan, group) + reference_s
             missing = max(0, min(FINALISTS, plan.n_trials - 1) - len(rivals))  # finalists that are still to come
             if not any(trial.confirmations for trial in trials):
                 seconds += missing * fmean(round_seconds(trial, plan.is_cpu) for trial in group)

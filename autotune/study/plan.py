@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from autotune.core import Configuration, Environment, Interval, Outcome, Trial, TuningRequest
+from autotune.core import Configuration, Environment, Interval, Measurement, Outcome, Trial, TuningRequest
 from autotune.core.request import CONFIRMATION_ROUNDS
 from autotune.core.time_limit import TimeLimit
 from autotune.sampler.acquisition import run_seconds
-from autotune.study.objective import best_trial, comparable, fastest_so_far, told_speed_up
+from autotune.study.objective import best_trial, comparable, fastest_so_far, told_speed_up, value
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,16 @@ class Plan:
         """
         outcomes = ([measured.outcome for measured in trial.confirmations] for trial in trials[1:])
         return self.n_trials + min(self.n_trials // 2, sum(Outcome.OUT_OF_MEMORY in rounds for rounds in outcomes))
+
+    @property
+    def minimizes(self) -> bool:
+        """Whether less of the objective's value is better."""
+        return self.objective == "memory"
+
+    def score(self, measurement: Measurement | None) -> float:
+        """What Optuna is told of a measurement; of none, or of what does not fit, the worst value."""
+        worst = float(self.memory_limit_bytes) if self.minimizes else 0.0
+        return value(measurement, self.objective, self.memory_limit_bytes) if measurement else worst
 
     def run_seconds(self, best: Trial | None) -> float:
         """Seconds of the training that the search is for, at the speed of the best trial so far."""

@@ -1,8 +1,8 @@
 """Study folder: its lock, what tells the study from others, and its trials.
 
 <folder>/request.json            what is searched, and what tells this study from others
-         study.db                Optuna's own record, for its samplers
-         probes/0007/            order, measurement and log of trial 7
+         study.db                the trials for Optuna's dashboard
+         probes/0007/            proposal, order, measurement and log of trial 7
          probes/0007/confirmation-1/
          probes/0007/prospect.json   what the untried could still win after it
          probes/0007/estimated_peak.json   what its memory is for, as it was estimated
@@ -10,20 +10,24 @@
 
 import contextlib
 import fcntl
+import os
 import shutil
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from autotune.core import Configuration, InvalidRequest, Measurement, Trial, write_json
 from autotune.core.configuration import renamed
 from autotune.core.errors import StorageFailed, StudyInUse, StudyMismatch
 from autotune.core.io import MISSING, Unreadable, read_record
 from autotune.core.prospect import OptimalityGap
+from autotune.core.slot import Slot, SlotKind
 from autotune.memory.peak import MemoryPeak
 from autotune.probe.order import ANSWER, ORDER, remove_unfinished
+
+if TYPE_CHECKING:
+    import optuna
 
 REQUEST, VERIFICATION, EXPLAINED = "request.json", "verification.json", "explanation.json"
 """The request of a study, and what `autotune verify` and `autotune explain` measured of its answer."""
@@ -33,6 +37,8 @@ EXPLANATION = "explanation"
 """Folder of what `autotune explain` measured."""
 TENSORBOARD, RUNS = "tensorboard", "loggers.json"
 """What TensorBoard is told, and which runs of which loggers are this study's."""
+OPTUNA_STUDY = "study.db"
+"""The trials as Optuna's dashboard opens them: an output, nothing reads it again."""
 FOLDERS = ("probes", "numerics", "rehearsal", EXPLANATION, TENSORBOARD)
 """What trainings of every kind leave in a study's folder."""
 
@@ -45,49 +51,22 @@ def study_folder(study: str, output_dir: str) -> Path:
     return Path(study) if (Path(study) / REQUEST).exists() else Path(output_dir) / study
 
 
-REFERENCE = -1
-"""In place of a trial's number: the trainings of the losses' reference, if that is no trial."""
-
 ROUND = "confirmation-{}"
 """Folder of a round, in that of its trial."""
 
-DEVICES = -2
-"""In place of a trial's number, less the place of a device among several: the baseline's training on it, before any other."""
-
-OPEN_ROUND = "open-round-{}.json"
-"""Where a round is noted while it runs on one of several devices: what is left of it is of no use."""
+PROPOSAL = "proposal.json"
+"""A trial's configuration and how likely it was to fit, before it is measured."""
 
 
-def probe_folder(folder: Path, number: int, confirmation: int = 0) -> Path:
-    """Where the files of a trial's probe, or of a confirmation round of it, go."""
-    name = f"{number:04d}" if number >= 0 else "reference" if number == REFERENCE else f"device-{DEVICES - number}"
-    place = folder / "probes" / name
-    return place / ROUND.format(confirmation) if confirmation else place
-
-
-def open_round(folder: Path, round_number: int) -> None:
-    """Note that this round runs. Raises OSError where the disk refuses."""
-    (folder / "probes").mkdir(parents=True, exist_ok=True)
-    write_json(folder / "probes" / OPEN_ROUND.format(round_number), {"round": round_number})
-
-
-def close_round(folder: Path, round_number: int) -> None:
-    """Note that this round is complete."""
-    (folder / "probes" / OPEN_ROUND.format(round_number)).unlink(missing_ok=True)
-
-
-def drop_round(folder: Path, round_number: int) -> None:
-    """Remove what was measured in this round. Raises OSError where the disk refuses."""
-    for path in folder.glob(f"probes/*/confirmation-{round_number}/{ANSWER}"):
-        path.unlink(missing_ok=True)
-
-
-def drop_open_rounds(folder: Path) -> None:
-    """Remove what a killed search left of rounds that ran on one of several devices. Raises OSError where the disk refuses."""
-    for path in sorted((folder / "probes").glob(OPEN_ROUND.format("*"))):
-        number = int(path.stem.rpartition("-")[2])
-        drop_round(folder, number)
-        close_round(folder, number)
+def probe_folder(folder: Path, slot: Slot) -> Path:
+    """Where the files of a measurement go."""
+    names = {
+        SlotKind.TRIAL: f"{slot.number:04d}",
+        SlotKind.REFERENCE: "reference",
+        SlotKind.DEVICE: f"device-{slot.number}",
+    }
+    place = folder / "probes" / names[slot.kind]
+    return place / ROUND.format(slot.round) if slot.round else place
 
 
 @contextlib.contextmanager
@@ -206,7 +185,7 @@ def remove_study(folder: Path, reports: Sequence[str]) -> None:
             if (folder / name).is_dir():
                 shutil.rmtree(folder / name)
         # What says which question it answers goes last: killed in between, the rest is still known for what it is.
-        for name in ("study.db", "study.db-journal", RUNS, *reports, REQUEST):
+        for name in (OPTUNA_STUDY, RUNS, *reports, REQUEST):
             (folder / name).unlink(missing_ok=True)
 
 
@@ -235,10 +214,8 @@ def read_trial(folder: Path, number: int, damage: Damage | None = None) -> Trial
 
 def read_references(folder: Path, damage: Damage | None = None) -> dict[int, Measurement]:
     """Round -> measurement of the losses' reference in it, if that was not a trial's; without those that cannot be read."""
-    place = probe_folder(folder, REFERENCE)
-    read = {
-        number: read_trial(place / ROUND.format(number), REFERENCE, damage) for number in read_rounds(place, damage)
-    }
+    place = probe_folder(folder, Slot(kind=SlotKind.REFERENCE))
+    read = {number: read_trial(place / ROUND.format(number), 0, damage) for number in read_rounds(place, damage)}
     # A training that was killed does not say itself what it was asked for.
     return {
         number: replace(trial.measurement, round=number, asked=trial.configuration.values)
@@ -281,7 +258,7 @@ def read_prospects(folder: Path, damage: Damage | None = None) -> dict[int, Opti
 def keep_peaks(folder: Path, peaks: Mapping[int, MemoryPeak]) -> None:
     """Write the estimated peaks of trials that have none yet. Raises OSError where the disk refuses."""
     for number, peak in peaks.items():
-        if not (probe_folder(folder, number) / PEAK).exists():
+        if not (probe_folder(folder, Slot(number)) / PEAK).exists():
             _keep(folder, number, PEAK, peak.to_dict())
 
 
@@ -291,7 +268,7 @@ def read_peaks(folder: Path, damage: Damage | None = None) -> dict[int, MemoryPe
 
 
 def _keep(folder: Path, number: int, name: str, data: Mapping[str, Any]) -> None:
-    place = probe_folder(folder, number)
+    place = probe_folder(folder, Slot(number))
     place.mkdir(parents=True, exist_ok=True)
     write_json(place / name, data)
 
@@ -322,18 +299,29 @@ def damaged_request(path: Path, error: Unreadable) -> StorageFailed:
     return StorageFailed(f"{path} is damaged: {error}.", _DAMAGED_ADVICE)
 
 
+def write_optuna_study(folder: Path, study: "optuna.Study") -> None:
+    """Write an Optuna study to study.db, in place of an earlier one. Raises StorageFailed."""
+    import optuna
+    import sqlalchemy.exc
+    from sqlalchemy.pool import NullPool
+
+    part = folder / f".{OPTUNA_STUDY}.{os.getpid()}"  # a name that `remove_unfinished` removes
+    with reporting_storage(folder):
+        part.unlink(missing_ok=True)
+        try:
+            storage = optuna.storages.RDBStorage(f"sqlite:///{part.absolute()}", {"poolclass": NullPool})
+            name = study.study_name
+            optuna.copy_study(from_study_name=name, from_storage=study._storage, to_storage=storage, to_study_name=name)
+        except (sqlalchemy.exc.DBAPIError, optuna.exceptions.StorageInternalError) as error:
+            cause = getattr(error.__cause__, "orig", None) or getattr(error, "orig", None) or error
+            raise StorageFailed(f"The study in {folder} cannot be written: {cause}.", _DISK_ADVICE) from error
+        part.replace(folder / OPTUNA_STUDY)
+
+
 @contextlib.contextmanager
 def reporting_storage(folder: Path) -> Iterator[None]:
     """Turn what a disk can refuse into one clear line."""
-    import optuna
-    import sqlalchemy.exc
-
     try:
         yield
     except OSError as error:
         raise StorageFailed(f"{folder} cannot be written: {error.strerror or error}.", _DISK_ADVICE) from error
-    except (sqlalchemy.exc.DBAPIError, optuna.exceptions.StorageInternalError) as error:
-        cause = getattr(error.__cause__, "orig", None) or getattr(error, "orig", None) or error
-        if type(cause) is sqlite3.DatabaseError:  # its subclasses say what could not be done, not what is damaged
-            raise StorageFailed(f"{folder / 'study.db'} is damaged: {cause}.", _DAMAGED_ADVICE) from error
-        raise StorageFailed(f"The study in {folder} cannot be written: {cause}.", _DISK_ADVICE) from error

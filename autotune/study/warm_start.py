@@ -24,7 +24,7 @@ from autotune.space.utilization import Arithmetic, SampleFlops
 from autotune.study.pacing import time_for_a_probe
 from autotune.study.plan import Progress, Watch
 from autotune.study.store import keep_peaks, reporting_storage
-from autotune.study.study import Study, set_warm_start
+from autotune.study.study import Study
 
 ESTIMATED = 0.2
 """Share of the time left that measuring the device's rates may take, and tracing after it: probes tell more."""
@@ -78,10 +78,10 @@ def warm_up(
         return ()
     if plan.sampler == "physics":
         warm_start = build_warm_start(host, environment, workload, space, base, plan.allowed_bytes, past, traces)
-        set_warm_start(study, warm_start)
+        study.start_from(warm_start)
     elif not environment.is_cpu:  # of a CPU no peak is known, and a count takes as long as some probes
         arithmetic = count_operations(host, environment, workload, space, base, traces)
-        set_warm_start(study, replace(study.warm_start, arithmetic=arithmetic))
+        study.start_from(replace(study.warm_start, arithmetic=arithmetic))
     _keep_peaks(study)
     worth = worth_of_padding(host, environment, workload, space, study.warm_start.arithmetic)
     return (*filter(None, [study.warm_start.unknown]), *worth)

@@ -152,7 +152,7 @@ def test_what_there_was_no_time_for_is_done_by_the_same_command(
 
 def _leaving_out(finish: Callable[..., Any]) -> Callable[..., Any]:
     def left_out(study: Any, *more: Any) -> Any:
-        study.left_out.append("evaluation and checkpoint")
+        study.ledger.left_out.append("evaluation and checkpoint")
         return finish(study, *more)
 
     return left_out

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from autotune.core.configuration import Configuration
 from autotune.core.request import tuning_request
+from autotune.core.slot import Slot
 from autotune.probe import ProbeOptions
 from autotune.probe.order import Order, Timing
 from autotune.probe.queries import read_environment, read_workload
@@ -59,11 +60,11 @@ def main() -> None:
         timings = (TIMING, ROUND)
         probe = LiveProbe(host, environment, workload, {}, LIMIT, lambda n, _: folder / f"{n}", timings=timings)
         for number, configuration in enumerate(dict.fromkeys(probed(space))):
-            measurement = probe(configuration, ProbeOptions(number, DEADLINE_S))
+            measurement = probe(configuration, ProbeOptions(Slot(number), DEADLINE_S))
             print(f"{configuration}: {measurement.outcome} {measurement.samples_per_second}", flush=True)
         bf16 = space.configuration(dict(space.baseline.values) | {"precision": "bf16"})
         for number, configuration in enumerate((space.baseline, bf16)):
-            probe(configuration, ProbeOptions(number, DEADLINE_S, confirmation=1))
+            probe(configuration, ProbeOptions(Slot(number, 1), DEADLINE_S))
         probe.train("rehearsal", space.baseline, folder / "rehearsal", DEADLINE_S, {})
     save_recording(answers, path)
 

@@ -6,13 +6,14 @@ import time
 import pytest
 
 from autotune.core.errors import TimeIsOver
+from autotune.core.slot import Slot
 from autotune.executors import ExecutorLost
 from autotune.executors.pool import Pool, ThreadPool, as_pool
 from autotune.probe import ProbeOptions
 from autotune.probe.replay import ReplayProbe
 from tests.makers import completed, configuration
 
-WITHIN = ProbeOptions(0, 60.0)
+WITHIN = ProbeOptions(Slot(), 60.0)
 
 
 def probe() -> ReplayProbe:

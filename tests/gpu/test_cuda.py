@@ -15,6 +15,7 @@ import torch
 import autotune
 from autotune.core import Environment, Measurement, Outcome, Workload, read_json
 from autotune.core.errors import ProbeHostFailed
+from autotune.core.slot import Slot
 from autotune.probe import ProbeOptions
 from autotune.probe.device.nvml import device_used, opened, visible_cards
 from autotune.probe.process.launcher import ProbeHost
@@ -291,12 +292,12 @@ def test_the_memory_of_a_killed_probe_is_back(cuda: Environment, tmp_path: Path)
             CALLERS,
             {},
             allowed_bytes=4 * GIB,
-            folder=lambda number, confirmation: tmp_path,
+            folder=lambda slot: tmp_path,
             device_used=lambda: device_used(CARD),
         )
         os.environ["BEHAVIOUR_FOLDER"] = str(tmp_path)
         try:
-            measurement = probe(configuration(), ProbeOptions(number=0, deadline_s=20.0))
+            measurement = probe(configuration(), ProbeOptions(Slot(), 20.0))
         finally:
             del os.environ["BEHAVIOUR_FOLDER"]
             watcher.join()

@@ -15,7 +15,7 @@ if not {"autotune.probe.process.host", "autotune.probe.process.supervisor"} & {*
 
         launcher.ProbeHost = partial(RecordedHost, Path(recording))  # type: ignore[assignment,misc]
 
-    from autotune.study import confirm, measure
+    from autotune.study import measure, race
 
-    confirm.FURTHER = -1.0
+    race.FURTHER = -1.0
     measure.REPEATS = 0

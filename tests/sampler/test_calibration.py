@@ -4,7 +4,6 @@ import json
 import math
 from dataclasses import replace
 
-import optuna
 import pytest
 
 from autotune.core import Configuration, Trial
@@ -82,10 +81,9 @@ def test_what_was_only_seen_together_stays_open() -> None:
     for past in ([], [together], [together] * 3):
         warm_start = WarmStart(ALLOWED, estimate, informed(EXPECTED, SPACE, past))
         sampler = PhysicsSampler(SPACE, warm_start)
-        study = optuna.create_study()
         trials: list[Trial] = []
         while len(trials) < FIRST_TRIED:
-            proposed = sampler.propose(study, trials=trials).configuration
+            proposed = sampler.propose(trials).configuration
             assert proposed is not None
             trials.append(trial(len(trials), proposed))
         assert any(trial.configuration.values["precision"] == "bf16" for trial in trials)

@@ -1,14 +1,14 @@
 """Who proposes: every sampler on a small world, and configurations as Optuna's parameters."""
 
-import optuna
 import pytest
 from optuna.distributions import CategoricalDistribution, IntDistribution
+from optuna.trial import TrialState
 
-from autotune.core.configuration import Configuration
+from autotune.core import Configuration, Measurement, Trial
 from autotune.core.request import SAMPLERS
-from autotune.sampler.optuna_samplers import make_sampler
+from autotune.sampler.optuna_samplers import OptunaSampler, Sampler, make_sampler, study_of
 from autotune.sampler.parameters import configuration_of, distributions, parameters
-from autotune.sampler.physics import WarmStart, to_attrs
+from autotune.sampler.physics import WarmStart
 from tests.makers import ALLOWED, machine, space
 
 SPACE = space(checkpointing=("none", "full"), precision=("fp32", "bf16"), workers=(0, 2), pin_memory=(True, False))
@@ -43,34 +43,49 @@ def test_a_baseline_outside_the_proposals_goes_to_optuna_and_back() -> None:
         assert configuration_of(narrow, parameters(narrow, candidate)) == candidate
 
 
+def score(measurement: Measurement | None) -> float:
+    return float((measurement and measurement.samples_per_second) or 0.0)
+
+
+def sampler_named(name: str, seed: int = 1) -> Sampler:
+    return make_sampler(name, seed, SPACE, WarmStart(ALLOWED), score)
+
+
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_every_sampler_proposes_configurations_and_takes_their_values(name: str) -> None:
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(direction="maximize", sampler=make_sampler(name, 1, SPACE, WarmStart(ALLOWED)))
-    seen = set()
-    for _ in range(12):
-        running = study.ask(distributions(SPACE))
-        candidate = configuration_of(SPACE, running.params)
+def test_every_sampler_proposes_what_is_not_measured_yet(name: str) -> None:
+    sampler, trials = sampler_named(name), list[Trial]()
+    for number in range(12):
+        candidate = sampler.propose(trials).configuration
         assert candidate in SPACE
-        seen.add(candidate)
-        for attribute, value_of_attribute in to_attrs(candidate, machine(candidate)).items():
-            running.set_user_attr(attribute, value_of_attribute)
-        running.set_constraint("fits", machine(candidate).fits)
-        study.tell(running, float(machine(candidate).samples_per_second or 0.0))
-    assert len(seen) > 3
-    assert all(trial.constraints.keys() == {"fits"} for trial in study.trials)
+        assert candidate not in [trial.configuration for trial in trials]
+        trials.append(Trial(number, candidate, machine(candidate)))
+    told = study_of(trials, SPACE, score).trials
+    assert [trial.user_attrs["number"] for trial in told] == [*range(12)]
+    assert all(trial.constraints.keys() == {"fits"} for trial in told)
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_a_seed_makes_a_sampler_propose_the_same_again(name: str) -> None:
-    def proposals() -> list[Configuration]:
-        study = optuna.create_study(sampler=make_sampler(name, 7, SPACE, WarmStart(ALLOWED)))
-        return [configuration_of(SPACE, study.ask(distributions(SPACE)).params) for _ in range(4)]
+    def proposals() -> list[Configuration | None]:
+        sampler, running = sampler_named(name, 7), list[Configuration]()
+        for _ in range(4):
+            running.append(sampler.propose([], running).configuration or SPACE.baseline)
+        return running
 
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
     assert proposals() == proposals()
+
+
+def test_a_sampler_of_optuna_s_learns_what_was_measured_before_it_was_made() -> None:
+    trials = [Trial(number, item, machine(item)) for number, item in enumerate([*SPACE][:8])]
+    sampler = sampler_named("tpe")
+    assert isinstance(sampler, OptunaSampler)
+    proposal = sampler.propose(trials)
+    assert [trial.value for trial in sampler.study.get_trials(states=[TrialState.COMPLETE])][:8] == [
+        score(trial.measurement) for trial in trials
+    ]
+    assert proposal.configuration not in [trial.configuration for trial in trials]
 
 
 def test_an_unknown_sampler_is_none() -> None:
     with pytest.raises(KeyError):
-        make_sampler("luck", 0, SPACE, WarmStart(ALLOWED))
+        make_sampler("luck", 0, SPACE, WarmStart(ALLOWED), score)

@@ -1,16 +1,8 @@
-"""The sampler `physics` as Optuna sees it: alone, beside other workers, and in spaces too large to score whole."""
+"""The sampler `physics`: alone, beside what runs, and in spaces too large to score whole."""
 
-import threading
-from pathlib import Path
-
-import optuna
-
-from autotune.core import Configuration, Outcome
-from autotune.probe import ProbeOptions
-from autotune.probe.replay import ReplayProbe
+from autotune.core import Configuration, Outcome, Trial
 from autotune.sampler.candidates import POOL, pool
-from autotune.sampler.parameters import configuration_of, distributions
-from autotune.sampler.physics import PhysicsSampler, WarmStart, to_attrs
+from autotune.sampler.physics import PhysicsSampler, WarmStart
 from autotune.space.search_space import SearchSpace
 from tests.makers import ALLOWED, MIB, machine, space
 
@@ -25,73 +17,41 @@ def estimate(candidate: Configuration) -> float:
 KNOWLEDGE = WarmStart(ALLOWED, estimate)
 
 
-def step(study: optuna.Study, space: SearchSpace = SPACE, probe: ReplayProbe | None = None) -> Configuration:
-    """Ask, probe and tell, as the loop does."""
-    running = study.ask(distributions(space))
-    configuration = configuration_of(space, running.params)
-    measurement = (probe or ReplayProbe(machine))(configuration, ProbeOptions(running.number, 60.0))
-    for name, attribute in to_attrs(configuration, measurement).items():
-        running.set_user_attr(name, attribute)
-    running.set_constraint("fits", measurement.fits)
-    study.tell(running, float(measurement.samples_per_second or 0.0))
-    return configuration
+def tried_by(sampler: PhysicsSampler, count: int) -> list[Configuration]:
+    """What this number of probes of the small world tries."""
+    trials: list[Trial] = []
+    for number in range(count):
+        chosen = sampler.propose(trials).configuration
+        assert chosen is not None
+        trials.append(Trial(number, chosen, machine(chosen)))
+    return [trial.configuration for trial in trials]
 
 
-def new_study(storage: str | None = None, seed: int = 0) -> optuna.Study:
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    sampler = PhysicsSampler(SPACE, KNOWLEDGE, seed)
-    return optuna.create_study(
-        direction="maximize", sampler=sampler, storage=storage, study_name="one", load_if_exists=True
-    )
-
-
-def test_as_any_sampler_it_begins_with_the_baseline_and_repeats_nothing() -> None:
-    study = new_study()
-    tried = [step(study) for _ in range(10)]
+def test_it_begins_with_the_baseline_and_repeats_nothing() -> None:
+    tried = tried_by(PhysicsSampler(SPACE, KNOWLEDGE), 10)
     assert tried[0] == SPACE.baseline
     assert len(set(tried)) == 10
 
 
 def test_the_best_of_the_small_world_is_found_in_few_probes() -> None:
-    study = new_study()
-    tried = [step(study) for _ in range(6)]
+    tried = tried_by(PhysicsSampler(SPACE, KNOWLEDGE), 6)
     fastest = max(SPACE, key=lambda candidate: float(machine(candidate).samples_per_second or 0.0))
     assert fastest in tried
     assert all(machine(candidate).outcome is not Outcome.OUT_OF_MEMORY for candidate in tried)
 
 
-def test_it_learns_nothing_from_trials_that_carry_nothing() -> None:
-    study = new_study()
-    running = study.ask(distributions(SPACE))
-    study.tell(running, 1.0)
-    assert step(study) == SPACE.baseline
-
-
-def test_two_workers_on_one_study_probe_nothing_twice(tmp_path: Path) -> None:
-    storage = f"sqlite:///{tmp_path / 'study.db'}"
-    step(new_study(storage))
-    probes = [ReplayProbe(machine), ReplayProbe(machine)]
-    together = threading.Barrier(2)
-
-    def work(probe: ReplayProbe) -> None:
-        study = new_study(storage)
-        for _ in range(5):
-            together.wait(timeout=30)
-            step(study, probe=probe)
-
-    workers = [threading.Thread(target=work, args=(probe,)) for probe in probes]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(timeout=60)
-    asked = [configuration for probe in probes for configuration, _ in probe.asked]
-    assert len(asked) == 10
-    assert len(set(asked)) == 10
+def test_what_runs_is_not_proposed_beside_it() -> None:
+    sampler, trials = PhysicsSampler(SPACE, KNOWLEDGE), [Trial(0, SPACE.baseline, machine(SPACE.baseline))]
+    running: list[Configuration] = []
+    for _ in range(5):
+        chosen = sampler.propose(trials, running).configuration
+        assert chosen is not None
+        running.append(chosen)
+    assert len({SPACE.baseline, *running}) == 6
 
 
 def test_without_an_estimate_it_grows_with_care() -> None:
-    study = optuna.create_study(direction="maximize", sampler=PhysicsSampler(SPACE, WarmStart(ALLOWED)))
-    tried = [step(study) for _ in range(10)]
+    tried = tried_by(PhysicsSampler(SPACE, WarmStart(ALLOWED)), 10)
     fastest = max(SPACE, key=lambda candidate: float(machine(candidate).samples_per_second or 0.0))
     assert fastest in tried
     assert sum(machine(candidate).outcome is Outcome.OUT_OF_MEMORY for candidate in tried) <= 2

@@ -2,15 +2,13 @@
 
 from dataclasses import replace
 
-import optuna
-
-from autotune.core import Configuration, Outcome
+from autotune.core import Configuration, Outcome, Trial
 from autotune.sampler.candidates import BEST, POOL, narrowed, stages
 from autotune.sampler.observation import Observation, observed
 from autotune.sampler.physics import PhysicsSampler, WarmStart
 from autotune.space.search_space import SearchSpace
 from tests.makers import ALLOWED, machine, space
-from tests.sampler.test_physics import estimate, step
+from tests.sampler.test_physics import estimate, tried_by
 
 CORE = ("micro_batch_size", "precision")
 SPACE = replace(
@@ -48,11 +46,9 @@ def test_then_the_others_are_tried_around_the_three_best_of_the_core() -> None:
 
 def test_the_core_is_searched_first_and_the_rest_by_what_is_left_of_the_probes() -> None:
     among = replace(SPACE, core=(*CORE, "checkpointing"))
-    study = optuna.create_study(
-        direction="maximize", sampler=PhysicsSampler(among, WarmStart(ALLOWED, estimate, core_probes=3))
-    )
+    sampler = PhysicsSampler(among, WarmStart(ALLOWED, estimate, core_probes=3))
     own = among.baseline.values
-    tried = [step(study, among) for _ in range(8)]
+    tried = tried_by(sampler, 8)
     outside = [
         {name for name in own if name not in among.core and candidate.values[name] != own[name]} for candidate in tried
     ]
@@ -64,8 +60,8 @@ def test_the_core_is_searched_first_and_the_rest_by_what_is_left_of_the_probes()
 def test_where_the_core_has_nothing_left_to_win_the_rest_is_tried_at_once() -> None:
     knowledge = WarmStart(ALLOWED, estimate, core_probes=50)
     small = replace(space(precision=("fp32",), micro_batch_size=(1, 2), workers=(0, 2, 4)), core=CORE)
-    study = optuna.create_study(direction="maximize", sampler=PhysicsSampler(small, knowledge))
-    tried = [step(study, small) for _ in range(5)]
+    sampler = PhysicsSampler(small, knowledge)
+    tried = tried_by(sampler, 5)
     assert {candidate.values["workers"] for candidate in tried} > {small.baseline.values["workers"]}
 
 
@@ -82,11 +78,9 @@ def test_a_huge_space_is_searched_in_parts_of_the_pool() -> None:
         ),
         core=(*CORE, "checkpointing"),
     )
-    study = optuna.create_study(
-        direction="maximize", sampler=(sampler := PhysicsSampler(huge, WarmStart(ALLOWED, estimate)))
-    )
-    tried = [step(study, huge) for _ in range(3)]
-    choice = sampler.propose(study)
+    sampler = PhysicsSampler(huge, WarmStart(ALLOWED, estimate))
+    tried = tried_by(sampler, 3)
+    choice = sampler.propose([Trial(number, item, machine(item)) for number, item in enumerate(tried)])
     assert choice.configuration in huge
     assert choice.configuration not in tried
     assert 1000 < choice.untried <= POOL
@@ -100,7 +94,7 @@ def test_where_nothing_of_the_core_fits_all_of_the_space_is_tried() -> None:
 def test_ranks_that_come_after_the_core_find_a_micro_batch_of_their_own() -> None:
     among = replace(space(precision=("fp32", "bf16"), data_parallel_size=(1, 2, 4, 8)), core=CORE)
     knowledge = WarmStart(ALLOWED, estimate, core_probes=2)
-    study = optuna.create_study(direction="maximize", sampler=PhysicsSampler(among, knowledge))
-    tried = [step(study, among) for _ in range(8)]
+    sampler = PhysicsSampler(among, knowledge)
+    tried = tried_by(sampler, 8)
     assert {candidate.global_batch_size for candidate in tried} == {8}
     assert max(candidate.data_parallel_size for candidate in tried) > 1

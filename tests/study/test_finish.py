@@ -20,7 +20,7 @@ from autotune.study.pacing import finishing_seconds
 from autotune.study.plan import Plan
 from autotune.study.study import Study
 from tests.clocks import SimulatedTime, TimedTrainings
-from tests.makers import ALLOWED, MIB, machine, out_of_memory, space
+from tests.makers import ALLOWED, MIB, completed, machine, out_of_memory, space
 
 World = Callable[[Configuration], Measurement]
 FALLING = tuple(9 - 0.05 * step for step in range(12))
@@ -34,9 +34,9 @@ class Losses:
         self.measured: list[tuple[Configuration, int]] = []
 
     def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:
-        self.measured.append((configuration, options.confirmation))
+        self.measured.append((configuration, options.slot.round))
         measurement = self.world(configuration)
-        if not options.confirmation or measurement.outcome is not Outcome.COMPLETED:
+        if not options.slot.round or measurement.outcome is not Outcome.COMPLETED:
             return measurement
         trained = configuration.values.get("precision")
         losses = (9.0,) * 12 if trained in self.wrong else FALLING
@@ -80,8 +80,8 @@ def winner(study: Study) -> Configuration:
 def test_the_winner_is_rehearsed_and_every_confirmed_trial_s_losses_are_compared(tmp_path: Path) -> None:
     study, train = searched(tmp_path), Trainings()
     rehearsal = finished(study, train)
-    assert study.numerics is not None
-    assert set(study.numerics.curves) == {trial.number for trial in study.trials if trial.confirmed}
+    assert study.ledger.numerics is not None
+    assert set(study.ledger.numerics.curves) == {trial.number for trial in study.trials if trial.confirmed}
     assert winner(study).values["precision"] == "bf16"
     assert train.rehearsed == [winner(study)]
     assert rehearsal is not None
@@ -105,18 +105,19 @@ def test_a_baseline_in_16_bits_is_compared_with_fp32_s_own_rounds_and_stays_allo
     among = space(micro_batch_size=(1, 2), precision=("bf16",))
 
     def world(configuration: Configuration) -> Measurement:
-        return replace(machine(configuration), settings={"precision": configuration.values["precision"]})
+        settings = {"precision": configuration.values["precision"]}
+        return completed(configuration, 10.0 if configuration == among.baseline else 9.9, settings=settings)
 
     probe = Losses("bf16", world=world)
     study = searched(tmp_path, probe, among)
     assert winner(study) == study.trials[0].configuration
-    assert study.numerics is not None
-    assert study.numerics.flag(0)
+    assert study.ledger.numerics is not None
+    assert study.ledger.numerics.flag(0)
     assert not study.trials[0].disqualified_reason
     in_fp32 = [of for of, round_number in probe.measured if of.values["precision"] == "fp32"]
-    assert len(in_fp32) == len(study.references) > 0
+    assert len(in_fp32) == len(study.ledger.references) > 0
     again = open_study(tmp_path, among, study.plan)
-    assert again.references == study.references, "fp32's rounds are not run again by a resumed search"
+    assert again.ledger.references == study.ledger.references, "fp32's rounds are not run again by a resumed search"
 
 
 def test_where_the_probes_showed_that_fp32_does_not_fit_its_rounds_are_not_run(tmp_path: Path) -> None:
@@ -129,7 +130,7 @@ def test_where_the_probes_showed_that_fp32_does_not_fit_its_rounds_are_not_run(t
     study = searched(tmp_path, probe, space(micro_batch_size=(1, 2), precision=("fp32", "bf16")))
     assert winner(study).values["precision"] == "bf16"
     assert not [of for of, round_number in probe.measured if round_number and of.values["precision"] == "fp32"]
-    assert [seen.outcome for seen in study.references.values()] == [Outcome.OUT_OF_MEMORY]
+    assert [seen.outcome for seen in study.ledger.references.values()] == [Outcome.OUT_OF_MEMORY]
 
 
 def test_what_there_is_no_time_for_is_left_out_and_done_by_the_next_run(tmp_path: Path) -> None:
@@ -137,12 +138,12 @@ def test_what_there_is_no_time_for_is_left_out_and_done_by_the_next_run(tmp_path
     study.plan = replace(study.plan, time=SimulatedTime(1e-3))
     assert finished(study, train) is None
     assert not train.rehearsed
-    assert study.left_out == ["evaluation and checkpoint"]
-    study.left_out.clear()
+    assert study.ledger.left_out == ["evaluation and checkpoint"]
+    study.ledger.left_out.clear()
     study.plan = replace(study.plan, time=SimulatedTime(1e6))
     rehearsal = finished(study, train)
     assert rehearsal is not None
-    assert study.left_out == []
+    assert study.ledger.left_out == []
     study.plan = replace(study.plan, time=SimulatedTime(1e-3))
     again = Trainings()
     assert finished(study, again) == rehearsal, "what is there needs no time"
@@ -157,7 +158,7 @@ def test_a_training_that_outlasts_the_time_is_ended_and_tried_again_by_the_next_
     time = SimulatedTime(1.2 * finishing_seconds(study.trials, "samples_per_second"))
     study.plan = replace(study.plan, time=time)
     assert finished(study, TimedTrainings(time, Trainings(), seconds)) is None
-    assert study.left_out == ["evaluation and checkpoint"]
+    assert study.ledger.left_out == ["evaluation and checkpoint"]
     assert time.passed[0] <= (1 + GRACE) * (time.seconds or 0.0)
     study.plan = replace(study.plan, time=SimulatedTime(1e6))
     assert finished(study, Trainings()) is not None
@@ -174,7 +175,7 @@ def test_nothing_is_rehearsed_where_nothing_but_the_users_settings_was_measured(
     assert len(study.trials) == 1
     assert finished(study, train) is None
     assert not train.rehearsed
-    assert study.left_out == []
+    assert study.ledger.left_out == []
 
 
 def test_a_training_that_fails_is_told(tmp_path: Path) -> None:

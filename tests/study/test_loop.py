@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,20 +20,22 @@ from optuna.trial import FrozenTrial, TrialState
 from autotune.core import Configuration, InvalidRequest, Measurement, Outcome, Trial, write_json
 from autotune.core.errors import SearchFailed, StorageFailed, StudyInUse, StudyMismatch, TimeIsOver
 from autotune.core.request import SAMPLERS
+from autotune.core.slot import Slot
 from autotune.core.time_limit import GRACE
 from autotune.probe import Probe, ProbeOptions
 from autotune.probe.order import ANSWER, ORDER
 from autotune.probe.replay import ReplayProbe, recorded
 from autotune.report.live.text import now_text
-from autotune.sampler.physics import RISKY
+from autotune.sampler.acquisition import Proposal
+from autotune.sampler.physics import PhysicsSampler
 from autotune.space.dominance import SAME_CRASHES, crash_notes, crashing_values
 from autotune.space.search_space import SearchSpace
-from autotune.study.jobs import progress
+from autotune.study.crashes import CRASHES_THAT_END
+from autotune.study.finish import missing_rounds
+from autotune.study.job import Job
 from autotune.study.loop import import_trials, open_study, search
 from autotune.study.objective import best_trial, in_whole_rounds
 from autotune.study.plan import Plan, Progress
-from autotune.study.probing import CRASHES_THAT_END
-from autotune.study.rounds import missing_rounds
 from autotune.study.stopping import nothing_to_win
 from autotune.study.store import (
     REQUEST,
@@ -44,7 +46,7 @@ from autotune.study.store import (
     read_trial,
     remove_study,
 )
-from autotune.study.study import Asked, Study, ask, begin, propose, risk_notes
+from autotune.study.study import Study
 from tests import makers
 from tests.clocks import SimulatedTime, TimedProbe, taking
 from tests.makers import ALLOWED, MIB, completed, ended, machine, out_of_memory, space
@@ -86,13 +88,17 @@ def replay(world: Callable[[Configuration], Measurement] = machine) -> ReplayPro
 
 def probed(probe: ReplayProbe) -> list[Configuration]:
     """What was asked of a probe, confirmations aside."""
-    return [configuration for configuration, options in probe.asked if not options.confirmation]
+    return [configuration for configuration, options in probe.asked if not options.slot.round]
 
 
 def told(study: Study) -> list[FrozenTrial]:
-    """Optuna's trials that were probed, in the order of their numbers."""
-    every = [record for record in study.optuna.get_trials() if "number" in record.user_attrs]
-    return sorted(every, key=lambda one: one.user_attrs["number"])
+    """The trials in Optuna's own study, as its dashboard opens it, in the order of their numbers."""
+    study.write_optuna()
+    return optuna_study(study).get_trials()
+
+
+def optuna_study(study: Study) -> optuna.Study:
+    return optuna.load_study(study_name="autotune", storage=f"sqlite:///{study.folder / 'study.db'}")
 
 
 class Stops:
@@ -105,12 +111,26 @@ class Stops:
         measurement = self.inner(configuration, options)
         if len(self.inner.asked) == self.at:
             if self.folder is not None:
-                place = self.folder / "probes" / f"{options.number:04d}"
-                place.mkdir(parents=True)
+                place = self.folder / "probes" / f"{options.slot.number:04d}"
+                place.mkdir(parents=True, exist_ok=True)
                 write_json(place / ORDER, {"configuration": configuration.to_dict()})
                 write_json(place / ANSWER, measurement.to_dict())
             raise KeyboardInterrupt
         return measurement
+
+
+class ProposesFirst(PhysicsSampler):
+    """The sampler of a study, which proposes this configuration right after the baseline."""
+
+    def __init__(self, study: Study, first: Configuration) -> None:
+        super().__init__(study.space, study.warm_start)
+        self.first = first
+
+    def propose(self, trials: Sequence[Trial], *others: Any) -> Proposal:
+        """The configuration after the baseline, else as the sampler does."""
+        if len(trials) == 1 and trials[0].configuration != self.first:
+            return Proposal(self.first, 1.0, 1.0, 1, expected_gain=1.0)
+        return super().propose(trials, *others)
 
 
 def interrupted(folder: Path, at: int, written: bool = False, **plan: Any) -> Stops:
@@ -123,11 +143,12 @@ def interrupted(folder: Path, at: int, written: bool = False, **plan: Any) -> St
 # One search -----------------------------------------------------------------------------------------------------
 
 
-def test_optuna_s_record_is_open_only_while_it_is_used(tmp_path: Path) -> None:
+def test_optuna_s_study_is_open_only_while_it_is_written(tmp_path: Path) -> None:
     study = opened(tmp_path)
-    assert study.optuna.get_trials() == []
+    study.write_optuna()
     files = {os.path.realpath(file) for file in Path("/proc/self/fd").iterdir()}
     assert str(tmp_path / "study.db") not in files
+    assert optuna_study(study).get_trials() == []
 
 
 def test_the_baseline_is_trial_0(tmp_path: Path) -> None:
@@ -167,8 +188,8 @@ def test_a_proposal_that_is_known_is_answered_at_once_and_not_counted(tmp_path: 
     probe = replay()
     study, _ = run(tmp_path, probe, n_trials=6)
     assert len(set(probed(probe))) == len(probed(probe))
-    answered = [record for record in study.optuna.get_trials() if "answered_by" in record.user_attrs]
-    assert len(answered) == study.duplicate_proposals > 0
+    answered = [record for record in study.sampler.study.get_trials() if "answered_by" in record.user_attrs]
+    assert len(answered) == study.sampler.duplicates > 0
     assert all(item.state is TrialState.COMPLETE for item in answered)
 
 
@@ -224,8 +245,9 @@ def test_the_memory_objective_minimises(tmp_path: Path) -> None:
         return completed(configuration, 10.0, configuration.micro_batch_size * 100 * MIB, spread=1e-3)
 
     study, _ = run(tmp_path, replay(world), n_trials=8, objective="memory", sampler="brute-force")
-    assert study.optuna.direction.name == "MINIMIZE"
-    assert study.optuna.best_value == 100 * MIB
+    study.write_optuna()
+    assert optuna_study(study).direction.name == "MINIMIZE"
+    assert optuna_study(study).best_value == 100 * MIB
     best = best_trial(study.trials, "memory")
     assert best is not None
     assert best.configuration.micro_batch_size == 1
@@ -278,12 +300,13 @@ def test_one_crash_again_and_again_whatever_the_values_ends_the_search_and_shows
     probe = replay()
     with locked(tmp_path):
         study = opened(tmp_path, among)
-        study.trials = [Trial(number, *item) for number, item in enumerate(told)]
+        for number, item in enumerate(told):
+            study.ledger.record(Slot(number), *item)
         with pytest.raises(SearchFailed, match=f"same crash came {CRASHES_THAT_END} times") as caught:
             search(study, probe)
         assert "the last line" in str(caught.value)
         assert not probe.asked
-        study.trials.pop()
+        study.ledger.trials.pop()
         assert search(study, probe), "one fewer does not"
 
 
@@ -393,7 +416,7 @@ def test_a_probe_is_told_its_number_its_deadline_and_the_best_so_far(tmp_path: P
     probe = replay()
     study, _ = run(tmp_path, probe, probe_timeout_s=12.5)
     options = [item for _, item in probe.asked]
-    assert [option.number for option in options] == [0, 1, 2, 3, 4]
+    assert [option.slot.number for option in options] == [0, 1, 2, 3, 4]
     assert {option.deadline_s for option in options} == {12.5}
     assert options[0].best_so_far is None
     for number in range(1, 5):
@@ -495,9 +518,6 @@ def test_what_was_interrupted_is_asked_first(tmp_path: Path, at: int) -> None:
     assert probed(after)[0] == probed(before.inner)[-1]
     assert [trial.number for trial in study.trials] == [0, 1, 2, 3, 4]
     assert len({*probed(before.inner), *probed(after)}) == 5
-    assert [record.state for record in study.optuna.get_trials() if record.user_attrs.get("interrupted")] == [
-        TrialState.FAIL
-    ]
 
 
 def test_what_is_interrupted_again_and_again_is_still_asked_first(tmp_path: Path) -> None:
@@ -519,16 +539,6 @@ def test_a_measurement_on_disk_that_was_not_told_is_told(tmp_path: Path, at: int
     assert not set(probed(after)) & set(probed(before.inner))
     assert [item.state for item in told(study)] == [TrialState.COMPLETE] * 5
     assert [item.user_attrs["outcome"] for item in told(study)] == [t.measurement.outcome.value for t in study.trials]
-
-
-def test_a_kill_between_an_ask_and_its_marks_loses_nothing(tmp_path: Path) -> None:
-    run(tmp_path, replay(), n_trials=2)
-    record = optuna.load_study(study_name="autotune", storage=f"sqlite:///{tmp_path / 'study.db'}")
-    record.ask()  # nothing said of it yet
-    record.ask().set_user_attr("configuration", space().baseline.to_dict())
-    study, _ = run(tmp_path, replay())
-    assert [trial.number for trial in study.trials] == [0, 1, 2, 3, 4]
-    assert not any(record.state is TrialState.RUNNING for record in study.optuna.get_trials())
 
 
 DAMAGED = ["", "{ cut off", "[1, 2]", "null", '{"a": 1}', "\x00\xff"]
@@ -680,8 +690,8 @@ def confirming(world: Callable[[Configuration, ProbeOptions], Measurement]) -> t
     asked: list[tuple[int, int]] = []
 
     def probe(configuration: Configuration, options: ProbeOptions) -> Measurement:
-        if options.confirmation:
-            asked.append((options.number, options.confirmation))
+        if options.slot.round:
+            asked.append((options.slot.number, options.slot.round))
         return world(configuration, options)
 
     return probe, asked
@@ -698,19 +708,19 @@ def test_a_search_ends_with_its_finalists_and_the_baseline_confirmed_and_on_disk
     assert asked[:6] == [(1, 1), (2, 1), (0, 1), (2, 2), (0, 2), (1, 2)]
     assert all(trial.confirmed for trial in study.trials)
     for trial in study.trials:
-        assert read_trial(study.probe_folder(trial.number), trial.number) == trial
-        assert study.probe_folder(trial.number, 2).name == "confirmation-2"
+        assert read_trial(study.probe_folder(Slot(trial.number)), trial.number) == trial
+        assert study.probe_folder(Slot(trial.number, 2)).name == "confirmation-2"
 
 
 def test_rounds_are_added_while_the_speeds_are_uncertain_and_all_are_on_disk(tmp_path: Path) -> None:
     def wavering(configuration: Configuration, options: ProbeOptions) -> Measurement:
-        rate = 10 * (1.025 - 0.125 * (-1) ** max(1, options.confirmation)) if options.number else 10.0
-        return completed(configuration, rate, spread=1e-4, probe_seconds=1.0 if options.confirmation else 60.0)
+        rate = 10 * (1.025 - 0.125 * (-1) ** max(1, options.slot.round)) if options.slot.number else 10.0
+        return completed(configuration, rate, spread=1e-4, probe_seconds=1.0 if options.slot.round else 60.0)
 
     probe, asked = confirming(wavering)
     study, _ = run(tmp_path, probe, n_trials=2, confirmation_rounds=2)
     assert asked == [(1, 1), (0, 1), (0, 2), (1, 2), (1, 3), (0, 3), (0, 4), (1, 4)]
-    assert [read_trial(study.probe_folder(number), number) for number in (0, 1)] == study.trials
+    assert [read_trial(study.probe_folder(Slot(number)), number) for number in (0, 1)] == study.trials
     again, nobody = confirming(alike)
     run(tmp_path, again, n_trials=2, confirmation_rounds=2)
     assert nobody == []
@@ -721,8 +731,8 @@ def test_a_lucky_probe_ends_no_search(tmp_path: Path) -> None:
     kinds: list[str] = []
 
     def world(configuration: Configuration, options: ProbeOptions) -> Measurement:
-        kinds.append("round" if options.confirmation else "probe")
-        luck = 50.0 if options.number == 1 and not options.confirmation else 1.0
+        kinds.append("round" if options.slot.round else "probe")
+        luck = 50.0 if options.slot.number == 1 and not options.slot.round else 1.0
         return completed(configuration, luck * speed(configuration), spread=1e-3)
 
     def speed(one: Configuration) -> float:
@@ -732,7 +742,7 @@ def test_a_lucky_probe_ends_no_search(tmp_path: Path) -> None:
         study = opened(tmp_path, n_trials=100, sampler="physics", confirmation_rounds=2)
         stop_reason = search(study, world)
         assert "probe" in kinds[kinds.index("round") :]
-        asked = study.optuna.sampler.propose(study.optuna, trials=study.trials)
+        asked = study.sampler.propose(study.trials)
         assert stop_reason == nothing_to_win(study.plan, study.trials, asked, study.space.size)
     found = best_trial(study.trials, "samples_per_second")
     assert found is not None
@@ -744,12 +754,12 @@ def test_a_search_goes_on_where_what_its_probes_found_runs_out_of_memory_in_the_
 
     def world(configuration: Configuration, options: ProbeOptions) -> Measurement:
         micro, is_full = configuration.micro_batch_size, configuration.values["checkpointing"] == "full"
-        peak = (100 + 100 * micro * (0.5 if is_full else 1.0)) * (1.5 if options.confirmation else 1.0)
+        peak = (100 + 100 * micro * (0.5 if is_full else 1.0)) * (1.5 if options.slot.round else 1.0)
         return recorded(configuration, 10 * micro**0.5 * (0.9 if is_full else 1.0), int(peak * MIB), ALLOWED, 1e-4)
 
     with locked(tmp_path):
         study = opened(tmp_path, n_trials=2, sampler="physics", confirmation_rounds=2)
-        study.queue.append(Configuration.exact(8, 8, {"checkpointing": "none"}))
+        study.sampler = ProposesFirst(study, Configuration.exact(8, 8, {"checkpointing": "none"}))
         stop_reason = search(study, world)
     best = best_trial(study.trials, "samples_per_second")
     assert best is not None
@@ -760,32 +770,15 @@ def test_a_search_goes_on_where_what_its_probes_found_runs_out_of_memory_in_the_
     )
 
 
-def test_a_sampler_that_learns_nothing_of_rounds_is_not_asked_again_after_them(tmp_path: Path) -> None:
-    with locked(tmp_path):
-        study = opened(tmp_path, n_trials=3, confirmation_rounds=1)
-        asked: list[Study] = []
-
-        def counting(study: Study) -> tuple[Asked | None, str]:
-            asked.append(study)
-            return ask(study)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("autotune.study.probing.ask", counting)
-            search(study, replay())
-    assert len(asked) == 3 + 1
-    assert all(trial.confirmed for trial in study.trials[:1])
-
-
 def test_what_may_not_fit_is_told_while_it_is_tried_and_at_the_end(tmp_path: Path) -> None:
     with locked(tmp_path):
         study = opened(tmp_path, n_trials=3)
-        running = propose(study, study.space.baseline)
-        running.set_user_attr(RISKY, 0.6)
-        begin(study, running, study.space.baseline)
-        assert risk_notes(study) == [
-            "trial 0 was tried although it might not fit (60% likely to; --no-risk leaves such out)"
-        ]
-        assert now_text(progress(study, "probing", number=0, configuration=study.space.baseline, message="x")) == (
+        study.ledger.begin(Job(Slot(), study.space.baseline, risk=0.6))
+        for each in (study, opened(tmp_path, n_trials=3)):
+            assert each.risk_notes() == [
+                "trial 0 was tried although it might not fit (60% likely to; --no-risk leaves such out)"
+            ]
+        assert now_text(study.progress("probing", number=0, configuration=study.space.baseline, message="x")) == (
             "x: 2x4 (yours)"
         )
 
@@ -913,12 +906,10 @@ def test_measurements_without_their_request_are_nobody_s(tmp_path: Path) -> None
         check_identity(tmp_path, {})
 
 
-def test_a_record_that_is_no_database_is_said_so_in_one_line(tmp_path: Path) -> None:
+def test_what_lies_in_the_place_of_optuna_s_study_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "study.db").write_text("no database\n" * 100)
-    with pytest.raises(StorageFailed, match="is damaged: file is not a database") as caught:
-        opened(tmp_path)
-    assert "\n" not in str(caught.value)
-    assert "fresh=True" in str(caught.value)
+    study, _ = run(tmp_path, replay(), n_trials=2)
+    assert len(told(study)) == 2
 
 
 def test_a_study_is_removed_with_nothing_else_in_its_folder(tmp_path: Path) -> None:
@@ -966,7 +957,7 @@ def test_a_disk_that_refuses_ends_in_one_line(tmp_path: Path) -> None:
     assert [trial.number for trial in study.trials] == [0, 1, 2]
 
 
-@pytest.mark.parametrize(("options", "what"), [("size=100k", "full"), ("size=1m,ro", "read-only")])
+@pytest.mark.parametrize(("options", "what"), [("size=24k", "full"), ("size=1m,ro", "read-only")])
 def test_a_disk_that_is_full_or_read_only_ends_in_one_line(tmp_path: Path, options: str, what: str) -> None:
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(tmp_path)], capture_output=True)
     if os.getuid() or mounted.returncode:
@@ -1030,7 +1021,7 @@ def test_probes_end_early_enough_for_the_answer_to_be_confirmed(tmp_path: Path, 
     assert not probe.killed
     if seconds == 25.0:
         assert re.match(r"\d+ s of the time limit of 25 s were left, too few for another trial", stop_reason)
-        assert study.left_out == ["further probes"]
+        assert study.ledger.left_out == ["further probes"]
 
 
 def test_a_rival_that_outlasts_the_time_is_ended_and_its_end_is_not_kept(tmp_path: Path) -> None:
@@ -1040,7 +1031,7 @@ def test_a_rival_that_outlasts_the_time_is_ended_and_its_end_is_not_kept(tmp_pat
     assert probe.time.passed[0] <= 60 * (1 + GRACE)
     assert re.match(r"\d+ s of the time limit of 1 min 0 s were left, too few", stop_reason), "for the confirmation"
     assert lost not in [trial.number for trial in study.trials]
-    assert not (study.probe_folder(lost) / ANSWER).exists()
+    assert not (study.probe_folder(Slot(lost)) / ANSWER).exists()
     best = best_trial(study.trials, "samples_per_second")
     assert best is not None
     assert best.confirmed, "there was time left for it, however slow the rival"
@@ -1077,7 +1068,7 @@ def test_a_round_that_the_time_ends_before_the_baseline_s_turn_counts_for_nothin
     tmp_path: Path,
 ) -> None:
     def world(configuration: Configuration, options: ProbeOptions) -> Measurement:
-        outlasts = options.confirmation and configuration == space().baseline
+        outlasts = options.slot.round and configuration == space().baseline
         return taking(alike(configuration, options), 1000.0 if outlasts else 4.0)
 
     study, _, probe = timed(tmp_path, 40.0, world, n_trials=2)
@@ -1098,10 +1089,10 @@ def test_time_is_spent_on_probes_while_there_is_nothing_to_confirm(tmp_path: Pat
     assert probe.rounds == [], "nobody may beat the baseline"
     assert len(study.trials) == 5, "as many probes as end in time"
     assert stop_reason.startswith("6 s of the time limit of 56 s were left")
-    assert study.left_out == ["further probes"]
+    assert study.ledger.left_out == ["further probes"]
 
 
 def test_without_a_limit_no_round_is_missing(tmp_path: Path) -> None:
     study, _ = run(tmp_path, replay(), n_trials=3, confirmation_rounds=0)
     assert missing_rounds(study) == ""
-    assert study.left_out == []
+    assert study.ledger.left_out == []

@@ -9,20 +9,22 @@ import pytest
 
 from autotune.core import Configuration, Measurement, Outcome, Trial, read_json, write_json
 from autotune.core.errors import StorageFailed
+from autotune.core.slot import Slot
 from autotune.probe import ProbeOptions
 from autotune.probe.order import ANSWER, ORDER
 from autotune.probe.replay import ReplayProbe
+from autotune.study.job import Job
+from autotune.study.loop import open_study, search
 from autotune.study.measure import (
     LONGEST_BASELINE_S,
     REPEATS,
     STAYS_DISTURBED,
     measure,
     needs_too_much,
-    unsupported,
 )
 from autotune.study.plan import Plan
 from autotune.study.store import probe_folder, read_trial
-from tests.makers import ALLOWED, MIB, completed, configuration, ended, out_of_memory, trial
+from tests.makers import ALLOWED, MIB, completed, configuration, ended, out_of_memory, space, trial
 
 OF = configuration()
 FOREIGN = ("another process on the device: 4711",)
@@ -52,7 +54,7 @@ def asked_of(folder: Path, trials: list[Trial], **fields: Any) -> ProbeOptions:
     probe = answering(completed(OF))
     confirmation = fields.pop("confirmation", 0)
     of = fields.pop("of", OF)
-    measure(folder, plan(**fields), trials, probe, of, len(trials), confirmation)
+    measure(folder, plan(**fields), trials, probe, Job(Slot(len(trials), confirmation), of))
     return probe.asked[0][1]
 
 
@@ -61,14 +63,14 @@ def asked_of(folder: Path, trials: list[Trial], **fields: Any) -> ProbeOptions:
 
 def test_what_was_not_disturbed_is_measured_once(tmp_path: Path) -> None:
     probe = answering(completed(OF))
-    measurement = measure(tmp_path, plan(), [], probe, OF, 0)
+    measurement = measure(tmp_path, plan(), [], probe, Job(Slot(), OF))
     assert len(probe.asked) == 1
     assert measurement.repeated_because == ()
 
 
 def test_a_disturbed_measurement_is_made_anew_and_says_why(tmp_path: Path) -> None:
     probe = answering(disturbed(), completed(OF, 10.0))
-    measurement = measure(tmp_path, plan(), [], probe, OF, 0)
+    measurement = measure(tmp_path, plan(), [], probe, Job(Slot(), OF))
     assert len(probe.asked) == 2
     assert probe.asked[0] == probe.asked[1]
     assert measurement.samples_per_second == pytest.approx(10.0)
@@ -79,7 +81,7 @@ def test_a_disturbed_measurement_is_made_anew_and_says_why(tmp_path: Path) -> No
 def test_what_stays_disturbed_is_repeated_no_more_than_twice_and_keeps_every_reason(tmp_path: Path) -> None:
     throttled = replace(disturbed(), observed_warnings=("throttled",))
     probe = answering(disturbed(), throttled, disturbed(7.0))
-    measurement = measure(tmp_path, plan(), [], probe, OF, 0)
+    measurement = measure(tmp_path, plan(), [], probe, Job(Slot(), OF))
     assert len(probe.asked) == 1 + REPEATS == 3
     assert measurement.samples_per_second == pytest.approx(7.0)
     assert measurement.repeated_because == (*FOREIGN, "throttled")
@@ -96,7 +98,7 @@ def test_what_stays_disturbed_is_repeated_no_more_than_twice_and_keeps_every_rea
     ids=["out of memory", "timed out", "hopeless"],
 )
 def test_an_end_that_a_stranger_may_have_brought_about_is_tried_again(tmp_path: Path, first: Measurement) -> None:
-    measurement = measure(tmp_path, plan(), [], answering(first, completed(OF)), OF, 0)
+    measurement = measure(tmp_path, plan(), [], answering(first, completed(OF)), Job(Slot(), OF))
     assert measurement.feasible
     assert measurement.repeated_because == FOREIGN
 
@@ -106,14 +108,14 @@ def test_an_end_that_a_stranger_may_have_brought_about_is_tried_again(tmp_path: 
 )
 def test_an_end_that_no_stranger_brings_about_stands(tmp_path: Path, outcome: Outcome) -> None:
     probe = answering(ended(outcome, observed_warnings=FOREIGN))
-    measure(tmp_path, plan(), [], probe, OF, 0)
+    measure(tmp_path, plan(), [], probe, Job(Slot(), OF))
     assert len(probe.asked) == 1
 
 
 def test_a_confirmation_that_was_disturbed_is_made_anew_too(tmp_path: Path) -> None:
     probe = answering(disturbed(), completed(OF))
-    measurement = measure(tmp_path, plan(), [trial(0)], probe, OF, 0, confirmation=2)
-    assert [options.confirmation for _, options in probe.asked] == [2, 2]
+    measurement = measure(tmp_path, plan(), [trial(0)], probe, Job(Slot(0, 2), OF))
+    assert [options.slot.round for _, options in probe.asked] == [2, 2]
     assert measurement.repeated_because == FOREIGN
 
 
@@ -127,7 +129,7 @@ def test_a_confirmation_that_was_disturbed_is_made_anew_too(tmp_path: Path) -> N
 def test_a_disturbance_that_stays_is_the_machine_as_it_is(tmp_path: Path, before: int, probes: int) -> None:
     probe = answering(disturbed())
     trials = [trial(number, observed_warnings=FOREIGN) for number in range(before)]
-    measurement = measure(tmp_path, plan(), trials, probe, OF, before)
+    measurement = measure(tmp_path, plan(), trials, probe, Job(Slot(before), OF))
     assert len(probe.asked) == probes
     assert measurement.observed_warnings == FOREIGN
 
@@ -135,7 +137,7 @@ def test_a_disturbance_that_stays_is_the_machine_as_it_is(tmp_path: Path, before
 def test_one_quiet_trial_among_the_last_ends_that(tmp_path: Path) -> None:
     probe = answering(disturbed())
     trials = [trial(number, observed_warnings=FOREIGN) for number in range(5)] + [trial(5)]
-    measure(tmp_path, plan(), trials, probe, OF, 6)
+    measure(tmp_path, plan(), trials, probe, Job(Slot(6), OF))
     assert len(probe.asked) == 1 + REPEATS
 
 
@@ -143,13 +145,13 @@ def test_one_quiet_trial_among_the_last_ends_that(tmp_path: Path) -> None:
 
 
 def test_what_a_probe_left_unwritten_is_on_disk(tmp_path: Path) -> None:
-    measurement = measure(tmp_path, plan(), [], answering(completed(OF)), OF, 3)
-    assert read_trial(probe_folder(tmp_path, 3), 3) == Trial(3, OF, measurement)
+    measurement = measure(tmp_path, plan(), [], answering(completed(OF)), Job(Slot(3), OF))
+    assert read_trial(probe_folder(tmp_path, Slot(3)), 3) == Trial(3, OF, measurement)
 
 
 def test_why_a_measurement_was_repeated_is_on_disk(tmp_path: Path) -> None:
-    measure(tmp_path, plan(), [], answering(disturbed(), completed(OF)), OF, 3)
-    read = read_trial(probe_folder(tmp_path, 3), 3)
+    measure(tmp_path, plan(), [], answering(disturbed(), completed(OF)), Job(Slot(3), OF))
+    read = read_trial(probe_folder(tmp_path, Slot(3)), 3)
     assert read is not None
     assert read.measurement.repeated_because == FOREIGN
 
@@ -159,7 +161,7 @@ def keeping(folder: Path, probe: Callable[..., Measurement]) -> Callable[..., Me
 
     def kept(of: Configuration, options: ProbeOptions) -> Measurement:
         measurement = probe(of, options)
-        place = probe_folder(folder, options.number, options.confirmation)
+        place = probe_folder(folder, options.slot)
         place.mkdir(parents=True, exist_ok=True)
         write_json(place / ORDER, {"configuration": of.to_dict()})
         write_json(place / ANSWER, measurement.to_dict() | {"reason": "its own"})
@@ -169,22 +171,24 @@ def keeping(folder: Path, probe: Callable[..., Measurement]) -> Callable[..., Me
 
 
 def test_what_a_probe_wrote_itself_is_left_as_it_is_unless_it_was_repeated(tmp_path: Path) -> None:
-    measure(tmp_path, plan(), [], keeping(tmp_path, answering(completed(OF))), OF, 0)
-    assert read_json(probe_folder(tmp_path, 0) / ANSWER)["reason"] == "its own"
-    measure(tmp_path, plan(), [], keeping(tmp_path, answering(disturbed(), completed(OF))), OF, 1)
-    assert read_json(probe_folder(tmp_path, 1) / ANSWER)["repeated_because"] == list(FOREIGN)
+    measure(tmp_path, plan(), [], keeping(tmp_path, answering(completed(OF))), Job(Slot(), OF))
+    assert read_json(probe_folder(tmp_path, Slot(0)) / ANSWER)["reason"] == "its own"
+    measure(tmp_path, plan(), [], keeping(tmp_path, answering(disturbed(), completed(OF))), Job(Slot(1), OF))
+    assert read_json(probe_folder(tmp_path, Slot(1)) / ANSWER)["repeated_because"] == list(FOREIGN)
 
 
 def test_a_disk_that_refuses_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "probes").write_text("a file")
     with pytest.raises(StorageFailed, match="cannot be written"):
-        measure(tmp_path, plan(), [], answering(completed(OF)), OF, 0)
+        measure(tmp_path, plan(), [], answering(completed(OF)), Job(Slot(), OF))
 
 
 def test_a_baseline_that_the_environment_rules_out_is_kept_like_any_other(tmp_path: Path) -> None:
-    measurement = unsupported(tmp_path, OF, "bf16: not on this device")
+    study = open_study(tmp_path, replace(space(), baseline_problem="bf16: not on this device"), plan(n_trials=1))
+    search(study, answering())
+    measurement = study.trials[0].measurement
     assert (measurement.outcome, measurement.reason) == (Outcome.UNSUPPORTED, "bf16: not on this device")
-    assert read_trial(probe_folder(tmp_path, 0), 0) == Trial(0, OF, measurement)
+    assert read_trial(study.probe_folder(Slot()), 0) == study.trials[0]
 
 
 # Deadline and bar -----------------------------------------------------------------------------------------------
@@ -193,7 +197,7 @@ def test_a_baseline_that_the_environment_rules_out_is_kept_like_any_other(tmp_pa
 def test_a_probe_is_told_its_number_and_the_best_speed_so_far(tmp_path: Path) -> None:
     trials = [trial(0, 10.0), trial(1, 30.0), trial(2, 20.0)]
     options = asked_of(tmp_path, trials)
-    assert (options.number, options.confirmation) == (3, 0)
+    assert (options.slot.number, options.slot.round) == (3, 0)
     assert options.best_so_far == trials[1].samples_per_second
     assert asked_of(tmp_path / "first", []).best_so_far is None
 
@@ -220,7 +224,7 @@ def test_a_baseline_that_did_not_train_leaves_the_longest_deadline(tmp_path: Pat
 def test_the_baseline_is_given_minutes_and_no_more_than_the_whole_search_has_left(tmp_path: Path) -> None:
     assert asked_of(tmp_path, []).deadline_s == LONGEST_BASELINE_S == 300.0
     probe = answering(completed(OF))
-    measure(tmp_path / "timed", plan(), [], probe, OF, 0, seconds=40.0)
+    measure(tmp_path / "timed", plan(), [], probe, Job(Slot(), OF, seconds=40.0))
     assert 30.0 < probe.asked[0][1].deadline_s <= 40.0
 
 
@@ -250,9 +254,8 @@ def test_a_round_is_not_run_whose_memory_would_run_out_as_another_s_did(tmp_path
     hungry, lean = trial(2, peak_bytes=390 * MIB), trial(3, peak_bytes=300 * MIB)
     begun = replace(trial(4, peak_bytes=500 * MIB), confirmations=(completed(OF, round=1),))
     trials = [trial(peak_bytes=500 * MIB), ran_out, hungry, lean, begun]
-    measurement = needs_too_much(tmp_path, trials, hungry, 1)
+    measurement = needs_too_much(trials, hungry)
     assert measurement is not None
-    assert (measurement.outcome, measurement.round, measurement.allowed_bytes) == (Outcome.OUT_OF_MEMORY, 1, ALLOWED)
+    assert (measurement.outcome, measurement.allowed_bytes) == (Outcome.OUT_OF_MEMORY, ALLOWED)
     assert "trial 1" in measurement.reason
-    assert read_json(probe_folder(tmp_path, 2, 1) / ANSWER)["reason"] == measurement.reason
-    assert [needs_too_much(tmp_path, trials, other, 1) for other in (trials[0], ran_out, lean, begun)] == [None] * 4
+    assert [needs_too_much(trials, other) for other in (trials[0], ran_out, lean, begun)] == [None] * 4

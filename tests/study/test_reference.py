@@ -9,6 +9,7 @@ import pytest
 
 from autotune.core import Configuration, Measurement, Outcome, Trial
 from autotune.core.loss_curves import LEAST_STEPS
+from autotune.core.slot import Slot, SlotKind
 from autotune.core.time_limit import TimeLimit
 from autotune.executors.pool import ThreadPool
 from autotune.probe import ProbeOptions
@@ -16,7 +17,6 @@ from autotune.probe.order import LOSSES
 from autotune.report.evidence import measurement_lines
 from autotune.space.search_space import SearchSpace
 from autotune.space.utilization import Arithmetic
-from autotune.study.confirm import confirm
 from autotune.study.finish import finish
 from autotune.study.loop import open_study, search
 from autotune.study.objective import best_trial
@@ -31,6 +31,7 @@ from autotune.study.pacing import (
     starting_seconds,
 )
 from autotune.study.plan import Plan
+from autotune.study.race import next_round
 from autotune.study.reference import (
     is_wanted,
     loss_steps,
@@ -39,8 +40,7 @@ from autotune.study.reference import (
     references,
     rounds_unreferred,
 )
-from autotune.study.store import REFERENCE
-from autotune.study.study import Study, set_warm_start
+from autotune.study.study import Study
 from tests.makers import ALLOWED, GIB, MIB, completed, configuration, ended, space
 
 SPEED = "samples_per_second"
@@ -197,25 +197,15 @@ def test_what_the_reference_takes_is_in_every_estimate_of_time() -> None:
 
 
 def test_there_are_fewer_finalists_where_the_reference_takes_the_time() -> None:
-    ran: list[int] = []
-
     def group(reference_s: float, seconds: float) -> int:
         trials = [trial(number, in_("bf16", micro), 0.5) for number, micro in enumerate((2, 4, 8, 16))]
-        ran.clear()
-        confirm(
-            trials,
-            SPEED,
-            1,
-            lambda rounds, add: ran.extend(number for numbers in rounds.values() for number in numbers),
-            lambda: 0.0 if ran else seconds,
-            reference_s=lambda: reference_s,
-        )
-        return len(ran)
+        plan = replace(PLAN, confirmation_rounds=1, time=TimeLimit(seconds))
+        return len(next_round(trials, plan, reference_s=reference_s))
 
     round_s = round_seconds(trial(0, in_("bf16", 2), 0.5), is_cpu=True)
-    assert group(0.0, 4.1 * round_s) == 4
-    assert group(2 * round_s, 4.1 * round_s) == 2
-    assert group(100 * round_s, 4.1 * round_s) == 4, "one that has no time keeps nobody from a round"
+    assert group(0.0, 5.5 * round_s) == 4
+    assert group(3 * round_s, 5.5 * round_s) == 2
+    assert group(100 * round_s, 5.5 * round_s) == 4, "one that has no time keeps nobody from a round"
 
 
 # Rounds of long steps -------------------------------------------------------------------------------------------------
@@ -261,18 +251,18 @@ class Card:
         precision = str(of.values["precision"])
         accumulation = of.gradient_accumulation_steps
         if precision not in self.fits:
-            self.losses += [(precision, options.confirmation, 0)] * (options.number == REFERENCE)
+            self.losses += [(precision, options.slot.round, 0)] * (options.slot.kind is SlotKind.REFERENCE)
             return ended(Outcome.OUT_OF_MEMORY, asked=of.values)
         step_s = H100["bf16"] / H100.get(precision, H100["bf16"]) * 8.0 / of.micro_batch_size**0.02
-        few = not options.confirmation or (options.whole_speed is not None and not self.error)
+        few = not options.slot.round or (options.whole_speed is not None and not self.error)
         run = min(3, accumulation) if few else accumulation
         losses = (9.0,) * 7 if precision == self.wrong else FALLING[:7]
-        if options.number == REFERENCE:
-            self.losses.append((precision, options.confirmation, options.losses))
+        if options.slot.kind is SlotKind.REFERENCE:
+            self.losses.append((precision, options.slot.round, options.losses))
             losses = losses[: options.losses]
         else:
-            self.asked.append((options.number, options.confirmation, run))
-        facts = {"losses": losses} if options.confirmation and run == accumulation else {}
+            self.asked.append((options.slot.number, options.slot.round, run))
+        facts = {"losses": losses} if options.slot.round and run == accumulation else {}
         because = (
             "a step composed of 3 micro-steps took 1.08 times as long" if options.whole_speed and self.error else ""
         )
@@ -290,14 +280,14 @@ def searched(
     known = replace(plan, sampler="brute-force", allowed_bytes=ALLOWED, memory_limit_bytes=ALLOWED)
     among = among or space(micro_batch_size=(1, 2, 4), global_batch_size=64, precision=("bf16",))
     study = open_study(folder, among, known)
-    set_warm_start(study, replace(study.warm_start, arithmetic=Arithmetic(products=products)))
+    study.start_from(replace(study.warm_start, arithmetic=Arithmetic(products=products)))
     search(study, card)
     return study
 
 
 def checked(study: Study) -> list[int]:
-    assert study.numerics is not None
-    numerics = study.numerics
+    assert study.ledger.numerics is not None
+    numerics = study.ledger.numerics
     return [trial.number for trial in study.trials if trial.confirmed and numerics.is_checked(trial.number)]
 
 
@@ -310,10 +300,10 @@ def test_long_rounds_run_all_micro_steps_once_and_every_finalist_s_losses_are_co
     assert {run for _, round_number, run in card.asked if round_number > 1} == {3}
     assert card.losses == [("tf32", 1, 7)]
     assert checked(study) == [trial.number for trial in confirmed]
-    assert study.numerics is not None
-    assert study.numerics.reference == "TF32"
+    assert study.ledger.numerics is not None
+    assert study.ledger.numerics.reference == "TF32"
     again = open_study(tmp_path, study.space, study.plan)
-    assert again.references == study.references
+    assert again.ledger.references == study.ledger.references
 
 
 def test_rounds_go_back_to_whole_steps_if_composed_ones_do_not_agree_with_them(tmp_path: Path) -> None:
@@ -340,8 +330,8 @@ def test_what_fp32_does_not_fit_is_compared_with_the_most_exact_that_does(
     among = space(micro_batch_size=(1, 2, 4), global_batch_size=64, precision=("bf16_weights",))
     study = searched(tmp_path, card, among=among, products={})
     assert card.losses == tried
-    assert study.numerics is not None
-    assert study.numerics.reference == reference
+    assert study.ledger.numerics is not None
+    assert study.ledger.numerics.reference == reference
     assert checked(study) == [trial.number for trial in study.trials if trial.confirmed]
 
 
@@ -355,11 +345,11 @@ def test_if_nothing_can_be_compared_the_report_says_why(tmp_path: Path) -> None:
         optimizer=("adamw_torch_fused",),
     )
     study = searched(tmp_path, card, among=among, products={})
-    assert study.numerics is not None
+    assert study.ledger.numerics is not None
     why = "your own settings do not run here, and bf16 autocast needs too much memory"
     best = best_trial(study.trials, SPEED)
     assert best is not None
-    assert study.numerics.why_unchecked(best.number) == why
+    assert study.ledger.numerics.why_unchecked(best.number) == why
     strict = searched(tmp_path / "strict", Card(("bf16_weights",)), replace(ON_GPU, require_parity=True), among, {})
     assert best_trial(strict.trials, SPEED) is None
 
@@ -367,10 +357,10 @@ def test_if_nothing_can_be_compared_the_report_says_why(tmp_path: Path) -> None:
 def test_losses_that_there_was_no_time_for_are_told_and_compared_by_the_next_run(tmp_path: Path) -> None:
     folder = tmp_path / "study"
     study = searched(folder, Card())
-    (study.probe_folder(REFERENCE, 1) / "measurement.json").unlink()
+    (study.probe_folder(Slot(0, 1, SlotKind.REFERENCE)) / "measurement.json").unlink()
     missing = open_study(folder, study.space, study.plan)
     finish(missing, lambda *order: ({}, None), lambda progress: None)
-    assert "losses" in missing.left_out
+    assert "losses" in missing.ledger.left_out
     card = Card()
     resumed = searched(folder, card)
     assert card.losses == [("tf32", 1, 7)]
@@ -381,12 +371,12 @@ def test_losses_that_there_was_no_time_for_are_told_and_compared_by_the_next_run
 def test_a_late_reference_that_another_device_is_to_try_costs_no_round(tmp_path: Path) -> None:
     folder = tmp_path / "study"
     study = searched(folder, Card())
-    (study.probe_folder(REFERENCE, 1) / "measurement.json").unlink()
+    (study.probe_folder(Slot(0, 1, SlotKind.REFERENCE)) / "measurement.json").unlink()
 
     def late(of: Configuration, options: ProbeOptions) -> Measurement:
-        if options.number == REFERENCE:
+        if options.slot.kind is SlotKind.REFERENCE:
             return ended(Outcome.TIMED_OUT, asked=of.values)
-        assert not options.confirmation, "all rounds were run"
+        assert not options.slot.round, "all rounds were run"
         return Card()(of, options)
 
     resumed = searched(folder, ThreadPool({"a": late, "b": late}, lambda _: None, lambda _: False))

@@ -222,7 +222,7 @@ def test_estimated_peaks_are_written_as_soon_as_a_trial_is_known(tmp_path: Path)
     peak, seen = MemoryPeak(MemorySplit(1, 2, 3, 4, 5, 6), 20, "optimizer step"), list[Progress]()
     study = open_study(tmp_path, space(), PLAN, WarmStart(10**9, peak=lambda configuration: peak))
     watch = keeping_peaks(seen.append, study)
-    study.trials.append(trial(0))
+    study.ledger.trials.append(trial(0))
     watch(Progress("probing", ()))
     assert not read_peaks(tmp_path)
     watch(Progress("trial", ()))
@@ -232,7 +232,7 @@ def test_estimated_peaks_are_written_as_soon_as_a_trial_is_known(tmp_path: Path)
 
 def test_where_no_time_is_left_for_a_probe_nothing_is_estimated(tmp_path: Path) -> None:
     study = open_study(tmp_path, space(), replace(PLAN, time=TimeLimit(10.0)))
-    study.trials.append(trial(0, probe_seconds=30.0))
+    study.ledger.trials.append(trial(0, probe_seconds=30.0))
     with RECORDED_HOST() as host:
         assert warm_up(study, host, cpu(), Workload("bert", "masked-lm"), {}) == ()
         assert host.orders == []
@@ -249,7 +249,7 @@ def test_the_traces_of_a_search_on_a_gpu_are_begun_before_its_baseline_and_not_m
     with RECORDED_HOST() as host, ExitStack() as stack:
         traces = trace_ahead(study, host, SEVERAL_CORES, workload(), {}, stack)
         assert [order.kind for order in host.orders] == ["trace"]
-        study.trials.append(trial(0))
+        study.ledger.trials.append(trial(0))
         warm_up(study, host, SEVERAL_CORES, workload(), {}, traces=traces)
         assert [order.kind for order in host.orders] == ["trace", "rates"]
 
@@ -268,7 +268,7 @@ def test_nothing_is_traced_beside_a_baseline_that_it_would_disturb_or_if_nothing
     environment: Environment, facts: dict[str, Any], plan: dict[str, Any], trials: list[Trial], tmp_path: Path
 ) -> None:
     study = open_study(tmp_path, space(), replace(PLAN, **plan))
-    study.trials.extend(trials)
+    study.ledger.trials.extend(trials)
     with RECORDED_HOST() as host, ExitStack() as stack:
         assert trace_ahead(study, host, environment, workload(**facts), {}, stack) is None
         assert host.orders == []

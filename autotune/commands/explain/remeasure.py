@@ -20,13 +20,15 @@ from autotune.commands.explain.path import (
     same_rounds,
 )
 from autotune.core import Configuration, Interval, Measurement, Trial, read_json
+from autotune.core.slot import Slot
 from autotune.probe import Probe
 from autotune.probe.order import ANSWER, ORDER
 from autotune.space.dominance import implied_by
-from autotune.study.confirm import rotated
+from autotune.study.job import Job
 from autotune.study.measure import measure
 from autotune.study.objective import SPEED_UP_WIDTH
 from autotune.study.plan import Plan
+from autotune.study.race import rotated
 from autotune.study.store import probe_folder
 
 
@@ -115,7 +117,7 @@ class Remeasurer:
         self.watch(f"round {number_of_round}: {configuration}")
         # Its own trials: their numbers are not the study's, and a later round takes the first one's compile time.
         trials = sorted(self._measured.values(), key=lambda trial: trial.number)
-        return measure(self.folder, self.plan, trials, self.probe, configuration, number, number_of_round)
+        return measure(self.folder, self.plan, trials, self.probe, Job(Slot(number, number_of_round), configuration))
 
 
 def _read(folder: Path) -> dict[Configuration, Trial]:
@@ -125,9 +127,9 @@ def _read(folder: Path) -> dict[Configuration, Trial]:
         rounds: list[Measurement] = []
         try:
             number = int(place.name)
-            while (path := probe_folder(folder, number, len(rounds) + 1) / ANSWER).exists():
+            while (path := probe_folder(folder, Slot(number, len(rounds) + 1)) / ANSWER).exists():
                 rounds.append(Measurement.from_dict(read_json(path)))
-            order = read_json(probe_folder(folder, number, 1) / ORDER)
+            order = read_json(probe_folder(folder, Slot(number, 1)) / ORDER)
             configuration = Configuration.from_dict(order["configuration"])
         except (OSError, ValueError, KeyError, TypeError):
             continue

@@ -18,6 +18,7 @@ from autotune.commands.guide.table import ladder_frame, ladder_page, latest_line
 from autotune.core import InvalidRequest, Measurement, Outcome, Trial, TuningRequest, Workload, write_json
 from autotune.core.errors import NothingFits
 from autotune.core.request import OPTIONS, tuning_request
+from autotune.core.slot import Slot
 from autotune.core.units import format_bytes
 from autotune.probe import Probe
 from autotune.probe.device import nvml
@@ -28,6 +29,7 @@ from autotune.probe.runner import LiveProbe
 from autotune.report.files import storage_errors, write_file, write_table
 from autotune.report.live.views import errors, is_lively
 from autotune.space.dominance import NEVER_PROBED
+from autotune.study.job import Job
 from autotune.study.limits import check_files, check_model_fits
 from autotune.study.limits import memory_limit as limit_of
 from autotune.study.measure import keep, measure
@@ -182,10 +184,10 @@ def _trial(ladder: Ladder, plan: Plan, probe: Probe, folder: Path, method: Guide
     if method.ruled_out:
         reason = Measurement(Outcome.UNSUPPORTED, method.ruled_out, where=NEVER_PROBED, asked=configuration.values)
         with reporting_storage(folder):
-            keep(probe_folder(folder, number), configuration, reason)
+            keep(probe_folder(folder, Slot(number)), configuration, reason)
         return Trial(number, configuration, reason)
     probed = [trial for trial in ladder.trials if trial.measurement.where != NEVER_PROBED]
-    return Trial(number, configuration, measure(folder, plan, probed, probe, configuration, number, confirmation=1))
+    return Trial(number, configuration, measure(folder, plan, probed, probe, Job(Slot(number, 1), configuration)))
 
 
 def check_any_fits(ladder: Ladder) -> None:

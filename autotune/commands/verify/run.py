@@ -18,6 +18,7 @@ from autotune.commands.verify.result import Verification
 from autotune.core import Environment, InvalidRequest, Measurement, Outcome, Step, Trial, write_json
 from autotune.core.measurement import ROUNDS_THAT_TELL
 from autotune.core.paths import cache_folder
+from autotune.core.slot import Slot
 from autotune.core.units import format_bytes, format_seconds, three_digits
 from autotune.probe import ProbeOptions
 from autotune.probe.device import nvml
@@ -200,7 +201,9 @@ class _Turns:
     def timing(self, trial: Trial) -> Timing:
         """How long a training with this trial's settings takes in a round: untimed steps as in a confirmation round."""
         own = self._probe.timing(
-            trial.configuration, ProbeOptions(trial.number, 0.0, 1), trial.configuration.gradient_accumulation_steps
+            trial.configuration,
+            ProbeOptions(Slot(trial.number, 1), 0.0),
+            trial.configuration.gradient_accumulation_steps,
         )
         most = MOST_STEPS // self._rounds
         if self._seconds is not None:  # samples for four times the steps that are expected

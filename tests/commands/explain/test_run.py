@@ -86,7 +86,7 @@ def explained_in(
 
 
 def requests(probe: ReplayProbe) -> list[tuple[Configuration, int]]:
-    return [(item, options.confirmation) for item, options in probe.asked]
+    return [(item, options.slot.round) for item, options in probe.asked]
 
 
 TWO = configuration(16, precision="bf16")
@@ -184,7 +184,7 @@ def test_a_configuration_that_fails_in_a_later_round_leaves_its_legs_to_one(tmp_
     inner, probe = world(), ReplayProbe({})
 
     def measured(of: Configuration) -> Measurement:
-        later = probe.asked[-1][1].confirmation == 2
+        later = probe.asked[-1][1].slot.round == 2
         return out_of_memory(of) if later and of == configuration(16) else inner(of)
 
     probe.table = measured
@@ -356,7 +356,7 @@ def test_an_interrupted_explanation_goes_on_and_measures_nothing_twice(tmp_path:
     with pytest.raises(KeyboardInterrupt):
         explained(study(THREE), stops, tmp_path)
     explanation, probe = explained_in(study(THREE), tmp_path, steady)
-    both = [(of, options.confirmation) for of, options in before] + requests(probe)
+    both = [(of, options.slot.round) for of, options in before] + requests(probe)
     assert len(both) == len(set(both)) == 18
     again, third = explained_in(study(THREE), tmp_path, steady)
     assert third.asked == []

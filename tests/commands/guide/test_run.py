@@ -128,7 +128,7 @@ def test_every_micro_step_of_every_method_runs_and_none_is_told_to_end_early(tmp
     done = run_guide(ladder(), probe, tmp_path)
     able = [method.configuration(4) for method in done.methods if not method.ruled_out]
     assert [asked for asked, _ in probe.asked] == able
-    assert all(options.confirmation and options.best_so_far is None for _, options in probe.asked)
+    assert all(options.slot.round and options.best_so_far is None for _, options in probe.asked)
 
 
 def test_each_measurement_is_on_disk_before_the_next_method_starts(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 from autotune.core import Environment, Interval, InvalidRequest, Measurement, Outcome, read_json
 from autotune.core.errors import ProbeHostFailed, StorageFailed, TimeIsOver
 from autotune.core.request import tuning_request
+from autotune.core.slot import Slot
 from autotune.core.time_limit import TimeLimit
 from autotune.probe import ProbeOptions, runner
 from autotune.probe.order import ANSWER, CHILD_ANSWER, LOG, ORDER, Order
@@ -52,7 +53,7 @@ def probe(bad_host: ProbeHost, environment: Environment, tmp_path: Path) -> Live
         CALLERS,
         {},
         allowed_bytes=500 * MIB,
-        folder=lambda number, confirmation: tmp_path / f"{number:04d}-{confirmation}",
+        folder=lambda slot: tmp_path / f"{slot.number:04d}-{slot.round}",
         timings=(QUICK, QUICK),
     )
 
@@ -406,8 +407,8 @@ def test_what_reaches_a_probe_of_the_callers_variables(name: str, reaches: bool)
 
 def test_a_search_probe_runs_three_micro_steps_and_a_confirmation_all(probe: LiveProbe) -> None:
     asked = configuration(2, 6)
-    search = probe(asked, ProbeOptions(number=1, deadline_s=60.0))
-    confirmed = probe(asked, ProbeOptions(number=1, deadline_s=60.0, confirmation=1))
+    search = probe(asked, ProbeOptions(Slot(1), 60.0))
+    confirmed = probe(asked, ProbeOptions(Slot(1, 1), 60.0))
     for measurement, run in ((search, 3), (confirmed, 6)):
         assert measurement.outcome is Outcome.COMPLETED
         assert (measurement.accumulation_steps, measurement.accumulation_steps_run) == (6, run)
@@ -418,7 +419,7 @@ def test_a_search_probe_runs_three_micro_steps_and_a_confirmation_all(probe: Liv
 
 def test_a_later_round_runs_three_micro_steps_if_they_agree_with_whole_ones(probe: LiveProbe) -> None:
     def measured(speed: Interval | None, losses: int = 0) -> Measurement:
-        return probe(configuration(2, 6), ProbeOptions(1, 60.0, confirmation=2, whole_speed=speed, losses=losses))
+        return probe(configuration(2, 6), ProbeOptions(Slot(1, 2), 60.0, whole_speed=speed, losses=losses))
 
     known = measured(None).samples_per_second
     assert known is not None
@@ -434,10 +435,10 @@ def test_a_later_round_runs_three_micro_steps_if_they_agree_with_whole_ones(prob
 @pytest.mark.parametrize("steps", [4, 7])
 def test_a_training_for_its_losses_has_whole_steps_and_ends_after_these(probe: LiveProbe, steps: int) -> None:
     asked = configuration(2, 6)
-    short = probe(asked, ProbeOptions(1, 60.0, confirmation=1, losses=steps))
+    short = probe(asked, ProbeOptions(Slot(1, 1), 60.0, losses=steps))
     assert (short.outcome, len(short.losses)) == (Outcome.COMPLETED, steps)
     assert short.accumulation_steps_run == 6
-    round_ = probe(asked, ProbeOptions(1, 60.0, confirmation=1))
+    round_ = probe(asked, ProbeOptions(Slot(1, 1), 60.0))
     assert len(round_.losses) >= 4
     assert short.losses[:4] == round_.losses[:4], "the same weights, samples and learning rates"
 
@@ -451,7 +452,7 @@ def test_where_workers_do_not_keep_up_every_micro_step_is_run(
     with pytest.MonkeyPatch.context() as patch:
         # The tiny model computes for a millisecond: one worker cannot have six batches ready in that time.
         patch.setattr(runner, "READY_SHARE", 0.0)
-        measurement = patient(asked, ProbeOptions(number=1, deadline_s=60.0))
+        measurement = patient(asked, ProbeOptions(Slot(1), 60.0))
     assert measurement.outcome is Outcome.COMPLETED
     assert measurement.accumulation_steps_run == 4
     assert read_json(tmp_path / "0001-0" / ANSWER)["accumulation_steps_run"] == 4
@@ -459,10 +460,10 @@ def test_where_workers_do_not_keep_up_every_micro_step_is_run(
 
 def test_a_foreign_process_on_the_device_is_a_warning(probe: LiveProbe) -> None:
     quiet = LiveProbe(**{**vars(probe), "device_used": lambda: (1000, [])})
-    assert quiet(configuration(), ProbeOptions(number=1, deadline_s=60.0)).observed_warnings == ()
+    assert quiet(configuration(), ProbeOptions(Slot(1), 60.0)).observed_warnings == ()
     answers = iter([(1000, []), (1000, []), (1000, ["blender (4711)"])])
     shared = LiveProbe(**{**vars(probe), "device_used": lambda: next(answers)})
-    measurement = shared(configuration(), ProbeOptions(number=2, deadline_s=60.0))
+    measurement = shared(configuration(), ProbeOptions(Slot(2), 60.0))
     assert measurement.observed_warnings == ("another process on the device: blender (4711)",)
 
 
@@ -475,7 +476,7 @@ def test_the_next_probe_waits_until_the_memory_is_back(probe: LiveProbe) -> None
         return asked[-1], []
 
     waiting = LiveProbe(**{**vars(probe), "device_used": device_used})
-    assert waiting(configuration(), ProbeOptions(number=1, deadline_s=60.0)).outcome is Outcome.COMPLETED
+    assert waiting(configuration(), ProbeOptions(Slot(1), 60.0)).outcome is Outcome.COMPLETED
     assert asked[-1] == 1010 * MIB
 
 

@@ -40,9 +40,9 @@ def hurry() -> None:
     """Searches of this process take few rounds."""
     import signal
 
-    from autotune.study import confirm, finish, measure
+    from autotune.study import finish, measure, race
 
-    confirm.FURTHER = finish.NUMERICS_MOST_S = -1.0
+    race.FURTHER = finish.NUMERICS_MOST_S = -1.0
     measure.REPEATS = 0
     if SETTINGS.get("deaf"):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})

@@ -11,18 +11,22 @@ import pytest
 
 from autotune.core import Configuration, Measurement, Outcome, Trial
 from autotune.core.errors import SearchFailed
+from autotune.core.slot import Slot, SlotKind
 from autotune.executors import ExecutorLost
 from autotune.executors.pool import Pool, ThreadPool
 from autotune.probe import Probe, ProbeOptions
 from autotune.report.live.text import now_text
 from autotune.sampler.acquisition import RISKS, Proposal
+from autotune.sampler.optuna_samplers import study_of
 from autotune.space.search_space import SearchSpace
-from autotune.study.devices import DIFFER, device_effects, devices_of, share_reached
+from autotune.study.fleet import DIFFER, Fleet, device_effects
+from autotune.study.job import Job, Round
+from autotune.study.ledger import OPEN_ROUND
 from autotune.study.loop import open_study, search
 from autotune.study.objective import best_trial
 from autotune.study.plan import Plan, Progress, Watch
-from autotune.study.store import OPEN_ROUND, drop_open_rounds
-from autotune.study.study import Study, ask, tell
+from autotune.study.schedule import next_job
+from autotune.study.study import Study
 from tests.makers import ALLOWED, completed, configuration, out_of_memory, space
 
 PLAN = Plan(n_trials=50, objective="samples_per_second", memory_limit_bytes=ALLOWED, allowed_bytes=ALLOWED)
@@ -41,22 +45,22 @@ def device(factor: float, lost: Callable[[Configuration, ProbeOptions], bool] = 
     return measured
 
 
-def run(folder: Path, pool: Pool, of: SearchSpace, watch: Watch = lambda progress: None, **plan: int | str) -> Study:
+def run(
+    folder: Path, pool: Pool | Fleet, of: SearchSpace, watch: Watch = lambda progress: None, **plan: int | str
+) -> Study:
     options = {"n_trials": 6, "objective": "samples_per_second", "confirmation_rounds": 2} | plan
     study = open_study(folder, of, Plan(memory_limit_bytes=ALLOWED, allowed_bytes=ALLOWED, **options))
     search(study, pool, watch)
     return study
 
 
-def searched(
-    folder: Path, probes: dict[str, Probe], restarts: bool = False, **plan: int | str
-) -> tuple[Study, ThreadPool]:
-    pool = ThreadPool(probes, lambda name: None, lambda name: restarts)
-    return run(folder, pool, space(), **plan), pool
+def searched(folder: Path, probes: dict[str, Probe], restarts: bool = False, **plan: int | str) -> tuple[Study, Fleet]:
+    fleet = Fleet(ThreadPool(probes, lambda name: None, lambda name: restarts))
+    return run(folder, fleet, space(), **plan), fleet
 
 
 def test_every_round_is_a_block_on_one_device_and_all_devices_measure_the_baseline(tmp_path: Path) -> None:
-    study, pool = searched(tmp_path, {"a": device(1.0), "b": device(1.0)})
+    study, fleet = searched(tmp_path, {"a": device(1.0), "b": device(1.0)})
     assert [trial.number for trial in study.trials] == list(range(len(study.trials)))
     at: dict[int, set[str]] = {}
     for trial in study.trials:
@@ -64,8 +68,8 @@ def test_every_round_is_a_block_on_one_device_and_all_devices_measure_the_baseli
             at.setdefault(number, set()).add(measured.device)
     assert len(at) >= 2
     assert all(len(names) == 1 for names in at.values())
-    assert {study.trials[0].measurement.device, *study.baselines} == {"a", "b"}
-    assert sum(each.trials for each in devices_of(study, pool)) == len(study.trials)
+    assert {study.trials[0].measurement.device, *study.ledger.repeats} == {"a", "b"}
+    assert sum(each.trials for each in fleet.described(study.ledger)) == len(study.trials)
 
 
 def test_who_watches_is_told_that_another_device_still_measures(tmp_path: Path) -> None:
@@ -91,9 +95,9 @@ def test_idle_devices_confirm_the_best_while_a_probe_runs_on(tmp_path: Path) -> 
 
     def waits(probe: Probe) -> Probe:
         def measured(tried: Configuration, options: ProbeOptions) -> Measurement:
-            if options.confirmation:
+            if options.slot.round:
                 confirming.set()
-            elif options.number == 1:
+            elif options.slot == Slot(1):
                 seen.append(confirming.wait(20))
             return probe(tried, options)
 
@@ -113,18 +117,21 @@ def test_where_the_baseline_does_not_fit_devices_repeat_one_trial_that_does(tmp_
 
         return measured
 
-    study, pool = searched(tmp_path, {name: tight(device(1.0)) for name in "abcd"}, n_trials=50, confirmation_rounds=1)
-    repeated = next(trial for trial in study.trials if trial.number == study.repeated)
-    compared = {name: known for name, known in study.baselines.items() if known.feasible}
+    study, fleet = searched(tmp_path, {name: tight(device(1.0)) for name in "abcd"}, n_trials=50, confirmation_rounds=1)
+    repeated = fleet.repeated(study.ledger)
+    compared = {name: known for name, known in study.ledger.repeats.items() if known.feasible}
+    assert repeated is not None
     assert repeated.feasible
     assert compared
     assert {known.configuration for known in compared.values()} == {repeated.configuration}
-    assert {*device_effects(study.trials, study.baselines)} == {*pool.devices}
+    assert {*device_effects(study.trials, study.ledger.repeats)} == {*fleet.pool.devices}
 
 
 def test_an_order_of_a_lost_executor_runs_on_another_one(tmp_path: Path) -> None:
-    study, pool = searched(tmp_path, {"a": device(1.0), "b": device(1.0, lambda _, options: options.number >= 0)})
-    assert pool.left_out == {"b": "it was unplugged"}
+    study, fleet = searched(
+        tmp_path, {"a": device(1.0), "b": device(1.0, lambda _, options: options.slot.kind is not SlotKind.DEVICE)}
+    )
+    assert fleet.pool.left_out == {"b": "it was unplugged"}
     assert all(trial.measurement.outcome is Outcome.COMPLETED for trial in study.trials)
     assert [trial.number for trial in study.trials] == list(range(len(study.trials)))
 
@@ -133,7 +140,7 @@ def test_a_configuration_that_loses_two_executors_crashed(tmp_path: Path) -> Non
     bad: list[Configuration] = []
 
     def kills(tried: Configuration, options: ProbeOptions) -> bool:
-        if not bad and options.number == 1:
+        if not bad and options.slot == Slot(1):
             bad.append(tried)
         return tried in bad
 
@@ -147,8 +154,8 @@ def test_a_round_whose_executor_is_lost_runs_anew_as_a_whole(tmp_path: Path) -> 
     seen: list[int] = []
 
     def lost(_: Configuration, options: ProbeOptions) -> bool:
-        seen.append(options.confirmation)
-        return seen.count(1) + seen.count(2) == 2 and options.confirmation > 0
+        seen.append(options.slot.round)
+        return seen.count(1) + seen.count(2) == 2 and options.slot.round > 0
 
     study, _ = searched(tmp_path, {"a": device(1.0), "b": device(1.0, lost)})
     at = {
@@ -228,9 +235,9 @@ def test_a_search_that_lost_all_devices_goes_on_with_one_that_returns(tmp_path: 
 
 
 def test_a_device_that_is_much_slower_is_left_out_and_named(tmp_path: Path) -> None:
-    study, pool = searched(tmp_path, {"a": device(1.0), "b": device(1.0), "c": device(0.75)})
-    assert list(pool.left_out) == ["c"]
-    assert "slower than the others" in study.notes[0]
+    _, fleet = searched(tmp_path, {"a": device(1.0), "b": device(1.0), "c": device(0.75)})
+    assert list(fleet.pool.left_out) == ["c"]
+    assert "slower than the others" in fleet.notes[0]
 
 
 def test_what_is_best_ends_early_on_no_slower_device(tmp_path: Path) -> None:
@@ -240,47 +247,56 @@ def test_what_is_best_ends_early_on_no_slower_device(tmp_path: Path) -> None:
 
     def on(name: str) -> Probe:
         def measured(tried: Configuration, options: ProbeOptions) -> Measurement:
-            if options.best_so_far and not options.confirmation:
+            if options.best_so_far and not options.slot.round:
                 bars[name].append(options.best_so_far.low)
             return device(speeds[name])(tried, options)
 
         return measured
 
-    study, _ = searched(tmp_path, {name: on(name) for name in speeds}, n_trials=50)
+    study, fleet = searched(tmp_path, {name: on(name) for name in speeds}, n_trials=50)
     best = max(trial.measurement.samples_per_second for trial in study.trials if trial.measurement.device == "a")
     assert bars["b"]
     assert 0 < max(bars["b"]) < speeds["b"] * best
     first = study.trials[0].measurement.device
     other = next(name for name in speeds if name != first)
-    (mean, own), (of_first, its) = study.effects[other], study.effects[first]
-    study.trials = study.trials[:1]
-    assert share_reached(study, first) == 1.0
-    assert share_reached(study, other) == pytest.approx(math.exp(mean - of_first - 1.96 * math.hypot(own, its)))
-    assert share_reached(study, "unknown") < math.exp(-1.96 * DIFFER)
+    ledger = study.ledger
+    ledger.trials = [replace(study.trials[0], confirmations=())]
+    (mean, own), (of_first, its) = (fleet.effects(ledger)[name] for name in (other, first))
+
+    def share(name: str) -> float:
+        return fleet.share_reached(ledger, "samples_per_second", name)
+
+    assert share(first) == 1.0
+    assert share(other) == pytest.approx(math.exp(mean - of_first - 1.96 * math.hypot(own, its)))
+    assert share("unknown") < math.exp(-1.96 * DIFFER)
 
 
 def test_nothing_is_tried_as_a_risk_while_other_probes_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study = open_study(tmp_path, space(), PLAN)
-    offered = []
+    study, offered = open_study(tmp_path, space(), PLAN), []
+    study.ledger.record(Slot(), study.space.baseline, completed(study.space.baseline))
 
-    def propose(*_: object, risks: int, **more: object) -> Proposal:
+    def propose(trials: object, running: object, devices: object, risks: int) -> Proposal:
         offered.append(risks)
         return Proposal(None, 0.0, 0.0, 0)
 
-    study.queue.clear()
-    monkeypatch.setattr(study.optuna.sampler, "propose", propose)
-    ask(study)
-    study.running[7] = (7, study.optuna.ask(), space().baseline)
-    ask(study)
+    monkeypatch.setattr(study.sampler, "propose", propose)
+    fleet = Fleet(ThreadPool(dict.fromkeys("ab", device(1.0))))
+    next_job(study, fleet)
+    job = Job(Slot(1), configuration(2), ("a",))
+    study.ledger.begin(job)
+    with fleet.abandoning():
+        fleet.start(job, lambda probe: None)
+        next_job(study, fleet)
     assert offered == [RISKS, 0]
 
 
-def test_what_was_told_on_a_slow_device_counts_as_on_a_mean_one(tmp_path: Path) -> None:
-    study, tried = open_study(tmp_path, space(), PLAN), space().baseline
-    study.effects = {"slow": (-0.07, 0.01)}
-    for name in ("slow", "unknown"):
-        tell(study, study.optuna.ask(), tried, replace(completed(tried, 10.0), device=name))
-    assert [told.value for told in study.optuna.trials] == pytest.approx([10.0 * math.exp(0.07), 10.0], rel=1e-6)
+def test_what_was_told_on_a_slow_device_counts_as_on_a_mean_one() -> None:
+    tried = space().baseline
+    trials = [
+        Trial(number, tried, replace(completed(tried, 10.0), device=name)) for number, name in enumerate(("slow", "?"))
+    ]
+    study = study_of(trials, space(), PLAN.score, devices={"slow": (-0.07, 0.01)})
+    assert [told.value for told in study.trials] == pytest.approx([10.0 * math.exp(0.07), 10.0], rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -288,16 +304,16 @@ def test_what_was_told_on_a_slow_device_counts_as_on_a_mean_one(tmp_path: Path) 
     [((1.0, 1.0, 0.76, 0.76), {"c", "d"}), ((1.0, 1.0, 0.86, 0.68), {"c", "d"}), ((1.0, 0.8), {"b"})],
 )
 def test_the_slower_ones_are_left_out(tmp_path: Path, speeds: tuple[float, ...], left_out: set[str]) -> None:
-    study, pool = searched(tmp_path, dict(zip("abcd", map(device, speeds), strict=False)), n_trials=3)
-    assert {*pool.left_out} == left_out
-    assert all("slower" in note for note in study.notes)
+    _, fleet = searched(tmp_path, dict(zip("abcd", map(device, speeds), strict=False)), n_trials=3)
+    assert {*fleet.pool.left_out} == left_out
+    assert all("slower" in note for note in fleet.notes)
 
 
 def test_what_takes_all_devices_with_it_is_not_begun_for_ever(tmp_path: Path) -> None:
     bad: list[Configuration] = []
 
     def kills(tried: Configuration, options: ProbeOptions) -> bool:
-        if not bad and options.number == 1:
+        if not bad and options.slot == Slot(1):
             bad.append(tried)
         return tried in bad
 
@@ -329,10 +345,13 @@ def test_effects_are_those_of_the_devices_and_not_of_what_they_ran() -> None:
     assert device_effects([Trial(0, configuration(), rounds[0])], {}) == {}
 
 
-def test_what_is_left_of_an_open_round_is_dropped(tmp_path: Path) -> None:
-    place = tmp_path / "probes" / "0001" / "confirmation-3"
-    place.mkdir(parents=True)
-    (place / "measurement.json").write_text("{}")
-    (tmp_path / "probes" / OPEN_ROUND.format(3)).write_text("{}")
-    drop_open_rounds(tmp_path)
-    assert not list(tmp_path.rglob("*.json"))
+def test_what_is_left_of_an_open_round_of_several_devices_is_dropped(tmp_path: Path) -> None:
+    study = open_study(tmp_path, space(), PLAN)
+    for number, tried in enumerate([*space()][:2]):
+        study.ledger.record(Slot(number), tried, completed(tried))
+    study.ledger.begin(Job(Slot(1, 3), [*space()][1], ("a",), rounds=(Round(3, (1, 0), ("a",)),)))
+    study.ledger.record(Slot(1, 3), [*space()][1], completed([*space()][1]))
+    assert study.trials[1].rounds == (3,)
+    again = open_study(tmp_path, space(), PLAN).ledger
+    assert (again.rounds, [trial.rounds for trial in again.trials]) == ({}, [(), ()])
+    assert not list(tmp_path.glob("probes/*/confirmation-3/measurement.json"))

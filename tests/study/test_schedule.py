@@ -1,24 +1,33 @@
-"""Probing on several devices: no search waits for what never comes, and no device's fault is taken for a configuration's."""
+"""What comes next: no search waits for what never comes, and no device's fault is taken for a configuration's."""
 
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from autotune.core import Configuration, Measurement, Outcome
+from autotune.core import Configuration, Measurement, Outcome, Trial
 from autotune.core.errors import SearchFailed, TimeIsOver
-from autotune.executors import ExecutorLost, pool
+from autotune.core.slot import Slot, SlotKind
+from autotune.executors import ExecutorLost
 from autotune.executors.pool import Pool, ThreadPool
 from autotune.probe import Probe, ProbeOptions
+from autotune.sampler.acquisition import Proposal
+from autotune.space.search_space import SearchSpace
+from autotune.study import fleet as fleets
+from autotune.study.fleet import Fleet
+from autotune.study.job import CloseRound, Done, Job, Wait
 from autotune.study.loop import open_study, search
 from autotune.study.objective import best_trial
 from autotune.study.plan import Plan
+from autotune.study.schedule import next_job
 from autotune.study.study import Study
-from tests.makers import ALLOWED, ended, space
-from tests.study.test_devices import device, run
+from tests.makers import ALLOWED, completed, ended, space
+from tests.study.test_fleet import device, run
 
 PLAN = Plan(
     n_trials=50,
@@ -51,6 +60,21 @@ def threads(probes: dict[str, Probe], restarts: bool = False) -> ThreadPool:
     return ThreadPool(probes, lambda _: None, lambda _: restarts)
 
 
+class Proposes:
+    """A sampler that proposes these configurations, then nothing."""
+
+    duplicates = 0
+
+    def __init__(self, *configurations: Configuration) -> None:
+        self.configurations = configurations
+
+    def propose(self, trials: Sequence[Trial], running: Sequence[Configuration], _: object) -> Proposal:
+        """The first that is neither measured nor running."""
+        known = [*(trial.configuration for trial in trials), *running]
+        left = (each for each in self.configurations if each not in known)
+        return Proposal(next(left, None), 0.0, 0.0, 0, reason="all were proposed")
+
+
 def over() -> TimeIsOver:
     return TimeIsOver("over", "wait")
 
@@ -60,7 +84,7 @@ def crash(tried: Configuration) -> Measurement:
 
 
 def is_probe(options: ProbeOptions) -> bool:
-    return options.number >= 1 and not options.confirmation
+    return options.slot.kind is SlotKind.TRIAL and options.slot.number >= 1 and not options.slot.round
 
 
 # Searches that end -----------------------------------------------------------------------------------------------
@@ -70,7 +94,7 @@ def test_a_probe_whose_executor_is_lost_after_the_time_is_over_is_left_out(tmp_p
     is_over = threading.Event()
 
     def first(tried: Configuration, options: ProbeOptions) -> Measurement:
-        if options.number == 1:
+        if options.slot == Slot(1):
             is_over.set()
             raise over()
         return device(1.0)(tried, options)
@@ -84,7 +108,7 @@ def test_a_probe_whose_executor_is_lost_after_the_time_is_over_is_left_out(tmp_p
 
     study = open_study(tmp_path, space(), PLAN)
     ends(study, threads({"a": first, "b": second}, restarts=True))
-    assert not study.running
+    assert [trial.number for trial in study.trials] == [0]
 
 
 def test_a_baseline_that_is_lost_once_the_time_is_over_ends_the_search(tmp_path: Path) -> None:
@@ -117,22 +141,22 @@ def test_ranks_that_wait_for_devices_do_so_no_longer_than_there_is_time(tmp_path
         return measured
 
     study = open_study(tmp_path, of, PLAN)
-    study.queue += [
-        next(tried for tried in of if tried != of.baseline and tried.data_parallel_size == n) for n in (1, 2)
-    ]
+    study.sampler = Proposes(
+        *(next(tried for tried in of if tried != of.baseline and tried.data_parallel_size == n) for n in (1, 2))
+    )
     ends(
         study, ThreadPool({n: on(n) for n in "ab"}, lambda _: None, lambda _: False, together=lambda names: on(*names))
     )
-    assert not study.running
+    assert [trial.number for trial in study.trials] == [0]
 
 
 def test_the_last_probe_runs_anew_when_its_device_is_lost_after_the_rounds(tmp_path: Path) -> None:
     rounds, lost = [], []
 
     def measured(tried: Configuration, options: ProbeOptions) -> Measurement:
-        if options.confirmation:
+        if options.slot.round:
             rounds.append(time.monotonic())
-        elif options.number == 1 and not lost:
+        elif options.slot == Slot(1) and not lost:
             while not rounds or time.monotonic() - rounds[-1] < 1.0:
                 time.sleep(0.05)
             lost.append(tried)
@@ -145,7 +169,7 @@ def test_the_last_probe_runs_anew_when_its_device_is_lost_after_the_rounds(tmp_p
 
 
 def test_ctrl_c_ends_the_wait_for_a_device_that_may_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "RETURN_S", 20.0)
+    monkeypatch.setattr(fleets, "RETURN_S", 20.0)
     study = open_study(tmp_path, space(), PLAN)
     probes = {name: device(1.0, lambda *_: True) for name in "ab"}
     devices = ThreadPool(probes, lambda _: None, lambda _: False, lambda _: True)
@@ -164,18 +188,18 @@ def test_two_executors_lost_in_two_rounds_are_no_crash(tmp_path: Path) -> None:
     hit = set()
 
     def lost(_: Configuration, options: ProbeOptions) -> bool:
-        is_new = options.number == 0 and options.confirmation in (1, 2) and options.confirmation not in hit
-        hit.update([options.confirmation] * is_new)
+        is_new = options.slot.number == 0 and options.slot.round in (1, 2) and options.slot.round not in hit
+        hit.update([options.slot.round] * is_new)
         return is_new
 
     study = run(tmp_path, threads({name: device(1.0, lost) for name in "ab"}, restarts=True), space())
-    assert len(study.losses) == 2
+    assert len(hit) == 2
     assert study.trials[0].feasible
 
 
 def test_what_was_interrupted_and_is_proposed_besides_is_probed_once(tmp_path: Path) -> None:
     def interrupted(tried: Configuration, options: ProbeOptions) -> Measurement:
-        if options.number == 1:
+        if options.slot == Slot(1):
             raise KeyboardInterrupt
         return device(1.0)(tried, options)
 
@@ -194,7 +218,7 @@ def test_rounds_of_one_device_are_not_completed_on_several(tmp_path: Path) -> No
     seen = []
 
     def interrupted(tried: Configuration, options: ProbeOptions) -> Measurement:
-        seen.extend([options] * bool(options.confirmation))
+        seen.extend([options] * bool(options.slot.round))
         if len(seen) == 2:
             raise KeyboardInterrupt
         return device(1.0)(tried, options)
@@ -215,7 +239,7 @@ def test_rounds_are_compared_where_the_time_ends_in_another_one(tmp_path: Path) 
     done = threading.Event()
 
     def measured(tried: Configuration, options: ProbeOptions) -> Measurement:
-        if options.confirmation == 2:
+        if options.slot.round == 2:
             done.wait(20)
             raise over()
         return device(1.0)(tried, options)
@@ -228,7 +252,7 @@ def test_rounds_are_compared_where_the_time_ends_in_another_one(tmp_path: Path) 
 
     search(study, threads(dict.fromkeys("ab", measured)), watch)
     assert any(trial.rounds == (1,) for trial in study.trials)
-    assert study.numerics is not None
+    assert study.ledger.numerics is not None
 
 
 # Devices that are broken ------------------------------------------------------------------------------------------
@@ -249,19 +273,27 @@ def slowly(tried: Configuration, options: ProbeOptions) -> Measurement:
 @pytest.mark.parametrize("names", ["ab", "ba"])
 def test_a_device_on_which_all_crashes_is_left_out_and_spoils_nothing(tmp_path: Path, names: str) -> None:
     """Also where the baseline is its first probe."""
-    study = run(tmp_path, threads({name: slowly if name == "a" else broken() for name in names}), space(), n_trials=12)
+    fleet = Fleet(threads({name: slowly if name == "a" else broken() for name in names}))
+    study = run(tmp_path, fleet, space(), n_trials=12)
     assert {trial.measurement.outcome for trial in study.trials} == {Outcome.COMPLETED}
     assert best_trial(study.trials, "samples_per_second").confirmed
-    assert "b was left out" in study.notes[0]
+    assert "b was left out" in fleet.notes[0]
 
 
 @pytest.mark.parametrize("confirmation", [False, True])
 def test_a_device_that_breaks_later_is_left_out(tmp_path: Path, confirmation: bool) -> None:
-    breaks = broken(lambda options: bool(options.confirmation) if confirmation else options.number >= 1)
+    failed: list[ProbeOptions] = []
+
+    def fails(options: ProbeOptions) -> bool:
+        is_bad = bool(options.slot.round) if confirmation else is_probe(options)
+        failed.extend([options] * is_bad)
+        return is_bad
+
+    breaks = broken(fails)
     devices = threads({"a": slowly, "b": breaks})
     study = run(tmp_path, devices, space(precision=("fp32", "bf16")), n_trials=12)
     assert all(measured.feasible for trial in study.trials for measured in (trial.measurement, *trial.confirmations))
-    assert study.faults["b"] >= 1
+    assert failed
     assert {*devices.left_out} <= {"b"}
 
 
@@ -270,7 +302,7 @@ def test_what_crashes_on_two_devices_crashed(tmp_path: Path) -> None:
 
     def measured(tried: Configuration, options: ProbeOptions) -> Measurement:
         if tried.micro_batch_size == 8:
-            ran.append((options.number, threading.current_thread().name))
+            ran.append((options.slot.number, threading.current_thread().name))
             return crash(tried)
         return device(1.0)(tried, options)
 
@@ -285,3 +317,103 @@ def test_what_crashes_on_two_devices_crashed(tmp_path: Path) -> None:
 def test_a_baseline_that_crashes_everywhere_ends_the_search(tmp_path: Path) -> None:
     with pytest.raises(SearchFailed, match="The baseline crashed"):
         run(tmp_path, threads(dict.fromkeys("ab", broken())), space())
+
+
+# What comes next ---------------------------------------------------------------------------------------------------
+
+
+def opened(folder: Path, *speeds: float, among: SearchSpace | None = None, **plan: Any) -> Study:
+    """A study whose first configurations were measured at these speeds."""
+    among = among or space(precision=("fp32", "bf16"))
+    study = open_study(folder, among, replace(PLAN, **{"sampler": "random", **plan}))
+    tried = [among.baseline, *(each for each in among if each != among.baseline)]
+    for number, speed in enumerate(speeds):
+        study.ledger.record(Slot(number), tried[number], completed(tried[number], speed, spread=1e-4))
+    return study
+
+
+def on_devices(names: str) -> Fleet:
+    return Fleet(threads({name: device(1.0) for name in names}) if len(names) > 1 else Pool({"": device(1.0)}))
+
+
+def begun(study: Study, fleet: Fleet) -> Slot | None:
+    """The slot of the next job, which is then running; None if none begins."""
+    step = next_job(study, fleet)
+    if not isinstance(step, Job):
+        return None
+    study.ledger.begin(step)
+    fleet._jobs[step.slot] = step
+    fleet.pool._running |= dict.fromkeys(step.devices, step.slot)
+    return step.slot
+
+
+def test_a_search_begins_with_the_baseline_which_the_other_devices_measure_too(tmp_path: Path) -> None:
+    study, fleet = opened(tmp_path), on_devices("abc")
+    assert [begun(study, fleet) for _ in range(4)] == [
+        Slot(),
+        Slot(1, kind=SlotKind.DEVICE),
+        Slot(2, kind=SlotKind.DEVICE),
+        None,
+    ]
+
+
+def test_idle_devices_probe_different_configurations(tmp_path: Path) -> None:
+    study, fleet = opened(tmp_path, 10.0), on_devices("abc")
+    assert [begun(study, fleet) for _ in range(3)] == [Slot(1), Slot(2), Slot(3)]
+    assert len({*study.ledger.unfinished.values()}) == 3
+
+
+def test_no_more_probes_begin_than_the_budget_has(tmp_path: Path) -> None:
+    study, fleet = opened(tmp_path, 10.0, n_trials=2), on_devices("abc")
+    slots = [begun(study, fleet) for _ in range(3)]
+    assert [slot for slot in slots if slot and slot.kind is SlotKind.TRIAL] == [Slot(1)]
+
+
+def test_what_was_interrupted_comes_before_what_is_new(tmp_path: Path) -> None:
+    study = opened(tmp_path, 10.0, 11.0)
+    study.ledger.begin(Job(Slot(2), [*study.space][-1]))
+    assert begun(opened(tmp_path), on_devices("a")) == Slot(2)
+
+
+@pytest.mark.parametrize("names", ["a", "abc"])
+def test_once_the_budget_is_used_the_rivals_race_the_baseline_on_one_device_a_round(tmp_path: Path, names: str) -> None:
+    study, fleet = opened(tmp_path, 10.0, 20.0, n_trials=2), on_devices(names)
+    step = next_job(study, fleet)
+    assert isinstance(step, Job)
+    assert step.slot == Slot(1, 1)
+    assert [round_.trials for round_ in step.rounds] == [(1, 0), (0, 1)][: 1 if names == "a" else 2]
+    assert [len(round_.devices) for round_ in step.rounds] == [1, 0][: len(step.rounds)]
+    assert begun(study, fleet) == Slot(1, 1)
+    assert begun(study, fleet) == (None if names == "a" else Slot(0, 2))
+
+
+def test_a_round_is_closed_once_all_of_it_is_measured_and_the_search_is_done_after_the_last(tmp_path: Path) -> None:
+    study, fleet = opened(tmp_path, 10.0, 20.0, n_trials=2, confirmation_rounds=1), on_devices("a")
+    seen: list[object] = []
+    while not isinstance(step := next_job(study, fleet), Done):
+        seen.append(step.slot if isinstance(step, Job) else type(step))
+        if isinstance(step, Job):
+            study.ledger.begin(step)
+            speed = 20.0 if step.slot.number else 10.0
+            study.ledger.record(step.slot, step.configuration, completed(step.configuration, speed, spread=1e-4))
+        elif isinstance(step, CloseRound):
+            study.ledger.close_round(step.round)
+    assert seen == [Slot(1, 1), Slot(0, 1), CloseRound]
+    assert step.reason == "the budget of 2 trials is used"
+
+
+def test_nothing_is_measured_against_nobody(tmp_path: Path) -> None:
+    """A baseline that is fastest, or whose only rival falls out in the first round."""
+    assert isinstance(next_job(opened(tmp_path / "one", 20.0, 5.0, n_trials=2), on_devices("a")), Done)
+    study = opened(tmp_path / "two", 10.0, 10.1, n_trials=2)
+    for number, speed in ((1, 5.0), (0, 10.0)):
+        tried = study.trials[number].configuration
+        study.ledger.record(Slot(number, 1), tried, completed(tried, speed, spread=1e-4))
+    assert isinstance(next_job(study, on_devices("a")), Done)
+
+
+def test_who_wishes_to_stop_waits_for_what_runs_and_begins_nothing(tmp_path: Path) -> None:
+    study, fleet = opened(tmp_path, 10.0), on_devices("ab")
+    assert begun(study, fleet) == Slot(1)
+    study.wish.to_stop = True
+    assert isinstance(next_job(study, fleet), Wait)

@@ -1,0 +1,280 @@
+"""Ledger: all that is known of a study's measurements, as it lies in the study's folder.
+
+<folder>/probes/0007/proposal.json       that trial 7 was begun, and with which configuration
+         probes/0007/order.json, measurement.json
+         probes/0007/confirmation-1/     its first round
+         probes/reference/confirmation-1/, probes/device-1/
+         probes/round-2.json             that the second round has begun and not ended
+
+What was begun and has no measurement was interrupted, or its executor was lost: it is measured before all else.
+"""
+
+import bisect
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from autotune.core import Configuration, Measurement, Trial, write_json
+from autotune.core.io import Unreadable, read_record
+from autotune.core.loss_curves import Numerics
+from autotune.core.prospect import OptimalityGap
+from autotune.core.slot import Slot, SlotKind
+from autotune.probe.order import ANSWER, ORDER
+from autotune.space.dominance import TOO_FEW_DEVICES
+from autotune.study.job import Job, Round
+from autotune.study.loss_check import compare_losses, disqualify_flagged
+from autotune.study.measure import keep
+from autotune.study.plan import Plan
+from autotune.study.store import (
+    PROPOSAL,
+    ROUND,
+    Damage,
+    discard_damaged,
+    keep_prospect,
+    probe_folder,
+    read_peaks,
+    read_prospects,
+    read_references,
+    read_rounds,
+    read_trial,
+    reporting_storage,
+)
+
+OPEN_ROUND = "round-{}.json"
+
+
+@dataclass
+class Ledger:
+    """The measurements of a study; only its methods change it, and each writes to disk first.
+
+    unfinished: number -> configuration of trials that were begun and have no measurement. rounds: of the confirmation that have
+    not ended. references: round -> the training that its losses are compared with. repeats: device -> what it repeated.
+    risks: number -> how likely a trial was to fit that was tried although it might not. out_of_time: what was given up, and why:
+    the time was over; left_out: what else there was no time for, as text. pace: (seconds that a measurement of this run took,
+    repetitions included, those of its probe alone). gap: what the untried could win at the last proposal. numerics: the losses
+    of all rounds so far, compared. damage: files that could not be read.
+    """
+
+    folder: Path
+    plan: Plan
+    unfinished: dict[int, Configuration] = field(default_factory=dict)
+    rounds: dict[int, Round] = field(default_factory=dict)
+    references: dict[int, Measurement] = field(default_factory=dict)
+    repeats: dict[str, Trial] = field(default_factory=dict)
+    risks: dict[int, float] = field(default_factory=dict)
+    out_of_time: dict[Slot, str] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+    pace: list[tuple[float, float]] = field(default_factory=list)
+    gap: OptimalityGap | None = None
+    numerics: Numerics | None = None
+    damage: Damage = field(default_factory=dict)
+    _measured: dict[int, Trial] = field(default_factory=dict)
+    _numbers: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.trials: list[Trial] = []
+        """Those that are measured, in the order of their numbers; none before the baseline, with which all is compared."""
+
+    # Reading --------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def read(cls, folder: Path, plan: Plan) -> "Ledger":
+        """The ledger in this folder; what cannot be read is measured again. Raises OSError if the disk refuses."""
+        ledger = cls(folder, plan)
+        for path in sorted((folder / "probes").glob(OPEN_ROUND.format("*"))):
+            ledger._read_round(path)
+        for place in sorted((folder / "probes").glob("[0-9]*")):
+            if place.name.isdigit():
+                ledger._read_trial(place, int(place.name))
+        for place in sorted((folder / "probes").glob("device-*")):
+            if (trial := read_trial(place, 0)) is not None and trial.measurement.device:
+                ledger.repeats[trial.measurement.device] = trial
+        ledger.references = read_references(folder, ledger.damage)
+        read_prospects(folder, ledger.damage)
+        read_peaks(folder, ledger.damage)
+        discard_damaged(folder, ledger.damage)
+        ledger._judge()
+        return ledger
+
+    def _read_round(self, path: Path) -> None:
+        """A round that had begun goes on where it was; what is left of one on several devices is of no use."""
+        try:
+            round_ = read_record(path, Round.from_dict)
+        except Unreadable:
+            path.unlink()
+            return
+        self.rounds[round_.number] = round_
+        if any(round_.devices):
+            self._remove_measurements(round_.number)
+            path.unlink()
+            del self.rounds[round_.number]
+
+    def _read_trial(self, place: Path, number: int) -> None:
+        self._numbers.add(number)
+        trial = read_trial(place, number, self.damage)
+        proposal = _proposal(place)
+        if (risk := proposal.get("risk")) is not None:
+            self.risks[number] = float(risk)
+        if trial is None:
+            if (configuration := _configuration(proposal, place)) is not None:
+                self.unfinished[number] = configuration
+        elif not (number and trial.measurement.where == TOO_FEW_DEVICES):  # there may be enough of them now
+            rounds = tuple(measured for measured in trial.confirmations if measured.where != TOO_FEW_DEVICES)
+            self._measured[number] = replace(trial, confirmations=rounds).with_training_steps(self.plan.training_steps)
+
+    @property
+    def damaged_trials(self) -> list[int]:
+        """Numbers of the trials that are measured again because their files cannot be read."""
+        return sorted(number for number in self.unfinished if {*self.damage} & self._files(number))
+
+    def _files(self, number: int) -> set[Path]:
+        return {probe_folder(self.folder, Slot(number)) / name for name in (ORDER, ANSWER)}
+
+    @property
+    def measured(self) -> int:
+        """How many trials are measured."""
+        return len(self._measured)
+
+    @property
+    def next_number(self) -> int:
+        """Of a new trial; the first one is the baseline."""
+        return max(self._numbers, default=-1) + 1 if 0 in self._measured else 0
+
+    def configuration(self, number: int) -> Configuration:
+        """A trial's configuration, measured or begun."""
+        if number in self.unfinished:
+            return self.unfinished[number]
+        return self._measured[number].configuration
+
+    @property
+    def racing(self) -> tuple[int, ...]:
+        """Numbers of the trials of the first round that has not ended, in their order."""
+        return self.rounds[min(self.rounds)].trials if self.rounds else ()
+
+    # Writing --------------------------------------------------------------------------------------------------
+
+    def begin(self, job: Job) -> None:
+        """Note that a job begins, with the rounds that it plans. Raises StorageFailed."""
+        with reporting_storage(self.folder):
+            self.keep_gap(job.gap)
+            for round_ in job.rounds:
+                (self.folder / "probes").mkdir(parents=True, exist_ok=True)
+                write_json(self._round_path(round_.number), round_.to_dict())
+                self.rounds[round_.number] = round_
+            if job.slot.kind is not SlotKind.TRIAL or job.slot.round:
+                return
+            number = job.slot.number
+            if number not in self.unfinished:
+                place = probe_folder(self.folder, job.slot)
+                place.mkdir(parents=True, exist_ok=True)
+                write_json(place / PROPOSAL, {"configuration": job.configuration.to_dict(), "risk": job.risk})
+            self.unfinished[number] = job.configuration
+            self._numbers.add(number)
+            if job.risk is not None:
+                self.risks[number] = job.risk
+
+    def record(
+        self, slot: Slot, configuration: Configuration, measurement: Measurement, seconds: float | None = None
+    ) -> None:
+        """Take a measurement in, written if its probe has not. seconds: that it took. Raises StorageFailed."""
+        if seconds is not None:
+            self.pace.append((seconds, measurement.probe_seconds))
+        with reporting_storage(self.folder):
+            keep(probe_folder(self.folder, slot), configuration, measurement)
+        if slot.kind is SlotKind.DEVICE:
+            self.repeats[measurement.device] = Trial(0, configuration, measurement)
+            return
+        if slot.kind is SlotKind.REFERENCE:
+            self.references[slot.round] = replace(measurement, round=slot.round, asked=configuration.values)
+        elif slot.round:
+            trial = self._measured[slot.number]
+            others = [measured for measured in trial.confirmations if measured.round != slot.round]
+            bisect.insort(others, replace(measurement, round=slot.round), key=lambda measured: measured.round)
+            self._measured[slot.number] = replace(trial, confirmations=tuple(others))
+        else:
+            # Rounds are there if it is measured again because its probe could not be read.
+            rounds = read_rounds(probe_folder(self.folder, slot)).values()
+            self._measured[slot.number] = Trial(slot.number, configuration, measurement, tuple(rounds))
+            self._numbers.add(slot.number)
+            self.unfinished.pop(slot.number, None)
+        self._judge()
+
+    def give_up(self, slot: Slot, reason: str) -> None:
+        """Note that there was no time for this measurement; a later search makes it."""
+        self.out_of_time[slot] = reason
+        if slot.kind is SlotKind.TRIAL and not slot.round:
+            self.unfinished.pop(slot.number, None)
+
+    def close_round(self, round_: Round) -> None:
+        """Note that a round is complete."""
+        self.rounds.pop(round_.number, None)
+        self._round_path(round_.number).unlink(missing_ok=True)
+
+    def drop_round(self, round_: Round) -> None:
+        """Remove what was measured in a round, which is to begin anew; not if it lacks only the losses' reference.
+
+        Raises StorageFailed.
+        """
+        with reporting_storage(self.folder):
+            again = replace(round_, devices=())
+            write_json(self._round_path(round_.number), again.to_dict())
+            self.rounds[round_.number] = again
+            if round_.trials:
+                self._remove_measurements(round_.number)
+        if round_.trials:
+            self.references.pop(round_.number, None)
+            for number, trial in self._measured.items():
+                others = tuple(measured for measured in trial.confirmations if measured.round != round_.number)
+                self._measured[number] = replace(trial, confirmations=others)
+            self._judge()
+
+    def keep_gap(self, gap: OptimalityGap | None) -> None:
+        """Write what the untried could still win next to the last trial. Raises OSError if the disk refuses."""
+        if gap is None:
+            return
+        self.gap = gap
+        if self.trials:
+            keep_prospect(self.folder, self.trials[-1].number, gap)
+
+    def leave_out(self, *parts: str) -> None:
+        """Note what the search has no time for."""
+        self.left_out += parts
+
+    def _round_path(self, number: int) -> Path:
+        return self.folder / "probes" / OPEN_ROUND.format(number)
+
+    def _remove_measurements(self, round_number: int) -> None:
+        for path in self.folder.glob(f"probes/*/{ROUND.format(round_number)}/{ANSWER}"):
+            path.unlink(missing_ok=True)
+
+    def _judge(self) -> None:
+        """Compare all losses so far; what does not learn as the reference does cannot win, unless that is allowed."""
+        self.trials = [self._measured[number] for number in sorted(self._measured)] if 0 in self._measured else []
+        if not self.trials:
+            return
+        self.numerics = compare_losses(self.trials, self.references, self.plan.objective)
+        if self.numerics and not self.plan.allow_loss_difference:
+            disqualify_flagged(self.trials, self.numerics, self.plan.require_parity)
+
+
+def _proposal(place: Path) -> Mapping[str, Any]:
+    """The proposal in a trial's folder; empty if there is none that can be read."""
+    try:
+        proposal: Mapping[str, Any] = read_record(place / PROPOSAL, dict)
+        return proposal
+    except (FileNotFoundError, Unreadable):
+        return {}
+
+
+def _configuration(proposal: Mapping[str, Any], place: Path) -> Configuration | None:
+    """The configuration of a trial without a measurement that can be read; None if nothing says it."""
+    with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+        return Configuration.from_dict(proposal["configuration"])
+    with contextlib.suppress(FileNotFoundError, Unreadable):
+        configuration: Configuration = read_record(
+            place / ORDER, lambda order: Configuration.from_dict(order["configuration"])
+        )
+        return configuration
+    return None

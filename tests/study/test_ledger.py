@@ -1,0 +1,133 @@
+"""The ledger: what is in memory is what lies in the folder, after every step."""
+
+import tempfile
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autotune.core.prospect import OptimalityGap
+from autotune.core.slot import Slot, SlotKind
+from autotune.probe.order import ORDER
+from autotune.study.job import Job, Round
+from autotune.study.ledger import Ledger
+from autotune.study.plan import Plan
+from autotune.study.store import read_prospects
+from tests.makers import ALLOWED, completed, out_of_memory, space
+
+PLAN = Plan(n_trials=9, objective="samples_per_second", memory_limit_bytes=ALLOWED, allowed_bytes=ALLOWED)
+TRIED = [*space(precision=("fp32", "bf16"))]
+
+
+def state(ledger: Ledger) -> tuple[object, ...]:
+    return ledger.trials, ledger.unfinished, ledger.rounds, ledger.references, ledger.repeats, ledger.risks
+
+
+def measured(folder: Path, count: int) -> Ledger:
+    """A ledger with this number of trials."""
+    ledger = Ledger.read(folder, PLAN)
+    for number in range(count):
+        ledger.record(Slot(number), TRIED[number], completed(TRIED[number]))
+    return ledger
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("begin"), st.sampled_from([None, 0.5])),
+        st.tuples(st.just("record"), st.booleans()),
+        st.tuples(st.just("round"), st.booleans()),
+        st.tuples(st.just("reference"), st.booleans()),
+        st.tuples(st.just("close"), st.booleans()),
+        st.tuples(st.just("drop"), st.booleans()),
+    ),
+    max_size=12,
+)
+
+
+def take(ledger: Ledger, step: str, how: object) -> None:
+    """A step of a search, if it can be taken now."""
+    numbers = [trial.number for trial in ledger.trials]
+    last = max([0, *ledger.rounds, *(number for trial in ledger.trials for number in trial.rounds)])
+    if step == "begin" and (number := ledger.next_number) < len(TRIED):
+        ledger.begin(Job(Slot(number), TRIED[number], risk=how))  # type: ignore[arg-type]
+    elif step == "record" and ledger.unfinished:
+        number, tried = next(iter(ledger.unfinished.items()))
+        ledger.record(Slot(number), tried, completed(tried) if how or not number else out_of_memory(tried))
+    elif step == "round" and numbers and not ledger.rounds:
+        round_ = Round(last + 1, tuple(numbers), ("",))
+        ledger.begin(Job(Slot(numbers[-1], last + 1), TRIED[numbers[-1]], rounds=(round_,)))
+        ledger.record(Slot(numbers[-1], last + 1), TRIED[numbers[-1]], completed(TRIED[numbers[-1]]))
+    elif step == "reference" and ledger.rounds:
+        ledger.record(Slot(0, last, SlotKind.REFERENCE), TRIED[0], completed(TRIED[0], losses=(1.0, 0.5)))
+    elif step in ("close", "drop") and ledger.rounds:
+        (ledger.close_round if step == "close" else ledger.drop_round)(next(iter(ledger.rounds.values())))
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS)
+def test_a_search_that_is_killed_after_any_step_resumes_with_what_it_had(steps: list[tuple[str, object]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = Ledger.read(Path(folder), PLAN)
+        for step in steps:
+            take(ledger, *step)
+            assert state(Ledger.read(Path(folder), PLAN)) == state(ledger)
+
+
+def test_without_the_baseline_nothing_is_compared_and_it_is_measured_first(tmp_path: Path) -> None:
+    measured(tmp_path, 3)
+    (tmp_path / "probes" / "0000" / "measurement.json").write_text("{")
+    ledger = Ledger.read(tmp_path, PLAN)
+    assert (ledger.trials, ledger.unfinished, ledger.damaged_trials) == ([], {0: TRIED[0]}, [0])
+    ledger.record(Slot(0), TRIED[0], completed(TRIED[0]))
+    assert [trial.number for trial in ledger.trials] == [0, 1, 2]
+
+
+def test_what_was_begun_is_known_by_its_proposal_if_its_order_is_cut_off(tmp_path: Path) -> None:
+    ledger = measured(tmp_path, 1)
+    ledger.begin(Job(Slot(1), TRIED[1], risk=0.45))
+    (tmp_path / "probes" / "0001" / ORDER).write_text('{"configuration"')
+    again = Ledger.read(tmp_path, PLAN)
+    assert (again.unfinished, again.risks, again.next_number) == ({1: TRIED[1]}, {1: 0.45}, 2)
+
+
+def test_a_trial_of_which_nothing_can_be_read_keeps_its_number(tmp_path: Path) -> None:
+    measured(tmp_path, 2)
+    for path in (tmp_path / "probes" / "0001").glob("*.json"):
+        path.write_text("{")
+    again = Ledger.read(tmp_path, PLAN)
+    assert ([trial.number for trial in again.trials], again.unfinished, again.next_number) == ([0], {}, 2)
+
+
+def test_what_there_was_no_time_for_is_left_to_a_later_search(tmp_path: Path) -> None:
+    ledger = measured(tmp_path, 1)
+    ledger.begin(Job(Slot(1), TRIED[1]))
+    ledger.give_up(Slot(1), "the time limit of 60 s is reached")
+    assert (ledger.unfinished, [*ledger.out_of_time]) == ({}, [Slot(1)])
+    again = Ledger.read(tmp_path, PLAN)
+    assert (again.unfinished, again.out_of_time) == ({1: TRIED[1]}, {})
+
+
+def test_a_dropped_round_leaves_no_measurement_and_waits_for_another_device(tmp_path: Path) -> None:
+    ledger = measured(tmp_path, 2)
+    round_ = Round(1, (1, 0), ("a",))
+    ledger.begin(Job(Slot(1, 1), TRIED[1], ("a",), rounds=(round_,)))
+    ledger.record(Slot(1, 1), TRIED[1], completed(TRIED[1]))
+    ledger.drop_round(round_)
+    assert [trial.rounds for trial in ledger.trials] == [(), ()]
+    assert ledger.rounds == {1: Round(1, (1, 0))}
+
+
+def test_what_the_untried_could_win_lies_next_to_the_last_trial(tmp_path: Path) -> None:
+    ledger, gap = measured(tmp_path, 2), OptimalityGap(0.1, 0.2, 7)
+    ledger.begin(Job(Slot(2), TRIED[2], gap=gap))
+    ledger.begin(Job(Slot(1, 1), TRIED[1]))
+    assert ledger.gap == gap
+    assert read_prospects(tmp_path) == {1: gap}
+
+
+def test_a_device_s_repetition_is_found_again_by_the_name_of_the_device(tmp_path: Path) -> None:
+    ledger = measured(tmp_path, 1)
+    ledger.record(Slot(1, kind=SlotKind.DEVICE), TRIED[0], completed(TRIED[0], device="b"))
+    again = Ledger.read(tmp_path, PLAN)
+    assert {name: trial.configuration for name, trial in again.repeats.items()} == {"b": TRIED[0]}
+    assert [trial.number for trial in again.trials] == [0], "it is not a trial"
