@@ -170,10 +170,10 @@ class Ledger:
                 place = probe_folder(self.folder, job.slot)
                 place.mkdir(parents=True, exist_ok=True)
                 write_json(place / PROPOSAL, {"configuration": job.configuration.to_dict(), "risk": job.risk})
+                if job.risk is not None:
+                    self.risks[number] = job.risk
             self.unfinished[number] = job.configuration
             self._numbers.add(number)
-            if job.risk is not None:
-                self.risks[number] = job.risk
 
     def record(
         self, slot: Slot, configuration: Configuration, measurement: Measurement, seconds: float | None = None

@@ -82,7 +82,9 @@ def _next_probe(study: Study, fleet: Fleet, idle: Sequence[str]) -> Job | Done |
         if able:
             job = Job(Slot(number), configuration, risk=ledger.risks.get(number))
             return _probe(study, fleet, _on(job, able[0], idle, ranks))
-    able = [device for device in idle if not fleet.is_suspect(device)] or ([] if pool.is_running else idle)
+    able = [device for device in idle if not fleet.is_suspect(device)]
+    if not able and not pool.is_running:  # none of them is above suspicion
+        able = [*idle]
     begun = len(ledger.unfinished)
     if not able or (begun and len(ledger.trials) + begun >= plan.probes(ledger.trials)):
         return None
