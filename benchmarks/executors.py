@@ -10,10 +10,8 @@ are as fast; `differ`: speeds with a standard deviation of 4 %, at most 8 % from
 import argparse
 import json
 import random
-import shutil
 import sys
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
@@ -24,14 +22,14 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from fit_prior import read_priors  # noqa: E402
-from replay import N_TRIALS, knowledge_of  # noqa: E402
+from replay import N_TRIALS, knowledge_of, study_in_memory  # noqa: E402
 from tables import BUDGETS, Table, TableProbe, quieter, read_table, recorded  # noqa: E402
 
 from autotune.core.configuration import Configuration  # noqa: E402
 from autotune.core.measurement import Measurement, Outcome  # noqa: E402
 from autotune.executors.pool import Job, Pool, carried_out  # noqa: E402
 from autotune.probe import Probe, ProbeOptions  # noqa: E402
-from autotune.study.loop import open_study, search  # noqa: E402
+from autotune.study.loop import search  # noqa: E402
 from autotune.study.objective import best_trial  # noqa: E402
 from autotune.study.plan import Plan  # noqa: E402
 
@@ -74,9 +72,18 @@ def speeds_of(world: str, count: int, seed: int) -> list[float]:
     return [1.0] * (count - 1) + [0.85 if world == "slow" and count > 1 else 1.0]
 
 
-def on_device(table: Table, budget: int, seed: int, noise: float, factor: float, device: int) -> Probe:
-    """The table's probe on a device of this speed, with a noise of its own."""
-    probe = TableProbe(table, budget, 1000 * seed + device, noise)
+def on_device(
+    table: Table,
+    budget: int,
+    seed: int,
+    noise: float,
+    factor: float,
+    device: int,
+    drift: float = 0.0,
+    clock: Callable[[], float] = lambda: 0.0,
+) -> Probe:
+    """The table's probe on a device of this speed, with noise and drift of its own."""
+    probe = TableProbe(table, budget, 1000 * seed + device, noise, drift, clock)
 
     def measured(configuration: Configuration, options: ProbeOptions) -> Measurement:
         # The recordings were disturbed by other work; simulated devices are quiet and repeat no probe for it.
@@ -101,16 +108,12 @@ def replayed(
         Plan(N_TRIALS, "samples_per_second", budget, budget, seed=seed),
         knowledge_of(table, budget, prior),
     )
-    folder = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
-    try:
-        study = open_study(folder, table.space, plan, knowledge)
+    with study_in_memory(table, plan, knowledge) as study:
         if corrected:
             search(study, pool)
         else:
             with mock.patch("autotune.study.fleet.device_effects", return_value={}):
                 search(study, pool)
-    finally:
-        shutil.rmtree(folder)
     best = best_trial(study.trials, plan.objective)
     reached = table.speeds[best.configuration] if best else 0.0
     optimum = max(table.speeds[item] for item in table.measured if table.peaks[item] <= budget)

@@ -10,12 +10,13 @@ once as on a new device, once with what a search on one other table taught. Regr
 """
 
 import argparse
+import contextlib
 import json
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -41,6 +42,7 @@ from autotune.study.loop import open_study, search  # noqa: E402
 from autotune.study.objective import best_trial  # noqa: E402
 from autotune.study.plan import Plan  # noqa: E402
 from autotune.study.store import read_prospects  # noqa: E402
+from autotune.study.study import Study  # noqa: E402
 
 N_TRIALS = 20
 OURS, INFORMED = "physics", "physics, device known"
@@ -104,17 +106,23 @@ def knowledge_of(table: Table, budget: int, prior: Prior, past: Sequence[Calibra
     return WarmStart(budget, lambda one: float(table.estimates[one]), own)
 
 
+@contextlib.contextmanager
+def study_in_memory(table: Table, plan: Plan, knowledge: WarmStart) -> Iterator[Study]:
+    """A new study of the table, in a folder that is removed at the end."""
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    try:
+        yield open_study(folder, table.space, plan, knowledge)
+    finally:
+        shutil.rmtree(folder)
+
+
 def searched(
     table: Table, plan: Plan, knowledge: WarmStart, noise: float | None = None
 ) -> tuple[list[Trial], str, float | None]:
     """The real loop on a table: (trials, statement, share that the untried can still win at the end, None where unknown)."""
-    folder = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
-    try:
-        study = open_study(folder, table.space, plan, knowledge)
+    with study_in_memory(table, plan, knowledge) as study:
         stop_reason = search(study, TableProbe(table, knowledge.allowed_bytes, plan.seed, noise))
-        gaps = read_prospects(folder)
-    finally:
-        shutil.rmtree(folder)
+        gaps = read_prospects(study.folder)
     return study.trials, stop_reason, gaps[max(gaps)].max_gain_if_fits if gaps else None
 
 

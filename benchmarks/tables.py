@@ -3,7 +3,7 @@
 import json
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +34,9 @@ OWN = {
 """What the Trainer does where nothing is set: the baseline."""
 RECORDED_NOISE = 0.09
 """Standard deviation of the logarithm of the speeds of a table's probes of one configuration: 8.0, 8.8, 9.1, 8.7 and 9.9 %."""
+
+DRIFT_PROBES, DRIFT_GRID = 10, 0.05
+"""Time constant of the machine's drift, in probes of the baseline; distance of the points that are drawn, in time constants."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,11 @@ class Table:
         """Peak bytes of the first measurement."""
         return {item: known[0].peak_bytes or 0 for item, known in self.measured.items()}
 
+    @property
+    def baseline_seconds(self) -> float:
+        """Seconds of the baseline's first probe."""
+        return self.measured[self.space.baseline][0].probe_seconds
+
     def budget(self, share: float) -> int:
         low, high = min(self.peaks.values()), max(self.peaks.values())
         return int(low + share * (high - low))
@@ -126,12 +134,17 @@ class TableProbe:
     the one of its round. With a noise (standard deviation of the logarithm of a probe's speed) each probe is drawn around the
     configuration's pooled speed: one factor for all its steps, as processes differ, and its steps' own deviations as
     recorded, in proportion to the noise.
+
+    drift: of the machine: all speeds are higher or lower by one factor, which wanders with the time at which a probe begins
+    (standard deviation of its logarithm). clock: seconds of virtual time.
     """
 
     table: Table
     budget: int
     seed: int
     noise: float | None = None
+    drift: float = 0.0
+    clock: Callable[[], float] = lambda: 0.0
 
     def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:
         measured, peak = self.table.measured[configuration], self.table.peaks[configuration]
@@ -156,8 +169,24 @@ class TableProbe:
         if self.noise is not None:
             speed = self.table.speeds[configuration] * math.exp(rng.gauss(0.0, self.noise))
             drawn = replace(drawn, steps=quieter(drawn, speed, self.noise / RECORDED_NOISE))
+        if self.drift:
+            moved = wandering(self.seed, self.clock() / (DRIFT_PROBES * self.table.baseline_seconds))
+            speed = float(drawn.samples_per_second or 0.0) * math.exp(self.drift * moved)
+            drawn = replace(drawn, steps=quieter(drawn, speed, 1.0))
         facts = {"peak_device_bytes": first.peak_device_bytes, "peak_file_bytes": first.peak_file_bytes}
         return replace(drawn, allowed_bytes=self.budget, micro_batch_bytes=first.micro_batch_bytes, **facts)
+
+
+def wandering(seed: int, time: float) -> float:
+    """An Ornstein-Uhlenbeck process of mean 0 and standard deviation 1 at this time, in time constants; a line between the
+    points of a grid (DRIFT_GRID)."""
+    rng = random.Random(f"drift {seed}")
+    keep = math.exp(-DRIFT_GRID)
+    points, share = divmod(time / DRIFT_GRID, 1.0)
+    before = after = rng.gauss(0.0, 1.0)
+    for _ in range(int(points) + 1):
+        before, after = after, keep * after + math.sqrt(1 - keep**2) * rng.gauss(0.0, 1.0)
+    return before + share * (after - before)
 
 
 def quieter(measurement: Measurement, speed: float, share: float) -> tuple[Step, ...]:
