@@ -11,13 +11,15 @@ from autotune.core import Configuration, Measurement, Outcome, Trial
 from autotune.core.loss_curves import LEAST_STEPS
 from autotune.core.slot import Slot, SlotKind
 from autotune.core.time_limit import TimeLimit
-from autotune.executors.pool import ThreadPool
+from autotune.executors.pool import Pool, ThreadPool
 from autotune.probe import ProbeOptions
 from autotune.probe.order import LOSSES
 from autotune.report.evidence import measurement_lines
 from autotune.space.search_space import SearchSpace
 from autotune.space.utilization import Arithmetic
 from autotune.study.finish import finish
+from autotune.study.fleet import Fleet
+from autotune.study.job import Round
 from autotune.study.loop import open_study, search
 from autotune.study.objective import best_trial
 from autotune.study.pacing import (
@@ -40,6 +42,7 @@ from autotune.study.reference import (
     references,
     rounds_unreferred,
 )
+from autotune.study.schedule import _reference_job
 from autotune.study.study import Study
 from tests.makers import ALLOWED, GIB, MIB, completed, configuration, ended, space
 
@@ -172,6 +175,25 @@ def test_it_trains_as_many_steps_as_its_rivals_but_few(rivals: int, steps: int) 
     ran = trial(1, in_("bf16"), rounds=1)
     ran = replace(ran, confirmations=(replace(ran.confirmations[0], losses=(9.0,) * rivals),))
     assert loss_steps([ran], 1) == steps
+
+
+def test_a_reference_that_fit_and_does_not_beside_the_new_leader_is_asked_for_once(tmp_path: Path) -> None:
+    """The baseline does not run, so that the reference is made from the leader, which was another one in round 1."""
+    study = open_study(tmp_path, space(), PLAN)
+    ledger = study.ledger
+    ledger.trials = [
+        Trial(0, in_("bf16"), ended(Outcome.OUT_OF_MEMORY)),
+        trial(1, in_("bf16", 16), 0.1, rounds=2),
+        Trial(2, in_("fp32", 16), ended(Outcome.OUT_OF_MEMORY)),
+    ]
+    ledger.references = {1: replace(ran_as("fp32"), probe_seconds=1.0)}
+    fleet, this = Fleet(Pool({"": Card()})), Round(2, (), ("",))
+    job = _reference_job(study, fleet, this)
+    assert job is not None
+    assert job.answer is not None
+    assert job.answer.outcome is Outcome.OUT_OF_MEMORY
+    ledger.references[2] = replace(job.answer, asked=job.configuration.values)
+    assert _reference_job(study, fleet, this) is None
 
 
 # What it costs --------------------------------------------------------------------------------------------------------
