@@ -58,6 +58,7 @@ benchmarks: $(STAMP)
 	$(BIN)/python benchmarks/loaders.py
 	$(BIN)/python benchmarks/v100_table.py
 	$(BIN)/python benchmarks/replay.py
+	$(BIN)/python benchmarks/anytime.py
 	$(BIN)/python benchmarks/decision_time.py
 	$(BIN)/python benchmarks/page.py
 	$(BIN)/python benchmarks/service.py
