@@ -16,7 +16,6 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields
-from functools import cache
 from itertools import product
 from pathlib import Path
 from statistics import fmean, median
@@ -28,10 +27,19 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from executors import VirtualPool, on_device  # noqa: E402
-from fit_prior import read_priors  # noqa: E402
 from machine import write_table  # noqa: E402
-from replay import INFORMED, N_TRIALS, OURS, knowledge_of, markdown, study_in_memory, taught_by  # noqa: E402
-from tables import BUDGETS, Table, read_table, recorded  # noqa: E402
+from replay import (  # noqa: E402
+    INFORMED,
+    N_TRIALS,
+    OURS,
+    knowledge_of,
+    lesson,
+    markdown,
+    priors,
+    study_in_memory,
+    table_named,
+)
+from tables import BUDGETS, Table, recorded  # noqa: E402
 
 from autotune.core.interval import Ratio  # noqa: E402
 from autotune.core.measurement import Outcome  # noqa: E402
@@ -48,9 +56,7 @@ from autotune.report.figures.canvas import (  # noqa: E402
     legend_below,
     new_figure,
 )
-from autotune.sampler.calibration import Calibration  # noqa: E402
 from autotune.sampler.physics import WarmStart  # noqa: E402
-from autotune.sampler.prior import Prior  # noqa: E402
 from autotune.study.loop import search  # noqa: E402
 from autotune.study.objective import best_trial, in_whole_rounds, speed_up  # noqa: E402
 from autotune.study.plan import Plan  # noqa: E402
@@ -224,25 +230,9 @@ def judged(gain: Ratio, true: float) -> str:
 
 
 def one_search(case: Case, label: str) -> Course:
-    table, prior = _table(case.table), _priors()[case.table]
-    past = (_lesson(case.taught, case.table, case.noise),) if case.taught else ()
+    table, prior = table_named(case.table), priors()[case.table]
+    past = (lesson(case.taught, case.table, case.noise),) if case.taught else ()
     return replayed(table, case, knowledge_of(table, table.budget(case.share), prior, past), label)
-
-
-@cache
-def _table(name: str) -> Table:
-    return read_table(name)
-
-
-@cache
-def _priors() -> dict[str, Prior]:
-    return read_priors()
-
-
-@cache
-def _lesson(taught: str, other: str, noise: float) -> Calibration:
-    """What a search on one table taught, by a prior that does not know the other table."""
-    return taught_by(_table(taught), _priors()[other], noise)
 
 
 # All searches ------------------------------------------------------------------------------------------------------------

@@ -179,24 +179,24 @@ def bound_of(stop_reason: str, gain: float | None) -> float | None:
 
 
 def one_search(case: Case) -> Found:
-    past = (_lesson(case.taught, case.table, case.noise),) if case.taught else ()
-    return replayed(_table(case.table), case, _priors()[case.table.removesuffix(ALIKE)], past)
+    past = (lesson(case.taught, case.table, case.noise),) if case.taught else ()
+    return replayed(table_named(case.table), case, priors()[case.table.removesuffix(ALIKE)], past)
 
 
 @cache
-def _table(name: str) -> Table:
+def table_named(name: str) -> Table:
     return read_table(name)
 
 
 @cache
-def _priors() -> dict[str, Prior]:
+def priors() -> dict[str, Prior]:
     return read_priors()
 
 
 @cache
-def _lesson(taught: str, judged: str, noise: float | None) -> Calibration:
+def lesson(taught: str, judged: str, noise: float | None) -> Calibration:
     """What a search on a table taught, by a prior that does not know the one to judge."""
-    return taught_by(_table(taught), _priors()[judged], noise)
+    return taught_by(table_named(taught), priors()[judged], noise)
 
 
 def summary(found: Sequence[Found]) -> list[str]:
