@@ -27,7 +27,7 @@ from tables import BUDGETS, Table, TableProbe, quieter, read_table, recorded  # 
 
 from autotune.core.configuration import Configuration  # noqa: E402
 from autotune.core.measurement import Measurement, Outcome  # noqa: E402
-from autotune.executors.pool import Job, Pool, carried_out  # noqa: E402
+from autotune.executors.pool import Pool, Work, carried_out  # noqa: E402
 from autotune.probe import Probe, ProbeOptions  # noqa: E402
 from autotune.study.loop import search  # noqa: E402
 from autotune.study.objective import best_trial  # noqa: E402
@@ -52,9 +52,9 @@ class VirtualPool(Pool):
 
         return measured
 
-    def _begin(self, device: str, job: Job, probe: Probe) -> None:
+    def _begin(self, device: str, work: Work, probe: Probe) -> None:
         self._spent = 0.0
-        value, error = carried_out(job, probe)
+        value, error = carried_out(work, probe)
         self._ends.append((self.clock + self._spent, device, value, error))
 
     def _next(self) -> tuple[str, Any, BaseException | None]:

@@ -54,7 +54,7 @@ def main() -> None:
             folder.mkdir()
             study = open_study(folder, space, plan, knowledge)
             probe = LiveProbe(host, environment, workload, {}, allowed, study.probe_folder)
-            stop_reason = search(study, probe)
+            stop = search(study, probe)
             failed = sum(trial.measurement.outcome is Outcome.OUT_OF_MEMORY for trial in study.trials[1:])
             starved += bool(failed)
             best = best_trial(study.trials, plan.objective)
@@ -62,7 +62,7 @@ def main() -> None:
             peak = f"{(best.peak_bytes or 0) / 2**20:.0f} MiB" if best else ""
             baseline = study.trials[0].measurement.outcome.value.replace("_", " ")
             lines.append(
-                f"| {limit} MiB | {len(study.trials)} | {failed} | {baseline} | {found} | {peak} | {stop_reason} |"
+                f"| {limit} MiB | {len(study.trials)} | {failed} | {baseline} | {found} | {peak} | {stop.text} |"
             )
             print(lines[-1], flush=True)
     lines += ["", f"{starved} of {len(LIMITS)} searches ran out of memory after the baseline."]

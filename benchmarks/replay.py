@@ -12,7 +12,6 @@ once as on a new device, once with what a search on one other table taught. Regr
 import argparse
 import contextlib
 import json
-import re
 import shutil
 import sys
 import tempfile
@@ -34,6 +33,7 @@ from machine import write_table  # noqa: E402
 from tables import ALIKE, BUDGETS, Table, TableProbe, read_table, recorded  # noqa: E402
 
 from autotune.core.measurement import Outcome  # noqa: E402
+from autotune.core.stop_reason import StopReason  # noqa: E402
 from autotune.core.trial import Trial  # noqa: E402
 from autotune.sampler.calibration import Calibration, calibrated, informed  # noqa: E402
 from autotune.sampler.physics import WarmStart  # noqa: E402
@@ -118,12 +118,12 @@ def study_in_memory(table: Table, plan: Plan, knowledge: WarmStart) -> Iterator[
 
 def searched(
     table: Table, plan: Plan, knowledge: WarmStart, noise: float | None = None
-) -> tuple[list[Trial], str, float | None]:
+) -> tuple[list[Trial], StopReason, float | None]:
     """The real loop on a table: (trials, statement, share that the untried can still win at the end, None where unknown)."""
     with study_in_memory(table, plan, knowledge) as study:
-        stop_reason = search(study, TableProbe(table, knowledge.allowed_bytes, plan.seed, noise))
+        stop = search(study, TableProbe(table, knowledge.allowed_bytes, plan.seed, noise))
         gaps = read_prospects(study.folder)
-    return study.trials, stop_reason, gaps[max(gaps)].max_gain_if_fits if gaps else None
+    return study.trials, stop, gaps[max(gaps)].max_gain_if_fits if gaps else None
 
 
 def taught_by(table: Table, prior: Prior, noise: float | None) -> Calibration:
@@ -138,7 +138,7 @@ def replayed(table: Table, case: Case, prior: Prior, past: Sequence[Calibration]
     """One search, from its baseline to its confirmed answer."""
     budget = table.budget(case.share)
     plan = Plan(N_TRIALS, "samples_per_second", budget, budget, sampler=case.sampler.partition(",")[0], seed=case.seed)
-    trials, stop_reason, gain = searched(table, plan, knowledge_of(table, budget, prior, past), case.noise)
+    trials, stop, gain = searched(table, plan, knowledge_of(table, budget, prior, past), case.noise)
     best = best_trial(trials, plan.objective)
     reached = table.speeds[best.configuration] if best else 0.0
     tried = {trial.configuration for trial in trials}
@@ -165,17 +165,16 @@ def replayed(table: Table, case: Case, prior: Prior, past: Sequence[Calibration]
         open_share=max((table.speeds[item] for item in judged if item not in tried), default=0.0) / reached - 1
         if reached
         else np.inf,
-        bound=bound_of(stop_reason, gain),
-        stop_reason=stop_reason,
+        bound=bound_of(stop, gain),
+        stop_reason=stop.text,
     )
 
 
-def bound_of(stop_reason: str, gain: float | None) -> float | None:
+def bound_of(stop: StopReason, gain: float | None) -> float | None:
     """Share by which untested configurations can still beat the best, as the stop reason says, else by the last trial's gap."""
-    if stop_reason.startswith("all configurations"):
-        return 0.0
-    said = re.findall(r"(?:by more than|by at most) ([\d.]+)%", stop_reason)
-    return float(said[-1]) / 100 if said else gain if gain is not None and gain < np.inf else None
+    if stop.bound is not None:
+        return stop.bound
+    return gain if gain is not None and gain < np.inf else None
 
 
 def one_search(case: Case) -> Found:

@@ -10,6 +10,7 @@ import pytest
 from autotune.commands.result import TuningResult
 from autotune.core import Configuration, Environment, InvalidRequest, Measurement, Outcome, Step, Trial, Value, Workload
 from autotune.core.request import tuning_request
+from autotune.core.stop_reason import StopKind, StopReason
 from autotune.probe.replay import recorded
 from autotune.space.search_space import RuledOut, SearchSpace
 
@@ -191,7 +192,7 @@ def result(trials: list[Trial] | None = None, **facts: Any) -> TuningResult:
             "workload": workload(),
             "environment": cpu(),
             "trials": trials,
-            "stop_reason": "the budget of 3 trials is used",
+            "stop": StopReason(StopKind.BUDGET, "the budget of 3 trials is used"),
             "memory_limit_bytes": 1100 * MIB,
             "allowed_bytes": ALLOWED,
             "space_size": 20,

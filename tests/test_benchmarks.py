@@ -25,6 +25,7 @@ from promised import table as promised_table
 from tables import DRIFT_PROBES, TableProbe, read_table, wandering
 
 from autotune.core.interval import Ratio
+from autotune.core.slot import Slot
 from autotune.probe import ProbeOptions
 from tests.makers import configuration, trial
 
@@ -173,7 +174,7 @@ def test_the_same_drift_moves_all_speeds_and_only_another_seed_draws_another_one
     still = TableProbe(table, 10**12, 3)
     drifting = replace(still, drift=0.1, clock=lambda: seconds)
     for item in list(table.measured)[:5]:
-        options = ProbeOptions(1, 60.0)
+        options = ProbeOptions(Slot(1), 60.0)
         speeds = [float(probe(item, options).samples_per_second or 0.0) for probe in (still, drifting)]
         moved.append(math.log(speeds[1] / speeds[0]))
     assert moved == pytest.approx([0.1 * wandering(3, 7.0)] * 5)

@@ -128,6 +128,7 @@ class TuningResult(SearchResult):
             "headline": headline(self),
             **claim_fields(self),
             "statement": self.stop_reason,
+            "stop": self.stop.to_dict(),
             "best": plain_trial(self.best_trial),
             "baseline": plain_trial(self.baseline_trial),
             **speedup_fields(self),

@@ -15,6 +15,7 @@ from autotune.core.loss_curves import Numerics
 from autotune.core.paths import hidden, named, scrubbed
 from autotune.core.sanity import SanityCheck
 from autotune.core.slot import Slot
+from autotune.core.stop_reason import UNFINISHED, StopReason
 from autotune.probe.order import ANSWER, ORDER
 from autotune.report.claim import claim_fields
 from autotune.report.snippets import launch_lines
@@ -62,6 +63,7 @@ def save(result: SearchResult, folder: str | Path) -> Path:
     best, _ = result.best_trial, result.best_setup  # raises before anything is written
     ended = {
         "statement": result.stop_reason,
+        "stop": result.stop.to_dict(),
         "complete": result.complete,
         **claim_fields(result),
         "best": best and best.number,
@@ -190,7 +192,7 @@ def _of_result(ended: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """(fields of the result in result.json; number of a trial -> why it cannot win). Raises as `_of_request`."""
     numerics, rehearsal = ended.get("numerics"), ended.get("rehearsal")
     fields = {
-        "stop_reason": ended.get("statement", "the search was interrupted"),
+        "stop": StopReason.from_dict(ended["stop"]) if "stop" in ended else UNFINISHED,
         "complete": ended.get("complete", ended.get("numerics") is not None),
         "duplicate_proposals": ended.get("answered_at_once", 0),
         "left_out": tuple(ended.get("left_out", ())),

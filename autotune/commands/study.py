@@ -11,8 +11,9 @@ from autotune.commands.result import TuningResult
 from autotune.commands.save import begin
 from autotune.core import Environment, TuningRequest, Workload
 from autotune.core.configuration import RANKS
-from autotune.core.interrupt import graceful_interrupt, stop_reason_of
+from autotune.core.interrupt import graceful_interrupt
 from autotune.core.paths import shown
+from autotune.core.stop_reason import UNFINISHED, stop_reason_of
 from autotune.core.units import counted
 from autotune.executors import Executor
 from autotune.executors.local import LocalHost, joined, local_executors, lock_card, on_cores, pool_of
@@ -178,14 +179,14 @@ def _run(
             loggers.start(request, unmeasured)
             watch = loggers.watching(watch)
             traces = trace_ahead(study, host, environment, workload, base, stack)
-            result = dataclasses.replace(result, stop_reason=run_study(study, fleet, watch, estimate))
+            result = dataclasses.replace(result, stop=run_study(study, fleet, watch, estimate))
             remember(environment, unmeasured.identity, study.trials, calibrated(space, study.warm_start, study.trials))
             best = best_trial(study.trials, plan.objective)
             able = [executor for executor in executors if executor.name in pool.devices]
             used = joined(able[: pool.width(best.configuration)] if best and able else [only])
             result = dataclasses.replace(result, rehearsal=finish(study, live(used).train, watch), complete=True)
         except BaseException as error:
-            result = dataclasses.replace(result, stop_reason=stop_reason_of(error))
+            result = dataclasses.replace(result, stop=stop_reason_of(error))
             raise
         finally:
             with study.wish.held_back():
@@ -239,7 +240,7 @@ def _unmeasured(
         workload=workload,
         environment=environment,
         trials=(),
-        stop_reason="the search was interrupted",
+        stop=UNFINISHED,
         complete=False,
         date=date.today().isoformat(),
         memory_limit_bytes=limit,

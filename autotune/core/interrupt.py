@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 
-from autotune.core.errors import SearchFailed, TimeIsOver
-
 SAID = "stopping after the running probe; press Ctrl-C again to stop at once"
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -48,16 +46,6 @@ def check() -> None:
     """Raise Terminated after SIGTERM or SIGHUP; called before and during anything that takes a while."""
     if _process.ended_by is not None:
         raise Terminated(_process.ended_by)
-
-
-def stop_reason_of(ended: BaseException) -> str:
-    """Why a search ended early, as text."""
-    if isinstance(ended, KeyboardInterrupt):
-        return f"ended by {ended.number.name}" if isinstance(ended, Terminated) else "interrupted by the user"
-    if isinstance(ended, (SearchFailed, TimeIsOver)):
-        message = " ".join(ended.written[0].split()).rstrip(".")
-        return message[:1].lower() + message[1:]
-    return f"the search failed with {type(ended).__name__}"
 
 
 @dataclass

@@ -7,9 +7,6 @@ from typing import Any
 
 from autotune.core.units import finite
 
-NOTHING_LEFT = ("no untested", "all configurations")
-"""How the reasons why a search ended begin that say themselves what may be left to gain."""
-
 
 @dataclass(frozen=True)
 class OptimalityGap:

@@ -9,7 +9,7 @@ from typing import Any
 from autotune.core import Interval, Trial
 from autotune.core.errors import NothingFits
 from autotune.core.no_answer import why_no_answer
-from autotune.core.prospect import NOTHING_LEFT
+from autotune.core.stop_reason import StopKind
 from autotune.core.units import counted, format_bytes, format_seconds, three_digits
 from autotune.report.snippets import larger_budget, search_command
 from autotune.report.trial_text import (
@@ -27,11 +27,11 @@ from autotune.study.result import SearchResult
 SOLID_WIDTH = 0.2
 """Full width of a speed-up's 95% interval, as a share of it, up to which it is solid."""
 
+NOTHING_LEFT = (StopKind.NOTHING_TO_WIN, StopKind.ALL_TESTED)
+"""Reasons for which a search ended that say themselves what may be left to gain."""
+
 SAME_SPEED = 0.05
 """Share by which the next best may be faster at most where the user's own settings are surely as good."""
-
-STOPPED = re.compile(r"the search was interrupted|interrupted by|ended by|the search failed")
-"""Stop reasons of a search that did not come to its end."""
 
 
 class State(StrEnum):
@@ -136,7 +136,7 @@ def claim_of(result: SearchResult) -> Claim:
         claim = _improved(result, best, baseline, verified_speedup(result) or result.measured_speedup)
     else:
         claim = _kept(result, baseline)
-    if not result.complete and STOPPED.match(result.stop_reason):
+    if not result.complete and not result.stop.is_end:
         return _interrupted(result, claim)
     return claim
 
@@ -311,7 +311,7 @@ def time_texts(*seconds: float) -> list[str]:
 def left_to_gain(result: SearchResult) -> tuple[float, int] | None:
     """(share by which untested configurations can still beat the answer, their number) at the end; None where unknown, and
     where the reason why the search ended says it."""
-    if not result.prospects or result.stop_reason.startswith(NOTHING_LEFT):
+    if not result.prospects or result.stop.kind in NOTHING_LEFT:
         return None
     gap = result.prospects[max(result.prospects)]
     return (max(0.0, gap.max_gain_if_fits), gap.untried) if gap.untried and gap.max_gain_if_fits < 10 else None
@@ -320,7 +320,7 @@ def left_to_gain(result: SearchResult) -> tuple[float, int] | None:
 def _going_on(result: SearchResult) -> dict[str, Any]:
     """Advice and command for a search that left something to gain."""
     left = left_to_gain(result)
-    if result.stop_reason.startswith(NOTHING_LEFT) or (left is not None and left[0] <= result.request.margin):
+    if result.stop.kind in NOTHING_LEFT or (left is not None and left[0] <= result.request.margin):
         return {}
     command = search_command(result, **larger_budget(result))
     return {"advice": "To search on (what was measured is kept):", "command": command} if command else {}

@@ -10,6 +10,7 @@ from typing import Any
 
 from autotune.core import TuningRequest
 from autotune.core.configuration import word
+from autotune.core.stop_reason import StopKind
 from autotune.report.exports import YAML_FILE, answer_of, switch_lines
 from autotune.report.exports.commented_yaml import commented_yaml
 from autotune.space.launch import accelerate_line, launch_line
@@ -214,7 +215,7 @@ def _flag(name: str) -> str:
 def larger_budget(result: SearchResult) -> dict[str, Any]:
     """The field of the request that ended the search, with about twice its value."""
     request = result.request
-    if request.timeout_s and "time" in result.stop_reason:
+    if request.timeout_s and result.stop.kind is StopKind.TIME:
         return {"timeout_s": 60.0 * max(3, math.ceil(request.timeout_s / 30))}
     return {"n_trials": max(20, 2 * request.n_trials)}
 

@@ -7,6 +7,7 @@ from autotune.core import Configuration, Interval, Measurement
 from autotune.core.io import Serializable
 from autotune.core.prospect import OptimalityGap
 from autotune.core.slot import Slot
+from autotune.core.stop_reason import StopReason
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Wait:
 class Done:
     """The end of a search. left_out: what there was no time for."""
 
-    reason: str
+    reason: StopReason
     left_out: tuple[str, ...] = ()
     gap: OptimalityGap | None = field(default=None, compare=False)
 

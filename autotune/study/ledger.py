@@ -21,6 +21,7 @@ from autotune.core.io import Unreadable, read_record
 from autotune.core.loss_curves import Numerics
 from autotune.core.prospect import OptimalityGap
 from autotune.core.slot import Slot, SlotKind
+from autotune.core.stop_reason import StopReason
 from autotune.probe.order import ANSWER, ORDER
 from autotune.space.dominance import TOO_FEW_DEVICES
 from autotune.study.job import Job, Round
@@ -64,7 +65,7 @@ class Ledger:
     references: dict[int, Measurement] = field(default_factory=dict)
     repeats: dict[str, Trial] = field(default_factory=dict)
     risks: dict[int, float] = field(default_factory=dict)
-    out_of_time: dict[Slot, str] = field(default_factory=dict)
+    out_of_time: dict[Slot, StopReason] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     pace: list[tuple[float, float]] = field(default_factory=list)
     gap: OptimalityGap | None = None
@@ -201,7 +202,7 @@ class Ledger:
             self.unfinished.pop(slot.number, None)
         self._judge()
 
-    def give_up(self, slot: Slot, reason: str) -> None:
+    def give_up(self, slot: Slot, reason: StopReason) -> None:
         """Note that there was no time for this measurement; a later search makes it."""
         self.out_of_time[slot] = reason
         if slot.kind is SlotKind.TRIAL and not slot.round:

@@ -13,6 +13,7 @@ from pathlib import Path
 from autotune.core import Measurement, Outcome, Trial
 from autotune.core.errors import TimeIsOver
 from autotune.core.slot import Slot, SlotKind
+from autotune.core.stop_reason import StopReason
 from autotune.core.units import counted
 from autotune.executors.pool import Ended, Pool, Work, as_pool
 from autotune.probe import Probe
@@ -93,7 +94,7 @@ def search(
     probe: Probe | Pool | Fleet,
     watch: Watch = lambda progress: None,
     warm_up: Callable[[], None] = lambda: None,
-) -> str:
+) -> StopReason:
     """Probe and confirm until the budget is used or nothing is left to win; returns why it ended.
 
     probe: of one device, or the devices. warm_up: called before every step but the first, the baseline, which needs no warm
@@ -131,7 +132,7 @@ def search(
                 _record(study, fleet, *fleet.wait(), watch)
     ledger.keep_gap(step.gap)
     ledger.leave_out(*step.left_out)
-    watch(study.progress("done", message=step.reason))
+    watch(study.progress("done", message=step.reason.text))
     return step.reason
 
 

@@ -14,6 +14,7 @@ from autotune.core.no_answer import why_no_answer
 from autotune.core.paths import named, scrubbed
 from autotune.core.prospect import OptimalityGap
 from autotune.core.sanity import SanityCheck
+from autotune.core.stop_reason import StopReason
 from autotune.core.units import format_parameters
 from autotune.memory.peak import MemoryPeak
 from autotune.space.search_space import RuledOut
@@ -34,7 +35,7 @@ class SearchResult:
     workload: Workload  # the model and data that the request turned out to be
     environment: Environment  # device and software
     trials: Sequence[Trial]  # in the order of their numbers, 0 the baseline
-    stop_reason: str  # why the search ended
+    stop: StopReason  # why the search ended
     memory_limit_bytes: int  # that the training may use
     allowed_bytes: int  # limit x (1 - headroom)
     space_size: int = 0  # configurations that could be proposed
@@ -64,7 +65,7 @@ class SearchResult:
 
     def __post_init__(self) -> None:
         texts = {
-            "stop_reason": scrubbed(self.stop_reason),
+            "stop": replace(self.stop, text=scrubbed(self.stop.text)),
             "notes": tuple(map(scrubbed, self.notes)),
             "study_warnings": tuple(map(scrubbed, self.study_warnings)),
             "ruled_out": tuple(replace(value, reason=scrubbed(value.reason)) for value in self.ruled_out),
@@ -72,6 +73,11 @@ class SearchResult:
         for name, text in texts.items():
             object.__setattr__(self, name, text)
         object.__setattr__(self, "trials", in_whole_rounds(self.trials, self.request.objective))
+
+    @property
+    def stop_reason(self) -> str:
+        """Why the search ended, in words."""
+        return self.stop.text
 
     # What was found ---------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from autotune.core import Configuration, Interval, Measurement, Trial
 from autotune.core.measurement import pooled
 from autotune.core.prospect import OptimalityGap
 from autotune.core.slot import Slot, SlotKind
+from autotune.core.stop_reason import StopKind, StopReason
 from autotune.executors.pool import JOIN
 from autotune.sampler.acquisition import P_FIT_CERTAIN, RISKS
 from autotune.sampler.parameters import openings
@@ -142,13 +143,16 @@ def _chosen(study: Study, fleet: Fleet) -> Job | Done | None:
     effects = fleet.effects(ledger)
     if not isinstance(sampler, PhysicsSampler):
         choice = sampler.propose(trials, running, effects)
-        return Done(choice.reason) if choice.configuration is None else Job(slot, choice.configuration)
+        if choice.configuration is None:
+            return Done(StopReason(StopKind.ALL_TESTED, choice.reason))
+        return Job(slot, choice.configuration)
     risks = 0 if plan.no_risk or running else max(0, RISKS - len(ledger.risks))
     choice = sampler.propose(trials, running, effects, risks)
     gap = OptimalityGap(choice.max_gain, choice.max_gain_if_fits, choice.untried)
-    reason = nothing_to_win(plan, trials, choice, space.size)
-    if reason or over:
-        return Done(reason or over, (PROBES,) * (out_of_time and not reason), gap)
+    if reason := nothing_to_win(plan, trials, choice, space.size):
+        return Done(reason, gap=gap)
+    if over:
+        return Done(over, (PROBES,) * out_of_time, gap)
     assert choice.configuration is not None
     may_not_fit = choice.fits < P_FIT_CERTAIN
     if may_not_fit and any(job.may_not_fit for job in fleet.jobs):
@@ -175,11 +179,11 @@ def _taken(study: Study) -> set[str]:
     return {device for round_ in study.ledger.rounds.values() for device in round_.devices}
 
 
-def _out_of_time(study: Study, *, rounds: bool) -> str:
-    """Why a probe, or a round, was given up: the time was over; empty if none was."""
+def _out_of_time(study: Study, *, rounds: bool) -> StopReason | None:
+    """Why a probe, or a round, was given up: the time was over; None if none was."""
     reasons = study.ledger.out_of_time.items()
     of_kind = (why for slot, why in reasons if slot.kind is not SlotKind.REFERENCE and bool(slot.round) is rounds)
-    return next(of_kind, "")
+    return next(of_kind, None)
 
 
 def _begun_round(study: Study, fleet: Fleet) -> Job | CloseRound | None:

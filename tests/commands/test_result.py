@@ -19,6 +19,7 @@ from autotune.core.loss_curves import Curve, Numerics
 from autotune.core.prospect import OptimalityGap
 from autotune.core.request import tuning_request
 from autotune.core.sanity import SanityCheck
+from autotune.core.stop_reason import StopKind, StopReason
 from autotune.memory.peak import MemoryPeak, MemorySplit
 from autotune.probe.order import ANSWER, ORDER
 from autotune.report.exports import answer_of
@@ -27,6 +28,8 @@ from autotune.space.user_arguments import read_training_args
 from autotune.study.store import PROSPECT, REQUEST
 from tests.makers import configuration, ended, out_of_memory, result, trial, workload
 from tests.trainers import CHECKPOINTING
+
+NOTHING_LEFT = StopReason(StopKind.NOTHING_TO_WIN, "no untested configuration is left")
 
 
 def nothing() -> TuningResult:
@@ -80,7 +83,9 @@ def test_the_answer_for_programs_says_what_was_found_and_how_sure_it_is() -> Non
     assert (found["state"], found["verdict"], found["left_to_gain"]) == ("improved", "solid", 0.2)
     assert nothing().to_dict()["state"] == "no_answer"
     exhausted = replace(
-        result(), prospects={2: OptimalityGap(0.0, 0.2, 50)}, stop_reason="no untested configuration is left"
+        result(),
+        prospects={2: OptimalityGap(0.0, 0.2, 50)},
+        stop=NOTHING_LEFT,
     )
     assert exhausted.to_dict()["left_to_gain"] is None, "its reason says it"
 

@@ -20,8 +20,8 @@ from autotune.core.interrupt import (
     check,
     ending_on_signals,
     graceful_interrupt,
-    stop_reason_of,
 )
+from autotune.core.stop_reason import StopKind, StopReason, stop_reason_of
 from autotune.probe import ProbeOptions
 from autotune.probe.replay import ReplayProbe
 from autotune.study.finish import finish
@@ -118,8 +118,8 @@ def test_what_ends_a_command_interrupts_at_once_and_is_told_apart(number: signal
         os.kill(os.getpid(), number)
     assert signal.getsignal(number) is signal.SIG_DFL
     assert met.value.number == number
-    assert stop_reason_of(met.value) == f"ended by {number.name}"
-    assert stop_reason_of(KeyboardInterrupt()) == "interrupted by the user"
+    assert stop_reason_of(met.value).text == f"ended by {number.name}"
+    assert stop_reason_of(KeyboardInterrupt()).text == "interrupted by the user"
     StopRequest().check()  # and is forgotten with the command
 
 
@@ -188,8 +188,8 @@ def test_a_report_that_is_written_because_of_sigterm_raises_nothing_of_its_own()
 
 def test_a_search_that_failed_is_not_called_interrupted() -> None:
     crashed = SearchFailed("The baseline crashed: RuntimeError: no such kernel.", "Its log is in a folder.")
-    assert stop_reason_of(crashed) == "the baseline crashed: RuntimeError: no such kernel"
-    assert stop_reason_of(ValueError("of a watch")) == "the search failed with ValueError"
+    assert stop_reason_of(crashed) == StopReason(StopKind.FAILED, "the baseline crashed: RuntimeError: no such kernel")
+    assert stop_reason_of(ValueError("of a watch")).text == "the search failed with ValueError"
 
 
 # The loop -----------------------------------------------------------------------------------------------------------

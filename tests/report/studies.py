@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from autotune.core import Outcome, Trial
 from autotune.core.request import tuning_request
+from autotune.core.stop_reason import StopKind, StopReason
 from autotune.space.search_space import RuledOut
 from autotune.space.setup import TrainingSetup
 from autotune.study.result import SearchResult
@@ -49,7 +50,7 @@ def hostile() -> SearchResult:
         request=tuning_request("gpt2-mini", 48, device="cpu", study_name=None),
         workload=workload(name=HOSTILE, architecture=HOSTILE, text_source=HOSTILE),
         environment=cpu(device_name=HOSTILE, versions={HOSTILE: HOSTILE}),
-        stop_reason=HOSTILE,
+        stop=StopReason(StopKind.BUDGET, HOSTILE),
         ruled_out=(RuledOut("precision", HOSTILE, HOSTILE),),
         notes=(HOSTILE,),
     )

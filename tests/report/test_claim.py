@@ -9,6 +9,7 @@ import pytest
 from autotune.core import Interval, Outcome, Trial
 from autotune.core.prospect import OptimalityGap
 from autotune.core.request import tuning_request
+from autotune.core.stop_reason import StopKind, StopReason
 from autotune.report.checks import checks
 from autotune.report.claim import Claim, State, Verdict, claim_of, headline, verdict
 from autotune.study.result import SearchResult
@@ -16,6 +17,9 @@ from tests.makers import MIB, completed, configuration, ended, out_of_memory, re
 
 SLOW, FAST = configuration(8), configuration(16)
 LOST = Trial(1, FAST, out_of_memory(FAST))
+
+
+ALL_TESTED = StopReason(StopKind.ALL_TESTED, "all configurations have been measured or ruled out")
 
 
 def compared(gain: float, spread: float = 1e-4, before: int = 900, after: int = 500, **options: Any) -> SearchResult:
@@ -157,7 +161,9 @@ def test_a_verification_that_cannot_tell_or_is_of_another_answer_leaves_the_head
 
 def test_nothing_is_claimed_of_one_trial_and_the_search_goes_on_with_more_time() -> None:
     request = tuning_request("gpt2-mini", 48, device="cpu", timeout="30s")
-    claim = claim_of(result([trial(0)], request=request, stop_reason="the time limit of 30 s is reached"))
+    claim = claim_of(
+        result([trial(0)], request=request, stop=StopReason(StopKind.TIME, "the time limit of 30 s is reached"))
+    )
     assert (claim.gain, claim.verdict) == (None, Verdict.NONE)
     assert claim.command == "autotune search gpt2-mini --global-batch-size 48 --device cpu --timeout 3m"
     assert "%" not in headline(result([trial(0)]))
@@ -176,7 +182,7 @@ def test_too_noisy_says_how_many_rounds_would_tell() -> None:
     assert re.search(r" --confirmation-rounds \d+$", claim.command)
 
 
-@pytest.mark.parametrize("reason", ["interrupted by the user", "ended by SIGTERM", "the search was interrupted"])
+@pytest.mark.parametrize("kind", [StopKind.INTERRUPTED, StopKind.FAILED])
 @pytest.mark.parametrize(
     ("study", "text"),
     [
@@ -186,8 +192,9 @@ def test_too_noisy_says_how_many_rounds_would_tell() -> None:
         (replace(result(), trials=[]), "Interrupted: nothing was measured"),
     ],
 )
-def test_an_interrupted_search_goes_on_with_the_same_command(study: SearchResult, text: str, reason: str) -> None:
-    claim: Claim = claim_of(replace(study, complete=False, stop_reason=reason))
+def test_an_interrupted_search_goes_on_with_the_same_command(study: SearchResult, text: str, kind: StopKind) -> None:
+    stop = StopReason(kind, "no device is left to measure on: it was unplugged")
+    claim: Claim = claim_of(replace(study, complete=False, stop=stop))
     assert claim.headline == text
     assert claim.advice == "The same command continues where it stopped."
     assert claim.command.startswith("autotune search ")
@@ -203,4 +210,4 @@ def test_what_is_faster_and_learns_differently_does_not_win() -> None:
 def test_nobody_is_told_to_search_on_where_all_was_tried() -> None:
     kept = compared(0.5)
     assert claim_of(kept).command.startswith("autotune search ")
-    assert claim_of(replace(kept, stop_reason="all configurations have been measured or ruled out")).command == ""
+    assert claim_of(replace(kept, stop=ALL_TESTED)).command == ""

@@ -7,6 +7,7 @@ import pytest
 
 from autotune.core import Configuration, Outcome, Trial
 from autotune.core.request import tuning_request
+from autotune.core.stop_reason import StopKind, StopReason
 from autotune.report import html, notebook
 from tests.makers import configuration, ended, out_of_memory, result, trial, workload
 from tests.report.reading import Read
@@ -27,7 +28,7 @@ EVERY = {
         ],
         request=tuning_request(HOSTILE, 48),
         workload=workload(name=HOSTILE),
-        stop_reason=HOSTILE,
+        stop=StopReason(StopKind.BUDGET, HOSTILE),
     ),
 }
 

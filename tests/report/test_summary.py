@@ -9,6 +9,7 @@ import pytest
 from autotune.core import Outcome, Trial
 from autotune.core.prospect import OptimalityGap
 from autotune.core.request import tuning_request
+from autotune.core.stop_reason import StopKind, StopReason
 from autotune.report.summary import answer_lines, share_lines, summary
 from autotune.report.trial_text import outcome_text, speed_text
 from autotune.space.search_space import RuledOut
@@ -100,7 +101,7 @@ def test_names_notes_and_reasons_are_text_outside_of_code() -> None:
         [trial(0, 10.0, of=SLOW, confirmed=10.0), trial(1, 40.0, of=FAST), crashed],
         request=replace(tuning_request("m", 48), study_name=odd),
         workload=workload(name=odd),
-        stop_reason=odd,
+        stop=StopReason(StopKind.BUDGET, odd),
         notes=(odd,),
         ruled_out=(RuledOut("precision", "fp16", odd),),
     )

@@ -79,7 +79,7 @@ def run(folder: Path, probe: Probe, among: SearchSpace | None = None, **plan: An
     """Open or go on with the study in this folder, search, and give it back with its statement."""
     with locked(folder):
         study = opened(folder, among, **plan)
-        return study, search(study, probe)
+        return study, search(study, probe).text
 
 
 def replay(world: Callable[[Configuration], Measurement] = machine) -> ReplayProbe:
@@ -628,7 +628,7 @@ def test_trials_of_an_earlier_study_of_the_same_question_are_taken_over(tmp_path
         second = opened(tmp_path / "two", n_trials=6, sampler="physics", confirmation_rounds=2)
         assert import_trials(second, first.trials) == len(first.trials)
         probe = replay()
-        stop_reason = search(second, probe)
+        stop_reason = search(second, probe).text
     assert probe.asked == [], "0 probes and no confirmation: all of it is known"
     assert second.trials == first.trials
     assert stop_reason == ended_with
@@ -740,10 +740,12 @@ def test_a_lucky_probe_ends_no_search(tmp_path: Path) -> None:
 
     with locked(tmp_path):
         study = opened(tmp_path, n_trials=100, sampler="physics", confirmation_rounds=2)
-        stop_reason = search(study, world)
+        stop_reason = search(study, world).text
         assert "probe" in kinds[kinds.index("round") :]
         asked = study.sampler.propose(study.trials)
-        assert stop_reason == nothing_to_win(study.plan, study.trials, asked, study.space.size)
+        ending = nothing_to_win(study.plan, study.trials, asked, study.space.size)
+        assert ending is not None
+        assert stop_reason == ending.text
     found = best_trial(study.trials, "samples_per_second")
     assert found is not None
     assert speed(found.configuration) == 100
@@ -760,7 +762,7 @@ def test_a_search_goes_on_where_what_its_probes_found_runs_out_of_memory_in_the_
     with locked(tmp_path):
         study = opened(tmp_path, n_trials=2, sampler="physics", confirmation_rounds=2)
         study.sampler = ProposesFirst(study, Configuration.exact(8, 8, {"checkpointing": "none"}))
-        stop_reason = search(study, world)
+        stop_reason = search(study, world).text
     best = best_trial(study.trials, "samples_per_second")
     assert best is not None
     assert (best.number, best.confirmed) == (2, True)
@@ -1001,7 +1003,7 @@ def timed(
     probe = TimedProbe(time, world)
     with locked(folder):
         study = opened(folder, time=time, confirmation_rounds=3, **{"n_trials": 20, "sampler": "random"} | plan)
-        return study, search(study, probe), probe
+        return study, search(study, probe).text, probe
 
 
 def each_taking(seconds: float, slow: Callable[[Configuration], bool] = lambda _: False) -> Any:

@@ -13,6 +13,7 @@ import pytest
 from autotune.core import Configuration, Measurement, Outcome, Trial
 from autotune.core.errors import SearchFailed, TimeIsOver
 from autotune.core.slot import Slot, SlotKind
+from autotune.core.stop_reason import StopKind, StopReason
 from autotune.executors import ExecutorLost
 from autotune.executors.pool import Pool, ThreadPool
 from autotune.probe import Probe, ProbeOptions
@@ -399,7 +400,7 @@ def test_a_round_is_closed_once_all_of_it_is_measured_and_the_search_is_done_aft
         elif isinstance(step, CloseRound):
             study.ledger.close_round(step.round)
     assert seen == [Slot(1, 1), Slot(0, 1), CloseRound]
-    assert step.reason == "the budget of 2 trials is used"
+    assert step.reason == StopReason(StopKind.BUDGET, "the budget of 2 trials is used")
 
 
 def test_nothing_is_measured_against_nobody(tmp_path: Path) -> None:

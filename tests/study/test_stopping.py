@@ -2,11 +2,13 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
+from autotune.core.stop_reason import StopKind, StopReason
 from autotune.core.time_limit import TimeLimit
 from autotune.sampler.acquisition import Proposal
+from autotune.study import stopping
 from autotune.study.plan import Plan
-from autotune.study.stopping import nothing_to_win, out_of_budget
 from tests.clocks import SimulatedTime
 from tests.makers import ALLOWED, configuration, trial
 
@@ -15,6 +17,31 @@ TRIALS = [trial(number, 48.0, of=configuration(8, workers=number)) for number in
 NEXT = configuration(16)
 SIZE = 4
 """Configurations of the space: as many as were tried."""
+
+
+def text(reason: StopReason | None) -> str:
+    return reason.text if reason else ""
+
+
+def out_of_budget(*given: Any, **more: Any) -> str:
+    return text(stopping.out_of_budget(*given, **more))
+
+
+def nothing_to_win(*given: Any) -> str:
+    return text(stopping.nothing_to_win(*given))
+
+
+def test_a_reason_carries_its_kind_and_what_it_says_is_left_to_win() -> None:
+    def ends(of: Proposal, plan: Plan = PLAN) -> tuple[StopKind, float | None]:
+        reason = stopping.nothing_to_win(plan, TRIALS, of, SIZE)
+        assert reason is not None
+        return reason.kind, reason.bound
+
+    assert ends(choice(max_gain=0.009, expected_gain=1e-4)) == (StopKind.NOTHING_TO_WIN, PLAN.margin)
+    assert ends(Proposal(None, 0.0, 0.2, 7)) == (StopKind.NOTHING_TO_WIN, 0.2)
+    assert ends(Proposal(None, math.inf, math.inf, 7)) == (StopKind.NOTHING_TO_WIN, None)
+    assert ends(Proposal(None, 0.0, 0.0, 0)) == (StopKind.ALL_TESTED, 0.0)
+    assert ends(choice(), announced(20)) == (StopKind.NOT_WORTH_IT, None)
 
 
 def choice(max_gain: float = 0.2, expected_gain: float = 0.1, probe_seconds: float = 5.0) -> Proposal:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from autotune.commands.result import TuningResult
+from autotune.core.stop_reason import StopKind, StopReason
 from autotune.core.trial import Trial
 from autotune.report.loggers.guarded import LoggerGroup
 from autotune.study.plan import Progress
@@ -24,7 +25,7 @@ def begun(study: TuningResult, folder: Path) -> LoggerGroup:
     """Its loggers, started in this folder as a search starts them: with no trial yet."""
     folder.mkdir(exist_ok=True)
     loggers = LoggerGroup(study.request.report_to, study.request.objective, folder)
-    loggers.start(study.request, replace(study, trials=(), stop_reason=""))
+    loggers.start(study.request, replace(study, trials=(), stop=StopReason(StopKind.INTERRUPTED, "")))
     return loggers
 
 
