@@ -46,6 +46,12 @@ from autotune.sampler.scales import together
 REPEATS = (1, 2, 4)
 """Numbers of repeats that a measurement is judged by: one alone may tell nothing of what several do."""
 
+WORTH = 1.0
+"""Times its seconds that a measurement has to be worth in seconds of the training."""
+
+AGAIN = 1.0
+FLOOR = 0.0
+
 CHANGE = 0.001
 """Share of the speed that each changed setting has to win."""
 
@@ -175,7 +181,8 @@ def choose(
     may_be_new = probes_left is None or probes_left > 0
     if winner is None:
         return _until_something_fits(model, costs, mean, likelihood, untried, tried, still_open, measure, ended, may_be_new)
-    in_time = seconds_left - state.reserved(seconds_left)
+    # The most promising configuration is tried, whatever time that leaves.
+    in_time = seconds_left - (state.reserved(seconds_left) if len(tried) > 1 else 0.0)
     action: tuple[float, int, Why, float, bool] | None = None  # score, place, why, gain, risky
     out_of_time = False
     able = [place for place in state.able]
@@ -195,7 +202,7 @@ def choose(
         order = scores[own].copy()
         if len(tried) == 1:
             order = np.exp(mean[places] - deviation[places] - mean[winner]) * likelihood[places]
-        worth = (scores[own] > 1) | first
+        worth = (scores[own] > WORTH) | first
         worth &= (gains[own] > (1 - CONFIDENCE) * margin) | (bound > margin)
         if tier < 2:
             promising = np.isin(places, _with_promising(model, places, tried))
@@ -208,7 +215,7 @@ def choose(
             action = float(scores[own][best]), group[best], Why.NEW, float(gains[own][best]), tier == 2
             break
     for index, place in enumerate(able):
-        if scores[index] > 1 and gains[index] > (1 - CONFIDENCE) * margin and model.configurations[place] not in running:
+        if scores[index] > AGAIN and gains[index] > FLOOR and model.configurations[place] not in running:
             if costs.probe_seconds[place] > in_time:
                 out_of_time = True
             elif action is None or (scores[index] > action[0] and len(tried) >= FIRST_PROBES):

@@ -25,11 +25,11 @@ DRIFTS = ((0.0, 0.4), (0.01, 0.2), (0.03, 0.2), (0.1, 0.2))
 DRIFT_PROBES = 10.0
 """Probes after which a machine's speed is hardly what it was: exp(-1) of what it differed by is left."""
 
-FEW = 8
-"""Combinations that stand for all, about."""
+LEAST_WEIGHT = 0.01
+"""Weight of a rest and computation below which they are left out."""
 
-LEAST_WEIGHT = 0.005
-"""Weight of a rest below which it is left out."""
+GOLDEN = (5**0.5 - 1) / 2
+"""Its multiples are spread evenly over 0 to 1."""
 
 NEGLIGIBLE = 1e-6
 """Weight of a combination that is left out."""
@@ -115,22 +115,20 @@ def weigh(
 
 
 def few(grid: Grid, weights: Numbers) -> list[tuple[Scales, float]]:
-    """A few combinations with their weights: of each rest the quantiles of the others, about FEW in all.
+    """A few combinations with their weights: one of each rest and computation that counts.
 
-    A rest that is not likely still counts with its weight: it may leave most of what is left to gain.
+    One that is not likely still counts with its weight: what may be left to gain is mostly its.
     """
-    rests = np.array([scales.rest for scales in grid.scales])
+    keys = [(scales.rest, scales.computation) for scales in grid.scales]
     chosen: list[tuple[Scales, float]] = []
-    for rest in np.unique(rests):
-        places = np.flatnonzero(rests == rest)
+    for number, key in enumerate(dict.fromkeys(keys)):
+        places = np.array([place for place, other in enumerate(keys) if other == key])
         weight = float(weights[places].sum())
-        if weight < LEAST_WEIGHT:
-            continue
-        count = max(1, round(weight * FEW))
-        shares = np.cumsum(weights[places]) / weight
-        picked = places[np.searchsorted(shares, (np.arange(count) + 0.5) / count * (1 - 1e-12))]
-        unique, counts = np.unique(picked, return_counts=True)
-        chosen += [(grid.scales[at], weight * times / count) for at, times in zip(unique, counts, strict=True)]
+        if weight >= LEAST_WEIGHT:
+            # Of noise and drift another quantile each time.
+            share = (number + 0.5) * GOLDEN % 1.0
+            place = places[np.searchsorted(np.cumsum(weights[places]) / weight, share * (1 - 1e-12))]
+            chosen.append((grid.scales[place], weight))
     total = sum(weight for _, weight in chosen)
     return [(scales, weight / total) for scales, weight in chosen]
 
