@@ -46,19 +46,13 @@ from autotune.sampler.scales import together
 REPEATS = (1, 2, 4)
 """Numbers of repeats that a measurement is judged by: one alone may tell nothing of what several do."""
 
-WORTH = 1.0
-"""Times its seconds that a measurement has to be worth in seconds of the training."""
-
-AGAIN = 1.0
-FLOOR = 0.0
-
 CHANGE = 0.001
 """Share of the speed that each changed setting has to win."""
 
 SAME_MEMORY = 0.05
 """Peaks that differ by less than this share are no reason to take the slower of two."""
 
-BESIDE = 2
+BESIDE = 3
 """Measurements of the winner and of the baseline are side by side if they are at most so many places apart in time."""
 
 EACH = 2
@@ -202,7 +196,7 @@ def choose(
         order = scores[own].copy()
         if len(tried) == 1:
             order = np.exp(mean[places] - deviation[places] - mean[winner]) * likelihood[places]
-        worth = (scores[own] > WORTH) | first
+        worth = (scores[own] > 1) | first
         worth &= (gains[own] > (1 - CONFIDENCE) * margin) | (bound > margin)
         if tier < 2:
             promising = np.isin(places, _with_promising(model, places, tried))
@@ -215,7 +209,7 @@ def choose(
             action = float(scores[own][best]), group[best], Why.NEW, float(gains[own][best]), tier == 2
             break
     for index, place in enumerate(able):
-        if scores[index] > AGAIN and gains[index] > FLOOR and model.configurations[place] not in running:
+        if scores[index] > 1 and model.configurations[place] not in running:
             if costs.probe_seconds[place] > in_time:
                 out_of_time = True
             elif action is None or (scores[index] > action[0] and len(tried) >= FIRST_PROBES):
