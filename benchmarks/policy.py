@@ -16,21 +16,23 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean, median
+from unittest import mock
 
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
+import replay  # noqa: E402
 from fit_prior import read_priors  # noqa: E402
 from replay import N_TRIALS, knowledge_of, markdown, searched  # noqa: E402
 from tables import ALIKE, BUDGETS, RECORDED_NOISE, Table, quieter, read_table, recorded  # noqa: E402
 
-from autotune.core import Configuration, Measurement, Outcome, Trial  # noqa: E402
+from autotune.core import Configuration, Interval, Measurement, Outcome, Trial  # noqa: E402
 from autotune.probe import ProbeOptions  # noqa: E402
 from autotune.sampler.acquisition import RISKS  # noqa: E402
 from autotune.sampler.cost_model import CostModel  # noqa: E402
@@ -137,11 +139,13 @@ class Machine:
         return replace(first, steps=steps, allowed_bytes=self.budget, observed_warnings=())
 
 
-def by_policy(table: Table, budget: int, knowledge: WarmStart, case: Case, trace: bool = False) -> tuple[Machine, Choice, list[Choice], float]:
+def by_policy(
+    table: Table, budget: int, knowledge: WarmStart, case: Case, trace: bool = False
+) -> tuple[Machine, Choice, list[Choice], float]:
     """(the machine with what was measured, the last choice, all of them, seconds of deciding)."""
     machine, space = Machine(table, budget, case), table.space
     model = CostModel(
-        list(space), all_values(space), space.baseline, knowledge.prior, knowledge.estimate, knowledge.allowed_bytes
+        list(space), all_values(space), space.baseline, knowledge.prior, lambda one: float(table.estimates[one]), budget
     )
     limit_s = case.limit_probes * machine.constant_s / DRIFT_JOBS or math.inf
     machine(space.baseline)
@@ -158,7 +162,7 @@ def by_policy(table: Table, budget: int, knowledge: WarmStart, case: Case, trace
         choice = choose(
             model,
             seen,
-            implied=lambda one: implied_by(one, failed) is not None,
+            implied=partial(_is_implied, failed),
             at_s=machine.now,
             seconds_left=limit_s - machine.now,
             risks=risks,
@@ -168,18 +172,26 @@ def by_policy(table: Table, budget: int, knowledge: WarmStart, case: Case, trace
         decided += time.perf_counter() - began
         choices.append(choice)
         if trace:
-            print(len(seen), choice.why or choice.end, choice.configuration, f"{choice.gain:.3%} {choice.seconds:.1f} s fits {choice.fits:.2f} bounds {choice.max_gain:.1%} {choice.max_gain_if_fits:.1%} | {choice.winner} {choice.claim}")
+            told = f"{choice.gain:.2%} {choice.seconds:.1f} s, fits {choice.fits:.2f}, untried {choice.max_gain:.1%}"
+            print(len(seen), choice.why or choice.end, choice.configuration, told, "|", choice.winner, choice.claim)
         if choice.configuration is None or len(seen) >= MOST_JOBS:
             return machine, choice, choices, decided
         risks -= choice.risky
         machine(choice.configuration)
 
 
+def _is_implied(failed: Sequence[Trial], one: Configuration) -> bool:
+    return implied_by(one, failed) is not None
+
+
 def found(case: Case) -> Found:
     table = _table(case.table)
     budget = table.budget(case.share)
     knowledge = knowledge_of(table, budget, _priors()[case.table.removesuffix(ALIKE)])
-    base, interval, jobs_by, decided = table.space.baseline, None, {}, 0.0
+    base, decided = table.space.baseline, 0.0
+    interval: Interval | None = None
+    bound: float | None
+    jobs_by: dict[str, int] = {}
     if case.code == "policy":
         machine, last, choices, decided = by_policy(table, budget, knowledge, case)
         fits = table.peaks[base] <= budget
@@ -189,7 +201,7 @@ def found(case: Case) -> Found:
         if last.winner == base:
             interval = None
         for why in Why:
-            jobs_by[why] = sum(choice.why is why for choice in choices)
+            jobs_by[str(why)] = sum(choice.why is why for choice in choices)
     else:
         machine = Machine(table, budget, case)
         plan = Plan(N_TRIALS, "samples_per_second", budget, budget, seed=case.seed)
@@ -204,7 +216,7 @@ def found(case: Case) -> Found:
     optimum = max(table.speeds[item] for item in judged)
     tried = {one for one, _, _ in machine.measured}
     reached = table.speeds[answer] if answer else 0.0
-    claimed = last.winner if case.code == "policy" else answer
+    claimed = (last.winner if case.code == "policy" else answer) or base
     values = base.values
     return Found(
         **asdict(case),
@@ -222,7 +234,8 @@ def found(case: Case) -> Found:
         low=interval and interval.low,
         high=interval and (interval.high if math.isfinite(interval.high) else 1e9),
         truth=interval and table.speeds[claimed] / table.speeds[base],
-        probed_regret=1 - max((table.speeds[one] for one in tried if table.peaks[one] <= budget), default=0.0) / optimum,
+        probed_regret=1
+        - max((table.speeds[one] for one in tried if table.peaks[one] <= budget), default=0.0) / optimum,
         changes=sum(values[name] != value for name, value in answer.values.items()) if answer else 0,
         seconds=machine.now,
         decided_s=decided,
@@ -231,17 +244,8 @@ def found(case: Case) -> Found:
 
 
 def _today(table: Table, plan: Plan, knowledge: WarmStart, machine: Machine) -> tuple[list[Trial], str, float | None]:
-    import replay
-
-    class Same:
-        def __call__(self, *ignored: object) -> Machine:
-            return machine
-
-    before, replay.TableProbe = replay.TableProbe, Same()  # type: ignore[misc, assignment]
-    try:
+    with mock.patch.object(replay, "TableProbe", lambda *ignored: machine):
         trials, reason, gain = searched(table, plan, knowledge, 0.0)
-    finally:
-        replay.TableProbe = before  # type: ignore[misc]
     return trials, reason, replay.bound_of(reason, gain)
 
 
@@ -255,11 +259,29 @@ def _priors() -> dict[str, Prior]:
     return read_priors()
 
 
-HEAD = ["searches", "within 1 %", "mean regret", "worst", "probed", "jobs", "95 %", "new", "OOM", "bound true", "claims", "covered", "proven", "changes", "s"]
+HEAD = [
+    "searches",
+    "within 1 %",
+    "mean regret",
+    "worst",
+    "probed",
+    "jobs",
+    "95 %",
+    "new",
+    "OOM",
+    "bound true",
+    "claims",
+    "covered",
+    "proven",
+    "changes",
+    "s",
+]
 
 
 def summary(several: Sequence[Found]) -> list[str]:
-    claims = [item for item in several if item.claim is not None]
+    claims = [
+        (item.low, item.truth, item.high) for item in several if item.low and item.truth is not None and item.high
+    ]
     bounded = [item for item in several if item.bound is not None]
     return [
         f"{len(several)}",
@@ -273,8 +295,8 @@ def summary(several: Sequence[Found]) -> list[str]:
         f"{fmean(item.out_of_memory for item in several):.2f}",
         f"{fmean(item.open_share <= (item.bound or 0.0) for item in bounded):.1%}" if bounded else "–",
         f"{len(claims)}",
-        f"{fmean(item.low <= item.truth <= item.high for item in claims):.1%}" if claims else "–",
-        f"{fmean(item.low > 1 for item in claims):.0%}" if claims else "–",
+        f"{fmean(low <= truth <= high for low, truth, high in claims):.1%}" if claims else "–",
+        f"{fmean(low > 1 for low, _, _ in claims):.0%}" if claims else "–",
         f"{fmean(item.changes for item in several):.1f}",
         f"{fmean(item.decided_s for item in several):.2f}",
     ]
@@ -312,7 +334,14 @@ def main() -> None:
         known = {item.case for item in read(path)}
         with path.open("a", encoding="utf-8") as file:
             for seed, code, noise, drift, limit, within, name, share in product(
-                range(*args.seeds), args.code, args.noises, args.drifts, args.limits, args.within, args.tables, args.shares
+                range(*args.seeds),
+                args.code,
+                args.noises,
+                args.drifts,
+                args.limits,
+                args.within,
+                args.tables,
+                args.shares,
             ):
                 case = Case(code, name, share, seed, noise, drift, limit, within)
                 if case not in known:

@@ -11,12 +11,13 @@ and Dayanik, 2009; of the best number of repeats a second: Frazier and Powell, 2
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from autotune.core import Configuration
@@ -156,30 +157,39 @@ def choose(
         everyone = np.array([place for group in rivals for place in group], np.intp)
         bounds = _max_gains(costs, aim, winner, everyone, likelihood, seed)
     of_certain, of_likely, of_any = bounds
-    told = {
-        "winner": None if winner is None else model.configurations[winner],
-        "claim": state.claim,
-        "max_gain": of_likely,
-        "max_gain_if_fits": of_any,
-        "untried": int(untried.sum()),
-    }
+    known = Choice(
+        None,
+        None,
+        None,
+        None if winner is None else model.configurations[winner],
+        state.claim,
+        max_gain=of_likely,
+        max_gain_if_fits=of_any,
+        untried=int(untried.sum()),
+    )
 
     def ended(end: End) -> Choice:
-        return Choice(None, None, end, **told)
+        return replace(known, end=end)
 
     def measure(place: int, why: Why, gain: float, risky: bool = False) -> Choice:
-        fits = float(likelihood[place]) if why is Why.NEW else 1.0
-        seconds = float(costs.probe_seconds[place])
-        return Choice(model.configurations[place], why, None, gain=gain, seconds=seconds, fits=fits, risky=risky, **told)
+        return replace(
+            known,
+            configuration=model.configurations[place],
+            why=why,
+            gain=gain,
+            seconds=float(costs.probe_seconds[place]),
+            fits=float(likelihood[place]) if why is Why.NEW else 1.0,
+            risky=risky,
+        )
 
     may_be_new = probes_left is None or probes_left > 0
     if winner is None:
-        return _until_something_fits(model, costs, mean, likelihood, untried, tried, still_open, measure, ended, may_be_new)
+        return _until_something_fits(model, mean, likelihood, untried, tried, still_open, measure, ended, may_be_new)
     # The most promising configuration is tried, whatever time that leaves.
     in_time = seconds_left - (state.reserved(seconds_left) if len(tried) > 1 else 0.0)
     action: tuple[float, int, Why, float, bool] | None = None  # score, place, why, gain, risky
     out_of_time = False
-    able = [place for place in state.able]
+    able = state.able
     candidates = [rivals[0], rivals[1]]
     if risks:
         candidates.append([place for place in rivals[2] if likelihood[place] >= P_FIT_RISKY])
@@ -233,10 +243,9 @@ def choose(
 
 def _until_something_fits(
     model: CostModel,
-    costs: Costs,
     mean: Numbers,
     likelihood: Numbers,
-    untried: Numbers,
+    untried: NDArray[np.bool_],
     tried: Sequence[Configuration],
     still_open: Callable[[Places], Iterator[int]],
     measure: Callable[[int, Why, float], Choice],
@@ -285,9 +294,8 @@ class _State:
         self.where = np.array([model.place[seen.configuration] for seen in self.timed], np.intp)
         fastest = min((float(np.exp(costs.log_step[place])) for place in self.able), default=1.0)
         self.run_s = run_seconds(model.training_steps, fastest) if run_s is None else run_s
-        changed = model.points.codes[:, :] != 0
-        sizes = model.points.micro != model.points.micro[base]
-        self.changes = changed.sum(1) + sizes
+        points = model.points
+        self.changes = (points.codes != 0).sum(1) + (points.micro != points.micro[base])
         self.worth = self.mean - CHANGE * self.changes
         self.winner = self._winner()
         self.claim = None if self.winner is None else self._claim(self.winner)
@@ -388,25 +396,28 @@ class _State:
         return _contrast(covariance, len(mine))[1]
 
     def _path(self, place: int, most: int) -> Iterator[tuple[int, float, float]]:
-        """The measurements of a proof one after the other: the next one's place, seconds until it ends, and the claim's variance."""
+        """A proof's measurements one after the other: (place, seconds until it ends, the claim's variance then)."""
         assert self.base is not None
-        block = [[self.timed[i].started_s for i in some] for some in self._block(place, True)]
-        counts, at, spent = [len(some) for some in block], self.at_s, 0.0
-        last = self.where[-1] if len(self.where) else -1
-        pair = (place, self.base)
+        pair, at, spent = (place, self.base), self.at_s, 0.0
+        block = [[self.timed[index].started_s for index in some] for some in self._block(place, True)]
+        last = int(self.where[-1])
+
+        def with_one_more(side: int) -> list[list[float | None]]:
+            return [[*times, *([at] if number == side else [])] for number, times in enumerate(block)]
+
+        def preferred(side: int) -> tuple[bool, float, bool]:
+            """Whom the claim still lacks, then who makes it surest, then who was not measured just now."""
+            lacks = len(block[side]) < EACH <= len(block[1 - side])
+            longer = with_one_more(side)
+            variance = self._design(*longer) if all(longer) else math.inf
+            return not lacks, round(variance, 12), pair[side] == last
+
         for _ in range(most):
-            options = []
-            for side in (0, 1):
-                longer = [[*block[0], *([at] if side == 0 else [])], [*block[1], *([at] if side == 1 else [])]]
-                variance = self._design(*longer) if min(map(len, longer)) else math.inf
-                missing = max(0, EACH - counts[side])
-                options.append((-missing if counts[1 - side] >= EACH else 0, round(variance, 12), pair[side] == last, side, longer))
-            side, block, variance = min((o[0], o[1], o[2], o[3], o[4], o[1]) for o in options)[3:]
-            counts[side] += 1
-            last = pair[side]
+            side = min((0, 1), key=preferred)
+            block, last = with_one_more(side), pair[side]
             spent += self._seconds(last)
             at = None if at is None else at + self._seconds(last)
-            yield last, spent, variance if min(counts) >= EACH else math.inf
+            yield last, spent, self._design(*block) if min(map(len, block)) >= EACH else math.inf
 
     def proof(self, seconds_left: float) -> tuple[int, float, bool] | None:
         """(next place to measure, expected gain, whether that ends in time) of the winner's proof; None: not worth it, or
@@ -468,16 +479,16 @@ def compared(costs: Costs, measured: Sequence[Observation], of_winner: int) -> R
         means.append(-float(contrast @ times))
         deviations.append(math.sqrt(variance))
         weights.append(weight)
-    mean, deviation, weight = np.array(means), np.array(deviations), np.array(weights) / sum(weights)
+    mean, deviation, shares = np.array(means), np.array(deviations), np.array(weights) / sum(weights)
 
     def quantile(share: float) -> float:
         low, high = float((mean - 12 * deviation).min()), float((mean + 12 * deviation).max())
         for _ in range(60):
             middle = (low + high) / 2
-            low, high = (middle, high) if weight @ ndtr((middle - mean) / deviation) < share else (low, middle)
+            low, high = (middle, high) if shares @ ndtr((middle - mean) / deviation) < share else (low, middle)
         return math.exp((low + high) / 2)
 
-    return Ratio(math.exp(float(weight @ mean)), quantile(0.025), quantile(0.975))
+    return Ratio(math.exp(float(shares @ mean)), quantile(0.025), quantile(0.975))
 
 
 def _contrast(covariance: Numbers, of_first: int) -> tuple[Numbers, float]:

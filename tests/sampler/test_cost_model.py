@@ -245,21 +245,19 @@ def test_without_times_or_drift_nothing_is_known_of_the_machines_speed() -> None
 
 
 def test_what_a_measurement_would_teach_is_what_it_teaches() -> None:
-    """The mean moves by the deviation that was foretold, however the measurement ends."""
-    known = model(prior=Prior(memory=EXACT, spread=None))
-    before, one = [seen(of(4)), seen(of(8))], of(16)
-    place = np.array([EVERY.index(one)])
-    ((_, moved),) = known.costs(before).taught(place, None, (1,))
-    foretold = float(moved[0, 0, 0, 0])
+    """A micro-step a little slower than expected moves the mean by as much as was foretold."""
+    known, at, before = (
+        model(prior=Prior(memory=EXACT, spread=None, own=0.0)),
+        EVERY.index(of(16)),
+        [seen(of(4)), seen(of(8))],
+    )
     costs = known.costs(before)
-    at = place[0]
-    expected = of(16).gradient_accumulation_steps * float(np.exp(costs.log_micro_step[at]))
-    update = float(np.exp(costs.log_optimizer_step[at]))
-    noise = known.costs(before).noise
-    own = replace_noise = known.prior.own * 0.01
-    deviation = foretold / float(costs.micro_share[at])
-    predicted = np.sqrt(deviation**2 + noise**2 + own**2)
-    measured = seen(one, step_s=expected * np.exp(0.01) + update, optimizer_step_s=update)
-    gained = known.costs([*before, measured]).log_micro_step[at] - costs.log_micro_step[at]
-    assert 0 < gained < 0.01
-    assert predicted > deviation
+    ((_, moved),) = costs.taught(np.array([at]), None, (1,))
+    foretold = float(moved[0, 0, 0, 0]) / float(costs.micro_share[at])
+    micro, update = np.exp(costs.log_micro_step[at]), float(np.exp(costs.log_optimizer_step[at]))
+    deviation = np.sqrt(
+        foretold**2 / 2 + np.sqrt(foretold**4 / 4 + foretold**2 * costs.noise**2)
+    )  # before the measurement
+    slower = float(micro * np.exp(0.01 * np.hypot(deviation, costs.noise)))
+    after = known.costs([*before, seen(of(16), step_s=slower + update, optimizer_step_s=update)])
+    assert after.log_micro_step[at] - costs.log_micro_step[at] == pytest.approx(0.01 * foretold, rel=1e-3)

@@ -19,9 +19,7 @@ def in_turn(*ones: Configuration, noise: float = 0.002, errors: Sequence[float] 
     """One measurement after the other, of five seconds each."""
     errors = [*errors, *[0.0] * (len(ones) - len(errors))]
     return [
-        replace(
-            seen(one, noise, step_s=seconds(one) * np.exp(error), starting_s=2.0, steps=8), started_s=5.0 * number
-        )
+        replace(seen(one, noise, step_s=seconds(one) * np.exp(error), starting_s=2.0, steps=8), started_s=5.0 * number)
         for number, (one, error) in enumerate(zip(ones, errors, strict=True))
     ]
 
@@ -39,7 +37,9 @@ def searched(noise: float, most: int = 40, **facts: object) -> tuple[list[Observ
         choices.append(chosen(measured, **facts))
         if (one := choices[-1].configuration) is None:
             break
-        measured += [replace(*in_turn(one, noise=noise, errors=[noise * rng.standard_normal()]), started_s=5.0 * len(measured))]
+        measured += [
+            replace(*in_turn(one, noise=noise, errors=[noise * rng.standard_normal()]), started_s=5.0 * len(measured))
+        ]
     return measured, choices[-1], choices
 
 
