@@ -19,12 +19,12 @@ import numpy as np
 from scipy.special import ndtr
 
 from autotune.core.configuration import Configuration, Value
-from autotune.sampler.costs import Costs, Covariances, Places, Times
+from autotune.sampler.costs import Clock, Costs, Covariances, Places, Times
 from autotune.sampler.gp import Numbers, Posterior, at_least, condition
 from autotune.sampler.kernel import Features, Overlap, encode, overlap_of, self_overlap
 from autotune.sampler.observation import Observation
 from autotune.sampler.prior import MIB, Effect, Learned, Prior
-from autotune.sampler.scales import few, grid, weigh
+from autotune.sampler.scales import errors, few, grid, together, weigh
 from autotune.space.settings import SETTINGS, Work
 
 PROBE_START_S, PROBE_STEPS = 2.0, 8.0
@@ -229,22 +229,27 @@ class CostModel:
         optimizer_steps = np.log([_optimizer_s(seen) for seen in timed])
         rows = self._across(places)
         residuals = micro_steps - self._expected[places, 0]
-        scales = grid(prior, within)
+        clock = Clock.of(timed)
+        near = together(clock.started, clock.started, clock.spacing)
+        scales = grid(prior, within, len(clock.started) - np.isnan(clock.started).sum() > 1)
         among = [part[:, places] for part in (rows.micro, rows.alike, rows.same)]
-        weights = weigh(scales, among[0], among[1], among[2], residuals, own)
+        weights = weigh(scales, among[0], among[1], among[2], residuals, own, near)
         micro_variance, optimizer_variance, _ = self._variances
         micro = []
         for chosen, weight in few(scales, weights):
             across = rows.micro_with(chosen)
             variance = micro_variance + chosen.computation**2 + chosen.rest**2
             noise = np.hypot(chosen.noise, own)
-            part = condition(self._expected[:, 0], variance, across, places, residuals, noise)
+            part = condition(self._expected[:, 0], variance, across, places, residuals, noise, chosen.drift**2 * near)
             micro.append((chosen, weight, part))
-        noise = prior.optimizer_noise * np.hypot(sum(weight * chosen.noise for chosen, weight, _ in micro), own)
+        noise_of_optimizer = prior.optimizer_noise * sum(weight * chosen.noise for chosen, weight, _ in micro)
+        noise = np.hypot(noise_of_optimizer, prior.optimizer_noise * own)
         residuals = optimizer_steps - self._expected[places, 1]
-        across = rows.optimizer
-        optimizer = condition(self._expected[:, 1], optimizer_variance, across, places, residuals, noise)
-        return Times(micro, optimizer)
+        across, drift = rows.optimizer, math.sqrt(sum(weight * chosen.drift**2 for chosen, weight, _ in micro))
+        optimizer = condition(
+            self._expected[:, 1], optimizer_variance, across, places, residuals, noise, drift**2 * near
+        )
+        return Times(micro, optimizer, clock, drift, noise_of_optimizer, errors(scales, weights))
 
     def _memory(self, observations: Sequence[Observation]) -> Posterior:
         """Peaks, in MiB."""

@@ -1,15 +1,18 @@
 """Costs of configurations with their uncertainty, and random draws of them."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
 
 from autotune.sampler.gp import Numbers, Posterior, draw
+from autotune.sampler.observation import Observation
 from autotune.sampler.prior import MIB
-from autotune.sampler.scales import Scales
+from autotune.sampler.scales import Scales, together
 
 Places = NDArray[np.intp]
 
@@ -41,19 +44,59 @@ class Costs:
         priors = self.priors(chosen, chosen)
         updates, steps = self.optimizer_share[chosen], self.micro_share[chosen]
         optimizer = _left(priors.optimizer, self.times.optimizer, chosen)
+        ends = np.rint(np.cumsum([weight for _, weight, _ in self.times.micro]) * draws).astype(int)
         log_steps = [
             draw(
                 self.log_step[chosen] + steps * (part.mean - self.log_micro_step)[chosen],
                 np.outer(steps, steps) * _left(priors.micro_with(scales), part, chosen)
                 + np.outer(updates, updates) * optimizer,
-                round(weight * draws),
+                count,
                 rng,
             )
-            for scales, weight, part in self.times.micro
+            for (scales, _, part), count in zip(self.times.micro, np.diff(ends, prepend=0), strict=True)
         ]
         noise = np.diag(np.full(len(chosen), (self.noise_bytes / MIB) ** 2))
         peaks = draw(self.peak[chosen] / MIB, _left(priors.memory, self.memory, chosen) + noise, draws, rng)
         return np.concatenate(log_steps), MIB * peaks
+
+    def taught(self, chosen: Places, at_s: float | None, repeats: Sequence[int]) -> Iterator[tuple[float, Numbers]]:
+        """What measuring each of k configurations would teach of all of them, by scales with their weights.
+
+        at_s: when it is measured; None: nothing is known of its time. Yields (2, repeats, k, k): the standard deviations, with
+        their signs, by which the expected logarithm of a step's seconds of the one (first) moves once the other was measured so
+        often, by its micro-step and by its optimizer's.
+        """
+        priors, times = self.priors(chosen, chosen), self.times
+        near = times.clock.near(at_s)
+        share = np.array(repeats, float)[:, None, None]
+        steps, updates = self.micro_share[chosen][:, None], self.optimizer_share[chosen][:, None]
+        of_optimizer = updates * _moved(
+            _left(priors.optimizer, times.optimizer, chosen),
+            times.optimizer,
+            chosen,
+            times.drift,
+            near,
+            times.optimizer_noise**2 / share,
+        )
+        for scales, weight, part in times.micro:
+            left = _left(priors.micro_with(scales), part, chosen)
+            of_micro = steps * _moved(left, part, chosen, scales.drift, near, scales.noise**2 / share)
+            yield weight, np.stack([of_micro, of_optimizer])
+
+
+def _moved(
+    left: Numbers, part: Posterior, chosen: Places, drift: float, near: Numbers | None, noise: Numbers
+) -> Numbers:
+    """(repeats, k, k): by how much the mean of one place moves for each standard deviation of what is measured of another."""
+    covariance, variance = left, np.diag(left)
+    if near is not None and drift and len(near):
+        # What earlier measurements told of the machine's speed now.
+        known = drift**2 * solve_triangular(part.lower, near, lower=True)
+        shared = part.reach[:, chosen].T @ known
+        covariance = left - shared[:, None]
+        variance = variance - 2 * shared + max(0.0, drift**2 - float(known @ known))
+    moved: Numbers = covariance / np.sqrt(np.maximum(variance, 1e-18)[None, None, :] + noise)
+    return moved
 
 
 def _left(before: Numbers, part: Posterior, chosen: Places) -> Numbers:
@@ -81,6 +124,10 @@ class Times:
 
     micro: list[tuple[Scales, float, Posterior]]  # by scales, with their weights
     optimizer: Posterior
+    clock: "Clock"
+    drift: float  # of the machine's speed, over all scales
+    optimizer_noise: float  # of the logarithm of the optimizer's step
+    errors: list[tuple[float, float, float]]  # (noise, drift, weight): what measurements err by, over all scales
 
     @property
     def mean(self) -> Numbers:
@@ -92,3 +139,21 @@ class Times:
         mean = self.mean
         parts = (weight * (part.variance + (part.mean - mean) ** 2) for _, weight, part in self.micro)
         return sum(parts)  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Clock:
+    """When measurements began."""
+
+    started: Numbers  # (m,) seconds; NaN where that is not known
+    spacing: float  # usual seconds from one's start to the next one's
+
+    @classmethod
+    def of(cls, measured: Sequence[Observation]) -> "Clock":
+        started = np.array([math.nan if seen.started_s is None else seen.started_s for seen in measured], float)
+        gaps = np.diff(np.sort(started[~np.isnan(started)]))
+        return cls(started, float(np.median(gaps)) if gaps.any() else 1.0)
+
+    def near(self, at_s: float | None) -> Numbers | None:
+        """(m,) correlations of the machine's speed then with that at each measurement; None: nothing is known of the time."""
+        return None if at_s is None else together(self.started, np.array([at_s]), self.spacing)[:, 0]

@@ -47,17 +47,19 @@ def condition(
     places: NDArray[np.intp],
     residuals: Numbers,
     noise: Numbers,
+    common: Numbers | float = 0.0,
 ) -> Posterior:
     """The posterior of n points after m measurements.
 
     mean, variance: (n,) prior. across: (m, n) covariances of the measured points, which are at these places, with all.
-    residuals: (m,) measured values less their prior means; noise: (m,) standard deviations.
+    residuals: (m,) measured values less their prior means; noise: (m,) standard deviations. common: (m, m) covariances of
+    what the measurements err by together.
     """
     if not len(residuals):
         none = np.zeros(0)
         return Posterior(mean, variance, np.zeros((0, len(mean))), 0.0, places, np.zeros((0, 0)), none)
     within = across[:, places]
-    held = within + np.diag(noise**2 + ROUNDING * np.diag(within))
+    held = within + common + np.diag(noise**2 + ROUNDING * np.diag(within))
     lower = np.linalg.cholesky(held)
     reach = solve_triangular(lower, across, lower=True)
     factor: Numbers = np.asarray(lower, np.float64)

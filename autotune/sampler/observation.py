@@ -26,6 +26,7 @@ class Observation(Serializable):
     steps: int = 0  # that the probe ran
     ended_early: bool = False
     feasible: bool = False
+    started_s: float | None = None  # seconds on a clock that all measurements share; None: nothing is known of its time
 
     @property
     def micro_step_s(self) -> float | None:

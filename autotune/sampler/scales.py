@@ -19,8 +19,24 @@ from autotune.sampler.prior import Prior
 NODES = ((-2.0, -1.0, 0.0, 1.0, 2.0), (-1.5, -0.5, 0.5, 1.5))
 """Of the grid, in standard deviations of a scale's logarithm: of rest and noise, and of a computation's own."""
 
-FEW = 8
-"""Combinations that stand for all."""
+DRIFTS = ((0.0, 0.4), (0.01, 0.2), (0.03, 0.2), (0.1, 0.2))
+"""How far a machine's speed may wander over a search, with prior weights: an idle card not at all, a shared one by a tenth."""
+
+DRIFT_PROBES = 10.0
+"""Probes after which a machine's speed is hardly what it was: exp(-1) of what it differed by is left."""
+
+LEAST_WEIGHT = 0.01
+"""Weight of a rest and computation below which they are left out."""
+
+REST_DOUBT = 0.035
+"""What a prior's rest may leave out: fitted to four of five tables it is 0.7 to 3 %, depending on which one is left out, and one
+that is believed too small ends a search before its best was tried."""
+
+GOLDEN = (5**0.5 - 1) / 2
+"""Its multiples are spread evenly over 0 to 1."""
+
+NEGLIGIBLE = 1e-6
+"""Weight of a combination that is left out."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +46,7 @@ class Scales:
     rest: float  # of a configuration's own micro-step
     computation: float  # of what a micro-step computes
     noise: float  # of two processes of one configuration
+    drift: float = 0.0  # of the machine's speed over a long time
 
 
 @dataclass(frozen=True)
@@ -40,8 +57,9 @@ class Grid:
     log_weights: Numbers
 
 
-def grid(prior: Prior, within: float) -> Grid:
-    """The combinations to weigh. within: usual noise of a measurement by the steps within it."""
+def grid(prior: Prior, within: float, drifts: bool = False) -> Grid:
+    """The combinations to weigh. within: usual noise of a measurement by the steps within it. drifts: whether measurements
+    tell anything of the machine's speed over time."""
     if not prior.spread:
         return Grid((Scales(prior.micro_step.rest, prior.micro_step.computation, prior.between * within),), np.zeros(1))
 
@@ -51,28 +69,47 @@ def grid(prior: Prior, within: float) -> Grid:
     kernel, spread = prior.micro_step, prior.spread
     combined = list(
         product(
-            around(kernel.rest, spread.rest, NODES[0]),
+            around(math.hypot(kernel.rest, REST_DOUBT), spread.rest, NODES[0]),
             around(kernel.computation, spread.computation, NODES[1]),
             around(prior.between * within, spread.noise, NODES[0]),
+            ((drift, math.log(weight)) for drift, weight in (DRIFTS if drifts else DRIFTS[:1])),
         )
     )
     return Grid(
-        tuple(Scales(rest, computation, noise) for (rest, _), (computation, _), (noise, _) in combined),
+        tuple(Scales(*(value for value, _ in parts)) for parts in combined),
         np.array([sum(weight for _, weight in parts) for parts in combined]),
     )
 
 
-def weigh(grid: Grid, base: Numbers, alike: Numbers, same: Numbers, residuals: Numbers, own: Numbers) -> Numbers:
+def together(started: Numbers, others: Numbers, spacing: float) -> Numbers:
+    """(m, n) correlations of the machine's speed at these times, those of an Ornstein-Uhlenbeck process; 0 if a time is NaN.
+
+    spacing: usual seconds from one measurement's start to the next one's.
+    """
+    apart = np.abs(started[:, None] - others[None, :])
+    return np.nan_to_num(np.exp(-apart / (DRIFT_PROBES * spacing)), nan=0.0)
+
+
+def weigh(
+    grid: Grid,
+    base: Numbers,
+    alike: Numbers,
+    same: Numbers,
+    residuals: Numbers,
+    own: Numbers,
+    near: Numbers | float = 0.0,
+) -> Numbers:
     """The weights of a grid's combinations after m measurements.
 
     base: (m, m) covariances without rest and computation; alike, same: (m, m) whether they compute the same, and are the same
-    configuration; residuals: (m,) measured logarithms less the expected; own: (m,) their own part of the noise.
+    configuration; residuals: (m,) measured logarithms less the expected; own: (m,) their own part of the noise; near: (m, m)
+    correlations of the machine's speed at their times.
     """
-    rest, computation, noise = (
+    rest, computation, noise, drift = (
         np.array([getattr(scales, name) for scales in grid.scales])[:, None, None] ** 2
-        for name in ("rest", "computation", "noise")
+        for name in ("rest", "computation", "noise", "drift")
     )
-    covariance = base + computation * alike + rest * same + noise * np.eye(len(base)) + np.diag(own**2)
+    covariance = base + computation * alike + rest * same + drift * near + noise * np.eye(len(base)) + np.diag(own**2)
     covariance += ROUNDING * np.diag(np.diag(base))
     lower = np.linalg.cholesky(covariance)
     white = np.linalg.solve(lower, np.broadcast_to(residuals, (len(lower), len(residuals)))[..., None])[..., 0]
@@ -82,8 +119,28 @@ def weigh(grid: Grid, base: Numbers, alike: Numbers, same: Numbers, residuals: N
 
 
 def few(grid: Grid, weights: Numbers) -> list[tuple[Scales, float]]:
-    """At most FEW combinations with their weights: the quantiles of all, ordered by rest."""
-    order = np.argsort([scales.rest for scales in grid.scales], kind="stable")
-    chosen = order[np.searchsorted(np.cumsum(weights[order]), (np.arange(FEW) + 0.5) / FEW * (1 - 1e-12))]
-    places, counts = np.unique(chosen, return_counts=True)
-    return [(grid.scales[place], count / FEW) for place, count in zip(places, counts, strict=True)]
+    """A few combinations with their weights: one of each rest and computation that counts.
+
+    One that is not likely still counts with its weight: what may be left to gain is mostly its.
+    """
+    keys = [(scales.rest, scales.computation) for scales in grid.scales]
+    chosen: list[tuple[Scales, float]] = []
+    for number, key in enumerate(dict.fromkeys(keys)):
+        places = np.array([place for place, other in enumerate(keys) if other == key])
+        weight = float(weights[places].sum())
+        if weight >= LEAST_WEIGHT:
+            # Of noise and drift another quantile each time.
+            share = (number + 0.5) * GOLDEN % 1.0
+            place = places[np.searchsorted(np.cumsum(weights[places]) / weight, share * (1 - 1e-12))]
+            chosen.append((grid.scales[place], weight))
+    total = sum(weight for _, weight in chosen)
+    return [(scales, weight / total) for scales, weight in chosen]
+
+
+def errors(grid: Grid, weights: Numbers) -> list[tuple[float, float, float]]:
+    """(noise, drift, weight) of a grid's combinations: what measurements err by, whatever configurations differ by."""
+    summed: dict[tuple[float, float], float] = {}
+    for scales, weight in zip(grid.scales, weights, strict=True):
+        key = scales.noise, scales.drift
+        summed[key] = summed.get(key, 0.0) + float(weight)
+    return [(noise, drift, weight) for (noise, drift), weight in summed.items() if weight > NEGLIGIBLE]

@@ -214,3 +214,50 @@ def test_kernels_and_arithmetic_bound_a_micro_step() -> None:
 def test_the_roofline_says_where_a_device_is_half_busy() -> None:
     """1,000 kernels of 12 us take 12 ms, in which 400 TFLOP/s at half the rate do 2.4 TFLOP: 2.4 samples of 1 TFLOP."""
     assert roofline(flops=1e12, kernels=1000, rate=400e12, kernel_s=12e-6) == pytest.approx(2.4)
+
+
+def drifting(timed: bool) -> list[Observation]:
+    """Two sizes in turn, four times, then all others, on a machine that becomes a fifth slower meanwhile."""
+    order = [of(4), of(8)] * 4 + [candidate for candidate in EVERY if candidate not in (of(4), of(8))]
+    slower = np.linspace(0.0, 0.2, len(order))
+    return [
+        seen(candidate, 0.002, step_s=seconds(candidate) * np.exp(by), started_s=4.0 * number if timed else None)
+        for number, (candidate, by) in enumerate(zip(order, slower, strict=True))
+    ]
+
+
+def test_a_machine_that_becomes_slower_is_not_taken_for_slower_configurations() -> None:
+    true = np.log([seconds(candidate) for candidate in EVERY])
+
+    def worst(observations: list[Observation]) -> float:
+        errors = model().costs(observations).log_step - true
+        return float(np.ptp(errors))
+
+    timed, untimed = worst(drifting(True)), worst(drifting(False))
+    assert timed < 0.6 * untimed
+    assert model().costs(drifting(True)).times.drift > 0.02
+
+
+def test_without_times_or_drift_nothing_is_known_of_the_machines_speed() -> None:
+    assert model().costs(drifting(False)).times.drift == 0.0
+    quiet = [seen(candidate, 0.002, started_s=4.0 * number) for number, candidate in enumerate(EVERY)]
+    assert model().costs(quiet).times.drift < 0.01
+
+
+def test_what_a_measurement_would_teach_is_what_it_teaches() -> None:
+    """A micro-step a little slower than expected moves the mean by as much as was foretold."""
+    known, at, before = (
+        model(prior=Prior(memory=EXACT, spread=None, own=0.0)),
+        EVERY.index(of(16)),
+        [seen(of(4)), seen(of(8))],
+    )
+    costs = known.costs(before)
+    ((_, moved),) = costs.taught(np.array([at]), None, (1,))
+    foretold = float(moved[0, 0, 0, 0]) / float(costs.micro_share[at])
+    micro, update = np.exp(costs.log_micro_step[at]), float(np.exp(costs.log_optimizer_step[at]))
+    deviation = np.sqrt(
+        foretold**2 / 2 + np.sqrt(foretold**4 / 4 + foretold**2 * costs.noise**2)
+    )  # before the measurement
+    slower = float(micro * np.exp(0.01 * np.hypot(deviation, costs.noise)))
+    after = known.costs([*before, seen(of(16), step_s=slower + update, optimizer_step_s=update)])
+    assert after.log_micro_step[at] - costs.log_micro_step[at] == pytest.approx(0.01 * foretold, rel=1e-3)
