@@ -196,7 +196,9 @@ def test_the_notebook_s_cells_run(recorded: Callable[[str], None]) -> None:
     code = ["".join(cell["source"]) for cell in book["cells"] if cell["cell_type"] == "code"]
     recorded("docs/index.md")
     # What answers was recorded with one version of transformers.
-    text = "\n".join(code).replace("in result.setup.training_arguments}", "in installed(result.setup.training_arguments)}")
+    text = "\n".join(code).replace(
+        "in result.setup.training_arguments}", "in installed(result.setup.training_arguments)}"
+    )
     names: dict[str, Any] = {"__name__": "__main__", "installed": installed}
     exec(compile(text, "notebook.ipynb", "exec"), names)
     assert set(names["frame"]["global_batch_size"]) == {16}

@@ -4,6 +4,8 @@ import threading
 from pathlib import Path
 
 import optuna
+from optuna.storages import RDBStorage
+from sqlalchemy.pool import NullPool
 
 from autotune.core import Configuration, Outcome
 from autotune.probe import ProbeOptions
@@ -37,7 +39,7 @@ def step(study: optuna.Study, space: SearchSpace = SPACE, probe: ReplayProbe | N
     return configuration
 
 
-def new_study(storage: str | None = None, seed: int = 0) -> optuna.Study:
+def new_study(storage: RDBStorage | None = None, seed: int = 0) -> optuna.Study:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     sampler = PhysicsSampler(SPACE, KNOWLEDGE, seed)
     return optuna.create_study(
@@ -68,13 +70,15 @@ def test_it_learns_nothing_from_trials_that_carry_nothing() -> None:
 
 
 def test_two_workers_on_one_study_probe_nothing_twice(tmp_path: Path) -> None:
-    storage = f"sqlite:///{tmp_path / 'study.db'}"
-    step(new_study(storage))
+    def storage() -> RDBStorage:
+        return RDBStorage(f"sqlite:///{tmp_path / 'study.db'}", {"poolclass": NullPool})
+
+    step(new_study(storage()))
     probes = [ReplayProbe(machine), ReplayProbe(machine)]
     together = threading.Barrier(2)
 
     def work(probe: ReplayProbe) -> None:
-        study = new_study(storage)
+        study = new_study(storage())
         for _ in range(5):
             together.wait(timeout=30)
             step(study, probe=probe)

@@ -15,7 +15,9 @@ from typing import Any
 
 import optuna
 import pytest
+from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.pool import NullPool
 
 from autotune.core import Configuration, InvalidRequest, Measurement, Outcome, Trial, write_json
 from autotune.core.errors import SearchFailed, StorageFailed, StudyInUse, StudyMismatch, TimeIsOver
@@ -523,7 +525,8 @@ def test_a_measurement_on_disk_that_was_not_told_is_told(tmp_path: Path, at: int
 
 def test_a_kill_between_an_ask_and_its_marks_loses_nothing(tmp_path: Path) -> None:
     run(tmp_path, replay(), n_trials=2)
-    record = optuna.load_study(study_name="autotune", storage=f"sqlite:///{tmp_path / 'study.db'}")
+    storage = RDBStorage(f"sqlite:///{tmp_path / 'study.db'}", {"poolclass": NullPool})
+    record = optuna.load_study(study_name="autotune", storage=storage)
     record.ask()  # nothing said of it yet
     record.ask().set_user_attr("configuration", space().baseline.to_dict())
     study, _ = run(tmp_path, replay())
