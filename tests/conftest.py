@@ -6,6 +6,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,9 @@ def fresh_float32_precision() -> Iterator[None]:
 
     holders = (torch.backends, torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
     before = [holder.fp32_precision for holder in holders]
-    of_matmul = torch.get_float32_matmul_precision()
+    with warnings.catch_warnings():  # torch 2.9 says once in a process that there is another interface
+        warnings.simplefilter("ignore", UserWarning)
+        of_matmul = torch.get_float32_matmul_precision()
     for holder in holders:
         holder.fp32_precision = "none"
     yield

@@ -1,6 +1,7 @@
 """Built Trainers of a tiny model, as users have them."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,11 @@ CHECKPOINTING = (
     "activation_checkpointing" if hasattr(TrainingArguments, "activation_checkpointing") else "gradient_checkpointing"
 )
 """The field of training arguments, as the installed transformers calls it."""
+
+
+def installed(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Training arguments under the names of the installed transformers, whichever version they were recorded with."""
+    return {name.replace("activation_checkpointing", CHECKPOINTING): value for name, value in fields.items()}
 
 
 class Numbers(torch.utils.data.Dataset):

@@ -1,6 +1,7 @@
 """`autotune serve`, `autotune token` and `autotune login`: searches for a team, and who may ask for them."""
 
 import sys
+from contextlib import ExitStack
 from dataclasses import asdict
 from getpass import getpass
 from importlib.util import find_spec
@@ -120,7 +121,7 @@ def token(
     as_json: o.AsJson = False,
 ) -> None:
     """Create, list or revoke tokens of a server, on its machine."""
-    with ErrorReporter(as_json) as command:
+    with ErrorReporter(as_json) as command, ExitStack() as opened:
         _check_installed()
         _check_word("action", action, ("create", "list", "revoke"))
         if name is None and action != "list":
@@ -130,7 +131,9 @@ def token(
         from autotune.service.tables import used_database
 
         place: dict[str, Any] = {"state": Path(state)} if state else {}
-        accounts = Accounts(used_database(Settings(**place, database=database).database_url))
+        engine = used_database(Settings(**place, database=database).database_url)
+        opened.callback(engine.dispose)
+        accounts = Accounts(engine)
         if action == "create":
             made, secret = accounts.create(name or "", role, days, "command line")
             shown = _plain(made) | {"secret": secret}

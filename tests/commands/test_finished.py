@@ -179,6 +179,7 @@ def test_a_fingerprint_changes_with_what_the_request_names_and_not_with_where_th
     def fingerprint(**options: Any) -> str:
         return request_fingerprint(tuning_request("bert-mini", 16, device="cpu", dataset=str(data), **options))
 
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     before = fingerprint()
     assert before == fingerprint(output_dir="elsewhere")
     assert before != fingerprint(n_trials=7)

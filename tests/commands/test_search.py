@@ -23,6 +23,7 @@ from autotune.study.plan import Progress
 from tests.hurry import RECORDED_HOST, hurried, hurry
 from tests.makers import gpu
 from tests.probe.processes import becomes_true, started_in
+from tests.trainers import installed
 
 TESTS = Path(__file__).parents[1]
 MINIMAL = {"device": "cpu", "sequence_length": 16}
@@ -98,7 +99,7 @@ def test_the_answer_loads_into_real_training_arguments(searched: TuningResult) -
     import transformers
 
     fields = read_json(searched.folder / "best_training_arguments.json")
-    loaded = transformers.TrainingArguments(output_dir="unused", **fields)
+    loaded = transformers.TrainingArguments(output_dir="unused", **installed(fields))
     assert loaded.per_device_train_batch_size * loaded.gradient_accumulation_steps == 16
     made = searched.training_arguments(output_dir="unused", learning_rate=1e-3)
     assert made.learning_rate == 1e-3

@@ -34,11 +34,15 @@ from tests.makers import ALLOWED, MIB, machine, space
 
 
 @pytest.fixture(autouse=True)
-def python_s_own_handler() -> Iterator[None]:
+def python_s_own_handlers() -> Iterator[None]:
+    """As below neither a shell's `&` nor `nohup`."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    of_terminal = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
     signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGHUP, of_terminal)
 
 
 def press() -> None:

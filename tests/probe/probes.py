@@ -1,7 +1,10 @@
 """Orders for tests: a few steps of a caller's own objects or of a prepared workload, and their measurement."""
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from packaging.version import Version
 
 from autotune.core import Configuration, Environment, Measurement, Workload
 from autotune.probe.order import Order, Timing
@@ -15,6 +18,10 @@ QUICK = Timing(untimed_least=1, untimed_most=1, timed_least=3, timed_most=3, sec
 SETTINGS = {"checkpointing": "none", "precision": "fp32", "optimizer": "adamw_torch", "workers": 0, "pin_memory": False}
 CALLERS = Workload(name="model_init", task="custom", user_objects=True, sequence_length=None)
 MIB = 2**20
+
+
+def bitsandbytes_steps_on_cpu() -> bool:
+    return Version(version("bitsandbytes")) >= Version("0.50")
 
 
 def configuration(micro: int = 4, accumulation: int = 1, **settings: Any) -> Configuration:

@@ -1,5 +1,6 @@
 """A table in other programs' formats: equal where that is promised, harmless and readable everywhere."""
 
+import csv
 import dataclasses
 import io
 import json
@@ -96,12 +97,10 @@ def test_what_a_spreadsheet_would_run_is_quoted_and_nothing_else() -> None:
 
 def test_plain_csv_readers_get_every_row_and_column() -> None:
     table = frame(ODD)
-    read = pd.read_csv(
-        io.StringIO(str(formatted(table, "csv")), newline=""), keep_default_na=False, dtype={"failure_reason": "string"}
-    )
-    assert list(read.columns) == list(table.columns)
-    assert list(read["number"]) == list(table["number"])
-    assert list(read["failure_reason"].str.lstrip("'")) == [text.lstrip("'") for text in TEXTS]
+    rows = list(csv.DictReader(io.StringIO(str(formatted(table, "csv")), newline="")))
+    assert list(rows[0]) == list(table.columns)
+    assert [int(row["number"]) for row in rows] == list(table["number"])
+    assert [row["failure_reason"].lstrip("'") for row in rows] == [text.lstrip("'") for text in TEXTS]
 
 
 def test_excel_s_cells_are_texts_numbers_and_truths_and_never_formulas(tmp_path: Path) -> None:

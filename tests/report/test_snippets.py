@@ -23,6 +23,7 @@ from autotune.report.snippets import Snippet, collator_text, script_lines, searc
 from autotune.study.result import SearchResult
 from tests.makers import configuration, out_of_memory, result, trial, with_setup, workload
 from tests.report.exports.answers import FULL, PLAIN
+from tests.trainers import installed
 
 pytestmark = pytest.mark.filterwarnings("ignore:`gradient_checkpointing:FutureWarning")
 
@@ -33,7 +34,7 @@ ODD: dict[str, Any] = {
     "liger_kernel_config": {"rope": True},
     "learning_rate": 5e-5,
 }
-ANSWERS = pytest.mark.parametrize("answer", [FULL, PLAIN | ODD], ids=["full", "odd"])
+ANSWERS = pytest.mark.parametrize("answer", [installed(FULL), installed(PLAIN | ODD)], ids=["full", "odd"])
 NAMED = workload(name="org/gpt2", source="org/gpt2")
 
 

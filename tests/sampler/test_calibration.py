@@ -77,7 +77,9 @@ def confounded() -> Calibration:
 def test_what_was_only_seen_together_stays_open() -> None:
     """A device on which bf16 halves a step, as is expected there, and on which its only probe was slow: it is still tried."""
     alone, together = calibrated(SPACE, KNOWN, tried("fp32", "bf16")), confounded()
-    assert together.learned["precision"]["bf16"].std.micro_step > 1.5 * alone.learned["precision"]["bf16"].std.micro_step
+    assert (
+        together.learned["precision"]["bf16"].std.micro_step > 1.5 * alone.learned["precision"]["bf16"].std.micro_step
+    )
     for past in ([], [together], [together] * 3):
         warm_start = WarmStart(ALLOWED, estimate, informed(EXPECTED, SPACE, past))
         sampler = PhysicsSampler(SPACE, warm_start)

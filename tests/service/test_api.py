@@ -7,11 +7,13 @@ import tarfile
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from packaging.version import Version
 
 from autotune.service import api
 from autotune.service.body import Roots
@@ -563,6 +565,7 @@ def test_the_last_valid_token_of_an_admin_is_not_ended(service: Service) -> None
 # Its description --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.skipif(Version(version("pydantic")) < Version("2.14"), reason="older pydantic describes less")
 def test_the_description_is_the_one_in_the_documents() -> None:
     """Write it anew with `python -m autotune.service.api > docs/openapi.json`."""
     assert json.loads(Path("docs/openapi.json").read_text("utf-8")) == api.document()

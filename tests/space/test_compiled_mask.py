@@ -20,8 +20,11 @@ GPT2 = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-# Dynamo looks at the gradients of activations as it resumes behind a graph break.
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+# Dynamo looks at the gradients of activations as it resumes behind a graph break, and likes a later Python than 3.13.0.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0:RuntimeWarning"),
+]
 BERT = {"vocab_size": 160, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64, "num_hidden_layers": 2}
 MODELS = {"gpt2": (AutoModelForCausalLM, GPT2), "bert": (AutoModelForMaskedLM, BERT)}
 LEAVE_OUT = Version(version("transformers")) >= Version("5.18") and Version(torch.__version__) >= Version("2.13")

@@ -25,7 +25,7 @@ from autotune.workload.model.pickling import Payload
 from autotune.workload.model.user_objects import UserObjects, user_workload
 from tests import makers
 from tests.probe.probes import make_order
-from tests.trainers import Numbers, bert
+from tests.trainers import Numbers, bert, installed
 
 STEPS, MICRO, ACCUMULATION = 20, 4, 2
 SIZES = {"per_device_train_batch_size": MICRO, "gradient_accumulation_steps": ACCUMULATION}
@@ -512,7 +512,8 @@ def probed(brought: Payload, base: dict[str, Any], folder: Path) -> Any:
     request = autotune.core.request.tuning_request("mine", micro * accumulation)
     asked = makers.configuration(micro, micro * accumulation)
     workload = user_workload(request, brought.pickled)
-    order = make_order(folder, makers.cpu(), asked=asked, base=base, workload=workload)
+    machine = makers.cpu(training_argument_fields=tuple(installed(dict.fromkeys(makers.FIELDS))))
+    order = make_order(folder, machine, asked=asked, base=base, workload=workload)
     arguments = run.arguments_of(order, brought.pickled, folder, STEPS)
     return run.trainer_of(order, UserObjects.opened(brought.pickled, arguments), arguments)
 

@@ -10,6 +10,7 @@ from autotune.memory.envelope import peak_lines
 from autotune.memory.trace import STATES, UPDATE, MemoryTrace
 from autotune.probe.device.tryout import made_optimizer
 from autotune.probe.trace.optimizer import trace_update
+from tests.probe.probes import bitsandbytes_steps_on_cpu
 
 
 def outline() -> torch.nn.Module:
@@ -66,6 +67,7 @@ def test_all_tensors_at_once_needs_a_copy_of_them_and_the_fused_kernel_none(tmp_
         *("paged_adamw_32bit", "lion_32bit", "ademamix", "rmsprop_bnb"),
     ],
 )
+@pytest.mark.skipif(not bitsandbytes_steps_on_cpu(), reason="this bitsandbytes steps on no CPU")
 def test_the_states_of_bitsandbytes_are_those_that_it_makes(name: str, tmp_path: Path) -> None:
     import bitsandbytes
 

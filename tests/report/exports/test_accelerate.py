@@ -20,6 +20,7 @@ from autotune.probe.process.ranks import free_port
 from autotune.report.exports import Answer, exports
 from autotune.report.exports.answer import without
 from tests.report.exports.answers import EVERY, FULL, ON_A_GPU, answer
+from tests.trainers import installed
 
 DRIVE = Path(__file__).with_name("drive.py")
 TYPES = {
@@ -151,6 +152,6 @@ def test_the_start_line_can_be_pasted_into_a_shell() -> None:
 def test_the_loop_s_optimizer_is_the_trainer_s(optim: str, tmp_path: Path) -> None:
     names: dict[str, Any] = {}
     exec(exports(answer({"optim": optim}))["accelerate_loop.py"].partition("if __name__")[0], names)
-    arguments = TrainingArguments(output_dir=str(tmp_path), **names["TRAINING_ARGUMENTS"])
+    arguments = TrainingArguments(output_dir=str(tmp_path), **installed(names["TRAINING_ARGUMENTS"]))
     model = torch.nn.Sequential(torch.nn.Embedding(8, 4), torch.nn.Linear(4, 4))
     assert type(names["make_optimizer"](model, arguments)) is Trainer.get_optimizer_cls_and_kwargs(arguments, model)[0]

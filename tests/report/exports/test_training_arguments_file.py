@@ -16,6 +16,7 @@ from autotune.report.exports.commented_yaml import commented_yaml
 from autotune.space.file import read_yaml
 from tests.makers import FIELDS, cpu, result
 from tests.report.exports.answers import EVERY
+from tests.trainers import installed
 
 pytestmark = pytest.mark.filterwarnings("ignore:`gradient_checkpointing:FutureWarning")
 
@@ -38,7 +39,7 @@ ASKED: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a search that began with these arguments."""
-    facts = {"environment": cpu(training_argument_fields=(*FIELDS, *ASKED))}
+    facts = {"environment": cpu(training_argument_fields=(*installed(dict.fromkeys(FIELDS)), *ASKED))}
     return result(request=tuning_request("gpt2-mini", 48, training_args=ASKED), **facts).save(
         tmp_path_factory.mktemp("study")
     )

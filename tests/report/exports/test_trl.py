@@ -8,7 +8,7 @@ from trl import ModelConfig, SFTConfig
 from trl.scripts.sft import make_parser
 
 from autotune.report.exports import Answer, exports
-from autotune.report.exports.answer import without
+from autotune.report.exports.answer import CHECKPOINTING_FIELDS, without
 from autotune.space.setup import TrainingSetup
 from tests.report.exports.answers import EVERY, FULL
 
@@ -31,7 +31,7 @@ def read(folder: Path, of: Answer) -> tuple[SFTConfig, ModelConfig]:
 def test_trl_s_parser_reads_the_same_values(kind: str, tmp_path: Path) -> None:
     of = EVERY[kind]
     training, model = read(tmp_path, of)
-    fields = without(of.fields, ("activation_checkpointing", "gradient_checkpointing"))
+    fields = without(of.fields, CHECKPOINTING_FIELDS)
     assert {name: getattr(training, name) for name in fields} == fields
     assert training.gradient_checkpointing is of.checkpointing
     assert (training.gradient_checkpointing_kwargs or {}) == of.checkpointing_kwargs

@@ -1,5 +1,6 @@
 """What a caller's objects become on their way: names for the model's own, an optimizer made anew, and a plain refusal."""
 
+import contextlib
 import io
 import json
 import os
@@ -125,7 +126,7 @@ def test_the_variable_that_holds_what_cannot_be_sent_is_named(
     monkeypatch.setattr(pickling, "is_importable", lambda name: name != __name__)
     path = tmp_path / "log"
     path.touch()
-    with path.open(mode) as file:
+    with path.open(mode) as file, contextlib.closing(sqlite3.connect(":memory:")) as connection:
         monkeypatch.setitem(globals(), "LOG", file)
         held = {"rows": [1], "source": {"file": file}}
 
@@ -146,7 +147,7 @@ def test_the_variable_that_holds_what_cannot_be_sent_is_named(
             ),
             ({"data_collator": collate}, "The data_collator .*: collate uses GENERATOR, a generator", "a list"),
             ({"data_collator": [LOCK]}, "The data_collator .*: it is a lock", "first use"),
-            ({"data_collator": sqlite3.connect(":memory:")}, "it is a connection to a database", "first use"),
+            ({"data_collator": connection}, "it is a connection to a database", "first use"),
         ):
             with pytest.raises(InvalidRequest, match=reason) as caught:
                 sent({"model_init": Net, **objects}, trainer_of(Net(), tmp_path))
