@@ -244,7 +244,7 @@ def found(case: Case) -> Found:
 
 
 def _today(table: Table, plan: Plan, knowledge: WarmStart, machine: Machine) -> tuple[list[Trial], str, float | None]:
-    with mock.patch.object(replay, "TableProbe", lambda *ignored: machine):
+    with mock.patch.object(replay, "TableProbe", return_value=machine):
         trials, reason, gain = searched(table, plan, knowledge, 0.0)
     return trials, reason, replay.bound_of(reason, gain)
 
