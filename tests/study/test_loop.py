@@ -15,7 +15,9 @@ from typing import Any
 
 import optuna
 import pytest
+from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.pool import NullPool
 
 from autotune.core import Configuration, InvalidRequest, Measurement, Outcome, Trial, write_json
 from autotune.core.errors import SearchFailed, StorageFailed, StudyInUse, StudyMismatch, TimeIsOver
@@ -98,7 +100,8 @@ def told(study: Study) -> list[FrozenTrial]:
 
 
 def optuna_study(study: Study) -> optuna.Study:
-    return optuna.load_study(study_name="autotune", storage=f"sqlite:///{study.folder / 'study.db'}")
+    storage = RDBStorage(f"sqlite:///{study.folder / 'study.db'}", {"poolclass": NullPool})
+    return optuna.load_study(study_name="autotune", storage=storage)
 
 
 class Stops:
