@@ -84,6 +84,7 @@ def propose(
     margin: float = 0.01,
     measurements: Sequence[Observation] | None = None,
     risks: int = 0,
+    probes_left: float = math.inf,
 ) -> Proposal:
     """The configuration whose probe has the largest expected gain a second.
 
@@ -91,7 +92,8 @@ def propose(
     repeated ones tell noise from what configurations differ by. implied: whether a finished probe already rules out a
     configuration. running: what other workers probe now; assumed to end as expected. margin: certain fits are preferred
     to likely ones while they can gain a larger share. risks: how many tries of what may not fit are left; they come once
-    something fits and nothing that is likely to fit is worth its probe.
+    something fits and nothing that is likely to fit is worth its probe. probes_left: that there is time and budget for; with
+    few, the settings that are expected to be worth much are tried together.
     """
     measurements = observations if measurements is None else measurements
     costs = model.costs(measurements)
@@ -129,7 +131,7 @@ def propose(
     certain = untried & (likelihood >= P_FIT_CERTAIN)
     is_certain = of_certain > margin and (certain & worth).any()
     places = np.flatnonzero(certain if is_certain else untried & (likelihood >= P_FIT_LIKELY))
-    places = _with_promising(model, places, tried)
+    places = _with_promising(model, places, tried, probes_left)
     if best is None:
         order = np.exp(mean - mean.max()) * likelihood
     elif len(observations) == 1:
@@ -168,9 +170,11 @@ def run_seconds(training_steps: int | None, step_s: float) -> float:
     return RUN_S if training_steps is None else training_steps * step_s
 
 
-def _with_promising(model: CostModel, places: Places, tried: Sequence[Configuration]) -> Places:
+def _with_promising(
+    model: CostModel, places: Places, tried: Sequence[Configuration], probes_left: float = math.inf
+) -> Places:
     """Of these places those that try as many settings that are expected to be worth much as the first probes have to."""
-    left = FIRST_TRIED - len(tried)
+    left = min(FIRST_TRIED - len(tried), max(1, probes_left))
     codes = model.points.codes
     before = codes[[model.place[configuration] for configuration in tried]]
     missing = [(column, code) for column, code in model.promising if not (before[:, column] == code).any()]

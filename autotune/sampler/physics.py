@@ -1,5 +1,6 @@
 """The `physics` sampler: it proposes by the cost model."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -10,7 +11,7 @@ from threadpoolctl import ThreadpoolController
 
 from autotune.core import Configuration, Outcome, Trial, Value
 from autotune.memory.peak import MemoryPeak
-from autotune.sampler.acquisition import Proposal, propose
+from autotune.sampler.acquisition import P_FIT_CERTAIN, Proposal, propose
 from autotune.sampler.candidates import POOL, pool, stages
 from autotune.sampler.cost_model import CostModel
 from autotune.sampler.gp import Numbers
@@ -78,10 +79,12 @@ class PhysicsSampler:
         running: Sequence[Configuration] = (),
         devices: DeviceEffects = NO_EFFECTS,
         risks: int = 0,
+        probes_left: float = math.inf,
     ) -> Proposal:
         """The next probe after these trials, confirmations included; running ones count with their expected result.
 
-        devices: as in `each_measured`. risks: how many tries of what may not fit are left.
+        devices: as in `each_measured`. risks: how many tries of what may not fit are left. probes_left: that there is time and
+        budget for.
         """
         observations = [observed(trial.configuration, trial.final) for trial in trials]
         failed = [trial for trial in trials if trial.measurement.outcome is not Outcome.COMPLETED]
@@ -101,10 +104,46 @@ class PhysicsSampler:
                     warm_start.margin,
                     each_measured(trials, devices),
                     risks,
+                    probes_left,
                 )
                 if proposal.configuration is not None and proposal.can_win(warm_start.margin):
                     break
         return proposal
+
+    def simpler(
+        self, trials: Sequence[Trial], configuration: Configuration, devices: DeviceEffects = NO_EFFECTS
+    ) -> Configuration | None:
+        """This configuration with settings back at the user's values, as many as are not expected to cost more than the margin
+        together; None if that is measured already, or each one counts."""
+        base, simplest = self.space.baseline.values, configuration
+        tried = [trial.configuration for trial in trials]
+        failed = [trial for trial in trials if trial.measurement.outcome is not Outcome.COMPLETED]
+
+        def without(setting: str) -> Configuration:
+            return self.space.configuration({**simplest.values, setting: base[setting]})
+
+        def costs_more(candidate: Configuration) -> float:
+            """Logarithm of how much longer its steps are; infinite if it may not fit."""
+            model = self._model_with([self.space.baseline, *tried, candidate], *self._considered)
+            costs = model.costs(each_measured(trials, devices))
+            place, own = model.place[candidate], model.place[configuration]
+            fits = costs.fits[place] >= P_FIT_CERTAIN
+            return float(costs.log_step[place] - costs.log_step[own]) if fits else math.inf
+
+        changed = [name for name, value in configuration.settings if base.get(name, value) != value]
+        while changed:
+            candidates = {name: without(name) for name in changed}
+            more = {
+                name: costs_more(candidate)
+                for name, candidate in candidates.items()
+                if candidate in self.space and implied_by(candidate, failed) is None
+            }
+            least = min(more, key=more.__getitem__, default="")
+            if not least or more[least] > math.log1p(self.knowledge.margin):
+                break
+            simplest = candidates[least]
+            changed.remove(least)
+        return None if simplest in tried else simplest
 
     def expected(self, trials: Sequence[Trial], devices: DeviceEffects = NO_EFFECTS) -> "Expected | None":
         """What all measurements say together of the feasible trials; None where there are none."""

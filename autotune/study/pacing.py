@@ -36,6 +36,16 @@ def time_for_a_probe(plan: Plan, trials: Sequence[Trial], reference_s: float = 0
     return left - probe_s >= reserved_seconds(plan, trials, reference_s)
 
 
+def probes_left(plan: Plan, trials: Sequence[Trial], reference_s: float = 0.0) -> float:
+    """How many more probes there is budget and time for, each as long as the longest of the last two."""
+    budget = plan.probes(trials) - len(trials)
+    if not plan.time.is_set or not trials:
+        return budget
+    probe_s = max(trial.measurement.probe_seconds for trial in trials[-2:])
+    left = plan.time.seconds_left() - reserved_seconds(plan, trials, reference_s)
+    return min(budget, max(0.0, left // probe_s)) if probe_s else budget
+
+
 def reserved_seconds(plan: Plan, trials: Sequence[Trial], reference_s: float = 0.0) -> float:
     """Seconds that probes leave for the best trials and the baseline: of one round, or of all that follows.
 

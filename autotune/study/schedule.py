@@ -10,14 +10,15 @@ from autotune.core.prospect import OptimalityGap
 from autotune.core.slot import Slot, SlotKind
 from autotune.core.stop_reason import StopKind, StopReason
 from autotune.executors.pool import JOIN
-from autotune.sampler.acquisition import P_FIT_CERTAIN, RISKS
+from autotune.sampler.acquisition import FIRST_PROBES, P_FIT_CERTAIN, RISKS
 from autotune.sampler.parameters import openings
-from autotune.sampler.physics import Expected, PhysicsSampler
+from autotune.sampler.physics import DeviceEffects, Expected, PhysicsSampler
 from autotune.space.dominance import TOO_FEW_DEVICES, implied_by
 from autotune.study.fleet import Fleet
 from autotune.study.job import CloseRound, Done, Job, Round, Step, Wait
 from autotune.study.measure import needs_too_much, unsupported
-from autotune.study.pacing import can_be_composed, reserved_seconds, round_seconds, time_for_a_probe
+from autotune.study.objective import leader
+from autotune.study.pacing import can_be_composed, probes_left, reserved_seconds, round_seconds, time_for_a_probe
 from autotune.study.race import last_round, next_round, rotated, rounds_to_run
 from autotune.study.reference import NAMES, is_wanted, loss_steps, next_reference, rounds_unreferred, whole_rounds
 from autotune.study.stopping import nothing_to_win, out_of_budget
@@ -147,10 +148,11 @@ def _chosen(study: Study, fleet: Fleet) -> Job | Done | None:
             return Done(StopReason(StopKind.ALL_TESTED, choice.reason))
         return Job(slot, choice.configuration)
     risks = 0 if plan.no_risk or running else max(0, RISKS - len(ledger.risks))
-    choice = sampler.propose(trials, running, effects, risks)
+    choice = sampler.propose(trials, running, effects, risks, probes_left(plan, trials, study.reference_seconds()))
     gap = OptimalityGap(choice.max_gain, choice.max_gain_if_fits, choice.untried)
     if reason := nothing_to_win(plan, trials, choice, space.size):
-        return Done(reason, gap=gap)
+        simpler = None if over else _simpler(study, sampler, effects)
+        return Job(slot, simpler, gap=gap) if simpler else Done(reason, gap=gap)
     if over:
         return Done(over, (PROBES,) * out_of_time, gap)
     assert choice.configuration is not None
@@ -159,6 +161,16 @@ def _chosen(study: Study, fleet: Fleet) -> Job | Done | None:
         return None
     risk = choice.fits if choice.risky else None
     return Job(slot, choice.configuration, risk=risk, may_not_fit=may_not_fit, gap=gap)
+
+
+def _simpler(study: Study, sampler: PhysicsSampler, effects: DeviceEffects) -> Configuration | None:
+    """The fastest configuration so far without the changes of the user's settings that seem to win nothing; None if it has none,
+    or that is measured or running."""
+    best = leader(study.trials, study.plan.objective)
+    if best is None or not best.number or len(study.trials) < FIRST_PROBES or study.plan.minimizes:
+        return None
+    simpler = sampler.simpler(study.trials, best.configuration, effects)
+    return None if simpler in study.ledger.unfinished.values() else simpler
 
 
 def _opening(study: Study, running: Sequence[Configuration]) -> Configuration | None:

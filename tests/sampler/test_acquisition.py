@@ -188,3 +188,6 @@ def test_what_is_expected_to_be_worth_much_is_among_the_first_probes_whatever_ot
         assert chosen is not None
         tried.append(seen(chosen))
     assert [candidate.configuration.values["checkpointing"] for candidate in tried][-1] == "full"
+    chosen = propose(cost_model, [seen(BASE)], nothing_settled, probes_left=1).configuration
+    assert chosen is not None
+    assert chosen.values["checkpointing"] == "full", "there is time for one"
