@@ -62,6 +62,9 @@ EACH = 2
 MOST_PROOF = 16
 """Measurements that a proof is foreseen to take at the most."""
 
+SLACK = 1.1
+"""Seconds that a proof may take, as a multiple of those that it is expected to."""
+
 PROVING = 0.2
 """Share of a limited time that is kept for a proof until something is worth proving."""
 
@@ -441,9 +444,9 @@ class _State:
             proves = float(ndtr((ahead - 1.96 * math.sqrt(claimed)) / math.sqrt(unsure + claimed)))
             proves = 1.0 if self.aim.of_memory else proves
             value = proves * gain * self.run_s - spent
-            if value > 0 and (best is None or value > best[0]):
-                best = value, first, proves * gain
-                ends_in_time |= spent <= seconds_left
+            in_time = spent <= seconds_left
+            if value > 0 and (best is None or (in_time, value) > (ends_in_time, best[0])):
+                best, ends_in_time = (value, first, proves * gain), in_time
         return None if best is None else (best[1], best[2], ends_in_time)
 
     def reserved(self, seconds_left: float) -> float:
@@ -457,8 +460,10 @@ class _State:
             return min(wanted, PROVING * (spent + seconds_left))
         if self.proof(seconds_left) is None:
             return 0.0
-        wanted = self.needed_s(self.winner) + self._seconds(self.winner)
-        return wanted if wanted <= seconds_left else 0.0
+        if self.needed_s(self.winner) > seconds_left:
+            return 0.0
+        # Of what is side by side now the next measurement may leave nothing.
+        return SLACK * EACH * (self._seconds(self.winner) + self._seconds(self.base))
 
 
 def compared(costs: Costs, measured: Sequence[Observation], of_winner: int) -> Ratio:
