@@ -26,6 +26,9 @@ from autotune.space.utilization import Arithmetic
 DRAWS = 2000
 """Draws of the speeds of trials, from which what one may win over another is told within 3 %."""
 
+PERHAPS = 0.25
+"""Probability of being as fast from which on a configuration with fewer changes of the user's settings is worth its probe."""
+
 DeviceEffects = Mapping[str, tuple[float, float]]
 """Device -> (mean, standard deviation) of the logarithm of its speed, against all devices'."""
 
@@ -113,8 +116,8 @@ class PhysicsSampler:
     def simpler(
         self, trials: Sequence[Trial], configuration: Configuration, devices: DeviceEffects = NO_EFFECTS
     ) -> Configuration | None:
-        """This configuration with settings back at the user's values, as many as are not expected to cost more than the margin
-        together; None if that is measured already, or each one counts."""
+        """This configuration with settings back at the user's values, as many as may well cost no more than the margin together
+        (PERHAPS); None if that is measured already, or each one counts."""
         base, simplest = self.space.baseline.values, configuration
         tried = [trial.configuration for trial in trials]
         failed = [trial for trial in trials if trial.measurement.outcome is not Outcome.COMPLETED]
@@ -122,27 +125,29 @@ class PhysicsSampler:
         def without(setting: str) -> Configuration:
             return self.space.configuration({**simplest.values, setting: base[setting]})
 
-        def costs_more(candidate: Configuration) -> float:
-            """Logarithm of how much longer its steps are; infinite if it may not fit."""
+        def as_fast(candidate: Configuration) -> float:
+            """Probability that it is; 0 if it may not fit."""
             model = self._model_with([self.space.baseline, *tried, candidate], *self._considered)
             costs = model.costs(each_measured(trials, devices))
             place, own = model.place[candidate], model.place[configuration]
-            fits = costs.fits[place] >= P_FIT_CERTAIN
-            return float(costs.log_step[place] - costs.log_step[own]) if fits else math.inf
+            if costs.fits[place] < P_FIT_CERTAIN:
+                return 0.0
+            log_steps, _ = costs.drawn(np.array([own, place], np.intp), DRAWS, self.seed)
+            return float((log_steps[:, 1] - log_steps[:, 0] <= math.log1p(self.knowledge.margin)).mean())
 
         changed = [name for name, value in configuration.settings if base.get(name, value) != value]
         while changed:
             candidates = {name: without(name) for name in changed}
-            more = {
-                name: costs_more(candidate)
+            likely = {
+                name: as_fast(candidate)
                 for name, candidate in candidates.items()
                 if candidate in self.space and implied_by(candidate, failed) is None
             }
-            least = min(more, key=more.__getitem__, default="")
-            if not least or more[least] > math.log1p(self.knowledge.margin):
+            first = max(likely, key=likely.__getitem__, default="")
+            if not first or likely[first] < PERHAPS:
                 break
-            simplest = candidates[least]
-            changed.remove(least)
+            simplest = candidates[first]
+            changed.remove(first)
         return None if simplest in tried else simplest
 
     def expected(self, trials: Sequence[Trial], devices: DeviceEffects = NO_EFFECTS) -> "Expected | None":

@@ -84,3 +84,23 @@ def test_of_a_large_space_the_neighbours_of_the_best_are_considered() -> None:
 
 def test_of_a_small_space_all_are_considered() -> None:
     assert set(pool([SPACE], [SPACE.baseline], [], KNOWLEDGE.prior, seed=1)) == set(SPACE)
+
+
+def test_a_change_that_wins_nothing_is_tried_without_and_one_that_counts_is_not() -> None:
+    """In the small world workers change nothing, and the micro-batch size does."""
+    sampler, base = PhysicsSampler(SPACE, KNOWLEDGE), SPACE.baseline.values
+    larger = SPACE.configuration({**base, "micro_batch_size": 4, "checkpointing": "full"})
+    both = SPACE.configuration({**larger.values, "workers": 2})
+    seen = [
+        SPACE.baseline,
+        SPACE.configuration({**base, "workers": 2}),
+        SPACE.configuration({**base, "micro_batch_size": 1, "workers": 2}),
+        SPACE.configuration({**base, "micro_batch_size": 1}),
+        SPACE.configuration({**base, "checkpointing": "full"}),
+        both,
+    ]
+    trials = [Trial(number, item, machine(item)) for number, item in enumerate(seen)]
+    sampler.propose(trials)
+    assert sampler.simpler(trials, both) == larger
+    assert sampler.simpler([*trials, Trial(6, larger, machine(larger))], both) is None, "it is measured"
+    assert sampler.simpler(trials, SPACE.baseline) is None

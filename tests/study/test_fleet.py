@@ -275,7 +275,7 @@ def test_nothing_is_tried_as_a_risk_while_other_probes_run(tmp_path: Path, monke
     study, offered = open_study(tmp_path, space(), PLAN), []
     study.ledger.record(Slot(), study.space.baseline, completed(study.space.baseline))
 
-    def propose(trials: object, running: object, devices: object, risks: int) -> Proposal:
+    def propose(trials: object, running: object, devices: object, risks: int, probes_left: float) -> Proposal:
         offered.append(risks)
         return Proposal(None, 0.0, 0.0, 0)
 
