@@ -187,10 +187,10 @@ def finish(
     devices: DeviceEffects = NO_EFFECTS,
 ) -> None:
     """Tell COMPLETE with a value, as on a device of mean speed, and the one constraint; the worst of both for no measurement."""
-    told = score(measurement)
+    value = score(measurement)
     if measurement and measurement.device in devices and study.direction is optuna.study.StudyDirection.MAXIMIZE:
-        told /= math.exp(devices[measurement.device][0])
+        value /= math.exp(devices[measurement.device][0])
     asked.set_constraint("fits", measurement.fits if measurement else 1.0)
     # Brute force stops Optuna's own loop once it has seen all; ours asks it.
     with contextlib.suppress(RuntimeError):
-        study.tell(asked, told, skip_if_finished=True)
+        study.tell(asked, value, skip_if_finished=True)

@@ -93,7 +93,7 @@ class Fleet:
         return next((device for slot, device in avoided.items() if slot.round == round_number), "")
 
     def _is_doubted(self, job: Job, device: str, measurement: Measurement) -> bool:
-        """Whether what crashed or hung on one of several devices is to run on another one before that is believed.
+        """True if what crashed or hung on one of several devices is to run on another one before that is believed.
 
         What does not fail there counts against the device, which is left out after MOST_FAULTS.
         """
@@ -109,7 +109,7 @@ class Fleet:
         return True
 
     def is_suspect(self, device: str) -> bool:
-        """Whether so much failed on this device, some of it perhaps elsewhere too, that it gets nothing new to try."""
+        """True if so much failed on this device, some of it perhaps elsewhere too, that it gets nothing new to try."""
         doubts = sum(doubted == device for doubted in self._doubts.values())
         return self._faults[device] + doubts >= MOST_FAULTS
 

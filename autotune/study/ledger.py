@@ -135,7 +135,7 @@ class Ledger:
 
     @property
     def measured(self) -> int:
-        """How many trials are measured."""
+        """Number of trials that are measured."""
         return len(self._measured)
 
     @property

@@ -137,7 +137,7 @@ def search(
 
 
 def _resuming(study: Study) -> Iterator[str]:
-    """What a search resumes with, and which files are measured or made again."""
+    """The trials that a search resumes with, and the files that are measured or made again."""
     ledger = study.ledger
     yield f"resuming with {counted(ledger.measured, 'trial')}"
     for path, why in ledger.damage.items():
@@ -164,7 +164,7 @@ def _start(study: Study, fleet: Fleet, job: Job, watch: Watch) -> None:
 
 
 def _work(study: Study, job: Job) -> Work:
-    """What the device does for a job: (seconds that it took, measurement)."""
+    """A function for the device that carries out a job: (seconds that it took, measurement)."""
     trials = tuple(study.trials)
 
     def work(probe: Probe) -> tuple[float, Measurement]:

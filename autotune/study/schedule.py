@@ -25,7 +25,7 @@ from autotune.study.stopping import nothing_to_win, out_of_budget
 from autotune.study.study import Study
 
 PROBES = "further probes"
-"""What a search leaves out whose time is over before its other budget."""
+"""Left out by a search whose time is over before its other budget."""
 
 
 def next_job(study: Study, fleet: Fleet) -> Step:
@@ -174,7 +174,7 @@ def _simpler(study: Study, sampler: PhysicsSampler, effects: DeviceEffects) -> C
 
 
 def _opening(study: Study, running: Sequence[Configuration]) -> Configuration | None:
-    """What is probed before a sampler is asked: the baseline, and for Optuna's samplers other precisions."""
+    """The configuration to probe before a sampler is asked: the baseline, and for Optuna's samplers other precisions."""
     first, *others = openings(study.space)
     wanted = [first] if isinstance(study.sampler, PhysicsSampler) else [first, *others]
     left = (each for each in wanted if each not in running and implied_by(each, study.trials) is None)
@@ -192,14 +192,14 @@ def _taken(study: Study) -> set[str]:
 
 
 def _out_of_time(study: Study, *, rounds: bool) -> StopReason | None:
-    """Why a probe, or a round, was given up: the time was over; None if none was."""
+    """The reason for which a probe, or a round, was given up: the time was over; None if none was."""
     reasons = study.ledger.out_of_time.items()
     of_kind = (why for slot, why in reasons if slot.kind is not SlotKind.REFERENCE and bool(slot.round) is rounds)
     return next(of_kind, None)
 
 
 def _begun_round(study: Study, fleet: Fleet) -> Job | CloseRound | None:
-    """What comes next in a round whose devices are idle; None if there is none."""
+    """The next step of a round whose devices are idle; None if there is none."""
     pool = fleet.pool
     for round_ in study.ledger.rounds.values():
         devices = {*round_.devices}
@@ -221,7 +221,7 @@ def _planned_round(study: Study, fleet: Fleet, idle: Sequence[str]) -> Job | Clo
 
 
 def _may_confirm(study: Study, fleet: Fleet) -> bool:
-    """Whether a race may begin, now that nothing is left to win unless what runs does better than expected.
+    """True if a race may begin, now that nothing is left to win unless what runs does better than expected.
 
     Meanwhile the best so far is confirmed once there are idle devices for all rounds that it needs, and no more than half of
     them all probe: earlier or with fewer took longer in the replay (reports/executors.md).
@@ -266,7 +266,7 @@ def _begin(study: Study, fleet: Fleet, idle: Sequence[str], planned: Sequence[Ro
 
 
 def _next_in_round(study: Study, fleet: Fleet, round_: Round) -> Job | CloseRound:
-    """What this round measures next on its devices."""
+    """The next measurement of this round on its devices, or its end."""
     plan, trials, pool = study.plan, study.trials, fleet.pool
     for place, number in enumerate(round_.trials, 1):
         trial = next((trial for trial in trials if trial.number == number), None)

@@ -104,7 +104,7 @@ class Study:
         )
 
     def risk_notes(self) -> list[str]:
-        """What was tried although it might not fit."""
+        """Notes on the trials that were tried although they might not fit."""
         return [
             f"trial {number} was tried although it might not fit ({risk:.0%} likely to; --no-risk leaves such out)"
             for number, risk in sorted(self.ledger.risks.items())
