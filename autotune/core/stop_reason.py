@@ -9,7 +9,7 @@ from autotune.core.io import Serializable
 
 
 class StopKind(StrEnum):
-    """What ended a search."""
+    """Kind of end of a search."""
 
     BUDGET = "budget"  # its number of trials is used
     TIME = "time"  # its time limit is reached, or leaves too little
@@ -22,7 +22,7 @@ class StopKind(StrEnum):
 
 @dataclass(frozen=True)
 class StopReason(Serializable):
-    """Why a search ended."""
+    """The reason why a search ended."""
 
     kind: StopKind
     text: str  #: for people: without a capital and a full stop
@@ -32,7 +32,7 @@ class StopReason(Serializable):
 
     @property
     def is_end(self) -> bool:
-        """Whether the search came to its end, rather than being cut off."""
+        """True if the search came to its end, rather than being cut off."""
         return self.kind not in (StopKind.INTERRUPTED, StopKind.FAILED)
 
 
@@ -41,7 +41,7 @@ UNFINISHED = StopReason(StopKind.INTERRUPTED, "the search was interrupted")
 
 
 def stop_reason_of(ended: BaseException) -> StopReason:
-    """Why a search ended early."""
+    """The reason why a search ended early."""
     if isinstance(ended, KeyboardInterrupt):
         by = f"ended by {ended.number.name}" if isinstance(ended, Terminated) else "interrupted by the user"
         return StopReason(StopKind.INTERRUPTED, by)

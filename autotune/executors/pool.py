@@ -27,7 +27,7 @@ JOIN = " + "
 """Between the names of devices whose ranks train together."""
 
 Work = Callable[[Probe], Any]
-"""What a device does."""
+"""A function that a device carries out with its probe."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ WALKED_THROUGH = 5000
 """Configurations up to which a space is walked through to see whether anything is left."""
 
 Score = Callable[[Measurement | None], float]
-"""What the study is told of a measurement; of none, the worst value."""
+"""Measurement -> value for Optuna; for None the worst value."""
 
 
 class Sampler(Protocol):
@@ -117,13 +117,13 @@ class OptunaSampler:
         return ask_for(self.study, self.space, configuration)
 
     def _exhausted(self) -> str:
-        """What is true when nothing new is proposed: the whole space was walked through, or only asked about in vain."""
+        """The reason why nothing new is proposed: the whole space was walked through, or many proposals were answered already."""
         if self.space.size <= WALKED_THROUGH:
             return "all configurations have been measured or ruled out"
         return f"{ANSWERED_IN_A_ROW} proposals in a row were measured or ruled out already"
 
     def _all_answered(self, trials: Sequence[Trial], running: Sequence[Configuration]) -> bool:
-        """Whether the trials answer for every configuration of a space small enough to walk through."""
+        """True if the trials answer for every configuration of a space small enough to walk through."""
         if self.space.size > WALKED_THROUGH:
             return False
         return all(implied_by(configuration, trials) or configuration in running for configuration in self.space)

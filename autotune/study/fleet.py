@@ -21,7 +21,7 @@ from autotune.study.ledger import Ledger
 from autotune.study.objective import leader
 
 FAULTS, MOST_FAULTS = (Outcome.CRASHED, Outcome.TIMED_OUT), 2
-"""What may be a device's fault, and how many such trainings that run elsewhere a device may have before it is left out."""
+"""Outcomes that may be a device's fault, and the number of such trainings that run elsewhere after which it is left out."""
 
 MOST_LOST = 2
 """Executors that are lost while they run one configuration, after which it counts as crashed."""
@@ -54,7 +54,7 @@ class Fleet:
 
     @property
     def jobs(self) -> list[Job]:
-        """Those that run."""
+        """The running jobs."""
         return [*self._jobs.values()]
 
     def start(self, job: Job, work: Work) -> None:

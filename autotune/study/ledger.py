@@ -76,7 +76,7 @@ class Ledger:
 
     def __post_init__(self) -> None:
         self.trials: list[Trial] = []
-        """Those that are measured, in the order of their numbers; none before the baseline, with which all is compared."""
+        """The measured trials, in the order of their numbers; empty before the baseline, with which all is compared."""
 
     # Reading --------------------------------------------------------------------------------------------------
 
@@ -100,7 +100,7 @@ class Ledger:
         return ledger
 
     def _read_round(self, path: Path) -> None:
-        """A round that had begun goes on where it was; what is left of one on several devices is of no use."""
+        """Resume a round that had begun; one on several devices is dropped, as its rest would run at another time."""
         try:
             round_ = read_record(path, Round.from_dict)
         except Unreadable:
@@ -261,7 +261,7 @@ class Ledger:
 
 
 def _proposal(place: Path) -> Mapping[str, Any]:
-    """The proposal in a trial's folder; empty if there is none that can be read."""
+    """The proposal in a trial's folder; empty if it is missing or cannot be read."""
     try:
         proposal: Mapping[str, Any] = read_record(place / PROPOSAL, dict)
         return proposal

@@ -37,7 +37,7 @@ def time_for_a_probe(plan: Plan, trials: Sequence[Trial], reference_s: float = 0
 
 
 def probes_left(plan: Plan, trials: Sequence[Trial], reference_s: float = 0.0) -> float:
-    """How many more probes there is budget and time for, each as long as the longest of the last two."""
+    """Number of further probes within the budget and the time, each as long as the longest of the last two."""
     budget = plan.probes(trials) - len(trials)
     if not plan.time.is_set or not trials:
         return budget
@@ -68,7 +68,7 @@ def reserved_seconds(plan: Plan, trials: Sequence[Trial], reference_s: float = 0
 
 
 def _racing(plan: Plan, trials: Sequence[Trial], most: int = LEAST_RIVALS) -> tuple[list[Trial], list[Trial]]:
-    """(the baseline's rivals, one for each of this number of finalists at the most, the baseline if it runs)."""
+    """(the baseline's rivals among the first `most` finalists, the baseline if it runs)."""
     baseline = [trial for trial in trials[:1] if trial.feasible]
     rivals = [trial for trial in finalists(trials, plan.objective)[:most] if trial.number]
     return rivals or baseline, baseline  # a rival that is still to come takes as long

@@ -51,11 +51,11 @@ class Plan:
 
     @property
     def minimizes(self) -> bool:
-        """Whether less of the objective's value is better."""
+        """True if less of the objective's value is better."""
         return self.objective == "memory"
 
     def score(self, measurement: Measurement | None) -> float:
-        """What Optuna is told of a measurement; of none, or of what does not fit, the worst value."""
+        """The value of a measurement for Optuna; the worst one for None and for what does not fit."""
         worst = float(self.memory_limit_bytes) if self.minimizes else 0.0
         return value(measurement, self.objective, self.memory_limit_bytes) if measurement else worst
 

@@ -89,7 +89,7 @@ def _chosen(trials: Sequence[Trial], plan: Plan, expected: Expected | None) -> l
 
 
 def rounds_to_run(running: Sequence[Trial], rounds: int) -> int:
-    """How many rounds these trials run still at the least, or at the most once they have those."""
+    """Number of rounds that these trials still need; once they have those, the number that they may still run."""
     ran = min(len(trial.confirmations) for trial in running)
     return max(1, (rounds if ran < rounds else 2 * rounds) - ran)
 
@@ -165,13 +165,13 @@ def still_racing(
 
 
 def _has_time(trials: Sequence[Trial]) -> bool:
-    """Whether the confirmation has taken no longer than it may beyond the rounds that are needed."""
+    """True if the confirmation has taken no longer than it may beyond the rounds that are needed."""
     spent_s = sum(measured.probe_seconds for trial in trials for measured in trial.confirmations)
     return spent_s <= FURTHER * sum(trial.measurement.probe_seconds for trial in trials)
 
 
 def _cannot_tell(leader: Trial, pair: Sequence[Trial], objective: str) -> bool:
-    """Whether it is open how much faster than the baseline the leader is."""
+    """True if it is open how much faster than the baseline the leader is."""
     if len(pair) < 2:
         return False
     gain, _ = speed_up(leader, pair[0], objective)

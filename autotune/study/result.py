@@ -76,7 +76,7 @@ class SearchResult:
 
     @property
     def stop_reason(self) -> str:
-        """Why the search ended, in words."""
+        """The reason why the search ended, in words."""
         return self.stop.text
 
     # What was found ---------------------------------------------------------------------------------------------

@@ -232,8 +232,8 @@ def _may_confirm(study: Study, fleet: Fleet) -> bool:
 
 
 def _new_round(study: Study, fleet: Fleet, idle: Sequence[str], is_new: bool = False) -> Job | CloseRound | None:
-    """The beginning of the next rounds: one, or on several devices as many side by side as are needed at the least; None if there
-    is none. is_new: whether another race may begin."""
+    """The beginning of the next rounds: one, or on several devices those that are needed, side by side; None if no round
+    is to be run. is_new: whether another race may begin."""
     ledger, plan, trials = study.ledger, study.plan, study.trials
     last = last_round(trials)
     if ledger.rounds or not trials or _out_of_time(study, rounds=True) or not (last or is_new):

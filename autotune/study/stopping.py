@@ -11,7 +11,7 @@ from autotune.study.plan import Plan
 
 
 def out_of_budget(plan: Plan, trials: list[Trial], out_of_time: bool) -> StopReason | None:
-    """Why to stop by what was spent; None to go on. out_of_time: whether there is no time for another probe."""
+    """The reason to stop by what was spent; None to go on. out_of_time: whether there is no time for another probe."""
     if len(trials) >= (probes := plan.probes(trials)):
         further = f", and {probes - plan.n_trials} more for trials that ran out of memory in a round"
         text = f"the budget of {plan.n_trials} trials is used{further if probes > plan.n_trials else ''}"
@@ -31,7 +31,7 @@ def time_is_over(plan: Plan) -> StopReason:
 
 
 def nothing_to_win(plan: Plan, trials: list[Trial], choice: Proposal, space_size: int) -> StopReason | None:
-    """Why to stop by what further probes could win; None to go on. space_size: configurations of the whole space."""
+    """The reason to stop by what further probes could win; None to go on. space_size: configurations of the whole space."""
     if choice.configuration is None and not choice.untried:
         around = "around the best of the core settings " if len(trials) < space_size else ""
         return StopReason(StopKind.ALL_TESTED, f"all configurations {around}have been measured or ruled out", 0.0)
@@ -51,7 +51,7 @@ def nothing_to_win(plan: Plan, trials: list[Trial], choice: Proposal, space_size
 
 
 def _not_worth_it(plan: Plan, trials: list[Trial], choice: Proposal) -> StopReason | None:
-    """Why the planned training is too short for another probe to pay; None if not. Without announced steps it is an hour."""
+    """The reason to stop if the training is too short for another probe to pay; it is an hour without announced steps."""
     best = leader(trials, plan.objective)
     of_speed = plan.objective != "memory"
     if not of_speed or best is None or best.final.step_time_s is None:

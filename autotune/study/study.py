@@ -1,4 +1,4 @@
-"""Study: an open search, and where it stands."""
+"""Study: an open search and its progress."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -49,7 +49,7 @@ class Study:
 
     @property
     def trials(self) -> list[Trial]:
-        """Those that are measured, in the order of their numbers."""
+        """The measured trials, in the order of their numbers."""
         return self.ledger.trials
 
     @property
@@ -78,7 +78,7 @@ class Study:
         )
 
     def reference_seconds(self, rounds: int = 1) -> float:
-        """How long the trainings of the losses' reference are expected to take in this number of next rounds."""
+        """Seconds that the trainings of the losses' reference are expected to take in this number of next rounds."""
         return reference_seconds(self.plan, self.trials, self.ledger.references, self.products, rounds)
 
     def progress(self, kind: str, **what: Any) -> Progress:

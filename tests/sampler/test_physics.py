@@ -18,7 +18,7 @@ KNOWLEDGE = WarmStart(ALLOWED, estimate)
 
 
 def tried_by(sampler: PhysicsSampler, count: int) -> list[Configuration]:
-    """What this number of probes of the small world tries."""
+    """The configurations that this number of probes of the small world tries."""
     trials: list[Trial] = []
     for number in range(count):
         chosen = sampler.propose(trials).configuration

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from autotune.probe import Probe, ProbeOptions
 from autotune.report.live.text import now_text
 from autotune.sampler.acquisition import RISKS, Proposal
 from autotune.sampler.optuna_samplers import study_of
+from autotune.sampler.physics import PhysicsSampler
 from autotune.space.search_space import SearchSpace
 from autotune.study.fleet import DIFFER, Fleet, device_effects
 from autotune.study.job import Job, Round
@@ -271,15 +273,17 @@ def test_what_is_best_ends_early_on_no_slower_device(tmp_path: Path) -> None:
     assert share("unknown") < math.exp(-1.96 * DIFFER)
 
 
-def test_nothing_is_tried_as_a_risk_while_other_probes_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study, offered = open_study(tmp_path, space(), PLAN), []
+def test_nothing_is_tried_as_a_risk_while_other_probes_run(tmp_path: Path) -> None:
+    study, offered = open_study(tmp_path, space(), PLAN), list[int]()
     study.ledger.record(Slot(), study.space.baseline, completed(study.space.baseline))
 
-    def propose(trials: object, running: object, devices: object, risks: int, probes_left: float) -> Proposal:
-        offered.append(risks)
-        return Proposal(None, 0.0, 0.0, 0)
+    class Noting(PhysicsSampler):
+        def propose(self, trials: Any, running: Any = (), devices: Any = (), risks: int = 0, *_: Any) -> Proposal:
+            """Nothing; the risks that are offered are noted."""
+            offered.append(risks)
+            return Proposal(None, 0.0, 0.0, 0)
 
-    monkeypatch.setattr(study.sampler, "propose", propose)
+    study.sampler = Noting(study.space, study.warm_start)
     fleet = Fleet(ThreadPool(dict.fromkeys("ab", device(1.0))))
     next_job(study, fleet)
     job = Job(Slot(1), configuration(2), ("a",))
