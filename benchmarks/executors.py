@@ -80,7 +80,7 @@ def on_device(
     factor: float,
     device: int,
     drift: float = 0.0,
-    clock: Callable[[], float] = lambda: 0.0,
+    clock: Callable[[], float] | None = None,
 ) -> Probe:
     """The table's probe on a device of this speed, with noise and drift of its own."""
     probe = TableProbe(table, budget, 1000 * seed + device, noise, drift, clock)

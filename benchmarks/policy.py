@@ -34,12 +34,11 @@ from tables import ALIKE, BUDGETS, RECORDED_NOISE, Table, quieter, read_table, r
 
 from autotune.core import Configuration, Interval, Measurement, Outcome, Trial  # noqa: E402
 from autotune.probe import ProbeOptions  # noqa: E402
-from autotune.sampler.acquisition import RISKS  # noqa: E402
 from autotune.sampler.cost_model import CostModel  # noqa: E402
 from autotune.sampler.observation import observed  # noqa: E402
 from autotune.sampler.parameters import all_values  # noqa: E402
 from autotune.sampler.physics import WarmStart  # noqa: E402
-from autotune.sampler.policy import Choice, Why, choose  # noqa: E402
+from autotune.sampler.policy import RISKS, Choice, Why, choose  # noqa: E402
 from autotune.sampler.prior import Prior  # noqa: E402
 from autotune.space.dominance import implied_by  # noqa: E402
 from autotune.study.objective import best_trial, speed_up  # noqa: E402

@@ -126,7 +126,7 @@ class Table:
         )
 
 
-@dataclass(frozen=True)
+@dataclass
 class TableProbe:
     """A probe that answers with a table's measurements under a memory budget.
 
@@ -136,7 +136,7 @@ class TableProbe:
     recorded, in proportion to the noise.
 
     drift: of the machine: all speeds are higher or lower by one factor, which wanders with the time at which a probe begins
-    (standard deviation of its logarithm). clock: seconds of virtual time.
+    (standard deviation of its logarithm). clock: seconds of virtual time; by default those of all measurements before.
     """
 
     table: Table
@@ -144,9 +144,16 @@ class TableProbe:
     seed: int
     noise: float | None = None
     drift: float = 0.0
-    clock: Callable[[], float] = lambda: 0.0
+    clock: Callable[[], float] | None = None
+    spent_s: float = 0.0
 
     def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:
+        started_s = self.spent_s if self.clock is None else self.clock()
+        measurement = replace(self._measured(configuration, options, started_s), started_s=started_s)
+        self.spent_s += measurement.probe_seconds
+        return measurement
+
+    def _measured(self, configuration: Configuration, options: ProbeOptions, now_s: float) -> Measurement:
         measured, peak = self.table.measured[configuration], self.table.peaks[configuration]
         first, rounds = measured[0], measured[1:] or measured
         if peak > self.budget:
@@ -170,7 +177,7 @@ class TableProbe:
             speed = self.table.speeds[configuration] * math.exp(rng.gauss(0.0, self.noise))
             drawn = replace(drawn, steps=quieter(drawn, speed, self.noise / RECORDED_NOISE))
         if self.drift:
-            moved = wandering(self.seed, self.clock() / (DRIFT_PROBES * self.table.baseline_seconds))
+            moved = wandering(self.seed, now_s / (DRIFT_PROBES * self.table.baseline_seconds))
             speed = float(drawn.samples_per_second or 0.0) * math.exp(self.drift * moved)
             drawn = replace(drawn, steps=quieter(drawn, speed, 1.0))
         facts = {"peak_device_bytes": first.peak_device_bytes, "peak_file_bytes": first.peak_file_bytes}

@@ -24,7 +24,9 @@ DEVICES = "Devices that measure side by side: GPUs, or shares of a CPU's cores."
 CORES = "CPU cores of each of several devices."
 EXECUTOR = "Whose devices: this machine's (local), or those of the Ray cluster at RAY_ADDRESS."
 UNAUTHENTICATED = "Use a Ray cluster on which everyone who reaches it can run programs."
-CONFIRMATION_ROUNDS = "Rounds that measure the best trials again; up to twice as many if needed."
+CONFIRMATION_ROUNDS = (
+    "Measurements of the fastest and of your settings, side by side, that a speed-up needs at the least."
+)
 MARGIN = "Stop when no more than this share is left to gain (sampler physics)."
 TRAINING_STEPS = "Steps of your real run: stop when more searching no longer pays off."
 NO_HISTORY = "Do not use results of past searches on this device."
@@ -58,7 +60,7 @@ def search(
     n_trials: Annotated[int, Option(help=N_TRIALS)] = 20,
     timeout: Annotated[o.Text, Option(help=TIMEOUT, metavar="DURATION")] = None,
     probe_timeout: o.ProbeTimeout = None,
-    confirmation_rounds: Annotated[int, Option(help=CONFIRMATION_ROUNDS)] = 3,
+    confirmation_rounds: Annotated[int, Option(help=CONFIRMATION_ROUNDS)] = 2,
     sampler: o.Sampler = "physics",
     margin: Annotated[str, Option(help=MARGIN, metavar="PERCENT")] = "1%",
     training_steps: Annotated[int | None, Option(help=TRAINING_STEPS, show_default="an hour of training")] = None,

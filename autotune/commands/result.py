@@ -10,7 +10,7 @@ from warnings import warn
 from autotune.commands.save import fields_of_saved, save
 from autotune.core.errors import InvalidRequest, LossWarning
 from autotune.core.options import in_python
-from autotune.core.request import CONFIRMATION_ROUNDS
+from autotune.core.request import EXPLANATION_ROUNDS
 from autotune.core.units import counted
 from autotune.report.checks import warnings
 from autotune.report.claim import claim_fields, headline
@@ -103,7 +103,7 @@ class TuningResult(SearchResult):
         return verify(self._saved_in(), steps, seconds, watch)
 
     def explain(
-        self, rounds: int = CONFIRMATION_ROUNDS, fresh: bool = False, watch: Callable[[str], None] | bool | None = None
+        self, rounds: int = EXPLANATION_ROUNDS, fresh: bool = False, watch: Callable[[str], None] | bool | None = None
     ) -> "Explanation":
         """Where the speed-up comes from, setting by setting; arguments and errors as of `autotune.explain`.
 

@@ -94,7 +94,8 @@ def search(
       that must stay free, as 0.05 or `"5%"`.
     - `n_trials`: probes in all, the baseline's among them, confirmations not. `timeout`: of the whole call, in
       seconds or as `"10m"`; what it is too short for is left out and named. `probe_timeout`: of one probe; by default 10
-      times the baseline's, at least 60 s. `confirmation_rounds`: of the best trials and the baseline at the least.
+      times the baseline's, at least 60 s. `confirmation_rounds`: measurements of the fastest and of the
+      baseline, side by side in time, that a speed-up needs at the least.
     - `sampler`: `physics`, `tpe`, `gp`, `random`, `qmc` or `brute-force`; `seed`: of it. `margin`: share by which something
       untried must be able to beat the best for `physics` to go on. `training_steps`: of the run this is for; a search
       that cannot save its own time over them ends.

@@ -97,6 +97,7 @@ class Measurement(Serializable):
     asked: Mapping[str, Any] = field(default_factory=dict)  #: what the configuration requested
     seconds_to_first_line: float | None = None  #: seconds from the order to the child's first line
     probe_seconds: float = 0.0  #: seconds of the whole probe
+    started_s: float | None = field(default=None, compare=False)  #: seconds since the epoch; None: not known
     device: str = ""  #: of several devices of a search the one that measured this
     observed_warnings: tuple[str, ...] = ()  #: what was seen around the probe that speaks against its numbers
     log_tail: str = field(default="", compare=False)  #: the end of its output
@@ -272,7 +273,8 @@ class Measurement(Serializable):
     def to_dict(self) -> dict[str, Any]:
         """Plain data; the log's tail stays in the log, which names paths of the machine."""
         plain = super().to_dict() | {"log_tail": ""}
-        return plain if self.device else {name: value for name, value in plain.items() if name != "device"}
+        unset = {name for name, value in (("device", self.device), ("started_s", self.started_s)) if not value}
+        return {name: value for name, value in plain.items() if name not in unset}
 
 
 def pooled(rounds: Sequence[Measurement]) -> Measurement:

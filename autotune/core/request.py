@@ -27,7 +27,10 @@ SAMPLERS = ("physics", "tpe", "gp", "random", "qmc", "brute-force")
 LOGGERS = ("tensorboard", "wandb", "mlflow", "trackio")
 EXECUTORS = ("local", "ray")
 OBJECTIVES = ("samples_per_second", "tokens_per_second", "memory")
-CONFIRMATION_ROUNDS = 3
+CONFIRMATION_ROUNDS = 2
+"""Measurements of the fastest and of the user's settings, side by side, that a speed-up needs at the least."""
+EXPLANATION_ROUNDS = 3
+"""Of each configuration at the least, where each setting's share is measured."""
 MOST_ROUNDS = 20
 """Of confirmation; a larger number is refused as a typing error."""
 MOST_DEVICES = 1024
@@ -81,7 +84,7 @@ class TuningRequest(Serializable):
     n_trials: int = 20  #: probes, the baseline's included, confirmations not
     timeout_s: float | None = None  #: seconds of the whole command
     probe_timeout_s: float | None = None  #: seconds of one probe; None: 10 x the baseline's, at least 60
-    confirmation_rounds: int = CONFIRMATION_ROUNDS  #: of the finalists and the baseline, at least
+    confirmation_rounds: int = CONFIRMATION_ROUNDS  #: of the fastest and the baseline side by side, at least
     sampler: str = "physics"
     margin: float = 0.01  #: `physics` stops once no untried configuration can gain a larger share
     training_steps: int | None = None  #: of the run to tune for; a search that cannot save its own time over them ends
@@ -174,7 +177,7 @@ def _check(request: TuningRequest) -> None:
         _whole("number of devices", request.devices, most=MOST_DEVICES)
     if request.cores_per_device is not None:
         _whole("number of cores per device", request.cores_per_device)
-    _whole("number of confirmation rounds", request.confirmation_rounds, most=MOST_ROUNDS)
+    _whole("number of confirmation rounds", request.confirmation_rounds, least=CONFIRMATION_ROUNDS, most=MOST_ROUNDS)
     if request.require_parity and request.allow_loss_difference:
         raise InvalidRequest("--require-parity and --allow-loss-difference are opposites.", "Pass only one of them.")
     _whole("seed", request.seed, least=0, most=LARGEST_SEED)

@@ -21,7 +21,7 @@ from autotune.report.trial_text import (
     short_words,
     speed_text,
 )
-from autotune.study.objective import SAME_PEAK, is_open, speed, speed_up
+from autotune.study.objective import SAME_PEAK, is_open, is_shown, speed, speed_up
 from autotune.study.result import SearchResult
 
 SOLID_WIDTH = 0.2
@@ -162,7 +162,7 @@ def verdict(gain: Interval, confirmed: bool) -> tuple[Verdict, str]:
     if is_open(gain):
         return Verdict.NOISY, f"{width}: it can be slower."
     if not confirmed:
-        return Verdict.ROUGH, f"Single probes only, not measured again in rounds. {width}."
+        return Verdict.ROUGH, f"Not proven: not measured side by side with your settings. {width}."
     if gain.relative_width > SOLID_WIDTH:
         return Verdict.ROUGH, f"{width}."
     return Verdict.SOLID, f"{width}, measured in rounds that alternate with your settings."
@@ -173,7 +173,7 @@ def verdict(gain: Interval, confirmed: bool) -> tuple[Verdict, str]:
 
 def _improved(result: SearchResult, best: Trial, baseline: Trial, gain: Interval) -> Claim:
     verified = verified_speedup(result) is not None
-    confirmed = verified or (best.confirmed and baseline.confirmed)
+    confirmed = verified or is_shown(best, baseline)
     sure, reason = verdict(gain, confirmed)
     memory, times = _memory_text(best, baseline), times_text(gain, sure)
     is_as_fast = gain.low <= 1 <= gain.high
@@ -229,7 +229,11 @@ def _kept(result: SearchResult, baseline: Trial) -> Claim:
     others = [trial for trial in result.trials if trial.number in gains]
     losing = [trial for trial, _ in result.disqualified] or others
     differs = any(trial.disqualified_reason for trial, _ in result.disqualified)
-    rival = losing[0] if result.disqualified else max(others, key=lambda trial: (trial.confirmed, gains[trial.number]))
+    rival = (
+        losing[0]
+        if result.disqualified
+        else max(others, key=lambda trial: (is_shown(trial, baseline), gains[trial.number]))
+    )
     gain = gains[rival.number]
     name = f"trial {rival.number} ({', '.join(short_words(rival.configuration, baseline.configuration))})"
     if result.disqualified and not differs:
@@ -239,7 +243,7 @@ def _kept(result: SearchResult, baseline: Trial) -> Claim:
         return Claim(kind.state, kind.text, details, (), None, *verdict(gain, confirmed=True), *next_step)
     kind = OTHER_LOSSES if differs else NOT_LEANER if objective == "memory" else NOT_FASTER
     text = kind.text.format(trials=counted(len(result.trials), "trial"))
-    confirmed = baseline.confirmed and rival.confirmed
+    confirmed = is_shown(rival, baseline)
     sure = Verdict.SOLID if confirmed and (gain.high <= 1 + SAME_SPEED or differs) else Verdict.ROUGH
     reason = f"The next best was {interval_text(gain)}{'' if confirmed else ', by single probes'}."
     details = (own, *([] if differs else [f"Next best: {name}, {interval_text(gain)}."]))

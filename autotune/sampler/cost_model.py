@@ -19,12 +19,12 @@ import numpy as np
 from scipy.special import ndtr
 
 from autotune.core.configuration import Configuration, Value
-from autotune.sampler.costs import Clock, Costs, Covariances, Places, Times
+from autotune.sampler.costs import Costs, Covariances, Places, Times
 from autotune.sampler.gp import Numbers, Posterior, at_least, condition
 from autotune.sampler.kernel import Features, Overlap, encode, overlap_of, self_overlap
 from autotune.sampler.observation import Observation
 from autotune.sampler.prior import MIB, Effect, Learned, Prior
-from autotune.sampler.scales import errors, few, grid, together, weigh
+from autotune.sampler.scales import LEAST_NOISE, Clock, errors, few, grid, weigh
 from autotune.space.settings import SETTINGS, Work
 
 PROBE_START_S, PROBE_STEPS = 2.0, 8.0
@@ -36,11 +36,8 @@ PROBE_MICRO_STEPS = 3
 LEAST_PEAK = 0.25
 """Share of its estimate below which no peak is predicted, whatever the slope says far from the measurements."""
 
-LEAST_NOISE = 1e-3
-"""Noise that the steps within a measurement show at the least: some are as regular as their clock."""
-
 WORTH = 0.1
-"""Expected speed-up of a micro-step from which on a setting's value is among the first probes (acquisition.FIRST_TRIED)."""
+"""Expected speed-up of a micro-step from which on a setting's value is among the first probes (policy.FIRST_TRIED)."""
 
 LEAST_TOLD = 1e-3
 """Share of an effect's variance below which measurements tell nothing of it."""
@@ -230,24 +227,25 @@ class CostModel:
         rows = self._across(places)
         residuals = micro_steps - self._expected[places, 0]
         clock = Clock.of(timed)
-        near = together(clock.started, clock.started, clock.spacing)
-        scales = grid(prior, within, len(clock.started) - np.isnan(clock.started).sum() > 1)
+        scales = grid(prior, within, clock.is_known)
         among = [part[:, places] for part in (rows.micro, rows.alike, rows.same)]
-        weights = weigh(scales, among[0], among[1], among[2], residuals, own, near)
+        weights = weigh(scales, among[0], among[1], among[2], residuals, own, clock)
         micro_variance, optimizer_variance, _ = self._variances
         micro = []
         for chosen, weight in few(scales, weights):
             across = rows.micro_with(chosen)
             variance = micro_variance + chosen.computation**2 + chosen.rest**2
             noise = np.hypot(chosen.noise, own)
-            part = condition(self._expected[:, 0], variance, across, places, residuals, noise, chosen.drift**2 * near)
+            part = condition(
+                self._expected[:, 0], variance, across, places, residuals, noise, clock.covariance(chosen.drift)
+            )
             micro.append((chosen, weight, part))
         noise_of_optimizer = prior.optimizer_noise * sum(weight * chosen.noise for chosen, weight, _ in micro)
         noise = np.hypot(noise_of_optimizer, prior.optimizer_noise * own)
         residuals = optimizer_steps - self._expected[places, 1]
         across, drift = rows.optimizer, math.sqrt(sum(weight * chosen.drift**2 for chosen, weight, _ in micro))
         optimizer = condition(
-            self._expected[:, 1], optimizer_variance, across, places, residuals, noise, drift**2 * near
+            self._expected[:, 1], optimizer_variance, across, places, residuals, noise, clock.covariance(drift)
         )
         return Times(micro, optimizer, clock, drift, noise_of_optimizer, errors(scales, weights))
 

@@ -1,6 +1,5 @@
 """Costs of configurations with their uncertainty, and random draws of them."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,9 +9,8 @@ from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
 from autotune.sampler.gp import Numbers, Posterior, draw
-from autotune.sampler.observation import Observation
 from autotune.sampler.prior import MIB
-from autotune.sampler.scales import Scales, together
+from autotune.sampler.scales import Clock, Scales
 
 Places = NDArray[np.intp]
 
@@ -59,42 +57,46 @@ class Costs:
         peaks = draw(self.peak[chosen] / MIB, _left(priors.memory, self.memory, chosen) + noise, draws, rng)
         return np.concatenate(log_steps), MIB * peaks
 
-    def taught(self, chosen: Places, at_s: float | None, repeats: Sequence[int]) -> Iterator[tuple[float, Numbers]]:
+    def taught(
+        self, chosen: Places, at_s: float | None, repeats: Sequence[int], device: str = ""
+    ) -> Iterator[tuple[float, Numbers]]:
         """What measuring each of k configurations would teach of all of them, by scales with their weights.
 
-        at_s: when it is measured; None: nothing is known of its time. Yields (2, repeats, k, k): the standard deviations, with
-        their signs, by which the expected logarithm of a step's seconds of the one (first) moves once the other was measured so
-        often, by its micro-step and by its optimizer's.
+        at_s, device: when and on which one it is measured; None: nothing is known of its time. Yields (2, repeats, k, k): the
+        standard deviations, with their signs, by which the expected logarithm of a step's seconds of the one (first) moves once
+        the other was measured so often, by its micro-step and by its optimizer's.
         """
         priors, times = self.priors(chosen, chosen), self.times
-        near = times.clock.near(at_s)
         share = np.array(repeats, float)[:, None, None]
+
+        def now(drift: float) -> tuple[Numbers, float]:
+            return times.clock.covariance_now(drift, at_s, device)
+
         steps, updates = self.micro_share[chosen][:, None], self.optimizer_share[chosen][:, None]
         of_optimizer = updates * _moved(
             _left(priors.optimizer, times.optimizer, chosen),
             times.optimizer,
             chosen,
-            times.drift,
-            near,
+            now(times.drift),
             times.optimizer_noise**2 / share,
         )
         for scales, weight, part in times.micro:
             left = _left(priors.micro_with(scales), part, chosen)
-            of_micro = steps * _moved(left, part, chosen, scales.drift, near, scales.noise**2 / share)
+            of_micro = steps * _moved(left, part, chosen, now(scales.drift), scales.noise**2 / share)
             yield weight, np.stack([of_micro, of_optimizer])
 
 
-def _moved(
-    left: Numbers, part: Posterior, chosen: Places, drift: float, near: Numbers | None, noise: Numbers
-) -> Numbers:
-    """(repeats, k, k): by how much the mean of one place moves for each standard deviation of what is measured of another."""
-    covariance, variance = left, np.diag(left)
-    if near is not None and drift and len(near):
-        # What earlier measurements told of the machine's speed now.
-        known = drift**2 * solve_triangular(part.lower, near, lower=True)
-        shared = part.reach[:, chosen].T @ known
-        covariance = left - shared[:, None]
-        variance = variance - 2 * shared + max(0.0, drift**2 - float(known @ known))
+def _moved(left: Numbers, part: Posterior, chosen: Places, now: tuple[Numbers, float], noise: Numbers) -> Numbers:
+    """(repeats, k, k): by how much the mean of one place moves for each standard deviation of what is measured of another.
+
+    now: (m,) covariances of what a measurement now errs by with what each earlier one did, and its variance.
+    """
+    with_earlier, variance_now = now
+    # What earlier measurements told of the device's speed now.
+    told = solve_triangular(part.lower, with_earlier, lower=True) if len(with_earlier) else with_earlier
+    shared = part.reach[:, chosen].T @ told
+    covariance = left - shared[:, None]
+    variance = np.diag(left) - 2 * shared + max(0.0, variance_now - float(told @ told))
     moved: Numbers = covariance / np.sqrt(np.maximum(variance, 1e-18)[None, None, :] + noise)
     return moved
 
@@ -124,7 +126,7 @@ class Times:
 
     micro: list[tuple[Scales, float, Posterior]]  # by scales, with their weights
     optimizer: Posterior
-    clock: "Clock"
+    clock: Clock
     drift: float  # of the machine's speed, over all scales
     optimizer_noise: float  # of the logarithm of the optimizer's step
     errors: list[tuple[float, float, float]]  # (noise, drift, weight): what measurements err by, over all scales
@@ -139,21 +141,3 @@ class Times:
         mean = self.mean
         parts = (weight * (part.variance + (part.mean - mean) ** 2) for _, weight, part in self.micro)
         return sum(parts)  # type: ignore[return-value]
-
-
-@dataclass(frozen=True)
-class Clock:
-    """When measurements began."""
-
-    started: Numbers  # (m,) seconds; NaN where that is not known
-    spacing: float  # usual seconds from one's start to the next one's
-
-    @classmethod
-    def of(cls, measured: Sequence[Observation]) -> "Clock":
-        started = np.array([math.nan if seen.started_s is None else seen.started_s for seen in measured], float)
-        gaps = np.diff(np.sort(started[~np.isnan(started)]))
-        return cls(started, float(np.median(gaps)) if gaps.any() else 1.0)
-
-    def near(self, at_s: float | None) -> Numbers | None:
-        """(m,) correlations of the machine's speed then with that at each measurement; None: nothing is known of the time."""
-        return None if at_s is None else together(self.started, np.array([at_s]), self.spacing)[:, 0]

@@ -1,5 +1,6 @@
 """What a probe shows of a configuration's costs, as the few numbers from which the cost model learns."""
 
+import math
 from dataclasses import dataclass, replace
 
 from autotune.core import Configuration, Measurement, Outcome, Serializable
@@ -26,7 +27,16 @@ class Observation(Serializable):
     steps: int = 0  # that the probe ran
     ended_early: bool = False
     feasible: bool = False
+    settled: float = 1.0  # share of the speed that remains over a run of announced length, which begins by compiling
+    seconds: float = 0.0  # of the whole measurement
+    round: int = 0  # how often it was measured before
+    device: str = ""  # of several devices the one that measured it
     started_s: float | None = None  # seconds on a clock that all measurements share; None: nothing is known of its time
+
+    @property
+    def log_step(self) -> float:
+        """Logarithm of a step's seconds in the whole run; raises ValueError if none was timed."""
+        return math.log(self.step_s or 0.0) - math.log(self.settled)
 
     @property
     def micro_step_s(self) -> float | None:
@@ -47,6 +57,11 @@ def observed(configuration: Configuration, measurement: Measurement) -> Observat
         starting_s=measurement.probe_seconds,
         ended_early=measurement.ended_early,
         feasible=measurement.feasible,
+        settled=measurement.after_compiling,
+        seconds=measurement.probe_seconds,
+        round=measurement.round,
+        device=measurement.device,
+        started_s=measurement.started_s,
     )
     if measurement.outcome is Outcome.OUT_OF_MEMORY:
         wanted = (measurement.held_bytes or 0) + (measurement.refused_bytes or 0)

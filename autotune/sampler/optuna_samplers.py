@@ -4,15 +4,16 @@ import contextlib
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import optuna
 from optuna.trial import TrialState
 
 from autotune.core import Configuration, Measurement, Outcome, Trial
-from autotune.sampler.acquisition import Proposal
 from autotune.sampler.parameters import configuration_of, distributions, parameters
-from autotune.sampler.physics import NO_EFFECTS, DeviceEffects, PhysicsSampler, WarmStart
+from autotune.sampler.physics import ALONE, PhysicsSampler, Situation, WarmStart
+from autotune.sampler.policy import Choice, End, Why
 from autotune.space.dominance import implied_by
 from autotune.space.search_space import SearchSpace
 
@@ -22,22 +23,25 @@ ANSWERED_IN_A_ROW = 200
 WALKED_THROUGH = 5000
 """Configurations up to which a space is walked through to see whether anything is left."""
 
+LEFT_FOR_PROOF = 3
+"""Further measurements that a probe leaves time for: a second one of the fastest, and two of the baseline beside it."""
+
+DeviceEffects = Mapping[str, tuple[float, float]]
+"""Device -> (mean, standard deviation) of the logarithm of its speed, against all devices'."""
+
+NO_EFFECTS: DeviceEffects = {}
+
 Score = Callable[[Measurement | None], float]
 """Measurement -> value for Optuna; for None the worst value."""
 
 
 class Sampler(Protocol):
-    """Proposes what to probe next. duplicates: proposals that earlier trials answered."""
+    """Chooses what is measured next. duplicates: proposals that earlier trials answered."""
 
     duplicates: int
 
-    def propose(
-        self,
-        trials: Sequence[Trial],
-        running: Sequence[Configuration] = (),
-        devices: DeviceEffects = NO_EFFECTS,
-    ) -> Proposal:
-        """The next probe after these trials, while what is running is probed."""
+    def choose(self, trials: Sequence[Trial], situation: Situation = ALONE) -> Choice:
+        """The measurement to make next, or why there is none."""
         ...
 
 
@@ -48,12 +52,13 @@ def make_sampler(
 
     score, minimize: what Optuna's are told of a measurement, and whether less of it is better.
     """
+    physics = PhysicsSampler(space, knowledge, seed)
     if name == "physics":
-        return PhysicsSampler(space, knowledge, seed)
+        return physics
     with warnings.catch_warnings():
         # Interfaces that may change; the installed version works.
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return OptunaSampler(_OPTUNA[name](seed), space, score, minimize)
+        return OptunaSampler(_OPTUNA[name](seed), space, score, minimize, physics)
 
 
 _OPTUNA: Mapping[str, Callable[[int], optuna.samplers.BaseSampler]] = {
@@ -68,34 +73,59 @@ _OPTUNA: Mapping[str, Callable[[int], optuna.samplers.BaseSampler]] = {
 
 
 class OptunaSampler:
-    """One of Optuna's samplers, asked and told on a study in memory, which is made from the trials at each start."""
+    """One of Optuna's samplers, asked and told on a study in memory, which is made from the trials at each start.
+
+    policy: it says what is measured again once nothing new is proposed; None: nothing is. devices: how far they differ.
+    """
 
     def __init__(
-        self, sampler: optuna.samplers.BaseSampler, space: SearchSpace, score: Score, minimize: bool = False
+        self,
+        sampler: optuna.samplers.BaseSampler,
+        space: SearchSpace,
+        score: Score,
+        minimize: bool = False,
+        policy: PhysicsSampler | None = None,
     ) -> None:
-        self.space, self.duplicates = space, 0
+        self.space, self.duplicates, self.policy = space, 0, policy
         self.study = _in_memory(minimize, sampler)
+        self.devices: DeviceEffects = NO_EFFECTS
         self._score = score
         self._asked: dict[Configuration, optuna.Trial] = {}
         self._told: set[int] = set()
 
+    def choose(self, trials: Sequence[Trial], situation: Situation = ALONE) -> Choice:
+        """The next proposal that no trial answers for; once there is none, or no time, what is measured again."""
+        longest_s = max((trial.measurement.probe_seconds for trial in trials[-2:]), default=0.0)
+        in_time = (1 + LEFT_FOR_PROOF) * longest_s <= situation.seconds_left
+        end, reason = End.TIME, ""
+        if situation.probes_left <= 0:
+            end = End.PROBES
+        elif in_time:
+            configuration, reason = self.propose(trials, [*situation.running.values()])
+            if configuration is not None:
+                return Choice(configuration, Why.NEW, untried=self.space.size)
+            end = End.ALL
+        if self.policy is not None:
+            again = self.policy.choose(trials, replace(situation, probes_left=0))
+            if again.configuration is not None or again.end is End.TIME:
+                return again
+        return Choice(None, end=end, reason=reason)
+
     def propose(
-        self,
-        trials: Sequence[Trial],
-        running: Sequence[Configuration] = (),
-        devices: DeviceEffects = NO_EFFECTS,
-    ) -> Proposal:
-        """The next configuration that no trial answers for; a proposal that one does is told at once, and counted."""
+        self, trials: Sequence[Trial], running: Sequence[Configuration] = ()
+    ) -> tuple[Configuration | None, str]:
+        """(the next configuration that no trial answers for, "") or (None, why there is none); a proposal that one does is told
+        at once, and counted."""
         for trial in trials:
             if trial.number not in self._told:
                 asked = self._asked.pop(trial.configuration, None) or self._ask(trial.configuration)
-                tell(self.study, asked, trial, self._score, devices)
+                tell(self.study, asked, trial, self._score, self.devices)
                 self._told.add(trial.number)
         for configuration in running:
             if configuration not in self._asked:
                 self._asked[configuration] = self._ask(configuration)
         if self._all_answered(trials, running):
-            return Proposal(None, math.inf, math.inf, 0, reason=self._exhausted())
+            return None, self._exhausted()
         for _ in range(ANSWERED_IN_A_ROW):
             asked = self.study.ask(distributions(self.space))
             configuration = configuration_of(self.space, asked.params)
@@ -105,13 +135,13 @@ class OptunaSampler:
                     self.study.tell(asked, state=TrialState.FAIL)
             elif answer is None and configuration in self.space:
                 self._asked[configuration] = asked
-                return Proposal(configuration, math.inf, math.inf, self.space.size)
+                return configuration, ""
             else:
                 asked.set_user_attr("answered_by", answer.number if answer else "outside --only")
                 is_same = answer is not None and answer.configuration == configuration and answer.measurement.feasible
                 finish(self.study, asked, answer.measurement if is_same and answer else None, self._score)
                 self.duplicates += 1
-        return Proposal(None, math.inf, math.inf, 0, reason=self._exhausted())
+        return None, self._exhausted()
 
     def _ask(self, configuration: Configuration) -> optuna.Trial:
         return ask_for(self.study, self.space, configuration)

@@ -11,12 +11,12 @@ from threadpoolctl import ThreadpoolController
 
 from autotune.core import Configuration, Outcome, Trial, Value
 from autotune.memory.peak import MemoryPeak
-from autotune.sampler.acquisition import P_FIT_CERTAIN, Proposal, propose
 from autotune.sampler.candidates import POOL, pool, stages
+from autotune.sampler.claim import EACH
 from autotune.sampler.cost_model import CostModel
-from autotune.sampler.gp import Numbers
 from autotune.sampler.observation import Observation, observed
 from autotune.sampler.parameters import all_values
+from autotune.sampler.policy import P_FIT_CERTAIN, Choice, Why, choose
 from autotune.sampler.prior import MemoryPrior, Prior
 from autotune.space.dominance import implied_by
 from autotune.space.search_space import SearchSpace
@@ -28,11 +28,6 @@ DRAWS = 2000
 
 PERHAPS = 0.25
 """Probability of being as fast from which on a configuration with fewer changes of the user's settings is worth its probe."""
-
-DeviceEffects = Mapping[str, tuple[float, float]]
-"""Device -> (mean, standard deviation) of the logarithm of its speed, against all devices'."""
-
-NO_EFFECTS: DeviceEffects = {}
 
 ASSUMED_SHARE = 0.1
 """Of the allowed memory: the estimate of every configuration without one."""
@@ -56,15 +51,25 @@ class WarmStart:
 
 
 @dataclass(frozen=True)
-class Expected:
-    """What all probes and rounds say together of the trials that fit."""
+class Situation:
+    """What else the next measurement depends on, beside what is measured. See `policy.choose`."""
 
-    speeds: Mapping[int, Numbers]  # trial number -> (DRAWS,) samples / second, drawn together: with their differences
-    noise: float  # share by which two processes of one configuration differ (standard deviation)
+    running: Mapping[str, Configuration] = field(default_factory=dict)  # device -> what is measured there now
+    repeats: Sequence[Trial] = ()  # what several devices measured to be compared with each other
+    device: str = ""
+    seconds_left: float = math.inf
+    repeat_seconds: Mapping[Configuration, float] = field(default_factory=dict)
+    risks: int = 0
+    probes_left: float = math.inf
+    each: int = EACH
+
+
+ALONE = Situation()
+"""One device that has nothing to do, and no limits."""
 
 
 class PhysicsSampler:
-    """Proposes the configuration whose probe has the largest expected gain a second.
+    """Chooses the measurement with the largest expected gain a second.
 
     Of a space of more than 5,000 configurations it considers those near the best, near the prior's best, and random ones.
     """
@@ -76,46 +81,40 @@ class PhysicsSampler:
         self._model: CostModel | None = None
         self._considered: tuple[Sequence[Configuration], Sequence[SearchSpace]] = ((), (space,))
 
-    def propose(
-        self,
-        trials: Sequence[Trial],
-        running: Sequence[Configuration] = (),
-        devices: DeviceEffects = NO_EFFECTS,
-        risks: int = 0,
-        probes_left: float = math.inf,
-    ) -> Proposal:
-        """The next probe after these trials, confirmations included; running ones count with their expected result.
-
-        devices: as in `each_measured`. risks: how many tries of what may not fit are left. probes_left: that there is time and
-        budget for.
-        """
-        observations = [observed(trial.configuration, trial.final) for trial in trials]
+    def choose(self, trials: Sequence[Trial], situation: Situation = ALONE) -> Choice:
+        """The measurement to make next, or why there is none."""
+        finals = [observed(trial.configuration, trial.final) for trial in trials]
+        if not finals:
+            return Choice(self.space.baseline, Why.NEW, untried=self.space.size)
+        measured = each_measured([*trials, *situation.repeats])
         failed = [trial for trial in trials if trial.measurement.outcome is not Outcome.COMPLETED]
-        if not observations and not running:
-            return Proposal(self.space.baseline, np.inf, np.inf, self.space.size)
-        warm_start = self.knowledge
-        needed = [self.space.baseline, *(seen.configuration for seen in observations), *running]
+        warm_start, running = self.knowledge, situation.running
+        needed = [self.space.baseline, *(seen.configuration for seen in measured), *running.values()]
+        ends = [seen.started_s + seen.seconds for seen in measured if seen.started_s is not None]
         with _on_one_thread():
-            for parts in stages(self.space, observations, warm_start.core_probes, warm_start.objective):
-                proposal = propose(
-                    self._model_with(needed, _near(observations), parts),
-                    observations,
-                    lambda configuration: implied_by(configuration, failed) is not None,
-                    warm_start.objective,
-                    running,
-                    self.seed + len(observations),
-                    warm_start.margin,
-                    each_measured(trials, devices),
-                    risks,
-                    probes_left,
+            for parts in stages(self.space, finals, warm_start.core_probes, warm_start.objective):
+                choice = choose(
+                    self._model_with(needed, _near(finals), parts),
+                    measured,
+                    implied=lambda configuration: implied_by(configuration, failed) is not None,
+                    objective=warm_start.objective,
+                    at_s=max(ends, default=None),
+                    device=situation.device,
+                    seconds_left=situation.seconds_left,
+                    repeat_seconds=situation.repeat_seconds,
+                    running=running,
+                    disqualified=[trial.configuration for trial in trials if trial.disqualified_reason],
+                    risks=situation.risks,
+                    probes_left=situation.probes_left,
+                    margin=warm_start.margin,
+                    each=situation.each,
+                    seed=self.seed + len(finals),
                 )
-                if proposal.configuration is not None and proposal.can_win(warm_start.margin):
+                if choice.why is Why.NEW:
                     break
-        return proposal
+        return choice
 
-    def simpler(
-        self, trials: Sequence[Trial], configuration: Configuration, devices: DeviceEffects = NO_EFFECTS
-    ) -> Configuration | None:
+    def simpler(self, trials: Sequence[Trial], configuration: Configuration) -> Configuration | None:
         """This configuration with settings back at the user's values, as many as may well cost no more than the margin together
         (PERHAPS); None if that is measured already, or each one counts."""
         base, simplest = self.space.baseline.values, configuration
@@ -128,7 +127,7 @@ class PhysicsSampler:
         def as_fast(candidate: Configuration) -> float:
             """Probability that it is; 0 if it may not fit."""
             model = self._model_with([self.space.baseline, *tried, candidate], *self._considered)
-            costs = model.costs(each_measured(trials, devices))
+            costs = model.costs(each_measured(trials))
             place, own = model.place[candidate], model.place[configuration]
             if costs.fits[place] < P_FIT_CERTAIN:
                 return 0.0
@@ -149,18 +148,6 @@ class PhysicsSampler:
             simplest = candidates[first]
             changed.remove(first)
         return None if simplest in tried else simplest
-
-    def expected(self, trials: Sequence[Trial], devices: DeviceEffects = NO_EFFECTS) -> "Expected | None":
-        """What all measurements say together of the feasible trials; None where there are none."""
-        feasible = [trial for trial in trials if trial.feasible]
-        if not feasible:
-            return None
-        model = self._model_with([self.space.baseline, *(trial.configuration for trial in feasible)], *self._considered)
-        places = list(dict.fromkeys(model.place[trial.configuration] for trial in feasible))
-        costs = model.costs(each_measured(feasible, devices))
-        log_steps, _ = costs.drawn(np.array(places, np.intp), DRAWS, self.seed)
-        speeds = dict(zip(places, (self.space.global_batch_size / np.exp(log_steps)).T, strict=True))
-        return Expected({trial.number: speeds[model.place[trial.configuration]] for trial in feasible}, costs.noise)
 
     def _model_with(
         self, needed: Sequence[Configuration], near: Sequence[Configuration], parts: Sequence[SearchSpace]
@@ -199,24 +186,10 @@ def expected_work(values: Mapping[str, Sequence[Value]], rates: Mapping[str, flo
     }
 
 
-def each_measured(trials: Sequence[Trial], devices: DeviceEffects = NO_EFFECTS) -> list[Observation]:
-    """The observations of each of the trials' confirmation rounds, and of the probes of those that have none.
-
-    A probe that led to rounds may have been chosen for its luck. devices: name -> (mean, standard deviation) of the logarithm
-    of its speed: the steps of a slow one are taken for as much shorter.
-    """
-    return [
-        _on_mean_device(observed(trial.configuration, measurement), devices.get(measurement.device))
-        for trial in trials
-        for measurement in trial.confirmations or (trial.measurement,)
-    ]
-
-
-def _on_mean_device(seen: Observation, effect: tuple[float, float] | None) -> Observation:
-    if effect is None or seen.step_s is None:
-        return seen
-    factor, noise = float(np.exp(effect[0])), float(np.hypot(seen.noise, effect[1]))
-    return replace(seen, step_s=seen.step_s * factor, optimizer_step_s=seen.optimizer_step_s * factor, noise=noise)
+def each_measured(trials: Sequence[Trial]) -> list[Observation]:
+    """The observations of each of the trials' measurements, in the order of their time."""
+    measured = [observed(trial.configuration, each) for trial in trials for each in trial.measurements]
+    return sorted(measured, key=lambda seen: -math.inf if seen.started_s is None else seen.started_s)
 
 
 @cache

@@ -11,38 +11,59 @@ and Dayanik, 2009; of the best number of repeats a second: Frazier and Powell, 2
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from autotune.core import Configuration
+from autotune.core import Configuration, Outcome
 from autotune.core.interval import Ratio
-from autotune.sampler.acquisition import (
-    CONFIDENCE,
-    FIRST_PROBES,
-    HARDLY,
-    P_FIT_CERTAIN,
-    P_FIT_LIKELY,
-    P_FIT_RISKY,
-    RIVALS,
-    _Aim,
-    _believed,
-    _descending,
-    _max_gains,
-    _slowest,
-    _with_promising,
-    run_seconds,
-)
+from autotune.sampler.claim import EACH, beside, claim, contrast_of, errors_of, own_noise
 from autotune.sampler.cost_model import CostModel
 from autotune.sampler.costs import Costs, Places
 from autotune.sampler.gp import Numbers, expected_improvement
 from autotune.sampler.observation import Observation
-from autotune.sampler.scales import together
+from autotune.sampler.scales import Clock
+
+P_FIT_CERTAIN, P_FIT_LIKELY = 0.95, 0.8
+"""Probability of fitting (and of being fast enough, where memory is the objective) from which on a configuration is probed,
+and the same once those leave nothing to gain: a probe that runs out of memory says nothing of speed. Until something fits,
+the likeliest is tried."""
+
+P_FIT_RISKY = 0.4
+"""Probability of fitting from which on a configuration is tried as a risk, once something fits and nothing safer is worth a
+probe: running out of memory costs the seconds of a probe, a slower configuration hours of training."""
+
+RISKS = 2
+"""Risky tries of a search at the most."""
+
+RUN_S = 3600.0
+"""Seconds of the training to tune for where its steps are not announced: the least that anyone tunes for."""
+
+FIRST_PROBES = 3
+"""Probes before which nothing is concluded from a model that was fitted to them."""
+
+FIRST_TRIED = 4
+"""Probes, the baseline's among them, within which each setting that is expected to be worth much is tried, whatever is
+believed of it: what other models showed may not hold for this one."""
+
+HARDLY = 0.005
+"""Probability of fitting below which a configuration is not considered for the bounds."""
+
+RIVALS, DRAWS = 100, 400
+"""Untried configurations with the largest possible gains, of those that are likely to fit and of the others; random draws
+of all their speeds and peaks together, which give the bounds."""
+
+CONFIDENCE = 0.95
+"""That no untried configuration gains more than the bound."""
+
+BELIEVED = 0.05
+"""Noise of the assumed result of a running probe."""
+
 
 REPEATS = (1, 2, 4)
 """Numbers of repeats that a measurement is judged by: one alone may tell nothing of what several do."""
@@ -53,14 +74,16 @@ CHANGE = 0.001
 SAME_MEMORY = 0.05
 """Peaks that differ by less than this share are no reason to take the slower of two."""
 
-BESIDE = 3
-"""Measurements of the winner and of the baseline are side by side if they are at most so many places apart in time."""
-
-EACH = 2
-"""Measurements of the winner and the baseline side by side that a claim needs of each."""
-
 MOST_PROOF = 16
 """Measurements that a proof is foreseen to take at the most."""
+
+COMPARED, PROVEN = 4, 8
+"""Measurements of one configuration at the most, as multiples of those that a claim needs: to tell which one is the fastest, and
+to prove how much faster it is."""
+
+UNDERRATED = 0.1
+"""Share of its seconds that a comparison has to be worth. Its gain counts a single rival and what is told at once, a lower bound:
+what several together and further ones tell is several times that."""
 
 SLACK = 1.1
 """Seconds that a proof may take, as a multiple of those that it is expected to."""
@@ -91,18 +114,20 @@ class End(StrEnum):
 class Choice:
     """The measurement to make next, or why there is none; gains are shares of the winner's speed (or memory, the objective)."""
 
-    configuration: Configuration | None
-    why: Why | None  # None: nothing is measured any more
-    end: End | None  # None: something is
-    winner: Configuration | None  # what would be handed out if it were proven; None: nothing fits
-    claim: Ratio | None  # how many times as fast as the baseline the winner is shown to be; None: not known yet
+    configuration: Configuration | None  # None: nothing is measured now
+    why: Why | None = None  # None: nothing is measured now
+    end: End | None = None  # None: something is, or has to end first
+    winner: Configuration | None = None  # what would be handed out if it were proven; None: nothing fits
+    claim: Ratio | None = None  # how many times as fast as the baseline the winner is; None: that is not shown
     gain: float = 0.0  # expected of this measurement
-    seconds: float = 0.0  # it is expected to take
+    seconds: float = 0.0  # it is expected to take; at the end, of the most promising one that is left out
     fits: float = 1.0  # probability that it fits
     risky: bool = False  # whether it is tried although it may not fit
     max_gain: float = math.inf  # of untried ones that are likely to fit, with 95 % confidence
     max_gain_if_fits: float = math.inf  # the same of all untried ones, in draws in which they fit
     untried: int = 0  # configurations considered
+    promising: Configuration | None = None  # at the end: what is untried and expected to be faster than the winner
+    reason: str = ""  # why nothing new is proposed, of a sampler that knows no gains
 
 
 def choose(
@@ -112,189 +137,215 @@ def choose(
     implied: Callable[[Configuration], bool] = lambda configuration: False,
     objective: str = "samples_per_second",
     at_s: float | None = None,
+    device: str = "",
     seconds_left: float = math.inf,
+    repeat_seconds: Mapping[Configuration, float] = {},
     run_s: float | None = None,
-    running: Collection[Configuration] = (),
+    running: Mapping[str, Configuration] = {},
     disqualified: Collection[Configuration] = (),
     risks: int = 0,
-    probes_left: int | None = None,
+    probes_left: float = math.inf,
     margin: float = 0.01,
+    each: int = EACH,
     seed: int = 0,
 ) -> Choice:
     """The measurement to make next.
 
     measurements: all that ended, in the order of their time. implied: whether they rule out a configuration. at_s: the time now,
-    on the clock of Observation.started_s. seconds_left: of the time limit. run_s: seconds of the training that follows; None: as
-    the model's training steps say, else an hour. running: what other workers measure now, assumed to end as expected.
-    disqualified: what cannot win. risks: how many tries of what may not fit are left. probes_left: how many configurations may
-    still be measured first; None: any number. margin: a share of the speed that is not worth a measurement.
+    on the clock of Observation.started_s. device: that measures next. seconds_left: of the time limit. repeat_seconds: of what
+    was measured, if that is not as long as a first measurement. run_s: seconds of the training that follows; None: as the model's
+    training steps say, else an hour. running: device -> what is measured there now, assumed to end as expected. disqualified:
+    what cannot win. risks: how many tries of what may not fit are left. probes_left: how many configurations may still be
+    measured first. margin: a share of the speed that is not worth a measurement. each: measurements of the winner and the
+    baseline side by side that a claim needs.
     """
     costs = model.costs(measurements)
+    expected = [_believed(model, costs, each_one, at_s, name) for name, each_one in running.items()]
     if running:
-        costs = model.costs([*measurements, *(_believed(model, costs, one) for one in running)])
+        costs = model.costs([*measurements, *expected])
     aim = _Aim(objective == "memory", costs.allowed_bytes, _slowest(model, measurements))
-    state = _State(model, costs, list(measurements), aim, at_s, run_s, frozenset(disqualified))
-    tried = list(dict.fromkeys([*(seen.configuration for seen in measurements), *running]))
+    state = _State(
+        model,
+        costs,
+        measurements,
+        expected,
+        aim,
+        _Now(at_s, device, seconds_left),
+        run_s=run_s,
+        disqualified=disqualified,
+        repeat_seconds=repeat_seconds,
+        each=each,
+    )
+    tried = list(dict.fromkeys([*(seen.configuration for seen in measurements), *running.values()]))
     untried = np.ones(len(model.configurations), bool)
-    untried[[model.place[one] for one in tried]] = False
-    winner = state.winner
-    likelihood = aim.likelihood(costs)
-    bounds = (math.inf, math.inf, math.inf)
+    untried[[model.place[configuration] for configuration in tried]] = False
+    winner, likelihood = state.winner, aim.likelihood(costs)
     mean, deviation = aim.worth(costs.log_step, costs.peak), aim.deviation(costs)
 
     def still_open(places: Places) -> Iterator[int]:
         return (place for place in places if not implied(model.configurations[place]))
 
-    rivals: list[list[int]] = [[], [], []]
-    if winner is not None:
-        optimistic = mean + 2 * deviation
-        groups = (
-            likelihood >= P_FIT_CERTAIN,
-            (likelihood >= P_FIT_LIKELY) & (likelihood < P_FIT_CERTAIN),
-            (likelihood >= HARDLY) & (likelihood < P_FIT_LIKELY),
+    if winner is None:
+        if probes_left <= 0:
+            return Choice(None, end=End.PROBES, untried=int(untried.sum()))
+        likely = untried & (likelihood >= P_FIT_CERTAIN)
+        likely = likely if likely.any() else untried & (likelihood >= P_FIT_LIKELY)
+        places = _with_promising(model, np.flatnonzero(likely), tried)
+        ordered = [*_descending(places, np.exp(mean - mean.max()) * likelihood)]
+        untried[places] = False
+        ordered += [*_descending(np.flatnonzero(untried), likelihood)]
+        chosen = next(still_open(np.array(ordered, np.intp)), None)
+        if chosen is None:
+            return Choice(None, end=End.ALL)
+        return Choice(
+            model.configurations[chosen],
+            Why.NEW,
+            gain=math.inf,
+            seconds=float(costs.probe_seconds[chosen]),
+            fits=float(likelihood[chosen]),
+            untried=len(ordered),
         )
-        rivals = [
-            list(islice(still_open(_descending(np.flatnonzero(untried & group), optimistic)), RIVALS))
-            for group in groups
-        ]
-        everyone = np.array([place for group in rivals for place in group], np.intp)
-        bounds = _max_gains(costs, aim, winner, everyone, likelihood, seed)
-    of_certain, of_likely, of_any = bounds
-    known = Choice(
+    groups = (
+        likelihood >= P_FIT_CERTAIN,
+        (likelihood >= P_FIT_LIKELY) & (likelihood < P_FIT_CERTAIN),
+        (likelihood >= HARDLY) & (likelihood < P_FIT_LIKELY),
+    )
+    rivals = [
+        list(islice(still_open(_descending(np.flatnonzero(untried & group), mean + 2 * deviation)), RIVALS))
+        for group in groups
+    ]
+    of_certain, of_likely, of_any = _max_gains(
+        costs, aim, winner, np.array([place for group in rivals for place in group], np.intp), likelihood, seed
+    )
+    promising = max([*rivals[0], *rivals[1]], key=lambda place: mean[place], default=None)
+    is_better = promising is not None and mean[promising] > mean[winner]
+    at_the_end = Choice(
         None,
-        None,
-        None,
-        None if winner is None else model.configurations[winner],
-        state.claim,
+        winner=model.configurations[winner],
+        claim=state.claim,
+        seconds=0.0 if promising is None else float(costs.probe_seconds[promising]),
         max_gain=of_likely,
         max_gain_if_fits=of_any,
         untried=int(untried.sum()),
+        promising=model.configurations[promising] if is_better and promising is not None else None,
     )
-
-    def ended(end: End) -> Choice:
-        return replace(known, end=end)
 
     def measure(place: int, why: Why, gain: float, risky: bool = False) -> Choice:
         return replace(
-            known,
+            at_the_end,
             configuration=model.configurations[place],
             why=why,
             gain=gain,
-            seconds=float(costs.probe_seconds[place]),
+            seconds=float(costs.probe_seconds[place]) if why is Why.NEW else state.seconds(place),
             fits=float(likelihood[place]) if why is Why.NEW else 1.0,
             risky=risky,
+            promising=None,
         )
 
-    may_be_new = probes_left is None or probes_left > 0
-    if winner is None:
-        return _until_something_fits(model, mean, likelihood, untried, tried, still_open, measure, ended, may_be_new)
     # The most promising configuration is tried, whatever time that leaves.
-    in_time = seconds_left - (state.reserved(seconds_left) if len(tried) > 1 else 0.0)
+    in_time = seconds_left - (state.reserved() if len(tried) > 1 else 0.0)
     action: tuple[float, int, Why, float, bool] | None = None  # score, place, why, gain, risky
     out_of_time = False
     able = state.able
     candidates = [rivals[0], rivals[1]]
     if risks:
         candidates.append([place for place in rivals[2] if likelihood[place] >= P_FIT_RISKY])
-    everyone = np.array([*able, *(place for group in candidates for place in group)], np.intp)
-    gains, scores = state.gains(everyone, len(able), likelihood)
+    gains, scores = state.gains(
+        np.array([*able, *(place for group in candidates for place in group)], np.intp), len(able), likelihood
+    )
     at = len(able)
     first = len(tried) < FIRST_PROBES and model.training_steps is None
-    for tier, group in enumerate(candidates if may_be_new else []):
-        own = slice(at, at + len(group))
+    for tier, group in enumerate(candidates if probes_left > 0 else []):
+        part = slice(at, at + len(group))
         at += len(group)
         bound = (of_certain, of_likely, math.inf)[tier]
         places = np.array(group, np.intp)
         seconds = costs.probe_seconds[places]
-        order = scores[own].copy()
+        order = scores[part].copy()
         if len(tried) == 1:
             order = np.exp(mean[places] - deviation[places] - mean[winner]) * likelihood[places]
-        worth = (scores[own] > 1) | first
-        worth &= (gains[own] > (1 - CONFIDENCE) * margin) | (bound > margin)
-        if tier < 2:
-            promising = np.isin(places, _with_promising(model, places, tried))
-            if (promising & worth).any():
-                worth &= promising
+        worth = (scores[part] > 1) | first | (margin <= 0)
+        worth &= (gains[part] > (1 - CONFIDENCE) * margin) | (bound > margin)
+        if tier < 2 and len(group):
+            left = min(probes_left, in_time // float(np.median(seconds))) if in_time < math.inf else probes_left
+            promising_ones = np.isin(places, _with_promising(model, places, tried, left))
+            if (promising_ones & worth).any():
+                worth &= promising_ones
         out_of_time |= bool((worth & (seconds > in_time)).any())
         worth &= seconds <= in_time
         if worth.any():
             best = int(np.flatnonzero(worth)[np.argmax(order[worth])])
-            action = float(scores[own][best]), group[best], Why.NEW, float(gains[own][best]), tier == 2
+            action = float(scores[part][best]), group[best], Why.NEW, float(gains[part][best]), tier == 2
             break
     for index, place in enumerate(able):
-        if scores[index] > 1 and model.configurations[place] not in running:
-            if costs.probe_seconds[place] > in_time:
+        is_idle = model.configurations[place] not in running.values()
+        if scores[index] > UNDERRATED and is_idle and state.may_repeat(place, COMPARED):
+            if state.seconds(place) > in_time:
                 out_of_time = True
             elif action is None or (scores[index] > action[0] and len(tried) >= FIRST_PROBES):
                 action = float(scores[index]), place, Why.COMPARE, float(gains[index]), False
     if action is not None:
         _, place, why, gain, risky = action
         return measure(place, why, gain, risky)
-    if (proof := state.proof(seconds_left)) is not None:
+    if (proof := state.proof()) is not None:
         place, gain, fits_in_time = proof
         if fits_in_time:
             return measure(place, Why.PROVE, gain)
         out_of_time = True
     if out_of_time:
-        return ended(End.TIME)
-    if not untried.any() or not any(rivals):
-        return ended(End.ALL if not untried.any() else End.GAIN)
-    if not may_be_new:
-        return ended(End.PROBES)
-    return ended(End.GAIN if of_likely <= margin else End.WORTH)
+        end = End.TIME
+    elif not untried.any():
+        end = End.ALL
+    elif not any(rivals):
+        end = End.GAIN
+    elif probes_left <= 0:
+        end = End.PROBES
+    else:
+        end = End.GAIN if of_likely <= margin else End.WORTH
+    return replace(at_the_end, end=end)
 
 
-def _until_something_fits(
-    model: CostModel,
-    mean: Numbers,
-    likelihood: Numbers,
-    untried: NDArray[np.bool_],
-    tried: Sequence[Configuration],
-    still_open: Callable[[Places], Iterator[int]],
-    measure: Callable[[int, Why, float], Choice],
-    ended: Callable[[End], Choice],
-    may_be_new: bool,
-) -> Choice:
-    """The fastest expected of what is likely to fit; if nothing is, the likeliest."""
-    if not may_be_new:
-        return ended(End.PROBES)
-    likely = np.flatnonzero(untried & (likelihood >= P_FIT_CERTAIN))
-    if not len(likely):
-        likely = np.flatnonzero(untried & (likelihood >= P_FIT_LIKELY))
-    likely = _with_promising(model, likely, tried)
-    ordered = list(_descending(likely, np.exp(mean - mean.max()) * likelihood))
-    others = np.flatnonzero(untried & ~np.isin(np.arange(len(untried)), likely))
-    ordered += list(_descending(others, likelihood))
-    chosen = next(still_open(np.array(ordered, np.intp)), None)
-    return ended(End.ALL) if chosen is None else measure(int(chosen), Why.NEW, math.inf)
+@dataclass(frozen=True)
+class _Now:
+    """When and where the next measurement begins, and the seconds that are left."""
+
+    at_s: float | None
+    device: str
+    seconds_left: float
 
 
 class _State:
-    """What is known: who would be handed out, how well that is proven, and what measurements would teach."""
+    """Who would be handed out, how well that is proven, and what measurements would teach.
+
+    expected: what is measured now, as it is expected to end.
+    """
 
     def __init__(
         self,
         model: CostModel,
         costs: Costs,
-        measured: list[Observation],
-        aim: _Aim,
-        at_s: float | None,
+        measured: Sequence[Observation],
+        expected: Sequence[Observation],
+        aim: "_Aim",
+        now: _Now,
+        *,
         run_s: float | None,
-        disqualified: frozenset[Configuration],
+        disqualified: Collection[Configuration],
+        repeat_seconds: Mapping[Configuration, float],
+        each: int,
     ) -> None:
-        self.model, self.costs, self.measured, self.aim, self.at_s = model, costs, measured, aim, at_s
+        self.model, self.costs, self.measured, self.aim, self.now, self.each = model, costs, measured, aim, now, each
+        self.expected, self.repeat_seconds = expected, repeat_seconds
         self.mean = aim.worth(costs.log_step, costs.peak)
         failed = {seen.configuration for seen in measured if not seen.feasible}
         whole = [seen for seen in measured if seen.feasible and not seen.ended_early and seen.step_s is not None]
         self.able = [
-            model.place[one]
-            for one in dict.fromkeys(seen.configuration for seen in whole)
-            if one not in failed and one not in disqualified
+            model.place[configuration]
+            for configuration in dict.fromkeys(seen.configuration for seen in whole)
+            if configuration not in failed and configuration not in disqualified
         ]
         base = model.place[model.baseline]
         self.base = base if base in self.able else None
-        self.timed = [seen for seen in measured if seen.step_s is not None]
-        self.where = np.array([model.place[seen.configuration] for seen in self.timed], np.intp)
         fastest = min((float(np.exp(costs.log_step[place])) for place in self.able), default=1.0)
         self.run_s = run_seconds(model.training_steps, fastest) if run_s is None else run_s
         points = model.points
@@ -303,18 +354,29 @@ class _State:
         self.winner = self._winner()
         self.claim = None if self.winner is None else self._claim(self.winner)
 
+    def of(self, place: int | None) -> list[Observation]:
+        """The timed measurements of a configuration."""
+        return [
+            seen for seen in self.measured if seen.step_s is not None and self.model.place[seen.configuration] == place
+        ]
+
+    def may_repeat(self, place: int, most: int) -> bool:
+        """False if so many measurements of it have not told that more will not."""
+        return len(self.of(place)) < most * self.each
+
     # Who would be handed out ------------------------------------------------------------------------------------
 
     def needed_s(self, place: int) -> float:
         """Seconds that a proof of this place still needs at the least."""
         if self.base is None or place == self.base:
             return 0.0
-        mine, its = self._block(place, True)
-        missing = max(0, EACH - len(mine)), max(0, EACH - len(its))
-        return missing[0] * self._seconds(place) + missing[1] * self._seconds(self.base)
+        mine, its = self._block(place)
+        missing = max(0, self.each - len(mine)), max(0, self.each - len(its))
+        return missing[0] * self.seconds(place) + missing[1] * self.seconds(self.base)
 
-    def _seconds(self, place: int) -> float:
-        return float(self.costs.probe_seconds[place])
+    def seconds(self, place: int) -> float:
+        """Seconds of measuring it again."""
+        return self.repeat_seconds.get(self.model.configurations[place], float(self.costs.probe_seconds[place]))
 
     def _winner(self) -> int | None:
         able = [p for p in self.able if self.aim.fast_enough(self.costs.log_step[p])] or self.able
@@ -340,7 +402,7 @@ class _State:
         that is worth."""
         count, winner = len(places), list(places).index(self.winner)
         needed = np.array([self.needed_s(place) for place in places])
-        needed[able:] = 0.0 if self.base is None else (2 * EACH - 1) * self._seconds(self.base)
+        needed[able:] = 0.0 if self.base is None else (2 * self.each - 1) * self.seconds(self.base)
         net = self.worth[places] - needed / self.run_s
         behind = net - max(net[winner], net[:able].max())
         gains = np.zeros((len(REPEATS), count))
@@ -350,161 +412,236 @@ class _State:
             gains[:, able:] = found[able:]
         else:
             others = [index for index in range(able) if index != winner]
-            for weight, moved in self.costs.taught(places, self.at_s, REPEATS):
+            for weight, moved in self.costs.taught(places, self.now.at_s, REPEATS, self.now.device):
                 apart = moved - moved[:, :, winner : winner + 1, :]
                 deviation = np.sqrt((apart**2).sum(0))  # (repeats, z, x)
-                told = np.zeros((len(REPEATS), count))
+                of_others = np.zeros((len(REPEATS), count))
                 if others:
-                    told = _improvement(behind[others][None, :, None], deviation[:, others, :]).max(1)
+                    of_others = _improvement(behind[others][None, :, None], deviation[:, others, :]).max(1)
                 itself = _improvement(behind[None, :], np.diagonal(deviation, axis1=1, axis2=2))
                 itself[:, :able] = 0.0
-                gains += weight * np.maximum(told, itself)
+                gains += weight * np.maximum(of_others, itself)
         fits = likelihood[places].copy()
         fits[:able] = 1.0
         gains *= fits
-        scores = gains * self.run_s / (np.array(REPEATS)[:, None] * self.costs.probe_seconds[places])
+        seconds = self.costs.probe_seconds[places]
+        seconds[:able] = [self.seconds(place) for place in places[:able]]
+        scores = gains * self.run_s / (np.array(REPEATS)[:, None] * seconds)
         best = scores.argmax(0)
         return gains[best, np.arange(count)], scores.max(0)
 
     # Proof ------------------------------------------------------------------------------------------------------
 
-    def _block(self, place: int, to_come: bool = False) -> tuple[list[int], list[int]]:
-        """Indices of the measurements of this place and of the baseline that are side by side; to_come: or will be."""
-        mine, its = np.flatnonzero(self.where == place), np.flatnonzero(self.where == self.base)
-        end = len(self.where) - BESIDE
+    def _block(self, place: int) -> tuple[list[Observation], list[Observation]]:
+        """The measurements of this place and of the baseline that are side by side, or are with one on this device now."""
+        some, others = (
+            [*self.of(at), *(seen for seen in self.expected if self.model.place[seen.configuration] == at)]
+            for at in (place, self.base)
+        )
+        now = self._next(place, self.now.at_s)
 
-        def kept(some: Places, others: Places) -> list[int]:
-            return [int(i) for i in some if (np.abs(others - i) <= BESIDE).any() or (to_come and i >= end)]
+        def kept(measured: Sequence[Observation], rivals: Sequence[Observation]) -> list[Observation]:
+            return [seen for seen in measured if any(beside(seen, other) for other in (*rivals, now))]
 
-        return kept(mine, its), kept(its, mine)
+        return kept(some, others), kept(others, some)
+
+    def _next(self, place: int, at_s: float | None) -> Observation:
+        """A measurement of this place that begins then on this device."""
+        expected = _believed(self.model, self.costs, self.model.configurations[place], at_s, self.now.device)
+        return replace(expected, seconds=self.seconds(place))
 
     def _claim(self, place: int) -> Ratio | None:
-        """How many times as fast as the baseline the place is shown to be."""
+        """How many times as fast the place is shown to be as the baseline."""
         if self.base is None:
             return None
         if place == self.base:
             return Ratio(1.0, 1.0, 1.0)
-        mine, its = self._block(place)
-        if min(len(mine), len(its)) < EACH:
-            return None
-        chosen = [self.timed[index] for index in (*mine, *its)]
-        return compared(self.costs, chosen, len(mine))
+        return claim(self.of(place), self.of(self.base), self.each)
 
-    def _design(self, mine: Sequence[float | None], its: Sequence[float | None]) -> float:
-        """Variance of the claim from measurements of the winner and the baseline at these times."""
-        noise = sum(weight * noise**2 for noise, _, weight in self.costs.times.errors)
-        drift = sum(weight * drift**2 for _, drift, weight in self.costs.times.errors)
-        started = np.array([math.nan if at is None else at for at in (*mine, *its)], float)
-        covariance = drift * together(started, started, self.costs.times.clock.spacing) + noise * np.eye(len(started))
-        return _contrast(covariance, len(mine))[1]
-
-    def _path(self, place: int, most: int) -> Iterator[tuple[int, float, float]]:
-        """A proof's measurements one after the other: (place, seconds until it ends, the claim's variance then)."""
+    def _path(self, place: int) -> Iterator[tuple[int | None, float, float]]:
+        """A proof's measurements one after the other: (place, seconds until it ends, the claim's variance then); the first one
+        is of what is measured now."""
         assert self.base is not None
-        pair, at, spent = (place, self.base), self.at_s, 0.0
-        block = [[self.timed[index].started_s for index in some] for some in self._block(place, True)]
-        last = int(self.where[-1])
+        pair, at, spent = (place, self.base), self.now.at_s, 0.0
+        block = self._block(place)
+        errors = errors_of(*block)
+        recent = max(self.measured, key=lambda seen: (seen.device == self.now.device, seen.started_s or 0.0))
+        last = self.model.place[recent.configuration]
 
-        def with_one_more(side: int) -> list[list[float | None]]:
-            return [[*times, *([at] if number == side else [])] for number, times in enumerate(block)]
+        def variance(block: Sequence[Sequence[Observation]]) -> float:
+            """Of the claim from these."""
+            if min(map(len, block)) < 1:
+                return math.inf
+            measured = [*block[0], *block[1]]
+            clock, noise = Clock.of(measured), own_noise(measured) ** 2
+            return sum(
+                weight * contrast_of(clock.covariance(drift) + np.diag(noise + error**2), len(block[0]))[1]
+                for error, drift, weight in errors
+            )
+
+        def is_claim() -> bool:
+            return min(map(len, block)) >= self.each
+
+        def with_one_more(side: int) -> tuple[list[Observation], list[Observation]]:
+            mine, its = block
+            more = self._next(pair[side], at)
+            return ([*mine, more], its) if side == 0 else (mine, [*its, more])
 
         def preferred(side: int) -> tuple[bool, float, bool]:
             """Whom the claim still lacks, then who makes it surest, then who was not measured just now."""
-            lacks = len(block[side]) < EACH <= len(block[1 - side])
-            longer = with_one_more(side)
-            variance = self._design(*longer) if all(longer) else math.inf
-            return not lacks, round(variance, 12), pair[side] == last
+            lacks = len(block[side]) < self.each <= len(block[1 - side])
+            return not lacks, round(variance(with_one_more(side)), 12), pair[side] == last
 
-        for _ in range(most):
+        yield None, 0.0, variance(block) if self.expected and is_claim() else math.inf
+        for _ in range(MOST_PROOF):
             side = min((0, 1), key=preferred)
             block, last = with_one_more(side), pair[side]
-            spent += self._seconds(last)
-            at = None if at is None else at + self._seconds(last)
-            yield last, spent, self._design(*block) if min(map(len, block)) >= EACH else math.inf
+            spent += self.seconds(last)
+            at = None if at is None else at + self.seconds(last)
+            yield last, spent, variance(block) if is_claim() else math.inf
 
-    def proof(self, seconds_left: float) -> tuple[int, float, bool] | None:
-        """(next place to measure, expected gain, whether that ends in time) of the winner's proof; None: not worth it, or
-        proven."""
+    def proof(self) -> tuple[int, float, bool] | None:
+        """(next place to measure, expected gain, whether that ends in time) of the winner's proof; None: not worth it, proven,
+        or what is measured now may prove it."""
         if self.winner is None or self.base is None or self.winner == self.base:
             return None
         if self.claim is not None and (self.claim.low > 1 or self.aim.of_memory):
+            return None
+        if not (self.may_repeat(self.winner, PROVEN) and self.may_repeat(self.base, PROVEN)):
             return None
         mean, variance = self.difference(self.winner, [self.base])
         ahead, unsure = float(mean[0]), float(variance[0])
         gain = -math.expm1(-ahead) if ahead > 0 else 0.0
         if self.aim.of_memory:
             gain = -float(np.expm1(self.mean[self.base] - self.mean[self.winner]))
-        best: tuple[float, int, float] | None = None
+        best: tuple[float, int | None, float] | None = None
         ends_in_time = False
         first: int | None = None
-        for place, spent, claimed in self._path(self.winner, MOST_PROOF):
+        for place, spent, claimed in self._path(self.winner):
             first = place if first is None else first
             if math.isinf(claimed):
                 continue
             proves = float(ndtr((ahead - 1.96 * math.sqrt(claimed)) / math.sqrt(unsure + claimed)))
             proves = 1.0 if self.aim.of_memory else proves
             value = proves * gain * self.run_s - spent
-            in_time = spent <= seconds_left
+            in_time = spent <= self.now.seconds_left
             if value > 0 and (best is None or (in_time, value) > (ends_in_time, best[0])):
                 best, ends_in_time = (value, first, proves * gain), in_time
-        return None if best is None else (best[1], best[2], ends_in_time)
+        if best is None or best[1] is None:
+            return None
+        return best[1], best[2], ends_in_time
 
-    def reserved(self, seconds_left: float) -> float:
+    def reserved(self) -> float:
         """Seconds that other measurements leave for the proof."""
+        seconds_left = self.now.seconds_left
         if math.isinf(seconds_left) or self.base is None or self.winner is None:
             return 0.0
         started = [seen.started_s for seen in self.measured if seen.started_s is not None]
-        spent = self.at_s - min(started) if started and self.at_s is not None else 0.0
+        spent = self.now.at_s - min(started) if started and self.now.at_s is not None else 0.0
         if self.winner == self.base:
-            wanted = (2 * EACH - 1) * self._seconds(self.base)
+            wanted = (2 * self.each - 1) * self.seconds(self.base)
             return min(wanted, PROVING * (spent + seconds_left))
-        if self.proof(seconds_left) is None:
-            return 0.0
-        if self.needed_s(self.winner) > seconds_left:
+        if self.proof() is None or self.needed_s(self.winner) > seconds_left:
             return 0.0
         # Of what is side by side now the next measurement may leave nothing.
-        return SLACK * EACH * (self._seconds(self.winner) + self._seconds(self.base))
-
-
-def compared(costs: Costs, measured: Sequence[Observation], of_winner: int) -> Ratio:
-    """How many times as fast the first `of_winner` measurements are as the others, with the 95 % interval, from these alone.
-
-    Generalised least squares with the machine's drift, over all that measurements may err by (Rasmussen and Williams, 2006,
-    section 2.7, without a prior of the means).
-    """
-    times = np.log([seen.step_s or 1.0 for seen in measured])
-    tokens = [seen.tokens for seen in measured]
-    if all(tokens):
-        times -= np.log(tokens)
-    started = np.array([math.nan if seen.started_s is None else seen.started_s for seen in measured], float)
-    near = together(started, started, costs.times.clock.spacing)
-    means, deviations, weights = [], [], []
-    for noise, drift, weight in costs.times.errors:
-        contrast, variance = _contrast(drift**2 * near + noise**2 * np.eye(len(times)), of_winner)
-        means.append(-float(contrast @ times))
-        deviations.append(math.sqrt(variance))
-        weights.append(weight)
-    mean, deviation, shares = np.array(means), np.array(deviations), np.array(weights) / sum(weights)
-
-    def quantile(share: float) -> float:
-        low, high = float((mean - 12 * deviation).min()), float((mean + 12 * deviation).max())
-        for _ in range(60):
-            middle = (low + high) / 2
-            low, high = (middle, high) if shares @ ndtr((middle - mean) / deviation) < share else (low, middle)
-        return math.exp((low + high) / 2)
-
-    return Ratio(math.exp(float(shares @ mean)), quantile(0.025), quantile(0.975))
-
-
-def _contrast(covariance: Numbers, of_first: int) -> tuple[Numbers, float]:
-    """(weights, variance) of the estimate of by how much the first ones lie above the others."""
-    count = len(covariance)
-    design = np.stack([np.ones(count), np.arange(count) < of_first], 1)
-    weighed = np.linalg.solve(covariance, design)
-    inverse = np.linalg.inv(design.T @ weighed)
-    return (inverse @ weighed.T)[1], float(inverse[1, 1])
+        return SLACK * self.each * (self.seconds(self.winner) + self.seconds(self.base))
 
 
 def _improvement(ahead: Numbers, deviation: Numbers) -> Numbers:
     """Expected improvement, with no deviation too."""
     return expected_improvement(ahead, np.maximum(deviation, 1e-12), 0.0)
+
+
+def run_seconds(training_steps: int | None, step_s: float) -> float:
+    """Seconds of the run to tune for, at this step's."""
+    return RUN_S if training_steps is None else training_steps * step_s
+
+
+def _with_promising(
+    model: CostModel, places: Places, tried: Sequence[Configuration], probes_left: float = math.inf
+) -> Places:
+    """Of these places those that try as many settings that are expected to be worth much as the first probes have to."""
+    left = min(FIRST_TRIED - len(tried), max(1, probes_left))
+    codes = model.points.codes
+    before = codes[[model.place[configuration] for configuration in tried]]
+    missing = [(column, code) for column, code in model.promising if not (before[:, column] == code).any()]
+    if left < 1 or not missing or not len(places):
+        return places
+    counts = np.sum([codes[places, column] == code for column, code in missing], 0)
+    chosen: Places = places[counts >= min(math.ceil(len(missing) / left) if len(missing) >= left else 0, counts.max())]
+    return chosen
+
+
+@dataclass(frozen=True)
+class _Aim:
+    """The objective as a logarithm, larger is better, and its constraints."""
+
+    of_memory: bool
+    allowed_bytes: int
+    slowest: float | None  # logarithm of the longest step's seconds where memory is the objective; None: any
+
+    def worth(self, log_step: Numbers, peak: Numbers) -> Numbers:
+        return -np.log(np.maximum(peak, 1.0)) if self.of_memory else -log_step
+
+    def deviation(self, costs: Costs) -> Numbers:
+        return costs.peak_deviation / costs.peak if self.of_memory else costs.deviation
+
+    def fast_enough(self, log_step: Numbers) -> Any:
+        return True if not self.of_memory or self.slowest is None else log_step <= self.slowest
+
+    def counts(self, log_step: Numbers, peak: Numbers) -> Any:
+        return (peak <= self.allowed_bytes) & self.fast_enough(log_step)
+
+    def likelihood(self, costs: Costs) -> Numbers:
+        if not self.of_memory or self.slowest is None:
+            return costs.fits
+        likelihood: Numbers = costs.fits * ndtr((self.slowest - costs.log_step) / costs.deviation)
+        return likelihood
+
+
+def _slowest(model: CostModel, observations: Sequence[Observation]) -> float | None:
+    """Logarithm of the baseline's step seconds and its noise."""
+    for seen in observations:
+        if seen.configuration == model.baseline and seen.step_s is not None and seen.feasible:
+            return float(np.log(seen.step_s)) + seen.noise
+    return None
+
+
+def _max_gains(
+    costs: Costs, aim: _Aim, best: int, rivals: Places, likelihood: Numbers, seed: int
+) -> tuple[float, float, float]:
+    """Upper bounds of the rivals' gains, as shares: of those that certainly fit, of those likely to, of all."""
+    if not len(rivals):
+        return 0.0, 0.0, 0.0
+    log_step, peak = costs.drawn(np.array([best, *rivals], np.intp), DRAWS, seed)
+    worth = aim.worth(log_step, peak)
+    gains = np.where(aim.counts(log_step, peak)[:, 1:], worth[:, 1:] - worth[:, :1], 0.0)
+
+    def bound(least: float) -> float:
+        most = float(np.quantile(gains[:, likelihood[rivals] >= least].max(1, initial=0.0), CONFIDENCE))
+        return -float(np.expm1(-most)) if aim.of_memory else float(np.expm1(most))
+
+    return bound(P_FIT_CERTAIN), bound(P_FIT_LIKELY), bound(0.0)
+
+
+def _descending(places: Places, by: Numbers) -> Places:
+    return places[np.argsort(-by[places], kind="stable")]
+
+
+def _believed(
+    model: CostModel, costs: Costs, configuration: Configuration, at_s: float | None = None, device: str = ""
+) -> Observation:
+    """The observation that is expected of a measurement that begins then on this device."""
+    place = model.place[configuration]
+    optimizer = float(np.exp(costs.log_optimizer_step[place]))
+    step = configuration.gradient_accumulation_steps * float(np.exp(costs.log_micro_step[place])) + optimizer
+    return Observation(
+        configuration,
+        Outcome.COMPLETED,
+        step,
+        optimizer,
+        noise=BELIEVED,
+        seconds=float(costs.probe_seconds[place]),
+        device=device,
+        started_s=at_s,
+    )

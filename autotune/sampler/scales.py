@@ -7,13 +7,14 @@ weights, stand for all, so that a search is as unsure of its scales as its probe
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
 from autotune.sampler.gp import ROUNDING, Numbers
+from autotune.sampler.observation import Observation
 from autotune.sampler.prior import Prior
 
 NODES = ((-2.0, -1.0, 0.0, 1.0, 2.0), (-1.5, -0.5, 0.5, 1.5))
@@ -24,6 +25,13 @@ DRIFTS = ((0.0, 0.4), (0.01, 0.2), (0.03, 0.2), (0.1, 0.2))
 
 DRIFT_PROBES = 10.0
 """Probes after which a machine's speed is hardly what it was: exp(-1) of what it differed by is left."""
+
+LEAST_NOISE = 1e-3
+"""Noise that the steps within a measurement show at the least: some are as regular as their clock."""
+
+DIFFER = 0.03
+"""Standard deviation of the logarithm of speeds of devices of one kind: cards of one model differ by 8 % in the mean and up to
+22 % (Sinha et al., SC22, arXiv 2208.11035)."""
 
 LEAST_WEIGHT = 0.01
 """Weight of a rest and computation below which they are left out."""
@@ -81,13 +89,45 @@ def grid(prior: Prior, within: float, drifts: bool = False) -> Grid:
     )
 
 
-def together(started: Numbers, others: Numbers, spacing: float) -> Numbers:
-    """(m, n) correlations of the machine's speed at these times, those of an Ornstein-Uhlenbeck process; 0 if a time is NaN.
+@dataclass(frozen=True)
+class Clock:
+    """When and on which devices m measurements began."""
 
-    spacing: usual seconds from one measurement's start to the next one's.
-    """
-    apart = np.abs(started[:, None] - others[None, :])
-    return np.nan_to_num(np.exp(-apart / (DRIFT_PROBES * spacing)), nan=0.0)
+    started: Numbers  # (m,) seconds; NaN if that is not known
+    spacing: float  # usual seconds from one's start to the next one's
+    devices: tuple[str, ...]  # (m,)
+
+    @classmethod
+    def of(cls, measured: Sequence[Observation]) -> "Clock":
+        started = np.array([math.nan if seen.started_s is None else seen.started_s for seen in measured], float)
+        gaps = np.diff(np.sort(started[~np.isnan(started)]))
+        return cls(started, float(np.median(gaps)) if gaps.any() else 1.0, tuple(seen.device for seen in measured))
+
+    @property
+    def is_known(self) -> bool:
+        """True if the measurements' times tell anything of how the devices' speed wanders."""
+        return int((~np.isnan(self.started)).sum()) > 1
+
+    def covariance(self, drift: float) -> Numbers:
+        """(m, m) of what the measurements err by together: devices differ (DIFFER), and each one drifts."""
+        return self._between(self.started, self.devices, drift)
+
+    def covariance_now(self, drift: float, at_s: float | None, device: str) -> tuple[Numbers, float]:
+        """((m,), variance): the same of a measurement that begins then on this device, with each of these. at_s: None if its
+        time is not known."""
+        at = np.array([math.nan if at_s is None else at_s])
+        differs = DIFFER**2 if len({*self.devices, device}) > 1 else 0.0
+        return self._between(at, (device,), drift)[:, 0], differs + (0.0 if at_s is None else drift**2)
+
+    def _between(self, started: Numbers, devices: Sequence[str], drift: float) -> Numbers:
+        """(m, n) covariances: of a device's own speed, and of an Ornstein-Uhlenbeck process; 0 if a time is NaN."""
+        apart = np.abs(self.started[:, None] - started[None, :])
+        near = np.nan_to_num(np.exp(-apart / (DRIFT_PROBES * self.spacing)), nan=0.0)
+        several = len({*self.devices, *devices}) > 1
+        if not several:
+            return drift**2 * near
+        same = np.array([[one == other for other in devices] for one in self.devices])
+        return same * (drift**2 * near + DIFFER**2)
 
 
 def weigh(
@@ -97,19 +137,22 @@ def weigh(
     same: Numbers,
     residuals: Numbers,
     own: Numbers,
-    near: Numbers | float = 0.0,
+    clock: Clock,
 ) -> Numbers:
     """The weights of a grid's combinations after m measurements.
 
     base: (m, m) covariances without rest and computation; alike, same: (m, m) whether they compute the same, and are the same
-    configuration; residuals: (m,) measured logarithms less the expected; own: (m,) their own part of the noise; near: (m, m)
-    correlations of the machine's speed at their times.
+    configuration; residuals: (m,) measured logarithms less the expected; own: (m,) their own part of the noise; clock: when
+    they began.
     """
     rest, computation, noise, drift = (
         np.array([getattr(scales, name) for scales in grid.scales])[:, None, None] ** 2
         for name in ("rest", "computation", "noise", "drift")
     )
-    covariance = base + computation * alike + rest * same + drift * near + noise * np.eye(len(base)) + np.diag(own**2)
+    alone = clock.covariance(0.0)
+    near = clock.covariance(1.0) - alone
+    covariance = base + alone + computation * alike + rest * same + drift * near
+    covariance = covariance + noise * np.eye(len(base)) + np.diag(own**2)
     covariance += ROUNDING * np.diag(np.diag(base))
     lower = np.linalg.cholesky(covariance)
     white = np.linalg.solve(lower, np.broadcast_to(residuals, (len(lower), len(residuals)))[..., None])[..., 0]

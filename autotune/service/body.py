@@ -29,6 +29,7 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from autotune.core.errors import InvalidRequest, did_you_mean
 from autotune.core.io import parse_json, read_json
 from autotune.core.request import (
+    CONFIRMATION_ROUNDS,
     LARGEST_GLOBAL_BATCH,
     LARGEST_SEED,
     MOST_DEVICES,
@@ -122,7 +123,7 @@ class SearchBody(BaseModel):
     n_trials: int = Field(20, ge=1, le=200)
     timeout: _Amount | None = Field(None, description="Of the whole search; at most 24h.")
     probe_timeout: _Amount | None = None
-    confirmation_rounds: int = Field(3, ge=1, le=MOST_ROUNDS)
+    confirmation_rounds: int = Field(CONFIRMATION_ROUNDS, ge=CONFIRMATION_ROUNDS, le=MOST_ROUNDS)
     sampler: Literal[SAMPLERS] = "physics"  # type: ignore[valid-type]
     margin: _Amount = 0.01
     training_steps: int | None = Field(None, ge=1, le=10**12)

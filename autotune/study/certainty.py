@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 
 from autotune.core.interval import Interval, pairs_needed
-from autotune.core.measurement import ROUNDS_THAT_TELL
-from autotune.core.request import MOST_ROUNDS
+from autotune.core.request import CONFIRMATION_ROUNDS, MOST_ROUNDS
 from autotune.core.trial import Trial
-from autotune.study.objective import best_trial, disqualified, speed_up
+from autotune.study.objective import best_trial, disqualified, is_shown, speed_up
 
 
 def speedup_reason(trials: Sequence[Trial], objective: str, timeout_s: float | None = None) -> str:
@@ -35,14 +34,15 @@ def _cannot_tell(trial: Trial, gain: Interval, baseline: Trial, objective: str, 
 
 
 def _what_would_tell(trial: Trial, gain: Interval, baseline: Trial, timeout_s: float | None) -> str:
-    rounds = len(trial.confirmations)
     longer = " and a longer --timeout" if timeout_s is not None else ""
-    if rounds < ROUNDS_THAT_TELL or len(baseline.confirmations) != rounds:
-        return f"measure more rounds with the same command and --confirmation-rounds {2 * max(rounds, ROUNDS_THAT_TELL)}{longer}"
-    needed = pairs_needed(gain, rounds, MOST_ROUNDS)
+    if not is_shown(trial, baseline):
+        more = "--timeout" if timeout_s is not None else f"--confirmation-rounds {2 * CONFIRMATION_ROUNDS}"
+        return f"measure it side by side with your settings by the same command and {'a longer ' * (timeout_s is not None)}{more}"
+    measured = min(len(trial.measurements), len(baseline.measurements))
+    needed = pairs_needed(gain, measured, MOST_ROUNDS)
     if needed is None:
-        return f"search again on a quieter machine; here not even {MOST_ROUNDS} rounds would tell"
+        return f"search again on a quieter machine; here not even {MOST_ROUNDS} measurements of each would tell"
     return (
-        f"about {needed} rounds would tell here, fewer on a quieter machine: "
+        f"about {needed} measurements of each would tell here, fewer on a quieter machine: "
         f"the same command with --confirmation-rounds {needed}{longer}"
     )

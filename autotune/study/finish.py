@@ -9,8 +9,7 @@ from autotune.core import Configuration, Outcome
 from autotune.core.errors import TimeIsOver
 from autotune.core.failures import Failure
 from autotune.core.sanity import SanityCheck
-from autotune.study.finalists import finalists
-from autotune.study.objective import best_trial, in_whole_rounds
+from autotune.study.objective import best_trial, fastest_so_far, is_shown
 from autotune.study.pacing import CHECKED_STEPS, sanity_check_seconds
 from autotune.study.plan import Watch
 from autotune.study.sanity_check import check_sanity
@@ -21,7 +20,7 @@ from autotune.study.study import Study
 DEADLINE_S = 600.0
 """Deadline of a training that is not timed, beside ten times what it is foreseen to take."""
 
-LOSSES, SANITY_CHECK = "losses", "evaluation and checkpoint"
+PROOF, LOSSES, SANITY_CHECK = "the proof of the speed-up", "losses", "evaluation and checkpoint"
 """What is left out where the time is too short."""
 
 Train = Callable[[str, Configuration, Path, float, Mapping[str, Any]], tuple[Any, Failure | None]]
@@ -34,7 +33,7 @@ def finish(study: Study, train: Train, watch: Watch) -> SanityCheck | None:
 
     What was done before an interruption is read from the study's folder. Raises StorageFailed where the disk refuses.
     """
-    trials = in_whole_rounds(study.trials, study.plan.objective)
+    trials = study.trials
     best = best_trial(trials, study.plan.objective)
     if best is None or not any(trial.number and trial.feasible for trial in trials):
         return None
@@ -53,17 +52,16 @@ def finish(study: Study, train: Train, watch: Watch) -> SanityCheck | None:
     rehearsal = None
     with reporting_storage(study.folder), contextlib.suppress(TimeIsOver):
         rehearsal = check_sanity(best.configuration, attempt, study.folder / "rehearsal")
-    missing = {missing_rounds(study): True, LOSSES: bool(missing_losses(study)), SANITY_CHECK: rehearsal is None}
+    missing = {missing_proof(study): True, LOSSES: bool(missing_losses(study)), SANITY_CHECK: rehearsal is None}
     study.ledger.leave_out(*(what for what, is_missing in missing.items() if what and is_missing))
     return rehearsal
 
 
-def missing_rounds(study: Study) -> str:
-    """Which rounds the answer lacks for want of time; empty for none, and for a baseline that has no rival."""
-    trials, needed = in_whole_rounds(study.trials, study.plan.objective), study.plan.confirmation_rounds
-    best = best_trial(trials, study.plan.objective)
-    if best is None or not study.plan.time.is_set or len(best.confirmations) >= needed:
+def missing_proof(study: Study) -> str:
+    """What the fastest lacks for want of time to be shown as faster; empty if it does not."""
+    trials, plan = study.trials, study.plan
+    best = fastest_so_far(trials, plan.objective)
+    if best is None or not best.number or not plan.time.is_set or not plan.confirmation_rounds:
         return ""
-    if best.number == 0 and len(finalists(trials, study.plan.objective)) <= 1:
-        return ""
-    return f"{needed - len(best.confirmations)} of {needed} confirmation rounds"
+    lacks = not is_shown(best, trials[0]) if trials[0].feasible else not best.confirmed
+    return PROOF if lacks else ""

@@ -14,7 +14,8 @@ from autotune.core.errors import SearchFailed
 from autotune.core.slot import Slot, SlotKind
 from autotune.core.units import format_seconds
 from autotune.executors.pool import JOIN, RETURN_S, Ended, Pool, Work
-from autotune.sampler.physics import NO_EFFECTS, DeviceEffects
+from autotune.sampler.optuna_samplers import NO_EFFECTS, DeviceEffects
+from autotune.sampler.scales import DIFFER
 from autotune.space.search_space import SearchSpace
 from autotune.study.job import Job
 from autotune.study.ledger import Ledger
@@ -25,10 +26,6 @@ FAULTS, MOST_FAULTS = (Outcome.CRASHED, Outcome.TIMED_OUT), 2
 
 MOST_LOST = 2
 """Executors that are lost while they run one configuration, after which it counts as crashed."""
-
-DIFFER = 0.03
-"""Standard deviation of the logarithm of speeds of devices of one kind: cards of one model differ by 8 % in the mean and up to
-22 % (Sinha et al., SC22, arXiv 2208.11035)."""
 
 NOISE, NOISE_DEGREES = 0.02, 3
 """What one process differs from another of the same configuration, and how many degrees of freedom that counts for."""
@@ -86,11 +83,6 @@ class Fleet:
     def avoided(self, slot: Slot) -> str:
         """The device on which this job was lost or failed; empty for none."""
         return self._doubts.get(slot) or self._lost_on.get(slot, "")
-
-    def for_round(self, round_number: int) -> str:
-        """The device on which a job of this round was lost or failed; empty for none."""
-        avoided = {**self._lost_on, **self._doubts}
-        return next((device for slot, device in avoided.items() if slot.round == round_number), "")
 
     def _is_doubted(self, job: Job, device: str, measurement: Measurement) -> bool:
         """True if what crashed or hung on one of several devices is to run on another one before that is believed.

@@ -4,9 +4,8 @@
          probes/0007/order.json, measurement.json
          probes/0007/confirmation-1/     its first round
          probes/reference/confirmation-1/, probes/device-1/
-         probes/round-2.json             that the second round has begun and not ended
 
-What was begun and has no measurement was interrupted, or its executor was lost: it is measured before all else.
+A trial that was begun and has no measurement was interrupted, or its executor was lost: it is measured before all else.
 """
 
 import bisect
@@ -24,13 +23,12 @@ from autotune.core.slot import Slot, SlotKind
 from autotune.core.stop_reason import StopReason
 from autotune.probe.order import ANSWER, ORDER
 from autotune.space.dominance import TOO_FEW_DEVICES
-from autotune.study.job import Job, Round
+from autotune.study.job import Job
 from autotune.study.loss_check import compare_losses, disqualify_flagged
 from autotune.study.measure import keep
 from autotune.study.plan import Plan
 from autotune.study.store import (
     PROPOSAL,
-    ROUND,
     Damage,
     discard_damaged,
     keep_prospect,
@@ -43,25 +41,22 @@ from autotune.study.store import (
     reporting_storage,
 )
 
-OPEN_ROUND = "round-{}.json"
-
 
 @dataclass
 class Ledger:
     """The measurements of a study; only its methods change it, and each writes to disk first.
 
-    unfinished: number -> configuration of trials that were begun and have no measurement. rounds: of the confirmation that have
-    not ended. references: round -> the training that its losses are compared with. repeats: device -> what it repeated.
-    risks: number -> how likely a trial was to fit that was tried although it might not. out_of_time: what was given up, and why:
-    the time was over; left_out: what else there was no time for, as text. pace: (seconds that a measurement of this run took,
-    repetitions included, those of its probe alone). gap: what the untried could win at the last proposal. numerics: the losses
-    of all rounds so far, compared. damage: files that could not be read.
+    unfinished: number -> configuration of trials that were begun and have no measurement. references: round -> the training
+    that its losses are compared with. repeats: device -> what it repeated. risks: number -> how likely a trial was to fit that
+    was tried although it might not. out_of_time: what was given up, and why: the time was over; left_out: what else there was no
+    time for, as text. pace: (seconds that a measurement of this run took, repetitions included, those of its probe alone). gap:
+    what the untried could win at the last proposal. numerics: the losses of all rounds so far, compared. damage: files that
+    could not be read.
     """
 
     folder: Path
     plan: Plan
     unfinished: dict[int, Configuration] = field(default_factory=dict)
-    rounds: dict[int, Round] = field(default_factory=dict)
     references: dict[int, Measurement] = field(default_factory=dict)
     repeats: dict[str, Trial] = field(default_factory=dict)
     risks: dict[int, float] = field(default_factory=dict)
@@ -84,8 +79,6 @@ class Ledger:
     def read(cls, folder: Path, plan: Plan) -> "Ledger":
         """The ledger in this folder; what cannot be read is measured again. Raises OSError if the disk refuses."""
         ledger = cls(folder, plan)
-        for path in sorted((folder / "probes").glob(OPEN_ROUND.format("*"))):
-            ledger._read_round(path)
         for place in sorted((folder / "probes").glob("[0-9]*")):
             if place.name.isdigit():
                 ledger._read_trial(place, int(place.name))
@@ -98,19 +91,6 @@ class Ledger:
         discard_damaged(folder, ledger.damage)
         ledger._judge()
         return ledger
-
-    def _read_round(self, path: Path) -> None:
-        """Resume a round that had begun; one on several devices is dropped, as its rest would run at another time."""
-        try:
-            round_ = read_record(path, Round.from_dict)
-        except Unreadable:
-            path.unlink()
-            return
-        self.rounds[round_.number] = round_
-        if any(round_.devices):
-            self._remove_measurements(round_.number)
-            path.unlink()
-            del self.rounds[round_.number]
 
     def _read_trial(self, place: Path, number: int) -> None:
         self._numbers.add(number)
@@ -149,21 +129,12 @@ class Ledger:
             return self.unfinished[number]
         return self._measured[number].configuration
 
-    @property
-    def racing(self) -> tuple[int, ...]:
-        """Numbers of the trials of the first round that has not ended, in their order."""
-        return self.rounds[min(self.rounds)].trials if self.rounds else ()
-
     # Writing --------------------------------------------------------------------------------------------------
 
     def begin(self, job: Job) -> None:
-        """Note that a job begins, with the rounds that it plans. Raises StorageFailed."""
+        """Note that a job begins. Raises StorageFailed."""
         with reporting_storage(self.folder):
             self.keep_gap(job.gap)
-            for round_ in job.rounds:
-                (self.folder / "probes").mkdir(parents=True, exist_ok=True)
-                write_json(self._round_path(round_.number), round_.to_dict())
-                self.rounds[round_.number] = round_
             if job.slot.kind is not SlotKind.TRIAL or job.slot.round:
                 return
             number = job.slot.number
@@ -208,29 +179,6 @@ class Ledger:
         if slot.kind is SlotKind.TRIAL and not slot.round:
             self.unfinished.pop(slot.number, None)
 
-    def close_round(self, round_: Round) -> None:
-        """Note that a round is complete."""
-        self.rounds.pop(round_.number, None)
-        self._round_path(round_.number).unlink(missing_ok=True)
-
-    def drop_round(self, round_: Round) -> None:
-        """Remove what was measured in a round, which is to begin anew; not if it lacks only the losses' reference.
-
-        Raises StorageFailed.
-        """
-        with reporting_storage(self.folder):
-            again = replace(round_, devices=())
-            write_json(self._round_path(round_.number), again.to_dict())
-            self.rounds[round_.number] = again
-            if round_.trials:
-                self._remove_measurements(round_.number)
-        if round_.trials:
-            self.references.pop(round_.number, None)
-            for number, trial in self._measured.items():
-                others = tuple(measured for measured in trial.confirmations if measured.round != round_.number)
-                self._measured[number] = replace(trial, confirmations=others)
-            self._judge()
-
     def keep_gap(self, gap: OptimalityGap | None) -> None:
         """Write what the untried could still win next to the last trial. Raises OSError if the disk refuses."""
         if gap is None:
@@ -242,13 +190,6 @@ class Ledger:
     def leave_out(self, *parts: str) -> None:
         """Note what the search has no time for."""
         self.left_out += parts
-
-    def _round_path(self, number: int) -> Path:
-        return self.folder / "probes" / OPEN_ROUND.format(number)
-
-    def _remove_measurements(self, round_number: int) -> None:
-        for path in self.folder.glob(f"probes/*/{ROUND.format(round_number)}/{ANSWER}"):
-            path.unlink(missing_ok=True)
 
     def _judge(self) -> None:
         """Compare all losses so far; what does not learn as the reference does cannot win, unless that is allowed."""

@@ -22,7 +22,7 @@ from autotune.sampler.physics import WarmStart
 from autotune.space.search_space import SearchSpace
 from autotune.study.crashes import stop_if_it_crashes
 from autotune.study.fleet import Fleet
-from autotune.study.job import CloseRound, Done, Job
+from autotune.study.job import Done, Job
 from autotune.study.ledger import Ledger
 from autotune.study.measure import measure
 from autotune.study.plan import Plan, Watch
@@ -125,9 +125,6 @@ def search(
                 break
             if isinstance(step, Job):
                 _start(study, fleet, step, watch)
-            elif isinstance(step, CloseRound):
-                (ledger.drop_round if step.is_lost else ledger.close_round)(step.round)
-                fleet.judge(ledger)
             else:
                 _record(study, fleet, *fleet.wait(), watch)
     ledger.keep_gap(step.gap)
@@ -192,8 +189,6 @@ def _record(study: Study, fleet: Fleet, job: Job, ended: Ended, watch: Watch) ->
     if accepted is None and measurement is not None:
         with reporting_storage(study.folder):
             (probe_folder(study.folder, slot) / ANSWER).unlink(missing_ok=True)
-    if slot.round and (accepted is None or measurement is None):
-        ledger.drop_round(ledger.rounds[slot.round])
     if accepted is not None:
         _take(study, fleet, job, accepted, seconds, watch)
 
@@ -202,8 +197,7 @@ def _take(study: Study, fleet: Fleet, job: Job, measurement: Measurement, second
     """Record a measurement, and see what it changes."""
     ledger, slot = study.ledger, job.slot
     ledger.record(slot, job.configuration, measurement, seconds)
-    if not slot.round:
-        fleet.judge(ledger)
+    fleet.judge(ledger)
     if slot.kind is SlotKind.TRIAL:
         trial = next((trial for trial in ledger.trials if trial.number == slot.number), None)
         what = {"number": slot.number, "configuration": job.configuration, "trial": trial}

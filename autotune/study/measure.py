@@ -68,7 +68,10 @@ def measure(
         if left <= 0:
             raise error
         options = ProbeOptions(slot, min(deadline, left), best_so_far, job.whole_speed, losses)
+        began = time.time()
         measurement = replace(probe(configuration, options), training_steps=plan.training_steps)
+        if measurement.started_s is None:
+            measurement = replace(measurement, started_s=began)
         if measurement.outcome is Outcome.TIMED_OUT and (left < deadline or plan.time.is_over):
             (place / ANSWER).unlink(missing_ok=True)
             raise error
@@ -116,10 +119,6 @@ def keep(place: Path, configuration: Configuration, measurement: Measurement) ->
     if read_trial(place, 0) is None:
         place.mkdir(parents=True, exist_ok=True)
         write_json(place / ORDER, {"configuration": configuration.to_dict()})
-    elif not (
-        measurement.repeated_because or measurement.training_steps or measurement.compile_s or measurement.device
-    ):
-        return
     write_json(place / ANSWER, measurement.to_dict())
 
 

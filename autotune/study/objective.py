@@ -1,13 +1,14 @@
 """Comparison of trials: the best one, speed-up, and the Pareto front of speed and memory."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from statistics import fmean
+from collections.abc import Sequence
 
 from autotune.core.interval import Interval, Ratio, quotient_interval, quotient_of_means
 from autotune.core.measurement import ROUNDS_THAT_TELL, Measurement
 from autotune.core.trial import Trial
+from autotune.sampler import claim as claims
+from autotune.sampler.claim import claim
+from autotune.sampler.observation import Observation, observed
 from autotune.space.settings import learning_differences
 
 SAME_MEMORY = 0.05
@@ -20,9 +21,6 @@ SAME_SPEED = 0.01
 """Speeds that noise does not tell apart count as equal only where they differ by less than this share. On recorded tables with
 0.5 % noise the simplest of the equal ones is 0.04 % slower on average than the fastest; with a share of 2 % it would be up to
 0.5 %, with 5 % 1.6 %."""
-
-FITTING_STEPS = 20
-"""Alternations of means over rounds and over trials; where all trials ran in all rounds the second changes nothing."""
 
 SPEED_UP_WIDTH = 0.1
 """Full width of the speed-up's 95 % interval, as a share of it, from which on further rounds are not worth their time; a wider
@@ -74,7 +72,7 @@ def pays_from(best: Trial, trials: Sequence[Trial]) -> int:
 def best_trial(trials: Sequence[Trial], objective: str) -> Trial | None:
     """The answer: the user's own settings, trial 0, unless another trial is shown to be better; None where nothing may win.
 
-    Where the baseline has a rival in its rounds, only what ran in rounds can win; else probes are compared with its probe.
+    Once one was measured side by side with the baseline, only such can win; else probes are compared with its probe.
     Of the trials that cannot be told from the fastest one shown, the one with the fewest changes of the user's settings
     wins, then the one with less memory. Where the baseline does not run, all that was measured counts as shown. For `memory`
     the smallest peak at no less than the baseline's speed.
@@ -89,13 +87,12 @@ def best_trial(trials: Sequence[Trial], objective: str) -> Trial | None:
 
 def leader(trials: Sequence[Trial], objective: str) -> Trial | None:
     """The trial that others have to beat while the search runs, shown to be better than the baseline or not yet; None if there
-    is none. Confirmed ones come before others; one that learns differently leads only if it is shown to be faster."""
+    is none. One that learns differently leads only if it is shown to be faster."""
     able = _able(trials)
     if objective == "memory":
         able = [trial for trial in able if trial.confirmed] or able
         return min(as_fast_as_the_baseline(able, trials), key=lambda trial: trial.peak_bytes or 0, default=None)
-    confirmed = [trial for trial in able if trial.confirmed]
-    return fastest_proven(confirmed, trials, objective) or fastest_proven(able, trials, objective)
+    return fastest_proven(able, trials, objective)
 
 
 def _able(trials: Sequence[Trial]) -> list[Trial]:
@@ -107,12 +104,25 @@ def _able(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def _competing(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials that may win: those with rounds, where the baseline has a rival in its rounds or does not run, else all."""
+    """The trials that may win: those measured side by side with the baseline, if there are any; else all. If the baseline does
+    not run, those that were measured again."""
     able = _able(trials)
-    confirmed = [trial for trial in able if trial.confirmed]
-    if not any(trial.number == 0 for trial in able):
-        return confirmed or able
-    return confirmed if len(confirmed) > 1 and confirmed[0].number == 0 else able
+    baseline = next((trial for trial in able if trial.number == 0), None)
+    if baseline is None:
+        return [trial for trial in able if trial.confirmed] or able
+    shown = [trial for trial in able if trial is baseline or is_shown(trial, baseline)]
+    return shown if len(shown) > 1 else able
+
+
+def is_shown(trial: Trial, baseline: Trial) -> bool:
+    """Whether the two were measured side by side in time often enough to say how many times as fast the trial is."""
+    return claim(_timed(trial), _timed(baseline)) is not None
+
+
+def _timed(trial: Trial) -> list[Observation]:
+    """The trial's timed measurements."""
+    seen = (observed(trial.configuration, measured) for measured in trial.measurements)
+    return [observation for observation in seen if observation.step_s is not None]
 
 
 def is_better(trial: Trial, baseline: Trial, objective: str) -> bool:
@@ -155,35 +165,15 @@ def _simplest(better: Sequence[Trial], able: Sequence[Trial], trials: Sequence[T
         least = min(trial.peak_bytes or 0 for trial in better)
         equal = [trial for trial in better if (1 - SAME_PEAK) * (trial.peak_bytes or 0) <= least]
         return min(equal, key=lambda trial: (changes(trial, trials), trial.peak_bytes or 0))
-    speeds = RoundSpeeds.of(able, objective).speeds
+    speeds = _speeds(able)
     fastest = max(better, key=lambda trial: speeds[trial.number])
-    ahead = {trial.number: quotient(fastest, trial, objective) for trial in better if trial is not fastest}
+    ahead = {trial.number: claimed(fastest, trial, objective) for trial in better if trial is not fastest}
     equal = [t for t in better if t is fastest or (ahead[t.number].low <= 1 and ahead[t.number] <= 1 + SAME_SPEED)]
     fewest = min(changes(trial, trials) for trial in equal)
     equal = [trial for trial in equal if changes(trial, trials) == fewest]
     least = min(trial.peak_bytes or 0 for trial in equal)
     lean = [trial for trial in equal if (trial.peak_bytes or 0) <= (1 + SAME_MEMORY) * least]
     return max(lean, key=lambda trial: speeds[trial.number])
-
-
-def in_whole_rounds(trials: Sequence[Trial], objective: str) -> Sequence[Trial]:
-    """The trials without what they measured in a round that ended before the baseline's turn.
-
-    A speed of these minutes cannot be compared with the baseline's of others: what the machine did meanwhile would count as
-    an effect. What failed in such a round stays. A baseline that runs and may win takes part in every round (study/race.py),
-    but for `memory`, where no speeds are compared.
-    """
-    baseline = next((trial for trial in trials if trial.number == 0), None)
-    if objective == "memory" or baseline is None or not baseline.feasible or baseline.disqualified_reason:
-        return trials
-    last = max(baseline.rounds, default=0)
-
-    def whole(trial: Trial) -> Trial:
-        pairs = zip(trial.rounds, trial.confirmations, strict=True)
-        kept = tuple(measured for number, measured in pairs if number <= last or not measured.feasible)
-        return trial if len(kept) == len(trial.confirmations) else replace(trial, confirmations=kept)
-
-    return [whole(trial) for trial in trials]
 
 
 def round_speeds(trial: Trial, objective: str) -> dict[int, float]:
@@ -214,43 +204,30 @@ def quotient(above: Trial, below: Trial, objective: str) -> Ratio:
     return Ratio(paired, means.low * paired / means, means.high * paired / means)
 
 
-@dataclass(frozen=True)
-class RoundSpeeds:
-    """Speeds of trials with what their rounds did to all of them taken out: some ran in more rounds than others."""
+def claimed(above: Trial, below: Trial, objective: str) -> Ratio:
+    """Speed over speed with its interval: by the measurements that are side by side in time, else probe over probe."""
+    shown = claim(_timed(above), _timed(below))
+    if shown is not None:
+        return shown
+    rate, base_rate = speed(above.measurement, objective), speed(below.measurement, objective)
+    assert rate is not None
+    assert base_rate is not None
+    return quotient_of_means(rate, base_rate)
 
-    speeds: Mapping[int, float]  # trial number -> samples or tokens / second; without rounds, as it was probed
-    residuals: Sequence[float]  # what is left of the logarithm of each trial's speed in each round
-    degrees: int  # of freedom of the residuals
 
-    @classmethod
-    def of(cls, trials: Sequence[Trial], objective: str) -> "RoundSpeeds":
-        """Two-way layout without interaction, trials by rounds, of logarithms, fitted by alternating means."""
-        rates = {trial.number: round_speeds(trial, objective) for trial in trials}
-        logs = {
-            (trial, number): math.log(rate) for trial, by_round in rates.items() for number, rate in by_round.items()
-        }
-        of_trial, of_round = (
-            dict.fromkeys((trial for trial, _ in logs), 0.0),
-            dict.fromkeys((number for _, number in logs), 0.0),
-        )
-        for _ in range(FITTING_STEPS):
-            for trial in of_trial:
-                of_trial[trial] = fmean(log - of_round[number] for (who, number), log in logs.items() if who == trial)
-            for number in of_round:
-                of_round[number] = fmean(log - of_trial[who] for (who, when), log in logs.items() if when == number)
-        middle = fmean(of_round.values()) if of_round else 0.0
-        probed = {trial.number: float(speed(trial.final, objective) or 0.0) for trial in trials}
-        return cls(
-            probed | {trial: math.exp(log + middle) for trial, log in of_trial.items()},
-            [log - of_trial[trial] - of_round[number] for (trial, number), log in logs.items()],
-            max(0, len(logs) - len(of_trial) - len(of_round) + 1),
-        )
+def _speeds(trials: Sequence[Trial]) -> dict[int, float]:
+    """Number -> how fast a trial is by all its measurements, in a unit that all of these share."""
+    timed = {trial.number: _timed(trial) for trial in trials}
+    timed = {number: measured for number, measured in timed.items() if measured}
+    return dict.fromkeys((trial.number for trial in trials), 0.0) | dict(
+        zip(timed, claims.speeds([*timed.values()]), strict=True)
+    )
 
 
 def fastest_proven(able: Sequence[Trial], trials: Sequence[Trial], objective: str) -> Trial | None:
-    """The fastest of these by the rounds that they share; of those that learn differently from the baseline only what is
-    surely faster. None where there is none. trials: all of the study."""
-    speeds = RoundSpeeds.of(able, objective).speeds
+    """The fastest of these; of those that learn differently from the baseline only what is surely faster. None if there is
+    none. trials: all of the study."""
+    speeds = _speeds(able)
     baseline = next((trial for trial in trials if trial.number == 0), None)
 
     def is_proven(trial: Trial) -> bool:
@@ -279,7 +256,7 @@ def disqualified(trials: Sequence[Trial], objective: str) -> list[tuple[Trial, s
     for trial in trials:
         if not trial.feasible or trial.measurement.ended_early or trial is best:
             continue
-        if best is not None and not is_memory and quotient(trial, best, objective) <= 1:
+        if best is not None and not is_memory and claimed(trial, best, objective) <= 1:
             continue
         gain = speed_up(trial, baseline, objective)[0] if baseline is not None else None
         is_behind = is_memory and best is not None and not is_leaner(trial, best, SAME_PEAK)
@@ -322,31 +299,20 @@ def speed_up(best: Trial, baseline: Trial, objective: str) -> tuple[Ratio | None
         return None, "the baseline has no speed to compare with"
     if best.number == baseline.number:
         return Ratio(1.0, 1.0, 1.0), ""
-    return quotient(best, baseline, objective), ""
-
-
-def comparable(trials: Sequence[Trial], objective: str) -> tuple[Trial, ...]:
-    """The trials of a search that runs, all as they can be compared now: by whole rounds, and by their probes alone while
-    nothing but the baseline has one."""
-    whole = in_whole_rounds(trials, objective)
-    if any(trial.number and trial.confirmed for trial in whole):
-        return tuple(whole)
-    return tuple(replace(trial, confirmations=()) if trial.confirmed else trial for trial in whole)
+    return claimed(best, baseline, objective), ""
 
 
 def fastest_so_far(trials: Sequence[Trial], objective: str) -> Trial | None:
-    """The fastest trial that may win, by rounds if any has one, shown to be faster or not; for `memory` the leader."""
+    """The fastest trial that may win, shown to be faster or not; for `memory` the leader."""
     if objective == "memory":
         return leader(trials, objective)
     able = _able(trials)
-    able = [trial for trial in able if trial.confirmed] or able
-    return max(able, key=lambda trial: float(speed(trial.final, objective) or 0.0), default=None)
+    speeds = _speeds(able)
+    return max(able, key=lambda trial: speeds[trial.number], default=None)
 
 
 def told_speed_up(trial: Trial, baseline: Trial, objective: str) -> Ratio | None:
     """How many times as fast as the baseline, to show while a search runs; None if noise hides it (its interval is wider
-    than TOLD_WIDTH) and if only one of the two was measured in rounds: the machine is another one minutes later."""
-    if trial.confirmed != baseline.confirmed:
-        return None
+    than TOLD_WIDTH)."""
     gain, _ = speed_up(trial, baseline, objective)
     return gain if gain is not None and gain.relative_width <= TOLD_WIDTH else None

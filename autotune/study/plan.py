@@ -8,8 +8,8 @@ from pathlib import Path
 from autotune.core import Configuration, Environment, Interval, Measurement, Outcome, Trial, TuningRequest
 from autotune.core.request import CONFIRMATION_ROUNDS
 from autotune.core.time_limit import TimeLimit
-from autotune.sampler.acquisition import run_seconds
-from autotune.study.objective import best_trial, comparable, fastest_so_far, told_speed_up, value
+from autotune.sampler.policy import run_seconds
+from autotune.study.objective import best_trial, fastest_so_far, told_speed_up, value
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,8 @@ class Plan:
 
     allowed_bytes: what probes are held to; memory_limit_bytes: the worst value of the memory objective. margin: the share
     by which nothing untried may be able to beat the best for the search to end. training_steps: of the run it is for.
-    confirmation_rounds: of the leader and the baseline at the least, up to twice as many while it is open who is faster.
+    confirmation_rounds: measurements of the fastest and of the baseline, side by side, that a speed-up needs; 0: nothing is
+    measured again.
     is_cpu: whether the device is one; precisions: those that work on it.
     no_risk: nothing is probed that may not fit, once something does. require_parity: what is not shown to train like fp32
     cannot win; allow_loss_difference: what is shown not to may win.
@@ -115,24 +116,19 @@ class Progress:
     folder: Path | None = None
 
     @cached_property
-    def compared(self) -> tuple[Trial, ...]:
-        """The trials as they can be compared now: by their probes alone until the rounds of two can be."""
-        return comparable(self.trials, self.objective)
-
-    @cached_property
     def best(self) -> Trial | None:
-        """The best so far by the rounds of the confirmation; None before they tell, and while it is the user's own settings."""
-        best = best_trial(self.compared, self.objective)
+        """The best so far, measured more than once; None before, and while it is the user's own settings."""
+        best = best_trial(self.trials, self.objective)
         return best if best is not None and best.confirmed and best.number else None
 
     @cached_property
     def fastest(self) -> Trial | None:
         """The fastest so far, which may be the user's own settings; None if another one is the best, or if none fits."""
-        return None if self.best else fastest_so_far(self.compared, self.objective)
+        return None if self.best else fastest_so_far(self.trials, self.objective)
 
     def speedup_of(self, trial: Trial | None) -> Interval | None:
-        """How many times as fast as the user's settings a trial of `compared` is; None if that cannot be told now."""
-        return None if trial is None else told_speed_up(trial, self.compared[0], self.objective)
+        """How many times as fast as the user's settings a trial is; None if that cannot be told now."""
+        return None if trial is None else told_speed_up(trial, self.trials[0], self.objective)
 
 
 Watch = Callable[[Progress], None]

@@ -21,7 +21,7 @@ from autotune.space.search_space import RuledOut
 from autotune.space.setup import TrainingSetup, training_setup
 from autotune.space.utilization import Arithmetic, Utilization, utilization
 from autotune.study.certainty import speedup_reason
-from autotune.study.objective import best_trial, disqualified, in_whole_rounds, pareto_front, speed_up
+from autotune.study.objective import best_trial, disqualified, pareto_front, speed_up
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,6 @@ class SearchResult:
         }
         for name, text in texts.items():
             object.__setattr__(self, name, text)
-        object.__setattr__(self, "trials", in_whole_rounds(self.trials, self.request.objective))
 
     @property
     def stop_reason(self) -> str:

@@ -5,18 +5,27 @@ import math
 from autotune.core.stop_reason import StopKind, StopReason
 from autotune.core.trial import Trial
 from autotune.core.units import format_seconds
-from autotune.sampler.acquisition import CONFIDENCE, FIRST_PROBES, Proposal, run_seconds
+from autotune.sampler.policy import CONFIDENCE, Choice, End, run_seconds
 from autotune.study.objective import leader
 from autotune.study.plan import Plan
 
 
-def out_of_budget(plan: Plan, trials: list[Trial], out_of_time: bool) -> StopReason | None:
-    """The reason to stop by what was spent; None to go on. out_of_time: whether there is no time for another probe."""
-    if len(trials) >= (probes := plan.probes(trials)):
-        further = f", and {probes - plan.n_trials} more for trials that ran out of memory in a round"
-        text = f"the budget of {plan.n_trials} trials is used{further if probes > plan.n_trials else ''}"
-        return StopReason(StopKind.BUDGET, text)
-    return time_is_over(plan) if out_of_time else None
+def stop_reason(plan: Plan, trials: list[Trial], choice: Choice, space_size: int) -> StopReason:
+    """The reason for which nothing more is measured. space_size: configurations of the whole space."""
+    match choice.end:
+        case End.TIME:
+            return time_is_over(plan)
+        case End.PROBES:
+            further = plan.probes(trials) - plan.n_trials
+            more = f", and {further} more for trials that ran out of memory in a round" if further > 0 else ""
+            return StopReason(StopKind.BUDGET, f"the budget of {plan.n_trials} trials is used{more}")
+        case End.ALL:
+            around = "around the best of the core settings " if len(trials) < space_size else ""
+            text = choice.reason or f"all configurations {around}have been measured or ruled out"
+            return StopReason(StopKind.ALL_TESTED, text, None if choice.reason else 0.0)
+        case End.WORTH if (reason := _not_worth_it(plan, trials, choice)) is not None:
+            return reason
+    return _nothing_to_win(plan, choice)
 
 
 def time_is_over(plan: Plan) -> StopReason:
@@ -30,19 +39,14 @@ def time_is_over(plan: Plan) -> StopReason:
     return StopReason(StopKind.TIME, text)
 
 
-def nothing_to_win(plan: Plan, trials: list[Trial], choice: Proposal, space_size: int) -> StopReason | None:
-    """The reason to stop by what further probes could win; None to go on. space_size: configurations of the whole space."""
-    if choice.configuration is None and not choice.untried:
-        around = "around the best of the core settings " if len(trials) < space_size else ""
-        return StopReason(StopKind.ALL_TESTED, f"all configurations {around}have been measured or ruled out", 0.0)
-    if choice.configuration is not None and (len(trials) < FIRST_PROBES or choice.can_win(plan.margin)):
-        return _not_worth_it(plan, trials, choice) if trials else None
+def _nothing_to_win(plan: Plan, choice: Choice) -> StopReason:
+    """By what further probes could win."""
     margin, confidence, of_any = _share(plan.margin), _confidence(choice), choice.max_gain_if_fits
     if of_any <= plan.margin:
         text = f"no untested configuration can beat the best by more than {margin}{confidence}"
         return StopReason(StopKind.NOTHING_TO_WIN, text, plan.margin)
     text = f"no untested configuration is likely to fit{confidence}"
-    if choice.configuration is not None:
+    if choice.max_gain > 0:
         text = f"no untested configuration that is likely to fit can beat the best by more than {margin}{confidence}"
     if math.isinf(of_any):
         return StopReason(StopKind.NOTHING_TO_WIN, text)
@@ -50,19 +54,14 @@ def nothing_to_win(plan: Plan, trials: list[Trial], choice: Proposal, space_size
     return StopReason(StopKind.NOTHING_TO_WIN, text, of_any)
 
 
-def _not_worth_it(plan: Plan, trials: list[Trial], choice: Proposal) -> StopReason | None:
-    """The reason to stop if the training is too short for another probe to pay; it is an hour without announced steps."""
+def _not_worth_it(plan: Plan, trials: list[Trial], choice: Choice) -> StopReason | None:
+    """The training is too short for another probe to pay; it is an hour without announced steps."""
     best = leader(trials, plan.objective)
-    of_speed = plan.objective != "memory"
-    if not of_speed or best is None or best.final.step_time_s is None:
+    if best is None or best.final.step_time_s is None:
         return None
-    training_s = run_seconds(plan.training_steps, best.final.step_time_s)
-    if choice.expected_gain * training_s >= choice.probe_seconds:
-        return None
-    probe, training = format_seconds(choice.probe_seconds), format_seconds(training_s)
+    training = format_seconds(run_seconds(plan.training_steps, best.final.step_time_s))
+    probe = format_seconds(choice.seconds)
     if plan.training_steps is None:
-        if len(trials) < FIRST_PROBES or plan.margin <= 0:  # all that can be won is wanted
-            return None
         text = (
             f"another probe of about {probe} is not expected to save as much in {training} of training "
             "(--training-steps says how long yours is)"
@@ -73,12 +72,12 @@ def _not_worth_it(plan: Plan, trials: list[Trial], choice: Proposal) -> StopReas
         f"another probe of about {probe} is not expected to save as much"
     )
     if len(trials) == 1:
-        fastest = f"{choice.configuration} (not measured)" if choice.better else "what you have"
+        fastest = f"{choice.promising} (not measured)" if choice.promising else "what you have"
         text = f"{text}; estimated fastest: {fastest}"
     return StopReason(StopKind.NOT_WORTH_IT, text)
 
 
-def _confidence(choice: Proposal) -> str:
+def _confidence(choice: Choice) -> str:
     return f" ({CONFIDENCE:.0%} confidence, {choice.untried} untested configuration{'s' * (choice.untried != 1)})"
 
 

@@ -9,11 +9,11 @@ from autotune.core import Trial
 from autotune.core.interrupt import StopRequest
 from autotune.core.slot import Slot
 from autotune.core.units import finite
-from autotune.sampler.optuna_samplers import Sampler, make_sampler, study_of
-from autotune.sampler.physics import NO_EFFECTS, DeviceEffects, PhysicsSampler, WarmStart
+from autotune.sampler.optuna_samplers import NO_EFFECTS, DeviceEffects, OptunaSampler, Sampler, make_sampler, study_of
+from autotune.sampler.physics import PhysicsSampler, WarmStart
 from autotune.space.search_space import SearchSpace
 from autotune.study.ledger import Ledger
-from autotune.study.pacing import rounds_left, seconds_to_go
+from autotune.study.pacing import finishing_seconds, seconds_to_go
 from autotune.study.plan import Plan, Progress
 from autotune.study.reference import reference_seconds
 from autotune.study.store import probe_folder, write_optuna_study
@@ -64,8 +64,9 @@ class Study:
     def start_from(self, warm_start: WarmStart) -> None:
         """Let the sampler `physics` propose from this, with the study's plan."""
         self.warm_start = self._of_plan(warm_start)
-        if isinstance(self.sampler, PhysicsSampler):
-            self.sampler.knowledge = self.warm_start
+        physics = self.sampler.policy if isinstance(self.sampler, OptunaSampler) else self.sampler
+        if isinstance(physics, PhysicsSampler):
+            physics.knowledge = self.warm_start
 
     def _of_plan(self, warm_start: WarmStart) -> WarmStart:
         plan = self.plan
@@ -81,6 +82,13 @@ class Study:
         """Seconds that the trainings of the losses' reference are expected to take in this number of next rounds."""
         return reference_seconds(self.plan, self.trials, self.ledger.references, self.products, rounds)
 
+    def time_left(self) -> float:
+        """Seconds for measurements: what is left of the time limit, without what the answer's checks are expected to take if
+        there is time for them."""
+        left = self.plan.time.seconds_left()
+        checks_s = finishing_seconds(self.trials, self.plan.objective) + self.reference_seconds()
+        return left - checks_s if checks_s < left else left
+
     def progress(self, kind: str, **what: Any) -> Progress:
         """Where the study stands, for those who watch."""
         plan, ledger = self.plan, self.ledger
@@ -95,9 +103,8 @@ class Study:
                 plan,
                 self.trials,
                 kind not in ("finishing", "done"),
-                ledger.racing,
                 ledger.pace,
-                self.reference_seconds(rounds_left(plan, self.trials)),
+                self.reference_seconds(),
             ),
             folder=self.folder,
             **what,

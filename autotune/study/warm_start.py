@@ -74,7 +74,7 @@ def warm_up(
     Not where no time is left to try anything. past: see `build_warm_start`. traces: of `trace_ahead`.
     """
     space, plan = study.space, study.plan
-    if not time_for_a_probe(plan, study.trials, study.reference_seconds()):
+    if not time_for_a_probe(plan, study.trials):
         return ()
     if plan.sampler == "physics":
         warm_start = build_warm_start(host, environment, workload, space, base, plan.allowed_bytes, past, traces)

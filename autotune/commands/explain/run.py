@@ -17,7 +17,7 @@ from autotune.commands.verify.run import check_trainable, differing_facts, envir
 from autotune.core import Configuration, Environment, InvalidRequest, Measurement, read_json, write_json
 from autotune.core.configuration import renamed
 from autotune.core.errors import TracingFailed
-from autotune.core.request import CONFIRMATION_ROUNDS, MOST_ROUNDS
+from autotune.core.request import EXPLANATION_ROUNDS, MOST_ROUNDS
 from autotune.core.time_limit import TimeLimit
 from autotune.core.units import counted
 from autotune.memory.estimate import NotTraced
@@ -38,7 +38,7 @@ Watch = Callable[[str], None]
 
 
 def explain(
-    folder: str | Path, rounds: int = CONFIRMATION_ROUNDS, fresh: bool = False, watch: Watch | bool | None = None
+    folder: str | Path, rounds: int = EXPLANATION_ROUNDS, fresh: bool = False, watch: Watch | bool | None = None
 ) -> Explanation:
     """Explain the speed-up of the study in this folder; also written to explanation.json and explanation.md.
 
@@ -69,7 +69,7 @@ def explained(
     result: SearchResult,
     probe: Probe,
     place: Path,
-    rounds: int = CONFIRMATION_ROUNDS,
+    rounds: int = EXPLANATION_ROUNDS,
     watch: Watch = lambda line: None,
     breakdown: Callable[[Mapping[str, Configuration]], MemoryBreakdown] = lambda configurations: MemoryBreakdown(),
 ) -> Explanation:
@@ -109,7 +109,7 @@ def _notes(result: SearchResult, place: Path, remeasured: Remeasured | None) -> 
     here = _recorded_environment(place)
     if here and (differing := differing_facts(result.environment.identity(), here.identity())):
         notes.append(f"another machine or versions than the search's: {'; '.join(differing)}")
-    if remeasured is not None and remeasured.rounds < CONFIRMATION_ROUNDS:
+    if remeasured is not None and remeasured.rounds < EXPLANATION_ROUNDS:
         notes.append(f"only {counted(remeasured.rounds, 'round')}: the intervals are those of the steps, not of rounds")
     if not result.best.confirmed:
         notes.append("the answer is from one probe and was not confirmed")

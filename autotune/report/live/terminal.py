@@ -100,9 +100,9 @@ def _legend(progress: Progress, end: str = "Ctrl-C keeps what is measured") -> T
     trials = progress.trials
     words = {
         "* best so far": progress.best,
-        "fastest first, not confirmed": progress.fastest and len(trials) > 1 and not progress.compared[0].confirmed,
+        "fastest first, not confirmed": progress.fastest and len(trials) > 1 and not trials[0].confirmed,
         "x cannot win": any(trial.disqualified_reason for trial in trials),
-        "? uncertain": any("?" in "".join(text.cells(trial, progress)[2:4]) for trial in progress.compared),
+        "? uncertain": any("?" in "".join(text.cells(trial, progress)[2:4]) for trial in trials),
         f"{len(trials) - ROWS} more in the report": len(trials) > ROWS,
         end: end,
     }
@@ -126,9 +126,6 @@ def table(progress: Progress, width: int, rows: int) -> list[Text]:
 
     lines = [line(HEADER, "bold")]
     for trial in text.ranked(progress, rows):
-        is_current = trial.feasible and (
-            trial.confirmed or not progress.compared[0].confirmed
-        )  # else older than rounds
-        style = "bold green" if is_same(trial, progress.best) else "" if is_current else "dim"
+        style = "bold green" if is_same(trial, progress.best) else "" if trial.feasible else "dim"
         lines.append(line(text.cells(trial, progress), style))
     return lines

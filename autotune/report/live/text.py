@@ -52,13 +52,11 @@ class LiveView:
 
 
 def ranked(progress: Progress, rows: int) -> list[Trial]:
-    """So many trials as they can be compared: the best so far, then what was measured in rounds, then by speed, and last what
-    has no result; the baseline is always among them."""
-    trials = progress.compared
+    """So many trials: the best so far, then by speed, and last what has no result; the baseline is always among them."""
+    trials = progress.trials
 
-    def rank(trial: Trial) -> tuple[bool, bool, bool, float]:
-        speed = -float(trial.samples_per_second or 0.0)
-        return not is_same(trial, progress.best), not trial.feasible, not trial.confirmed, speed
+    def rank(trial: Trial) -> tuple[bool, bool, float]:
+        return not is_same(trial, progress.best), not trial.feasible, -float(trial.samples_per_second or 0.0)
 
     order = sorted(trials, key=rank)
     first = order[:rows]
@@ -68,7 +66,7 @@ def ranked(progress: Progress, rows: int) -> list[Trial]:
 def cells(trial: Trial, progress: Progress) -> tuple[str, str, str, str, str]:
     """A trial's row under HEADER: a star for the best one, a cross for what cannot win, `?` after a number with a warning and
     for a ratio that noise hides."""
-    baseline = progress.compared[0]
+    baseline = progress.trials[0]
     mark = "*" if is_same(trial, progress.best) else "x" if trial.disqualified_reason else ""
     if not trial.feasible:
         return mark, short(trial.configuration, baseline), failure(trial), "", ""
@@ -77,9 +75,8 @@ def cells(trial: Trial, progress: Progress) -> tuple[str, str, str, str, str]:
 
 
 def _ratio(trial: Trial, progress: Progress) -> str:
-    """`1.62x`, `?`, or nothing if the trial and the baseline were not measured in the same way."""
-    baseline = progress.compared[0]
-    if not baseline.feasible or trial.confirmed != baseline.confirmed:
+    """`1.62x`, `?`, or nothing if the baseline does not run."""
+    if not progress.trials[0].feasible:
         return ""
     gain = progress.speedup_of(trial)
     return "?" if gain is None else f"{gain:.2f}x"

@@ -1,0 +1,143 @@
+"""Claim: how many times as fast one configuration is shown to be as another, by measurements side by side in time.
+
+    log(speed) = configuration + device + drift of the device at that time + noise of the process
+
+What measurements err by is learned from those of the two configurations alone, from a prior that is as wide as devices differ:
+so a claim follows from the two trials' files, whatever else a study holds.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import product
+from statistics import median_low
+
+import numpy as np
+from scipy.special import ndtr
+
+from autotune.core.interval import Ratio
+from autotune.sampler.gp import Numbers
+from autotune.sampler.observation import Observation
+from autotune.sampler.prior import Prior
+from autotune.sampler.scales import DRIFTS, LEAST_NOISE, NODES, Clock
+
+BESIDE = 3
+"""Measurements are side by side if they begin at most so many of their durations apart."""
+
+EACH = 2
+"""Measurements side by side that a claim needs of each configuration."""
+
+Errors = Sequence[tuple[float, float, float]]
+"""(noise, drift, weight): standard deviations of what measurements may err by."""
+
+
+def beside(one: Observation, other: Observation) -> bool:
+    """True if two measurements are side by side: on one device, and at most BESIDE durations apart, or of one round if their
+    times are not known."""
+    if one.device != other.device:
+        return False
+    if one.started_s is None or other.started_s is None:
+        return one.round == other.round
+    return abs(one.started_s - other.started_s) <= BESIDE * max(one.seconds, other.seconds)
+
+
+def side_by_side(
+    above: Sequence[Observation], below: Sequence[Observation]
+) -> tuple[list[Observation], list[Observation]]:
+    """Those of each that are side by side with one of the others."""
+    return (
+        [one for one in above if any(beside(one, other) for other in below)],
+        [one for one in below if any(beside(one, other) for other in above)],
+    )
+
+
+def claim(above: Sequence[Observation], below: Sequence[Observation], each: int = EACH) -> Ratio | None:
+    """How many times as fast the one configuration is as the other, with the 95 % interval; None if it is not shown.
+
+    above, below: their measurements, of which those count that are side by side, `each` of both at the least.
+
+    Generalised least squares (Rasmussen and Williams, 2006, section 2.7, without a prior of the means), mixed over the errors
+    that are likely.
+    """
+    above, below = side_by_side(*([seen for seen in some if seen.step_s is not None] for some in (above, below)))
+    if min(len(above), len(below)) < each:
+        return None
+    measured = [*above, *below]
+    times, clock, own = _log_times(measured), Clock.of(measured), own_noise(measured)
+    means, deviations, weights = [], [], []
+    for noise, drift, weight in errors_of(above, below):
+        contrast, variance = contrast_of(clock.covariance(drift) + np.diag(noise**2 + own**2), len(above))
+        means.append(-float(contrast @ times))
+        deviations.append(math.sqrt(variance))
+        weights.append(weight)
+    mean, deviation, shares = np.array(means), np.array(deviations), np.array(weights)
+
+    def quantile(share: float) -> float:
+        low, high = float((mean - 12 * deviation).min()), float((mean + 12 * deviation).max())
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if shares @ ndtr((middle - mean) / deviation) < share else (low, middle)
+        return math.exp((low + high) / 2)
+
+    return Ratio(math.exp(float(shares @ mean)), quantile(0.025), quantile(0.975))
+
+
+def contrast_of(covariance: Numbers, of_first: int) -> tuple[Numbers, float]:
+    """(weights, variance) of the estimate of by how much the first ones lie above the others."""
+    design = np.stack([np.ones(len(covariance)), np.arange(len(covariance)) < of_first], 1)
+    weighed = np.linalg.solve(covariance, design)
+    inverse = np.linalg.inv(design.T @ weighed)
+    return (inverse @ weighed.T)[1], float(inverse[1, 1])
+
+
+def own_noise(measured: Sequence[Observation]) -> Numbers:
+    """(m,): what each measurement's steps add to its noise."""
+    return Prior().own * np.array([seen.noise for seen in measured])
+
+
+def speeds(groups: Sequence[Sequence[Observation]]) -> list[float]:
+    """How fast each of these configurations is, from all its measurements, with what the devices' drift did to them taken out:
+    one step's share of a second, or tokens / second if all are counted. Each needs a timed measurement."""
+    means = []
+    measured = [seen for group in groups for seen in group]
+    design, times, clock, own = _columns(groups), _log_times(measured), Clock.of(measured), own_noise(measured)
+    for noise, drift, weight in errors_of(*groups):
+        weighed = np.linalg.solve(clock.covariance(drift) + np.diag(noise**2 + own**2), design)
+        means.append(weight * np.linalg.solve(design.T @ weighed, weighed.T @ times))
+    return [math.exp(-mean) for mean in np.sum(means, 0)] if means else []
+
+
+def errors_of(*groups: Sequence[Observation]) -> Errors:
+    """What the measurements of these configurations may err by: from their restricted likelihood (Patterson and Thompson, 1971)
+    and a prior."""
+    groups = tuple(group for group in groups if group)
+    prior, measured = Prior(), [seen for group in groups for seen in group]
+    within = max(median_low(seen.noise for seen in measured), LEAST_NOISE) if measured else LEAST_NOISE
+    spread = prior.spread.noise if prior.spread else 0.0
+    clock, own, errors = Clock.of(measured), own_noise(measured), []
+    design, times = _columns(groups), _log_times(measured)
+    for node, (drift, weight) in product(NODES[0], DRIFTS if clock.is_known else DRIFTS[:1]):
+        noise, log = prior.between * within * math.exp(spread * node), math.log(weight) - 0.5 * node**2
+        if len(measured) > len(groups):
+            covariance = clock.covariance(drift) + np.diag(noise**2 + own**2)
+            weighed = np.linalg.solve(covariance, np.column_stack([design, times]))
+            information, score = design.T @ weighed[:, :-1], design.T @ weighed[:, -1]
+            squares = times @ weighed[:, -1] - score @ np.linalg.solve(information, score)
+            log -= 0.5 * float(squares + np.linalg.slogdet(covariance)[1] + np.linalg.slogdet(information)[1])
+        errors.append((noise, drift, log))
+    most = max(log for *_, log in errors)
+    total = sum(math.exp(log - most) for *_, log in errors)
+    return [(noise, drift, math.exp(log - most) / total) for noise, drift, log in errors]
+
+
+def _columns(groups: Sequence[Sequence[Observation]]) -> Numbers:
+    """(m, k): which configuration each measurement is of."""
+    which = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+    return np.asarray(which[:, None] == np.arange(len(groups)), float)
+
+
+def _log_times(measured: Sequence[Observation]) -> Numbers:
+    """(m,): logarithms of the seconds of a step, or of a token if all are counted."""
+    times = np.array([seen.log_step for seen in measured])
+    if measured and all(seen.tokens for seen in measured):
+        times = times - np.log([seen.tokens for seen in measured])
+    return times
