@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from autotune.core.interval import Interval, Ratio, quotient_interval, quotient_of_means
 from autotune.core.measurement import ROUNDS_THAT_TELL, Measurement
 from autotune.core.trial import Trial
-from autotune.sampler import claim as claims
-from autotune.sampler.claim import claim
 from autotune.sampler.observation import Observation, observed
 from autotune.space.settings import learning_differences
 
@@ -116,6 +114,8 @@ def _competing(trials: Sequence[Trial]) -> list[Trial]:
 
 def is_shown(trial: Trial, baseline: Trial) -> bool:
     """Whether the two were measured side by side in time often enough to say how many times as fast the trial is."""
+    from autotune.sampler.claim import claim
+
     return claim(_timed(trial), _timed(baseline)) is not None
 
 
@@ -206,6 +206,8 @@ def quotient(above: Trial, below: Trial, objective: str) -> Ratio:
 
 def claimed(above: Trial, below: Trial, objective: str) -> Ratio:
     """Speed over speed with its interval: by the measurements that are side by side in time, else probe over probe."""
+    from autotune.sampler.claim import claim
+
     shown = claim(_timed(above), _timed(below))
     if shown is not None:
         return shown
@@ -217,10 +219,12 @@ def claimed(above: Trial, below: Trial, objective: str) -> Ratio:
 
 def _speeds(trials: Sequence[Trial]) -> dict[int, float]:
     """Number -> how fast a trial is by all its measurements, in a unit that all of these share."""
+    from autotune.sampler.claim import speeds
+
     timed = {trial.number: _timed(trial) for trial in trials}
     timed = {number: measured for number, measured in timed.items() if measured}
     return dict.fromkeys((trial.number for trial in trials), 0.0) | dict(
-        zip(timed, claims.speeds([*timed.values()]), strict=True)
+        zip(timed, speeds([*timed.values()]), strict=True)
     )
 
 
