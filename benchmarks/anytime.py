@@ -58,7 +58,7 @@ from autotune.report.figures.canvas import (  # noqa: E402
 )
 from autotune.sampler.physics import WarmStart  # noqa: E402
 from autotune.study.loop import search  # noqa: E402
-from autotune.study.objective import best_trial, in_whole_rounds, speed_up  # noqa: E402
+from autotune.study.objective import best_trial, speed_up  # noqa: E402
 from autotune.study.plan import Plan  # noqa: E402
 
 SAMPLERS = (OURS, INFORMED, "tpe", "random")
@@ -151,11 +151,10 @@ class NotingPool(VirtualPool):
 
 def answer(trials: Sequence[Trial]) -> tuple[Trial | None, Ratio | None]:
     """(what a search that is cut after these trials hands out, the speed-up that it tells)."""
-    whole = in_whole_rounds(trials, OBJECTIVE)
-    best = best_trial(whole, OBJECTIVE)
-    if best is None or best.number == 0 or whole[0].number != 0:
+    best = best_trial(trials, OBJECTIVE)
+    if best is None or best.number == 0 or trials[0].number != 0:
         return best, None
-    return best, speed_up(best, whole[0], OBJECTIVE)[0]
+    return best, speed_up(best, trials[0], OBJECTIVE)[0]
 
 
 def searched(

@@ -17,6 +17,7 @@ from autotune.core.configuration import Configuration  # noqa: E402
 from autotune.core.trial import Trial  # noqa: E402
 from autotune.probe.replay import recorded  # noqa: E402
 from autotune.sampler.physics import PhysicsSampler, WarmStart  # noqa: E402
+from autotune.sampler.policy import Why  # noqa: E402
 from autotune.space.search_space import SearchSpace  # noqa: E402
 
 SPANS = {
@@ -47,8 +48,10 @@ def decision_times() -> tuple[int, list[float]]:
     trials: list[Trial] = []
     for number in range(41):
         begun = time.perf_counter()
-        chosen = sampler.propose(trials).configuration
+        choice = sampler.choose(trials)
         times.append(time.perf_counter() - begun)
+        tried = {trial.configuration for trial in trials}
+        chosen = choice.configuration if choice.why is Why.NEW else next(one for one in space if one not in tried)
         assert chosen is not None
         speed = 100.0 * chosen.micro_batch_size**0.3 * (1 + number % 3 / 50)
         measurement = recorded(chosen, speed, 10**9 + 2 * 10**7 * chosen.micro_batch_size, limit)

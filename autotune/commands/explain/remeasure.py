@@ -28,7 +28,6 @@ from autotune.study.job import Job
 from autotune.study.measure import measure
 from autotune.study.objective import SPEED_UP_WIDTH
 from autotune.study.plan import Plan
-from autotune.study.race import rotated
 from autotune.study.store import probe_folder
 
 
@@ -136,6 +135,12 @@ def _read(folder: Path) -> dict[Configuration, Trial]:
         if rounds:
             trials[configuration] = Trial(number, configuration, rounds[0], tuple(rounds))
     return trials
+
+
+def rotated(rivals: Sequence[int], by: int) -> list[int]:
+    """A B C, then B C A, then C A B: no rival always runs on the warmer machine."""
+    by %= max(1, len(rivals))
+    return [*rivals[by:], *rivals[:by]]
 
 
 def remeasure(baseline: Configuration, answer: Configuration, remeasurer: Remeasurer, rounds: int) -> Remeasured:
