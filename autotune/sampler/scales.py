@@ -36,7 +36,7 @@ DIFFER = 0.03
 LEAST_WEIGHT = 0.01
 """Weight of a rest and computation below which they are left out."""
 
-REST_DOUBT = 0.035
+REST_DOUBT = 0.025
 """What a prior's rest may leave out: fitted to four of five tables it is 0.7 to 3 %, depending on which one is left out, and one
 that is believed too small ends a search before its best was tried."""
 
@@ -94,14 +94,15 @@ class Clock:
     """When and on which devices m measurements began."""
 
     started: Numbers  # (m,) seconds; NaN if that is not known
-    spacing: float  # usual seconds from one's start to the next one's
+    spacing: float  # usual seconds of a measurement
     devices: tuple[str, ...]  # (m,)
 
     @classmethod
     def of(cls, measured: Sequence[Observation]) -> "Clock":
         started = np.array([math.nan if seen.started_s is None else seen.started_s for seen in measured], float)
         gaps = np.diff(np.sort(started[~np.isnan(started)]))
-        return cls(started, float(np.median(gaps)) if gaps.any() else 1.0, tuple(seen.device for seen in measured))
+        lasted = [seen.seconds for seen in measured if seen.seconds] or [gap for gap in gaps if gap]
+        return cls(started, float(np.median(lasted or [1.0])), tuple(seen.device for seen in measured))
 
     @property
     def is_known(self) -> bool:
