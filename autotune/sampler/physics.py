@@ -86,10 +86,10 @@ class PhysicsSampler:
         finals = [observed(trial.configuration, trial.final) for trial in trials]
         if not finals:
             return Choice(self.space.baseline, Why.NEW, untried=self.space.size)
-        measured = each_measured([*trials, *situation.repeats])
+        measured, repeats = each_measured(trials), each_measured(situation.repeats)
         failed = [trial for trial in trials if trial.measurement.outcome is not Outcome.COMPLETED]
         warm_start, running = self.knowledge, situation.running
-        needed = [self.space.baseline, *(seen.configuration for seen in measured), *running.values()]
+        needed = [self.space.baseline, *(seen.configuration for seen in (*measured, *repeats)), *running.values()]
         ends = [seen.started_s + seen.seconds for seen in measured if seen.started_s is not None]
         with _on_one_thread():
             for parts in stages(self.space, finals, warm_start.core_probes, warm_start.objective):
@@ -103,6 +103,7 @@ class PhysicsSampler:
                     seconds_left=situation.seconds_left,
                     repeat_seconds=situation.repeat_seconds,
                     running=running,
+                    repeats=repeats,
                     disqualified=[trial.configuration for trial in trials if trial.disqualified_reason],
                     risks=situation.risks,
                     probes_left=situation.probes_left,
