@@ -156,9 +156,9 @@ def choose(
     on the clock of Observation.started_s. device: that measures next. seconds_left: of the time limit. repeat_seconds: of what
     was measured, if that is not as long as a first measurement. run_s: seconds of the training that follows; None: as the model's
     training steps say, else an hour. running: device -> what is measured there now, assumed to end as expected. repeats: what
-    tells how devices differ, and is no part of a claim. disqualified: what cannot win. risks: how many tries of what may not fit are left. probes_left: how many configurations may still be
-    measured first. margin: a share of the speed that is not worth a measurement. each: measurements of the winner and the
-    baseline side by side that a claim needs.
+    tells how devices differ, and is no part of a claim. disqualified: what cannot win. risks: how many tries of what may not fit
+    are left. probes_left: how many configurations may still be measured first. margin: a share of the speed that is not worth a
+    measurement. each: measurements of the winner and the baseline side by side that a claim needs.
     """
     costs = model.costs([*measurements, *repeats])
     expected = [_believed(model, costs, each_one, at_s, name) for name, each_one in running.items()]
