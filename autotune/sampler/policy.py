@@ -285,14 +285,16 @@ def choose(
                 out_of_time = True
             elif action is None or (scores[index] > action[0] and len(tried) >= FIRST_PROBES):
                 action = float(scores[index]), place, Why.COMPARE, float(gains[index]), False
+    proof = state.proof()
+    comes_first = action is None or (
+        len(tried) >= FIRST_PROBES and proof is not None and not state.is_handed_out() and proof.score > action[0]
+    )
+    if proof is not None and proof.in_time and comes_first:
+        return measure(proof.place, Why.PROVE, proof.gain)
     if action is not None:
         _, place, why, gain, risky = action
         return measure(place, why, gain, risky)
-    if (proof := state.proof()) is not None:
-        place, gain, fits_in_time = proof
-        if fits_in_time:
-            return measure(place, Why.PROVE, gain)
-        out_of_time = True
+    out_of_time |= proof is not None
     if out_of_time:
         end = End.TIME
     elif not untried.any():
@@ -313,6 +315,16 @@ class _Now:
     at_s: float | None
     device: str
     seconds_left: float
+
+
+@dataclass(frozen=True)
+class _Proof:
+    """How the winner is proven. place: to measure next. score: how many times its seconds it is worth."""
+
+    place: int
+    gain: float
+    score: float
+    in_time: bool
 
 
 class _State:
@@ -501,9 +513,16 @@ class _State:
             at = None if at is None else at + self.seconds(last)
             yield last, spent, variance(block) if is_claim() else math.inf
 
-    def proof(self) -> tuple[int, float, bool] | None:
-        """(next place to measure, expected gain, whether that ends in time) of the winner's proof; None: not worth it, proven,
-        or what is measured now may prove it."""
+    def is_handed_out(self) -> bool:
+        """True if the winner would be handed out without a proof: a first measurement shows it faster by its steps alone."""
+        firsts = [self.of(place)[:1] for place in (self.winner, self.base)]
+        if not all(firsts):
+            return True
+        (mine,), (its,) = firsts
+        return its.log_step - mine.log_step > 1.96 * math.hypot(mine.noise, its.noise)
+
+    def proof(self) -> "_Proof | None":
+        """The winner's proof; None: not worth it, proven, or what is measured now may prove it."""
         if self.winner is None or self.base is None or self.winner == self.base:
             return None
         if self.claim is not None and (self.claim.low > 1 or self.aim.of_memory):
@@ -515,8 +534,7 @@ class _State:
         gain = -math.expm1(-ahead) if ahead > 0 else 0.0
         if self.aim.of_memory:
             gain = -float(np.expm1(self.mean[self.base] - self.mean[self.winner]))
-        best: tuple[float, int | None, float] | None = None
-        ends_in_time = False
+        best: tuple[bool, float, int | None, float, float] | None = None  # in time, value, place, gain, seconds
         first: int | None = None
         for place, spent, claimed in self._path(self.winner):
             first = place if first is None else first
@@ -525,12 +543,15 @@ class _State:
             proves = float(ndtr((ahead - 1.96 * math.sqrt(claimed)) / math.sqrt(unsure + claimed)))
             proves = 1.0 if self.aim.of_memory else proves
             value = proves * gain * self.run_s - spent
-            in_time = spent <= self.now.seconds_left
-            if value > 0 and (best is None or (in_time, value) > (ends_in_time, best[0])):
-                best, ends_in_time = (value, first, proves * gain), in_time
-        if best is None or best[1] is None:
+            option = spent <= self.now.seconds_left, value, first, proves * gain, spent
+            if value > 0 and (best is None or option[:2] > best[:2]):
+                best = option
+        if best is None:
             return None
-        return best[1], best[2], ends_in_time
+        in_time, _, place, gain, spent = best
+        if place is None:
+            return None
+        return _Proof(place, gain, gain * self.run_s / spent, in_time)
 
     def reserved(self) -> float:
         """Seconds that other measurements leave for the proof."""
