@@ -38,6 +38,10 @@ P_FIT_RISKY = 0.4
 """Probability of fitting from which on a configuration is tried as a risk, once something fits and nothing safer is worth a
 probe: running out of memory costs the seconds of a probe, a slower configuration hours of training."""
 
+SAFER = (1.0, 0.3, 0.05)
+"""Factors of the worth of what is certain to fit, likely to, and a risk: one that runs out of memory tells nothing of speed, and
+disturbs whoever shares the device."""
+
 RISKS = 2
 """Risky tries of a search at the most."""
 
@@ -276,8 +280,11 @@ def choose(
         worth &= seconds <= in_time
         if worth.any():
             best = int(np.flatnonzero(worth)[np.argmax(order[worth])])
-            action = float(scores[part][best]), group[best], Why.NEW, float(gains[part][best]), tier == 2
-            break
+            score = SAFER[tier] * float(scores[part][best])
+            if action is None or score > action[0]:
+                action = score, group[best], Why.NEW, float(gains[part][best]), tier == 2
+            if len(tried) == 1:
+                break
     for index, place in enumerate(able):
         is_idle = model.configurations[place] not in running.values()
         if scores[index] > UNDERRATED and is_idle and state.may_repeat(place, COMPARED):
