@@ -19,7 +19,7 @@ PEERS = {
 NOTES = """Each ran once, in a process of its own and under the limit (RLIMIT_DATA above what its imports hold), used as its
 documentation shows ([finders.py](../benchmarks/finders.py) says where). Then one plain training script, which knows none
 of them, trained every configuration in interleaved rounds under the same limit; samples/s are medians, with the batch that is
-really trained. Trainings and seconds are what the finding cost, imports counted.
+really trained. Equal configurations are trained once. Trainings and seconds are what the finding cost, imports counted.
 
 - The three searches have the same number of seconds, and end before with the same number of trials.
 - accelerate, `auto_find_batch_size` and Lightning look for a batch size that fits, not for speed. What failed tries leave behind

@@ -211,8 +211,9 @@ def run(script: list[str], folder: Path, deadline_s: float) -> tuple[str, str]:
             ended = f"exit code {begun.returncode}" if begun.returncode else ""
         except subprocess.TimeoutExpired:
             output, ended = "", f"not over after {deadline_s:.0f} s"
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(begun.pid, signal.SIGKILL)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(begun.pid, signal.SIGKILL)
         begun.wait()
         log.seek(start)
         lines = [line.strip() for line in log if line.strip()]
@@ -257,10 +258,11 @@ def read(path: Path) -> Any:
 
 
 def judge(work: Work, findings: list[Finding], folder: Path) -> dict[str, Judged]:
-    """By the name of each peer that found something, what the plain script got; equal findings are trained once."""
-    asked = {
-        finding.name: json.dumps([finding.arguments, finding.model_arguments], sort_keys=True) for finding in findings
-    }
+    """By the name of each peer that found something, what the plain script got; equal findings are trained once.
+
+    Equal is what the table says in the same words: an answer may spell out the defaults that another leaves out.
+    """
+    asked = {finding.name: finding.configuration for finding in findings}
     first = {fields: name for name, fields in reversed(asked.items())}
     names = [name for name in asked if first[asked[name]] == name]
     names = [finding.name for finding in findings if finding.arguments and finding.name in names]

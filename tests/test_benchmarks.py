@@ -97,6 +97,15 @@ def test_findings_and_rounds_in_the_folder_are_not_made_again(tmp_path: Path) ->
     assert judge(work, findings, tmp_path) == JUDGED
 
 
+def test_settings_that_one_answer_spells_out_and_another_leaves_out_are_trained_once(tmp_path: Path) -> None:
+    spelled = finding("autotune", 8, 6, bf16=False, optim="adamw_torch_fused", dataloader_num_workers=0)
+    (tmp_path / "defaults").mkdir()
+    for number, kept in enumerate(JUDGED["defaults"].rounds):
+        (tmp_path / "defaults" / f"round-{number}.json").write_text(json.dumps(kept))
+    judged_alike = judge(WORKS[0], [FINDINGS[0], replace(spelled, model_arguments={"dtype": "float32"})], tmp_path)
+    assert judged_alike == {"defaults": JUDGED["defaults"], "autotune": JUDGED["defaults"]}
+
+
 def test_the_promised_speed_up_is_held_against_that_of_the_rounds() -> None:
     speeds = {"samples_per_second": 30.0, "samples_per_second_low": 29.0, "samples_per_second_high": 31.0}
     promised = {name: speeds | {"peak_bytes": 300 * MIB} for name in ("best", "baseline")}
