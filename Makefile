@@ -48,7 +48,7 @@ docs: $(STAMP)
 notebook: $(STAMP)
 	$(BIN)/python docs/execute_notebook.py
 
-# Two hours and a half, on an idle machine.
+# Three hours, on an idle machine.
 benchmarks: $(STAMP)
 	$(BIN)/python benchmarks/start_latency.py
 	$(BIN)/python benchmarks/fidelity.py reports/fidelity-cases

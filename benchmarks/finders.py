@@ -7,7 +7,8 @@ and again when it ended well.
 - accelerate: `find_executable_batch_size` around a plain loop with accumulation from the batch size that is left, as in
   accelerate's examples/by_feature/automatic_gradient_accumulation.py.
 - auto_find_batch_size: the Trainer's argument, from the global batch size down (huggingface.co/docs/transformers,
-  TrainingArguments).
+  TrainingArguments). These two work inside the training, and lower the size whenever memory runs out: over real data they train
+  an epoch.
 - lightning: `Tuner(trainer).scale_batch_size(module)` with its defaults (lightning.ai/docs, Tuner: mode "power", 3 steps a
   size). The user then takes the largest divisor of the global batch size that is no larger, and accumulates.
 - hyperparameter_search: the Trainer's, with Optuna (huggingface.co/docs/transformers/hpo_train), over all of our space that
@@ -16,7 +17,9 @@ and again when it ended well.
   evaluation metrics hold none. `catch` is passed to `study.optimize`; else the first out-of-memory ends the study.
 - optuna: TPE over the same space as ours, each trial the plain training script in a process of its own; a trial that fails
   is worth 0, as Optuna's developers advise (github.com/optuna/optuna/issues/2864).
-- autotune: `autotune.search`, with nothing known of the device.
+- autotune: `autotune.search`, with the model by its name, the data by their path, and nothing known of the device.
+
+The last three search for the same number of seconds and, at the most, trials.
 """
 
 import json
@@ -24,7 +27,6 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -33,22 +35,41 @@ BENCHMARKS = Path(__file__).parent
 sys.path.insert(0, str(BENCHMARKS))
 
 Fields = dict[str, Any]
-OPTIMIZERS = ["adamw_torch", "adamw_torch_fused", "adamw_bnb_8bit", "adafactor"]
-WORKERS = [0, 2, 4]
-"""Settings of search_spaces/default.yaml that a CPU has beside micro-batch, checkpointing and bf16."""
+SPACES: dict[str, dict[str, list[Any]]] = {
+    "default": {
+        "activation_checkpointing": [False, True],
+        "precision": ["fp32", "bf16"],
+        "optim": ["adamw_torch", "adamw_torch_fused", "adamw_bnb_8bit", "adafactor"],
+        "dataloader_num_workers": [0, 2, 4],
+    },
+    "lora": {
+        "activation_checkpointing": [False, True],
+        "precision": ["fp32", "bf16", "bf16_frozen"],
+        "optim": ["adamw_torch", "adamw_torch_fused"],
+    },
+}
+"""The settings of search_spaces/NAME.yaml that a CPU has and a task does not fix, beside the micro-batch."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """The same work for every finder. trials, steps: of a search, and of each training that only tries."""
+    """The same work for every finder.
+
+    samples: of the data in the folder, 0 of random ones. space, fix: of `autotune search`. trials, search_s: of a search, at
+    the most. steps: of each training that only tries.
+    """
 
     folder: Path
     model: str
     kind: str
-    sequence_length: int
+    sequence_length: int | None
     global_batch_size: int
     limit_bytes: int
+    samples: int
+    space: str
+    fix: Fields
     trials: int
+    search_s: int
     steps: int
 
     @classmethod
@@ -58,6 +79,11 @@ class Task:
     @property
     def divisors(self) -> list[int]:
         return [size for size in range(1, self.global_batch_size + 1) if self.global_batch_size % size == 0]
+
+    @property
+    def whole_steps(self) -> int:
+        """Steps of a training that is not a try: an epoch of the data."""
+        return self.samples // self.global_batch_size or self.steps
 
     def exact(self, micro_batch_size: int) -> Fields:
         return sizes(micro_batch_size, self.global_batch_size // micro_batch_size)
@@ -95,7 +121,7 @@ def accelerate(task: Task) -> Fields:
         )
         model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
         model.train()
-        for batch in islice(loader, task.steps * accumulation):
+        for batch in islice(loader, task.whole_steps * accumulation):
             with accelerator.accumulate(model):
                 accelerator.backward(model(**batch).loss)
                 optimizer.step()
@@ -107,13 +133,14 @@ def accelerate(task: Task) -> Fields:
 
 
 def _trainer(task: Task, output: str, *callbacks: Any, **given: Any) -> Any:
-    """A Trainer of a few steps; given: its model, and training arguments."""
+    """A Trainer of a few steps, unless the given training arguments say another number; given: its model too."""
     from plain_training import data_of
     from transformers import Trainer, TrainingArguments
 
     model = {name: given.pop(name) for name in ("model", "model_init") if name in given}
+    given = {"max_steps": task.steps} | given
     arguments = TrainingArguments(
-        output, max_steps=task.steps, save_strategy="no", report_to="none", disable_tqdm=True, use_cpu=True, **given
+        output, save_strategy="no", report_to="none", disable_tqdm=True, use_cpu=True, **given
     )
     data = data_of(task.folder, task.global_batch_size * 1000)
     return Trainer(args=arguments, callbacks=list(callbacks), **model, **data)
@@ -130,6 +157,7 @@ def auto_find_batch_size(task: Task) -> Fields:
     hold_to(task.limit_bytes)
     with tempfile.TemporaryDirectory() as output:
         given = {"auto_find_batch_size": True, **task.exact(task.global_batch_size)}
+        given |= {"max_steps": -1, "num_train_epochs": 1} if task.samples else {}
         trainer = _trainer(task, output, Told(), model=model_of(task.folder), **given)
         trainer.train()
     found = trainer.state.train_batch_size
@@ -188,9 +216,10 @@ def hyperparameter_search(task: Task) -> Fields:
 
     def space(trial: Any) -> Fields:
         size = trial.suggest_categorical("per_device_train_batch_size", task.divisors)
-        optimizer = trial.suggest_categorical("optim", OPTIMIZERS)
-        workers = trial.suggest_categorical("dataloader_num_workers", WORKERS)
-        return {**task.exact(size), "optim": optimizer, "dataloader_num_workers": workers}
+        others = {
+            name: values for name, values in SPACES[task.space].items() if name in ("optim", "dataloader_num_workers")
+        }
+        return task.exact(size) | {name: trial.suggest_categorical(name, values) for name, values in others.items()}
 
     def objective(metrics: dict[str, float]) -> float:
         speed = task.global_batch_size * len(clock.timed) / sum(clock.timed)
@@ -206,6 +235,7 @@ def hyperparameter_search(task: Task) -> Fields:
             hp_space=space,
             compute_objective=objective,
             n_trials=task.trials,
+            timeout=task.search_s,
             direction="maximize",
             backend="optuna",
             sampler=optuna.samplers.TPESampler(seed=0),
@@ -219,20 +249,18 @@ def hyperparameter_search(task: Task) -> Fields:
 def optuna(task: Task) -> Fields:
     import optuna as library
 
-    def fields(trial: Any) -> Fields:
-        return {
-            **task.exact(trial.suggest_categorical("micro_batch_size", task.divisors)),
-            "activation_checkpointing": trial.suggest_categorical("activation_checkpointing", [False, True]),
-            "bf16": trial.suggest_categorical("bf16", [False, True]),
-            "optim": trial.suggest_categorical("optim", OPTIMIZERS),
-            "dataloader_num_workers": trial.suggest_categorical("dataloader_num_workers", WORKERS),
-            "use_cpu": True,
-        }
+    def chosen(trial: Any) -> tuple[Fields, Fields]:
+        """Its training arguments and the model's."""
+        fields = task.exact(trial.suggest_categorical("micro_batch_size", task.divisors)) | {"use_cpu": True}
+        fields |= {name: trial.suggest_categorical(name, values) for name, values in SPACES[task.space].items()}
+        precision = fields.pop("precision")
+        return fields | {"bf16": precision != "fp32"}, {"dtype": "bfloat16"} if precision == "bf16_frozen" else {}
 
     def objective(trial: Any) -> float:
-        chosen = fields(trial)
-        trial.set_user_attr("fields", chosen)
-        (task.folder / "best_training_arguments.json").write_text(json.dumps(chosen))
+        fields, model_arguments = chosen(trial)
+        trial.set_user_attr("chosen", [fields, model_arguments])
+        (task.folder / "best_training_arguments.json").write_text(json.dumps(fields))
+        (task.folder / "best_model_arguments.json").write_text(json.dumps(model_arguments))
         task.tell(begun=trial.params["micro_batch_size"])
         script = [
             str(BENCHMARKS / "plain_training.py"),
@@ -249,29 +277,33 @@ def optuna(task: Task) -> Fields:
         return speed
 
     study = library.create_study(direction="maximize", sampler=library.samplers.TPESampler(seed=0))
-    study.optimize(objective, n_trials=task.trials)
-    return study.best_trial.user_attrs["fields"]
+    study.optimize(objective, n_trials=task.trials, timeout=task.search_s)
+    fields, model_arguments = study.best_trial.user_attrs["chosen"]
+    (task.folder / "best_model_arguments.json").write_text(json.dumps(model_arguments))
+    return fields
 
 
 def autotune(task: Task) -> Fields:
     import autotune as library
 
-    model, data = task.model, {}
-    if (task.folder / "texts.json").exists():
-        from plain_training import data_of, model_of
-
-        model, data = partial(model_of, task.folder), data_of(task.folder, 0)
-    options = {"task": task.kind, "sequence_length": task.sequence_length, "device": "cpu", "n_trials": task.trials}
-    options |= {"memory_limit": task.limit_bytes, "no_history": True, "output_dir": str(task.folder)}
+    options = {"task": task.kind, "sequence_length": task.sequence_length, "space": task.space, "fix": task.fix}
+    options |= {
+        "dataset": next((path for name in ("texts.json", "images") if (path := task.folder / name).exists()), None)
+    }
+    options |= {"memory_limit": task.limit_bytes, "n_trials": task.trials, "timeout": task.search_s}
+    options |= {"device": "cpu", "no_history": True, "output_dir": str(task.folder)}
     study = task.folder / "study"
     try:
-        result = library.search(model, task.global_batch_size, study_name=study.name, **options, **data)
+        result = library.search(task.model, task.global_batch_size, study_name=study.name, **options)
     finally:
         for order in sorted(study.rglob("order.json")):
             _tell_probe(task, order)
     told = result.to_dict()
-    (task.folder / "promised.json").write_text(json.dumps({name: told[name] for name in ("best", "baseline")}))
+    promised = {name: told[name] for name in ("best", "baseline", "speedup", "speedup_low", "speedup_high")}
+    (task.folder / "promised.json").write_text(json.dumps(promised))
     (task.folder / "best_model_arguments.json").write_text(json.dumps(told["model_arguments"]))
+    if told["adapter"]:
+        (task.folder / "best_adapter.json").write_text(json.dumps(told["adapter"]))
     return told["training_arguments"]
 
 

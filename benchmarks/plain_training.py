@@ -1,9 +1,9 @@
 """A training script as anyone would write it: it knows torch and transformers, and reads the answer's files.
 
 plain_training.py FOLDER LIMIT_BYTES SECONDS [STEPS [PAUSE_AFTER]]: FOLDER holds best_training_arguments.json,
-best_model_arguments.json and request.json (for the model's config, the task and the sequence length), and texts.json
-where there are texts. Trains on them, else on random samples, under RLIMIT_DATA, until the seconds or the steps are
-over, and prints what it got as one JSON line. Imports no autotune.
+best_model_arguments.json, best_adapter.json if the model gets an adapter, request.json (for the model's config, the task and the
+sequence length), and texts.json or a folder images if there are any. Trains on them, else on random samples, under RLIMIT_DATA,
+until the seconds or the steps are over, and prints what it got as one JSON line. Imports no autotune.
 """
 
 import json
@@ -13,8 +13,10 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 import transformers
+from PIL import Image
 from transformers import AutoConfig, Trainer, TrainerCallback, TrainingArguments
 
 MODELS = {
@@ -59,8 +61,27 @@ class RandomSamples(torch.utils.data.Dataset):
         return {name: values[index % POOL] for name, values in self.pool.items()}
 
 
+class Images(torch.utils.data.Dataset):
+    """A folder with a folder of image files for each class, decoded and resized whenever they are asked for."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self.size = size
+        classes = sorted(place for place in folder.iterdir() if place.is_dir())
+        self.samples = [(file, label) for label, place in enumerate(classes) for file in sorted(place.iterdir())]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> dict[str, object]:
+        file, label = self.samples[index]
+        with Image.open(file) as image:
+            small = image.convert("RGB").resize((self.size, self.size), Image.Resampling.BILINEAR)
+        values = torch.from_numpy(np.asarray(small, dtype=np.float32) / 127.5 - 1)
+        return {"pixel_values": values.permute(2, 0, 1).contiguous(), "labels": label}
+
+
 class Texts(torch.utils.data.Dataset):
-    """Real texts of their own lengths: {"input_ids": [[...], ...], "labels": [...]}."""
+    """Real texts of their own lengths: {"input_ids": [[...], ...], "labels": [...]}, a label a text or one a token."""
 
     def __init__(self, texts: dict[str, list]) -> None:
         self.texts = texts
@@ -73,11 +94,15 @@ class Texts(torch.utils.data.Dataset):
 
 
 def padded(samples: list[dict]) -> dict[str, torch.Tensor]:
-    """A batch as long as its longest text; 0 pads."""
+    """A batch as long as its longest text; 0 pads, and -100 the labels of tokens."""
     rows = [torch.tensor(sample["input_ids"]) for sample in samples]
-    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-    masks = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
-    return {"input_ids": ids, "attention_mask": masks, "labels": torch.tensor([sample["labels"] for sample in samples])}
+    labels = [torch.tensor(sample["labels"]) for sample in samples]
+    pad = torch.nn.utils.rnn.pad_sequence
+    return {
+        "input_ids": pad(rows, batch_first=True),
+        "attention_mask": pad([torch.ones_like(row) for row in rows], batch_first=True),
+        "labels": pad(labels, batch_first=True, padding_value=-100) if labels[0].ndim else torch.stack(labels),
+    }
 
 
 def hold_to(limit_bytes: int) -> None:
@@ -85,21 +110,32 @@ def hold_to(limit_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (status("VmData") + limit_bytes, resource.RLIM_INFINITY))
 
 
+def config_of(folder: Path):
+    return AutoConfig.for_model(**json.loads((folder / "request.json").read_text())["workload"]["model_config"])
+
+
 def model_of(folder: Path):
-    """The model that a folder asks for, with random weights."""
-    workload = json.loads((folder / "request.json").read_text())["workload"]
+    """The model that a folder asks for, with random weights, and with PEFT's adapter if the folder has one."""
+    task = json.loads((folder / "request.json").read_text())["workload"]["task"]
     chosen = json.loads((folder / "best_model_arguments.json").read_text())
-    config = AutoConfig.for_model(**workload["model_config"])
-    return getattr(transformers, MODELS[workload["task"]]).from_config(config, **chosen)
+    model = getattr(transformers, MODELS[task]).from_config(config_of(folder), **chosen)
+    adapter = folder / "best_adapter.json"
+    if adapter.exists():
+        from peft import LoraConfig, get_peft_model
+
+        model = get_peft_model(model, LoraConfig(**json.loads(adapter.read_text())))
+    return model
 
 
 def data_of(folder: Path, samples: int) -> dict[str, object]:
-    """The Trainer's arguments that bring the data: the folder's texts, else as many random samples."""
+    """The Trainer's arguments that bring the data: the folder's texts or images, else as many random samples."""
     if (folder / "texts.json").exists():
         texts = Texts(json.loads((folder / "texts.json").read_text()))
         return {"train_dataset": texts, "data_collator": padded}
+    config = config_of(folder)
+    if (folder / "images").exists():
+        return {"train_dataset": Images(folder / "images", config.image_size)}
     workload = json.loads((folder / "request.json").read_text())["workload"]
-    config = AutoConfig.for_model(**workload["model_config"])
     return {"train_dataset": RandomSamples(workload["task"], config, samples, workload["sequence_length"])}
 
 

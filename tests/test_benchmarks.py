@@ -19,7 +19,7 @@ from anytime import Case as CutCase
 from anytime import judged as judged_promise
 from page import lines_of, main
 from peer_table import Finding, Judged, section
-from peers import WORKS, find, judge
+from peers import QUICK, WORKS, Work, find, judge, prepare
 from promised import Case, speeds_of, turn_steps
 from promised import table as promised_table
 from tables import DRIFT_PROBES, TableProbe, read_table, wandering
@@ -95,6 +95,41 @@ def test_findings_and_rounds_in_the_folder_are_not_made_again(tmp_path: Path) ->
     findings = [find(work, result.name, tmp_path / result.name) for result in FINDINGS]
     assert findings == FINDINGS
     assert judge(work, findings, tmp_path) == JUDGED
+
+
+def test_settings_that_one_answer_spells_out_and_another_leaves_out_are_trained_once(tmp_path: Path) -> None:
+    spelled = finding("autotune", 8, 6, bf16=False, optim="adamw_torch_fused", dataloader_num_workers=0)
+    (tmp_path / "defaults").mkdir()
+    for number, kept in enumerate(JUDGED["defaults"].rounds):
+        (tmp_path / "defaults" / f"round-{number}.json").write_text(json.dumps(kept))
+    judged_alike = judge(WORKS[0], [FINDINGS[0], replace(spelled, model_arguments={"dtype": "float32"})], tmp_path)
+    assert judged_alike == {"defaults": JUDGED["defaults"], "autotune": JUDGED["defaults"]}
+
+
+def test_the_promised_speed_up_is_held_against_that_of_the_rounds() -> None:
+    speeds = {"samples_per_second": 30.0, "samples_per_second_low": 29.0, "samples_per_second_high": 31.0}
+    promised = {name: speeds | {"peak_bytes": 300 * MIB} for name in ("best", "baseline")}
+    promised |= {"speedup": 1.8, "speedup_low": 1.6, "speedup_high": 2.0}
+    lines = section("t", 48, [*FINDINGS[:-1], replace(FINDINGS[-1], promised=promised)], JUDGED)
+    table = rows_of(lines)
+    assert table["best"] == ["30.0 (29.0 to 31.0) samples/s", "60.0", "-50.0%", "300 MiB", "300 MiB"]
+    assert table["speed-up"][:3] == ["1.80x (1.60 to 2.00)", "1.50x", "+20.0%"], "60 of ours, 40 of the defaults"
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # PEFT asks by a deprecated name
+@pytest.mark.parametrize("work", QUICK, ids=lambda work: work.name)
+def test_the_plain_script_trains_each_task_from_what_is_prepared(work: Work, tmp_path: Path) -> None:
+    from plain_training import data_of, model_of
+    from transformers import default_data_collator
+
+    prepare(work, tmp_path / "peer")
+    data, model = data_of(tmp_path / "peer", 64), model_of(tmp_path / "peer")
+    samples: Any = data["train_dataset"]
+    assert len(samples) == (work.samples or 64)
+    collate: Any = data.get("data_collator", default_data_collator)
+    model(**collate([samples[0], samples[1]])).loss.backward()
+    learning = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
+    assert all(".lora_" in name for name in learning) == bool(work.adapter)
 
 
 @pytest.mark.nightly
