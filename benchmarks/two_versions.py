@@ -12,7 +12,9 @@ import argparse
 import json
 import math
 import shutil
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -311,6 +313,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=math.inf)
     parser.add_argument("--report", type=Path, default=ROOT / "reports" / "two_versions.md")
     options, begun = parser.parse_args(), time.monotonic()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # `run` ends what it has started
     root, codes = options.folder.resolve(), [name for name, _ in options.checkouts]
     root.mkdir(parents=True, exist_ok=True)
     every = product(range(options.repetitions), enumerate(options.models), enumerate(options.limits))
