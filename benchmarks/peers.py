@@ -193,9 +193,15 @@ def write(path: Path, told: Any) -> None:
     part.replace(path)
 
 
-def run(script: list[str], folder: Path, deadline_s: float) -> tuple[str, str]:
-    """Standard output, and what went wrong in one line ("": nothing); ends all that the script started."""
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "XDG_CACHE_HOME": str(folder / "cache")}
+def run(script: list[str], folder: Path, deadline_s: float, checkout: Path = ROOT) -> tuple[str, str]:
+    """Standard output, and what went wrong in one line ("": nothing); ends all that the script started.
+
+    checkout: whose code it imports.
+    """
+    environment = os.environ | {
+        "PYTHONPATH": f"{checkout}:{checkout / 'tests'}",
+        "XDG_CACHE_HOME": str(folder / "cache"),
+    }
     with open(folder / "log.txt", "a+") as log:
         start = log.tell()
         begun = subprocess.Popen(
@@ -204,6 +210,7 @@ def run(script: list[str], folder: Path, deadline_s: float) -> tuple[str, str]:
             stderr=log,
             text=True,
             env=environment,
+            cwd=checkout,
             start_new_session=True,
         )
         try:

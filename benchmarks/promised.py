@@ -160,13 +160,13 @@ def side(folder: Path, result: SearchResult, trial: Trial, texts: dict[str, list
     return folder
 
 
-def prepared_texts(result: SearchResult, cache: Path) -> dict[str, list[Any]] | None:
-    """The samples as the search prepared them; None of random ones."""
-    if not result.workload.data:
+def prepared_texts(prepared: str, cache: Path) -> dict[str, list[Any]] | None:
+    """The samples as a search prepared them (`Workload.data`); None of random ones."""
+    if not prepared:
         return None
     import datasets
 
-    data = datasets.load_from_disk(str(cache / "autotune" / result.workload.data / "data"))
+    data = datasets.load_from_disk(str(cache / "autotune" / prepared / "data"))
     return {name: list(data[name]) for name in ("input_ids", "labels")}
 
 
@@ -188,7 +188,7 @@ def trained(folder: Path, result: SearchResult, rival: Trial, seconds: float) ->
     """(samples / second of each turn of the user's settings and of the rival, how busy one was while the other trained)."""
     trials = [result.baseline, rival]
     steps, skipped = turn_steps(trials, seconds)
-    texts = prepared_texts(result, folder.parent / "cache")
+    texts = prepared_texts(result.workload.data, folder.parent / "cache")
     places = [side(folder / name, result, each, texts) for name, each in zip(("yours", "answer"), trials, strict=True)]
     scripts = [PlainScript(place, result.allowed_bytes, 1e6, TURNS * steps, steps) for place in places]
     busy = 0.0
