@@ -39,7 +39,7 @@ from autotune.sampler.calibration import Calibration, calibrated, informed  # no
 from autotune.sampler.physics import WarmStart  # noqa: E402
 from autotune.sampler.prior import Prior  # noqa: E402
 from autotune.study.loop import open_study, search  # noqa: E402
-from autotune.study.objective import best_trial  # noqa: E402
+from autotune.study.objective import best_trial, is_shown, speed_up  # noqa: E402
 from autotune.study.plan import Plan  # noqa: E402
 from autotune.study.store import read_prospects  # noqa: E402
 from autotune.study.study import Study  # noqa: E402
@@ -47,9 +47,14 @@ from autotune.study.study import Study  # noqa: E402
 N_TRIALS = 20
 OURS, INFORMED = "physics", "physics, device known"
 SAMPLERS = (OURS, INFORMED, "tpe", "gp", "random", "brute-force")
-SEEDS = {OURS: 3, INFORMED: 1, "gp": 1, "brute-force": 1, "tpe": 2, "random": 2}
+SEEDS = {OURS: 10, INFORMED: 1, "gp": 1, "brute-force": 1, "tpe": 2, "random": 2}
 NOISES = (None, 0.005, 0.02, 0.1)
 """Between probes of one configuration; None: as recorded, of which others than ours are replayed alone."""
+FRESH = 200
+"""First seed: no constant was chosen by these."""
+DRIFTS = (0.0, 0.02, 0.1)
+"""Of the machine, of which ours alone is replayed with others than the first, on FEW seeds, as are tables made `alike`."""
+FEW = 3
 NEVER = 10**6
 MARGIN = 0.01
 FORMER = Path(__file__).parent / "replay_former.jsonl"
@@ -66,6 +71,7 @@ class Case:
     seed: int
     noise: float | None = None
     taught: str = ""
+    drift: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,8 @@ class Found:
     regret: 1 - speed of the answer / optimum, at least 0. to_one, to_five: probes until one within 1 % and 5 % of the
     optimum was made, the baseline's among them. out_of_memory: the baseline's own not counted; before_fit: of these, before
     anything fitted. probes: in all; rounds: of confirmation. open_share: what an untried one of those really beats the answer
-    by. bound: what the end's statement says no untried one beats it by; None: nothing is said.
+    by. bound: what the end's statement says no untried one beats it by; None: nothing is said. low, high: 95 % interval of how
+    many times as fast as the user's settings the answer is, and true: by the table; None: nothing is claimed.
     """
 
     table: str
@@ -94,10 +101,14 @@ class Found:
     taught: str = ""
     before_fit: int = 0
     rounds: int = 0
+    drift: float = 0.0
+    low: float | None = None
+    high: float | None = None
+    true: float | None = None
 
     @property
     def case(self) -> Case:
-        return Case(self.table, self.share, self.sampler, self.seed, self.noise, self.taught)
+        return Case(self.table, self.share, self.sampler, self.seed, self.noise, self.taught, self.drift)
 
 
 def knowledge_of(table: Table, budget: int, prior: Prior, past: Sequence[Calibration] = ()) -> WarmStart:
@@ -117,11 +128,11 @@ def study_in_memory(table: Table, plan: Plan, knowledge: WarmStart) -> Iterator[
 
 
 def searched(
-    table: Table, plan: Plan, knowledge: WarmStart, noise: float | None = None
+    table: Table, plan: Plan, knowledge: WarmStart, noise: float | None = None, drift: float = 0.0
 ) -> tuple[list[Trial], StopReason, float | None]:
     """The real loop on a table: (trials, statement, share that the untried can still win at the end, None where unknown)."""
     with study_in_memory(table, plan, knowledge) as study:
-        stop = search(study, TableProbe(table, knowledge.allowed_bytes, plan.seed, noise))
+        stop = search(study, TableProbe(table, knowledge.allowed_bytes, plan.seed, noise, drift))
         gaps = read_prospects(study.folder)
     return study.trials, stop, gaps[max(gaps)].max_gain_if_fits if gaps else None
 
@@ -138,9 +149,12 @@ def replayed(table: Table, case: Case, prior: Prior, past: Sequence[Calibration]
     """One search, from its baseline to its confirmed answer."""
     budget = table.budget(case.share)
     plan = Plan(N_TRIALS, "samples_per_second", budget, budget, sampler=case.sampler.partition(",")[0], seed=case.seed)
-    trials, stop, gain = searched(table, plan, knowledge_of(table, budget, prior, past), case.noise)
+    trials, stop, gain = searched(table, plan, knowledge_of(table, budget, prior, past), case.noise, case.drift)
     best = best_trial(trials, plan.objective)
     reached = table.speeds[best.configuration] if best else 0.0
+    claim = None
+    if best is not None and best.number and trials[0].feasible and is_shown(best, trials[0]):
+        claim, _ = speed_up(best, trials[0], plan.objective)
     tried = {trial.configuration for trial in trials}
     # As recorded, the speeds of those that were measured once are too uncertain to be judged by.
     least = 1 if case.noise is not None else 2
@@ -166,6 +180,9 @@ def replayed(table: Table, case: Case, prior: Prior, past: Sequence[Calibration]
         if reached
         else np.inf,
         bound=bound_of(stop, gain),
+        low=claim and claim.low,
+        high=claim and claim.high,
+        true=claim and reached / table.speeds[table.space.baseline],
         stop_reason=stop.text,
     )
 
@@ -203,6 +220,7 @@ def summary(found: Sequence[Found]) -> list[str]:
     regrets = [item.regret for item in found]
     bounded = [item for item in found if item.bound is not None]
     sharp = [item for item in bounded if (item.bound or 0.0) <= MARGIN]
+    claims = [(item.low, item.true, item.high) for item in found if item.low and item.true and item.high]
     return [
         f"{len(found)}",
         f"{fmean(item.regret <= 0.01 for item in found):.0%}",
@@ -212,6 +230,7 @@ def summary(found: Sequence[Found]) -> list[str]:
         _quantiles([item.to_five for item in found]),
         f"{median(item.probes for item in found):.0f}",
         f"{fmean(item.rounds for item in found):.0f}",
+        _quantiles([item.probes + item.rounds for item in found]),
         f"{fmean(item.out_of_memory for item in found):.2f} ({sum(item.before_fit for item in found)})",
         *(
             f"{fmean(item.open_share <= (item.bound or 0.0) for item in several):.0%} of {len(several)}"
@@ -219,6 +238,7 @@ def summary(found: Sequence[Found]) -> list[str]:
             else "–"
             for several in (sharp, bounded)
         ),
+        f"{fmean(low <= true <= high for low, true, high in claims):.0%} of {len(claims)}" if claims else "–",
     ]
 
 
@@ -231,9 +251,11 @@ HEAD = [
     "to 5 %",
     "probes in all",
     "rounds",
+    "jobs",
     "OOM a search (before a fit)",
     '"at most 1 %" true',
     "bound true",
+    "interval covers",
 ]
 
 
@@ -311,11 +333,13 @@ and 10 to 13 %, and a search near a limit mostly luck (reports/LOG.md).""".split
 def cases(args: argparse.Namespace) -> list[Case]:
     """What to replay, in an order that a cut run is representative of."""
     wanted = [
-        Case(name, share, sampler, seed, noise, taught)
-        for seed, sampler, noise, name, share in product(
-            range(max(SEEDS.values())), args.samplers, args.noises, args.tables, BUDGETS
+        Case(name, share, sampler, FRESH + seed, noise, taught, drift)
+        for seed, sampler, noise, drift, name, share in product(
+            range(max(SEEDS.values())), args.samplers, args.noises, args.drifts, args.tables, BUDGETS
         )
         if seed < (args.seeds or SEEDS[sampler])
+        and (seed < FEW or not (drift or name.endswith(ALIKE)))
+        and (not drift or (sampler == OURS and noise is not None and not name.endswith(ALIKE)))
         and (noise is None or sampler in (OURS, INFORMED))
         and (not name.endswith(ALIKE) or (sampler == OURS and noise in (0.005, 0.02)))
         for taught in ([other for other in recorded() if other != name] if sampler == INFORMED else [""])
@@ -343,16 +367,25 @@ def report(found: Sequence[Found], former: Sequence[Found]) -> list[str]:
     found = [replace(item, taught="") for item in found]
     ours, quiet = (
         {
-            code: [item for item in several if item.sampler == OURS and item.table.endswith(ALIKE) == is_alike]
+            code: [
+                item
+                for item in several
+                if item.sampler == OURS and item.table.endswith(ALIKE) == is_alike and not item.drift
+            ]
             for code, several in (("now", found), ("before", former))
         }
         for is_alike in (False, True)
     )
+    drifting = {
+        "now": [item for item in found if item.sampler == OURS and item.noise and not item.table.endswith(ALIKE)]
+    }
     informed = {"now": [item for item in found if item.sampler == INFORMED]}
     informed["before"] = [item for item in former if item.sampler == INFORMED]
     others = {"now": [item for item in found if item.noise is None]}
     return [
         *markdown(["noise", "code", *HEAD], rows(ours, "noise")),
+        "",
+        *markdown(["noise", "drift", "code", *HEAD], rows(drifting, "noise", "drift")),
         "",
         *markdown(["alike: noise", "code", *HEAD], rows(quiet, "noise")),
         "",
@@ -375,6 +408,7 @@ def main() -> None:
     parser.add_argument(
         "--noises", nargs="+", default=NOISES, type=lambda text: None if text == "None" else float(text)
     )
+    parser.add_argument("--drifts", nargs="+", type=float, default=DRIFTS)
     parser.add_argument("--seeds", type=int)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
