@@ -96,7 +96,9 @@ def test_devices_that_repeat_what_others_did_tell_how_they_differ_and_prove_noth
     assert sampler.choose(trials, Situation(repeats=[repeat], device="0")).claim is None
     costs = sampler._model_with([base, better], [], (SPACE,))
     before, after = (costs.costs(each_measured(some)) for some in (trials, [*trials, repeat]))
-    ahead = [float(known.log_step[costs.place[base]] - known.log_step[costs.place[better]]) for known in (before, after)]
+    ahead = [
+        float(known.log_step[costs.place[base]] - known.log_step[costs.place[better]]) for known in (before, after)
+    ]
     true = math.log(1.3)
     assert abs(ahead[1] - true) < abs(ahead[0] - true)
 

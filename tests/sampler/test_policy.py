@@ -20,7 +20,11 @@ def in_turn(*ones: Configuration, noise: float = 0.002, errors: Sequence[float] 
     """One measurement after the other, of five seconds each."""
     errors = [*errors, *[0.0] * (len(ones) - len(errors))]
     return [
-        replace(seen(one, noise, step_s=seconds(one) * np.exp(error), starting_s=2.0, steps=8), started_s=5.0 * number, seconds=5.0)
+        replace(
+            seen(one, noise, step_s=seconds(one) * np.exp(error), starting_s=2.0, steps=8),
+            started_s=5.0 * number,
+            seconds=5.0,
+        )
         for number, (one, error) in enumerate(zip(ones, errors, strict=True))
     ]
 
