@@ -629,10 +629,10 @@ class _Aim:
 
 
 def _slowest(model: CostModel, observations: Sequence[Observation]) -> float | None:
-    """Logarithm of the baseline's step seconds and its noise."""
+    """Logarithm of the baseline's step seconds in the whole run and its noise."""
     for seen in observations:
         if seen.configuration == model.baseline and seen.step_s is not None and seen.feasible:
-            return float(np.log(seen.step_s)) + seen.noise
+            return seen.log_step + seen.noise
     return None
 
 
