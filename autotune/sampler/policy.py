@@ -202,11 +202,17 @@ def choose(
         chosen = next(still_open(np.array(ordered, np.intp)), None)
         if chosen is None:
             return Choice(None, end=End.ALL)
+        # Seconds are predicted of what was timed; else it takes as long as what did not fit, at the least.
+        is_timed = any(seen.step_s is not None for seen in measurements)
+        longest_s = max((seen.seconds for seen in measurements), default=0.0)
+        seconds_of_it = float(costs.probe_seconds[chosen]) if is_timed else longest_s
+        if seconds_of_it > seconds_left:
+            return Choice(None, end=End.TIME, seconds=seconds_of_it, untried=len(ordered))
         return Choice(
             model.configurations[chosen],
             Why.NEW,
             gain=math.inf,
-            seconds=float(costs.probe_seconds[chosen]),
+            seconds=seconds_of_it,
             fits=float(likelihood[chosen]),
             untried=len(ordered),
         )
