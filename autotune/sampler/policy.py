@@ -228,7 +228,8 @@ def choose(
     of_certain, of_likely, of_any = _max_gains(
         costs, aim, winner, np.array([place for group in rivals for place in group], np.intp), likelihood, seed
     )
-    promising = max([*rivals[0], *rivals[1]], key=lambda place: mean[place], default=None)
+    # Expected to be fast, and not a wild guess: as the second configuration is chosen.
+    promising = max([*rivals[0], *rivals[1]], key=lambda place: mean[place] - deviation[place], default=None)
     is_better = promising is not None and mean[promising] > mean[winner]
     at_the_end = Choice(
         None,
