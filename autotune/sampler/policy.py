@@ -292,13 +292,18 @@ def choose(
                 action = score, group[best], Why.NEW, float(gains[part][best]), tier == 2
             if len(tried) == 1:
                 break
-    for index, place in enumerate(able):
-        is_idle = model.configurations[place] not in running.values()
-        if scores[index] > UNDERRATED and is_idle and state.may_repeat(place, COMPARED):
-            if state.seconds(place) > in_time:
-                out_of_time = True
-            elif action is None or (scores[index] > action[0] and len(tried) >= FIRST_PROBES):
-                action = float(scores[index]), place, Why.COMPARE, float(gains[index]), False
+    compared = [
+        index
+        for index, place in enumerate(able)
+        if scores[index] > UNDERRATED
+        and model.configurations[place] not in running.values()
+        and state.may_repeat(place, COMPARED)
+    ]
+    compared_in_time = [index for index in compared if state.seconds(able[index]) <= in_time]
+    out_of_time |= len(compared_in_time) < len(compared)
+    again = max(compared_in_time, key=lambda index: scores[index], default=None)
+    if again is not None and (action is None or (scores[again] > action[0] and len(tried) >= FIRST_PROBES)):
+        action = float(scores[again]), able[again], Why.COMPARE, float(gains[again]), False
     proof = state.proof()
     comes_first = action is None or (
         len(tried) >= FIRST_PROBES and proof is not None and not state.is_handed_out() and proof.score > action[0]
