@@ -260,7 +260,7 @@ def choose(
     out_of_time = False
     able = state.able
     candidates = [rivals[0], rivals[1]]
-    if risks:
+    if risks and not aim.of_memory:
         candidates.append([place for place in rivals[2] if likelihood[place] >= P_FIT_RISKY])
     gains, scores = state.gains(
         np.array([*able, *(place for group in candidates for place in group)], np.intp), len(able), likelihood
@@ -276,7 +276,7 @@ def choose(
         order = scores[part].copy()
         if len(tried) == 1:
             order = np.exp(mean[places] - deviation[places] - mean[winner]) * likelihood[places]
-        worth = (scores[part] > 1) | first | (margin <= 0)
+        worth = (scores[part] > 1) | ((first or margin <= 0) and tier < 2)
         worth &= (gains[part] > (1 - CONFIDENCE) * margin) | (bound > margin)
         if tier < 2 and len(group):
             left = min(probes_left, in_time // float(np.median(seconds))) if in_time < math.inf else probes_left
