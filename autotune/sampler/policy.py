@@ -30,13 +30,12 @@ from autotune.sampler.observation import Observation
 from autotune.sampler.scales import Clock
 
 P_FIT_CERTAIN, P_FIT_LIKELY = 0.95, 0.8
-"""Probability of fitting (and of being fast enough, where memory is the objective) from which on a configuration is probed,
-and the same once those leave nothing to gain: a probe that runs out of memory says nothing of speed. Until something fits,
-the likeliest is tried."""
+"""Probability of fitting (and of being fast enough, if memory is the objective) from which on a configuration is certain to fit,
+and likely to. Until something fits, the likeliest is tried."""
 
 P_FIT_RISKY = 0.4
-"""Probability of fitting from which on a configuration is tried as a risk, once something fits and nothing safer is worth a
-probe: running out of memory costs the seconds of a probe, a slower configuration hours of training."""
+"""Probability of fitting from which on a configuration is tried as a risk, once something fits: running out of memory costs the
+seconds of a probe, a slower configuration hours of training."""
 
 SAFER = (1.0, 0.3, 0.05)
 """Factors of the worth of what is certain to fit, likely to, and a risk: one that runs out of memory tells nothing of speed, and
@@ -46,14 +45,14 @@ RISKS = 2
 """Risky tries of a search at the most."""
 
 RUN_S = 3600.0
-"""Seconds of the training to tune for where its steps are not announced: the least that anyone tunes for."""
+"""Seconds of the training to tune for if its steps are not announced: the least that anyone tunes for."""
 
 FIRST_PROBES = 3
 """Probes before which nothing is concluded from a model that was fitted to them."""
 
 FIRST_TRIED = 4
-"""Probes, the baseline's among them, within which each setting that is expected to be worth much is tried, whatever is
-believed of it: what other models showed may not hold for this one."""
+"""Probes, the baseline's among them, within which each setting that is expected to be worth much is tried if it is worth
+its seconds, whatever other models showed: it may not hold for this one."""
 
 HARDLY = 0.005
 """Probability of fitting below which a configuration is not considered for the bounds."""
@@ -63,7 +62,7 @@ RIVALS, DRAWS = 100, 400
 of all their speeds and peaks together, which give the bounds."""
 
 CONFIDENCE = 0.95
-"""That no untried configuration gains more than the bound."""
+"""Probability with which no untried configuration gains more than the bound."""
 
 BELIEVED = 0.05
 """Noise of the assumed result of a running probe."""
@@ -86,8 +85,8 @@ COMPARED, PROVEN = 4, 8
 to prove how much faster it is."""
 
 UNDERRATED = 0.1
-"""Share of its seconds that a comparison has to be worth. Its gain counts a single rival and what is told at once, a lower bound:
-what several together and further ones tell is several times that."""
+"""Share of its seconds that a comparison has to be worth. Its gain counts a single rival and no later measurement, a lower
+bound: it is worth several times that."""
 
 SLACK = 1.1
 """Seconds that a proof may take, as a multiple of those that it is expected to."""
@@ -97,7 +96,7 @@ PROVING = 0.2
 
 
 class Why(StrEnum):
-    """What a measurement is for."""
+    """Purpose of a measurement."""
 
     NEW = "new"
     COMPARE = "compare"
@@ -105,7 +104,7 @@ class Why(StrEnum):
 
 
 class End(StrEnum):
-    """Why nothing is measured any more."""
+    """Reason for which nothing is measured any more."""
 
     ALL = "all"  # all configurations are measured or ruled out
     GAIN = "gain"  # nothing is expected to win more than the margin
@@ -120,7 +119,7 @@ class Choice:
 
     configuration: Configuration | None  # None: nothing is measured now
     why: Why | None = None  # None: nothing is measured now
-    end: End | None = None  # None: something is, or has to end first
+    end: End | None = None  # None: something is measured
     winner: Configuration | None = None  # what would be handed out if it were proven; None: nothing fits
     claim: Ratio | None = None  # how many times as fast as the baseline the winner is; None: that is not shown
     gain: float = 0.0  # expected of this measurement
@@ -159,10 +158,10 @@ def choose(
     measurements: all that ended, in the order of their time. implied: whether they rule out a configuration. at_s: the time now,
     on the clock of Observation.started_s. device: that measures next. seconds_left: of the time limit. repeat_seconds: of what
     was measured, if that is not as long as a first measurement. run_s: seconds of the training that follows; None: as the model's
-    training steps say, else an hour. running: device -> what is measured there now, assumed to end as expected. repeats: what
-    tells how devices differ, and is no part of a claim. disqualified: what cannot win. risks: how many tries of what may not fit
-    are left. probes_left: how many configurations may still be measured first. margin: a share of the speed that is not worth a
-    measurement. each: measurements of the winner and the baseline side by side that a claim needs.
+    training steps say, else an hour. running: device -> what is measured there now, assumed to end as expected. repeats:
+    measurements that tell how devices differ, and are not part of a claim. disqualified: what cannot win. risks: how many tries
+    of what may not fit are left. probes_left: how many configurations may still be measured first. margin: a share of the speed
+    that is not worth a measurement. each: measurements of the winner and the baseline side by side that a claim needs.
     """
     costs = model.costs([*measurements, *repeats])
     expected = [_believed(model, costs, configuration, at_s, name) for name, configuration in running.items()]
@@ -401,7 +400,7 @@ def _end(rivals: _Rivals, probes_left: float, margin: float, later: bool) -> End
 
 @dataclass(frozen=True)
 class _Now:
-    """When and where the next measurement begins, and the seconds that are left."""
+    """Time and device of the next measurement, and the seconds that are left."""
 
     at_s: float | None
     device: str
@@ -409,7 +408,7 @@ class _Now:
 
 
 class _State:
-    """Who would be handed out, how well that is proven, and what measurements would teach.
+    """The winner so far, its proof, and the expected gains of further measurements.
 
     expected: what is measured now, as it is expected to end.
     """
@@ -460,14 +459,14 @@ class _State:
         ]
 
     def may_repeat(self, place: int, most: int) -> bool:
-        """False if so many measurements of it have not told that more will not."""
+        """False once it was measured so often that another measurement is expected to show nothing."""
         return len(self.of(place)) < most * self.each
 
     def still_open(self, places: Places) -> Iterator[int]:
         """Those of these places that are not ruled out."""
         return (place for place in places if not self.implied(self.model.configurations[place]))
 
-    # Who would be handed out ------------------------------------------------------------------------------------
+    # The winner so far ------------------------------------------------------------------------------------------
 
     def needed_s(self, place: int) -> float:
         """Seconds that a proof of this place still needs at the least."""
@@ -498,7 +497,7 @@ class _State:
         ahead = log_steps[:, 1:] - log_steps[:, :1]
         return self.costs.log_step[list(others)] - self.costs.log_step[top], ahead.var(0)
 
-    # What measurements would teach ------------------------------------------------------------------------------
+    # Gains of further measurements ------------------------------------------------------------------------------
 
     def gains(self, untried: Sequence[int]) -> tuple[Numbers, Numbers]:
         """(n,) each, by place: the expected gain of measuring one of these, or again one that was, and how many times its seconds
@@ -554,7 +553,7 @@ class _State:
         return replace(expected, seconds=self.seconds(place))
 
     def _claim(self, place: int) -> Ratio | None:
-        """How many times as fast the place is shown to be as the baseline."""
+        """The speed of this place over the baseline's; None if it is not shown."""
         if self.base is None:
             return None
         if place == self.base:
@@ -591,7 +590,7 @@ class _State:
             return ([*mine, more], its) if side == 0 else (mine, [*its, more])
 
         def preferred(side: int) -> tuple[bool, float, bool]:
-            """Whom the claim still lacks, then who makes it surest, then who was not measured just now."""
+            """First the side that the claim still lacks, then that which makes it surest, then that not measured just now."""
             lacks = len(block[side]) < self.each <= len(block[1 - side])
             return not lacks, round(variance(with_one_more(side)), 12), pair[side] == last
 
@@ -655,7 +654,7 @@ class _State:
             return min(wanted, PROVING * (spent + seconds_left))
         if self.proof() is None or self.needed_s(self.winner) > seconds_left:
             return 0.0
-        # Of what is side by side now the next measurement may leave nothing.
+        # After the next measurement nothing may be side by side any more.
         return SLACK * self.each * (self.seconds(self.winner) + self.seconds(self.base))
 
 
@@ -690,7 +689,7 @@ class _Aim:
 
     of_memory: bool
     allowed_bytes: int
-    slowest: float | None  # logarithm of the longest step's seconds where memory is the objective; None: any
+    slowest: float | None  # logarithm of the longest step's seconds if memory is the objective; None: any
 
     def worth(self, log_step: Numbers, peak: Numbers) -> Numbers:
         return -np.log(np.maximum(peak, 1.0)) if self.of_memory else -log_step

@@ -6,7 +6,7 @@ from dataclasses import replace
 from autotune.core import Configuration, Outcome, Trial
 from autotune.sampler.candidates import POOL, pool
 from autotune.sampler.claim import EACH
-from autotune.sampler.physics import ALONE, PhysicsSampler, Situation, WarmStart, each_measured
+from autotune.sampler.physics import PhysicsSampler, Situation, WarmStart, each_measured
 from autotune.sampler.policy import Why
 from autotune.space.search_space import SearchSpace
 from tests.makers import ALLOWED, MIB, machine, space
@@ -22,11 +22,11 @@ def estimate(candidate: Configuration) -> float:
 KNOWLEDGE = WarmStart(ALLOWED, estimate)
 
 
-def searched(sampler: PhysicsSampler, most: int = 40, situation: Situation = ALONE) -> list[Trial]:
-    """The trials of a search of the small world, one measurement after the other, this number at the most."""
+def searched(sampler: PhysicsSampler, most: int = 40) -> list[Trial]:
+    """The trials of a search of the small world, one measurement after the other, until there are so many."""
     trials, now_s = list[Trial](), 0.0
-    for _ in range(most):
-        choice = sampler.choose(trials, situation)
+    while len(trials) < most:
+        choice = sampler.choose(trials)
         if choice.configuration is None:
             break
         measured = replace(machine(choice.configuration), started_s=now_s)
@@ -44,7 +44,7 @@ def searched(sampler: PhysicsSampler, most: int = 40, situation: Situation = ALO
 
 def tried_by(sampler: PhysicsSampler, count: int) -> list[Configuration]:
     """The configurations that a search of the small world tries first."""
-    return [trial.configuration for trial in searched(sampler)[:count]]
+    return [trial.configuration for trial in searched(sampler, count)]
 
 
 def fastest(among: SearchSpace = SPACE) -> Configuration:

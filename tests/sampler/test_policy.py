@@ -311,6 +311,13 @@ def test_a_machine_that_drifts_makes_a_neighbour_in_time_tell_more() -> None:
     assert taught(PROBE_S * len(several)) > 1.1 * taught(PROBE_S * len(several) + 3600.0)
 
 
+def test_the_proof_comes_first_if_nothing_would_be_handed_out_without_it() -> None:
+    """On a noisy machine a single measurement of each shows nothing; the last untried one may win little."""
+    *several, last = EVERY
+    assert chosen(in_turn(*several, noise=0.002), margin=0.0).configuration == last
+    assert chosen(in_turn(*several, noise=0.1), margin=0.0).why is Why.PROVE
+
+
 def test_the_proof_is_of_neighbours_in_time() -> None:
     """Both were measured twice, the baseline an hour ago: it is measured again."""
     several = [measured(BASE, 0), measured(BASE, 1), measured(FASTEST, 700), measured(FASTEST, 701)]
