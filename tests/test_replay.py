@@ -11,6 +11,7 @@ from autotune.probe import ProbeOptions
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
+import policy
 from replay import Case, Found, one_search, summary
 from tables import TableProbe, read_table, recorded
 
@@ -46,6 +47,18 @@ def test_what_the_end_says_is_true(ours: list[Found]) -> None:
     for our in ours:
         assert our.bound is not None, our.stop_reason
         assert our.open_share <= our.bound, our.stop_reason
+
+
+def test_the_policy_alone_answers_as_the_whole_search_does() -> None:
+    alone, whole = (policy.found(policy.Case(code, "encoder", 0.5, 0, 0.005)) for code in ("policy", "today"))
+    for end in (alone, whole):
+        assert end.regret <= 0.01
+        assert end.low is not None
+        assert end.high is not None
+        assert end.truth is not None
+        assert 1 < end.low <= end.truth <= end.high
+    assert alone.answer == whole.answer
+    assert abs(alone.jobs - whole.jobs) <= 4, "and what the answer still lacks"
 
 
 def test_a_summary_counts_what_was_found(ours: list[Found]) -> None:

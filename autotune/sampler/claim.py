@@ -27,17 +27,18 @@ EACH = 2
 """Measurements side by side that a claim needs of each configuration."""
 
 Errors = Sequence[tuple[float, float, float]]
-"""(noise, drift, weight): standard deviations of what measurements may err by."""
+"""(noise, drift, weight): standard deviations of measurements' errors, of a process and of a device over time, and how likely
+these are."""
 
 
-def beside(one: Observation, other: Observation) -> bool:
+def beside(first: Observation, other: Observation) -> bool:
     """True if two measurements are side by side: on one device, and at most BESIDE durations apart, or of one round if their
     times are not known."""
-    if one.device != other.device:
+    if first.device != other.device:
         return False
-    if one.started_s is None or other.started_s is None:
-        return one.round == other.round
-    return abs(one.started_s - other.started_s) <= BESIDE * max(one.seconds, other.seconds)
+    if first.started_s is None or other.started_s is None:
+        return first.round == other.round
+    return abs(first.started_s - other.started_s) <= BESIDE * max(first.seconds, other.seconds)
 
 
 def side_by_side(
@@ -45,13 +46,13 @@ def side_by_side(
 ) -> tuple[list[Observation], list[Observation]]:
     """Those of each that are side by side with one of the others."""
     return (
-        [one for one in above if any(beside(one, other) for other in below)],
-        [one for one in below if any(beside(one, other) for other in above)],
+        [seen for seen in above if any(beside(seen, other) for other in below)],
+        [seen for seen in below if any(beside(seen, other) for other in above)],
     )
 
 
 def claim(above: Sequence[Observation], below: Sequence[Observation], each: int = EACH) -> Ratio | None:
-    """How many times as fast the one configuration is as the other, with the 95 % interval; None if it is not shown.
+    """The speed of one configuration over the other's, with its 95 % interval; None if it is not shown.
 
     above, below: their measurements, of which those count that are side by side, `each` of both at the least.
 
@@ -90,13 +91,13 @@ def contrast_of(covariance: Numbers, of_first: int) -> tuple[Numbers, float]:
 
 
 def own_noise(measured: Sequence[Observation]) -> Numbers:
-    """(m,): what each measurement's steps add to its noise."""
+    """(m,) standard deviations that each measurement's steps add to its noise."""
     return Prior().own * np.array([seen.noise for seen in measured])
 
 
 def speeds(groups: Sequence[Sequence[Observation]]) -> list[float]:
-    """How fast each of these configurations is, from all its measurements, with what the devices' drift did to them taken out:
-    one step's share of a second, or tokens / second if all are counted. Each needs a timed measurement."""
+    """Steps / second of each of these configurations, or tokens / second if all are counted, from all its measurements, without
+    their devices' differences and drift. Each needs a timed measurement."""
     means = []
     measured = [seen for group in groups for seen in group]
     design, times, clock, own = _columns(groups), _log_times(measured), Clock.of(measured), own_noise(measured)
@@ -107,8 +108,8 @@ def speeds(groups: Sequence[Sequence[Observation]]) -> list[float]:
 
 
 def errors_of(*groups: Sequence[Observation]) -> Errors:
-    """What the measurements of these configurations may err by: from their restricted likelihood (Patterson and Thompson, 1971)
-    and a prior."""
+    """The likely errors of these configurations' measurements, from a prior and their restricted likelihood (Patterson and
+    Thompson, 1971)."""
     groups = tuple(group for group in groups if group)
     prior, measured = Prior(), [seen for group in groups for seen in group]
     within = max(median_low(seen.noise for seen in measured), LEAST_NOISE) if measured else LEAST_NOISE

@@ -75,7 +75,7 @@ _OPTUNA: Mapping[str, Callable[[int], optuna.samplers.BaseSampler]] = {
 class OptunaSampler:
     """One of Optuna's samplers, asked and told on a study in memory, which is made from the trials at each start.
 
-    policy: it says what is measured again once nothing new is proposed; None: nothing is. devices: how far they differ.
+    policy: it says what is measured again once nothing new is proposed. devices: how far they differ.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class OptunaSampler:
         sampler: optuna.samplers.BaseSampler,
         space: SearchSpace,
         score: Score,
-        minimize: bool = False,
-        policy: PhysicsSampler | None = None,
+        minimize: bool,
+        policy: PhysicsSampler,
     ) -> None:
         self.space, self.duplicates, self.policy = space, 0, policy
         self.study = _in_memory(minimize, sampler)
@@ -105,11 +105,10 @@ class OptunaSampler:
             if configuration is not None:
                 return Choice(configuration, Why.NEW, untried=self.space.size)
             end = End.ALL
-        if self.policy is not None:
-            again = self.policy.choose(trials, replace(situation, probes_left=0))
-            if again.configuration is not None or again.end is End.TIME:
-                return again
-        return Choice(None, end=end, reason=reason)
+        again = self.policy.choose(trials, replace(situation, probes_left=0))
+        if again.configuration is not None or again.end is End.TIME:
+            return again
+        return replace(again, end=end, reason=reason)
 
     def propose(
         self, trials: Sequence[Trial], running: Sequence[Configuration] = ()

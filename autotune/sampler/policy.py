@@ -30,13 +30,12 @@ from autotune.sampler.observation import Observation
 from autotune.sampler.scales import Clock
 
 P_FIT_CERTAIN, P_FIT_LIKELY = 0.95, 0.8
-"""Probability of fitting (and of being fast enough, where memory is the objective) from which on a configuration is probed,
-and the same once those leave nothing to gain: a probe that runs out of memory says nothing of speed. Until something fits,
-the likeliest is tried."""
+"""Probability of fitting (and of being fast enough, if memory is the objective) from which on a configuration is certain to fit,
+and likely to. Until something fits, the likeliest is tried."""
 
 P_FIT_RISKY = 0.4
-"""Probability of fitting from which on a configuration is tried as a risk, once something fits and nothing safer is worth a
-probe: running out of memory costs the seconds of a probe, a slower configuration hours of training."""
+"""Probability of fitting from which on a configuration is tried as a risk, once something fits: running out of memory costs the
+seconds of a probe, a slower configuration hours of training."""
 
 SAFER = (1.0, 0.3, 0.05)
 """Factors of the worth of what is certain to fit, likely to, and a risk: one that runs out of memory tells nothing of speed, and
@@ -46,14 +45,14 @@ RISKS = 2
 """Risky tries of a search at the most."""
 
 RUN_S = 3600.0
-"""Seconds of the training to tune for where its steps are not announced: the least that anyone tunes for."""
+"""Seconds of the training to tune for if its steps are not announced: the least that anyone tunes for."""
 
 FIRST_PROBES = 3
 """Probes before which nothing is concluded from a model that was fitted to them."""
 
 FIRST_TRIED = 4
-"""Probes, the baseline's among them, within which each setting that is expected to be worth much is tried, whatever is
-believed of it: what other models showed may not hold for this one."""
+"""Probes, the baseline's among them, within which each setting that is expected to be worth much is tried if it is worth
+its seconds, whatever other models showed: it may not hold for this one."""
 
 HARDLY = 0.005
 """Probability of fitting below which a configuration is not considered for the bounds."""
@@ -63,7 +62,7 @@ RIVALS, DRAWS = 100, 400
 of all their speeds and peaks together, which give the bounds."""
 
 CONFIDENCE = 0.95
-"""That no untried configuration gains more than the bound."""
+"""Probability with which no untried configuration gains more than the bound."""
 
 BELIEVED = 0.05
 """Noise of the assumed result of a running probe."""
@@ -86,8 +85,8 @@ COMPARED, PROVEN = 4, 8
 to prove how much faster it is."""
 
 UNDERRATED = 0.1
-"""Share of its seconds that a comparison has to be worth. Its gain counts a single rival and what is told at once, a lower bound:
-what several together and further ones tell is several times that."""
+"""Share of its seconds that a comparison has to be worth. Its gain counts a single rival and no later measurement, a lower
+bound: it is worth several times that."""
 
 SLACK = 1.1
 """Seconds that a proof may take, as a multiple of those that it is expected to."""
@@ -97,7 +96,7 @@ PROVING = 0.2
 
 
 class Why(StrEnum):
-    """What a measurement is for."""
+    """Purpose of a measurement."""
 
     NEW = "new"
     COMPARE = "compare"
@@ -105,7 +104,7 @@ class Why(StrEnum):
 
 
 class End(StrEnum):
-    """Why nothing is measured any more."""
+    """Reason for which nothing is measured any more."""
 
     ALL = "all"  # all configurations are measured or ruled out
     GAIN = "gain"  # nothing is expected to win more than the margin
@@ -120,7 +119,7 @@ class Choice:
 
     configuration: Configuration | None  # None: nothing is measured now
     why: Why | None = None  # None: nothing is measured now
-    end: End | None = None  # None: something is, or has to end first
+    end: End | None = None  # None: something is measured
     winner: Configuration | None = None  # what would be handed out if it were proven; None: nothing fits
     claim: Ratio | None = None  # how many times as fast as the baseline the winner is; None: that is not shown
     gain: float = 0.0  # expected of this measurement
@@ -159,183 +158,257 @@ def choose(
     measurements: all that ended, in the order of their time. implied: whether they rule out a configuration. at_s: the time now,
     on the clock of Observation.started_s. device: that measures next. seconds_left: of the time limit. repeat_seconds: of what
     was measured, if that is not as long as a first measurement. run_s: seconds of the training that follows; None: as the model's
-    training steps say, else an hour. running: device -> what is measured there now, assumed to end as expected. repeats: what
-    tells how devices differ, and is no part of a claim. disqualified: what cannot win. risks: how many tries of what may not fit
-    are left. probes_left: how many configurations may still be measured first. margin: a share of the speed that is not worth a
-    measurement. each: measurements of the winner and the baseline side by side that a claim needs.
+    training steps say, else an hour. running: device -> what is measured there now, assumed to end as expected. repeats:
+    measurements that tell how devices differ, and are not part of a claim. disqualified: what cannot win. risks: how many tries
+    of what may not fit are left. probes_left: how many configurations may still be measured first. margin: a share of the speed
+    that is not worth a measurement. each: measurements of the winner and the baseline side by side that a claim needs.
     """
     costs = model.costs([*measurements, *repeats])
-    expected = [_believed(model, costs, each_one, at_s, name) for name, each_one in running.items()]
+    expected = [_believed(model, costs, configuration, at_s, name) for name, configuration in running.items()]
     if running:
         costs = model.costs([*measurements, *repeats, *expected])
-    aim = _Aim(objective == "memory", costs.allowed_bytes, _slowest(model, measurements))
     state = _State(
         model,
         costs,
         measurements,
         expected,
-        aim,
+        _Aim(objective == "memory", costs.allowed_bytes, _slowest(model, measurements)),
         _Now(at_s, device, seconds_left),
         run_s=run_s,
+        implied=implied,
         disqualified=disqualified,
         repeat_seconds=repeat_seconds,
         each=each,
     )
-    tried = list(dict.fromkeys([*(seen.configuration for seen in measurements), *running.values()]))
-    untried = np.ones(len(model.configurations), bool)
-    untried[[model.place[configuration] for configuration in tried]] = False
-    winner, likelihood = state.winner, aim.likelihood(costs)
-    mean, deviation = aim.worth(costs.log_step, costs.peak), aim.deviation(costs)
-
-    def still_open(places: Places) -> Iterator[int]:
-        return (place for place in places if not implied(model.configurations[place]))
-
-    if winner is None:
-        if probes_left <= 0:
-            return Choice(None, end=End.PROBES, untried=int(untried.sum()))
-        likely = untried & (likelihood >= P_FIT_CERTAIN)
-        likely = likely if likely.any() else untried & (likelihood >= P_FIT_LIKELY)
-        places = _with_promising(model, np.flatnonzero(likely), tried)
-        ordered = [*_descending(places, np.exp(mean - mean.max()) * likelihood)]
-        untried[places] = False
-        ordered += [*_descending(np.flatnonzero(untried), likelihood)]
-        chosen = next(still_open(np.array(ordered, np.intp)), None)
-        if chosen is None:
-            return Choice(None, end=End.ALL)
-        return Choice(
-            model.configurations[chosen],
-            Why.NEW,
-            gain=math.inf,
-            seconds=float(costs.probe_seconds[chosen]),
-            fits=float(likelihood[chosen]),
-            untried=len(ordered),
-        )
-    groups = (
-        likelihood >= P_FIT_CERTAIN,
-        (likelihood >= P_FIT_LIKELY) & (likelihood < P_FIT_CERTAIN),
-        (likelihood >= HARDLY) & (likelihood < P_FIT_LIKELY),
-    )
-    rivals = [
-        list(islice(still_open(_descending(np.flatnonzero(untried & group), mean + 2 * deviation)), RIVALS))
-        for group in groups
-    ]
-    of_certain, of_likely, of_any = _max_gains(
-        costs, aim, winner, np.array([place for group in rivals for place in group], np.intp), likelihood, seed
-    )
-    promising = max([*rivals[0], *rivals[1]], key=lambda place: mean[place], default=None)
-    is_better = promising is not None and mean[promising] > mean[winner]
-    at_the_end = Choice(
-        None,
-        winner=model.configurations[winner],
-        claim=state.claim,
-        seconds=0.0 if promising is None else float(costs.probe_seconds[promising]),
-        max_gain=of_likely,
-        max_gain_if_fits=of_any,
-        untried=int(untried.sum()),
-        promising=model.configurations[promising] if is_better and promising is not None else None,
-    )
-
-    def measure(place: int, why: Why, gain: float, risky: bool = False) -> Choice:
-        return replace(
-            at_the_end,
-            configuration=model.configurations[place],
-            why=why,
-            gain=gain,
-            seconds=float(costs.probe_seconds[place]) if why is Why.NEW else state.seconds(place),
-            fits=float(likelihood[place]) if why is Why.NEW else 1.0,
-            risky=risky,
-            promising=None,
-        )
-
+    if state.winner is None:
+        return _likely_to_fit(state, probes_left)
+    rivals = _Rivals.of(state, seed)
     # The most promising configuration is tried, whatever time that leaves.
-    in_time = seconds_left - (state.reserved() if len(tried) > 1 else 0.0)
-    action: tuple[float, int, Why, float, bool] | None = None  # score, place, why, gain, risky
-    out_of_time = False
-    able = state.able
-    candidates = [rivals[0], rivals[1]]
-    if risks:
-        candidates.append([place for place in rivals[2] if likelihood[place] >= P_FIT_RISKY])
-    gains, scores = state.gains(
-        np.array([*able, *(place for group in candidates for place in group)], np.intp), len(able), likelihood
+    in_time = seconds_left - (state.reserved() if len(state.tried) > 1 else 0.0)
+    takes_risks = risks and not state.aim.of_memory
+    may_fit = [place for place in rivals.unlikely if takes_risks and state.likelihood[place] >= P_FIT_RISKY]
+    gains, scores = state.gains([*rivals.certain, *rivals.likely, *may_fit])
+    option, later = None, False
+    if probes_left > 0:
+        option, later = _new(state, rivals, may_fit, gains, scores, in_time, margin, probes_left)
+    again, again_later = _again(state, gains, scores, in_time)
+    is_early = len(state.tried) < FIRST_PROBES
+    if again is not None and (option is None or (again.score > option.score and not is_early)):
+        option = again
+    proof = state.proof()
+    if proof is not None and proof.in_time:
+        is_better = option is not None and proof.score > option.score and not is_early and not state.is_handed_out()
+        option = proof if option is None or is_better else option
+    if option is not None:
+        return rivals.measured(option)
+    return rivals.none_of(_end(rivals, probes_left, margin, later or again_later or proof is not None))
+
+
+@dataclass(frozen=True)
+class _Option:
+    """A measurement that may be made. score: how many times its seconds it is worth."""
+
+    place: int
+    why: Why
+    gain: float
+    score: float
+    in_time: bool = True
+    risky: bool = False
+
+
+def _likely_to_fit(state: "_State", probes_left: float) -> Choice:
+    """The choice while nothing fits: the fastest of what is likely to, else the likeliest."""
+    costs, likelihood, untried = state.costs, state.likelihood, state.untried.copy()
+    if probes_left <= 0:
+        return Choice(None, end=End.PROBES, untried=int(untried.sum()))
+    likely = untried & (likelihood >= P_FIT_CERTAIN)
+    likely = likely if likely.any() else untried & (likelihood >= P_FIT_LIKELY)
+    places = _with_promising(state.model, np.flatnonzero(likely), state.tried)
+    ordered = [*_descending(places, np.exp(state.mean - state.mean.max()) * likelihood)]
+    untried[places] = False
+    ordered += [*_descending(np.flatnonzero(untried), likelihood)]
+    chosen = next(state.still_open(np.array(ordered, np.intp)), None)
+    if chosen is None:
+        return Choice(None, end=End.ALL)
+    # Seconds are predicted of what was timed; else it takes as long as what did not fit, at the least.
+    is_timed = any(seen.step_s is not None for seen in state.measured)
+    longest_s = max((seen.seconds for seen in state.measured), default=0.0)
+    seconds = float(costs.probe_seconds[chosen]) if is_timed else longest_s
+    if seconds > state.now.seconds_left:
+        return Choice(None, end=End.TIME, seconds=seconds, untried=len(ordered))
+    return Choice(
+        state.model.configurations[chosen],
+        Why.NEW,
+        gain=math.inf,
+        seconds=seconds,
+        fits=float(likelihood[chosen]),
+        untried=len(ordered),
     )
-    at = len(able)
-    first = len(tried) < FIRST_PROBES and model.training_steps is None
-    for tier, group in enumerate(candidates if probes_left > 0 else []):
-        part = slice(at, at + len(group))
-        at += len(group)
-        bound = (of_certain, of_likely, math.inf)[tier]
+
+
+@dataclass(frozen=True)
+class _Rivals:
+    """Places of the untried configurations with the largest possible gains, by how likely they fit, and bounds of the gains."""
+
+    state: "_State"
+    certain: list[int]
+    likely: list[int]
+    unlikely: list[int]
+    max_gain_if_certain: float  # of `certain`
+    max_gain: float  # of these and `likely`
+    max_gain_if_fits: float  # of all
+
+    @classmethod
+    def of(cls, state: "_State", seed: int) -> "_Rivals":
+        """The rivals of the winner."""
+        likelihood = state.likelihood
+        optimistic = state.mean + 2 * state.deviation
+        groups = (
+            likelihood >= P_FIT_CERTAIN,
+            (likelihood >= P_FIT_LIKELY) & (likelihood < P_FIT_CERTAIN),
+            (likelihood >= HARDLY) & (likelihood < P_FIT_LIKELY),
+        )
+        certain, likely, unlikely = (
+            list(islice(state.still_open(_descending(np.flatnonzero(state.untried & group), optimistic)), RIVALS))
+            for group in groups
+        )
+        places = np.array([*certain, *likely, *unlikely], np.intp)
+        assert state.winner is not None
+        bounds = _max_gains(state.costs, state.aim, state.winner, places, likelihood, seed)
+        return cls(state, certain, likely, unlikely, *bounds)
+
+    def none_of(self, end: End) -> Choice:
+        """The choice to measure nothing any more."""
+        state, costs = self.state, self.state.costs
+        # Expected to be fast, and not a wild guess: as the second configuration is chosen.
+        promising = max(
+            [*self.certain, *self.likely], key=lambda place: state.mean[place] - state.deviation[place], default=None
+        )
+        is_faster = promising is not None and state.mean[promising] > state.mean[state.winner]
+        return replace(
+            self._choice(),
+            end=end,
+            seconds=0.0 if promising is None else float(costs.probe_seconds[promising]),
+            promising=state.model.configurations[promising] if is_faster and promising is not None else None,
+        )
+
+    def measured(self, option: _Option) -> Choice:
+        """The choice of this option."""
+        state, place, is_new = self.state, option.place, option.why is Why.NEW
+        return replace(
+            self._choice(),
+            configuration=state.model.configurations[place],
+            why=option.why,
+            gain=option.gain,
+            seconds=float(state.costs.probe_seconds[place]) if is_new else state.seconds(place),
+            fits=float(state.likelihood[place]) if is_new else 1.0,
+            risky=option.risky,
+        )
+
+    def _choice(self) -> Choice:
+        state = self.state
+        assert state.winner is not None
+        return Choice(
+            None,
+            winner=state.model.configurations[state.winner],
+            claim=state.claim,
+            max_gain=self.max_gain,
+            max_gain_if_fits=self.max_gain_if_fits,
+            untried=int(state.untried.sum()),
+        )
+
+
+def _new(
+    state: "_State",
+    rivals: _Rivals,
+    may_fit: Sequence[int],
+    gains: Numbers,
+    scores: Numbers,
+    in_time: float,
+    margin: float,
+    probes_left: float,
+) -> tuple[_Option | None, bool]:
+    """(the untried configuration that is worth most for its seconds, whether others would be but do not end in time).
+
+    may_fit: those that are tried as a risk. gains, scores: by place.
+    """
+    costs, tried, later = state.costs, len(state.tried), False
+    option: _Option | None = None
+    is_first = tried < FIRST_PROBES and state.model.training_steps is None
+    tiers = (
+        (rivals.certain, rivals.max_gain_if_certain, False),
+        (rivals.likely, rivals.max_gain, False),
+        (may_fit, math.inf, True),
+    )
+    for (group, bound, risky), safer in zip(tiers, SAFER, strict=True):
+        if not group:
+            continue
         places = np.array(group, np.intp)
         seconds = costs.probe_seconds[places]
-        order = scores[part].copy()
-        if len(tried) == 1:
-            order = np.exp(mean[places] - deviation[places] - mean[winner]) * likelihood[places]
-        worth = (scores[part] > 1) | first | (margin <= 0)
-        worth &= (gains[part] > (1 - CONFIDENCE) * margin) | (bound > margin)
-        if tier < 2 and len(group):
+        worth = (scores[places] > 1) | ((is_first or margin <= 0) and not risky)
+        worth &= (gains[places] > (1 - CONFIDENCE) * margin) | (bound > margin)
+        if not risky:
             left = min(probes_left, in_time // float(np.median(seconds))) if in_time < math.inf else probes_left
-            promising_ones = np.isin(places, _with_promising(model, places, tried, left))
-            if (promising_ones & worth).any():
-                worth &= promising_ones
-        out_of_time |= bool((worth & (seconds > in_time)).any())
-        worth &= seconds <= in_time
-        if worth.any():
-            best = int(np.flatnonzero(worth)[np.argmax(order[worth])])
-            score = SAFER[tier] * float(scores[part][best])
-            if action is None or score > action[0]:
-                action = score, group[best], Why.NEW, float(gains[part][best]), tier == 2
-            if len(tried) == 1:
+            promising = np.isin(places, _with_promising(state.model, places, state.tried, left))
+            worth &= promising if (promising & worth).any() else True
+        later |= bool((worth & (seconds > in_time)).any())
+        able = places[worth & (seconds <= in_time)]
+        if len(able):
+            order = scores[able]
+            if tried == 1:
+                ahead = state.mean[able] - state.deviation[able] - state.mean[state.winner]
+                order = np.exp(ahead) * state.likelihood[able]
+            best = int(able[np.argmax(order)])
+            score = safer * float(scores[best])
+            if option is None or score > option.score:
+                option = _Option(best, Why.NEW, float(gains[best]), score, risky=risky)
+            if tried == 1:
                 break
-    for index, place in enumerate(able):
-        is_idle = model.configurations[place] not in running.values()
-        if scores[index] > UNDERRATED and is_idle and state.may_repeat(place, COMPARED):
-            if state.seconds(place) > in_time:
-                out_of_time = True
-            elif action is None or (scores[index] > action[0] and len(tried) >= FIRST_PROBES):
-                action = float(scores[index]), place, Why.COMPARE, float(gains[index]), False
-    proof = state.proof()
-    comes_first = action is None or (
-        len(tried) >= FIRST_PROBES and proof is not None and not state.is_handed_out() and proof.score > action[0]
-    )
-    if proof is not None and proof.in_time and comes_first:
-        return measure(proof.place, Why.PROVE, proof.gain)
-    if action is not None:
-        _, place, why, gain, risky = action
-        return measure(place, why, gain, risky)
-    out_of_time |= proof is not None
-    if out_of_time:
-        end = End.TIME
-    elif not untried.any():
-        end = End.ALL
-    elif not any(rivals):
-        end = End.GAIN
-    elif probes_left <= 0:
-        end = End.PROBES
-    else:
-        end = End.GAIN if of_likely <= margin else End.WORTH
-    return replace(at_the_end, end=end)
+    return option, later
+
+
+def _again(state: "_State", gains: Numbers, scores: Numbers, in_time: float) -> tuple[_Option | None, bool]:
+    """(the measured configuration that is worth most to be compared with the winner, whether others would be but do not end in
+    time)."""
+    running = [state.model.place[seen.configuration] for seen in state.expected]
+    worth = [
+        place
+        for place in state.able
+        if scores[place] > UNDERRATED and place not in running and state.may_repeat(place, COMPARED)
+    ]
+    able = [place for place in worth if state.seconds(place) <= in_time]
+    later = len(able) < len(worth)
+    if not able:
+        return None, later
+    best = max(able, key=lambda place: scores[place])
+    return _Option(best, Why.COMPARE, float(gains[best]), float(scores[best])), later
+
+
+def _end(rivals: _Rivals, probes_left: float, margin: float, later: bool) -> End:
+    """The reason for which nothing is measured any more. later: whether something that is worth its seconds would not end in
+    time."""
+    if later:
+        return End.TIME
+    if not rivals.state.untried.any():
+        return End.ALL
+    if not (rivals.certain or rivals.likely or rivals.unlikely):
+        return End.GAIN
+    if probes_left <= 0:
+        return End.PROBES
+    return End.GAIN if rivals.max_gain <= margin else End.WORTH
 
 
 @dataclass(frozen=True)
 class _Now:
-    """When and where the next measurement begins, and the seconds that are left."""
+    """Time and device of the next measurement, and the seconds that are left."""
 
     at_s: float | None
     device: str
     seconds_left: float
 
 
-@dataclass(frozen=True)
-class _Proof:
-    """How the winner is proven. place: to measure next. score: how many times its seconds it is worth."""
-
-    place: int
-    gain: float
-    score: float
-    in_time: bool
-
-
 class _State:
-    """Who would be handed out, how well that is proven, and what measurements would teach.
+    """The winner so far, its proof, and the expected gains of further measurements.
 
     expected: what is measured now, as it is expected to end.
     """
@@ -350,13 +423,18 @@ class _State:
         now: _Now,
         *,
         run_s: float | None,
+        implied: Callable[[Configuration], bool],
         disqualified: Collection[Configuration],
         repeat_seconds: Mapping[Configuration, float],
         each: int,
     ) -> None:
         self.model, self.costs, self.measured, self.aim, self.now, self.each = model, costs, measured, aim, now, each
-        self.expected, self.repeat_seconds = expected, repeat_seconds
-        self.mean = aim.worth(costs.log_step, costs.peak)
+        self.expected, self.repeat_seconds, self.implied = expected, repeat_seconds, implied
+        self.mean, self.deviation = aim.worth(costs.log_step, costs.peak), aim.deviation(costs)
+        self.likelihood = aim.likelihood(costs)
+        self.tried = list(dict.fromkeys(seen.configuration for seen in (*measured, *expected)))
+        self.untried = np.ones(len(model.configurations), bool)
+        self.untried[[model.place[configuration] for configuration in self.tried]] = False
         failed = {seen.configuration for seen in measured if not seen.feasible}
         whole = [seen for seen in measured if seen.feasible and not seen.ended_early and seen.step_s is not None]
         self.able = [
@@ -381,10 +459,14 @@ class _State:
         ]
 
     def may_repeat(self, place: int, most: int) -> bool:
-        """False if so many measurements of it have not told that more will not."""
+        """False once it was measured so often that another measurement is expected to show nothing."""
         return len(self.of(place)) < most * self.each
 
-    # Who would be handed out ------------------------------------------------------------------------------------
+    def still_open(self, places: Places) -> Iterator[int]:
+        """Those of these places that are not ruled out."""
+        return (place for place in places if not self.implied(self.model.configurations[place]))
+
+    # The winner so far ------------------------------------------------------------------------------------------
 
     def needed_s(self, place: int) -> float:
         """Seconds that a proof of this place still needs at the least."""
@@ -415,21 +497,22 @@ class _State:
         ahead = log_steps[:, 1:] - log_steps[:, :1]
         return self.costs.log_step[list(others)] - self.costs.log_step[top], ahead.var(0)
 
-    # What measurements would teach ------------------------------------------------------------------------------
+    # Gains of further measurements ------------------------------------------------------------------------------
 
-    def gains(self, places: Places, able: int, likelihood: Numbers) -> tuple[Numbers, Numbers]:
-        """(k,) each: the expected gain of measuring each of these, the first `able` of them again, and how many times its seconds
-        that is worth."""
-        count, winner = len(places), list(places).index(self.winner)
+    def gains(self, untried: Sequence[int]) -> tuple[Numbers, Numbers]:
+        """(n,) each, by place: the expected gain of measuring one of these, or again one that was, and how many times its seconds
+        that is worth; 0 elsewhere."""
+        assert self.winner is not None
+        places, able = np.array([*self.able, *untried], np.intp), len(self.able)
+        count, winner = len(places), self.able.index(self.winner)
         needed = np.array([self.needed_s(place) for place in places])
         needed[able:] = 0.0 if self.base is None else (2 * self.each - 1) * self.seconds(self.base)
         net = self.worth[places] - needed / self.run_s
         behind = net - max(net[winner], net[:able].max())
         gains = np.zeros((len(REPEATS), count))
         if self.aim.of_memory:
-            deviation = self.aim.deviation(self.costs)[places]
-            found = expected_improvement(self.mean[places], deviation, float(self.mean[self.winner]))
-            gains[:, able:] = found[able:]
+            improvement = expected_improvement(self.mean[places], self.deviation[places], float(self.mean[self.winner]))
+            gains[:, able:] = improvement[able:]
         else:
             others = [index for index in range(able) if index != winner]
             for weight, moved in self.costs.taught(places, self.now.at_s, REPEATS, self.now.device):
@@ -441,14 +524,13 @@ class _State:
                 itself = _improvement(behind[None, :], np.diagonal(deviation, axis1=1, axis2=2))
                 itself[:, :able] = 0.0
                 gains += weight * np.maximum(of_others, itself)
-        fits = likelihood[places].copy()
-        fits[:able] = 1.0
-        gains *= fits
+        gains[:, able:] *= self.likelihood[places[able:]]
         seconds = self.costs.probe_seconds[places]
         seconds[:able] = [self.seconds(place) for place in places[:able]]
         scores = gains * self.run_s / (np.array(REPEATS)[:, None] * seconds)
-        best = scores.argmax(0)
-        return gains[best, np.arange(count)], scores.max(0)
+        by_place = np.zeros((2, len(self.mean)))
+        by_place[:, places] = gains[scores.argmax(0), np.arange(count)], scores.max(0)
+        return by_place[0], by_place[1]
 
     # Proof ------------------------------------------------------------------------------------------------------
 
@@ -471,7 +553,7 @@ class _State:
         return replace(expected, seconds=self.seconds(place))
 
     def _claim(self, place: int) -> Ratio | None:
-        """How many times as fast the place is shown to be as the baseline."""
+        """The speed of this place over the baseline's; None if it is not shown."""
         if self.base is None:
             return None
         if place == self.base:
@@ -508,7 +590,7 @@ class _State:
             return ([*mine, more], its) if side == 0 else (mine, [*its, more])
 
         def preferred(side: int) -> tuple[bool, float, bool]:
-            """Whom the claim still lacks, then who makes it surest, then who was not measured just now."""
+            """First the side that the claim still lacks, then that which makes it surest, then that not measured just now."""
             lacks = len(block[side]) < self.each <= len(block[1 - side])
             return not lacks, round(variance(with_one_more(side)), 12), pair[side] == last
 
@@ -528,7 +610,7 @@ class _State:
         (mine,), (its,) = firsts
         return its.log_step - mine.log_step > 1.96 * math.hypot(mine.noise, its.noise)
 
-    def proof(self) -> "_Proof | None":
+    def proof(self) -> _Option | None:
         """The winner's proof; None: not worth it, proven, or what is measured now may prove it."""
         if self.winner is None or self.base is None or self.winner == self.base:
             return None
@@ -558,7 +640,7 @@ class _State:
         in_time, _, place, gain, spent = best
         if place is None:
             return None
-        return _Proof(place, gain, gain * self.run_s / spent, in_time)
+        return _Option(place, Why.PROVE, gain, gain * self.run_s / spent, in_time)
 
     def reserved(self) -> float:
         """Seconds that other measurements leave for the proof."""
@@ -572,7 +654,7 @@ class _State:
             return min(wanted, PROVING * (spent + seconds_left))
         if self.proof() is None or self.needed_s(self.winner) > seconds_left:
             return 0.0
-        # Of what is side by side now the next measurement may leave nothing.
+        # After the next measurement nothing may be side by side any more.
         return SLACK * self.each * (self.seconds(self.winner) + self.seconds(self.base))
 
 
@@ -607,7 +689,7 @@ class _Aim:
 
     of_memory: bool
     allowed_bytes: int
-    slowest: float | None  # logarithm of the longest step's seconds where memory is the objective; None: any
+    slowest: float | None  # logarithm of the longest step's seconds if memory is the objective; None: any
 
     def worth(self, log_step: Numbers, peak: Numbers) -> Numbers:
         return -np.log(np.maximum(peak, 1.0)) if self.of_memory else -log_step
@@ -629,10 +711,10 @@ class _Aim:
 
 
 def _slowest(model: CostModel, observations: Sequence[Observation]) -> float | None:
-    """Logarithm of the baseline's step seconds and its noise."""
+    """Logarithm of the baseline's step seconds in the whole run and its noise."""
     for seen in observations:
         if seen.configuration == model.baseline and seen.step_s is not None and seen.feasible:
-            return float(np.log(seen.step_s)) + seen.noise
+            return seen.log_step + seen.noise
     return None
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from autotune.core import Configuration, Trial
 from autotune.probe.replay import recorded
-from autotune.sampler.acquisition import FIRST_TRIED
 from autotune.sampler.calibration import KNOWN as KNOWN_VALUE
 from autotune.sampler.calibration import MODELS_DIFFER, Calibration, calibrated, informed
 from autotune.sampler.physics import PhysicsSampler, WarmStart
+from autotune.sampler.policy import FIRST_TRIED, Why
 from autotune.sampler.prior import Effect, Learned, Prior
 from autotune.space.settings import Work
 from tests.makers import ALLOWED, MIB, out_of_memory, space
@@ -85,9 +85,10 @@ def test_what_was_only_seen_together_stays_open() -> None:
         sampler = PhysicsSampler(SPACE, warm_start)
         trials: list[Trial] = []
         while len(trials) < FIRST_TRIED:
-            proposed = sampler.propose(trials).configuration
-            assert proposed is not None
-            trials.append(trial(len(trials), proposed))
+            choice = sampler.choose(trials)
+            assert choice.configuration is not None
+            assert choice.why is Why.NEW
+            trials.append(trial(len(trials), choice.configuration))
         assert any(trial.configuration.values["precision"] == "bf16" for trial in trials)
 
 

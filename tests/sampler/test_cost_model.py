@@ -56,8 +56,8 @@ def seen(candidate: Configuration, noise: float = 0.01, **facts: object) -> Obse
     return Observation(candidate, Outcome.COMPLETED, noise=noise, **usual | facts)  # type: ignore[arg-type]
 
 
-def model(allowed_bytes: int = 1000 * MIB, prior: Prior | None = None) -> CostModel:
-    return CostModel(EVERY, VALUES, BASE, prior or Prior(memory=EXACT), estimate, allowed_bytes)
+def model(allowed_bytes: int = 1000 * MIB, prior: Prior | None = None, training_steps: int | None = None) -> CostModel:
+    return CostModel(EVERY, VALUES, BASE, prior or Prior(memory=EXACT), estimate, allowed_bytes, training_steps)
 
 
 def off(expected_values: np.ndarray, true: list[float]) -> np.ndarray:

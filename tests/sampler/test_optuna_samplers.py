@@ -1,16 +1,20 @@
 """Who proposes: every sampler on a small world, and configurations as Optuna's parameters."""
 
+from dataclasses import replace
+
 import pytest
 from optuna.distributions import CategoricalDistribution, IntDistribution
 from optuna.trial import TrialState
 
 from autotune.core import Configuration, Measurement, Trial
 from autotune.core.request import SAMPLERS
-from autotune.sampler.optuna_samplers import OptunaSampler, Sampler, make_sampler, study_of
+from autotune.sampler.optuna_samplers import LEFT_FOR_PROOF, OptunaSampler, Sampler, make_sampler, study_of
 from autotune.sampler.parameters import configuration_of, distributions, parameters
-from autotune.sampler.physics import WarmStart
+from autotune.sampler.physics import Situation, WarmStart
+from autotune.sampler.policy import End, Why
 from tests.makers import ALLOWED, machine, space
 
+OPTUNAS = [name for name in SAMPLERS if name != "physics"]
 SPACE = space(checkpointing=("none", "full"), precision=("fp32", "bf16"), workers=(0, 2), pin_memory=(True, False))
 
 
@@ -51,26 +55,28 @@ def sampler_named(name: str, seed: int = 1) -> Sampler:
     return make_sampler(name, seed, SPACE, WarmStart(ALLOWED), score)
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", OPTUNAS)
 def test_every_sampler_proposes_what_is_not_measured_yet(name: str) -> None:
     sampler, trials = sampler_named(name), list[Trial]()
-    for number in range(12):
-        candidate = sampler.propose(trials).configuration
+    for number in range(8):
+        choice = sampler.choose(trials)
+        candidate = choice.configuration
+        assert choice.why is Why.NEW
         assert candidate in SPACE
         assert candidate not in [trial.configuration for trial in trials]
         trials.append(Trial(number, candidate, machine(candidate)))
-    told = study_of(trials, SPACE, score).trials
-    assert [trial.user_attrs["number"] for trial in told] == [*range(12)]
-    assert all(trial.constraints.keys() == {"fits"} for trial in told)
+    record = study_of(trials, SPACE, score).trials
+    assert [trial.user_attrs["number"] for trial in record] == [*range(8)]
+    assert all(trial.constraints.keys() == {"fits"} for trial in record)
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_a_seed_makes_a_sampler_propose_the_same_again(name: str) -> None:
-    def proposals() -> list[Configuration | None]:
-        sampler, running = sampler_named(name, 7), list[Configuration]()
-        for _ in range(4):
-            running.append(sampler.propose([], running).configuration or SPACE.baseline)
-        return running
+    def proposals() -> list[Configuration]:
+        sampler, running = sampler_named(name, 7), dict[str, Configuration]()
+        for device in "0123":
+            running[device] = sampler.choose([], Situation(running=running)).configuration or SPACE.baseline
+        return [*running.values()]
 
     assert proposals() == proposals()
 
@@ -79,11 +85,66 @@ def test_a_sampler_of_optuna_s_learns_what_was_measured_before_it_was_made() -> 
     trials = [Trial(number, item, machine(item)) for number, item in enumerate([*SPACE][:8])]
     sampler = sampler_named("tpe")
     assert isinstance(sampler, OptunaSampler)
-    proposal = sampler.propose(trials)
+    choice = sampler.choose(trials)
     assert [trial.value for trial in sampler.study.get_trials(states=[TrialState.COMPLETE])][:8] == [
         score(trial.measurement) for trial in trials
     ]
-    assert proposal.configuration not in [trial.configuration for trial in trials]
+    assert choice.configuration not in [trial.configuration for trial in trials]
+
+
+# Once it may propose nothing more -------------------------------------------------------------------------------
+
+
+def measured(number: int, candidate: Configuration, *times: float) -> Trial:
+    """A trial that began at these times."""
+    first, *others = (replace(machine(candidate), started_s=time, round=at) for at, time in enumerate(times))
+    return Trial(number, candidate, first, tuple(others))
+
+
+BETTER = SPACE.configuration({**SPACE.baseline.values, "precision": "bf16"})
+PROBE_S = machine(SPACE.baseline).probe_seconds
+ONCE = [measured(0, SPACE.baseline, 0.0), measured(1, BETTER, PROBE_S)]
+PROVEN = [
+    measured(0, SPACE.baseline, 0.0, 2 * PROBE_S, 4 * PROBE_S),
+    measured(1, BETTER, PROBE_S, 3 * PROBE_S, 5 * PROBE_S),
+]
+
+
+def test_the_probes_that_are_left_are_used_before_anything_is_measured_again() -> None:
+    assert sampler_named("tpe").choose(ONCE, Situation(probes_left=1)).why is Why.NEW
+    again = sampler_named("tpe").choose(ONCE, Situation(probes_left=0))
+    assert again.why is Why.PROVE
+    assert again.configuration in (SPACE.baseline, BETTER)
+
+
+def test_it_ends_with_its_probes_once_the_fastest_is_proven() -> None:
+    end = sampler_named("tpe").choose(PROVEN, Situation(probes_left=0))
+    assert (end.configuration, end.end, end.winner) == (None, End.PROBES, BETTER)
+    assert end.claim is not None
+    assert end.claim.low > 1
+
+
+def test_a_probe_leaves_time_for_the_proof_and_the_proof_is_made_in_what_is_left() -> None:
+    sampler = sampler_named("tpe")
+    assert sampler.choose(ONCE, Situation(seconds_left=(1 + LEFT_FOR_PROOF) * PROBE_S)).why is Why.NEW
+    assert sampler.choose(ONCE, Situation(seconds_left=(0.9 + LEFT_FOR_PROOF) * PROBE_S)).why is Why.PROVE
+    for trials, seconds_left in ((ONCE, 0.5 * PROBE_S), (PROVEN, 0.5 * PROBE_S), (PROVEN, 0.0)):
+        end = sampler.choose(trials, Situation(seconds_left=seconds_left))
+        assert (end.configuration, end.end, end.winner) == (None, End.TIME, BETTER)
+
+
+SMALL = space(micro_batch_size=(2,), precision=("fp32", "bf16"))
+
+
+def test_it_ends_once_all_of_a_small_space_is_measured_and_proven() -> None:
+    better = SMALL.configuration({**SMALL.baseline.values, "precision": "bf16"})
+    sampler = make_sampler("random", 0, SMALL, WarmStart(ALLOWED), score)
+    once = [measured(0, SMALL.baseline, 0.0), measured(1, better, PROBE_S)]
+    assert sampler.choose(once[:1], Situation(running={"0": better})).why is not Why.NEW
+    assert sampler.choose(once).why is Why.PROVE
+    end = sampler.choose([measured(0, SMALL.baseline, 0.0, 2.0, 4.0), measured(1, better, 1.0, 3.0, 5.0)])
+    assert (end.configuration, end.end, end.winner) == (None, End.ALL, better)
+    assert end.reason == "all configurations have been measured or ruled out"
 
 
 def test_an_unknown_sampler_is_none() -> None:

@@ -1,8 +1,13 @@
 """The sampler `physics`: alone, beside what runs, and in spaces too large to score whole."""
 
+import math
+from dataclasses import replace
+
 from autotune.core import Configuration, Outcome, Trial
 from autotune.sampler.candidates import POOL, pool
-from autotune.sampler.physics import PhysicsSampler, WarmStart
+from autotune.sampler.claim import EACH
+from autotune.sampler.physics import PhysicsSampler, Situation, WarmStart, each_measured
+from autotune.sampler.policy import Why
 from autotune.space.search_space import SearchSpace
 from tests.makers import ALLOWED, MIB, machine, space
 
@@ -17,43 +22,90 @@ def estimate(candidate: Configuration) -> float:
 KNOWLEDGE = WarmStart(ALLOWED, estimate)
 
 
+def searched(sampler: PhysicsSampler, most: int = 40) -> list[Trial]:
+    """The trials of a search of the small world, one measurement after the other, until there are so many."""
+    trials, now_s = list[Trial](), 0.0
+    while len(trials) < most:
+        choice = sampler.choose(trials)
+        if choice.configuration is None:
+            break
+        measured = replace(machine(choice.configuration), started_s=now_s)
+        now_s += measured.probe_seconds
+        tried = [trial.configuration for trial in trials]
+        if choice.why is Why.NEW:
+            assert choice.configuration not in tried
+            trials.append(Trial(len(trials), choice.configuration, measured))
+        else:
+            again = trials[tried.index(choice.configuration)]
+            rounds = (*again.confirmations, replace(measured, round=len(again.confirmations) + 1))
+            trials[again.number] = replace(again, confirmations=rounds)
+    return trials
+
+
 def tried_by(sampler: PhysicsSampler, count: int) -> list[Configuration]:
-    """The configurations that this number of probes of the small world tries."""
-    trials: list[Trial] = []
-    for number in range(count):
-        chosen = sampler.propose(trials).configuration
-        assert chosen is not None
-        trials.append(Trial(number, chosen, machine(chosen)))
-    return [trial.configuration for trial in trials]
+    """The configurations that a search of the small world tries first."""
+    return [trial.configuration for trial in searched(sampler, count)]
 
 
-def test_it_begins_with_the_baseline_and_repeats_nothing() -> None:
-    tried = tried_by(PhysicsSampler(SPACE, KNOWLEDGE), 10)
-    assert tried[0] == SPACE.baseline
-    assert len(set(tried)) == 10
+def fastest(among: SearchSpace = SPACE) -> Configuration:
+    return max(among, key=lambda candidate: float(machine(candidate).samples_per_second or 0.0))
 
 
-def test_the_best_of_the_small_world_is_found_in_few_probes() -> None:
-    tried = tried_by(PhysicsSampler(SPACE, KNOWLEDGE), 6)
-    fastest = max(SPACE, key=lambda candidate: float(machine(candidate).samples_per_second or 0.0))
-    assert fastest in tried
-    assert all(machine(candidate).outcome is not Outcome.OUT_OF_MEMORY for candidate in tried)
+def test_a_search_begins_with_the_baseline_and_ends_with_the_fastest_measured_beside_it() -> None:
+    sampler = PhysicsSampler(SPACE, KNOWLEDGE)
+    trials = searched(sampler)
+    assert trials[0].configuration == SPACE.baseline
+    assert all(trial.measurement.outcome is not Outcome.OUT_OF_MEMORY for trial in trials)
+    end = sampler.choose(trials)
+    winner = next(trial for trial in trials if trial.configuration == end.winner)
+    assert machine(winner.configuration).samples_per_second == machine(fastest()).samples_per_second
+    assert len(winner.measurements) >= EACH
+    assert len(trials[0].measurements) >= EACH
+    assert end.claim is not None
+    assert end.claim.low <= machine(fastest()).samples_per_second / machine(SPACE.baseline).samples_per_second
+    assert 1 < end.claim.low < end.claim < end.claim.high
 
 
-def test_what_runs_is_not_proposed_beside_it() -> None:
-    sampler, trials = PhysicsSampler(SPACE, KNOWLEDGE), [Trial(0, SPACE.baseline, machine(SPACE.baseline))]
-    running: list[Configuration] = []
-    for _ in range(5):
-        chosen = sampler.propose(trials, running).configuration
-        assert chosen is not None
-        running.append(chosen)
-    assert len({SPACE.baseline, *running}) == 6
+def test_the_best_of_the_small_world_is_among_the_first_probes() -> None:
+    assert fastest() in tried_by(PhysicsSampler(SPACE, KNOWLEDGE), 6)
+
+
+def test_several_devices_measure_different_configurations() -> None:
+    sampler, base = PhysicsSampler(SPACE, KNOWLEDGE), SPACE.baseline
+    trials = [Trial(0, base, replace(machine(base), started_s=0.0, device="0"))]
+    running: dict[str, Configuration] = {}
+    for device in "01234":
+        choice = sampler.choose(trials, Situation(running=running, device=device))
+        assert choice.configuration is not None
+        running[device] = choice.configuration
+    assert len({base, *running.values()}) == 6
+
+
+def test_devices_that_repeat_what_others_did_tell_how_they_differ_and_prove_nothing() -> None:
+    """Device 1 is a tenth slower; what it repeated tells that what it measured next was not slow by itself."""
+    sampler, base = PhysicsSampler(SPACE, KNOWLEDGE), SPACE.baseline
+    better = SPACE.configuration({**base.values, "precision": "bf16"})
+
+    def on(device: str, number: int, candidate: Configuration, factor: float) -> Trial:
+        usual = machine(candidate)
+        steps = tuple(replace(step, seconds=step.seconds * factor, last_s=step.last_s * factor) for step in usual.steps)
+        return Trial(number, candidate, replace(usual, steps=steps, device=device, started_s=float(number)))
+
+    trials = [on("0", 0, base, 1.0), on("1", 1, better, 1.1)]
+    repeat = on("1", 0, base, 1.1)
+    assert sampler.choose(trials, Situation(repeats=[repeat], device="0")).claim is None
+    costs = sampler._model_with([base, better], [], (SPACE,))
+    before, after = (costs.costs(each_measured(some)) for some in (trials, [*trials, repeat]))
+    ahead = [
+        float(known.log_step[costs.place[base]] - known.log_step[costs.place[better]]) for known in (before, after)
+    ]
+    true = math.log(1.3)
+    assert abs(ahead[1] - true) < abs(ahead[0] - true)
 
 
 def test_without_an_estimate_it_grows_with_care() -> None:
     tried = tried_by(PhysicsSampler(SPACE, WarmStart(ALLOWED)), 10)
-    fastest = max(SPACE, key=lambda candidate: float(machine(candidate).samples_per_second or 0.0))
-    assert fastest in tried
+    assert fastest() in tried
     assert sum(machine(candidate).outcome is Outcome.OUT_OF_MEMORY for candidate in tried) <= 2
 
 
@@ -100,7 +152,7 @@ def test_a_change_that_wins_nothing_is_tried_without_and_one_that_counts_is_not(
         both,
     ]
     trials = [Trial(number, item, machine(item)) for number, item in enumerate(seen)]
-    sampler.propose(trials)
+    sampler.choose(trials)
     assert sampler.simpler(trials, both) == larger
     assert sampler.simpler([*trials, Trial(6, larger, machine(larger))], both) is None, "it is measured"
     assert sampler.simpler(trials, SPACE.baseline) is None

@@ -1,162 +1,515 @@
 """What is measured next on small worlds: something new, something again, the proof, or nothing."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 
 from autotune.core import Configuration, Outcome
+from autotune.sampler.claim import EACH
+from autotune.sampler.cost_model import CostModel
 from autotune.sampler.observation import Observation
-from autotune.sampler.policy import EACH, Choice, End, Why, choose, compared
+from autotune.sampler.policy import FIRST_TRIED, P_FIT_LIKELY, P_FIT_RISKY, Choice, End, Why, _believed, choose
+from autotune.sampler.prior import Effect, Learned, Prior
+from autotune.space.settings import Work
 from tests.makers import MIB
-from tests.sampler.test_cost_model import BASE, EVERY, model, of, seconds, seen
+from tests.sampler.test_cost_model import BASE, EVERY, EXACT, model, of, peak, seconds, seen
 
-FASTEST, RIVAL = of(16), of(8)
-
-
-def in_turn(*ones: Configuration, noise: float = 0.002, errors: Sequence[float] = ()) -> list[Observation]:
-    """One measurement after the other, of five seconds each."""
-    errors = [*errors, *[0.0] * (len(ones) - len(errors))]
-    return [
-        replace(seen(one, noise, step_s=seconds(one) * np.exp(error), starting_s=2.0, steps=8), started_s=5.0 * number)
-        for number, (one, error) in enumerate(zip(ones, errors, strict=True))
-    ]
+FASTEST, RIVAL, HUGE = of(16), of(8), 1000 * MIB
+PROBE_S = 5.0
+"""Seconds of each measurement."""
 
 
-def chosen(measured: Sequence[Observation], allowed: int = 1000 * MIB, **facts: object) -> Choice:
-    facts = {"at_s": 5.0 * len(measured), "run_s": 3600.0, **facts}
-    return choose(model(allowed), measured, **facts)  # type: ignore[arg-type]
+def measured(candidate: Configuration, number: float, error: float = 0.0, **facts: object) -> Observation:
+    """The measurement of this number on the device."""
+    usual = {"step_s": seconds(candidate) * math.exp(error), "starting_s": 2.0, "steps": 8, "seconds": PROBE_S}
+    return seen(candidate, **{"noise": 0.002, **usual, "started_s": PROBE_S * number} | facts)  # type: ignore[arg-type]
 
 
-def searched(noise: float, most: int = 40, **facts: object) -> tuple[list[Observation], Choice, list[Choice]]:
-    """A whole search of a machine on which processes differ by this noise."""
-    rng, choices = np.random.default_rng(0), []
-    measured = in_turn(BASE, noise=noise, errors=[noise * rng.standard_normal()])
-    while len(measured) < most:
-        choices.append(chosen(measured, **facts))
-        if (one := choices[-1].configuration) is None:
-            break
-        measured += [
-            replace(*in_turn(one, noise=noise, errors=[noise * rng.standard_normal()]), started_s=5.0 * len(measured))
-        ]
-    return measured, choices[-1], choices
+def in_turn(*several: Configuration, errors: Sequence[float] = (), **facts: object) -> list[Observation]:
+    """One measurement after the other."""
+    errors = [*errors, *[0.0] * (len(several) - len(errors))]
+    pairs = zip(several, errors, strict=True)
+    return [measured(candidate, number, error, **facts) for number, (candidate, error) in enumerate(pairs)]
 
 
-def test_a_search_ends_with_the_fastest_proven_by_neighbouring_measurements() -> None:
-    measured, last, choices = searched(0.005)
-    assert (last.configuration, last.winner) == (None, FASTEST)
-    assert last.claim is not None
-    assert last.claim.low > 1
-    assert last.claim.low <= seconds(BASE) / seconds(FASTEST) <= last.claim.high
-    order = [seen.configuration for seen in measured]
-    assert order.count(FASTEST) >= EACH
-    assert order.count(BASE) >= EACH
+def out_of_memory(
+    candidate: Configuration, number: float = 0, wanted: int = HUGE + MIB, **facts: object
+) -> Observation:
+    usual = {"wanted_bytes": wanted, "seconds": PROBE_S, "started_s": PROBE_S * number}
+    return Observation(candidate, Outcome.OUT_OF_MEMORY, **usual | facts)  # type: ignore[arg-type]
+
+
+def chosen(several: Sequence[Observation], cost_model: CostModel | None = None, **facts: object) -> Choice:
+    """The choice after these, in an hour of training unless the model says how long it is."""
+    return choose(cost_model or model(), several, **{"at_s": PROBE_S * len(several), **facts})  # type: ignore[arg-type]
+
+
+def searched(
+    noise: float = 0.002, allowed: int = HUGE, most: int = 60, cost_model: CostModel | None = None, **facts: object
+) -> tuple[list[Observation], list[Choice]]:
+    """A whole search of a machine on which processes differ by this noise, the last choice for nothing."""
+    rng, choices, several = np.random.default_rng(0), list[Choice](), list[Observation]()
+    candidate: Configuration | None = BASE
+    while candidate is not None:
+        assert len(several) < most
+        error = noise * rng.standard_normal()
+        fits = peak(candidate) <= allowed
+        number = len(several)
+        several.append(
+            measured(candidate, number, error, noise=noise) if fits else out_of_memory(candidate, number, allowed + MIB)
+        )
+        choices.append(chosen(several, cost_model or model(allowed), **facts))
+        candidate = choices[-1].configuration
+    return several, choices
+
+
+def count(several: Sequence[Observation], candidate: Configuration) -> int:
+    return [each.configuration for each in several].count(candidate)
+
+
+def all_but(*candidates: Configuration) -> object:
+    """All others are ruled out."""
+    return lambda candidate: candidate not in candidates
+
+
+NOTHING_NEW = all_but()
+
+
+# Whole searches -------------------------------------------------------------------------------------------------
+
+
+def test_a_search_ends_with_the_fastest_proven_side_by_side() -> None:
+    several, choices = searched(0.005)
+    end = choices[-1]
+    assert (end.configuration, end.why, end.winner) == (None, None, FASTEST)
+    assert end.end in (End.GAIN, End.WORTH)
+    assert end.claim is not None
+    assert end.claim.low > 1
+    assert end.claim.low <= seconds(BASE) / seconds(FASTEST) <= end.claim.high
+    assert count(several, FASTEST) >= EACH
+    assert count(several, BASE) >= EACH
     proof = [number for number, choice in enumerate(choices) if choice.why is Why.PROVE]
     assert proof == list(range(proof[0], len(choices) - 1)), "it comes last"
-    assert len(measured) <= 12
+    assert len(several) <= 12
+
+
+@pytest.mark.parametrize("allowed", [peak(of(8)) + 5 * MIB, peak(of(16)) + 5 * MIB, peak(of(4)) + 30 * MIB])
+def test_the_fastest_that_fits_wins_and_hardly_anything_runs_out_of_memory(allowed: int) -> None:
+    several, choices = searched(allowed=allowed)
+    end = choices[-1]
+    assert end.winner == min((candidate for candidate in EVERY if peak(candidate) <= allowed), key=seconds)
+    assert end.max_gain <= 0.01
+    assert len({each.configuration for each in several}) <= 10
+    assert sum(each.outcome is Outcome.OUT_OF_MEMORY for each in several) <= 1
+
+
+def test_the_least_memory_wins_among_what_is_as_fast_as_the_baseline() -> None:
+    several, choices = searched(objective="memory")
+    as_fast = [candidate for candidate in EVERY if seconds(candidate) <= 1.01 * seconds(BASE)]
+    tried = {each.configuration for each in several}
+    assert min(as_fast, key=peak) in tried
+    assert choices[-1].winner == min(as_fast, key=peak)
+
+
+def test_without_a_baseline_that_runs_the_fastest_wins_and_nothing_is_proven() -> None:
+    several = [Observation(BASE, Outcome.CRASHED, seconds=PROBE_S, started_s=0.0)]
+    choices = [chosen(several)]
+    while (candidate := choices[-1].configuration) is not None:
+        several.append(measured(candidate, len(several)))
+        choices.append(chosen(several))
+    assert Why.PROVE not in [choice.why for choice in choices]
+    assert (choices[-1].winner, choices[-1].claim) == (FASTEST, None)
+    assert count(several, BASE) == 1
+    assert count(several, FASTEST) == 1, "a quiet machine"
+
+
+def test_a_margin_of_zero_tries_all() -> None:
+    several, choices = searched(margin=0.0)
+    assert {each.configuration for each in several} == set(EVERY)
+    assert (choices[-1].end, choices[-1].max_gain) == (End.ALL, 0.0)
+
+
+# The first probes -----------------------------------------------------------------------------------------------
+
+
+def test_the_second_probe_is_expected_to_be_the_fastest() -> None:
+    choice = chosen(in_turn(BASE))
+    assert (choice.configuration, choice.why, choice.risky) == (FASTEST, Why.NEW, False)
+    assert choice.gain > 0
+    assert choice.seconds == pytest.approx(2.0 + 8 * 0.22, rel=0.5)
+
+
+WORK = {"checkpointing": {"none": Work(), "full": Work(arithmetic=0.5)}}
+"""Expected to be worth much."""
+
+
+@pytest.mark.parametrize("facts", [{"probes_left": 1}, {"seconds_left": 6.0}])
+def test_the_last_probe_tries_what_is_promising_together(facts: dict[str, float]) -> None:
+    choice = chosen(in_turn(BASE), model(prior=Prior(memory=EXACT, work=WORK)), **facts)
+    assert (choice.why, choice.configuration) == (Why.NEW, of(16, "full"))
+
+
+def test_a_promising_setting_is_among_the_first_probes_whatever_other_models_showed() -> None:
+    learned = {"checkpointing": {"full": Learned(Effect(math.log(2)), Effect(0.15, 0.1, MIB))}}
+    cost_model = model(prior=Prior(memory=EXACT, work=WORK, learned=learned))
+    several = in_turn(BASE)
+    while len(several) < FIRST_TRIED:
+        choice = chosen(several, cost_model)
+        assert choice.configuration is not None
+        assert choice.why is Why.NEW
+        several.append(measured(choice.configuration, len(several)))
+    assert [each.configuration.values["checkpointing"] for each in several] == ["none", "none", "none", "full"]
+
+
+def test_nothing_is_chosen_twice_as_new_nor_ruled_out() -> None:
+    several, last = in_turn(*EVERY[:10]), of(16, "full", "slow")
+    choice = chosen(several, implied=all_but(last), margin=0.0)
+    assert (choice.configuration, choice.why) == (last, Why.NEW)
+    assert chosen(several, implied=NOTHING_NEW, margin=0.0).why is not Why.NEW
+    end = chosen(in_turn(*EVERY), run_s=1e-9)
+    assert (end.configuration, end.end, end.untried, end.max_gain, end.max_gain_if_fits) == (None, End.ALL, 0, 0.0, 0.0)
+
+
+def test_more_may_be_won_before_the_best_ones_are_measured_than_after() -> None:
+    several = in_turn(BASE, FASTEST, RIVAL, of(16, "full"))
+    assert chosen(several[:2]).max_gain > chosen(several).max_gain > 0
+
+
+# What fits ------------------------------------------------------------------------------------------------------
+
+
+def test_if_nothing_surely_fits_the_likeliest_is_tried() -> None:
+    allowed = peak(of(1, "full")) - 20 * MIB
+    choice = chosen([out_of_memory(BASE, wanted=allowed + 60 * MIB)], model(allowed))
+    assert choice.why is Why.NEW
+    assert choice.configuration is not None
+    assert peak(choice.configuration) < peak(BASE)
+    assert choice.fits < 0.95
+    assert (choice.winner, choice.gain, choice.max_gain) == (None, math.inf, math.inf)
+
+
+def test_if_nothing_fits_everything_is_tried_before_the_end() -> None:
+    allowed = peak(of(1, "full")) - 40 * MIB
+    failed = [out_of_memory(BASE, wanted=allowed + 60 * MIB)]
+    large = [candidate for candidate in EVERY if candidate.micro_batch_size >= 4]
+    assert chosen(failed, model(allowed), implied=all_but(*large)).configuration in large
+    assert chosen(failed, model(allowed), implied=NOTHING_NEW).end is End.ALL
+    assert chosen(failed, model(allowed), probes_left=0).end is End.PROBES
+
+
+def test_if_nothing_fits_nothing_begins_that_does_not_end_in_time() -> None:
+    failed = [out_of_memory(BASE)]
+    assert chosen(failed, seconds_left=1.1 * PROBE_S).why is Why.NEW
+    assert chosen(failed, seconds_left=0.5 * PROBE_S).end is End.TIME
+    assert chosen(failed, seconds_left=0.0).end is End.TIME
+
+
+def test_what_probably_does_not_fit_counts_as_far_as_it_may_fit_after_all() -> None:
+    """The fastest lies just above the limit, or far above it."""
+    several = in_turn(*(candidate for candidate in EVERY if candidate.micro_batch_size < 16))
+    near, far = (
+        chosen(several, model(peak(FASTEST) - below), implied=all_but(FASTEST), run_s=1e-9)
+        for below in (MIB // 2, 100 * MIB)
+    )
+    assert near.configuration is None
+    assert near.max_gain_if_fits > 0.01 > near.max_gain
+    assert far.max_gain_if_fits == far.max_gain == 0.0
+
+
+def test_a_risk_is_taken_if_nothing_safe_is_left_to_win() -> None:
+    """The fastest fits as likely as not."""
+    several = in_turn(*(candidate for candidate in EVERY if candidate.micro_batch_size < 16))
+    cost_model, fastest_alone = model(peak(FASTEST)), all_but(FASTEST)
+    chance = float(cost_model.costs(several).fits[EVERY.index(FASTEST)])
+    assert P_FIT_RISKY < chance < P_FIT_LIKELY
+    assert chosen(several, cost_model, implied=fastest_alone).why is not Why.NEW
+    risk = chosen(several, cost_model, implied=fastest_alone, risks=1)
+    assert (risk.configuration, risk.why, risk.risky, risk.fits) == (FASTEST, Why.NEW, True, pytest.approx(chance))
+    assert not chosen(several[:3], cost_model, risks=2).risky, "what is likely to fit comes first"
+    starved = [out_of_memory(each.configuration, number, peak(FASTEST)) for number, each in enumerate(several[:3])]
+    assert not chosen(starved, cost_model, risks=2).risky, "nothing fits yet"
+
+
+def test_a_risk_is_not_taken_for_nothing() -> None:
+    """It may fit, and is slow: nothing else is left after two probes."""
+    slow = of(16, "none", "slow")
+    several = in_turn(BASE, of(4, "none", "slow"), noise=0.0005)
+    cost_model = model(peak(slow))
+    assert P_FIT_RISKY < float(cost_model.costs(several).fits[EVERY.index(slow)]) < P_FIT_LIKELY
+    assert not chosen(several, cost_model, implied=all_but(slow), risks=1).risky
+
+
+# How long the training is ---------------------------------------------------------------------------------------
+
+
+def test_a_very_short_training_is_worth_no_probe_and_the_promising_one_is_named() -> None:
+    end = chosen(in_turn(BASE), model(training_steps=10))
+    assert (end.configuration, end.end, end.winner, end.promising) == (None, End.WORTH, BASE, FASTEST)
+    assert end.seconds > 0
+    assert end.max_gain > 0.01
+
+
+def test_a_training_that_is_too_short_for_a_third_probe_is_not_too_short_for_a_second() -> None:
+    assert chosen(in_turn(BASE), model(training_steps=1000)).configuration == FASTEST
+    after = chosen(in_turn(BASE, FASTEST, RIVAL), model(training_steps=50))
+    assert (after.configuration, after.end) == (None, End.WORTH)
+
+
+def test_the_longer_the_training_the_more_is_measured_and_it_ends() -> None:
+    lengths = [len(searched(0.02, cost_model=model(training_steps=steps))[0]) for steps in (10, 1000, 1_000_000)]
+    assert lengths[0] == 1
+    assert lengths == sorted(lengths)
+    assert lengths[1] < lengths[2] <= 40
+
+
+def test_without_announced_steps_the_first_probes_are_made_and_then_each_has_to_be_worth_its_time() -> None:
+    assert chosen(in_turn(BASE), run_s=1.0).why is Why.NEW
+    assert chosen(in_turn(BASE, FASTEST), run_s=1.0).why is Why.NEW
+    end = chosen(in_turn(BASE, FASTEST, RIVAL), run_s=1.0)
+    assert (end.configuration, end.end) == (None, End.WORTH)
+
+
+# Measured again -------------------------------------------------------------------------------------------------
 
 
 def test_what_cannot_be_told_apart_is_measured_again() -> None:
-    even = [float(np.log(seconds(RIVAL) / seconds(FASTEST))) if one == FASTEST else 0.0 for one in EVERY]
-    choice = chosen(in_turn(*EVERY, noise=0.05, errors=even), run_s=36_000.0)
+    noise = [float(error) for error in 0.05 * np.random.default_rng(0).standard_normal(len(EVERY))]
+    noise[EVERY.index(FASTEST)] = noise[EVERY.index(RIVAL)] + math.log(seconds(RIVAL) / seconds(FASTEST))
+    choice = chosen(in_turn(*EVERY, noise=0.05, errors=noise), run_s=36_000.0)
     assert choice.why is Why.COMPARE
     assert choice.configuration in (FASTEST, RIVAL)
     quiet = chosen(in_turn(*EVERY), run_s=36_000.0)
     assert quiet.why is Why.PROVE, "known well enough, the fastest is proven"
 
 
+def test_of_two_the_one_that_tells_more_is_compared() -> None:
+    """The baseline was measured often and its rival once: the rival's next measurement tells more."""
+    several = in_turn(
+        BASE, *[BASE] * 5, FASTEST, noise=0.1, errors=[0.0] * 6 + [math.log(seconds(BASE) / seconds(FASTEST))]
+    )
+    choice = chosen(several, probes_left=0, run_s=36_000.0)
+    assert (choice.why, choice.configuration) == (Why.COMPARE, FASTEST)
+
+
 def test_a_machine_that_drifts_makes_a_neighbour_in_time_tell_more() -> None:
     """The rival of what was measured just now is worth measuring now, not an hour later."""
     rng = np.random.default_rng(1)
     order = [*[BASE, RIVAL] * 15, FASTEST]
-    measured = in_turn(*order, errors=np.cumsum(0.05 * rng.standard_normal(len(order))))
-    costs = model().costs(measured)
+    several = in_turn(*order, errors=[*np.cumsum(0.05 * rng.standard_normal(len(order)))])
+    costs = model().costs(several)
     assert costs.times.drift > 0.02
     places = np.array([EVERY.index(FASTEST), EVERY.index(RIVAL)])
 
-    def told(at_s: float) -> float:
+    def taught(at_s: float) -> float:
         parts = costs.taught(places, at_s, (1,))
         return sum(weight * float(np.hypot(*(moved[:, 0, 1, 1] - moved[:, 0, 0, 1]))) for weight, moved in parts)
 
-    assert told(5.0 * len(measured)) > 1.1 * told(5.0 * len(measured) + 3600.0)
+    assert taught(PROBE_S * len(several)) > 1.1 * taught(PROBE_S * len(several) + 3600.0)
 
 
-def test_a_claim_of_a_drifting_machine_is_narrow_only_if_its_measurements_are_neighbours() -> None:
-    rng = np.random.default_rng(2)
-    drift = np.cumsum(0.05 * rng.standard_normal(60))
-    costs = model().costs(in_turn(*[BASE, FASTEST] * 30, errors=drift))
-
-    def width(times: Sequence[float]) -> float:
-        """Two of the fastest, then two of the baseline, at these times."""
-        of_both = in_turn(FASTEST, FASTEST, BASE, BASE)
-        at = [replace(seen, started_s=time) for seen, time in zip(of_both, times, strict=True)]
-        return compared(costs, at, 2).relative_width
-
-    assert width((5.0, 10.0, 0.0, 15.0)) < 0.7 * width((0.0, 5.0, 600.0, 605.0))
+def test_the_proof_comes_first_if_nothing_would_be_handed_out_without_it() -> None:
+    """On a noisy machine a single measurement of each shows nothing; the last untried one may win little."""
+    *several, last = EVERY
+    assert chosen(in_turn(*several, noise=0.002), margin=0.0).configuration == last
+    assert chosen(in_turn(*several, noise=0.1), margin=0.0).why is Why.PROVE
 
 
-def test_the_winner_is_proven_before_the_time_limit_though_more_could_be_won() -> None:
-    measured = in_turn(BASE, FASTEST)
-    assert chosen(measured).why is Why.NEW
-    needed = chosen(in_turn(*EVERY)).seconds
-    hurried = chosen(measured, seconds_left=3.2 * needed)
-    assert (hurried.why, hurried.winner) == (Why.PROVE, FASTEST)
-    assert chosen(measured, seconds_left=0.1 * needed).end is End.TIME
+def test_the_proof_is_of_neighbours_in_time() -> None:
+    """Both were measured twice, the baseline an hour ago: it is measured again."""
+    several = [measured(BASE, 0), measured(BASE, 1), measured(FASTEST, 700), measured(FASTEST, 701)]
+    choice = chosen(several, implied=NOTHING_NEW, at_s=PROBE_S * 702)
+    assert (choice.why, choice.configuration, choice.claim) == (Why.PROVE, BASE, None)
 
 
-def test_with_time_for_two_probes_the_most_promising_one_is_among_them() -> None:
-    measured = in_turn(BASE)
-    probe_s = chosen(measured).seconds
-    second = chosen(measured, seconds_left=1.01 * probe_s)
-    assert (second.why, second.configuration) == (Why.NEW, FASTEST)
-
-
-def test_it_ends_if_nothing_is_worth_its_seconds() -> None:
-    measured = in_turn(BASE, FASTEST, RIVAL)
-    assert chosen(measured, run_s=10.0).configuration is None
-    assert chosen(measured, run_s=3600.0).configuration is not None
+def test_a_claim_may_need_more_measurements_of_each() -> None:
+    several = in_turn(BASE, FASTEST, BASE, FASTEST)
+    proven = chosen(several, implied=NOTHING_NEW)
+    assert (proven.configuration, proven.winner) == (None, FASTEST)
+    assert proven.claim is not None
+    assert chosen(several, implied=NOTHING_NEW, each=3).why is Why.PROVE
 
 
 def test_a_rival_that_fell_out_does_not_leave_the_baseline_measured_alone() -> None:
     """It ran out of memory when it was measured again, and nothing else may be measured."""
-    fell = Observation(FASTEST, Outcome.OUT_OF_MEMORY, wanted_bytes=1001 * MIB, started_s=15.0)
-    measured = [*in_turn(BASE, FASTEST, BASE), fell]
-    choice = chosen(measured, implied=lambda one: True)
-    assert (choice.configuration, choice.winner) == (None, BASE)
+    several = [*in_turn(BASE, FASTEST, BASE), out_of_memory(FASTEST, 3)]
+    choice = chosen(several, implied=NOTHING_NEW)
+    assert (choice.configuration, choice.winner, choice.end) == (None, BASE, End.GAIN)
+
+
+def test_if_the_winner_runs_out_of_memory_when_measured_again_the_next_best_is_proven() -> None:
+    several = [*in_turn(BASE, FASTEST, RIVAL, BASE), out_of_memory(FASTEST, 4)]
+    choice = chosen(several, implied=NOTHING_NEW)
+    assert (choice.winner, choice.why, choice.configuration) == (RIVAL, Why.PROVE, RIVAL)
 
 
 def test_a_changed_setting_that_does_not_help_is_dropped() -> None:
     """A second change of the same speed: neither it nor what has it is handed out."""
     more, fewer = of(16, "full"), FASTEST
-    measured = in_turn(BASE, more, fewer, errors=[0.0, float(np.log(seconds(fewer) / seconds(more))) - 0.0005])
-    assert chosen(measured).winner == fewer
+    even = math.log(seconds(fewer) / seconds(more)) - 0.0005
+    assert chosen(in_turn(BASE, more, fewer, errors=[0.0, even])).winner == fewer
 
 
 def test_what_is_disqualified_is_neither_handed_out_nor_measured_again() -> None:
     choice = chosen(in_turn(*EVERY), disqualified=[FASTEST])
-    assert choice.winner == RIVAL
-    assert choice.configuration != FASTEST
+    assert (choice.winner, choice.why) == (RIVAL, Why.PROVE)
+    assert choice.configuration in (RIVAL, BASE)
 
 
 def test_no_new_configuration_is_chosen_once_the_probes_are_used() -> None:
-    choice = chosen(in_turn(BASE, FASTEST), probes_left=0)
-    assert choice.why is Why.PROVE
-    assert chosen([Observation(BASE, Outcome.OUT_OF_MEMORY)], probes_left=0).end is End.PROBES
+    assert chosen(in_turn(BASE, FASTEST), probes_left=0).why is Why.PROVE
+    end = chosen(in_turn(BASE, FASTEST, BASE, FASTEST), probes_left=0)
+    assert (end.configuration, end.end, end.winner) == (None, End.PROBES, FASTEST)
 
 
-@pytest.mark.parametrize("noise", [0.005, 0.05])
-def test_what_others_measure_now_is_not_chosen(noise: float) -> None:
-    measured = in_turn(BASE, FASTEST, noise=noise)
-    first = chosen(measured).configuration
-    assert first is not None
-    assert chosen(measured, running=[first]).configuration != first
+def test_what_ended_early_is_not_measured_again() -> None:
+    cut = measured(FASTEST, 1, ended_early=True)
+    choice = chosen([measured(BASE, 0), cut], implied=NOTHING_NEW)
+    assert (choice.configuration, choice.winner) == (None, BASE)
+
+
+# Less memory ----------------------------------------------------------------------------------------------------
 
 
 def test_less_memory_at_the_baselines_speed_is_compared_with_it() -> None:
     leaner = of(4, "full")
-    measured = in_turn(BASE, leaner, errors=[0.0, float(np.log(seconds(BASE) / seconds(leaner)))])
-    choice = chosen(measured, objective="memory", implied=lambda one: True)
+    even = [0.0, math.log(seconds(BASE) / seconds(leaner))]
+    several = in_turn(BASE, leaner, errors=even)
+    choice = chosen(several, objective="memory", implied=NOTHING_NEW)
     assert (choice.why, choice.winner) == (Why.PROVE, leaner)
-    again = [replace(seen, started_s=10.0 + (seen.started_s or 0.0)) for seen in measured]
-    assert chosen([*measured, *again], objective="memory", implied=lambda one: True).configuration is None
+    again = in_turn(BASE, leaner, BASE, leaner, errors=even * 2)
+    end = chosen(again, objective="memory", implied=NOTHING_NEW)
+    assert end.configuration is None
+    assert end.claim == pytest.approx(1.0)
+
+
+def test_what_may_be_too_slow_is_no_risk_of_running_out_of_memory() -> None:
+    _, choices = searched(0.02, objective="memory", risks=2)
+    assert not any(choice.risky for choice in choices)
+
+
+def test_less_memory_takes_no_longer_steps_than_the_baseline_if_both_compile() -> None:
+    """Compiling takes longer than their steps together; the leaner one's steps are slower."""
+    base, leaner = (Configuration.exact(16, micro, {"compile": "default"}) for micro in (4, 1))
+    values = {"micro_batch_size": (1, 4), "compile": ("default",)}
+    cost_model = CostModel(
+        [base, leaner],
+        values,
+        base,
+        Prior(memory=EXACT),
+        lambda each: peak(of(each.micro_batch_size)),
+        HUGE,
+        training_steps=10_000,
+    )
+    several = [
+        replace(
+            measured(each, number), configuration=one, compile_s=3000.0, settled=seconds(each) / (seconds(each) + 0.3)
+        )
+        for number, (each, one) in enumerate(((of(4), base), (of(1), leaner)))
+    ]
+    quick = dict.fromkeys((base, leaner), PROBE_S)
+    assert chosen(several, cost_model, objective="memory", repeat_seconds=quick).winner == base
+
+
+# Time limits ----------------------------------------------------------------------------------------------------
+
+
+def test_time_for_the_proof_is_kept() -> None:
+    several = in_turn(BASE, FASTEST)
+    assert chosen(several).why is Why.NEW
+    hurried = chosen(several, seconds_left=3.2 * PROBE_S)
+    assert (hurried.why, hurried.winner) == (Why.PROVE, FASTEST)
+
+
+@pytest.mark.parametrize("limit", [2, 3, 5, 12])
+def test_a_search_ends_in_time_with_its_winner_proven_if_it_is_long_enough(limit: int) -> None:
+    several = in_turn(BASE)
+    while (choice := chosen(several, seconds_left=PROBE_S * (limit - len(several)))).configuration is not None:
+        several.append(measured(choice.configuration, len(several)))
+    assert len(several) <= limit
+    assert choice.winner == FASTEST
+    assert (choice.claim is not None) == (limit >= 4)
+    assert (choice.end is End.TIME) == (limit <= 5)
+
+
+def test_nothing_begins_after_the_time() -> None:
+    for several in (in_turn(BASE), in_turn(BASE, FASTEST), in_turn(*EVERY)):
+        for left in (0.0, -1.0):
+            end = chosen(several, seconds_left=left, repeat_seconds=dict.fromkeys(EVERY, PROBE_S))
+            assert (end.configuration, end.end) == (None, End.TIME)
+
+
+def test_seconds_of_another_measurement_may_be_others_than_of_the_first() -> None:
+    """A proof of longer measurements does not end in time."""
+    several, left = in_turn(BASE, FASTEST), 3.2 * PROBE_S
+    assert chosen(several, seconds_left=left, implied=NOTHING_NEW).why is Why.PROVE
+    longer = dict.fromkeys((BASE, FASTEST), 4 * PROBE_S)
+    assert chosen(several, seconds_left=left, implied=NOTHING_NEW, repeat_seconds=longer).end is End.TIME
+
+
+# Several devices ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("noise", [0.005, 0.05])
+def test_what_others_measure_now_is_not_chosen(noise: float) -> None:
+    several, running = in_turn(BASE, FASTEST, noise=noise, device="0"), dict[str, Configuration]()
+    for device in "01234":
+        candidate = chosen(several, running=running, device=device).configuration
+        assert candidate is not None
+        assert candidate not in running.values()
+        running[device] = candidate
+
+
+def test_what_runs_elsewhere_is_believed_to_take_as_long_as_its_steps_do() -> None:
+    """Not as long as a step with its share of compiling, which is spread over the run."""
+    values = {"micro_batch_size": (4, 8), "compile": ("none", "default")}
+    every = [Configuration.exact(16, micro, {"compile": value}) for micro, value in product(*values.values())]
+    cost_model = CostModel(every, values, every[0], Prior(memory=EXACT), lambda each: 1.0, HUGE, training_steps=100)
+    first = [Observation(every[0], Outcome.COMPLETED, 1.0, 0.1, noise=0.01, peak_bytes=MIB, feasible=True)]
+    alone = cost_model.costs(first)
+    believed = cost_model.costs([*first, _believed(cost_model, alone, every[1])])
+    assert believed.log_step == pytest.approx(alone.log_step, abs=0.002)
+
+
+ON_ZERO = [measured(candidate, number, device="0") for number, candidate in enumerate((BASE, FASTEST))]
+
+
+def test_a_proof_goes_on_where_one_of_the_two_was_measured_just_now() -> None:
+    for last, following in ((BASE, FASTEST), (FASTEST, BASE)):
+        several = [*ON_ZERO, measured(last, 2, 0.1, device="1")]
+        choice = chosen(several, implied=NOTHING_NEW, device="1", at_s=3 * PROBE_S)
+        assert (choice.why, choice.configuration) == (Why.PROVE, following)
+
+
+def test_a_cross_over_proves() -> None:
+    """Device 1 is a tenth slower."""
+    crossed = [measured(candidate, 2 + number, 0.1, device="1") for number, candidate in enumerate((FASTEST, BASE))]
+    end = chosen([*ON_ZERO, *crossed], implied=NOTHING_NEW, device="1")
+    assert (end.configuration, end.winner) == (None, FASTEST)
+    assert end.claim == pytest.approx(seconds(BASE) / seconds(FASTEST))
+
+
+def test_one_of_the_two_on_each_device_proves_nothing() -> None:
+    apart = [
+        measured(candidate, number, device=device)
+        for device, candidate in (("0", BASE), ("1", FASTEST))
+        for number in (0, 1)
+    ]
+    choice = chosen(apart, implied=NOTHING_NEW, device="0")
+    assert (choice.claim, choice.why) == (None, Why.PROVE)
+
+
+def test_nothing_is_measured_while_what_runs_may_prove_it() -> None:
+    several = [*ON_ZERO, measured(BASE, 2, device="0")]
+    facts = {"implied": NOTHING_NEW, "device": "1"}
+    assert chosen(several, **facts).why is Why.PROVE
+    assert chosen(several, running={"0": FASTEST}, **facts).configuration is None
+    assert chosen(several, running={"0": RIVAL}, **facts).why is Why.PROVE
+
+
+def test_repeats_tell_how_devices_differ_and_are_no_part_of_a_claim() -> None:
+    repeats = [measured(BASE, 2, 0.1, device="1"), measured(FASTEST, 3, 0.1, device="1")]
+    assert chosen(ON_ZERO, implied=NOTHING_NEW, device="0", repeats=repeats).claim is None

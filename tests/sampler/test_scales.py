@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from autotune.sampler.observation import Observation
 from autotune.sampler.prior import Prior
-from autotune.sampler.scales import few, grid, weigh
+from autotune.sampler.scales import DIFFER, DRIFT_PROBES, Clock, few, grid, weigh
 from tests.sampler.test_cost_model import EVERY, of, seconds, seen
 from tests.sampler.test_cost_model import model as cost_model
 
@@ -46,8 +47,46 @@ def test_known_scales_are_not_learned() -> None:
     known = grid(Prior(spread=None), 0.01)
     assert len(known.scales) == 1
     none = np.zeros((0, 0))
-    weights = weigh(grid(Prior(), 0.01), none, none, none, np.zeros(0), np.zeros(0))
+    weights = weigh(grid(Prior(), 0.01), none, none, none, np.zeros(0), np.zeros(0), Clock.of([]))
     assert weights.sum() == pytest.approx(1.0)
     chosen = few(grid(Prior(), 0.01), weights)
     assert len(chosen) <= 20
     assert sum(weight for _, weight in chosen) == pytest.approx(1.0)
+
+
+def at(*times: float | None, device: str = "", seconds: float = 5.0) -> list[Observation]:
+    return [seen(of(4), started_s=time, device=device, seconds=seconds) for time in times]
+
+
+def test_a_device_forgets_how_fast_it_was_with_the_measurements_in_between() -> None:
+    covariance = Clock.of(at(0.0, 5.0, 5.0 + DRIFT_PROBES * 5.0)).covariance(0.1)
+    assert np.diag(covariance) == pytest.approx(0.01)
+    assert covariance[0, 1] == pytest.approx(0.01 * np.exp(-1 / DRIFT_PROBES))
+    assert covariance[1, 2] == pytest.approx(0.01 * np.exp(-1))
+
+
+def test_devices_drift_apart_and_differ() -> None:
+    """They begin together: times between their starts are no times between a device's measurements."""
+    clock = Clock.of([*at(0.0, 5.0, device="0"), *at(0.01, 5.02, device="1")])
+    covariance = clock.covariance(0.1)
+    assert (covariance[:2, 2:] == 0).all()
+    for one in (covariance[:2, :2], covariance[2:, 2:]):
+        assert np.diag(one) == pytest.approx(0.01 + DIFFER**2)
+        assert one[0, 1] == pytest.approx(0.01 * np.exp(-1 / DRIFT_PROBES) + DIFFER**2, rel=1e-3)
+
+
+def test_what_one_device_errs_by_now_is_shared_with_what_it_measured_lately() -> None:
+    clock = Clock.of([*at(0.0, 20.0, device="0"), *at(20.0, device="1")])
+    shared, variance = clock.covariance_now(0.1, 25.0, "0")
+    assert variance == pytest.approx(0.01 + DIFFER**2)
+    assert variance > shared[1] > shared[0] > DIFFER**2
+    assert shared[2] == 0.0
+    alone, variance = Clock.of(at(0.0, 20.0)).covariance_now(0.1, None, "")
+    assert (list(alone), variance) == ([0.0, 0.0], 0.0), "nothing is known of its time"
+
+
+def test_measurements_without_times_share_no_drift() -> None:
+    clock = Clock.of(at(None, None))
+    assert not clock.is_known
+    assert (clock.covariance(0.1) == 0).all()
+    assert Clock.of(at(0.0, 5.0)).is_known

@@ -80,7 +80,7 @@ def test_a_huge_space_is_searched_in_parts_of_the_pool() -> None:
     )
     sampler = PhysicsSampler(huge, WarmStart(ALLOWED, estimate))
     tried = tried_by(sampler, 3)
-    choice = sampler.propose([Trial(number, item, machine(item)) for number, item in enumerate(tried)])
+    choice = sampler.choose([Trial(number, item, machine(item)) for number, item in enumerate(tried)])
     assert choice.configuration in huge
     assert choice.configuration not in tried
     assert 1000 < choice.untried <= POOL
