@@ -34,7 +34,7 @@ def time_is_over(plan: Plan) -> StopReason:
     if not (plan.time.is_set and left >= 1):
         return StopReason(StopKind.TIME, f"the time limit of {limit} is reached")
     text = (
-        f"{format_seconds(left)} of the time limit of {limit} were left, too few for another trial and its confirmation"
+        f"{format_seconds(left)} of the time limit of {limit} were left, too few for another trial and its proof"
     )
     return StopReason(StopKind.TIME, text)
 
