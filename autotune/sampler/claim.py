@@ -12,7 +12,6 @@ from itertools import product
 from statistics import median_low
 
 import numpy as np
-from scipy.special import ndtr
 
 from autotune.core.interval import Ratio
 from autotune.sampler.gp import Numbers
@@ -70,22 +69,26 @@ def claim(above: Sequence[Observation], below: Sequence[Observation], each: int 
         return None
     measured = [*above, *below]
     times, clock, own = _log_times(measured), Clock.of(measured), own_noise(measured)
-    means, deviations, weights = [], [], []
+    parts = []  # (mean, standard deviation, weight) of the logarithm
     for noise, drift, weight in errors_of(above, below):
         contrast, variance = contrast_of(clock.covariance(drift) + np.diag(noise**2 + own**2), len(above))
-        means.append(-float(contrast @ times))
-        deviations.append(math.sqrt(variance))
-        weights.append(weight)
-    mean, deviation, shares = np.array(means), np.array(deviations), np.array(weights)
+        parts.append((-float(contrast @ times), math.sqrt(variance), weight))
+
+    def share_below(value: float) -> float:
+        return sum(
+            weight * math.erfc((mean - value) / (deviation * math.sqrt(2))) / 2 for mean, deviation, weight in parts
+        )
 
     def quantile(share: float) -> float:
-        low, high = float((mean - 12 * deviation).min()), float((mean + 12 * deviation).max())
+        low = min(mean - 12 * deviation for mean, deviation, _ in parts)
+        high = max(mean + 12 * deviation for mean, deviation, _ in parts)
         for _ in range(60):
             middle = (low + high) / 2
-            low, high = (middle, high) if shares @ ndtr((middle - mean) / deviation) < share else (low, middle)
+            low, high = (middle, high) if share_below(middle) < share else (low, middle)
         return math.exp((low + high) / 2)
 
-    return Ratio(math.exp(float(shares @ mean)), quantile(0.025), quantile(0.975))
+    mean = sum(weight * mean for mean, _, weight in parts)
+    return Ratio(math.exp(mean), quantile(0.025), quantile(0.975))
 
 
 def contrast_of(covariance: Numbers, of_first: int) -> tuple[Numbers, float]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 from autotune.core.interval import Interval, Ratio, quotient_interval, quotient_of_means
 from autotune.core.measurement import ROUNDS_THAT_TELL, Measurement
@@ -114,10 +115,8 @@ def is_shown(trial: Trial, baseline: Trial | None) -> bool:
     enough. Of the baseline itself there is nothing to prove; if it does not run, whether the trial was measured again."""
     if baseline is None or not baseline.feasible:
         return trial.confirmed
-    from autotune.sampler.claim import claim
-
     is_itself = trial.number == baseline.number
-    return trial.feasible and (is_itself or claim(_timed(trial), _timed(baseline)) is not None)
+    return trial.feasible and (is_itself or _claim(_timed(trial), _timed(baseline)) is not None)
 
 
 def beside_the_baseline(trial: Trial, baseline: Trial) -> tuple[int, int]:
@@ -128,10 +127,18 @@ def beside_the_baseline(trial: Trial, baseline: Trial) -> tuple[int, int]:
     return len(mine), len(its)
 
 
-def _timed(trial: Trial) -> list[Observation]:
+def _timed(trial: Trial) -> tuple[Observation, ...]:
     """The trial's timed measurements."""
     seen = (observed(trial.configuration, measured) for measured in trial.measurements)
-    return [observation for observation in seen if observation.step_s is not None]
+    return tuple(observation for observation in seen if observation.step_s is not None)
+
+
+@lru_cache(1024)
+def _claim(above: tuple[Observation, ...], below: tuple[Observation, ...]) -> Ratio | None:
+    """The claim from these; it takes milliseconds, and a report asks for each many times."""
+    from autotune.sampler.claim import claim
+
+    return claim(above, below)
 
 
 def is_better(trial: Trial, baseline: Trial, objective: str) -> bool:
@@ -215,9 +222,7 @@ def quotient(above: Trial, below: Trial, objective: str) -> Ratio:
 
 def claimed(above: Trial, below: Trial, objective: str) -> Ratio:
     """Speed over speed with its interval: by the measurements that are side by side in time, else probe over probe."""
-    from autotune.sampler.claim import claim
-
-    shown = claim(_timed(above), _timed(below))
+    shown = _claim(_timed(above), _timed(below))
     if shown is not None:
         return shown
     rate, base_rate = speed(above.measurement, objective), speed(below.measurement, objective)
