@@ -90,7 +90,7 @@ def searched(folder: Path) -> dict[str, dict[str, Any]]:
         "--no-history",
         "--fresh",
     ]
-    command += ["--confirmation-rounds", "1", "--output-dir", str(folder), "--study-name", "alone", "--quiet"]
+    command += ["--output-dir", str(folder), "--study-name", "alone", "--quiet"]
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True, cwd=ROOT)
     measured = {SEARCHED: "measurement.json", SEARCHED_ROUND: "confirmation-1/measurement.json"}
     probes = folder / "alone" / "probes" / "0000"

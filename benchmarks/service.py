@@ -27,7 +27,7 @@ from autotune.service.tables import open_database  # noqa: E402
 from tests.service.searches import REQUEST, Replaying  # noqa: E402
 from tests.service.servers import Server, serving  # noqa: E402
 
-REAL = {"model": "bert-mini", "global_batch_size": 16, "sequence_length": 64, "n_trials": 1, "confirmation_rounds": 1}
+REAL = {"model": "bert-mini", "global_batch_size": 16, "sequence_length": 64, "n_trials": 1}
 WORDS = (
     "bert-mini",
     "--global-batch-size",
@@ -35,8 +35,6 @@ WORDS = (
     "--sequence-length",
     "64",
     "--n-trials",
-    "1",
-    "--confirmation-rounds",
     "1",
 )
 REALLY = os.environ | {"PYTHONPATH": str(ROOT)}

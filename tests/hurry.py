@@ -1,4 +1,4 @@
-"""Quick whole searches: few confirmation rounds, nothing measured again; on request without processes, answered from a
+"""Quick whole searches: nothing disturbed is measured again; on request without processes, answered from a
 recording."""
 
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.probe.recorded import RecordedHost
-from autotune.study import measure, race
+from autotune.study import measure
 from tests.conftest import RECORDED
 
 ROOT = Path(__file__).parents[1]
@@ -28,7 +28,6 @@ STARTING = (
 
 def hurry(patch: pytest.MonkeyPatch, recorded: bool = False) -> None:
     """Hurry searches of this process. recorded: they and the other commands ask a RecordedHost."""
-    patch.setattr(race, "FURTHER", -1.0)
     patch.setattr(measure, "REPEATS", 0)
     for module in STARTING if recorded else ():
         patch.setattr(f"autotune.{module}.ProbeHost", RECORDED_HOST)

@@ -104,9 +104,8 @@ def run_for_real(words: list[str], folder: Path, text: str | None = None) -> Non
 
 
 def words_of(command: str) -> list[str]:
-    """The command with fewer trials and rounds."""
-    more = ["--confirmation-rounds", "1"] if command.startswith("autotune search ") else []
-    return [*shlex.split(re.sub(r"--n-trials \d+", "--n-trials 1", command)), *more]
+    """The command with fewer trials."""
+    return shlex.split(re.sub(r"--n-trials \d+", "--n-trials 1", command))
 
 
 def pages_of(blocks: list[tuple[str, str]]) -> list[str]:

@@ -77,7 +77,7 @@ class TuningResult(SearchResult):
         """That the recommended trial does not train like fp32, or that it is not known; else empty."""
         best, why_none = self.best_trial, "" if self.complete else "the search did not come to its end"
         if best is not None and not best.confirmations:
-            why_none = why_none or "no confirmation round was run"
+            why_none = why_none or "nothing was measured again"
         return loss_warning(self.numerics, best, why_none)
 
     def _warn_of_losses(self) -> None:
@@ -129,11 +129,14 @@ class TuningResult(SearchResult):
             **claim_fields(self),
             "statement": self.stop_reason,
             "stop": self.stop.to_dict(),
-            "best": plain_trial(self.best_trial),
-            "baseline": plain_trial(self.baseline_trial),
+            "best": plain_trial(self.best_trial, self.baseline_trial),
+            "baseline": plain_trial(self.baseline_trial, self.baseline_trial),
             **speedup_fields(self),
             "warnings": list(self.warnings),
-            "disqualified": [{**(plain_trial(trial) or {}), "reason": reason} for trial, reason in self.disqualified],
+            "disqualified": [
+                {**(plain_trial(trial, self.baseline_trial) or {}), "reason": reason}
+                for trial, reason in self.disqualified
+            ],
             "losses": numerics_lines(self.numerics, self.best_trial),
             "also_checked": self.rehearsal.lines() if self.rehearsal else [],
             "training_arguments": setup.training_arguments,

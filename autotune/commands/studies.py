@@ -9,9 +9,9 @@ from autotune.commands.result import TuningResult
 from autotune.core.errors import AutotuneError
 from autotune.core.slot import Slot
 from autotune.core.units import format_bytes
-from autotune.report.claim import claim_of, gain_words, times_text
+from autotune.report.claim import Verdict, claim_of, gain_words, times_text
 from autotune.report.markdown import WIDTH, wrapped
-from autotune.report.trial_text import speed_text
+from autotune.report.trial_text import NOT_PROVEN, speed_text
 from autotune.study.store import REQUEST, probe_folder
 
 HEAD = ("study", "samples/s", "vs yours", "peak", "trials", "when")
@@ -50,11 +50,12 @@ def studies_lines(studies: Studies) -> list[str]:
 def _row(name: str, result: TuningResult) -> tuple[str, ...]:
     best, claim, count = result.best_trial, claim_of(result), str(len(result.trials))
     assert result.folder is not None
+    proven = NOT_PROVEN if claim.verdict is Verdict.NOT_PROVEN else ""
     first = next(probe_folder(result.folder, Slot()).glob("*.json"), result.folder / REQUEST)
     return (
         name,
         speed_text(best) if best else "nothing fits",
-        gain_words(claim.state) if claim.gain is None else times_text(claim.gain, claim.verdict),
+        gain_words(claim.state) if claim.gain is None else f"{times_text(claim.gain, claim.verdict)}{proven}",
         format_bytes(best.peak_bytes if best else None),
         count if result.complete else f"{count} of {result.request.n_trials}",
         result.date or date.fromtimestamp(first.stat().st_mtime).isoformat(),

@@ -166,7 +166,7 @@ def dot_plot(result: SearchResult) -> DotPlot | None:
     for trial in (trial for trial in ranked if trial.number in numbers):
         rate = rates[trial.number]
         words = short_words(trial.configuration, baseline.configuration if baseline else None)
-        how = f"{counted(len(trial.confirmations), 'round')} of confirmation" if trial.confirmed else "a single probe"
+        how = counted(len(trial.confirmations), "further measurement") if trial.confirmed else "a single probe"
         measured = f"{format_interval(rate, rate.low, rate.high)} {unit_of(result)} by {how}"
         title = f"Trial {trial.number}: {trial.configuration}. {measured}, peak {format_bytes(trial.peak_bytes)}."
         rows.append((trial, rate, " · ".join(words), title))

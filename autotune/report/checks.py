@@ -170,10 +170,12 @@ def _data(best: Trial, baseline: Trial | None) -> list[Check]:
 
 
 def _certainty(result: SearchResult, claim: Claim) -> list[Check]:
-    if claim.verdict is not Verdict.ROUGH or claim.gain is None:
+    if claim.verdict not in (Verdict.ROUGH, Verdict.NOT_PROVEN) or claim.gain is None:
         return []
-    action = f"`autotune verify {result.name}` trains it for longer; a quiet machine helps most."
-    return [Check("warn", "The speed-up is rough.", claim.reason, action)]
+    action = f"`autotune verify {result.name}` trains it for longer"
+    if claim.verdict is Verdict.NOT_PROVEN:
+        return [Check("warn", "The speed-up is not proven.", claim.reason, f"{action}, in turns with your settings.")]
+    return [Check("warn", "The speed-up is rough.", claim.reason, f"{action}; a quiet machine helps most.")]
 
 
 def _warnings(result: SearchResult, claim: Claim) -> list[Check]:

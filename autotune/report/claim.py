@@ -13,6 +13,7 @@ from autotune.core.stop_reason import StopKind
 from autotune.core.units import counted, format_bytes, format_seconds, three_digits
 from autotune.report.snippets import larger_budget, search_command
 from autotune.report.trial_text import (
+    NOT_PROVEN,
     failures_text,
     interval_text,
     is_same,
@@ -21,7 +22,7 @@ from autotune.report.trial_text import (
     short_words,
     speed_text,
 )
-from autotune.study.objective import SAME_PEAK, is_open, is_shown, speed, speed_up
+from autotune.study.objective import SAME_PEAK, beside_the_baseline, is_open, is_shown, speed, speed_up
 from autotune.study.result import SearchResult
 
 SOLID_WIDTH = 0.2
@@ -75,7 +76,7 @@ HEADLINES = (
     *(FASTER, AS_FAST, LEANER, LEANER_AS_FAST, REFUTED, NOT_FASTER, NOT_LEANER, OTHER_LOSSES, NOISY, NOISY_LEANER),
     *(ALONE, ONLY_YOURS, NO_BASELINE, NOTHING_FITS, NONE_MAY_WIN, NONE_COMPLETED, NOT_MEASURED),
 )
-"""All of them; that of an interrupted search has `INTERRUPTED` in front."""
+"""All of them; that of an interrupted search has `INTERRUPTED` in front, that of what is not proven `NOT_PROVEN` at its end."""
 
 INTERRUPTED = "Interrupted after {trials}"
 
@@ -83,13 +84,14 @@ INTERRUPTED = "Interrupted after {trials}"
 class Verdict(StrEnum):
     """How sure a speed-up is.
 
-    Solid: measured in rounds that alternate with the user's own settings, and its 95% interval is at most SOLID_WIDTH wide and
-    does not hold 1, or is so narrow that both are as fast. Too noisy: the interval holds 1 and is wide, so that the user's
-    settings are kept. Rough: all else.
+    Not proven: too few measurements side by side in time with the user's own settings (`is_shown`). Solid: its 95% interval is
+    at most SOLID_WIDTH wide and does not hold 1, or is so narrow that both are as fast. Too noisy: the interval holds 1 and is
+    wide, so that the user's settings are kept. Rough: all else.
     """
 
     SOLID = "Solid"
     ROUGH = "Rough"
+    NOT_PROVEN = "Not proven"
     NOISY = "Too noisy"
     NONE = ""
 
@@ -156,16 +158,19 @@ def verified_speedup(result: SearchResult) -> Interval | None:
     return Interval(*speed_up) if verification.get("held") is not None and None not in speed_up else None
 
 
-def verdict(gain: Interval, confirmed: bool) -> tuple[Verdict, str]:
+def verdict(gain: Interval, is_proven: bool) -> tuple[Verdict, str]:
     """How sure a speed-up is by the rules of `Verdict`, and why."""
     width = f"Its 95% interval is {range_text(gain)}"
+    if not is_proven:
+        return (
+            Verdict.NOT_PROVEN,
+            f"Too few measurements are side by side with your settings. {width}, by single probes.",
+        )
     if is_open(gain):
         return Verdict.NOISY, f"{width}: it can be slower."
-    if not confirmed:
-        return Verdict.ROUGH, f"Not proven: not measured side by side with your settings. {width}."
     if gain.relative_width > SOLID_WIDTH:
         return Verdict.ROUGH, f"{width}."
-    return Verdict.SOLID, f"{width}, measured in rounds that alternate with your settings."
+    return Verdict.SOLID, f"{width}, measured side by side with your settings."
 
 
 # States ---------------------------------------------------------------------------------------------------------------
@@ -173,8 +178,8 @@ def verdict(gain: Interval, confirmed: bool) -> tuple[Verdict, str]:
 
 def _improved(result: SearchResult, best: Trial, baseline: Trial, gain: Interval) -> Claim:
     verified = verified_speedup(result) is not None
-    confirmed = verified or is_shown(best, baseline)
-    sure, reason = verdict(gain, confirmed)
+    is_proven = verified or is_shown(best, baseline)
+    sure, reason = verdict(gain, is_proven)
     memory, times = _memory_text(best, baseline), times_text(gain, sure)
     is_as_fast = gain.low <= 1 <= gain.high
     if result.request.objective == "memory":
@@ -182,11 +187,9 @@ def _improved(result: SearchResult, best: Trial, baseline: Trial, gain: Interval
     else:
         kind = AS_FAST if is_as_fast else FASTER
         memory = f", with {memory}" if memory else ""
-    text = kind.text.format(memory=memory, times=times)
-    count = len(verification_of(result)["rounds"]["answer"]) if verified else len(best.confirmations)
-    how = "Verified by plain trainings" if verified else "Measured"
-    rounds = f"{how} in {counted(count, 'round')} alternating with your settings"
-    details = [f"{rounds if confirmed else 'Measured in single probes'}; 95% interval {range_text(gain)}."]
+    text = f"{kind.text.format(memory=memory, times=times)}{'' if is_proven else NOT_PROVEN}"
+    how = _how_measured(result, best, baseline) if is_proven else "By single probes"
+    details = [f"{how}; 95% interval {range_text(gain)}."]
     now_s, was_s = best.final.step_time_s, baseline.final.step_time_s
     if verified:
         now_s, was_s = (verification_of(result)["measured"][side]["step_time_s"] for side in ("answer", "yours"))
@@ -201,11 +204,20 @@ def _improved(result: SearchResult, best: Trial, baseline: Trial, gain: Interval
     return Claim(kind.state, text[:1].upper() + text[1:], tuple(details), figures, gain, sure, reason)
 
 
+def _how_measured(result: SearchResult, best: Trial, baseline: Trial) -> str:
+    """What a proven speed-up is from."""
+    if verified_speedup(result) is not None:
+        rounds = counted(len(verification_of(result)["rounds"]["answer"]), "round")
+        return f"Verified by plain trainings in {rounds} alternating with your settings"
+    mine, its = beside_the_baseline(best, baseline)
+    return f"{counted(mine, 'measurement')} side by side with {its} of your settings"
+
+
 def _refuted(result: SearchResult, trial: Trial, baseline: Trial) -> Claim:
     name = ", ".join(short_words(trial.configuration, baseline.configuration))
     gain = verified_speedup(result) or Interval(0.0, 0.0, 0.0)
     details = (f"Trial {trial.number} ({name}): {interval_text(gain)}.", f"{_own_text(baseline)} They are kept.")
-    return Claim(REFUTED.state, REFUTED.text, details, verdict=verdict(gain, confirmed=True)[0], **_going_on(result))
+    return Claim(REFUTED.state, REFUTED.text, details, verdict=verdict(gain, is_proven=True)[0], **_going_on(result))
 
 
 def _own_text(baseline: Trial) -> str:
@@ -240,12 +252,12 @@ def _kept(result: SearchResult, baseline: Trial) -> Claim:
         kind = NOISY_LEANER if objective == "memory" else NOISY
         details = (f"T{name[1:]}: {interval_text(gain)}.", f"{own} They are kept.")
         next_step = (_what_would_tell(result), _firmer_command(result))
-        return Claim(kind.state, kind.text, details, (), None, *verdict(gain, confirmed=True), *next_step)
+        return Claim(kind.state, kind.text, details, (), None, *verdict(gain, is_proven=True), *next_step)
     kind = OTHER_LOSSES if differs else NOT_LEANER if objective == "memory" else NOT_FASTER
     text = kind.text.format(trials=counted(len(result.trials), "trial"))
-    confirmed = is_shown(rival, baseline)
-    sure = Verdict.SOLID if confirmed and (gain.high <= 1 + SAME_SPEED or differs) else Verdict.ROUGH
-    reason = f"The next best was {interval_text(gain)}{'' if confirmed else ', by single probes'}."
+    is_proven = is_shown(rival, baseline)
+    sure = Verdict.SOLID if is_proven and (gain.high <= 1 + SAME_SPEED or differs) else Verdict.ROUGH
+    reason = f"The next best was {interval_text(gain)}{'' if is_proven else NOT_PROVEN}."
     details = (own, *([] if differs else [f"Next best: {name}, {interval_text(gain)}."]))
     return Claim(kind.state, text, details, verdict=sure, reason=reason, **_going_on(result))
 

@@ -41,12 +41,15 @@ GROUPS = {
         Column(
             "speedup",
             NUMBER,
-            "Times as fast as the baseline, measured in the same way: by rounds, else by probes alone.",
+            "Times as fast as the baseline: by measurements side by side in time, else by single probes, which is not proven.",
         ),
         Column("speedup_low", NUMBER, "Lower end of the speed-up's 95% interval."),
         Column("speedup_high", NUMBER, "Upper end of it."),
         Column(
-            "samples_per_second", NUMBER, "Speed over all timed steps; of a confirmed trial over its rounds.", SPEED
+            "samples_per_second",
+            NUMBER,
+            "Speed over all timed steps; of what was measured again over its rounds.",
+            SPEED,
         ),
         Column("samples_per_second_low", NUMBER, "Lower end of the speed's 95% interval.", SPEED),
         Column("samples_per_second_high", NUMBER, "Upper end of it; infinite where one step was timed.", SPEED),
@@ -54,7 +57,7 @@ GROUPS = {
         Column(
             "confirmed",
             TRUTH,
-            "Whether it was measured again in rounds, in turns with its rivals, and every round completed.",
+            "Whether the speed-up is proven: by at least two measurements of it and two of the baseline side by side in time.",
         ),
     ),
     "Settings": (
@@ -93,7 +96,7 @@ GROUPS = {
         Column("untimed_steps", WHOLE, "Optimizer steps before those that count."),
         Column("timed_steps", WHOLE, "Optimizer steps that count."),
         Column("skipped_steps", WHOLE, "Steps that fp16's loss scaling left out."),
-        Column("rounds", WHOLE, "Rounds of its confirmation."),
+        Column("rounds", WHOLE, "How often it was measured again."),
         Column("ended_early", TRUTH, "Whether the probe stopped because it could not win any more."),
         Column(
             "compile_s", NUMBER, "Time spent compiling before the timed steps; 0 where nothing was compiled.", SECONDS

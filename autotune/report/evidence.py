@@ -1,4 +1,4 @@
-"""Evidence behind a trial's numbers: parts of a step, memory by stage, rounds, losses, evaluation, checkpoint."""
+"""Evidence behind a trial's numbers: parts of a step, memory by stage, losses, evaluation, checkpoint."""
 
 from autotune.core.loss_curves import Numerics
 from autotune.core.trial import Trial
@@ -17,7 +17,7 @@ def measurement_lines(trial: Trial) -> list[str]:
     final = trial.final
     if not final.steps or not final.step_time_s:
         return []
-    rounds = f"in {counted(len(trial.confirmations), 'round')} that alternate with its rivals"
+    count = counted(len(trial.confirmations), "further measurement")
     parts = {
         "forward": final.forward_time_s,
         "backward": final.backward_time_s,
@@ -27,7 +27,7 @@ def measurement_lines(trial: Trial) -> list[str]:
     }
     shares = ", ".join(f"{name} {(seconds or 0.0) / final.step_time_s:.0%}" for name, seconds in parts.items())
     lines = [
-        f"{counted(len(final.steps), 'timed step')} {rounds if trial.confirmed else 'of a single probe'}; no timed step is at "
+        f"{counted(len(final.steps), 'timed step')} of {count if trial.confirmed else 'a single probe'}; no timed step is at "
         "an epoch's end",
         f"a step of {format_duration(final.step_time_s)}: {shares}",
     ]

@@ -34,7 +34,7 @@ def notebook_html(result: SearchResult) -> str:
             charts.role_of(trial, result),
             _name(trial, result),
             [table.cell(trial.number, name).text for name in CELLS],
-            counted(len(trial.confirmations), "round") if trial.confirmed else "1 probe" if trial.feasible else "",
+            counted(len(trial.measurements), "time") if trial.feasible else "",
             one_line(_note(trial)),
         )
         for trial in trials[:ROWS]

@@ -9,7 +9,7 @@ from autotune.core import Interval, Outcome, Trial
 from autotune.report.columns import GROUPS, dtypes, trial_columns
 from autotune.report.trial_text import is_same
 from autotune.space.utilization import Utilization
-from autotune.study.objective import best_trial, speed, speed_up
+from autotune.study.objective import best_trial, is_shown, speed, speed_up
 
 SIZES = tuple(column.name for column in GROUPS["Settings"])
 
@@ -30,8 +30,9 @@ def frame(
 
     utilization: trial number -> how much of the device's arithmetic it uses, where that is known.
 
-    A confirmed trial's speeds are its confirmation's, its peaks the highest of all its probes. Unknown numbers are
-    missing (NaN or <NA>), never 0. Bytes are bytes, times are seconds. `peak_bytes` is the peak that the limit is about.
+    The speeds of a trial that was measured again are those of its rounds, its peaks the highest of all its probes. Unknown
+    numbers are missing (NaN or <NA>), never 0. Bytes are bytes, times are seconds. `peak_bytes` is the peak that the limit is
+    about.
     """
     settings = dict.fromkeys(name for trial in trials for name, _ in trial.configuration.settings if name not in SIZES)
     columns = dtypes(trial_columns(settings))
@@ -39,6 +40,7 @@ def frame(
     ranks = {number: rank for rank, number in enumerate(_ranked(trials, objective), start=1)}
     rows = [
         _row(trial, (utilization or {}).get(trial.number))
+        | {"confirmed": is_shown(trial, baseline)}
         | {"rank": ranks.get(trial.number)}
         | _interval("speedup", _speedup(trial, baseline, objective))
         for trial in trials
@@ -77,7 +79,6 @@ def _row(trial: Trial, use: Utilization | None) -> dict[str, Any]:
         **{f"peak_{kind}_bytes": _highest(trial, f"peak_{kind}_bytes") for kind in ("allocated", "reserved", "device")},
         "timed_steps": len(final.steps),
         "probe_seconds": trial.probe_seconds,
-        "confirmed": trial.confirmed,
         "rounds": len(trial.confirmations),
         "compile_s": trial.measurement.compile_s,
         "peak_bytes": trial.peak_bytes,

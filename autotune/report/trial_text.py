@@ -7,8 +7,11 @@ from typing import Any
 from autotune.core import Configuration, Interval, Outcome, Trial, Value
 from autotune.core.configuration import RANKS
 from autotune.core.units import counted, finite, format_bytes, format_interval
-from autotune.study.objective import speed_up
+from autotune.study.objective import is_shown, speed_up
 from autotune.study.result import SearchResult
+
+NOT_PROVEN = ", not proven"
+"""After a speed-up that is not (`is_shown`)."""
 
 
 def range_text(interval: Interval) -> str:
@@ -41,7 +44,8 @@ def speed_line(best: Trial, baseline: Trial | None, objective: str) -> str:
     speedup, reason = speed_up(best, baseline, objective)
     if speedup is None:
         return f"{text}, no speed-up: {reason}"
-    return f"{text}, {speedup:.2f}x the baseline (95% interval {range_text(speedup)})"
+    proven = "" if is_shown(best, baseline) else NOT_PROVEN
+    return f"{text}, {speedup:.2f}x the baseline (95% interval {range_text(speedup)}){proven}"
 
 
 def is_same(trial: Trial, other: Trial | None) -> bool:
@@ -80,8 +84,8 @@ def role_text(trial: Trial, result: SearchResult) -> str:
     return f" ({roles})" if roles else ""
 
 
-def plain_trial(trial: Trial | None) -> dict[str, Any] | None:
-    """A trial for JSON: configuration, outcome, speed (samples / second) and peak (bytes)."""
+def plain_trial(trial: Trial | None, baseline: Trial | None) -> dict[str, Any] | None:
+    """A trial for JSON: configuration, outcome, speed (samples / second), peak (bytes), whether its speed-up is proven."""
     if trial is None:
         return None
     speed, final = trial.samples_per_second, trial.final
@@ -93,7 +97,7 @@ def plain_trial(trial: Trial | None) -> dict[str, Any] | None:
         "data_wait_share": final.data_wait_share,
         "input_bound": final.input_bound,
         "joules_per_sample": final.joules_per_sample,
-        "confirmed": trial.confirmed,
+        "confirmed": is_shown(trial, baseline),
         "warnings": list(final.warnings),
     }
 
@@ -137,7 +141,7 @@ def failures_text(trials: Sequence[Trial]) -> str:
 
 
 def outcome_text(trial: Trial) -> str:
-    """`completed`, `completed (confirmed)`, `out of memory in forward: 16 MiB more were refused`."""
+    """`completed`, `completed (measured 3 times)`, `out of memory in forward: 16 MiB more were refused`."""
     final = trial.final
     if final.outcome is Outcome.COMPLETED:
         if final.allocator_retries and not final.feasible:
@@ -147,7 +151,7 @@ def outcome_text(trial: Trial) -> str:
         if trial.disqualified_reason:
             return f"completed (cannot win: {trial.disqualified_reason})"
         if trial.confirmed:
-            return "completed (confirmed)"
+            return f"completed (measured {counted(len(trial.measurements), 'time')})"
         return "completed (ended early: cannot win)" if final.ended_early else "completed"
     where = f" in {final.where}" if final.where else ""
     if final.outcome is Outcome.OUT_OF_MEMORY and final.refused_bytes is not None:

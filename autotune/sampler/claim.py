@@ -12,7 +12,6 @@ from itertools import product
 from statistics import median_low
 
 import numpy as np
-from scipy.special import ndtr
 
 from autotune.core.interval import Ratio
 from autotune.sampler.gp import Numbers
@@ -25,6 +24,13 @@ BESIDE = 3
 
 EACH = 2
 """Measurements side by side that a claim needs of each configuration."""
+
+RESTLESS = (0.03, 0.1, 0.3, 1.0)
+"""Noise of two processes on a machine that others use too, whatever the steps within each of them show."""
+
+RESTLESS_WEIGHT = 0.3
+"""Prior weight of each of these, where that of the usual noise is 1: with it the 95 % intervals of claims hold the truth in 89 to
+97 % of simulated searches, on quiet machines and on such ones; without them in 12 % where processes differ by 30 %."""
 
 Errors = Sequence[tuple[float, float, float]]
 """(noise, drift, weight): standard deviations of measurements' errors, of a process and of a device over time, and how likely
@@ -64,22 +70,26 @@ def claim(above: Sequence[Observation], below: Sequence[Observation], each: int 
         return None
     measured = [*above, *below]
     times, clock, own = _log_times(measured), Clock.of(measured), own_noise(measured)
-    means, deviations, weights = [], [], []
+    parts = []  # (mean, standard deviation, weight) of the logarithm
     for noise, drift, weight in errors_of(above, below):
         contrast, variance = contrast_of(clock.covariance(drift) + np.diag(noise**2 + own**2), len(above))
-        means.append(-float(contrast @ times))
-        deviations.append(math.sqrt(variance))
-        weights.append(weight)
-    mean, deviation, shares = np.array(means), np.array(deviations), np.array(weights)
+        parts.append((-float(contrast @ times), math.sqrt(variance), weight))
+
+    def share_below(value: float) -> float:
+        return sum(
+            weight * math.erfc((mean - value) / (deviation * math.sqrt(2))) / 2 for mean, deviation, weight in parts
+        )
 
     def quantile(share: float) -> float:
-        low, high = float((mean - 12 * deviation).min()), float((mean + 12 * deviation).max())
+        low = min(mean - 12 * deviation for mean, deviation, _ in parts)
+        high = max(mean + 12 * deviation for mean, deviation, _ in parts)
         for _ in range(60):
             middle = (low + high) / 2
-            low, high = (middle, high) if shares @ ndtr((middle - mean) / deviation) < share else (low, middle)
+            low, high = (middle, high) if share_below(middle) < share else (low, middle)
         return math.exp((low + high) / 2)
 
-    return Ratio(math.exp(float(shares @ mean)), quantile(0.025), quantile(0.975))
+    mean = sum(weight * mean for mean, _, weight in parts)
+    return Ratio(math.exp(mean), quantile(0.025), quantile(0.975))
 
 
 def contrast_of(covariance: Numbers, of_first: int) -> tuple[Numbers, float]:
@@ -114,11 +124,15 @@ def errors_of(*groups: Sequence[Observation]) -> Errors:
     prior, measured = Prior(), [seen for group in groups for seen in group]
     within = max(median_low(seen.noise for seen in measured), LEAST_NOISE) if measured else LEAST_NOISE
     spread = prior.spread.noise if prior.spread else 0.0
+    usual, are_repeated = prior.between * within, len(measured) > len(groups)
+    noises = [(usual * math.exp(spread * node), -0.5 * node**2) for node in NODES[0]]
+    if are_repeated:
+        noises += [(math.hypot(usual, more), math.log(RESTLESS_WEIGHT)) for more in RESTLESS]
     clock, own, errors = Clock.of(measured), own_noise(measured), []
     design, times = _columns(groups), _log_times(measured)
-    for node, (drift, weight) in product(NODES[0], DRIFTS if clock.is_known else DRIFTS[:1]):
-        noise, log = prior.between * within * math.exp(spread * node), math.log(weight) - 0.5 * node**2
-        if len(measured) > len(groups):
+    for (noise, log), (drift, weight) in product(noises, DRIFTS if clock.is_known else DRIFTS[:1]):
+        log += math.log(weight)
+        if are_repeated:
             covariance = clock.covariance(drift) + np.diag(noise**2 + own**2)
             weighed = np.linalg.solve(covariance, np.column_stack([design, times]))
             information, score = design.T @ weighed[:, :-1], design.T @ weighed[:, -1]

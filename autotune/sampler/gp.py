@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
-from scipy.special import log_ndtr, ndtr
 
 Numbers = NDArray[np.float64]
 
@@ -36,6 +34,8 @@ class Posterior:
         """(mean, variance lost) of something else with prior mean 0 and these covariances (m,) with the measured points."""
         if not len(self.places):
             return 0.0, 0.0
+        from scipy.linalg import solve_triangular
+
         reach = solve_triangular(self.lower, covariances, lower=True)
         return float(reach @ self.white), float(reach @ reach)
 
@@ -58,6 +58,8 @@ def condition(
     if not len(residuals):
         none = np.zeros(0)
         return Posterior(mean, variance, np.zeros((0, len(mean))), 0.0, places, np.zeros((0, 0)), none)
+    from scipy.linalg import solve_triangular  # not loaded by claims, which every report makes
+
     within = across[:, places]
     held = within + common + np.diag(noise**2 + ROUNDING * np.diag(within))
     lower = np.linalg.cholesky(held)
@@ -84,6 +86,8 @@ def at_least(bound: float, mean: float, variance: float) -> tuple[float, float] 
     Moments of the truncated normal distribution, as in expectation propagation (Minka, 2001): with z = (bound - mean) /
     deviation and h = density(z) / P(above z) the mean rises by h deviations, and the variance falls by h (h - z) of itself.
     """
+    from scipy.special import log_ndtr
+
     deviation = math.sqrt(variance)
     z = (bound - mean) / deviation
     h = math.exp(-0.5 * z * z - 0.5 * math.log(2 * math.pi) - float(log_ndtr(-z)))
@@ -108,6 +112,8 @@ def draw(mean: Numbers, covariance: Numbers, count: int, rng: np.random.Generato
 
 def expected_improvement(mean: Numbers, deviation: Numbers, best: float) -> Numbers:
     """Mean of max(0, value - best) of normal values (Jones, Schonlau and Welch, 1998, equation 15)."""
+    from scipy.special import ndtr
+
     z = (mean - best) / deviation
     density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
     improvement: Numbers = (mean - best) * ndtr(z) + deviation * density

@@ -27,7 +27,7 @@ from autotune.sampler.cost_model import CostModel
 from autotune.sampler.costs import Costs, Places
 from autotune.sampler.gp import Numbers, expected_improvement
 from autotune.sampler.observation import Observation
-from autotune.sampler.scales import Clock
+from autotune.sampler.scales import LEAST_WEIGHT, Clock
 
 P_FIT_CERTAIN, P_FIT_LIKELY = 0.95, 0.8
 """Probability of fitting (and of being fast enough, if memory is the objective) from which on a configuration is certain to fit,
@@ -566,7 +566,7 @@ class _State:
         assert self.base is not None
         pair, at, spent = (place, self.base), self.now.at_s, 0.0
         block = self._block(place)
-        errors = errors_of(*block)
+        errors = [error for error in errors_of(*block) if error[2] > LEAST_WEIGHT]
         recent = max(self.measured, key=lambda seen: (seen.device == self.now.device, seen.started_s or 0.0))
         last = self.model.place[recent.configuration]
 

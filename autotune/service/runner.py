@@ -177,7 +177,7 @@ def body(progress: "Progress", trial: Trial | None = None, measured: Measurement
         "best": best and best.number,
         "best_samples_per_second": speed(best),
         "best_configuration": best and best.configuration.unlike(first.configuration if first else None),
-        "is_confirmed": progress.best is not None,
+        "is_proven": progress.best is not None,
         "speedup": finite(progress.speedup_of(best)),
         "baseline_samples_per_second": speed(first),
         "probes_left": progress.probes_left,

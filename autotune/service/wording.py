@@ -10,6 +10,7 @@ from typing import Any
 from autotune.core.configuration import Configuration, word
 from autotune.core.units import format_interval, three_digits
 from autotune.report.snippets import option_words
+from autotune.report.trial_text import NOT_PROVEN
 from autotune.service.answers import ROOT
 from autotune.service.records import ENDED, QUEUED, RUNNING, Event
 
@@ -84,7 +85,7 @@ def outline(search: Record) -> str:
 
 
 def _so_far(progress: Record) -> str:
-    return "so far" if progress["is_confirmed"] else "so far, not confirmed"
+    return "so far" if progress["is_proven"] else f"so far{NOT_PROVEN}"
 
 
 def headline(search: Record, is_measured: bool) -> Sequence[str]:
@@ -117,7 +118,7 @@ def trial_rows(events: Sequence[Event], best: int | None) -> list[dict[str, Any]
     latest = {event.body["number"]: event for event in events if event.kind in ("trial", "confirmed")}
     roles = ({} if best is None else {best: "answer"}) | {0: "yours"}
     rows = [
-        event.body | {"is_confirmed": event.kind == "confirmed", "role": roles.get(number, "")}
+        event.body | {"is_measured_again": event.kind == "confirmed", "role": roles.get(number, "")}
         for number, event in latest.items()
     ]
     top = top_of(row["samples_per_second"] for row in rows)
@@ -138,7 +139,7 @@ def timeline(events: Sequence[Event]) -> list[tuple[datetime, str, str]]:
             text = body["message"]
         elif body["best"] not in (None, best):
             best = body["best"]
-            which = f"{'Best' if body['is_confirmed'] else 'Fastest'} {_so_far(body)}: trial {best}"
+            which = f"{'Best' if body['is_proven'] else 'Fastest'} {_so_far(body)}: trial {best}"
             text = f"{which if best else 'Your settings'}, {speed_text(body['best_samples_per_second'])} samples/s"
         if text and (not lines or lines[-1][1] != text):
             lines.append((event.at, text, state))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 from autotune.core.interval import Interval, Ratio, quotient_interval, quotient_of_means
 from autotune.core.measurement import ROUNDS_THAT_TELL, Measurement
@@ -21,7 +22,7 @@ SAME_SPEED = 0.01
 0.5 %, with 5 % 1.6 %."""
 
 SPEED_UP_WIDTH = 0.1
-"""Full width of the speed-up's 95 % interval, as a share of it, from which on further rounds are not worth their time; a wider
+"""Full width of the speed-up's 95 % interval, as a share of it, up to which it tells that a configuration is as fast; a wider
 one that holds 1 tells neither that a configuration is faster nor that it is as fast."""
 
 
@@ -102,34 +103,49 @@ def _able(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def _competing(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials that may win: those measured side by side with the baseline, if there are any; else all. If the baseline does
-    not run, those that were measured again."""
+    """The trials that may win: those that are shown against the baseline, if there are any; else all."""
     able = _able(trials)
     baseline = next((trial for trial in able if trial.number == 0), None)
-    if baseline is None:
-        return [trial for trial in able if trial.confirmed] or able
-    shown = [trial for trial in able if trial is baseline or is_shown(trial, baseline)]
-    return shown if len(shown) > 1 else able
+    shown = [trial for trial in able if is_shown(trial, baseline)]
+    return shown if any(trial is not baseline for trial in shown) else able
 
 
-def is_shown(trial: Trial, baseline: Trial) -> bool:
-    """Whether the two were measured side by side in time often enough to say how many times as fast the trial is."""
-    from autotune.sampler.claim import claim
+def is_shown(trial: Trial, baseline: Trial | None) -> bool:
+    """Whether it is proven how many times as fast as the baseline the trial is: both were measured side by side in time, often
+    enough. Of the baseline itself there is nothing to prove; if it does not run, whether the trial was measured again."""
+    if baseline is None or not baseline.feasible:
+        return trial.confirmed
+    is_itself = trial.number == baseline.number
+    return trial.feasible and (is_itself or _claim(_timed(trial), _timed(baseline)) is not None)
 
-    return claim(_timed(trial), _timed(baseline)) is not None
+
+def beside_the_baseline(trial: Trial, baseline: Trial) -> tuple[int, int]:
+    """How many measurements of the trial and of the baseline are side by side in time."""
+    from autotune.sampler.claim import side_by_side
+
+    mine, its = side_by_side(_timed(trial), _timed(baseline))
+    return len(mine), len(its)
 
 
-def _timed(trial: Trial) -> list[Observation]:
+def _timed(trial: Trial) -> tuple[Observation, ...]:
     """The trial's timed measurements."""
     seen = (observed(trial.configuration, measured) for measured in trial.measurements)
-    return [observation for observation in seen if observation.step_s is not None]
+    return tuple(observation for observation in seen if observation.step_s is not None)
+
+
+@lru_cache(1024)
+def _claim(above: tuple[Observation, ...], below: tuple[Observation, ...]) -> Ratio | None:
+    """The claim from these; it takes milliseconds, and a report asks for each many times."""
+    from autotune.sampler.claim import claim
+
+    return claim(above, below)
 
 
 def is_better(trial: Trial, baseline: Trial, objective: str) -> bool:
     """Whether the trial is shown to be better than the baseline: surely (97.5 %) faster, or leaner and as fast.
 
-    What is only leaner has to learn alike and to be confirmed, because a single probe's interval does not cover what differs
-    between two processes. For `memory` it has to be leaner in any case.
+    What is only leaner has to learn alike and its speed to be proven, because a single probe's interval does not cover what
+    differs between two processes. For `memory` it has to be leaner in any case.
     """
     gain, _ = speed_up(trial, baseline, objective)
     if gain is None:
@@ -140,7 +156,7 @@ def is_better(trial: Trial, baseline: Trial, objective: str) -> bool:
         return True
     is_as_fast = not is_open(gain) and gain >= 1 - SAME_SPEED
     learns_alike = not learning_differences(trial.configuration, baseline.configuration)
-    return is_as_fast and trial.confirmed and learns_alike and is_leaner(trial, baseline, SAME_MEMORY)
+    return is_as_fast and is_shown(trial, baseline) and learns_alike and is_leaner(trial, baseline, SAME_MEMORY)
 
 
 def is_leaner(trial: Trial, baseline: Trial, share: float) -> bool:
@@ -206,9 +222,7 @@ def quotient(above: Trial, below: Trial, objective: str) -> Ratio:
 
 def claimed(above: Trial, below: Trial, objective: str) -> Ratio:
     """Speed over speed with its interval: by the measurements that are side by side in time, else probe over probe."""
-    from autotune.sampler.claim import claim
-
-    shown = claim(_timed(above), _timed(below))
+    shown = _claim(_timed(above), _timed(below))
     if shown is not None:
         return shown
     rate, base_rate = speed(above.measurement, objective), speed(below.measurement, objective)
@@ -249,7 +263,7 @@ def is_open(gain: Interval) -> bool:
 
 
 def disqualified(trials: Sequence[Trial], objective: str) -> list[tuple[Trial, str]]:
-    """Trials that were faster than the best one and did not win, with the reason; confirmed ones first, then by speed.
+    """Trials that were faster than the best one and did not win, with the reason; what was measured again first, then by speed.
 
     For `memory` those that are disqualified, whatever their speed, and leaner ones that may be slower.
     """

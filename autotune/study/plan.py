@@ -9,7 +9,7 @@ from autotune.core import Configuration, Environment, Interval, Measurement, Out
 from autotune.core.request import CONFIRMATION_ROUNDS
 from autotune.core.time_limit import TimeLimit
 from autotune.sampler.policy import run_seconds
-from autotune.study.objective import best_trial, fastest_so_far, told_speed_up, value
+from autotune.study.objective import best_trial, fastest_so_far, is_shown, told_speed_up, value
 
 
 @dataclass(frozen=True)
@@ -117,9 +117,9 @@ class Progress:
 
     @cached_property
     def best(self) -> Trial | None:
-        """The best so far, measured more than once; None before, and while it is the user's own settings."""
+        """The best so far, if that is proven; None before, and while it is the user's own settings."""
         best = best_trial(self.trials, self.objective)
-        return best if best is not None and best.confirmed and best.number else None
+        return best if best is not None and best.number and is_shown(best, self.trials[0]) else None
 
     @cached_property
     def fastest(self) -> Trial | None:

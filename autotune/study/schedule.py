@@ -28,8 +28,8 @@ PROBES = "further probes"
 """Left out by a search whose time is over before its other budget."""
 
 MESSAGES = {
-    Why.COMPARE: "measured again: is it the fastest?",
-    Why.PROVE: "measured again: how much faster is the fastest?",
+    Why.COMPARE: "measured again, to find the fastest",
+    Why.PROVE: "measured again, to prove the speed-up",
 }
 """Of a configuration that is measured again."""
 
@@ -189,7 +189,7 @@ def _last(
     is_answer = winner is not None and winner.number and plan.confirmation_rounds
     if winner is not None and is_answer:
         if not winner.confirmations and round_seconds(winner, plan.is_cpu) <= study.time_left():
-            message = "measured again: does it fit, and learn as before?"
+            message = "measured again, to check memory and losses"
             return Job(_next_round(fleet, winner), winner.configuration, (*able,), message=message, gap=gap)
         if (reference := _reference_job(study, fleet, able)) is not None:
             return reference

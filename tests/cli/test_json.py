@@ -135,7 +135,7 @@ def test_who_interrupts_is_told_what_is_kept_and_how_to_resume(
     words = ["search", "bert-mini", "--global-batch-size", "8", *(["--fresh"] if fresh else [])]
     done = CliRunner().invoke(app, words)
     assert (done.exit_code, done.stdout) == (130, "estimating memory\n")
-    assert "Fastest so far, not confirmed: 8x6 fp32" in done.stderr
+    assert "Fastest so far, not proven: 8x6 fp32" in done.stderr
     assert "\nReport so far: reports/first/report.html\n" in done.stderr
     assert "Interrupted. 2 trials kept. Run the same command again" in done.stderr
     assert ("without --fresh" in done.stderr) is fresh

@@ -12,7 +12,7 @@ from autotune.cli.app import app
 from tests.hurry import hurry
 from tests.terminals import terminal
 
-WORDS = ["search", "bert-mini", "-b", "16", "--device", "cpu", "--no-history", "--confirmation-rounds", "1"]
+WORDS = ["search", "bert-mini", "-b", "16", "--device", "cpu", "--no-history"]
 
 
 def end_of(*words: str) -> str:

@@ -344,7 +344,7 @@ def test_a_search_killed_at_any_moment_goes_on_with_nothing_lost(moment: str, tm
             if {moment!r} == "inside a probe" and progress.kind == "probing" and progress.number == 1:
                 threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGKILL)).start()
         autotune.search("bert-mini", 8, sequence_length=16, device="cpu", n_trials=2, output_dir={str(tmp_path)!r},
-            space="quick", watch=watch, no_history=True, sampler="random", confirmation_rounds=1)
+            space="quick", watch=watch, no_history=True, sampler="random")
     """)
     killed = subprocess.run(
         [sys.executable, "-c", code],
@@ -368,7 +368,6 @@ def test_a_search_killed_at_any_moment_goes_on_with_nothing_lost(moment: str, tm
         output_dir=str(tmp_path),
         space="quick",
         sampler="random",  # uses all its trials
-        confirmation_rounds=1,
         no_history=True,
         watch=lambda progress: probed.append(progress.number) if progress.kind == "probing" else None,
         **MINIMAL,

@@ -31,7 +31,7 @@ from tests.trainers import CHECKPOINTING, Counting, Keyed, Numb, Numbers, Scaled
 pytestmark = pytest.mark.filterwarnings("ignore:Losses not compared:autotune.core.errors.LossWarning")
 """What a short end leaves out."""
 
-FEW = {"n_trials": 2, "space": "quick", "no_history": True, "confirmation_rounds": 1}
+FEW = {"n_trials": 2, "space": "quick", "no_history": True}
 
 
 @pytest.fixture(autouse=True)

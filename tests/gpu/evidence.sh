@@ -114,7 +114,7 @@ part_1() {
     local seconds=150 # from a cold disk the imports take up to a minute
     [ ! -e "$work/part-0/finished" ] || seconds=90
     autotune "$seconds" doctor doctor --device "$device"
-    search 90 first bert-mini --sequence-length 128 --global-batch-size 32 --search-space quick --n-trials 3 --timeout 60s --confirmation-rounds 1
+    search 90 first bert-mini --sequence-length 128 --global-batch-size 32 --search-space quick --n-trials 3 --timeout 60s
     step 270 tests "$python" -m pytest -W default -p no:cacheprovider -v --durations=0 "$here/tests/gpu" -m "gpu and not gpu_more"
 }
 part_2() {
@@ -131,18 +131,18 @@ part_3() {
 }
 part_4() {
     search 250 gpt2 "$out/gpt2.json" "${gpt[@]}" "${compiling[@]}" --args "$out/bf16.json" --fix micro_batch_size=$micro_gpt \
-        --only precision=bf16,bf16_weights --n-trials 5 --timeout 225s --confirmation-rounds 2
+        --only precision=bf16,bf16_weights --n-trials 5 --timeout 225s
     search 190 bert-compiled "${bert[@]}" "${compiling[@]}" --fix micro_batch_size=$micro_bert --fix precision=bf16 \
-        --n-trials 3 --timeout 170s --confirmation-rounds 2
+        --n-trials 3 --timeout 170s
 }
 part_5a() {
     search 270 llama-1b "${llama_1b[@]}" "${compiling[@]}" --fix precision=bf16_weights --only micro_batch_size=$micro_1b \
-        --n-trials 5 --timeout 245s --probe-timeout 120s --confirmation-rounds 2
+        --n-trials 5 --timeout 245s --probe-timeout 120s
 }
 part_5b() {
     search 230 llama-8b "${llama_8b[@]}" --search-space lora --sampler brute-force --fix lora=16 --fix lora_targets=all_linear \
         --fix precision=$frozen --fix optimizer=adamw_torch_fused --only checkpointing=none,full --only micro_batch_size=$micro_8b \
-        --n-trials 5 --timeout 205s --probe-timeout 120s --confirmation-rounds 2
+        --n-trials 5 --timeout 205s --probe-timeout 120s
 }
 limits() ( # PART: its seconds, and its seconds with every grace period
     out=$work sum=0 steps=0

@@ -15,7 +15,6 @@ if not {"autotune.probe.process.host", "autotune.probe.process.supervisor"} & {*
 
         launcher.ProbeHost = partial(RecordedHost, Path(recording))  # type: ignore[assignment,misc]
 
-    from autotune.study import measure, race
+    from autotune.study import measure
 
-    race.FURTHER = -1.0
     measure.REPEATS = 0

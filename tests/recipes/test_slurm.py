@@ -137,7 +137,7 @@ def cluster(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 WORKLOAD = ["--device", "cpu", "--global-batch-size", "8", "--sequence-length", "32", "--n-trials", "6"]
-WORKLOAD += ["--search-space", "quick", "--confirmation-rounds", "1", "--study-name", "job", "--no-history"]
+WORKLOAD += ["--search-space", "quick", "--study-name", "job", "--no-history"]
 
 
 @dataclass(frozen=True)

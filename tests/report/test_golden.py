@@ -41,6 +41,7 @@ REPORTS = {
     "plain": result(),
     "rich": with_setup(RICH, **RICH_SETUP),
     "kept": result([trial(0, 10.0, of=SLOW, confirmed=10.0), trial(1, 5.0, of=FAST, confirmed=5.0)]),
+    "not_proven": result([trial(0, 10.0, of=SLOW), trial(1, 20.0, of=FAST)]),
     "nothing_fits": result([Trial(0, SLOW, out_of_memory(SLOW))]),
 }
 

@@ -76,7 +76,7 @@ def test_yours_and_tuned_are_next_to_each_other_in_figures_and_dots() -> None:
     texts = [text for _, text in read.named("b", "span")]
     assert {"40.0", "was 10.0", "500 MiB", "was 500 MiB"} <= set(texts)
     dots = [attributes.get("title", "") for attributes, _ in read.named("a")]
-    assert any(title.startswith("Trial 1: 16 x 3, ") and "by 2 rounds of confirmation" in title for title in dots)
+    assert any(title.startswith("Trial 1: 16 x 3, ") and "by 2 further measurements" in title for title in dots)
 
 
 def test_the_order_is_the_reader_s_and_every_link_has_its_target(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def test_it_begins_as_the_page_does_and_marks_the_answer_among_the_trials() -> N
         "bf16=True  # was False",
     ]
     assert [attributes.get("class") for attributes, _ in cell.named("tr")] == [None, "best", "baseline", ""]
-    assert [text for _, text in cell.named("td")][:4] == ["4.00×", "40.0 ± 1.3", "500 MiB", "2 rounds"]
+    assert [text for _, text in cell.named("td")][:4] == ["4.00×", "40.0 ± 1.3", "500 MiB", "3 times"]
 
 
 def read_of(view: Read, kind: str) -> list[tuple[dict[str, str], str]]:

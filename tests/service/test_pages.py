@@ -128,7 +128,7 @@ def test_every_view_has_one_heading_landmarks_and_nothing_inline(service: Servic
         ("fresh", "Your own settings are measured first", ["Stop after this probe", "Stop now", "Duplicate"]),
         (
             "running",
-            "1.23× as fast as your settings so far, not confirmed",
+            "1.23× as fast as your settings so far, not proven",
             ["Stop after this probe", "Stop now", "Duplicate"],
         ),
         ("done", "About 1.3x as fast as your settings, with 8% less memory", ["Open the report", "Duplicate"]),

@@ -164,7 +164,7 @@ def test_an_event_says_what_a_live_view_shows(finished: Finished) -> None:
     shown = Progress("done", tuple(trials))
     lead, gain = shown.best or shown.fastest, shown.speedup_of(shown.best or shown.fastest)
     assert lead is not None
-    assert (last["best"], last["is_confirmed"]) == (lead.number, shown.best is not None)
+    assert (last["best"], last["is_proven"]) == (lead.number, shown.best is not None)
     assert last["best_samples_per_second"][0] == pytest.approx(float(lead.samples_per_second or 0.0))
     assert last["speedup"] == (gain and pytest.approx(float(gain)))
     probing = [event["body"]["doing"] for event in runner.events if event["body"]["number"] == 1]

@@ -1,21 +1,20 @@
 """Which trial is best, which are rivals, and how much faster than the baseline."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from autotune.core import Configuration, Measurement, Outcome, Trial
+from autotune.core import Configuration, Interval, Measurement, Outcome, Trial
 from autotune.core.interval import quotient_interval
-from autotune.study.finalists import finalists
 from autotune.study.objective import (
     best_trial,
     disqualified,
-    in_whole_rounds,
+    is_shown,
     leader,
     pareto_front,
+    quotient,
     speed,
     speed_up,
     value,
@@ -23,6 +22,7 @@ from autotune.study.objective import (
 from tests.makers import ALLOWED, MIB, completed, configuration, ended, trial
 
 SPEED = "samples_per_second"
+FAST = configuration(16)
 
 
 def with_tokens(samples_per_second: float, tokens_in_a_sample: int) -> Trial:
@@ -57,41 +57,35 @@ def test_tokens_are_compared_where_they_are_known() -> None:
     assert speed(with_tokens(10.0, 0).measurement, "tokens_per_second") == pytest.approx(10.0)
 
 
-# Rounds that are not whole ---------------------------------------------------------------------------------------
+# What is proven --------------------------------------------------------------------------------------------------
 
 
-def measured_in(number: int, probed: float, *speeds: tuple[int, float]) -> Trial:
-    """A trial that was probed at this speed, and measured in rounds of these numbers at these speeds."""
-    rounds = tuple(completed(samples_per_second=speed, round=at) for at, speed in speeds)
-    return replace(trial(number, probed), confirmations=rounds)
+def at(trial: Trial, *starts: float, device: str = "") -> Trial:
+    """The trial with the starts of its measurements, in seconds; each takes 10 s."""
+    probe, *rounds = (
+        replace(measured, started_s=start, probe_seconds=10.0, device=device)
+        for measured, start in zip(trial.measurements, starts, strict=True)
+    )
+    return replace(trial, measurement=probe, confirmations=tuple(rounds))
 
 
-def test_a_round_that_ended_before_the_baseline_s_turn_is_compared_with_nothing() -> None:
-    trials = [measured_in(0, 18.0), measured_in(1, 9.0, (1, 3.0))]
-    assert in_whole_rounds(trials, SPEED) == [trials[0], trial(1, 9.0)]
-    gain, _ = speed_up(trials[1], trials[0], SPEED)
-    assert gain == pytest.approx(0.5, rel=1e-3), "probe by probe, not 3 / 18"
+def test_two_measurements_of_each_side_by_side_in_time_prove_how_much_faster_a_trial_is() -> None:
+    slow, fast = trial(0, 10.0, confirmed=10.0), trial(1, 20.0, of=FAST, confirmed=20.0)
+    assert is_shown(at(fast, 10, 30, 900), at(slow, 0, 20, 500))
+    assert not is_shown(at(fast, 10, 300, 900), at(slow, 0, 20, 500)), (
+        "one of its measurements is beside the baseline's"
+    )
+    assert not is_shown(at(fast, 10, 30, 50, device="a"), at(slow, 0, 20, 40, device="b"))
+    assert not is_shown(trial(1, 20.0, of=FAST), slow)
 
 
-def test_rounds_of_the_baseline_too_are_whole() -> None:
-    whole = [measured_in(0, 10.0, (1, 10.0), (2, 11.0)), measured_in(1, 20.0, (1, 20.0), (2, 22.0))]
-    begun = [whole[0], measured_in(1, 20.0, (1, 20.0), (2, 22.0), (3, 5.0))]
-    assert in_whole_rounds(whole, SPEED) == whole
-    assert in_whole_rounds(begun, SPEED) == whole
-    without = [measured_in(0, 10.0, (1, 10.0), (2, 11.0), (3, 9.0)), whole[1]]
-    assert in_whole_rounds(without, SPEED) == without, "a rival may have left the race"
-
-
-def test_what_failed_in_a_round_stays_and_a_baseline_that_cannot_win_is_not_waited_for() -> None:
-    failed = replace(trial(1, 20.0), confirmations=(ended(Outcome.OUT_OF_MEMORY, round=1),))
-    assert in_whole_rounds([trial(0, 10.0), failed], SPEED)[1].feasible is False
-    rival = measured_in(1, 20.0, (1, 20.0))
-    for baseline in (
-        Trial(0, configuration(), ended(Outcome.OUT_OF_MEMORY)),
-        replace(trial(0), disqualified_reason="x"),
-    ):
-        assert in_whole_rounds([baseline, rival], SPEED) == [baseline, rival]
-    assert in_whole_rounds([trial(0), rival], "memory") == [trial(0), rival]
+def test_of_the_baseline_there_is_nothing_to_prove_and_without_one_that_runs_a_second_measurement_counts() -> None:
+    assert is_shown(trial(0), trial(0))
+    for baseline in (None, Trial(0, configuration(), ended(Outcome.OUT_OF_MEMORY))):
+        assert not is_shown(trial(1, of=FAST), baseline)
+        assert is_shown(trial(1, of=FAST, confirmed=10.0), baseline)
+    failed = replace(trial(1, 20.0, confirmed=20.0), confirmations=(ended(Outcome.OUT_OF_MEMORY, round=1),) * 2)
+    assert not is_shown(failed, trial(0, confirmed=10.0))
 
 
 # The best -------------------------------------------------------------------------------------------------------
@@ -104,17 +98,17 @@ def test_the_fastest_feasible_trial_is_best() -> None:
     assert best_trial([], SPEED) is None
 
 
-def test_a_confirmed_trial_comes_before_a_faster_one_that_is_not() -> None:
+def test_a_proven_trial_comes_before_a_faster_one_that_is_not() -> None:
     trials = [trial(0, 10, confirmed=10), trial(1, 20, confirmed=19), trial(2, 30)]
     assert best_trial(trials, SPEED) is trials[1]
 
 
-def test_a_confirmed_trial_is_judged_by_its_confirmation() -> None:
-    trials = [trial(0, 30, confirmed=20), trial(1, 29, confirmed=25)]
-    assert best_trial(trials, SPEED) is trials[1]
+def test_a_probe_that_was_lucky_is_outweighed_by_what_is_measured_again() -> None:
+    trials = [trial(0, 30, confirmed=30), trial(1, 33, confirmed=29)]
+    assert best_trial(trials, SPEED) is trials[0]
 
 
-def test_a_finalist_that_failed_its_confirmation_is_out() -> None:
+def test_what_failed_when_it_was_measured_again_is_out() -> None:
     failed = replace(trial(1, 50), confirmations=(ended(Outcome.OUT_OF_MEMORY),))
     assert best_trial([trial(0, 10), failed, trial(2, 20)], SPEED) is not failed
 
@@ -138,19 +132,16 @@ def test_a_trial_that_ended_early_never_wins() -> None:
     hopeless = trial(1, 30.0, ended_early=True)
     assert best_trial([trial(0, 10.0), hopeless], SPEED).number == 0  # type: ignore[union-attr]
     assert best_trial([hopeless], SPEED) is None
-    assert numbers(finalists([trial(0, 10.0), hopeless], SPEED)) == [0]
 
 
-def test_a_barred_trial_never_wins_nor_is_it_confirmed() -> None:
+def test_a_barred_trial_never_wins() -> None:
     disqualified_reason = replace(
         trial(1, 30.0, 100 * MIB, confirmed=30.0), disqualified_reason="its loss differs from the baseline's"
     )
     trials = [trial(0, 10.0), disqualified_reason, trial(2, 20.0)]
-    assert best_trial(trials, SPEED) is trials[2], "its confirmation puts no other behind"
+    assert best_trial(trials, SPEED) is trials[2], "that it was measured again puts no other behind"
     assert best_trial(trials, "memory") is not disqualified_reason
     assert best_trial([disqualified_reason], SPEED) is None
-    unconfirmed = replace(trial(1, 30.0), disqualified_reason="its loss differs from the baseline's")
-    assert numbers(finalists([trials[0], unconfirmed, trials[2]], SPEED)) == [2]
 
 
 def test_what_fitted_only_because_the_allocator_tried_again_never_wins() -> None:
@@ -171,9 +162,6 @@ def test_the_least_memory_wins_outright_where_the_baseline_does_not_run() -> Non
 
 # What learns differently wins only if it is surely faster --------------------------------------------------------
 
-WEATHER = (1.0, 0.4, 0.7)
-"""Speeds of three rounds on a restless machine."""
-
 FP32 = configuration(8, precision="fp32", optimizer="adamw_torch_fused")
 BF16 = configuration(8, precision="bf16", optimizer="adamw_torch_fused")
 WORKERS = configuration(8, precision="fp32", optimizer="adamw_torch", workers=2)
@@ -185,8 +173,7 @@ def of(one: Trial, configuration: Configuration) -> Trial:
 
 def rivals(other: Configuration, *gains: float) -> list[Trial]:
     """The baseline and a rival that was so many times as fast in each of three rounds."""
-    rounds = [10 * gain * slow for gain, slow in zip(gains, WEATHER, strict=True)]
-    return [of(in_rounds(0, [10 * slow for slow in WEATHER]), FP32), of(in_rounds(1, rounds), other)]
+    return [of(in_rounds(0, [10.0] * 3), FP32), of(in_rounds(1, [10 * gain for gain in gains]), other)]
 
 
 @pytest.mark.parametrize(
@@ -256,16 +243,6 @@ def test_what_is_as_fast_wins_if_it_is_clearly_leaner_and_learns_alike(
     assert best_trial(probed, SPEED) is probed[0], "single probes do not show that two are as fast"
 
 
-def test_a_round_that_only_one_of_two_ran_is_not_compared_with_a_probe() -> None:
-    """The machine was three times as slow in the round as in the probes, or as fast."""
-    baseline, rival = trial(0, 10.0), trial(1, 9.0, of=WORKERS)
-    for rate in (3.0, 30.0):
-        ran = replace(rival, confirmations=in_rounds(1, [rate]).confirmations)
-        gain, _ = speed_up(ran, baseline, SPEED)
-        assert gain == pytest.approx(0.9)
-        assert best_trial([baseline, ran], SPEED) is baseline
-
-
 def test_the_leader_of_a_running_search_need_not_be_shown_to_be_faster_if_it_learns_alike() -> None:
     slow, fast = trial(0, 10.0, of=FP32, spread=0.3), trial(1, 12.0, of=WORKERS, spread=0.3)
     assert leader([slow, fast], SPEED) is fast
@@ -328,67 +305,63 @@ def test_the_speed_up_is_a_quotient_with_its_interval() -> None:
     )
 
 
-def in_rounds(number: int, speeds: Sequence[float], peak_bytes: int = 500 * MIB, **facts: Any) -> Trial:
-    """A trial that was confirmed in rounds of these speeds."""
+def in_rounds(
+    number: int, speeds: Sequence[float], peak_bytes: int = 500 * MIB, probed: float | None = None, **facts: Any
+) -> Trial:
+    """A trial that was measured again in rounds of these speeds; probed: its probe's speed, if not that of the first."""
     rounds = tuple(completed(configuration(), one, peak_bytes, spread=1e-4, **facts) for one in speeds)
-    return replace(trial(number, speeds[0], peak_bytes), confirmations=rounds)
+    first = completed(configuration(), probed or speeds[0], peak_bytes, spread=1e-4)
+    return replace(trial(number, speeds[0], peak_bytes), measurement=first, confirmations=rounds)
 
 
-def test_what_slows_both_in_a_round_cancels_from_the_speed_up() -> None:
-    weather = (1.0, 0.5, 0.8)
-    best, baseline = in_rounds(1, [20 * item for item in weather]), in_rounds(0, [10 * item for item in weather])
-    gain, _ = speed_up(best, baseline, SPEED)
-    assert gain is not None
-    assert gain == pytest.approx(2.0)
-    assert gain.relative_width < 1e-6
-    for one in (best, baseline):
-        assert one.samples_per_second.relative_width > 0.5, "alone it is hardly known"  # type: ignore[union-attr]
+def test_a_machine_that_wanders_is_taken_out_of_the_speed_up_and_widens_its_interval() -> None:
+    def gain(speeds: Sequence[float]) -> Interval:
+        """A search that measures the baseline and a trial that is twice as fast in turns, on a machine of these speeds."""
+        slow, fast = (
+            at(in_rounds(number, own[1:], probed=own[0]), *range(10 * number, 100, 20))
+            for number, own in enumerate(([10 * each for each in speeds[::2]], [20 * each for each in speeds[1::2]]))
+        )
+        shown, _ = speed_up(fast, slow, SPEED)
+        assert shown is not None
+        return shown
+
+    still, wandering = gain([1.0] * 10), gain([1.0, 0.98, 0.95, 0.92, 0.9, 0.9, 0.92, 0.95, 0.98, 1.0])
+    for each in (still, wandering):
+        assert each.low < 2.0 < each.high
+    assert still.relative_width < wandering.relative_width < 0.1
 
 
-def test_a_speed_up_that_differs_from_round_to_round_is_as_uncertain_as_that() -> None:
-    gain, _ = speed_up(in_rounds(1, [20.0, 22.0, 21.0]), in_rounds(0, [10.0, 10.0, 10.0]), SPEED)
-    expected = quotient_interval([20.0, 22.0, 21.0], [10.0] * 3)
-    assert gain is not None
+def test_a_speed_up_that_differs_from_measurement_to_measurement_is_as_uncertain_as_that() -> None:
+    widths = []
+    for speeds in ([20.0, 20.1, 19.9], [20.0, 22.0, 18.0], [20.0, 40.0, 10.0]):
+        gain, _ = speed_up(in_rounds(1, speeds), in_rounds(0, [10.0] * 3), SPEED)
+        assert gain is not None
+        assert gain.low < 2.0 < gain.high
+        widths.append(gain.relative_width)
+    assert widths[0] < 0.1 < widths[1] < 0.5 < widths[2]
+
+
+def test_round_by_round_the_quotient_of_two_trials_has_the_interval_of_pairs_else_that_of_the_means() -> None:
+    above, below = [20.0, 11.0, 16.0], [10.0, 5.0, 8.0]
+    gain, expected = quotient(in_rounds(1, above), in_rounds(0, below), SPEED), quotient_interval(above, below)
     assert (gain, gain.low, gain.high) == pytest.approx((expected, expected.low, expected.high), rel=1e-6)
+    few = quotient(in_rounds(1, above[:2]), in_rounds(0, below[:2]), SPEED)
+    assert few == pytest.approx(quotient_interval(above[:2], below[:2]), rel=1e-6)
+    one = replace(in_rounds(0, below), confirmations=())
+    assert quotient(in_rounds(1, above), one, SPEED) == pytest.approx(2.0), "probe by probe"
 
 
-@pytest.mark.parametrize(("above", "below"), [(2, 2), (1, 3)])
-def test_too_few_common_rounds_give_the_ratio_and_the_means_its_interval(above: int, below: int) -> None:
-    best, baseline = in_rounds(1, [20.0] * above), in_rounds(0, [10.0, 11.0, 10.5, 10.2][:below])
-    gain, _ = speed_up(best, baseline, SPEED)
-    one, other = best.samples_per_second, baseline.samples_per_second
-    assert gain is not None
-    assert one is not None
-    assert other is not None
-    common = [10.0, 11.0][:above]
-    assert gain == pytest.approx(20.0 / math.prod(common) ** (1 / len(common)), rel=1e-3)
-    half = (one.relative_width**2 + other.relative_width**2) ** 0.5 / 2
-    assert gain.high == pytest.approx(gain * (1 + half))
-
-
-def test_tokens_are_paired_where_tokens_are_compared() -> None:
+def test_longer_samples_make_no_trial_slower() -> None:
     def of_length(tokens: int, one: Trial) -> Trial:
         def told(measurement: Measurement) -> Measurement:
-            steps = tuple(replace(step, tokens=tokens * step.samples) for step in measurement.steps)
-            return replace(measurement, steps=steps)
+            count = {"tokens": 2 * tokens, "non_padding_tokens": tokens}
+            return replace(measurement, steps=tuple(replace(step, **count) for step in measurement.steps))
 
-        return replace(one, confirmations=tuple(map(told, one.confirmations)))
+        probe, *rounds = map(told, one.measurements)
+        return replace(one, measurement=probe, confirmations=tuple(rounds))
 
-    best, baseline = of_length(7, in_rounds(1, [20.0, 10.0, 16.0])), of_length(14, in_rounds(0, [10.0, 5.0, 8.0]))
-    assert speed_up(best, baseline, SPEED)[0] == pytest.approx(2.0)
-    gain = speed_up(best, baseline, "tokens_per_second")[0]
-    assert gain is not None
-    assert (gain.low, gain.high) == pytest.approx((1.0, 1.0))
-
-
-def test_rivals_that_every_round_puts_in_the_same_order_are_not_equal_however_the_rounds_differ() -> None:
-    weather = (1.0, 0.6, 0.8)
-    slow = in_rounds(0, [10 * item for item in weather])
-    fast = in_rounds(1, [20 * item for item in weather], 800 * MIB)
-    lean = in_rounds(2, [19 * item for item in weather], 300 * MIB)
-    assert best_trial([slow, fast, lean], SPEED) is fast
-    changing = in_rounds(2, [20.5, 11.6, 15.9], 300 * MIB)
-    assert best_trial([slow, fast, changing], SPEED) is changing, "now before, now behind: equal, and leaner"
+    best, baseline = of_length(700, in_rounds(1, [20.0] * 3)), of_length(1400, in_rounds(0, [10.0] * 3))
+    assert speed_up(best, baseline, SPEED)[0] == pytest.approx(1.0)
 
 
 def test_the_baseline_is_exactly_as_fast_as_itself() -> None:

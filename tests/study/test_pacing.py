@@ -9,8 +9,7 @@ from autotune.core import Measurement, Trial
 from autotune.core.time_limit import TimeLimit
 from autotune.probe.order import CONFIRMATION, CUDA_CONFIRMATION
 from autotune.probe.train.adaptive import HOPELESS_LEAST
-from autotune.study.finalists import finalists
-from autotune.study.pacing import finishing_seconds, rounds_seconds, seconds_to_go, starting_seconds
+from autotune.study.pacing import finishing_seconds, round_seconds, seconds_to_go, starting_seconds
 from autotune.study.plan import Plan
 from tests.makers import GIB, completed, configuration, trial
 
@@ -22,7 +21,7 @@ def measured(step_s: float, **facts: Any) -> Measurement:
 
 
 def round_s(measurement: Measurement, is_cpu: bool = True) -> float:
-    return rounds_seconds([Trial(1, configuration(8), measurement)], 1, is_cpu) - starting_seconds(measurement)
+    return round_seconds(Trial(1, configuration(8), measurement), is_cpu) - starting_seconds(measurement)
 
 
 @pytest.mark.parametrize("step_s", [0.01, 0.05])
@@ -39,37 +38,26 @@ def test_a_round_of_long_steps_takes_as_many_as_it_needs_on_either() -> None:
     assert round_s(measured(2.0), is_cpu=False) == round_s(measured(2.0)) == pytest.approx(2.0 * steps)
 
 
-def test_the_time_to_go_is_of_all_probes_rounds_and_checks_that_are_left() -> None:
+def test_the_time_to_go_is_of_all_probes_a_proof_and_checks_that_are_left() -> None:
     plan = Plan(n_trials=5, objective="samples_per_second", memory_limit_bytes=GIB, allowed_bytes=GIB)
     trials = [trial(0, 10.0, probe_seconds=9.0), trial(1, 20.0, of=configuration(16), probe_seconds=3.0)]
     check_s = finishing_seconds(trials, plan.objective)
-    rounds_s = rounds_seconds(trials, 3, True)
+    proof_s = 2 * sum(round_seconds(each, True) for each in trials)
     assert seconds_to_go(plan, [], True) is None
     assert seconds_to_go(plan, trials, False) == check_s
-    more_finalists_s = (5 - 1 - len(finalists(trials, plan.objective))) * rounds_seconds(trials, 1, True) / 2
-    all_s = 3 * 3.0 + rounds_s + more_finalists_s + check_s
+    all_s = 3 * 3.0 + proof_s + check_s
     assert seconds_to_go(plan, trials, True) == pytest.approx(all_s)
     assert seconds_to_go(plan, trials, True, pace=[(20.0, 9.0), (4.0, 3.0)]) == pytest.approx(2 * all_s)
-    assert seconds_to_go(plan, trials, True, racing=[0, 1]) == pytest.approx(rounds_s + check_s)
     timed = replace(plan, time=TimeLimit(5.0))
     assert seconds_to_go(timed, [], True) == pytest.approx(4.5, abs=0.4)
     assert seconds_to_go(timed, trials, True) == pytest.approx(4.5, abs=0.4)
 
 
-def test_rounds_that_were_run_are_not_to_go() -> None:
+def test_what_was_measured_again_is_not_to_go() -> None:
     plan = Plan(n_trials=2, objective="samples_per_second", memory_limit_bytes=GIB, allowed_bytes=GIB)
-    fast = configuration(16)
-    trials = [trial(0, 10.0, confirmed=10.0), trial(1, 20.0, of=fast, confirmed=20.0)]
-    left = seconds_to_go(plan, trials, True, racing=[0, 1])
-    assert left == pytest.approx(rounds_seconds(trials, 3, True) + finishing_seconds(trials, plan.objective))
-    others = [trial(number, 20.0, of=fast, confirmed=20.0) for number in range(2, 6)]
-    many = seconds_to_go(plan, [*trials, *others], True, racing=range(6))
-    assert many == pytest.approx(
-        rounds_seconds([*trials, *others], 3, True) + finishing_seconds(trials, plan.objective)
-    )
-    first = [replace(each, confirmations=()) for each in (*trials, *others)]
-    expected = (
-        rounds_seconds(first, 1, True) + rounds_seconds(first[:3], 2, True) + finishing_seconds(first, plan.objective)
-    )
-    assert seconds_to_go(plan, first, True, racing=range(6)) == pytest.approx(expected)
-    assert left < (seconds_to_go(plan, [replace(t, confirmations=()) for t in trials], True) or 0.0)
+    trials = [trial(0, 10.0, confirmed=10.0), trial(1, 20.0, of=configuration(16), confirmed=20.0)]
+    check_s = finishing_seconds(trials, plan.objective)
+    assert seconds_to_go(plan, trials, True) == pytest.approx(check_s)
+    first = [replace(each, confirmations=each.confirmations[:1]) for each in trials]
+    left_s = sum(round_seconds(each, True) for each in first)
+    assert seconds_to_go(plan, first, True) == pytest.approx(left_s + check_s)

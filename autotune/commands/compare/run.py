@@ -20,7 +20,7 @@ from autotune.report.files import storage_errors, write_file, write_table
 from autotune.report.formats import plain_rows
 from autotune.space.utilization import Utilization
 from autotune.study.identity import NOT_THE_MODEL
-from autotune.study.objective import best_trial
+from autotune.study.objective import best_trial, is_shown
 from autotune.study.store import study_folder
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def _row(name: str, result: TuningResult, price: Price | None) -> dict[str, Any]
         "best_configuration": str(best.configuration) if best else "",
         "best_unlike_baseline": best.configuration.unlike(baseline.configuration if baseline else None) if best else "",
         **_speed("best", best, price, result.utilizations),
-        "confirmed": best is not None and best.confirmed,
+        "confirmed": best is not None and is_shown(best, baseline),
         "state": claim["state"],
         "verdict": claim["verdict"] or "",
         **_interval("speedup", result.measured_speedup),

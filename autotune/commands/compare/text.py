@@ -40,7 +40,7 @@ def figures(rows: Sequence[Row]) -> list[list[str]]:
 def about(row: Row) -> list[str]:
     """Sentences on a study: its name, work, machine, best configuration, and how it compares with the others."""
     length = f", {row['sequence_length']} tokens" if row["sequence_length"] else ""
-    best = f"{row['best_unlike_baseline']}{'' if row['confirmed'] else '; not confirmed'}"
+    best = f"{row['best_unlike_baseline']}{'' if row['confirmed'] else '; not proven'}"
     lines = [
         row["study"],
         f"{row['model']}, {row['task']}{length}, global batch {row['global_batch_size']}",

@@ -1,6 +1,6 @@
 """Explanation of a study's speed-up, as values and as plain data.
 
-confirmed speed-up  ~  gain x gain x gain of the path's steps; and the ablations of the answer, with reasons
+proven speed-up  ~  gain x gain x gain of the path's steps; and the ablations of the answer, with reasons
 """
 
 from collections.abc import Mapping, Sequence
@@ -95,7 +95,7 @@ class Explanation:
 
     @property
     def within(self) -> bool | None:
-        """Whether the product of the gains is in the interval of the confirmed speed-up; None: nothing to compare."""
+        """Whether the product of the gains is in the interval of the proven speed-up; None: nothing to compare."""
         if self.product is None or self.confirmed is None or not self.from_the_baseline:
             return None
         return self.confirmed.low <= self.product <= self.confirmed.high
@@ -107,7 +107,7 @@ class Explanation:
 
     @property
     def sentence(self) -> str:
-        """Whether the gains make up the confirmed speed-up."""
+        """Whether the gains make up the proven speed-up."""
         if self.remeasured is None:
             return "Your own settings are the best that was found: there is nothing to explain."
         if not self.remeasured.answer.feasible:
@@ -117,12 +117,12 @@ class Explanation:
         gains = f"The gains multiply to {ratio_text(self.total)}"
         if self.within is None or self.confirmed is None:
             why = self.confirmed_reason or "the path does not start at your settings"
-            return f"{gains}; there is no confirmed speed-up to compare it with: {why}."
+            return f"{gains}; there is no proven speed-up to compare it with: {why}."
         if self.within:
-            return f"{gains}, inside the confirmed {ratio_text(self.confirmed)}."
+            return f"{gains}, inside the proven {ratio_text(self.confirmed)}."
         apart = self.total.low > self.confirmed.high or self.total.high < self.confirmed.low
         overlap = "and the intervals do not overlap" if apart else "but the intervals overlap"
-        return f"{gains}, outside the confirmed {ratio_text(self.confirmed)}, {overlap}."
+        return f"{gains}, outside the proven {ratio_text(self.confirmed)}, {overlap}."
 
     def failure_text(self, trial: Trial) -> str:
         """Outcome of a configuration that did not run, with the study's trial that implies it."""

@@ -28,7 +28,7 @@ from autotune.probe.queries import known_rates, traced
 from autotune.probe.runner import LiveProbe
 from autotune.report.files import storage_errors, write_file
 from autotune.report.live.views import saying
-from autotune.study.objective import speed_up
+from autotune.study.objective import is_shown, speed_up
 from autotune.study.plan import plan_of
 from autotune.study.result import SearchResult
 from autotune.study.store import EXPLANATION, locked, probe_folder, reporting_storage
@@ -84,8 +84,8 @@ def explained(
     counted = replace(result, arithmetic=memory.arithmetic)
     use = {"baseline": counted.utilization(baseline), "answer": counted.utilization(best)}
     confirmed, reason = speed_up(best, baseline, objective)
-    if confirmed is not None and not best.confirmed:
-        reason = "the speed-up is that of single probes: it was not confirmed"
+    if confirmed is not None and not is_shown(best, baseline):
+        confirmed, reason = None, "the speed-up is that of single probes, not proven"
     return Explanation(
         name=result.name,
         baseline=baseline,
@@ -111,8 +111,6 @@ def _notes(result: SearchResult, place: Path, remeasured: Remeasured | None) -> 
         notes.append(f"another machine or versions than the search's: {'; '.join(differing)}")
     if remeasured is not None and remeasured.rounds < EXPLANATION_ROUNDS:
         notes.append(f"only {counted(remeasured.rounds, 'round')}: the intervals are those of the steps, not of rounds")
-    if not result.best.confirmed:
-        notes.append("the answer is from one probe and was not confirmed")
     return tuple(notes)
 
 

@@ -30,6 +30,7 @@ from autotune.report.live.views import saying
 from autotune.report.markdown import wrapped
 from autotune.space.launch import launch_line
 from autotune.space.setup import TrainingSetup
+from autotune.study.objective import is_shown
 from autotune.study.pacing import starting_seconds
 from autotune.study.result import SearchResult, training_setup_of
 from autotune.study.store import VERIFICATION, locked, probe_folder, reporting_storage
@@ -150,8 +151,8 @@ def _notes(result: SearchResult, here: Environment) -> tuple[str, ...]:
     notes = []
     if differing := differing_facts(result.environment.identity(), here.identity()):
         notes.append(f"another machine or versions: {'; '.join(differing)}")
-    if not best.confirmed:
-        notes.append("the promise is from one probe and was not confirmed")
+    if not is_shown(best, result.baseline_trial):
+        notes.append("the promise is not proven: the search measured too little side by side")
     if best.measurement.worst_batch or best.final.worst_batch:
         notes.append("the promised peak is of the largest batch of the data, which this run may not have had")
     return tuple(notes)

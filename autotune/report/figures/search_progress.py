@@ -44,7 +44,7 @@ def draw(result: SearchResult) -> Drawing | None:
 
 
 def _value(trial: Trial, objective: str, unit: int) -> float:
-    """What was measured for the objective, by the rounds where there were any."""
+    """What was measured for the objective, by its rounds if it was measured again."""
     if objective == "memory":
         return (trial.peak_bytes or 0) / unit
     return float(speed(trial.final, objective) or 0.0)

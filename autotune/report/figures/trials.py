@@ -1,4 +1,4 @@
-"""Trials as marks: the answer green, the user's own grey, all others blue; filled where measured in rounds."""
+"""Trials as marks: the answer green, the user's own grey, all others blue; filled if measured again."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,7 +1,7 @@
 """Live table of a search on a terminal: how far it is, the trials by speed, and what runs now.
 
 first                                                      4 of 20   1:24
-prepare ✓  search ████░░░░░░░░░░░░  confirm  check    up to 6 min to go
+prepare ✓  search ████░░░░░░░░░░░░  check             up to 6 min to go
 
    configuration               samples/s   vs yours        peak
 *  8x1 bf16 2 workers         41.2 ± 0.9      1.62x     127 MiB
@@ -10,7 +10,7 @@ prepare ✓  search ████░░░░░░░░░░░░  confirm  c
 now  4x2 bf16 adafactor, 6 s                     at most 12% more to gain
 * best so far   Ctrl-C keeps what is measured
 
-Only what rounds have confirmed has the star; then single probes are grey, and have no ratio.
+Only what is proven to be faster has the star.
 """
 
 import time
@@ -24,7 +24,7 @@ from rich.text import Text
 from autotune.core.units import format_seconds
 from autotune.report.live import text
 from autotune.report.live.text import HEADER, ROWS, LiveView, fitted
-from autotune.report.trial_text import is_same
+from autotune.report.trial_text import NOT_PROVEN, is_same
 from autotune.study.plan import Progress, Watch
 
 OTHER_LINES = 10
@@ -100,7 +100,7 @@ def _legend(progress: Progress, end: str = "Ctrl-C keeps what is measured") -> T
     trials = progress.trials
     words = {
         "* best so far": progress.best,
-        "fastest first, not confirmed": progress.fastest and len(trials) > 1 and not trials[0].confirmed,
+        f"fastest first{NOT_PROVEN}": progress.fastest and len(trials) > 1,
         "x cannot win": any(trial.disqualified_reason for trial in trials),
         "? uncertain": any("?" in "".join(text.cells(trial, progress)[2:4]) for trial in trials),
         f"{len(trials) - ROWS} more in the report": len(trials) > ROWS,

@@ -7,7 +7,7 @@ from autotune.core import Configuration, Outcome, Trial
 from autotune.core.prospect import more_to_gain
 from autotune.core.units import format_bytes, format_seconds
 from autotune.report.markdown import one_line
-from autotune.report.trial_text import is_same, short_words, speed_text
+from autotune.report.trial_text import NOT_PROVEN, is_same, short_words, speed_text
 from autotune.study.plan import Progress
 
 ROWS = 12
@@ -15,7 +15,7 @@ ROWS = 12
 
 HEADER = ("", "configuration", "samples/s", "vs yours", "peak")
 
-PHASES = ("prepare", "search", "confirm", "check")
+PHASES = ("prepare", "search", "check")
 
 BEGINNING = Progress("preparing", (), message="reading device, model and data")
 """Before the first event."""
@@ -106,13 +106,13 @@ def fitted(text: str, width: int) -> str:
 
 def phase_of(progress: Progress) -> int:
     """Place in PHASES: measuring the baseline is part of preparing."""
-    later = {"confirming": 2, "confirmed": 2, "finishing": 3, "done": 3}
-    known = len(progress.trials) > 1 or (progress.kind == "probing" and len(progress.trials) == 1)
-    return later.get(progress.kind, int(known))
+    if progress.kind in ("finishing", "done"):
+        return 2
+    return int(len(progress.trials) > 1 or (progress.kind == "probing" and len(progress.trials) == 1))
 
 
 def phases_text(progress: Progress, width: int) -> str:
-    """`prepare ✓  search ████░░░░  confirm  check`; width: of the bar."""
+    """`prepare ✓  search ████░░░░  check`; width: of the bar."""
     now, known = phase_of(progress), len(progress.trials)
     full = round(width * known / max(1, known + progress.probes_left))
     doing = f" {'█' * full}{'░' * (width - full)}" if now == 1 else " …"
@@ -148,7 +148,7 @@ def to_go_text(progress: Progress, since_s: float = 0.0) -> str:
 
 
 def now_text(progress: Progress) -> str:
-    """What runs now: `round 2 of 3, 1 of 4: 4x2 bf16 adafactor`."""
+    """What runs now, and why: `measured again, to prove the speed-up: 4x2 bf16 adafactor`."""
     if progress.kind not in ("preparing", "resumed", "probing", "confirming", "finishing"):
         return "writing the report" if progress.kind == "done" else progress.message or "choosing what is next"
     baseline = progress.trials[0] if progress.trials else None
@@ -157,13 +157,15 @@ def now_text(progress: Progress) -> str:
 
 
 def gain_text(progress: Progress) -> str:
-    """By how much the best may still be beaten, as far as the sampler knows; empty where the search is over."""
-    return "" if progress.max_gain is None or phase_of(progress) > 1 else more_to_gain(progress.max_gain)
+    """By how much something new may still beat the best, as far as the sampler knows; empty where the search is over, or
+    measures something again."""
+    is_over = phase_of(progress) > 1 or progress.kind == "confirming"
+    return "" if progress.max_gain is None or is_over else more_to_gain(progress.max_gain)
 
 
 def lead_words(progress: Progress) -> tuple[str, str]:
-    """What leads, and its numbers: `best so far` only after its confirmation, else `fastest so far, not confirmed`, and never
-    what is slower than the user's settings. Nothing while only these are known."""
+    """What leads, and its numbers: `best so far` if that is proven, else `fastest so far, not proven`, and never what is slower
+    than the user's settings. Nothing while only these are known."""
     best, fastest = progress.best, progress.fastest
     trial = best or fastest
     if trial is None or len(progress.trials) < 2:
@@ -172,7 +174,7 @@ def lead_words(progress: Progress) -> tuple[str, str]:
     if is_same(trial, progress.trials[0]) or (gain is not None and round(gain, 2) < 1):
         return "nothing faster than your settings so far", ""
     times = "" if gain is None else f", {gain:.2f}x yours"
-    title = "best so far" if best else "fastest so far, not confirmed"
+    title = "best so far" if best else f"fastest so far{NOT_PROVEN}"
     return title, f"{speed_text(trial)} samples/s (trial {trial.number}){times}"
 
 

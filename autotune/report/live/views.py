@@ -13,7 +13,7 @@ from autotune.core.options import in_python
 from autotune.core.units import counted, format_bytes
 from autotune.report.live.notebook import NotebookTable, in_notebook
 from autotune.report.live.terminal import LiveTable
-from autotune.report.live.text import lead_text, short, to_go_text
+from autotune.report.live.text import lead_text, now_text, short, to_go_text
 from autotune.report.markdown import one_line
 from autotune.report.trial_text import outcome_text, speed_text
 from autotune.study.plan import Progress, Watch
@@ -72,9 +72,11 @@ def print_stopping(progress: Progress) -> None:
 def print_line(console: Console, progress: Progress) -> None:
     """Print a line for each event, for logs and CI."""
     text = progress.message if progress.kind in ("preparing", "resumed", "finishing", "stopping") else ""
+    if progress.kind == "confirming":
+        text = now_text(progress)
     if progress.kind in ("trial", "confirmed") and progress.trial:
         trial = progress.trial
-        which = f"round {len(trial.confirmations)}, trial" if progress.kind == "confirmed" else "trial"
+        again = f", measured {counted(len(trial.measurements), 'time')}" if progress.kind == "confirmed" else ""
         what = short(trial.configuration, progress.trials[0])
         result = f"{speed_text(trial)} samples/s, peak {format_bytes(trial.peak_bytes)}"
         warnings = f"warning: {'; '.join(trial.final.warnings)}" if trial.final.warnings else ""
@@ -90,6 +92,6 @@ def print_line(console: Console, progress: Progress) -> None:
             left,
             to_go_text(progress),
         )
-        text = f"{which} {trial.number}: {what}: {'; '.join(filter(None, parts))}"
+        text = f"trial {trial.number}{again}: {what}: {'; '.join(filter(None, parts))}"
     if text:
         console.print(one_line(text), markup=False, highlight=False, soft_wrap=True)

@@ -249,21 +249,21 @@ def test_json_is_one_object_and_has_no_infinity(tmp_path: Path) -> None:
 
 
 def test_no_certainty_is_shown_that_was_not_measured() -> None:
-    """Of a study that kept its settings no interval around 1, of one that is hardly known no cost, and `about` of a rough one."""
+    """Of a study that kept its settings no interval around 1, of one that is hardly known no cost, `about` if it is not proven."""
     noisy = result(
         [
-            trial(0, 10.0, confirmed=10.0, spread=0.1),
-            trial(1, 12.0, of=configuration(16), confirmed=12.0, spread=0.1),
+            trial(0, 10.0, confirmed=10.0, spread=0.3),
+            trial(1, 12.0, of=configuration(16), confirmed=12.0, spread=0.3),
         ]
     )
     kept = result([trial(0, 10.0, confirmed=10.0), trial(1, 5.0, of=configuration(16), confirmed=5.0)])
-    rough = result([trial(0, 10.0), trial(1, 20.0, of=configuration(16))])
-    rows = plain_rows(compare([noisy, kept, rough, ONE_STEP, CARD], "2 EUR"))
+    probed = result([trial(0, 10.0), trial(1, 20.0, of=configuration(16))])
+    rows = plain_rows(compare([noisy, kept, probed, ONE_STEP, CARD], "2 EUR"))
     states = [(row["state"], row["verdict"]) for row in rows]
     assert states == [
         ("too_noisy", "too_noisy"),
         ("kept", "solid"),
-        ("improved", "rough"),
+        ("improved", "not_proven"),
         ("nothing_to_compare", ""),
         ("improved", "solid"),
     ]

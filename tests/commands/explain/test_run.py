@@ -313,11 +313,11 @@ def test_a_setting_that_means_nothing_without_another_goes_back_with_it() -> Non
     assert path == [frozenset(), frozenset({"workers"}), frozenset({"workers", "prefetch_factor"})]
 
 
-# Against the confirmed speed-up -----------------------------------------------------------------------------------
+# Against the proven speed-up -------------------------------------------------------------------------------------
 
 
-def confirmed_at(low: float, high: float) -> TuningResult:
-    """A study whose answer was confirmed between so many times the speed of the baseline."""
+def proven_at(low: float, high: float) -> TuningResult:
+    """A study whose answer was shown to be between so many times the speed of the baseline."""
     rounds = (low, (low * high) ** 0.5, high)
     answer = Trial(
         1, TWO, completed(TWO, 10 * rounds[1]), tuple(completed(TWO, 10 * measurement) for measurement in rounds)
@@ -326,15 +326,15 @@ def confirmed_at(low: float, high: float) -> TuningResult:
     return result([Trial(0, own, completed(own), (completed(own, 10.0),) * 3), answer])
 
 
-def test_it_is_said_whether_the_product_lies_within_the_confirmed_interval(tmp_path: Path) -> None:
-    inside, _ = explained_in(confirmed_at(1.9, 2.0), tmp_path / "inside")
+def test_it_is_said_whether_the_product_lies_within_the_proven_interval(tmp_path: Path) -> None:
+    inside, _ = explained_in(proven_at(1.9, 2.0), tmp_path / "inside")
     assert inside.within is True
-    assert "inside the confirmed 1.95x" in inside.sentence
-    apart, _ = explained_in(confirmed_at(1.2, 1.21), tmp_path / "apart")
+    assert "inside the proven 1.95x" in inside.sentence
+    apart, _ = explained_in(proven_at(1.2, 1.21), tmp_path / "apart")
     assert apart.within is False
-    assert "outside the confirmed 1.2" in apart.sentence
+    assert "outside the proven 1.2" in apart.sentence
     assert "the intervals do not overlap" in apart.sentence
-    near, _ = explained_in(confirmed_at(1.96, 1.97), tmp_path / "near", world(0.1))
+    near, _ = explained_in(proven_at(1.96, 1.97), tmp_path / "near", world(0.1))
     assert near.within is False
     assert "the intervals overlap" in near.sentence
 
@@ -536,7 +536,6 @@ def test_the_gains_of_a_real_study_make_up_its_speed_up(tmp_path: Path, monkeypa
         fix={"precision": "fp32", "workers": 0},
         args={"per_device_train_batch_size": 1, "gradient_checkpointing": True},
         n_trials=3,
-        confirmation_rounds=1,
         device="cpu",
         sequence_length=8,
         output_dir=str(tmp_path),

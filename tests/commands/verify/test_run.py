@@ -364,6 +364,6 @@ def refuse(path: Path, data: Any) -> None:
 def test_what_weakens_the_comparison_is_noted() -> None:
     unconfirmed = trial(1, 40.0, worst_batch="8 x sample 3, the longest of the data")
     notes = run._notes(result([trial(0, 10.0), unconfirmed]), cpu())
-    assert any("not confirmed" in note for note in notes)
+    assert any("not proven" in note for note in notes)
     assert any("largest batch" in note for note in notes)
     assert run._notes(result(), cpu()) == ()

@@ -13,8 +13,10 @@ from rich.console import Console
 from autotune.core import Configuration, Outcome, Trial, Value
 from autotune.report.live.terminal import OTHER_LINES, LiveTable, table
 from autotune.report.live.text import ROWS
+from autotune.sampler.policy import Why
 from autotune.space.file import read_space
 from autotune.study.plan import Progress
+from autotune.study.schedule import MESSAGES
 from tests.makers import configuration, ended, out_of_memory, trial
 
 EVERY: dict[str, Value] = {name: values[0] for name, values in read_space("full").items() if name != "micro_batch_size"}
@@ -112,7 +114,7 @@ def test_a_running_search_is_drawn_as_before(
         progress(trials[:1], number=0, configuration=trials[0].configuration),
         replace(progress(trials, **study | {"max_gain": 5.33}), kind="trial"),
         progress(trials, configuration=next_one, **study),
-        replace(progress(rounds, **study), kind="confirming", message="round 2 of 3, 1 of 4", configuration=next_one),
+        replace(progress(rounds, **study), kind="confirming", message=MESSAGES[Why.COMPARE], configuration=next_one),
         Progress("stopping", (), message="stopping after the running probe; press Ctrl-C again to stop at once"),
         replace(
             progress(rounds, **study, seconds_to_go=30.0),

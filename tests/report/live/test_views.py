@@ -139,20 +139,23 @@ def test_what_is_fastest_by_its_probe_is_not_called_the_best() -> None:
     trials = (trial(0, 40.0), trial(1, 64.0, of=TWICE), trial(2, 50.0))
     shown = Progress("trial", trials)
     assert (shown.best, shown.fastest) == (None, trials[1])
-    assert lead_text(shown) == "fastest so far, not confirmed: 64.0 ± 2.9 samples/s (trial 1), 1.60x yours"
+    assert lead_text(shown) == "fastest so far, not proven: 64.0 ± 2.9 samples/s (trial 1), 1.60x yours"
     assert rows(shown) == [("", "1.60x"), ("", "1.25x"), ("", "1.00x")]
     barred = replace(shown, trials=(trials[0], replace(trials[1], disqualified_reason="its losses differ"), trials[2]))
     assert lead_text(barred).endswith(" samples/s (trial 2), 1.25x yours")
 
 
-def test_the_star_is_what_the_rounds_confirmed_and_single_probes_have_no_ratio_then() -> None:
-    probed = (trial(0, 8.0), trial(1, 24.0, of=TWICE), trial(2, 160.0))
-    one = (probed[0], trial(1, 24.0, of=TWICE, confirmed=120.0), probed[2])
-    assert Progress("confirmed", one).best is None, "the baseline has no round yet"
+def test_the_star_is_what_is_proven_against_the_user_s_settings() -> None:
+    one = (trial(0, 8.0), trial(1, 24.0, of=TWICE, confirmed=24.0), trial(2, 160.0))
+    assert Progress("confirmed", one).best is None, "the baseline was measured once"
     assert rows(Progress("confirmed", one)) == [("", "20.00x"), ("", "3.00x"), ("", "1.00x")]
-    both = Progress("confirmed", (trial(0, 8.0, confirmed=100.0), *one[1:]))
-    assert rows(both) == [("*", "1.20x"), ("", "1.00x"), ("", "")]
-    assert lead_text(both).startswith("best so far: 120.0")
+    both = Progress("confirmed", (trial(0, 8.0, confirmed=8.0), *one[1:]))
+    assert rows(both) == [("*", "3.00x"), ("", "20.00x"), ("", "1.00x")]
+    assert lead_text(both).startswith("best so far: 24.0")
+    fails = Trial(0, TWICE, out_of_memory(TWICE))
+    assert Progress("trial", (fails, *both.trials[1:])).best is both.trials[1], (
+        "measured again is all that can be shown"
+    )
 
 
 @pytest.mark.parametrize("of", [0, 1])
@@ -167,7 +170,7 @@ def test_noise_is_shown_as_a_question_mark_instead_of_a_ratio(of: int) -> None:
 def test_nothing_that_is_slower_than_the_user_s_settings_is_called_fast() -> None:
     slower = (trial(0, 160.0), trial(1, 130.0), trial(2, 90.0))
     assert lead_text(Progress("trial", slower)) == "nothing faster than your settings so far"
-    worse = (trial(0, 100.0, confirmed=160.0), trial(1, 300.0, confirmed=150.0), trial(2, 400.0))
+    worse = (trial(0, 160.0, confirmed=160.0), trial(1, 150.0, confirmed=150.0))
     assert (Progress("confirmed", worse).best, lead_text(Progress("confirmed", worse))) == (
         None,
         "nothing faster than your settings so far",
