@@ -16,6 +16,9 @@ from autotune.core.units import counted, in_ranges
 INPUT_BOUND = 0.10
 """Share of a step spent waiting for data from which on a training is called input-bound."""
 
+JOIN = " + "
+"""Between the names of the devices that one measurement ran on."""
+
 ROUNDS_THAT_TELL = 3
 """Rounds from which on their differences give the interval, not those of the steps within them."""
 

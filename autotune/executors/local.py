@@ -15,9 +15,10 @@ from typing import Any
 
 from autotune.core import InvalidRequest, TuningRequest, Workload
 from autotune.core.errors import DeviceInUse, ProbeHostFailed
+from autotune.core.measurement import JOIN
 from autotune.executors import Executor, ExecutorLost
 from autotune.executors.likeness import check_alike, likeness
-from autotune.executors.pool import JOIN, Pool, ThreadPool
+from autotune.executors.pool import Pool, ThreadPool
 from autotune.probe import Probe
 from autotune.probe.device import nvml
 from autotune.probe.order import Order

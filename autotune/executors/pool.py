@@ -11,6 +11,7 @@ from typing import Any
 
 from autotune.core import Configuration, Measurement, interrupt
 from autotune.core.errors import TimeIsOver
+from autotune.core.measurement import JOIN
 from autotune.executors import ExecutorLost
 from autotune.probe import Probe, ProbeOptions
 
@@ -23,7 +24,6 @@ LEAVE_S = 30.0
 RETURN_S = 600.0
 """How long a search without a device waits for one that may return."""
 
-JOIN = " + "
 """Between the names of devices whose ranks train together."""
 
 Work = Callable[[Probe], Any]

@@ -40,7 +40,7 @@ these are."""
 def beside(first: Observation, other: Observation) -> bool:
     """True if two measurements are side by side: on one device, and at most BESIDE durations apart, or of one round if their
     times are not known."""
-    if first.device != other.device:
+    if not first.devices & other.devices:
         return False
     if first.started_s is None or other.started_s is None:
         return first.round == other.round

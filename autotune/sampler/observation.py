@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 from autotune.core import Configuration, Measurement, Outcome, Serializable
-from autotune.core.measurement import HOST_STAGES
+from autotune.core.measurement import HOST_STAGES, JOIN
 
 WITHOUT_INTERVAL = 0.5
 """Noise of a speed without an interval, as of a single step: standard deviation of its logarithm."""
@@ -32,6 +32,11 @@ class Observation(Serializable):
     round: int = 0  # how often it was measured before
     device: str = ""  # of several devices the one that measured it
     started_s: float | None = None  # seconds on a clock that all measurements share; None: nothing is known of its time
+
+    @property
+    def devices(self) -> frozenset[str]:
+        """Names of those that measured it."""
+        return frozenset(self.device.split(JOIN))
 
     @property
     def log_step(self) -> float:

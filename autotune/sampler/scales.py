@@ -13,6 +13,7 @@ from itertools import product
 
 import numpy as np
 
+from autotune.core.measurement import JOIN
 from autotune.sampler.gp import ROUNDING, Numbers
 from autotune.sampler.observation import Observation
 from autotune.sampler.prior import Prior
@@ -95,14 +96,14 @@ class Clock:
 
     started: Numbers  # (m,) seconds; NaN if that is not known
     spacing: float  # usual seconds of a measurement
-    devices: tuple[str, ...]  # (m,)
+    devices: tuple[frozenset[str], ...]  # (m,) names
 
     @classmethod
     def of(cls, measured: Sequence[Observation]) -> "Clock":
         started = np.array([math.nan if seen.started_s is None else seen.started_s for seen in measured], float)
         gaps = np.diff(np.sort(started[~np.isnan(started)]))
         lasted = [seen.seconds for seen in measured if seen.seconds] or [gap for gap in gaps if gap]
-        return cls(started, float(np.median(lasted or [1.0])), tuple(seen.device for seen in measured))
+        return cls(started, float(np.median(lasted or [1.0])), tuple(seen.devices for seen in measured))
 
     @property
     def is_known(self) -> bool:
@@ -116,19 +117,19 @@ class Clock:
     def covariance_now(self, drift: float, at_s: float | None, device: str) -> tuple[Numbers, float]:
         """((m,), variance): the same of a measurement that begins then on this device, with each of these. at_s: None if its
         time is not known."""
-        at = np.array([math.nan if at_s is None else at_s])
-        differs = DIFFER**2 if len({*self.devices, device}) > 1 else 0.0
-        return self._between(at, (device,), drift)[:, 0], differs + (0.0 if at_s is None else drift**2)
+        at, on = np.array([math.nan if at_s is None else at_s]), frozenset(device.split(JOIN))
+        differs = DIFFER**2 / len(on) if len({*self.devices, on}) > 1 else 0.0
+        return self._between(at, (on,), drift)[:, 0], differs + (0.0 if at_s is None else drift**2)
 
-    def _between(self, started: Numbers, devices: Sequence[str], drift: float) -> Numbers:
-        """(m, n) covariances: of a device's own speed, and of an Ornstein-Uhlenbeck process; 0 if a time is NaN."""
+    def _between(self, started: Numbers, devices: Sequence[frozenset[str]], drift: float) -> Numbers:
+        """(m, n) covariances: of a device's own speed, and of an Ornstein-Uhlenbeck process; 0 if a time is NaN. Several devices
+        together are as fast as on average."""
         apart = np.abs(self.started[:, None] - started[None, :])
         near = np.nan_to_num(np.exp(-apart / (DRIFT_PROBES * self.spacing)), nan=0.0)
-        several = len({*self.devices, *devices}) > 1
-        if not several:
+        if len({*self.devices, *devices}) < 2:
             return drift**2 * near
-        same = np.array([[one == other for other in devices] for one in self.devices])
-        return same * (drift**2 * near + DIFFER**2)
+        shared = np.array([[len(some & on) / (len(some) * len(on)) for on in devices] for some in self.devices])
+        return shared * (drift**2 * near + DIFFER**2)
 
 
 def weigh(

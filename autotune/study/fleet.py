@@ -11,9 +11,10 @@ import numpy as np
 from autotune.core import Configuration, Measurement, Outcome, Trial
 from autotune.core.device import Device
 from autotune.core.errors import SearchFailed
+from autotune.core.measurement import JOIN
 from autotune.core.slot import Slot, SlotKind
 from autotune.core.units import format_seconds
-from autotune.executors.pool import JOIN, RETURN_S, Ended, Pool, Work
+from autotune.executors.pool import RETURN_S, Ended, Pool, Work
 from autotune.sampler.optuna_samplers import NO_EFFECTS, DeviceEffects
 from autotune.sampler.scales import DIFFER
 from autotune.space.search_space import SearchSpace

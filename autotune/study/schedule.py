@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autotune.core import Configuration, Interval, Measurement, Trial
-from autotune.core.measurement import pooled
+from autotune.core.measurement import JOIN, pooled
 from autotune.core.prospect import OptimalityGap
 from autotune.core.slot import Slot, SlotKind
 from autotune.core.stop_reason import StopReason
-from autotune.executors.pool import JOIN
 from autotune.sampler.claim import EACH
 from autotune.sampler.parameters import openings
 from autotune.sampler.physics import PhysicsSampler, Situation
@@ -83,8 +82,10 @@ def _measurement(study: Study, fleet: Fleet, idle: Sequence[str]) -> Job | Done 
     job, ranks = step, pool.width(step.configuration)
     if len(idle) < ranks <= len(pool.devices):
         return None if job.slot.round else replace(job, devices=())  # begun, and started once so many are idle
-    first = next(iter(pool.but(job.devices, fleet.avoided(job.slot))), job.devices[0])
-    job = _on(job, first, idle, min(ranks, len(idle)))
+    able = pool.but(job.devices, fleet.avoided(job.slot))
+    if not able:
+        return None
+    job = _on(job, able[0], idle, min(ranks, len(idle)))
     return _round(study, fleet, job) if job.slot.round else _probe(study, fleet, job)
 
 

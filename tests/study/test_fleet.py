@@ -1,4 +1,4 @@
-"""Several devices in the loop: blocks on one device, losses, and devices that differ."""
+"""Several devices in the loop: what is compared on one device, losses, and devices that differ."""
 
 import math
 import random
@@ -17,15 +17,15 @@ from autotune.executors import ExecutorLost
 from autotune.executors.pool import Pool, ThreadPool
 from autotune.probe import Probe, ProbeOptions
 from autotune.report.live.text import now_text
-from autotune.sampler.acquisition import RISKS, Proposal
 from autotune.sampler.optuna_samplers import study_of
-from autotune.sampler.physics import PhysicsSampler
+from autotune.sampler.physics import ALONE, PhysicsSampler, Situation
+from autotune.sampler.policy import RISKS, Choice, End
+from autotune.sampler.scales import DIFFER
 from autotune.space.search_space import SearchSpace
-from autotune.study.fleet import DIFFER, Fleet, device_effects
-from autotune.study.job import Job, Round
-from autotune.study.ledger import OPEN_ROUND
+from autotune.study.fleet import Fleet, device_effects
+from autotune.study.job import Job
 from autotune.study.loop import open_study, search
-from autotune.study.objective import best_trial
+from autotune.study.objective import best_trial, is_shown
 from autotune.study.plan import Plan, Progress, Watch
 from autotune.study.schedule import next_job
 from autotune.study.study import Study
@@ -61,15 +61,13 @@ def searched(folder: Path, probes: dict[str, Probe], restarts: bool = False, **p
     return run(folder, fleet, space(), **plan), fleet
 
 
-def test_every_round_is_a_block_on_one_device_and_all_devices_measure_the_baseline(tmp_path: Path) -> None:
+def test_the_answer_is_proven_on_one_device_or_across_and_all_devices_measure_the_baseline(tmp_path: Path) -> None:
     study, fleet = searched(tmp_path, {"a": device(1.0), "b": device(1.0)})
     assert [trial.number for trial in study.trials] == list(range(len(study.trials)))
-    at: dict[int, set[str]] = {}
-    for trial in study.trials:
-        for number, measured in zip(trial.rounds, trial.confirmations, strict=True):
-            at.setdefault(number, set()).add(measured.device)
-    assert len(at) >= 2
-    assert all(len(names) == 1 for names in at.values())
+    best, baseline = best_trial(study.trials, "samples_per_second"), study.trials[0]
+    assert is_shown(best, baseline)
+    both = ({measured.device for measured in trial.measurements} for trial in (best, baseline))
+    assert set.intersection(*both)
     assert {study.trials[0].measurement.device, *study.ledger.repeats} == {"a", "b"}
     assert sum(each.trials for each in fleet.described(study.ledger)) == len(study.trials)
 
@@ -90,24 +88,6 @@ def test_who_watches_is_told_that_another_device_still_measures(tmp_path: Path) 
     pool = ThreadPool({"a": device(1.0), "b": waits}, lambda _: None, lambda _: False)
     run(tmp_path, pool, space(), watch)
     assert said[0] == "1 device still measures"
-
-
-def test_idle_devices_confirm_the_best_while_a_probe_runs_on(tmp_path: Path) -> None:
-    confirming, seen = threading.Event(), []
-
-    def waits(probe: Probe) -> Probe:
-        def measured(tried: Configuration, options: ProbeOptions) -> Measurement:
-            if options.slot.round:
-                confirming.set()
-            elif options.slot == Slot(1):
-                seen.append(confirming.wait(20))
-            return probe(tried, options)
-
-        return measured
-
-    study, _ = searched(tmp_path, {name: waits(device(1.0)) for name in "abc"}, n_trials=50)
-    assert seen == [True]
-    assert best_trial(study.trials, "samples_per_second").confirmed
 
 
 def test_where_the_baseline_does_not_fit_devices_repeat_one_trial_that_does(tmp_path: Path) -> None:
@@ -152,21 +132,21 @@ def test_a_configuration_that_loses_two_executors_crashed(tmp_path: Path) -> Non
     assert crashed.measurement.reason == "two executors were lost while they ran it"
 
 
-def test_a_round_whose_executor_is_lost_runs_anew_as_a_whole(tmp_path: Path) -> None:
-    seen: list[int] = []
+def test_what_is_measured_again_and_loses_its_executor_is_decided_anew(tmp_path: Path) -> None:
+    lost: list[Slot] = []
 
-    def lost(_: Configuration, options: ProbeOptions) -> bool:
-        seen.append(options.slot.round)
-        return seen.count(1) + seen.count(2) == 2 and options.slot.round > 0
+    def is_lost(_: Configuration, options: ProbeOptions) -> bool:
+        if options.slot.round and not lost:
+            lost.append(options.slot)
+            return True
+        return False
 
-    study, _ = searched(tmp_path, {"a": device(1.0), "b": device(1.0, lost)})
-    at = {
-        (number, measured.device)
-        for trial in study.trials
-        for number, measured in zip(trial.rounds, trial.confirmations, strict=True)
-    }
-    assert len({number for number, _ in at}) == len(at)
-    assert not list(tmp_path.glob(f"probes/{OPEN_ROUND.format('*')}"))
+    study, _ = searched(tmp_path, {"a": device(1.0, is_lost), "b": device(1.0, is_lost)})
+    assert lost
+    best = best_trial(study.trials, "samples_per_second")
+    assert is_shown(best, study.trials[0])
+    for trial in study.trials:
+        assert [*trial.rounds] == [*range(1, len(trial.rounds) + 1)]
 
 
 def joining(lost: Callable[[Configuration, ProbeOptions], bool] = lambda *_: False) -> ThreadPool:
@@ -205,7 +185,8 @@ def test_ranks_take_devices_from_the_pool_in_probes_and_rounds(tmp_path: Path) -
     }
     best = best_trial(study.trials, "samples_per_second")
     assert best.configuration.data_parallel_size == 2
-    assert len(best.confirmations) == 2
+    assert best.confirmed
+    assert is_shown(best, study.trials[0])
     assert {frozenset(measured.device.split(" + ")) for measured in best.confirmations} == {frozenset("ab")}
 
 
@@ -278,10 +259,10 @@ def test_nothing_is_tried_as_a_risk_while_other_probes_run(tmp_path: Path) -> No
     study.ledger.record(Slot(), study.space.baseline, completed(study.space.baseline))
 
     class Noting(PhysicsSampler):
-        def propose(self, trials: Any, running: Any = (), devices: Any = (), risks: int = 0, *_: Any) -> Proposal:
+        def choose(self, trials: Any, situation: Situation = ALONE) -> Choice:
             """Nothing; the risks that are offered are noted."""
-            offered.append(risks)
-            return Proposal(None, 0.0, 0.0, 0)
+            offered.append(situation.risks)
+            return Choice(None, end=End.GAIN)
 
     study.sampler = Noting(study.space, study.warm_start)
     fleet = Fleet(ThreadPool(dict.fromkeys("ab", device(1.0))))
@@ -347,15 +328,3 @@ def test_effects_are_those_of_the_devices_and_not_of_what_they_ran() -> None:
     assert math.log(0.85) < wide < narrow, "of a faulty device little is believed beforehand"
     assert device_effects(trials[:1], {}).keys() == {"a", "b", "c"}
     assert device_effects([Trial(0, configuration(), rounds[0])], {}) == {}
-
-
-def test_what_is_left_of_an_open_round_of_several_devices_is_dropped(tmp_path: Path) -> None:
-    study = open_study(tmp_path, space(), PLAN)
-    for number, tried in enumerate([*space()][:2]):
-        study.ledger.record(Slot(number), tried, completed(tried))
-    study.ledger.begin(Job(Slot(1, 3), [*space()][1], ("a",), rounds=(Round(3, (1, 0), ("a",)),)))
-    study.ledger.record(Slot(1, 3), [*space()][1], completed([*space()][1]))
-    assert study.trials[1].rounds == (3,)
-    again = open_study(tmp_path, space(), PLAN).ledger
-    assert (again.rounds, [trial.rounds for trial in again.trials]) == ({}, [(), ()])
-    assert not list(tmp_path.glob("probes/*/confirmation-3/measurement.json"))

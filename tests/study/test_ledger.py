@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from autotune.core.prospect import OptimalityGap
 from autotune.core.slot import Slot, SlotKind
 from autotune.probe.order import ORDER
-from autotune.study.job import Job, Round
+from autotune.study.job import Job
 from autotune.study.ledger import Ledger
 from autotune.study.plan import Plan
 from autotune.study.store import read_prospects
@@ -20,7 +20,7 @@ TRIED = [*space(precision=("fp32", "bf16"))]
 
 
 def state(ledger: Ledger) -> tuple[object, ...]:
-    return ledger.trials, ledger.unfinished, ledger.rounds, ledger.references, ledger.repeats, ledger.risks
+    return ledger.trials, ledger.unfinished, ledger.references, ledger.repeats, ledger.risks
 
 
 def measured(folder: Path, count: int) -> Ledger:
@@ -37,8 +37,6 @@ STEPS = st.lists(
         st.tuples(st.just("record"), st.booleans()),
         st.tuples(st.just("round"), st.booleans()),
         st.tuples(st.just("reference"), st.booleans()),
-        st.tuples(st.just("close"), st.booleans()),
-        st.tuples(st.just("drop"), st.booleans()),
     ),
     max_size=12,
 )
@@ -47,20 +45,19 @@ STEPS = st.lists(
 def take(ledger: Ledger, step: str, how: object) -> None:
     """A step of a search, if it can be taken now."""
     numbers = [trial.number for trial in ledger.trials]
-    last = max([0, *ledger.rounds, *(number for trial in ledger.trials for number in trial.rounds)])
+    last = max([0, *(number for trial in ledger.trials for number in trial.rounds)])
     if step == "begin" and (number := ledger.next_number) < len(TRIED):
         ledger.begin(Job(Slot(number), TRIED[number], risk=how))  # type: ignore[arg-type]
     elif step == "record" and ledger.unfinished:
         number, tried = next(iter(ledger.unfinished.items()))
         ledger.record(Slot(number), tried, completed(tried) if how or not number else out_of_memory(tried))
-    elif step == "round" and numbers and not ledger.rounds:
-        round_ = Round(last + 1, tuple(numbers), ("",))
-        ledger.begin(Job(Slot(numbers[-1], last + 1), TRIED[numbers[-1]], rounds=(round_,)))
-        ledger.record(Slot(numbers[-1], last + 1), TRIED[numbers[-1]], completed(TRIED[numbers[-1]]))
-    elif step == "reference" and ledger.rounds:
+    elif step == "round" and numbers:
+        number, tried = numbers[-1], TRIED[numbers[-1]]
+        taken = ledger.trials[-1].rounds
+        ledger.begin(Job(Slot(number, len(taken) + 1), tried))
+        ledger.record(Slot(number, len(taken) + 1), tried, completed(tried))
+    elif step == "reference" and last:
         ledger.record(Slot(0, last, SlotKind.REFERENCE), TRIED[0], completed(TRIED[0], losses=(1.0, 0.5)))
-    elif step in ("close", "drop") and ledger.rounds:
-        (ledger.close_round if step == "close" else ledger.drop_round)(next(iter(ledger.rounds.values())))
 
 
 @settings(max_examples=60, deadline=None)
@@ -105,16 +102,6 @@ def test_what_there_was_no_time_for_is_left_to_a_later_search(tmp_path: Path) ->
     assert (ledger.unfinished, [*ledger.out_of_time]) == ({}, [Slot(1)])
     again = Ledger.read(tmp_path, PLAN)
     assert (again.unfinished, again.out_of_time) == ({1: TRIED[1]}, {})
-
-
-def test_a_dropped_round_leaves_no_measurement_and_waits_for_another_device(tmp_path: Path) -> None:
-    ledger = measured(tmp_path, 2)
-    round_ = Round(1, (1, 0), ("a",))
-    ledger.begin(Job(Slot(1, 1), TRIED[1], ("a",), rounds=(round_,)))
-    ledger.record(Slot(1, 1), TRIED[1], completed(TRIED[1]))
-    ledger.drop_round(round_)
-    assert [trial.rounds for trial in ledger.trials] == [(), ()]
-    assert ledger.rounds == {1: Round(1, (1, 0))}
 
 
 def test_what_the_untried_could_win_lies_next_to_the_last_trial(tmp_path: Path) -> None:

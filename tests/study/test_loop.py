@@ -15,6 +15,7 @@ from typing import Any
 
 import optuna
 import pytest
+from autotune.sampler.acquisition import Proposal
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.pool import NullPool
@@ -28,7 +29,6 @@ from autotune.probe import Probe, ProbeOptions
 from autotune.probe.order import ANSWER, ORDER
 from autotune.probe.replay import ReplayProbe, recorded
 from autotune.report.live.text import now_text
-from autotune.sampler.acquisition import Proposal
 from autotune.sampler.physics import PhysicsSampler
 from autotune.space.dominance import SAME_CRASHES, crash_notes, crashing_values
 from autotune.space.search_space import SearchSpace

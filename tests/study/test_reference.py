@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from autotune.study.race import next_round
 
 from autotune.core import Configuration, Measurement, Outcome, Trial
 from autotune.core.loss_curves import LEAST_STEPS
@@ -33,7 +34,6 @@ from autotune.study.pacing import (
     starting_seconds,
 )
 from autotune.study.plan import Plan
-from autotune.study.race import next_round
 from autotune.study.reference import (
     is_wanted,
     loss_steps,

@@ -17,13 +17,14 @@ from autotune.core.stop_reason import StopKind, StopReason
 from autotune.executors import ExecutorLost
 from autotune.executors.pool import Pool, ThreadPool
 from autotune.probe import Probe, ProbeOptions
-from autotune.sampler.acquisition import Proposal
+from autotune.sampler.physics import ALONE, Situation
+from autotune.sampler.policy import Choice, End, Why
 from autotune.space.search_space import SearchSpace
 from autotune.study import fleet as fleets
 from autotune.study.fleet import Fleet
-from autotune.study.job import CloseRound, Done, Job, Wait
+from autotune.study.job import Done, Job, Wait
 from autotune.study.loop import open_study, search
-from autotune.study.objective import best_trial
+from autotune.study.objective import best_trial, is_shown
 from autotune.study.plan import Plan
 from autotune.study.schedule import next_job
 from autotune.study.study import Study
@@ -69,11 +70,11 @@ class Proposes:
     def __init__(self, *configurations: Configuration) -> None:
         self.configurations = configurations
 
-    def propose(self, trials: Sequence[Trial], running: Sequence[Configuration], _: object) -> Proposal:
+    def choose(self, trials: Sequence[Trial], situation: Situation = ALONE) -> Choice:
         """The first that is neither measured nor running."""
-        known = [*(trial.configuration for trial in trials), *running]
-        left = (each for each in self.configurations if each not in known)
-        return Proposal(next(left, None), 0.0, 0.0, 0, reason="all were proposed")
+        taken = [*(trial.configuration for trial in trials), *situation.running.values()]
+        left = next((each for each in self.configurations if each not in taken), None)
+        return Choice(None, end=End.ALL, reason="all were proposed") if left is None else Choice(left, Why.NEW)
 
 
 def over() -> TimeIsOver:
@@ -185,19 +186,6 @@ def test_ctrl_c_ends_the_wait_for_a_device_that_may_return(tmp_path: Path, monke
 # What is measured, and where -------------------------------------------------------------------------------------
 
 
-def test_two_executors_lost_in_two_rounds_are_no_crash(tmp_path: Path) -> None:
-    hit = set()
-
-    def lost(_: Configuration, options: ProbeOptions) -> bool:
-        is_new = options.slot.number == 0 and options.slot.round in (1, 2) and options.slot.round not in hit
-        hit.update([options.slot.round] * is_new)
-        return is_new
-
-    study = run(tmp_path, threads({name: device(1.0, lost) for name in "ab"}, restarts=True), space())
-    assert len(hit) == 2
-    assert study.trials[0].feasible
-
-
 def test_what_was_interrupted_and_is_proposed_besides_is_probed_once(tmp_path: Path) -> None:
     def interrupted(tried: Configuration, options: ProbeOptions) -> Measurement:
         if options.slot == Slot(1):
@@ -213,47 +201,6 @@ def test_what_was_interrupted_and_is_proposed_besides_is_probed_once(tmp_path: P
         run(tmp_path, Pool({"": interrupted}), of, **plan)
     study = run(tmp_path, threads(dict.fromkeys("ab", slow)), of, **plan)
     assert max(Counter(trial.configuration for trial in study.trials).values()) == 1
-
-
-def test_rounds_of_one_device_are_not_completed_on_several(tmp_path: Path) -> None:
-    seen = []
-
-    def interrupted(tried: Configuration, options: ProbeOptions) -> Measurement:
-        seen.extend([options] * bool(options.slot.round))
-        if len(seen) == 2:
-            raise KeyboardInterrupt
-        return device(1.0)(tried, options)
-
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, Pool({"": interrupted}), space())
-    study = run(tmp_path, threads({name: device(1.0) for name in "ab"}), space())
-    at: dict[int, set[str]] = {}
-    for trial in study.trials:
-        for measured in trial.confirmations:
-            at.setdefault(measured.round, set()).add(measured.device)
-    assert at[1] == {""}
-    assert len(at) >= 3
-    assert all(len(names) == 1 for names in at.values())
-
-
-def test_rounds_are_compared_where_the_time_ends_in_another_one(tmp_path: Path) -> None:
-    done = threading.Event()
-
-    def measured(tried: Configuration, options: ProbeOptions) -> Measurement:
-        if options.slot.round == 2:
-            done.wait(20)
-            raise over()
-        return device(1.0)(tried, options)
-
-    study = open_study(tmp_path, space(), PLAN)
-
-    def watch(progress: object) -> None:
-        if any(1 in trial.rounds for trial in study.trials[1:]) and 1 in study.trials[0].rounds:
-            done.set()
-
-    search(study, threads(dict.fromkeys("ab", measured)), watch)
-    assert any(trial.rounds == (1,) for trial in study.trials)
-    assert study.ledger.numerics is not None
 
 
 # Devices that are broken ------------------------------------------------------------------------------------------
@@ -377,29 +324,27 @@ def test_what_was_interrupted_comes_before_what_is_new(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", ["a", "abc"])
-def test_once_the_budget_is_used_the_rivals_race_the_baseline_on_one_device_a_round(tmp_path: Path, names: str) -> None:
+def test_once_the_budget_is_used_the_fastest_is_proven_against_the_baseline(tmp_path: Path, names: str) -> None:
     study, fleet = opened(tmp_path, 10.0, 20.0, n_trials=2), on_devices(names)
-    step = next_job(study, fleet)
-    assert isinstance(step, Job)
-    assert step.slot == Slot(1, 1)
-    assert [round_.trials for round_ in step.rounds] == [(1, 0), (0, 1)][: 1 if names == "a" else 2]
-    assert [len(round_.devices) for round_ in step.rounds] == [1, 0][: len(step.rounds)]
-    assert begun(study, fleet) == Slot(1, 1)
-    assert begun(study, fleet) == (None if names == "a" else Slot(0, 2))
-
-
-def test_a_round_is_closed_once_all_of_it_is_measured_and_the_search_is_done_after_the_last(tmp_path: Path) -> None:
-    study, fleet = opened(tmp_path, 10.0, 20.0, n_trials=2, confirmation_rounds=1), on_devices("a")
-    seen: list[object] = []
+    slots: list[Slot] = []
     while not isinstance(step := next_job(study, fleet), Done):
-        seen.append(step.slot if isinstance(step, Job) else type(step))
-        if isinstance(step, Job):
-            study.ledger.begin(step)
-            speed = 20.0 if step.slot.number else 10.0
-            study.ledger.record(step.slot, step.configuration, completed(step.configuration, speed, spread=1e-4))
-        elif isinstance(step, CloseRound):
-            study.ledger.close_round(step.round)
-    assert seen == [Slot(1, 1), Slot(0, 1), CloseRound]
+        assert isinstance(step, Job)
+        slots.append(step.slot)
+        study.ledger.begin(step)
+        speed = 20.0 if step.slot.number else 10.0
+        measured = replace(
+            completed(step.configuration, speed, spread=1e-4),
+            device="".join(step.devices),
+            started_s=float(len(slots)),
+            probe_seconds=1.0,
+        )
+        study.ledger.record(step.slot, step.configuration, measured)
+    of_trials = [slot for slot in slots if slot.kind is SlotKind.TRIAL]
+    assert all(slot.round for slot in of_trials)
+    assert 2 <= len(of_trials) <= 4
+    best = best_trial(study.trials, "samples_per_second")
+    assert best.number == 1
+    assert is_shown(best, study.trials[0])
     assert step.reason == StopReason(StopKind.BUDGET, "the budget of 2 trials is used")
 
 
