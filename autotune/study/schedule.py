@@ -86,6 +86,8 @@ def _measurement(study: Study, fleet: Fleet, idle: Sequence[str]) -> Job | Done 
     if not able:
         return None
     job = _on(job, able[0], idle, min(ranks, len(idle)))
+    if job.slot.kind is SlotKind.REFERENCE:
+        return job
     return _round(study, fleet, job) if job.slot.round else _probe(study, fleet, job)
 
 

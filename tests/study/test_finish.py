@@ -62,7 +62,7 @@ def searched(folder: Path, probe: Losses | None = None, among: SearchSpace | Non
     folder.mkdir(exist_ok=True)
     known = Plan(n_trials=6, objective="samples_per_second", memory_limit_bytes=1100 * MIB, allowed_bytes=ALLOWED)
     among = among or space(micro_batch_size=(1, 2), precision=("fp32", "bf16"))
-    study = open_study(folder, among, replace(known, sampler="brute-force", confirmation_rounds=1, **plan))
+    study = open_study(folder, among, replace(known, sampler="brute-force", confirmation_rounds=2, **plan))
     search(study, probe or Losses())
     return study
 
@@ -106,11 +106,12 @@ def test_a_baseline_in_16_bits_is_compared_with_fp32_s_own_rounds_and_stays_allo
 
     def world(configuration: Configuration) -> Measurement:
         settings = {"precision": configuration.values["precision"]}
-        return completed(configuration, 10.0 if configuration == among.baseline else 9.9, settings=settings)
+        return completed(
+            configuration, 10.0 if configuration == among.baseline else 12.0, spread=1e-3, settings=settings
+        )
 
     probe = Losses("bf16", world=world)
     study = searched(tmp_path, probe, among)
-    assert winner(study) == study.trials[0].configuration
     assert study.ledger.numerics is not None
     assert study.ledger.numerics.flag(0)
     assert not study.trials[0].disqualified_reason

@@ -1,5 +1,6 @@
 """One trial's measuring: its deadline, its bar, its repeats where it was disturbed, and what is on disk of it."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -170,9 +171,10 @@ def keeping(folder: Path, probe: Callable[..., Measurement]) -> Callable[..., Me
     return kept
 
 
-def test_what_a_probe_wrote_itself_is_left_as_it_is_unless_it_was_repeated(tmp_path: Path) -> None:
+def test_what_a_probe_wrote_itself_gets_its_time_and_why_it_was_repeated(tmp_path: Path) -> None:
+    before = time.time()
     measure(tmp_path, plan(), [], keeping(tmp_path, answering(completed(OF))), Job(Slot(), OF))
-    assert read_json(probe_folder(tmp_path, Slot(0)) / ANSWER)["reason"] == "its own"
+    assert before <= read_json(probe_folder(tmp_path, Slot(0)) / ANSWER)["started_s"] <= time.time()
     measure(tmp_path, plan(), [], keeping(tmp_path, answering(disturbed(), completed(OF))), Job(Slot(1), OF))
     assert read_json(probe_folder(tmp_path, Slot(1)) / ANSWER)["repeated_because"] == list(FOREIGN)
 

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from autotune.study.race import next_round
 
 from autotune.core import Configuration, Measurement, Outcome, Trial
 from autotune.core.loss_curves import LEAST_STEPS
 from autotune.core.slot import Slot, SlotKind
-from autotune.core.time_limit import TimeLimit
 from autotune.executors.pool import Pool, ThreadPool
 from autotune.probe import ProbeOptions
 from autotune.probe.order import LOSSES
@@ -20,16 +18,12 @@ from autotune.space.search_space import SearchSpace
 from autotune.space.utilization import Arithmetic
 from autotune.study.finish import finish
 from autotune.study.fleet import Fleet
-from autotune.study.job import Round
 from autotune.study.loop import open_study, search
 from autotune.study.objective import best_trial
 from autotune.study.pacing import (
     LONG_STEP_S,
     can_be_composed,
-    one_round_seconds,
-    reserved_seconds,
     round_seconds,
-    rounds_seconds,
     seconds_to_go,
     starting_seconds,
 )
@@ -187,13 +181,13 @@ def test_a_reference_that_fit_and_does_not_beside_the_new_leader_is_asked_for_on
         Trial(2, in_("fp32", 16), ended(Outcome.OUT_OF_MEMORY)),
     ]
     ledger.references = {1: replace(ran_as("fp32"), probe_seconds=1.0)}
-    fleet, this = Fleet(Pool({"": Card()})), Round(2, (), ("",))
-    job = _reference_job(study, fleet, this)
+    fleet = Fleet(Pool({"": Card()}))
+    job = _reference_job(study, fleet, [""])
     assert job is not None
     assert job.answer is not None
     assert job.answer.outcome is Outcome.OUT_OF_MEMORY
     ledger.references[2] = replace(job.answer, asked=job.configuration.values)
-    assert _reference_job(study, fleet, this) is None
+    assert _reference_job(study, fleet, [""]) is None
 
 
 # What it costs --------------------------------------------------------------------------------------------------------
@@ -206,28 +200,11 @@ def test_what_the_reference_takes_is_in_every_estimate_of_time() -> None:
     assert reference_s == pytest.approx(expected_s)
     assert reference_seconds(ON_GPU, trials, {1: ran_as("fp32")}, H100, rounds=2) == 0
     assert reference_seconds(ON_GPU, [trial(0, in_("fp32"))], {}, H100) == 0
-    plan = replace(ON_GPU, time=TimeLimit(1e4))
-    assert reserved_seconds(plan, trials, reference_s) == pytest.approx(reserved_seconds(plan, trials) + reference_s)
-    for racing in ((), (0, 1)):
-        without = seconds_to_go(ON_GPU, trials, True, racing)
-        assert without is not None
-        assert seconds_to_go(ON_GPU, trials, True, racing, reference_s=reference_s) == pytest.approx(
-            without + reference_s
-        )
+    without = seconds_to_go(ON_GPU, trials, True)
+    assert without is not None
+    assert seconds_to_go(ON_GPU, trials, True, reference_s=reference_s) == pytest.approx(without + reference_s)
     on_cpu = reference_seconds(PLAN, trials, {}, {}, rounds=3)
     assert on_cpu == pytest.approx(3 * reference_seconds(PLAN, trials, {}, {}))
-
-
-def test_there_are_fewer_finalists_where_the_reference_takes_the_time() -> None:
-    def group(reference_s: float, seconds: float) -> int:
-        trials = [trial(number, in_("bf16", micro), 0.5) for number, micro in enumerate((2, 4, 8, 16))]
-        plan = replace(PLAN, confirmation_rounds=1, time=TimeLimit(seconds))
-        return len(next_round(trials, plan, reference_s=reference_s))
-
-    round_s = round_seconds(trial(0, in_("bf16", 2), 0.5), is_cpu=True)
-    assert group(0.0, 5.5 * round_s) == 4
-    assert group(3 * round_s, 5.5 * round_s) == 2
-    assert group(100 * round_s, 5.5 * round_s) == 4, "one that has no time keeps nobody from a round"
 
 
 # Rounds of long steps -------------------------------------------------------------------------------------------------
@@ -249,7 +226,6 @@ def test_a_long_round_is_foreseen_by_its_whole_steps_once_and_then_by_few_micro_
     first = round_seconds(llama, is_cpu=False)
     assert first == pytest.approx(start_s + (8 + 3) * 10.0)
     few = 8 * 10.0 * 3 / 32 + max(3 * 10.0 * 3 / 32, 4.0)
-    assert rounds_seconds([llama], 3, is_cpu=False) == pytest.approx(first + 2 * (start_s + few))
     ran = replace(llama, confirmations=(replace(lasting(llama.configuration, 10.0), round=1, probe_seconds=82.0),))
     assert round_seconds(ran, is_cpu=False) == pytest.approx(start_s + few)
     failed = replace(
@@ -275,7 +251,7 @@ class Card:
         if precision not in self.fits:
             self.losses += [(precision, options.slot.round, 0)] * (options.slot.kind is SlotKind.REFERENCE)
             return ended(Outcome.OUT_OF_MEMORY, asked=of.values)
-        step_s = H100["bf16"] / H100.get(precision, H100["bf16"]) * 8.0 / of.micro_batch_size**0.02
+        step_s = H100["bf16"] / H100.get(precision, H100["bf16"]) * 8.0 / of.micro_batch_size**0.3
         few = not options.slot.round or (options.whole_speed is not None and not self.error)
         run = min(3, accumulation) if few else accumulation
         losses = (9.0,) * 7 if precision == self.wrong else FALLING[:7]
@@ -317,9 +293,10 @@ def test_long_rounds_run_all_micro_steps_once_and_every_finalist_s_losses_are_co
     card = Card()
     study = searched(tmp_path, card)
     confirmed = [trial for trial in study.trials if trial.confirmed]
-    assert len(confirmed) == 3
-    assert {run for _, round_number, run in card.asked if round_number == 1} == {16, 32, 64}
-    assert {run for _, round_number, run in card.asked if round_number > 1} == {3}
+    whole = {trial.number: trial.configuration.gradient_accumulation_steps for trial in confirmed}
+    assert len(confirmed) >= 2
+    assert {number: run for number, round_number, run in card.asked if round_number == 1} == whole
+    assert {run for _, round_number, run in card.asked if round_number > 2} <= {3}
     assert card.losses == [("tf32", 1, 7)]
     assert checked(study) == [trial.number for trial in confirmed]
     assert study.ledger.numerics is not None
@@ -406,13 +383,3 @@ def test_a_late_reference_that_another_device_is_to_try_costs_no_round(tmp_path:
     assert [trial.rounds for trial in open_study(folder, study.space, study.plan).trials] == [
         trial.rounds for trial in study.trials
     ]
-
-
-def test_a_round_that_a_newcomer_joins_is_foreseen_to_run_all_micro_steps() -> None:
-    few = trial(0, in_("bf16", 2, 64), 10.0, rounds=1)
-    composed = replace(few.confirmations[0], accumulation_steps_run=3, probe_seconds=20.0, round=2)
-    ran = replace(few, confirmations=(*few.confirmations, composed))
-    newcomer = trial(1, in_("bf16", 4, 64), 10.0)
-    alone_s, whole_s = (one_round_seconds([ran, *others], is_cpu=False) for others in ([], [newcomer]))
-    assert alone_s == 20.0
-    assert whole_s == pytest.approx(ran.confirmations[0].probe_seconds + round_seconds(newcomer, is_cpu=False))
