@@ -295,7 +295,7 @@ def _reference_in(study: Study, fleet: Fleet, able: Sequence[str], reference: Co
     if trained is not None and trained.asked == reference.values:
         return None
     answer = implied_by(reference, trials)
-    job = Job(Slot(0, number, SlotKind.REFERENCE), reference, (*able[: fleet.pool.width(reference)],))
+    job = Job(Slot(0, number, SlotKind.REFERENCE), reference, (*able,))
     if answer is not None and answer.configuration == reference and number in whole_rounds(answer):
         return replace(job, answer=answer.confirmations[answer.rounds.index(number)])
     if not is_wanted(plan, trials, ledger.references, number):

@@ -307,7 +307,7 @@ def test_long_rounds_run_all_micro_steps_once_and_every_finalist_s_losses_are_co
 
 def test_rounds_go_back_to_whole_steps_if_composed_ones_do_not_agree_with_them(tmp_path: Path) -> None:
     card = Card(error=0.1)
-    study = searched(tmp_path, card)
+    study = searched(tmp_path, card, replace(ON_GPU, confirmation_rounds=4))
     best = best_trial(study.trials, SPEED)
     assert best is not None
     assert {run for number, round_number, run in card.asked if number == 0 and round_number} == {32}
