@@ -92,7 +92,7 @@ def search(
       `allow_unauthenticated`.
     - `memory_limit`: that the training may use, as `"24GiB"` or in bytes; by default what is free. `headroom`: share of it
       that must stay free, as 0.05 or `"5%"`.
-    - `n_trials`: probes in all, the baseline's among them, confirmations not. `timeout`: of the whole call, in
+    - `n_trials`: configurations to try in all, the baseline among them. `timeout`: of the whole call, in
       seconds or as `"10m"`; what it is too short for is left out and named. `probe_timeout`: of one probe; by default 10
       times the baseline's, at least 60 s. `confirmation_rounds`: measurements of the fastest and of the
       baseline, side by side in time, that a speed-up needs at the least.

@@ -14,5 +14,5 @@ class Device(Serializable):
     low: float = 1.0  #: 95 % interval of the factor
     high: float = 1.0  #: its upper end
     trials: int = 0  #: that it probed
-    rounds: int = 0  #: of confirmation
+    rounds: int = 0  #: measurements made again
     left_out: str = ""  #: why it was not used to the end; empty where it was

@@ -32,7 +32,7 @@ CONFIRMATION_ROUNDS = 2
 EXPLANATION_ROUNDS = 3
 """Of each configuration at the least, where each setting's share is measured."""
 MOST_ROUNDS = 20
-"""Of confirmation; a larger number is refused as a typing error."""
+"""Of a trial at the most; a larger number is refused as a typing error."""
 MOST_DEVICES = 1024
 """Of one search; a larger number is refused as a typing error."""
 MOST_TRIALS = 100_000
@@ -81,7 +81,7 @@ class TuningRequest(Serializable):
     allow_unauthenticated: bool = False  #: use a Ray cluster on which whoever reaches it can run programs
     memory_limit_bytes: int | None = None  #: bytes the training may use; None: what is free at the start
     headroom: float = 0.05  #: share of the limit that must stay free
-    n_trials: int = 20  #: probes, the baseline's included, confirmations not
+    n_trials: int = 20  #: configurations, the baseline included
     timeout_s: float | None = None  #: seconds of the whole command
     probe_timeout_s: float | None = None  #: seconds of one probe; None: 10 x the baseline's, at least 60
     confirmation_rounds: int = CONFIRMATION_ROUNDS  #: of the fastest and the baseline side by side, at least

@@ -10,12 +10,12 @@ from autotune.core.measurement import Measurement, pooled
 
 @dataclass(frozen=True)
 class Trial:
-    """A configuration, its probe's measurement, and those of its confirmation rounds."""
+    """A configuration, its probe's measurement, and those of its rounds: each time that it was measured again."""
 
     number: int  #: 0 is the baseline
     configuration: Configuration  #: the values tried
     measurement: Measurement  #: of its probe
-    confirmations: tuple[Measurement, ...] = ()  #: the first with whole steps, in rounds interleaved with rivals'
+    confirmations: tuple[Measurement, ...] = ()  #: of its rounds; the first with whole steps
     disqualified_reason: str = ""  #: why it cannot win although it fits
 
     def with_training_steps(self, training_steps: int | None) -> "Trial":
@@ -25,7 +25,7 @@ class Trial:
 
     @cached_property
     def final(self) -> Measurement:
-        """The measurement that counts: all confirmation rounds pooled or the first that failed, else the probe."""
+        """The measurement that counts: all rounds pooled or the first that failed, else the probe."""
         if not self.confirmations:
             return self.measurement
         failed = (measured for measured in self.confirmations if not measured.feasible)
@@ -33,17 +33,17 @@ class Trial:
 
     @property
     def confirmed(self) -> bool:
-        """Whether every confirmation round completed, and there was one."""
+        """Whether it was measured again, and completed each time. Whether its speed-up is proven is another question."""
         return bool(self.confirmations) and all(measured.feasible for measured in self.confirmations)
 
     @property
     def rounds(self) -> tuple[int, ...]:
-        """The numbers, from 1, of the rounds that it was confirmed in."""
+        """The numbers, from 1, of its rounds: all trials have the same weights and samples in those of one number."""
         return tuple(measured.round or place for place, measured in enumerate(self.confirmations, 1))
 
     @property
     def feasible(self) -> bool:
-        """Whether it completed within the memory allowed, confirmations included."""
+        """Whether it completed within the memory allowed, each time."""
         return self.final.feasible
 
     @property
@@ -58,15 +58,15 @@ class Trial:
 
     @property
     def peak_bytes(self) -> int | None:
-        """Highest memory use in bytes over the probe and its confirmations; None where unknown."""
+        """Highest memory use in bytes over the probe and its rounds; None where unknown."""
         return max((measured.peak_bytes for measured in self.measurements if measured.peak_bytes), default=None)
 
     @property
     def probe_seconds(self) -> float:
-        """The seconds of its probe and its confirmations together."""
+        """The seconds of its probe and its rounds together."""
         return sum(measured.probe_seconds for measured in self.measurements)
 
     @property
     def measurements(self) -> tuple[Measurement, ...]:
-        """Of its probe, then of its confirmation rounds."""
+        """Of its probe, then of its rounds."""
         return (self.measurement, *self.confirmations)

@@ -39,7 +39,7 @@ def ladder(result: SearchResult) -> list[Rung]:
     """The rungs as `autotune explain` measured them, else through trials; empty without two configurations to compare.
 
     The longest way wins on which every trial has the answer's value in all settings of the one before and in more; among
-    those the one with most confirmed trials. Settings that no trial changed alone share a rung.
+    those the one with most trials that were measured again. Settings that no trial changed alone share a rung.
     """
     best, baseline = result.best_trial, result.baseline_trial
     if best is None or baseline is None or is_same(best, baseline) or not baseline.feasible:

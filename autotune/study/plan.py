@@ -93,9 +93,10 @@ def plan_of(
 class Progress:
     """Something that happened, for those who watch.
 
-    kind: preparing, resumed, probing, trial, confirming, confirmed, finishing, stopping, done. message: what is done while
-    preparing, confirming and finishing, and that other devices still measure where one has ended. trials: those known so far.
-    objective: of the search. number, configuration: of the trial that is probed or confirmed. trial: the one that ended.
+    kind: preparing, resumed, probing, trial, confirming and confirmed (a trial is and was measured again), finishing, stopping,
+    done. message: what is done while preparing and finishing, why a trial is measured again, and that other devices still
+    measure where one has ended. trials: those known so far. objective: of the search. number, configuration: of the trial that
+    is measured. trial: the one that ended.
     probes_left: of the budget. seconds_left: seconds of the budget's time; None without a timeout. seconds_to_go: that the
     search is expected to take still, with all the probes that are left; None where that is unknown. max_gain: share by which
     something untried could still beat the best, before what is probed now; None: not known. folder: where the study lies; None

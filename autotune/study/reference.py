@@ -1,4 +1,4 @@
-"""Reference of the losses: what the finalists are compared with, how exact it is, and what training it costs."""
+"""Reference of the losses: what the trials are compared with, how exact it is, and what training it costs."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace

@@ -47,7 +47,7 @@ class SearchResult:
     left_out: Sequence[str] = ()  # what there was no time for
     finished: str = ""  # fingerprint of the request that this answers completely
     identity: Mapping[str, Any] = field(default_factory=dict)  # what tells this study from others
-    numerics: Numerics | None = None  # loss curves of the finalists and of fp32; None where not compared
+    numerics: Numerics | None = None  # loss curves of what was measured again and of fp32; None where not compared
     rehearsal: SanityCheck | None = None  # the winner's evaluation batch and checkpoint; None where not made
     verification: Mapping[str, Any] | None = None  # what `autotune verify` measured
     explanation: Mapping[str, Any] | None = None  # what `autotune explain` measured

@@ -163,7 +163,7 @@ def alternatives(
 
 def _alternative(name: str, value: Value, answer: Trial, trials: Sequence[Trial], objective: str) -> Alternative:
     with_value = [trial for trial in trials if trial.configuration.values[name] == value]
-    # A probe that ended early counts too: against a confirmed answer it shows how much slower it was.
+    # A probe that ended early counts too: against the answer it shows how much slower it was.
     speeds = [(gain, trial) for trial in with_value if (gain := gain_of(trial, answer, objective)) is not None]
     if speeds:
         gain, best = max(speeds, key=lambda pair: pair[0])

@@ -44,7 +44,7 @@ ON_CUDA = replace(
     untimed_seconds=CUDA_CONFIRMATION.untimed_seconds,
     timed_seconds_least=CUDA_CONFIRMATION.timed_seconds_least,
 )
-"""The single run of a method takes as many steps as a confirmation's rounds, and more time for them."""
+"""The single run of a method takes as many steps as what is measured again, and more time for them."""
 
 Watch = Callable[[Ladder, str], None]
 """Called with the ladder as far as it is measured, and what is done next."""
@@ -179,7 +179,7 @@ def _write(folder: Path, ladder: Ladder) -> None:
 
 
 def _trial(ladder: Ladder, plan: Plan, probe: Probe, folder: Path, method: GuideMethod, number: int) -> Trial:
-    """A method's trial, measured as a confirmation: all micro-steps run, and it does not end early for being slower."""
+    """A method's trial, measured as a round: all micro-steps run, and it does not end early for being slower."""
     configuration = method.configuration(ladder.global_batch_size)
     if method.ruled_out:
         reason = Measurement(Outcome.UNSUPPORTED, method.ruled_out, where=NEVER_PROBED, asked=configuration.values)

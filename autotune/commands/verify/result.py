@@ -278,7 +278,7 @@ def verification_lines(verification: Verification) -> list[str]:
 
 
 def _as_trial(trial: Trial | None, rounds: Sequence[Measurement]) -> Trial | None:
-    """These rounds as the confirmation of a trial; None without any."""
+    """These rounds as the rounds of a trial; None without any."""
     return Trial(trial.number, trial.configuration, rounds[0], tuple(rounds)) if trial and rounds else None
 
 

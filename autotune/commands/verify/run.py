@@ -200,7 +200,7 @@ class _Turns:
         self._steps, self._seconds = steps, seconds
 
     def timing(self, trial: Trial) -> Timing:
-        """How long a training with this trial's settings takes in a round: untimed steps as in a confirmation round."""
+        """How long a training with this trial's settings takes in a round: untimed steps as in a round of the search."""
         own = self._probe.timing(
             trial.configuration,
             ProbeOptions(Slot(trial.number, 1), 0.0),

@@ -155,10 +155,10 @@ def _steps_of(timing: Timing) -> int:
 
 
 def round_fields(order: TrainingOrder) -> dict[str, Any]:
-    """The training arguments that a confirmation round has of its own, the same for every finalist; none for a probe.
+    """The training arguments that a confirmation round has of its own, the same for every trial; none for a probe.
 
     Each round draws the samples in another order: rounds on the same few samples would agree with each other, and not with
-    the rest of the data. The learning rate does not decay, so that finalists that take another number of steps can be compared
+    the rest of the data. The learning rate does not decay, so that trials that take another number of steps can be compared
     by their losses, and a long warmup is a short one, or nothing would be learned in these steps.
     """
     if not order.confirmation:

@@ -55,7 +55,7 @@ class Ending:
     numbers: dict[str, float]  # speed-up, and the best trial's
     words: dict[str, str]  # headline, stop reason, configurations
     values: dict[str, Value] = field(default_factory=dict)  # the best trial's sizes and settings
-    table: "pd.DataFrame | None" = None  # one row a trial, confirmations included
+    table: "pd.DataFrame | None" = None  # one row a trial, with what was measured again
     files: Sequence[Path] = ()  # of the report
     complete: bool = True  # whether the search came to its end
 
@@ -95,7 +95,7 @@ def rows(
 ) -> Iterator[Row]:
     """A row for each trial whose number is above `after`, by what its own probe measured.
 
-    Confirmations come later and are in the ending's table: the rows of a study are the same, logged while it runs or
+    What is measured again comes later and is in the ending's table: the rows of a study are the same, logged while it runs or
     afterwards. max_gain: trial number -> share by which something untested could still beat the best before it.
     """
     probed = [replace(trial, confirmations=(), disqualified_reason="") for trial in trials]

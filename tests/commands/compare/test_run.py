@@ -249,7 +249,7 @@ def test_json_is_one_object_and_has_no_infinity(tmp_path: Path) -> None:
 
 
 def test_no_certainty_is_shown_that_was_not_measured() -> None:
-    """No interval around 1 if the settings were kept, of one that is hardly known no cost, `about` if it is not proven."""
+    """Of a study that kept its settings no interval around 1, of one that is hardly known no cost, `about` of one not proven."""
     noisy = result(
         [
             trial(0, 10.0, confirmed=10.0, spread=0.3),
