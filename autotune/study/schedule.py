@@ -194,7 +194,7 @@ def _last(
         if not winner.confirmations and round_seconds(winner, plan.is_cpu) <= study.time_left():
             message = "measured again, to check memory and losses"
             return Job(_next_round(fleet, winner), winner.configuration, (*able,), message=message, gap=gap)
-        if (reference := _reference_job(study, fleet, able)) is not None:
+        if (reference := _reference_job(study, able)) is not None:
             return reference
     left_out = (PROBES,) * (choice.end is End.TIME)
     return Done(stop_reason(plan, trials, choice, study.space.size), left_out, gap)
@@ -274,7 +274,7 @@ def _reference(study: Study) -> Configuration | None:
     return next_reference(study.plan, study.trials, study.ledger.references, study.products)
 
 
-def _reference_job(study: Study, fleet: Fleet, able: Sequence[str]) -> Job | None:
+def _reference_job(study: Study, able: Sequence[str]) -> Job | None:
     """The next training of the losses' reference; None if its losses are known, not needed or cannot be had, or there is no time
     for them."""
     trials, ledger = study.trials, study.ledger
@@ -282,13 +282,13 @@ def _reference_job(study: Study, fleet: Fleet, able: Sequence[str]) -> Job | Non
     if reference is None:
         return None
     ran = sorted({number for trial in trials for number in whole_rounds(trial)})
-    jobs = (_reference_in(study, fleet, able, reference, number) for number in ran)
+    jobs = (_reference_in(study, able, reference, number) for number in ran)
     if any(slot.kind is SlotKind.REFERENCE for slot in ledger.out_of_time):
         return None
     return next(filter(None, jobs), None)
 
 
-def _reference_in(study: Study, fleet: Fleet, able: Sequence[str], reference: Configuration, number: int) -> Job | None:
+def _reference_in(study: Study, able: Sequence[str], reference: Configuration, number: int) -> Job | None:
     """The reference's training in this round; None as in `_reference_job`."""
     plan, trials, ledger = study.plan, study.trials, study.ledger
     trained = ledger.references.get(number)
