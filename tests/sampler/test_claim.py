@@ -132,19 +132,22 @@ def errors(rng: np.random.Generator, count: int, noise: float, drift: float) -> 
 
 
 @pytest.mark.parametrize(
-    ("order", "drift", "widest"), [("FBFB", 0.0, 0.05), ("FBFB", 0.05, 0.1), ("FFBBBF", 0.05, 0.1)]
+    ("order", "noise", "drift", "widest"),
+    [("FBFB", 0.0065, 0.0, 0.05), ("FFBBBF", 0.0065, 0.05, 0.1), ("FBFBFB", 0.1, 0.0, 0.5)],
 )
-def test_the_interval_holds_the_truth_in_95_of_100_searches(order: str, drift: float, widest: float) -> None:
-    """Processes differ as their steps do, on a still machine and on one that drifts; 3 % more or less are chance."""
+def test_the_interval_holds_the_truth_in_95_of_100_searches(
+    order: str, noise: float, drift: float, widest: float
+) -> None:
+    """Processes differ as their steps do, on a still machine and on one that drifts, or ten times as much; 3 % are chance."""
     rng = np.random.default_rng(0)
-    ratios = [shown(in_turn(order, errors(rng, len(order), 0.0065, drift))) for _ in range(200)]
+    ratios = [shown(in_turn(order, errors(rng, len(order), noise, drift))) for _ in range(100)]
     assert np.mean([ratio.low <= TRUE <= ratio.high for ratio in ratios]) >= 0.92
     assert np.median([ratio.relative_width for ratio in ratios]) < widest
 
 
 def test_the_interval_of_a_cross_over_holds_the_truth_however_devices_differ() -> None:
     rng, held = np.random.default_rng(0), []
-    for _ in range(100):
+    for _ in range(80):
         several = []
         for order, device in (("FB", "0"), ("BFB", "1")):
             slower = 0.1 * rng.standard_normal()

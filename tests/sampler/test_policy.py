@@ -12,7 +12,18 @@ from autotune.core import Configuration, Outcome
 from autotune.sampler.claim import EACH
 from autotune.sampler.cost_model import CostModel
 from autotune.sampler.observation import Observation
-from autotune.sampler.policy import FIRST_TRIED, P_FIT_LIKELY, P_FIT_RISKY, Choice, End, Why, _believed, choose
+from autotune.sampler.policy import (
+    COMPARED,
+    FIRST_TRIED,
+    P_FIT_LIKELY,
+    P_FIT_RISKY,
+    PROVEN,
+    Choice,
+    End,
+    Why,
+    _believed,
+    choose,
+)
 from autotune.sampler.prior import Effect, Learned, Prior
 from autotune.space.settings import Work
 from tests.makers import MIB
@@ -163,6 +174,9 @@ def test_a_promising_setting_is_among_the_first_probes_whatever_other_models_sho
         assert choice.why is Why.NEW
         several.append(measured(choice.configuration, len(several)))
     assert [each.configuration.values["checkpointing"] for each in several] == ["none", "none", "none", "full"]
+    last = chosen(several[:1], cost_model, probes_left=1).configuration
+    assert last is not None
+    assert last.values["checkpointing"] == "full", "it is the last one"
 
 
 def test_nothing_is_chosen_twice_as_new_nor_ruled_out() -> None:
@@ -276,14 +290,43 @@ def test_without_announced_steps_the_first_probes_are_made_and_then_each_has_to_
 # Measured again -------------------------------------------------------------------------------------------------
 
 
+def even() -> list[Observation]:
+    """All were measured on a noisy machine, the fastest two as fast as each other."""
+    errors = [float(error) for error in 0.05 * np.random.default_rng(0).standard_normal(len(EVERY))]
+    errors[EVERY.index(FASTEST)] = errors[EVERY.index(RIVAL)] + math.log(seconds(RIVAL) / seconds(FASTEST))
+    return in_turn(*EVERY, noise=0.05, errors=errors)
+
+
 def test_what_cannot_be_told_apart_is_measured_again() -> None:
-    noise = [float(error) for error in 0.05 * np.random.default_rng(0).standard_normal(len(EVERY))]
-    noise[EVERY.index(FASTEST)] = noise[EVERY.index(RIVAL)] + math.log(seconds(RIVAL) / seconds(FASTEST))
-    choice = chosen(in_turn(*EVERY, noise=0.05, errors=noise), run_s=36_000.0)
+    choice = chosen(even(), run_s=36_000.0)
     assert choice.why is Why.COMPARE
     assert choice.configuration in (FASTEST, RIVAL)
     quiet = chosen(in_turn(*EVERY), run_s=36_000.0)
     assert quiet.why is Why.PROVE, "known well enough, the fastest is proven"
+
+
+def test_what_another_device_measures_again_is_worth_less_here() -> None:
+    first = chosen(even(), run_s=36_000.0)
+    assert first.configuration is not None
+    second = chosen(even(), run_s=36_000.0, running={"1": first.configuration})
+    assert (second.why, second.configuration == first.configuration) == (Why.COMPARE, False)
+    assert second.gain < first.gain
+
+
+@pytest.mark.parametrize(("rival", "most"), [(RIVAL, COMPARED * EACH), (BASE, PROVEN * EACH)])
+def test_what_many_measurements_did_not_tell_is_not_measured_for_ever(rival: Configuration, most: int) -> None:
+    """The baseline does not run if the two fastest are compared."""
+    rng, shift = np.random.default_rng(0), math.log(seconds(rival) / seconds(FASTEST))
+    failed = [] if rival == BASE else [Observation(BASE, Outcome.CRASHED, started_s=0.0)]
+
+    def after(times: int) -> Choice:
+        errors = 0.3 * rng.standard_normal((times, 2))
+        errors += [0.0, shift - 0.02] - errors.mean(0)
+        several = in_turn(*[rival, FASTEST] * times, errors=[*errors.ravel()], noise=0.3)
+        return chosen([*failed, *several], implied=NOTHING_NEW, run_s=1e9)
+
+    assert after(most - 1).why is (Why.PROVE if rival == BASE else Why.COMPARE)
+    assert after(most).configuration is None
 
 
 def test_of_two_the_one_that_tells_more_is_compared() -> None:
@@ -461,6 +504,13 @@ def test_what_others_measure_now_is_not_chosen(noise: float) -> None:
         assert candidate is not None
         assert candidate not in running.values()
         running[device] = candidate
+
+
+def test_less_may_be_won_beside_what_is_measured_now() -> None:
+    """Its result is assumed: it leaves less unsure of the others."""
+    beside = chosen(in_turn(BASE, device="0"), device="0", running={"1": FASTEST})
+    ruled_out = chosen(in_turn(BASE, device="0"), device="0", implied=lambda candidate: candidate == FASTEST)
+    assert beside.max_gain < 0.8 * ruled_out.max_gain
 
 
 def test_what_runs_elsewhere_is_believed_to_take_as_long_as_its_steps_do() -> None:
