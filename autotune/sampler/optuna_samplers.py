@@ -96,7 +96,9 @@ class OptunaSampler:
     def choose(self, trials: Sequence[Trial], situation: Situation = ALONE) -> Choice:
         """The next proposal that no trial answers for; once there is none, or no time, what is measured again."""
         longest_s = max((trial.measurement.probe_seconds for trial in trials[-2:]), default=0.0)
-        in_time = (1 + LEFT_FOR_PROOF) * longest_s <= situation.seconds_left
+        # The first proposal is tried, whatever time that leaves.
+        left_for_proof = LEFT_FOR_PROOF if situation.each and len(trials) > 1 else 0
+        in_time = (1 + left_for_proof) * longest_s <= situation.seconds_left
         end, reason = End.TIME, ""
         if situation.probes_left <= 0:
             end = End.PROBES
