@@ -161,7 +161,8 @@ def choose(
     training steps say, else an hour. running: device -> what is measured there now, assumed to end as expected. repeats:
     measurements that tell how devices differ, and are not part of a claim. disqualified: what cannot win. risks: how many tries
     of what may not fit are left. probes_left: how many configurations may still be measured first. margin: a share of the speed
-    that is not worth a measurement. each: measurements of the winner and the baseline side by side that a claim needs.
+    that is not worth a measurement. each: measurements of the winner and the baseline side by side that a claim needs; 0: nothing
+    is measured again.
     """
     costs = model.costs([*measurements, *repeats])
     expected = [_believed(model, costs, configuration, at_s, name) for name, configuration in running.items()]
@@ -476,6 +477,10 @@ class _State:
         missing = max(0, self.each - len(mine)), max(0, self.each - len(its))
         return missing[0] * self.seconds(place) + missing[1] * self.seconds(self.base)
 
+    def _whole_proof_s(self) -> float:
+        """Seconds that a proof of what is measured next needs after that, if it is as fast as the baseline."""
+        return 0.0 if self.base is None else max(0, 2 * self.each - 1) * self.seconds(self.base)
+
     def seconds(self, place: int) -> float:
         """Seconds of measuring it again."""
         return self.repeat_seconds.get(self.model.configurations[place], float(self.costs.probe_seconds[place]))
@@ -506,7 +511,7 @@ class _State:
         places, able = np.array([*self.able, *untried], np.intp), len(self.able)
         count, winner = len(places), self.able.index(self.winner)
         needed = np.array([self.needed_s(place) for place in places])
-        needed[able:] = 0.0 if self.base is None else (2 * self.each - 1) * self.seconds(self.base)
+        needed[able:] = self._whole_proof_s()
         net = self.worth[places] - needed / self.run_s
         behind = net - max(net[winner], net[:able].max())
         gains = np.zeros((len(REPEATS), count))
@@ -558,7 +563,7 @@ class _State:
             return None
         if place == self.base:
             return Ratio(1.0, 1.0, 1.0)
-        return claim(self.of(place), self.of(self.base), self.each)
+        return claim(self.of(place), self.of(self.base), max(EACH, self.each))
 
     def _path(self, place: int) -> Iterator[tuple[int | None, float, float]]:
         """A proof's measurements one after the other: (place, seconds until it ends, the claim's variance then); the first one
@@ -650,8 +655,7 @@ class _State:
         started = [seen.started_s for seen in self.measured if seen.started_s is not None]
         spent = self.now.at_s - min(started) if started and self.now.at_s is not None else 0.0
         if self.winner == self.base:
-            wanted = (2 * self.each - 1) * self.seconds(self.base)
-            return min(wanted, PROVING * (spent + seconds_left))
+            return min(self._whole_proof_s(), PROVING * (spent + seconds_left))
         if self.proof() is None or self.needed_s(self.winner) > seconds_left:
             return 0.0
         # After the next measurement nothing may be side by side any more.

@@ -146,8 +146,6 @@ def _chosen(study: Study, fleet: Fleet, able: Sequence[str]) -> Job | Done | Non
     choice = sampler.choose(trials, _situation(study, fleet, able[0], probes_left))
     knows_gains = isinstance(sampler, PhysicsSampler)
     gap = OptimalityGap(choice.max_gain, choice.max_gain_if_fits, choice.untried) if knows_gains else None
-    if not plan.confirmation_rounds and choice.why in MESSAGES:
-        choice = replace(choice, configuration=None, why=None, end=End.GAIN)
     if choice.configuration is None:
         return _last(study, fleet, able, choice, gap, probes_left)
     if choice.why is Why.NEW:
@@ -173,7 +171,7 @@ def _situation(study: Study, fleet: Fleet, device: str, probes_left: int) -> Sit
         {trial.configuration: round_seconds(trial, plan.is_cpu) for trial in trials if trial.feasible},
         0 if plan.no_risk or ledger.unfinished else max(0, RISKS - len(ledger.risks)),
         probes_left,
-        max(EACH, plan.confirmation_rounds),
+        plan.confirmation_rounds and max(EACH, plan.confirmation_rounds),
     )
 
 

@@ -348,6 +348,14 @@ def test_once_the_budget_is_used_the_fastest_is_proven_against_the_baseline(tmp_
     assert step.reason == StopReason(StopKind.BUDGET, "the budget of 2 trials is used")
 
 
+@pytest.mark.parametrize("sampler", ["random", "physics"])
+def test_without_rounds_a_used_budget_is_the_reason_for_the_end(tmp_path: Path, sampler: str) -> None:
+    plan = replace(PLAN, n_trials=3, sampler=sampler, confirmation_rounds=0)
+    study = open_study(tmp_path, space(), plan)
+    assert search(study, device(1.0)).kind is StopKind.BUDGET
+    assert [trial.confirmations for trial in study.trials] == [()] * 3
+
+
 def test_nothing_is_measured_against_nobody(tmp_path: Path) -> None:
     """A baseline that is fastest, or whose only rival falls out in the first round."""
     assert isinstance(next_job(opened(tmp_path / "one", 20.0, 5.0, n_trials=2), on_devices("a")), Done)
