@@ -280,13 +280,13 @@ def _reference_job(study: Study, fleet: Fleet, able: Sequence[str]) -> Job | Non
     if reference is None:
         return None
     ran = sorted({number for trial in trials for number in whole_rounds(trial)})
-    jobs = (_reference_in(study, fleet, able, reference, number) for number in ran)
+    jobs = (_reference_in(study, able, reference, number) for number in ran)
     if any(slot.kind is SlotKind.REFERENCE for slot in ledger.out_of_time):
         return None
     return next(filter(None, jobs), None)
 
 
-def _reference_in(study: Study, fleet: Fleet, able: Sequence[str], reference: Configuration, number: int) -> Job | None:
+def _reference_in(study: Study, able: Sequence[str], reference: Configuration, number: int) -> Job | None:
     """The reference's training in this round; None as in `_reference_job`."""
     plan, trials, ledger = study.plan, study.trials, study.ledger
     trained = ledger.references.get(number)

@@ -34,9 +34,7 @@ from tests.makers import ALLOWED, MIB, completed, ended, out_of_memory, space
 OBJECTIVES = ("samples_per_second", "tokens_per_second", "memory")
 LOSSES = tuple(9 - 0.05 * step for step in range(12))
 
-AGAIN = 3
-"""Times that a measurement may be begun: lost, or failed on a device, and disturbed ones are made anew."""
-
+AGAIN=[]
 
 @dataclass(frozen=True)
 class Clock(TimeLimit):
@@ -221,6 +219,14 @@ def searched(world: World, folder: Path) -> tuple[Study, StopReason | Exception]
         except SearchFailed as error:
             end = error
         check(world, study, fleet, end)
+        if isinstance(end, StopReason) and not pool.left_out and end.kind is not StopKind.TIME and not AGAIN:
+            AGAIN.append(1)
+            before, (_, anew) = world.measurements, searched(world, folder)
+            AGAIN.clear()
+            assert isinstance(anew, StopReason) and (world.measurements, anew.kind) == (before, end.kind), f"{anew} after {end}, {world.log[before:]}"
+        best = best_trial(study.trials, world.plan.objective)
+        if isinstance(end, StopReason) and best and best.number and world.plan.confirmation_rounds and end.kind is not StopKind.TIME:
+            assert best.confirmations, f"the best trial {best.number} was never measured again, {end.text}"
         return study, end
 
 
