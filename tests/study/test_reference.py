@@ -10,14 +10,13 @@ import pytest
 from autotune.core import Configuration, Measurement, Outcome, Trial
 from autotune.core.loss_curves import LEAST_STEPS
 from autotune.core.slot import Slot, SlotKind
-from autotune.executors.pool import Pool, ThreadPool
+from autotune.executors.pool import ThreadPool
 from autotune.probe import ProbeOptions
 from autotune.probe.order import LOSSES
 from autotune.report.evidence import measurement_lines
 from autotune.space.search_space import SearchSpace
 from autotune.space.utilization import Arithmetic
 from autotune.study.finish import finish
-from autotune.study.fleet import Fleet
 from autotune.study.loop import open_study, search
 from autotune.study.objective import best_trial
 from autotune.study.pacing import (
@@ -181,13 +180,12 @@ def test_a_reference_that_fit_and_does_not_beside_the_new_leader_is_asked_for_on
         Trial(2, in_("fp32", 16), ended(Outcome.OUT_OF_MEMORY)),
     ]
     ledger.references = {1: replace(ran_as("fp32"), probe_seconds=1.0)}
-    fleet = Fleet(Pool({"": Card()}))
-    job = _reference_job(study, fleet, [""])
+    job = _reference_job(study, [""])
     assert job is not None
     assert job.answer is not None
     assert job.answer.outcome is Outcome.OUT_OF_MEMORY
     ledger.references[2] = replace(job.answer, asked=job.configuration.values)
-    assert _reference_job(study, fleet, [""]) is None
+    assert _reference_job(study, [""]) is None
 
 
 # What it costs --------------------------------------------------------------------------------------------------------
