@@ -24,8 +24,6 @@ LEAVE_S = 30.0
 RETURN_S = 600.0
 """How long a search without a device waits for one that may return."""
 
-"""Between the names of devices whose ranks train together."""
-
 Work = Callable[[Probe], Any]
 """A function that a device carries out with its probe."""
 

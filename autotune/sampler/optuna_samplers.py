@@ -23,9 +23,6 @@ ANSWERED_IN_A_ROW = 200
 WALKED_THROUGH = 5000
 """Configurations up to which a space is walked through to see whether anything is left."""
 
-LEFT_FOR_PROOF = 3
-"""Further measurements that a probe leaves time for: a second one of the fastest, and two of the baseline beside it."""
-
 DeviceEffects = Mapping[str, tuple[float, float]]
 """Device -> (mean, standard deviation) of the logarithm of its speed, against all devices'."""
 
@@ -96,9 +93,10 @@ class OptunaSampler:
     def choose(self, trials: Sequence[Trial], situation: Situation = ALONE) -> Choice:
         """The next proposal that no trial answers for; once there is none, or no time, what is measured again."""
         longest_s = max((trial.measurement.probe_seconds for trial in trials[-2:]), default=0.0)
-        # The first proposal is tried, whatever time that leaves.
-        left_for_proof = LEFT_FOR_PROOF if situation.each and len(trials) > 1 else 0
-        in_time = (1 + left_for_proof) * longest_s <= situation.seconds_left
+        # The first proposal is tried, whatever time that leaves; others leave time for a proof: the fastest and the baseline
+        # measured side by side, of which the probe is one.
+        count = max(1, 2 * situation.each) if len(trials) > 1 else 1
+        in_time = count * longest_s <= situation.seconds_left
         end, reason = End.TIME, ""
         if situation.probes_left <= 0:
             end = End.PROBES

@@ -477,9 +477,9 @@ class _State:
         missing = max(0, self.each - len(mine)), max(0, self.each - len(its))
         return missing[0] * self.seconds(place) + missing[1] * self.seconds(self.base)
 
-    def _new_proof_s(self) -> float:
-        """Seconds of a proof of what was just measured first, if it takes as long as the baseline."""
-        return 0.0 if self.base is None or not self.each else (2 * self.each - 1) * self.seconds(self.base)
+    def _whole_proof_s(self) -> float:
+        """Seconds that a proof of what is measured next needs after that, if it is as fast as the baseline."""
+        return 0.0 if self.base is None else max(0, 2 * self.each - 1) * self.seconds(self.base)
 
     def seconds(self, place: int) -> float:
         """Seconds of measuring it again."""
@@ -511,7 +511,7 @@ class _State:
         places, able = np.array([*self.able, *untried], np.intp), len(self.able)
         count, winner = len(places), self.able.index(self.winner)
         needed = np.array([self.needed_s(place) for place in places])
-        needed[able:] = self._new_proof_s()
+        needed[able:] = self._whole_proof_s()
         net = self.worth[places] - needed / self.run_s
         behind = net - max(net[winner], net[:able].max())
         gains = np.zeros((len(REPEATS), count))
@@ -563,7 +563,7 @@ class _State:
             return None
         if place == self.base:
             return Ratio(1.0, 1.0, 1.0)
-        return claim(self.of(place), self.of(self.base), self.each)
+        return claim(self.of(place), self.of(self.base), max(EACH, self.each))
 
     def _path(self, place: int) -> Iterator[tuple[int | None, float, float]]:
         """A proof's measurements one after the other: (place, seconds until it ends, the claim's variance then); the first one
@@ -655,7 +655,7 @@ class _State:
         started = [seen.started_s for seen in self.measured if seen.started_s is not None]
         spent = self.now.at_s - min(started) if started and self.now.at_s is not None else 0.0
         if self.winner == self.base:
-            return min(self._new_proof_s(), PROVING * (spent + seconds_left))
+            return min(self._whole_proof_s(), PROVING * (spent + seconds_left))
         if self.proof() is None or self.needed_s(self.winner) > seconds_left:
             return 0.0
         # After the next measurement nothing may be side by side any more.

@@ -17,7 +17,7 @@ from autotune.space.dominance import TOO_FEW_DEVICES, implied_by
 from autotune.study.fleet import Fleet
 from autotune.study.job import Done, Job, Step, Wait
 from autotune.study.measure import needs_too_much, unsupported
-from autotune.study.objective import leader
+from autotune.study.objective import best_trial, leader
 from autotune.study.pacing import can_be_composed, round_seconds
 from autotune.study.reference import NAMES, is_wanted, loss_steps, next_reference, rounds_unreferred, whole_rounds
 from autotune.study.stopping import stop_reason
@@ -186,12 +186,11 @@ def _last(
         return None
     if simpler := _simpler(study, choice, probes_left):
         return Job(Slot(study.ledger.next_number), simpler, (*able,), gap=gap)
-    winner = next((trial for trial in trials if trial.configuration == choice.winner), None)
-    is_answer = winner is not None and winner.number and plan.confirmation_rounds
-    if winner is not None and is_answer:
-        if not winner.confirmations and round_seconds(winner, plan.is_cpu) <= study.time_left():
+    answer = best_trial(trials, plan.objective)  # not the choice's winner if its proof is not worth it
+    if answer is not None and answer.number and plan.confirmation_rounds:
+        if not answer.confirmations and round_seconds(answer, plan.is_cpu) <= study.time_left():
             message = "measured again, to check memory and losses"
-            return Job(_next_round(fleet, winner), winner.configuration, (*able,), message=message, gap=gap)
+            return Job(_next_round(fleet, answer), answer.configuration, (*able,), message=message, gap=gap)
         if (reference := _reference_job(study, able)) is not None:
             return reference
     left_out = (PROBES,) * (choice.end is End.TIME)

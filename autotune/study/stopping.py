@@ -33,7 +33,8 @@ def time_is_over(plan: Plan) -> StopReason:
     limit, left = format_seconds(plan.time.seconds or 0.0), plan.time.seconds_left()
     if not (plan.time.is_set and left >= 1):
         return StopReason(StopKind.TIME, f"the time limit of {limit} is reached")
-    text = f"{format_seconds(left)} of the time limit of {limit} were left, too few for another trial and its proof"
+    trial = "another trial and its proof" if plan.confirmation_rounds else "another trial"
+    text = f"{format_seconds(left)} of the time limit of {limit} were left, too few for {trial}"
     return StopReason(StopKind.TIME, text)
 
 

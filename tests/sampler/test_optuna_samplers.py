@@ -8,7 +8,7 @@ from optuna.trial import TrialState
 
 from autotune.core import Configuration, Measurement, Trial
 from autotune.core.request import SAMPLERS
-from autotune.sampler.optuna_samplers import LEFT_FOR_PROOF, OptunaSampler, Sampler, make_sampler, study_of
+from autotune.sampler.optuna_samplers import OptunaSampler, Sampler, make_sampler, study_of
 from autotune.sampler.parameters import configuration_of, distributions, parameters
 from autotune.sampler.physics import Situation, WarmStart
 from autotune.sampler.policy import End, Why
@@ -124,10 +124,17 @@ def test_it_ends_with_its_probes_once_the_fastest_is_proven() -> None:
     assert end.claim.low > 1
 
 
+@pytest.mark.parametrize(("each", "probes"), [(0, 1), (2, 4), (3, 6)])
+def test_a_probe_leaves_time_for_as_many_measurements_as_a_proof_needs(each: int, probes: int) -> None:
+    for seconds_left, is_tried in ((probes * PROBE_S, True), ((probes - 0.1) * PROBE_S, False)):
+        choice = sampler_named("tpe").choose(ONCE, Situation(seconds_left=seconds_left, each=each))
+        assert (choice.why is Why.NEW) is is_tried
+
+
 def test_a_probe_leaves_time_for_the_proof_and_the_proof_is_made_in_what_is_left() -> None:
     sampler = sampler_named("tpe")
-    assert sampler.choose(ONCE, Situation(seconds_left=(1 + LEFT_FOR_PROOF) * PROBE_S)).why is Why.NEW
-    assert sampler.choose(ONCE, Situation(seconds_left=(0.9 + LEFT_FOR_PROOF) * PROBE_S)).why is Why.PROVE
+    assert sampler.choose(ONCE, Situation(seconds_left=4 * PROBE_S)).why is Why.NEW
+    assert sampler.choose(ONCE, Situation(seconds_left=3.9 * PROBE_S)).why is Why.PROVE
     for trials, seconds_left in ((ONCE, 0.5 * PROBE_S), (PROVEN, 0.5 * PROBE_S), (PROVEN, 0.0)):
         end = sampler.choose(trials, Situation(seconds_left=seconds_left))
         assert (end.configuration, end.end, end.winner) == (None, End.TIME, BETTER)

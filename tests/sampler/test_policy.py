@@ -376,6 +376,14 @@ def test_a_claim_may_need_more_measurements_of_each() -> None:
     assert chosen(several, implied=NOTHING_NEW, each=3).why is Why.PROVE
 
 
+def test_if_nothing_is_measured_again_everything_new_that_is_worth_it_still_is() -> None:
+    again, _ = searched(noise=0.05)
+    several, choices = searched(noise=0.05, each=0)
+    assert len({each.configuration for each in several}) == len(several) < len(again)
+    assert {choice.why for choice in choices[:-1]} == {Why.NEW}
+    assert (choices[-1].end, chosen(several, each=0, probes_left=0).end) == (End.GAIN, End.PROBES)
+
+
 def test_a_rival_that_fell_out_does_not_leave_the_baseline_measured_alone() -> None:
     """It ran out of memory when it was measured again, and nothing else may be measured."""
     several = [*in_turn(BASE, FASTEST, BASE), out_of_memory(FASTEST, 3)]

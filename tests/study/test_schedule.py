@@ -348,6 +348,29 @@ def test_once_the_budget_is_used_the_fastest_is_proven_against_the_baseline(tmp_
     assert step.reason == StopReason(StopKind.BUDGET, "the budget of 2 trials is used")
 
 
+def test_what_is_handed_out_without_a_proof_is_measured_again_once(tmp_path: Path) -> None:
+    """A proof is not worth its seconds in so short a training; memory and losses are checked all the same."""
+
+    def probe(tried: Configuration, options: ProbeOptions) -> Measurement:
+        return completed(tried, 10.0 if tried == space().baseline else 10.5, spread=1e-4, probe_seconds=100.0)
+
+    plan = replace(PLAN, n_trials=2, sampler="random", training_steps=1000)
+    study = open_study(tmp_path, space(), plan)
+    assert search(study, probe).kind is StopKind.BUDGET
+    baseline, faster = study.trials
+    assert best_trial(study.trials, plan.objective) == faster
+    assert not is_shown(faster, baseline)
+    assert (baseline.rounds, faster.rounds) == ((), (1,))
+
+
+@pytest.mark.parametrize("sampler", ["random", "physics"])
+def test_without_rounds_a_used_budget_is_the_reason_for_the_end(tmp_path: Path, sampler: str) -> None:
+    plan = replace(PLAN, n_trials=3, sampler=sampler, confirmation_rounds=0)
+    study = open_study(tmp_path, space(), plan)
+    assert search(study, device(1.0)).kind is StopKind.BUDGET
+    assert [trial.confirmations for trial in study.trials] == [()] * 3
+
+
 def test_nothing_is_measured_against_nobody(tmp_path: Path) -> None:
     """A baseline that is fastest, or whose only rival falls out in the first round."""
     assert isinstance(next_job(opened(tmp_path / "one", 20.0, 5.0, n_trials=2), on_devices("a")), Done)

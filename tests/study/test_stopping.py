@@ -68,6 +68,8 @@ def test_time_that_is_left_is_said_with_what_it_is_too_short_for() -> None:
     time.spend(56.0)
     reason = "34 s of the time limit of 1 min 30 s were left, too few for another trial and its proof"
     assert text(replace(PLAN, time=time), ended(End.TIME)) == reason
+    without = replace(PLAN, time=time, confirmation_rounds=0)
+    assert text(without, ended(End.TIME)) == "34 s of the time limit of 1 min 30 s were left, too few for another trial"
 
 
 def test_it_ends_once_nothing_untried_can_win_more_than_the_margin() -> None:
