@@ -103,7 +103,16 @@ def replayed(
     table, prior = read_table(name), read_priors()[name]
     budget = table.budget(share)
     factors = speeds_of(world, count, seed)
-    pool = VirtualPool({f"d{i}": on_device(table, budget, seed, noise, factor, i) for i, factor in enumerate(factors)})
+
+    def clock() -> float:
+        return pool.clock
+
+    pool = VirtualPool(
+        {
+            f"d{device}": on_device(table, budget, seed, noise, factor, device, clock=clock)
+            for device, factor in enumerate(factors)
+        }
+    )
     plan, knowledge = (
         Plan(N_TRIALS, "samples_per_second", budget, budget, seed=seed),
         knowledge_of(table, budget, prior),

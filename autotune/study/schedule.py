@@ -82,7 +82,8 @@ def _measurement(study: Study, fleet: Fleet, idle: Sequence[str]) -> Job | Done 
     job, ranks = step, pool.width(step.configuration)
     if len(idle) < ranks <= len(pool.devices):
         return None if job.slot.round else replace(job, devices=())  # begun, and started once so many are idle
-    able = pool.but(job.devices, fleet.avoided(job.slot))
+    avoided = fleet.avoided(job.slot)
+    able = pool.but(job.devices, avoided) or pool.but([] if pool.is_running else idle, avoided)
     if not able:
         return None
     job = _on(job, able[0], idle, min(ranks, len(idle)))
@@ -315,9 +316,10 @@ def missing_losses(study: Study) -> list[int]:
 
 
 def _repetition(study: Study, fleet: Fleet, idle: Sequence[str]) -> Job | None:
-    """Let an idle device repeat what another one did, if nothing compares them yet."""
-    if _out_of_time(study):
+    """Let an idle device repeat what another one did, if nothing compares them yet and that ends in time."""
+    time, repeated = study.plan.time, fleet.repeated(study.ledger)
+    if _out_of_time(study) or (repeated and repeated.measurement.probe_seconds > time.seconds_left()):
         return None
-    seconds = study.plan.time.cut(math.inf)
+    seconds = time.cut(math.inf)
     jobs = (fleet.repetition(device, study.ledger, study.space, seconds) for device in idle)
     return next(filter(None, jobs), None)

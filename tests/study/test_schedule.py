@@ -28,6 +28,7 @@ from autotune.study.objective import best_trial, is_shown
 from autotune.study.plan import Plan
 from autotune.study.schedule import next_job
 from autotune.study.study import Study
+from tests.clocks import SimulatedTime
 from tests.makers import ALLOWED, completed, ended, space
 from tests.study.test_fleet import device, run
 
@@ -386,3 +387,29 @@ def test_who_wishes_to_stop_waits_for_what_runs_and_begins_nothing(tmp_path: Pat
     assert begun(study, fleet) == Slot(1)
     study.wish.to_stop = True
     assert isinstance(next_job(study, fleet), Wait)
+
+
+def test_what_failed_on_the_only_device_above_suspicion_runs_on_the_other_one(tmp_path: Path) -> None:
+    """Nothing runs that it could wait for."""
+    study, fleet = opened(tmp_path, 10.0, 20.0, n_trials=2), on_devices("ab")
+    failed = fleet._doubts
+    failed |= {Slot(2, 1): "b", Slot(3, 1): "b"}
+    assert fleet.is_suspect("b")
+    step = next_job(study, fleet)
+    assert isinstance(step, Job)
+    assert step.devices == ("a",)
+    failed[step.slot] = "a"
+    again = next_job(study, fleet)
+    assert isinstance(again, Job)
+    assert (again.slot, again.devices) == (step.slot, ("b",))
+
+
+def test_no_device_begins_to_repeat_what_does_not_end_in_time(tmp_path: Path) -> None:
+    time = SimulatedTime(100.0)
+    study, fleet = opened(tmp_path, n_trials=1, time=time), on_devices("ab")
+    baseline = study.space.baseline
+    study.ledger.record(Slot(), baseline, replace(completed(baseline), device="a", probe_seconds=10.0))
+    assert begun(study, fleet) == Slot(1, kind=SlotKind.DEVICE)
+    study, fleet = open_study(tmp_path, study.space, study.plan), on_devices("ab")
+    time.spend(95.0)
+    assert isinstance(next_job(study, fleet), Done)
