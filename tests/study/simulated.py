@@ -22,8 +22,8 @@ from autotune.probe import Probe, ProbeOptions
 from autotune.sampler.optuna_samplers import OptunaSampler
 from autotune.sampler.policy import PROVEN
 from autotune.space.dominance import implied_by
-from autotune.study.fleet import Fleet
 from autotune.study.finish import missing_proof
+from autotune.study.fleet import Fleet
 from autotune.study.loop import open_study, search
 from autotune.study.objective import best_trial
 from autotune.study.plan import Plan, Progress
@@ -34,7 +34,8 @@ from tests.makers import ALLOWED, MIB, completed, ended, out_of_memory, space
 OBJECTIVES = ("samples_per_second", "tokens_per_second", "memory")
 LOSSES = tuple(9 - 0.05 * step for step in range(12))
 
-AGAIN=[]
+AGAIN = []
+
 
 @dataclass(frozen=True)
 class Clock(TimeLimit):
@@ -223,9 +224,17 @@ def searched(world: World, folder: Path) -> tuple[Study, StopReason | Exception]
             AGAIN.append(1)
             before, (_, anew) = world.measurements, searched(world, folder)
             AGAIN.clear()
-            assert isinstance(anew, StopReason) and (world.measurements, anew.kind) == (before, end.kind), f"{anew} after {end}, {world.log[before:]}"
+            assert isinstance(anew, StopReason) and (world.measurements, anew.kind) == (before, end.kind), (
+                f"{anew} after {end}, {world.log[before:]}"
+            )
         best = best_trial(study.trials, world.plan.objective)
-        if isinstance(end, StopReason) and best and best.number and world.plan.confirmation_rounds and end.kind is not StopKind.TIME:
+        if (
+            isinstance(end, StopReason)
+            and best
+            and best.number
+            and world.plan.confirmation_rounds
+            and end.kind is not StopKind.TIME
+        ):
             assert best.confirmations, f"the best trial {best.number} was never measured again, {end.text}"
         return study, end
 
