@@ -131,7 +131,7 @@ def test_every_view_has_one_heading_landmarks_and_nothing_inline(service: Servic
             "1.23× as fast as your settings so far, not proven",
             ["Stop after this probe", "Stop now", "Duplicate"],
         ),
-        ("done", "About 1.3x as fast as your settings, with 8% less memory", ["Open the report", "Duplicate"]),
+        ("done", "1.29x as fast as your settings, with 8% less memory", ["Open the report", "Duplicate"]),
         ("nothing_fits", "Nothing fits", ["Duplicate"]),
         ("failed", "The baseline crashed: mat1 and mat2", ["Resume", "Duplicate"]),
         ("cancelled", "The search was cancelled", ["Resume", "Duplicate"]),

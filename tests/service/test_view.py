@@ -10,9 +10,11 @@ from autotune.core import Outcome, Trial
 from autotune.report.live.terminal import table
 from autotune.report.live.text import gain_text, lead_text, now_text, to_go_text
 from autotune.report.live.views import print_line
+from autotune.sampler.policy import Why
 from autotune.service.runner import Events
 from autotune.service.view import View
 from autotune.study.plan import Progress
+from autotune.study.schedule import MESSAGES
 from tests.makers import completed, configuration, ended, out_of_memory, trial
 
 TRIALS = (
@@ -48,7 +50,7 @@ def with_round(trials: tuple[Trial, ...]) -> tuple[Trial, ...]:
 SEARCH = (
     Progress("preparing", (), message="estimating memory"),
     *(progress(kind, number) for number in range(4) for kind in ("probing", "trial")),
-    progress("confirming", 3, message="round 1 of 3"),
+    progress("confirming", 3, message=MESSAGES[Why.COMPARE]),
     progress("confirmed", 3, with_round(TRIALS)),
     Progress("finishing", with_round(TRIALS), message="comparing losses"),
 )
@@ -74,7 +76,7 @@ def printed(search: list[Progress]) -> list[str]:
 def test_lines_of_a_log_are_the_same() -> None:
     lines = printed(remote(SEARCH))
     assert lines == printed([*SEARCH])
-    assert len(lines) == 7
+    assert len(lines) == 8
 
 
 @pytest.mark.parametrize("width", [60, 120])
