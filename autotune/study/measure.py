@@ -116,9 +116,12 @@ def needs_too_much(trials: Sequence[Trial], trial: Trial) -> Measurement | None:
 
 def keep(place: Path, configuration: Configuration, measurement: Measurement) -> None:
     """Write what the probe left unwritten: all of it if it keeps no files, such as a replay; else what it did not know."""
-    if read_trial(place, 0) is None:
+    written = read_trial(place, 0)
+    if written is None:
         place.mkdir(parents=True, exist_ok=True)
         write_json(place / ORDER, {"configuration": configuration.to_dict()})
+    elif written.measurement.to_dict() == measurement.to_dict():
+        return
     write_json(place / ANSWER, measurement.to_dict())
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from autotune.commands import search
 from autotune.commands.result import TuningResult
-from autotune.core import Configuration, Outcome
+from autotune.core import Configuration, Outcome, read_json
 from autotune.core.errors import NothingFits
-from autotune.probe.order import Order
+from autotune.probe.order import ANSWER, Order
 from autotune.probe.process.answers import read_answer
 from autotune.probe.recorded import RecordedHost, RecordingHost, save_recording
 from autotune.report.evidence import measurement_lines
@@ -46,6 +46,17 @@ def test_a_search_goes_through_all_its_kinds_of_orders(tmp_path: Path, monkeypat
     assert result.estimated_peaks
     assert (tmp_path / "bert-mini-masked-lm-gb16-cpu" / "report.html").exists()
     assert not hosts[0].pid
+
+
+def test_a_measurement_has_its_time_as_soon_as_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that is killed then compares it with others as one that is not."""
+    monkeypatch.setattr("autotune.study.measure.keep", lambda *_: None)
+    monkeypatch.setattr("autotune.study.ledger.keep", lambda *_: None)
+    result, _ = searched(tmp_path, n_trials=2)
+    assert result.folder is not None
+    files = [*(result.folder / "probes").rglob(ANSWER)]
+    assert len(files) >= 2
+    assert all(read_json(path)["started_s"] > 0 for path in files)
 
 
 def test_the_same_search_gives_the_same_answer(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from autotune.study.measure import (
     LONGEST_BASELINE_S,
     REPEATS,
     STAYS_DISTURBED,
+    keep,
     measure,
     needs_too_much,
 )
@@ -177,6 +178,22 @@ def test_what_a_probe_wrote_itself_gets_its_time_and_why_it_was_repeated(tmp_pat
     assert before <= read_json(probe_folder(tmp_path, Slot(0)) / ANSWER)["started_s"] <= time.time()
     measure(tmp_path, plan(), [], keeping(tmp_path, answering(disturbed(), completed(OF))), Job(Slot(1), OF))
     assert read_json(probe_folder(tmp_path, Slot(1)) / ANSWER)["repeated_because"] == list(FOREIGN)
+
+
+def test_what_a_probe_wrote_whole_is_not_written_again(tmp_path: Path) -> None:
+    path = probe_folder(tmp_path, Slot(0)) / ANSWER
+    measure(
+        tmp_path,
+        plan(),
+        [],
+        keeping(tmp_path, answering(completed(OF, started_s=9.0, reason="its own"))),
+        Job(Slot(), OF),
+    )
+    written = path.stat().st_ino
+    keep(path.parent, OF, completed(OF, started_s=9.0, reason="its own"))
+    assert path.stat().st_ino == written
+    keep(path.parent, OF, completed(OF, started_s=9.0, device="cuda:1"))
+    assert read_json(path)["device"] == "cuda:1"
 
 
 def test_a_disk_that_refuses_is_said_so(tmp_path: Path) -> None:
