@@ -34,6 +34,9 @@ from tests.makers import ALLOWED, MIB, completed, ended, out_of_memory, space
 OBJECTIVES = ("samples_per_second", "tokens_per_second", "memory")
 LOSSES = tuple(9 - 0.05 * step for step in range(12))
 
+EPOCH_S = 1e9
+"""Seconds since the epoch at which a world begins."""
+
 BY_GAINS = {StopKind.NOTHING_TO_WIN, StopKind.NOT_WORTH_IT}
 """Kinds of ends that follow from random draws."""
 
@@ -115,7 +118,7 @@ class World:
 
     def probe_on(self, *names: str) -> Probe:
         def measured(tried: Configuration, options: ProbeOptions) -> Measurement:
-            started_s = self.clock_s + self.spent_s
+            started_s = EPOCH_S + self.clock_s + self.spent_s
             measurement = self.measured(tried, options, names)
             self.spent_s += measurement.probe_seconds
             return replace(measurement, started_s=started_s)
