@@ -93,22 +93,26 @@ class OptunaSampler:
     def choose(self, trials: Sequence[Trial], situation: Situation = ALONE) -> Choice:
         """The next proposal that no trial answers for; once there is none, or no time, what is measured again."""
         longest_s = max((trial.measurement.probe_seconds for trial in trials[-2:]), default=0.0)
+        end = End.PROBES if situation.probes_left <= 0 else End.TIME
+        reason, new = "", None
+        is_time = end is not End.PROBES and longest_s <= situation.seconds_left
         # The first proposal is tried, whatever time that leaves; others leave time for a proof: the fastest and the baseline
         # measured side by side, of which the probe is one.
         count = max(1, 2 * situation.each) if len(trials) > 1 else 1
-        in_time = count * longest_s <= situation.seconds_left
-        end, reason = End.TIME, ""
-        if situation.probes_left <= 0:
-            end = End.PROBES
-        elif in_time:
-            configuration, reason = self.propose(trials, [*situation.running.values()])
-            if configuration is not None:
-                return Choice(configuration, Why.NEW, untried=self.space.size)
-            end = End.ALL
-        again = self.policy.choose(trials, replace(situation, probes_left=0))
-        if again.configuration is not None or again.end is End.TIME:
+        leaves_time = count * longest_s <= situation.seconds_left
+        if is_time and leaves_time:
+            new, reason = self.propose(trials, [*situation.running.values()])
+        if new is None:
+            again = self.policy.choose(trials, replace(situation, probes_left=0))
+            if again.configuration is not None:
+                return again
+            if is_time and not leaves_time:  # nothing is to be proven in it
+                new, reason = self.propose(trials, [*situation.running.values()])
+        if new is not None:
+            return Choice(new, Why.NEW, untried=self.space.size)
+        if again.end is End.TIME:
             return again
-        return replace(again, end=end, reason=reason)
+        return replace(again, end=End.ALL if is_time else end, reason=reason)
 
     def propose(
         self, trials: Sequence[Trial], running: Sequence[Configuration] = ()

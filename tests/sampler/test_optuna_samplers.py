@@ -124,6 +124,13 @@ def test_it_ends_with_its_probes_once_the_fastest_is_proven() -> None:
     assert end.claim.low > 1
 
 
+def test_time_that_a_proof_would_need_is_spent_on_probes_if_there_is_nothing_to_prove() -> None:
+    sampler = sampler_named("tpe")
+    for trials in (ONCE[:1], PROVEN):
+        assert sampler.choose(trials, Situation(seconds_left=1.1 * PROBE_S)).why is Why.NEW
+        assert sampler.choose(trials, Situation(seconds_left=0.9 * PROBE_S)).end is End.TIME
+
+
 @pytest.mark.parametrize(("each", "probes"), [(0, 1), (2, 4), (3, 6)])
 def test_a_probe_leaves_time_for_as_many_measurements_as_a_proof_needs(each: int, probes: int) -> None:
     for seconds_left, is_tried in ((probes * PROBE_S, True), ((probes - 0.1) * PROBE_S, False)):
