@@ -58,9 +58,9 @@ def finish(study: Study, train: Train, watch: Watch) -> SanityCheck | None:
 
 
 def missing_proof(study: Study) -> str:
-    """What the fastest lacks for want of time to be shown as faster; empty if it does not."""
+    """What the fastest lacks for want of time to be shown as faster; empty if it does not, or if another one is shown."""
     trials, plan = study.trials, study.plan
-    best = fastest_so_far(trials, plan.objective)
-    if best is None or not best.number or not plan.time.is_set or not plan.confirmation_rounds:
+    answer, fastest = best_trial(trials, plan.objective), fastest_so_far(trials, plan.objective)
+    if not plan.time.is_set or not plan.confirmation_rounds or answer is None or fastest is None or not fastest.number:
         return ""
-    return "" if is_shown(best, trials[0]) else PROOF
+    return "" if answer.number and is_shown(answer, trials[0]) else PROOF
