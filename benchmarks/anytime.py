@@ -428,8 +428,8 @@ def figure(courses: Sequence[Course]) -> Drawing:
 NOTES = """\
 Time is counted in probes of the baseline (2.6 to 4.2 s in these tables). Each probe, round and training for the losses takes
 its recorded seconds, its start included; choosing the next probe takes none. A search that is cut at t hands out what an
-interrupted one does: of all rounds that are whole by then the best trial that is shown to be better than the user's settings,
-else these. Regret is 1 - speed / speed of the fastest configuration that fits, by the table's speeds: mean, and in brackets the
+interrupted one does: of the trials that were measured side by side with the user's settings the best that is shown to be
+faster, or if there is none yet the best that its probe shows to be; else the user's settings. Regret is 1 - speed / speed of the fastest configuration that fits, by the table's speeds: mean, and in brackets the
 95 % quantile. Before the baseline's probe has ended it is that of the user's settings, and 100 % if these do not fit: then
 everything that was measured counts as shown.
 
@@ -439,8 +439,8 @@ yet; the difference was found and is not shown.
 Noise is the standard deviation of the logarithm of speed between two probes of one configuration. Drift is that of a factor on
 all speeds of a device, an Ornstein-Uhlenbeck process with a time constant of ten probes of the baseline. Each of four devices
 drifts by itself. Neither changes how long a probe takes. Every table and budget has a seed of its own, from 100 on; a search of
-another sampler, number of devices, noise or drift has the same seed. "Before": the policy that probes until nothing is left to
-win, and then confirms the best in interleaved rounds.
+another sampler, number of devices, noise or drift has the same seed. "Before": a search that probes until nothing is left to
+win, and then confirms the best in interleaved rounds; "now": one policy chooses every measurement.
 
 A search tells a speed-up if its answer is not the user's settings and these run. It holds if its 95 % interval contains the
 quotient of the table's speeds. "False" is a speed-up that is told to be above 1 by its whole interval and is not."""
