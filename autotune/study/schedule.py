@@ -188,6 +188,8 @@ def _last(
     if simpler := _simpler(study, choice, probes_left):
         return Job(Slot(study.ledger.next_number), simpler, (*able,), gap=gap)
     answer = best_trial(trials, plan.objective)  # not the choice's winner if its proof is not worth it
+    if not trials[0].feasible:  # whose rivals win by measurements alone
+        answer = next((trial for trial in trials if trial.configuration == choice.winner), answer)
     if answer is not None and answer.number and plan.confirmation_rounds:
         if not answer.confirmations and round_seconds(answer, plan.is_cpu) <= study.time_left():
             message = "measured again, to check memory and losses"
