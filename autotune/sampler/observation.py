@@ -29,7 +29,7 @@ class Observation(Serializable):
     feasible: bool = False
     settled: float = 1.0  # share of the speed that remains over a run of announced length, which begins by compiling
     seconds: float = 0.0  # of the whole measurement
-    round: int = 0  # how often it was measured before
+    round: int = 0  # number of its confirmation round; 0: its probe
     device: str = ""  # of several devices the one that measured it
     started_s: float | None = None  # seconds on a clock that all measurements share; None: nothing is known of its time
 

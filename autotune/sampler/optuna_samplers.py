@@ -72,7 +72,7 @@ _OPTUNA: Mapping[str, Callable[[int], optuna.samplers.BaseSampler]] = {
 class OptunaSampler:
     """One of Optuna's samplers, asked and told on a study in memory, which is made from the trials at each start.
 
-    policy: it says what is measured again once nothing new is proposed. devices: how far they differ.
+    policy: it says what is measured again once nothing new is proposed.
     """
 
     def __init__(
@@ -85,7 +85,6 @@ class OptunaSampler:
     ) -> None:
         self.space, self.duplicates, self.policy = space, 0, policy
         self.study = _in_memory(minimize, sampler)
-        self.devices: DeviceEffects = NO_EFFECTS
         self._score = score
         self._asked: dict[Configuration, optuna.Trial] = {}
         self._told: set[int] = set()
@@ -101,13 +100,13 @@ class OptunaSampler:
         count = max(1, 2 * situation.each) if len(trials) > 1 else 1
         leaves_time = count * longest_s <= situation.seconds_left
         if is_time and leaves_time:
-            new, reason = self.propose(trials, [*situation.running.values()])
+            new, reason = self.propose(trials, [*situation.running.values()], situation.effects)
         if new is None:
             again = self.policy.choose(trials, replace(situation, probes_left=0))
             if again.configuration is not None:
                 return again
             if is_time and not leaves_time:  # nothing is to be proven in it
-                new, reason = self.propose(trials, [*situation.running.values()])
+                new, reason = self.propose(trials, [*situation.running.values()], situation.effects)
         if new is not None:
             return Choice(new, Why.NEW, untried=self.space.size)
         if again.end is End.TIME:
@@ -115,14 +114,14 @@ class OptunaSampler:
         return replace(again, end=End.ALL if is_time else end, reason=reason)
 
     def propose(
-        self, trials: Sequence[Trial], running: Sequence[Configuration] = ()
+        self, trials: Sequence[Trial], running: Sequence[Configuration] = (), devices: DeviceEffects = NO_EFFECTS
     ) -> tuple[Configuration | None, str]:
         """(the next configuration that no trial answers for, "") or (None, why there is none); a proposal that one does is told
         at once, and counted."""
         for trial in trials:
             if trial.number not in self._told:
                 asked = self._asked.pop(trial.configuration, None) or self._ask(trial.configuration)
-                tell(self.study, asked, trial, self._score, self.devices)
+                tell(self.study, asked, trial, self._score, devices)
                 self._told.add(trial.number)
         for configuration in running:
             if configuration not in self._asked:

@@ -1,4 +1,4 @@
-"""The `physics` sampler: it proposes by the cost model."""
+"""The `physics` sampler: it chooses measurements by the cost model."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -62,6 +62,9 @@ class Situation:
     risks: int = 0
     probes_left: float = math.inf
     each: int = EACH
+    effects: Mapping[str, tuple[float, float]] = field(
+        default_factory=dict
+    )  # device -> how its speed differs, with error
 
 
 ALONE = Situation()

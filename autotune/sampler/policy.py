@@ -65,7 +65,7 @@ CONFIDENCE = 0.95
 """Probability with which no untried configuration gains more than the bound."""
 
 BELIEVED = 0.05
-"""Noise of the assumed result of a running probe."""
+"""Noise of the assumed result of a measurement that runs or is planned."""
 
 
 REPEATS = (1, 2, 4)

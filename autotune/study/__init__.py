@@ -1,1 +1,1 @@
-"""The loop: propose, measure, store, confirm, stop."""
+"""The loop: choose, measure, record, stop."""

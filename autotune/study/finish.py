@@ -1,4 +1,4 @@
-"""What follows the confirmation: does the winner evaluate and save."""
+"""The end of a search: the winner evaluates and saves once."""
 
 import contextlib
 from collections.abc import Callable, Mapping

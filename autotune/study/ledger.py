@@ -44,7 +44,7 @@ from autotune.study.store import (
 
 @dataclass
 class Ledger:
-    """The measurements of a study; only its methods change it, and each writes to disk first.
+    """The measurements of a study; only its methods change it, and measurements are on disk before they count.
 
     unfinished: number -> configuration of trials that were begun and have no measurement. references: round -> the training
     that its losses are compared with. repeats: device -> what it repeated. risks: number -> how likely a trial was to fit that
@@ -122,12 +122,6 @@ class Ledger:
     def next_number(self) -> int:
         """Of a new trial; the first one is the baseline."""
         return max(self._numbers, default=-1) + 1 if 0 in self._measured else 0
-
-    def configuration(self, number: int) -> Configuration:
-        """A trial's configuration, measured or begun."""
-        if number in self.unfinished:
-            return self.unfinished[number]
-        return self._measured[number].configuration
 
     # Writing --------------------------------------------------------------------------------------------------
 

@@ -95,7 +95,7 @@ def search(
     watch: Watch = lambda progress: None,
     warm_up: Callable[[], None] = lambda: None,
 ) -> StopReason:
-    """Probe and confirm until the budget is used or nothing is left to win; returns why it ended.
+    """Measure until the budget is used or nothing is worth its seconds; returns why it ended.
 
     probe: of one device, or the devices. warm_up: called before every step but the first, the baseline, which needs no warm
     start.
@@ -127,7 +127,8 @@ def search(
                 _start(study, fleet, step, watch)
             else:
                 _record(study, fleet, *fleet.wait(), watch)
-    ledger.keep_gap(step.gap)
+    with reporting_storage(study.folder):
+        ledger.keep_gap(step.gap)
     ledger.leave_out(*step.left_out)
     watch(study.progress("done", message=step.reason.text))
     return step.reason

@@ -8,7 +8,6 @@ from pathlib import Path
 from autotune.core import Configuration, Environment, Interval, Measurement, Outcome, Trial, TuningRequest
 from autotune.core.request import CONFIRMATION_ROUNDS
 from autotune.core.time_limit import TimeLimit
-from autotune.sampler.policy import run_seconds
 from autotune.study.objective import best_trial, fastest_so_far, is_shown, told_speed_up, value
 
 
@@ -59,10 +58,6 @@ class Plan:
         """The value of a measurement for Optuna; the worst one for None and for what does not fit."""
         worst = float(self.memory_limit_bytes) if self.minimizes else 0.0
         return value(measurement, self.objective, self.memory_limit_bytes) if measurement else worst
-
-    def run_seconds(self, best: Trial | None) -> float:
-        """Seconds of the training that the search is for, at the speed of the best trial so far."""
-        return run_seconds(self.training_steps, best.final.step_time_s or 0.0 if best else 0.0)
 
 
 def plan_of(

@@ -173,6 +173,7 @@ def _situation(study: Study, fleet: Fleet, device: str, probes_left: int) -> Sit
         0 if plan.no_risk or ledger.unfinished else max(0, RISKS - len(ledger.risks)),
         probes_left,
         plan.confirmation_rounds and max(EACH, plan.confirmation_rounds),
+        fleet.effects(ledger),
     )
 
 

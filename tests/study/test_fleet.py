@@ -17,7 +17,7 @@ from autotune.executors import ExecutorLost
 from autotune.executors.pool import Pool, ThreadPool
 from autotune.probe import Probe, ProbeOptions
 from autotune.report.live.text import now_text
-from autotune.sampler.optuna_samplers import study_of
+from autotune.sampler.optuna_samplers import OptunaSampler, study_of
 from autotune.sampler.physics import ALONE, PhysicsSampler, Situation
 from autotune.sampler.policy import RISKS, Choice, End
 from autotune.sampler.scales import DIFFER
@@ -328,3 +328,13 @@ def test_effects_are_those_of_the_devices_and_not_of_what_they_ran() -> None:
     assert math.log(0.85) < wide < narrow, "of a faulty device little is believed beforehand"
     assert device_effects(trials[:1], {}).keys() == {"a", "b", "c"}
     assert device_effects([Trial(0, configuration(), rounds[0])], {}) == {}
+
+
+def test_an_optuna_sampler_is_told_what_a_mean_device_would_have_measured(tmp_path: Path) -> None:
+    study = open_study(tmp_path, space(), replace(PLAN, sampler="random"))
+    tried = study.space.baseline
+    sampler = study.sampler
+    assert isinstance(sampler, OptunaSampler)
+    slow = Trial(0, tried, replace(completed(tried, 10.0), device="slow"))
+    sampler.choose([slow], Situation(effects={"slow": (-0.07, 0.01)}))
+    assert sampler.study.trials[0].value == pytest.approx(10.0 * math.exp(0.07))
