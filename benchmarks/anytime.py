@@ -430,8 +430,8 @@ Time is counted in probes of the baseline (2.6 to 4.2 s in these tables). Each p
 its recorded seconds, its start included; choosing the next probe takes none. A search that is cut at t hands out what an
 interrupted one does: of the trials that were measured side by side with the user's settings the best that is shown to be
 faster, or if there is none yet the best that its probe shows to be; else the user's settings. Regret is 1 - speed / speed of
-the fastest configuration that fits, by the table's speeds: mean, and in brackets the 95 % quantile. Before the baseline's probe has ended it is that of the user's settings, and 100 % if these do not fit: then
-everything that was measured counts as shown.
+the fastest configuration that fits, by the table's speeds: mean, and in brackets the 95 % quantile. Before the baseline's probe
+has ended it is that of the user's settings, and 100 % if these do not fit: then everything that was measured counts as shown.
 
 Regret of the best probed is what the search could have handed out if it knew all speeds. The rest of the regret was not found
 yet; the difference was found and is not shown.
