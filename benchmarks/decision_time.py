@@ -51,7 +51,7 @@ def decision_times() -> tuple[int, list[float]]:
         choice = sampler.choose(trials)
         times.append(time.perf_counter() - begun)
         tried = {trial.configuration for trial in trials}
-        chosen = choice.configuration if choice.why is Why.NEW else next(one for one in space if one not in tried)
+        chosen = choice.configuration if choice.why is Why.NEW else next(left for left in space if left not in tried)
         assert chosen is not None
         speed = 100.0 * chosen.micro_batch_size**0.3 * (1 + number % 3 / 50)
         measurement = recorded(chosen, speed, 10**9 + 2 * 10**7 * chosen.micro_batch_size, limit)

@@ -92,11 +92,11 @@ def _moved(left: Numbers, part: Posterior, chosen: Places, now: tuple[Numbers, f
     now: (m,) covariances of what a measurement now errs by with what each earlier one did, and its variance.
     """
     with_earlier, variance_now = now
-    # What earlier measurements told of the device's speed now.
-    told = solve_triangular(part.lower, with_earlier, lower=True) if len(with_earlier) else with_earlier
-    shared = part.reach[:, chosen].T @ told
+    # What earlier measurements shown of the device's speed now.
+    shown = solve_triangular(part.lower, with_earlier, lower=True) if len(with_earlier) else with_earlier
+    shared = part.reach[:, chosen].T @ shown
     covariance = left - shared[:, None]
-    variance = np.diag(left) - 2 * shared + max(0.0, variance_now - float(told @ told))
+    variance = np.diag(left) - 2 * shared + max(0.0, variance_now - float(shown @ shown))
     moved: Numbers = covariance / np.sqrt(np.maximum(variance, 1e-18)[None, None, :] + noise)
     return moved
 

@@ -9,7 +9,6 @@ from autotune.core.measurement import JOIN, pooled
 from autotune.core.prospect import OptimalityGap
 from autotune.core.slot import Slot, SlotKind
 from autotune.core.stop_reason import StopReason
-from autotune.sampler.claim import EACH
 from autotune.sampler.parameters import openings
 from autotune.sampler.physics import PhysicsSampler, Situation
 from autotune.sampler.policy import FIRST_PROBES, P_FIT_CERTAIN, RISKS, Choice, End, Why
@@ -163,7 +162,7 @@ def _chosen(study: Study, fleet: Fleet, able: Sequence[str]) -> Job | Done | Non
 def _situation(study: Study, fleet: Fleet, device: str, probes_left: int) -> Situation:
     ledger, plan, trials = study.ledger, study.plan, study.trials
     running = {JOIN.join(job.devices): job.configuration for job in fleet.jobs if job.slot.kind is SlotKind.TRIAL}
-    begun = {str(number): one for number, one in ledger.unfinished.items() if one not in running.values()}
+    begun = {str(number): each for number, each in ledger.unfinished.items() if each not in running.values()}
     return Situation(
         running | begun,
         [*ledger.repeats.values()] if fleet.pool.is_several else (),
@@ -172,7 +171,7 @@ def _situation(study: Study, fleet: Fleet, device: str, probes_left: int) -> Sit
         {trial.configuration: round_seconds(trial, plan.is_cpu) for trial in trials if trial.feasible},
         0 if plan.no_risk or ledger.unfinished else max(0, RISKS - len(ledger.risks)),
         probes_left,
-        plan.confirmation_rounds and max(EACH, plan.confirmation_rounds),
+        plan.confirmation_rounds,
         fleet.effects(ledger),
     )
 
