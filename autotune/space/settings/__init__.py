@@ -14,7 +14,7 @@ _FILES = """
     logging_nan_inf_filter
     batching packing padding attention_mask
     threads compile compile_backend liger
-    cpu_allocator empty_cache_steps expandable_segments garbage_threshold
+    cpu_allocator empty_cache_steps expandable_segments
     lora lora_targets quantization zero
 """
 

@@ -1,7 +1,7 @@
 """Emptying the cache: the device's allocator gives back unused memory after so many steps."""
 
 from autotune.core import Environment, Value
-from autotune.space.settings.setting import Context, Effect, Observed, Setting, none_or, whole_number
+from autotune.space.settings.setting import Context, Effect, Observed, Setting, whole_number
 
 FIELD = "torch_empty_cache_steps"
 
@@ -40,7 +40,7 @@ SETTING = Setting(
     argument=FIELD,
     values=("none", 1, 4, 16),
     summary="Gives cached device memory back every so many steps, against fragments.",
-    read=none_or(_read),
+    read=lambda text: "none" if str(text).strip().lower() == "none" else _read(text),
     from_user=_from_user,
     apply=_apply,
     read_back=_read_back,

@@ -179,11 +179,6 @@ def whole_number(least: int, most: int) -> Callable[[Any], int]:
     return read
 
 
-def none_or(read: Callable[[Any], Value]) -> Callable[[Any], Value]:
-    """Read `none`, or what this reads; raises ValueError."""
-    return lambda text: "none" if str(text).strip().lower() == "none" else read(text)
-
-
 def yes_or_no(text: Any) -> bool:
     """Read true or false; raises ValueError."""
     words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}

@@ -92,8 +92,6 @@ FROM_USER: list[tuple[str, Context, Value]] = [
     ("fsdp", of(TWO, {"fsdp": ["shard_grad_op", "auto_wrap"]}), "shard_grad_op"),
     ("fsdp", of(TWO, {"fsdp": True, "fsdp_config": {"reshard_after_forward": False}}), "shard_grad_op"),
     ("fsdp", of(TWO, {"fsdp": True, "fsdp_config": {"reshard_after_forward": "true"}}), "full_shard"),
-    ("garbage_threshold", of(allocator("garbage_collection_threshold:0.7")), 0.7),
-    ("garbage_threshold", of(allocator("backend:cudaMallocAsync,garbage_collection_threshold:0.7")), "none"),
     ("expandable_segments", of(allocator("backend:cudaMallocAsync,expandable_segments:True")), False),
     ("micro_batch_size", of(None, {"per_device_train_batch_size": 4}), 4),
     ("non_blocking", of(None, {"accelerator_config": {"non_blocking": True}}), True),
@@ -170,25 +168,19 @@ def test_the_answer_joins_values_and_the_user_s_own(
     assert {name: answer.get(name, ...) for name in fields} == fields
 
 
-SEGMENTS: dict[str, Value] = {"expandable_segments": True, "garbage_threshold": 0.8}
-
-
 @pytest.mark.parametrize(
     ("settings", "environment", "variables"),
     [
         ({"threads": 3, "data_parallel_size": 2}, cpu(threads=8), {"OMP_NUM_THREADS": "3"}),
         (
-            SEGMENTS,
+            {"expandable_segments": True},
             allocator("roundup_power2_divisions:[256:1,512:2],expandable_segments:False"),
-            {
-                "PYTORCH_CUDA_ALLOC_CONF": "roundup_power2_divisions:[256:1,512:2],expandable_segments:True,"
-                "garbage_collection_threshold:0.8"
-            },
+            {"PYTORCH_CUDA_ALLOC_CONF": "roundup_power2_divisions:[256:1,512:2],expandable_segments:True"},
         ),
         (
-            SEGMENTS,
+            {"expandable_segments": True},
             allocator("max_split_size_mb:128", "PYTORCH_ALLOC_CONF"),
-            {"PYTORCH_ALLOC_CONF": "max_split_size_mb:128,expandable_segments:True,garbage_collection_threshold:0.8"},
+            {"PYTORCH_ALLOC_CONF": "max_split_size_mb:128,expandable_segments:True"},
         ),
     ],
 )
@@ -210,8 +202,6 @@ SHOWN: list[tuple[str, Observed, Value | None]] = [
     ("fsdp", sharded(reshard_after_forward=True), "full_shard"),
     ("fsdp", sharded(reshard_after_forward=False), "shard_grad_op"),
     ("fsdp", sharded(reshard_after_forward="ShardingStrategy.FULL_SHARD"), "full_shard"),
-    ("garbage_threshold", observed(allocator={"garbage_collection_threshold": 0.0}), "none"),
-    ("garbage_threshold", observed(allocator={"garbage_collection_threshold": 0.800000011920929}), 0.8),
     ("micro_batch_size", observed(loader=SimpleNamespace(), train_batch_size=6), 6),
     # A Trainer that generates for several micro-steps at once loads them together.
     ("micro_batch_size", observed(loader=SimpleNamespace(total_batch_size=16), arguments=GENERATES), 4),
@@ -254,8 +244,6 @@ AVAILABLE: list[tuple[str, Value, Context]] = [
     ("expandable_segments", False, of(allocator("backend:cudaMallocAsync"))),
     ("experts", "none", of(**MINE)),
     ("fsdp", "full_shard", of(TWO)),
-    ("garbage_threshold", 0.8, of(allocator("per_process_memory_fraction:0.9"))),
-    ("garbage_threshold", 0.7, of(allocator("garbage_collection_threshold:0.7"))),
     ("logging_nan_inf_filter", False, of(gpu())),
     ("lora", "8", of(PEFT)),
     ("packing", "flattening", of(collating={"packing": None})),
@@ -289,17 +277,6 @@ UNAVAILABLE: list[tuple[str, Value, Context, str]] = [
     ("experts", "eager", of(gpu(), **MINE), "model_init"),
     ("fsdp", "full_shard", of(gpu(device_count=1)), "one is visible"),
     ("fsdp", "shard_grad_op", of(), "on a CPU"),
-    ("garbage_threshold", 0.8, of(), "GPU"),
-    (
-        "garbage_threshold",
-        0.8,
-        of(allocator("backend:cudaMallocAsync,per_process_memory_fraction:0.9")),
-        "cudaMallocAsync",
-    ),
-    # A probe is held to a fraction of the card, the user's training only where their variable says so.
-    ("garbage_threshold", 0.8, of(gpu()), "per_process_memory_fraction below 1"),
-    ("garbage_threshold", 0.8, of(allocator("per_process_memory_fraction:1.0")), "per_process_memory_fraction below 1"),
-    ("garbage_threshold", "none", of(allocator("garbage_collection_threshold:0.7")), "no value undoes that"),
     ("logging_nan_inf_filter", False, of(), "CPU"),
     ("lora", "8", of(), "pip install peft"),
     ("lora", "8", of(PEFT, **MINE), "model_init"),
@@ -393,8 +370,6 @@ def test_a_value_is_expected_to_change_costs(name: str, value: Value, context: C
     ("name", "text", "message"),
     [
         ("experts", "deepgemm", "not one of"),  # it fetches its kernels from the hub while it trains
-        ("garbage_threshold", "0", "between 0 and 1"),
-        ("garbage_threshold", "1", "between 0 and 1"),
         ("micro_batch_size", 0, "whole number"),
     ],
 )
