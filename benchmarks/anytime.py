@@ -166,7 +166,7 @@ def searched(
     """
     budget = knowledge.allowed_bytes
     sampler = case.sampler.partition(",")[0]
-    plan = Plan(N_TRIALS, OBJECTIVE, budget, budget, sampler=sampler, seed=case.seed)
+    plan = Plan(N_TRIALS, OBJECTIVE, budget, sampler=sampler, seed=case.seed)
 
     def clock() -> float:
         return pool.clock

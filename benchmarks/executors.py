@@ -114,7 +114,7 @@ def replayed(
         }
     )
     plan, knowledge = (
-        Plan(N_TRIALS, "samples_per_second", budget, budget, seed=seed),
+        Plan(N_TRIALS, "samples_per_second", budget, seed=seed),
         knowledge_of(table, budget, prior),
     )
     with study_in_memory(table, plan, knowledge) as study:

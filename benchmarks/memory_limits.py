@@ -49,7 +49,7 @@ def main() -> None:
         for limit in LIMITS:
             allowed = limit * 2**20
             knowledge = build_warm_start(host, environment, workload, space, {}, allowed)
-            plan = Plan(PROBES, request.objective, allowed, allowed, confirmation_rounds=0)
+            plan = Plan(PROBES, request.objective, allowed, confirmation_rounds=0)
             folder = Path(scratch) / str(limit)
             folder.mkdir()
             study = open_study(folder, space, plan, knowledge)

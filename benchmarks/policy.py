@@ -203,7 +203,7 @@ def found(case: Case) -> Found:
             jobs_by[str(why)] = sum(choice.why is why for choice in choices)
     else:
         machine = Machine(table, budget, case)
-        plan = Plan(N_TRIALS, "samples_per_second", budget, budget, seed=case.seed)
+        plan = Plan(N_TRIALS, "samples_per_second", budget, seed=case.seed)
         began = time.perf_counter()
         trials, end, bound = _today(table, plan, knowledge, machine)
         decided = time.perf_counter() - began

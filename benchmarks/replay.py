@@ -141,14 +141,14 @@ def taught_by(table: Table, prior: Prior, noise: float | None) -> Calibration:
     """What one search on a table teaches of the device."""
     budget = table.budget(1.0)
     knowledge = knowledge_of(table, budget, prior)
-    trials, _, _ = searched(table, Plan(N_TRIALS, "samples_per_second", budget, budget), knowledge, noise)
+    trials, _, _ = searched(table, Plan(N_TRIALS, "samples_per_second", budget), knowledge, noise)
     return calibrated(table.space, knowledge, trials)
 
 
 def replayed(table: Table, case: Case, prior: Prior, past: Sequence[Calibration] = ()) -> Found:
     """One search, from its baseline to its confirmed answer."""
     budget = table.budget(case.share)
-    plan = Plan(N_TRIALS, "samples_per_second", budget, budget, sampler=case.sampler.partition(",")[0], seed=case.seed)
+    plan = Plan(N_TRIALS, "samples_per_second", budget, sampler=case.sampler.partition(",")[0], seed=case.seed)
     trials, stop, gain = searched(table, plan, knowledge_of(table, budget, prior, past), case.noise, case.drift)
     best = best_trial(trials, plan.objective)
     reached = table.speeds[best.configuration] if best else 0.0

@@ -42,7 +42,7 @@ def world(of: Configuration) -> Measurement:
 
 def plan(**facts: Any) -> Plan:
     known = {"n_trials": 16, "objective": SPEED, "confirmation_rounds": 0}
-    return Plan(memory_limit_bytes=ALLOWED, allowed_bytes=ALLOWED, **known | facts)
+    return Plan(allowed_bytes=ALLOWED, **known | facts)
 
 
 def run(folder: Path, **facts: Any) -> Study:

@@ -54,7 +54,7 @@ def measured_beside(competing: int, live: LiveProbe, folder: Path) -> Measuremen
         with competitor():
             return live(asked, options)
 
-    plan = Plan(n_trials=1, objective="samples_per_second", memory_limit_bytes=GIB, allowed_bytes=GIB)
+    plan = Plan(n_trials=1, objective="samples_per_second", allowed_bytes=GIB)
     return measure(folder, plan, [], probe, Job(Slot(), configuration(8)))
 
 

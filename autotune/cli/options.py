@@ -65,7 +65,7 @@ OF_FIRST = "10 x the first one's time, at least 60 s"
 ProbeTimeout = Annotated[Text, Option(help="Time limit of one trial.", metavar="DURATION", show_default=OF_FIRST)]
 SAMPLER = "Sampler: physics, tpe, gp, random, qmc or brute-force."
 Sampler = Annotated[str, Option(help=SAMPLER, metavar="NAME", autocompletion=complete_sampler)]
-OBJECTIVE = "Objective: samples_per_second, tokens_per_second or memory."
+OBJECTIVE = "Objective: samples_per_second or tokens_per_second."
 Objective = Annotated[str, Option(help=OBJECTIVE, metavar="NAME", autocompletion=complete_objective)]
 Args = Annotated[Text, Option(help="Your TrainingArguments, JSON or YAML: the baseline.", metavar="FILE")]
 TrustRemoteCode = Annotated[bool, Option("--trust-remote-code", help="Run code that comes with the model.")]

@@ -103,7 +103,7 @@ def search(
       that may not, where two at the most are tried otherwise. `keep_numerics`: nothing is tried that learns
       differently. What does not train like fp32 cannot win, unless `allow_loss_difference`; `require_parity`: nor
       what the rounds do not show to.
-    - `objective`: `samples_per_second`, `tokens_per_second`, or `memory`.
+    - `objective`: `samples_per_second` or `tokens_per_second`.
     - `args`: your own `TrainingArguments`, as the object, as fields, or a JSON or YAML file: base of every trial, and the
       baseline. `base_arguments` and `training_args` are its former names.
     - `trust_remote_code`: run code that comes with the model.

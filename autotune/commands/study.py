@@ -134,9 +134,7 @@ def _run(
     assert folder is not None
     check_identity(folder, unmeasured.identity)
     begin(unmeasured, folder)
-    plan = plan_of(
-        request, unmeasured.environment, host.time_limit, unmeasured.memory_limit_bytes, unmeasured.allowed_bytes
-    )
+    plan = plan_of(request, unmeasured.environment, host.time_limit, unmeasured.allowed_bytes)
     environment, workload, base = unmeasured.environment, unmeasured.workload, request.training_args
     past = Remembered() if request.no_history else recall(environment, unmeasured.identity)
     study = open_study(folder, space, plan)

@@ -26,7 +26,7 @@ TASKS = (
 SAMPLERS = ("physics", "tpe", "gp", "random", "qmc", "brute-force")
 LOGGERS = ("tensorboard", "wandb", "mlflow", "trackio")
 EXECUTORS = ("local", "ray")
-OBJECTIVES = ("samples_per_second", "tokens_per_second", "memory")
+OBJECTIVES = ("samples_per_second", "tokens_per_second")
 CONFIRMATION_ROUNDS = 2
 """Measurements of the fastest and of the user's settings, side by side, that a speed-up needs at the least."""
 EXPLANATION_ROUNDS = 3

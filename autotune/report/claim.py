@@ -22,7 +22,7 @@ from autotune.report.trial_text import (
     short_words,
     speed_text,
 )
-from autotune.study.objective import SAME_PEAK, beside_the_baseline, is_open, is_shown, speed, speed_up
+from autotune.study.objective import beside_the_baseline, is_open, is_shown, speed, speed_up
 from autotune.study.result import SearchResult
 
 SOLID_WIDTH = 0.2
@@ -30,6 +30,9 @@ SOLID_WIDTH = 0.2
 
 NOTHING_LEFT = (StopKind.NOTHING_TO_WIN, StopKind.ALL_TESTED)
 """Reasons for which a search ended that say themselves what may be left to gain."""
+
+SAME_PEAK = 0.02
+"""Share by which two peaks differ at least for a headline to speak of it."""
 
 SAME_SPEED = 0.05
 """Share by which the next best may be faster at most where the user's own settings are surely as good."""
@@ -57,14 +60,10 @@ class Headline:
 
 FASTER = Headline(State.IMPROVED, "{times} as fast as your settings{memory}")
 AS_FAST = Headline(State.IMPROVED, "as fast as your settings{memory}")
-LEANER = Headline(State.IMPROVED, "{memory} than your settings, {times} as fast")
 REFUTED = Headline(State.REFUTED, "Plain trainings were not faster than with your settings")
-LEANER_AS_FAST = Headline(State.IMPROVED, "{memory} than your settings, as fast")
 NOT_FASTER = Headline(State.KEPT, "No faster settings found in {trials}")
-NOT_LEANER = Headline(State.KEPT, "Nothing leaner that is as fast found in {trials}")
 OTHER_LOSSES = Headline(State.KEPT, "Your settings are kept: what is faster does not train like fp32")
 NOISY = Headline(State.NOISY, "Too noisy to tell whether anything is faster")
-NOISY_LEANER = Headline(State.NOISY, "Too noisy to tell whether what is leaner is as fast")
 ALONE = Headline(State.ALONE, "Nothing to compare yet")
 ONLY_YOURS = Headline(State.ALONE, "Only your own settings run here")
 NO_BASELINE = Headline(State.NO_BASELINE, "Your settings cannot be compared; this configuration runs")
@@ -73,8 +72,8 @@ NONE_MAY_WIN = Headline(State.NO_ANSWER, "No configuration may win")
 NONE_COMPLETED = Headline(State.NO_ANSWER, "No configuration completed")
 NOT_MEASURED = Headline(State.NO_ANSWER, "Nothing was measured")
 HEADLINES = (
-    *(FASTER, AS_FAST, LEANER, LEANER_AS_FAST, REFUTED, NOT_FASTER, NOT_LEANER, OTHER_LOSSES, NOISY, NOISY_LEANER),
-    *(ALONE, ONLY_YOURS, NO_BASELINE, NOTHING_FITS, NONE_MAY_WIN, NONE_COMPLETED, NOT_MEASURED),
+    *(FASTER, AS_FAST, REFUTED, NOT_FASTER, OTHER_LOSSES, NOISY, ALONE),
+    *(ONLY_YOURS, NO_BASELINE, NOTHING_FITS, NONE_MAY_WIN, NONE_COMPLETED, NOT_MEASURED),
 )
 """All of them; that of an interrupted search has `INTERRUPTED` in front, that of what is not proven `NOT_PROVEN` at its end."""
 
@@ -181,12 +180,8 @@ def _improved(result: SearchResult, best: Trial, baseline: Trial, gain: Interval
     is_proven = verified or is_shown(best, baseline)
     sure, reason = verdict(gain, is_proven)
     memory, times = _memory_text(best, baseline), times_text(gain, sure)
-    is_as_fast = gain.low <= 1 <= gain.high
-    if result.request.objective == "memory":
-        kind = LEANER_AS_FAST if is_as_fast else LEANER
-    else:
-        kind = AS_FAST if is_as_fast else FASTER
-        memory = f", with {memory}" if memory else ""
+    kind = AS_FAST if gain.low <= 1 <= gain.high else FASTER
+    memory = f", with {memory}" if memory else ""
     text = f"{kind.text.format(memory=memory, times=times)}{'' if is_proven else NOT_PROVEN}"
     how = _how_measured(result, best, baseline) if is_proven else "By single probes"
     details = [f"{how}; 95% interval {range_text(gain)}."]
@@ -249,11 +244,10 @@ def _kept(result: SearchResult, baseline: Trial) -> Claim:
     gain = gains[rival.number]
     name = f"trial {rival.number} ({', '.join(short_words(rival.configuration, baseline.configuration))})"
     if result.disqualified and not differs:
-        kind = NOISY_LEANER if objective == "memory" else NOISY
         details = (f"T{name[1:]}: {interval_text(gain)}.", f"{own} They are kept.")
         next_step = (_what_would_tell(result), _firmer_command(result))
-        return Claim(kind.state, kind.text, details, (), None, *verdict(gain, is_proven=True), *next_step)
-    kind = OTHER_LOSSES if differs else NOT_LEANER if objective == "memory" else NOT_FASTER
+        return Claim(NOISY.state, NOISY.text, details, (), None, *verdict(gain, is_proven=True), *next_step)
+    kind = OTHER_LOSSES if differs else NOT_FASTER
     text = kind.text.format(trials=counted(len(result.trials), "trial"))
     is_proven = is_shown(rival, baseline)
     sure = Verdict.SOLID if is_proven and (gain.high <= 1 + SAME_SPEED or differs) else Verdict.ROUGH

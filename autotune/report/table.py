@@ -49,13 +49,12 @@ def frame(
 
 
 def _ranked(trials: Sequence[Trial], objective: str) -> list[int]:
-    """Numbers of the trials that may win: the answer, then the others by speed or, if that is the objective, by peak."""
+    """Numbers of the trials that may win: the answer, then the others by speed."""
     best = best_trial(trials, objective)
     able = [t for t in trials if t.feasible and not t.disqualified_reason and not t.measurement.ended_early]
 
     def rank(trial: Trial) -> tuple[bool, float]:
-        value = trial.peak_bytes or 0 if objective == "memory" else -float(speed(trial.final, objective) or 0.0)
-        return not is_same(trial, best), value
+        return not is_same(trial, best), -float(speed(trial.final, objective) or 0.0)
 
     return [trial.number for trial in sorted(able, key=rank)]
 

@@ -35,10 +35,8 @@ def speed_text(trial: Trial) -> str:
 
 
 def speed_line(best: Trial, baseline: Trial | None, objective: str) -> str:
-    """`41.2 ± 0.3 samples/s, 2.41x the baseline (95% interval 2.30x to 2.52x)`; the peak too where memory is the objective."""
+    """`41.2 ± 0.3 samples/s, 2.41x the baseline (95% interval 2.30x to 2.52x)`."""
     text = f"{speed_text(best)} samples/s"
-    if objective == "memory":
-        text = f"{format_bytes(best.peak_bytes)}, {text}"
     if baseline is None or is_same(baseline, best):
         return f"{text}, the baseline itself" if baseline else text
     speedup, reason = speed_up(best, baseline, objective)

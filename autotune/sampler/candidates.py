@@ -22,9 +22,7 @@ BEST = 3
 """Best combinations of core settings with which the other settings are tried."""
 
 
-def stages(
-    space: SearchSpace, observations: Sequence[Observation], core_probes: int, objective: str
-) -> list[tuple[SearchSpace, ...]]:
+def stages(space: SearchSpace, observations: Sequence[Observation], core_probes: int) -> list[tuple[SearchSpace, ...]]:
     """Parts of the space to consider, by stage: the core settings alone, then the others around the best of these.
 
     A stage counts once nothing is left to gain in the one before; while nothing fits, the last one is the whole space.
@@ -35,7 +33,7 @@ def stages(
     base = space.baseline.values
     core = narrowed(space, {name: base[name] for name in space.values if name not in space.core})
     first = [(core,)] if len(observations) < core_probes else []
-    around = [narrowed(space, values) for values in _best_of_core(space, observations, objective)]
+    around = [narrowed(space, values) for values in _best_of_core(space, observations)]
     return [*first, (core, *around) if around else (space,)]
 
 
@@ -48,12 +46,10 @@ def narrowed(space: SearchSpace, fixed: Mapping[str, Value]) -> SearchSpace:
     return replace(space, values=values)
 
 
-def _best_of_core(
-    space: SearchSpace, observations: Sequence[Observation], objective: str
-) -> Iterator[Mapping[str, Value]]:
+def _best_of_core(space: SearchSpace, observations: Sequence[Observation]) -> Iterator[Mapping[str, Value]]:
     """The core settings' values of the best configurations that fit, best first."""
     fitting = [seen for seen in observations if seen.feasible and not seen.ended_early and seen.step_s is not None]
-    fitting.sort(key=lambda seen: (seen.peak_bytes or 0) if objective == "memory" else (seen.step_s or 0.0))
+    fitting.sort(key=lambda seen: seen.step_s or 0.0)
     # Ranks that come later need a micro-batch of their own for the same global batch.
     names = [name for name in space.core if name != MICRO or RANKS not in space.values or RANKS in space.core]
     best = dict.fromkeys(tuple(seen.configuration.values[name] for name in names) for seen in fitting)

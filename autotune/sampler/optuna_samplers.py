@@ -42,12 +42,10 @@ class Sampler(Protocol):
         ...
 
 
-def make_sampler(
-    name: str, seed: int, space: SearchSpace, knowledge: WarmStart, score: Score, minimize: bool = False
-) -> Sampler:
+def make_sampler(name: str, seed: int, space: SearchSpace, knowledge: WarmStart, score: Score) -> Sampler:
     """`physics`, or one of Optuna's: `tpe`, `gp`, `random`, `qmc` or `brute-force`; raises KeyError for any other name.
 
-    score, minimize: what Optuna's are told of a measurement, and whether less of it is better.
+    score: the value of a measurement for Optuna's.
     """
     physics = PhysicsSampler(space, knowledge, seed)
     if name == "physics":
@@ -55,7 +53,7 @@ def make_sampler(
     with warnings.catch_warnings():
         # Interfaces that may change; the installed version works.
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return OptunaSampler(_OPTUNA[name](seed), space, score, minimize, physics)
+        return OptunaSampler(_OPTUNA[name](seed), space, score, physics)
 
 
 _OPTUNA: Mapping[str, Callable[[int], optuna.samplers.BaseSampler]] = {
@@ -80,11 +78,10 @@ class OptunaSampler:
         sampler: optuna.samplers.BaseSampler,
         space: SearchSpace,
         score: Score,
-        minimize: bool,
         policy: PhysicsSampler,
     ) -> None:
         self.space, self.duplicates, self.policy = space, 0, policy
-        self.study = _in_memory(minimize, sampler)
+        self.study = _in_memory(sampler)
         self._score = score
         self._asked: dict[Configuration, optuna.Trial] = {}
         self._told: set[int] = set()
@@ -161,13 +158,13 @@ class OptunaSampler:
         return all(implied_by(configuration, trials) or configuration in running for configuration in self.space)
 
 
-def _in_memory(minimize: bool, sampler: optuna.samplers.BaseSampler | None = None) -> optuna.Study:
+def _in_memory(sampler: optuna.samplers.BaseSampler) -> optuna.Study:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna.create_study(
         storage=optuna.storages.InMemoryStorage(),
         sampler=sampler,
         study_name="autotune",
-        direction="minimize" if minimize else "maximize",
+        direction="maximize",
     )
 
 
@@ -175,11 +172,10 @@ def study_of(
     trials: Sequence[Trial],
     space: SearchSpace,
     score: Score,
-    minimize: bool = False,
     devices: DeviceEffects = NO_EFFECTS,
 ) -> optuna.Study:
     """The trials as an Optuna study in memory, for Optuna's dashboard."""
-    study = _in_memory(minimize, optuna.samplers.RandomSampler(seed=0))
+    study = _in_memory(optuna.samplers.RandomSampler(seed=0))
     for trial in trials:
         tell(study, ask_for(study, space, trial.configuration), trial, score, devices)
     return study
@@ -220,7 +216,7 @@ def finish(
 ) -> None:
     """Tell COMPLETE with a value, as on a device of mean speed, and the one constraint; the worst of both for no measurement."""
     value = score(measurement)
-    if measurement and measurement.device in devices and study.direction is optuna.study.StudyDirection.MAXIMIZE:
+    if measurement and measurement.device in devices:
         value /= math.exp(devices[measurement.device][0])
     asked.set_constraint("fits", measurement.fits if measurement else 1.0)
     # Brute force stops Optuna's own loop once it has seen all; ours asks it.

@@ -40,7 +40,6 @@ class WarmStart:
     allowed_bytes: int  # of a peak
     estimate: Callable[[Configuration], float] | None = None  # a configuration's peak bytes
     prior: Prior = field(default_factory=Prior)  # of the costs
-    objective: str = "samples_per_second"
     margin: float = 0.01  # share of a gain that is not worth a probe
     unknown: str = ""  # what could not be determined, and why
     core_probes: int = 0  # for a space's core settings before the others (`candidates.stages`)
@@ -95,12 +94,11 @@ class PhysicsSampler:
         needed = [self.space.baseline, *(seen.configuration for seen in (*measured, *repeats)), *running.values()]
         ends = [seen.started_s + seen.seconds for seen in measured if seen.started_s is not None]
         with _on_one_thread():
-            for parts in stages(self.space, finals, warm_start.core_probes, warm_start.objective):
+            for parts in stages(self.space, finals, warm_start.core_probes):
                 choice = choose(
                     self._model_with(needed, _near(finals), parts),
                     measured,
                     implied=lambda configuration: implied_by(configuration, failed) is not None,
-                    objective=warm_start.objective,
                     at_s=max(ends, default=None),
                     device=situation.device,
                     seconds_left=situation.seconds_left,

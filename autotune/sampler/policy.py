@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice
-from typing import Any
 
 import numpy as np
 from scipy.special import ndtr
@@ -30,8 +29,8 @@ from autotune.sampler.observation import Observation
 from autotune.sampler.scales import LEAST_WEIGHT, Clock
 
 P_FIT_CERTAIN, P_FIT_LIKELY = 0.95, 0.8
-"""Probability of fitting (and of being fast enough, if memory is the objective) from which on a configuration is certain to fit,
-and likely to. Until something fits, the likeliest is tried."""
+"""Probability of fitting from which on a configuration is certain to fit, and likely to. Until something fits, the likeliest is
+tried."""
 
 P_FIT_RISKY = 0.4
 """Probability of fitting from which on a configuration is tried as a risk, once something fits: running out of memory costs the
@@ -115,7 +114,7 @@ class End(StrEnum):
 
 @dataclass(frozen=True)
 class Choice:
-    """The measurement to make next, or why there is none; gains are shares of the winner's speed (or memory, the objective)."""
+    """The measurement to make next, or why there is none; gains are shares of the winner's speed."""
 
     configuration: Configuration | None  # None: nothing is measured now
     why: Why | None = None  # None: nothing is measured now
@@ -138,7 +137,6 @@ def choose(
     measurements: Sequence[Observation],
     *,
     implied: Callable[[Configuration], bool] = lambda configuration: False,
-    objective: str = "samples_per_second",
     at_s: float | None = None,
     device: str = "",
     seconds_left: float = math.inf,
@@ -173,7 +171,6 @@ def choose(
         costs,
         measurements,
         expected,
-        _Aim(objective == "memory", costs.allowed_bytes, _slowest(model, measurements)),
         _Now(at_s, device, seconds_left),
         run_s=run_s,
         implied=implied,
@@ -186,8 +183,7 @@ def choose(
     rivals = _Rivals.of(state, seed)
     # The most promising configuration is tried, whatever time that leaves.
     in_time = seconds_left - (state.reserved() if len(state.tried) > 1 else 0.0)
-    takes_risks = risks and not state.aim.of_memory
-    may_fit = [place for place in rivals.unlikely if takes_risks and state.likelihood[place] >= P_FIT_RISKY]
+    may_fit = [place for place in rivals.unlikely if risks and state.likelihood[place] >= P_FIT_RISKY]
     gains, scores = state.gains([*rivals.certain, *rivals.likely, *may_fit])
     option, later = None, False
     if probes_left > 0:
@@ -275,7 +271,7 @@ class _Rivals:
         )
         places = np.array([*certain, *likely, *unlikely], np.intp)
         assert state.winner is not None
-        bounds = _max_gains(state.costs, state.aim, state.winner, places, likelihood, seed)
+        bounds = _max_gains(state.costs, state.winner, places, likelihood, seed)
         return cls(state, certain, likely, unlikely, *bounds)
 
     def none_of(self, end: End) -> Choice:
@@ -420,7 +416,6 @@ class _State:
         costs: Costs,
         measured: Sequence[Observation],
         expected: Sequence[Observation],
-        aim: "_Aim",
         now: _Now,
         *,
         run_s: float | None,
@@ -429,10 +424,9 @@ class _State:
         repeat_seconds: Mapping[Configuration, float],
         each: int,
     ) -> None:
-        self.model, self.costs, self.measured, self.aim, self.now, self.each = model, costs, measured, aim, now, each
+        self.model, self.costs, self.measured, self.now, self.each = model, costs, measured, now, each
         self.expected, self.repeat_seconds, self.implied = expected, repeat_seconds, implied
-        self.mean, self.deviation = aim.worth(costs.log_step, costs.peak), aim.deviation(costs)
-        self.likelihood = aim.likelihood(costs)
+        self.mean, self.deviation, self.likelihood = -costs.log_step, costs.deviation, costs.fits
         self.tried = list(dict.fromkeys(seen.configuration for seen in (*measured, *expected)))
         self.untried = np.ones(len(model.configurations), bool)
         self.untried[[model.place[configuration] for configuration in self.tried]] = False
@@ -486,15 +480,14 @@ class _State:
         return self.repeat_seconds.get(self.model.configurations[place], float(self.costs.probe_seconds[place]))
 
     def _winner(self) -> int | None:
-        able = [p for p in self.able if self.aim.fast_enough(self.costs.log_step[p])] or self.able
-        if not able:
+        if not self.able:
             return None
-        net = {place: self.worth[place] - self.needed_s(place) / self.run_s for place in able}
-        top = max(able, key=lambda place: net[place])
-        equal = [p for p in able if self.changes[p] == self.changes[top] and net[top] - net[p] <= CHANGE]
+        net = {place: self.worth[place] - self.needed_s(place) / self.run_s for place in self.able}
+        top = max(self.able, key=lambda place: net[place])
+        equal = [p for p in self.able if self.changes[p] == self.changes[top] and net[top] - net[p] <= CHANGE]
         least = min(self.costs.peak[place] for place in equal)
         lean = [place for place in equal if self.costs.peak[place] <= (1 + SAME_MEMORY) * least]
-        return top if self.aim.of_memory else max(lean, key=lambda place: net[place])
+        return max(lean, key=lambda place: net[place])
 
     def difference(self, top: int, others: Sequence[int]) -> tuple[Numbers, Numbers]:
         """Mean and variance of by how much faster (logarithm) this place is than the others."""
@@ -515,20 +508,16 @@ class _State:
         net = self.worth[places] - needed / self.run_s
         behind = net - max(net[winner], net[:able].max())
         gains = np.zeros((len(REPEATS), count))
-        if self.aim.of_memory:
-            improvement = expected_improvement(self.mean[places], self.deviation[places], float(self.mean[self.winner]))
-            gains[:, able:] = improvement[able:]
-        else:
-            others = [index for index in range(able) if index != winner]
-            for weight, moved in self.costs.taught(places, self.now.at_s, REPEATS, self.now.device):
-                apart = moved - moved[:, :, winner : winner + 1, :]
-                deviation = np.sqrt((apart**2).sum(0))  # (repeats, z, x)
-                of_others = np.zeros((len(REPEATS), count))
-                if others:
-                    of_others = _improvement(behind[others][None, :, None], deviation[:, others, :]).max(1)
-                itself = _improvement(behind[None, :], np.diagonal(deviation, axis1=1, axis2=2))
-                itself[:, :able] = 0.0
-                gains += weight * np.maximum(of_others, itself)
+        others = [index for index in range(able) if index != winner]
+        for weight, moved in self.costs.taught(places, self.now.at_s, REPEATS, self.now.device):
+            apart = moved - moved[:, :, winner : winner + 1, :]
+            deviation = np.sqrt((apart**2).sum(0))  # (repeats, z, x)
+            of_others = np.zeros((len(REPEATS), count))
+            if others:
+                of_others = _improvement(behind[others][None, :, None], deviation[:, others, :]).max(1)
+            itself = _improvement(behind[None, :], np.diagonal(deviation, axis1=1, axis2=2))
+            itself[:, :able] = 0.0
+            gains += weight * np.maximum(of_others, itself)
         gains[:, able:] *= self.likelihood[places[able:]]
         seconds = self.costs.probe_seconds[places]
         seconds[:able] = [self.seconds(place) for place in places[:able]]
@@ -619,15 +608,13 @@ class _State:
         """The winner's proof; None: not worth it, proven, or what is measured now may prove it."""
         if self.winner is None or self.base is None or self.winner == self.base:
             return None
-        if self.claim is not None and (self.claim.low > 1 or self.aim.of_memory):
+        if self.claim is not None and self.claim.low > 1:
             return None
         if not (self.may_repeat(self.winner, PROVEN) and self.may_repeat(self.base, PROVEN)):
             return None
         mean, variance = self.difference(self.winner, [self.base])
         ahead, unsure = float(mean[0]), float(variance[0])
         gain = -math.expm1(-ahead) if ahead > 0 else 0.0
-        if self.aim.of_memory:
-            gain = -float(np.expm1(self.mean[self.base] - self.mean[self.winner]))
         best: tuple[bool, float, int | None, float, float] | None = None  # in time, value, place, gain, seconds
         first: int | None = None
         for place, spent, claimed in self._path(self.winner):
@@ -635,7 +622,6 @@ class _State:
             if math.isinf(claimed):
                 continue
             proves = float(ndtr((ahead - 1.96 * math.sqrt(claimed)) / math.sqrt(unsure + claimed)))
-            proves = 1.0 if self.aim.of_memory else proves
             value = proves * gain * self.run_s - spent
             option = spent <= self.now.seconds_left, value, first, proves * gain, spent
             if value > 0 and (best is None or option[:2] > best[:2]):
@@ -687,54 +673,16 @@ def _with_promising(
     return chosen
 
 
-@dataclass(frozen=True)
-class _Aim:
-    """The objective as a logarithm, larger is better, and its constraints."""
-
-    of_memory: bool
-    allowed_bytes: int
-    slowest: float | None  # logarithm of the longest step's seconds if memory is the objective; None: any
-
-    def worth(self, log_step: Numbers, peak: Numbers) -> Numbers:
-        return -np.log(np.maximum(peak, 1.0)) if self.of_memory else -log_step
-
-    def deviation(self, costs: Costs) -> Numbers:
-        return costs.peak_deviation / costs.peak if self.of_memory else costs.deviation
-
-    def fast_enough(self, log_step: Numbers) -> Any:
-        return True if not self.of_memory or self.slowest is None else log_step <= self.slowest
-
-    def counts(self, log_step: Numbers, peak: Numbers) -> Any:
-        return (peak <= self.allowed_bytes) & self.fast_enough(log_step)
-
-    def likelihood(self, costs: Costs) -> Numbers:
-        if not self.of_memory or self.slowest is None:
-            return costs.fits
-        likelihood: Numbers = costs.fits * ndtr((self.slowest - costs.log_step) / costs.deviation)
-        return likelihood
-
-
-def _slowest(model: CostModel, observations: Sequence[Observation]) -> float | None:
-    """Logarithm of the baseline's step seconds in the whole run and its noise."""
-    for seen in observations:
-        if seen.configuration == model.baseline and seen.step_s is not None and seen.feasible:
-            return seen.log_step + seen.noise
-    return None
-
-
-def _max_gains(
-    costs: Costs, aim: _Aim, best: int, rivals: Places, likelihood: Numbers, seed: int
-) -> tuple[float, float, float]:
+def _max_gains(costs: Costs, best: int, rivals: Places, likelihood: Numbers, seed: int) -> tuple[float, float, float]:
     """Upper bounds of the rivals' gains, as shares: of those that certainly fit, of those likely to, of all."""
     if not len(rivals):
         return 0.0, 0.0, 0.0
     log_step, peak = costs.drawn(np.array([best, *rivals], np.intp), DRAWS, seed)
-    worth = aim.worth(log_step, peak)
-    gains = np.where(aim.counts(log_step, peak)[:, 1:], worth[:, 1:] - worth[:, :1], 0.0)
+    gains = np.where(peak[:, 1:] <= costs.allowed_bytes, log_step[:, :1] - log_step[:, 1:], 0.0)
 
     def bound(least: float) -> float:
         most = float(np.quantile(gains[:, likelihood[rivals] >= least].max(1, initial=0.0), CONFIDENCE))
-        return -float(np.expm1(-most)) if aim.of_memory else float(np.expm1(most))
+        return float(np.expm1(most))
 
     return bound(P_FIT_CERTAIN), bound(P_FIT_LIKELY), bound(0.0)
 

@@ -23,13 +23,12 @@ def speedup_reason(trials: Sequence[Trial], objective: str, timeout_s: float | N
     for trial, _ in disqualified(trials, objective):
         gain, _ = speed_up(trial, best, objective)
         if not trial.disqualified_reason and gain is not None:
-            return _cannot_tell(trial, gain, best, objective, timeout_s)
+            return _cannot_tell(trial, gain, best, timeout_s)
     return ""
 
 
-def _cannot_tell(trial: Trial, gain: Interval, baseline: Trial, objective: str, timeout_s: float | None) -> str:
-    what = "as fast" if objective == "memory" else "faster"
-    which = f"cannot tell whether trial {trial.number} is {what} ({gain.low:.2f} to {gain.high:.2f} times as fast)"
+def _cannot_tell(trial: Trial, gain: Interval, baseline: Trial, timeout_s: float | None) -> str:
+    which = f"cannot tell whether trial {trial.number} is faster ({gain.low:.2f} to {gain.high:.2f} times as fast)"
     return f"{which}: {_what_would_tell(trial, gain, baseline, timeout_s)}"
 
 

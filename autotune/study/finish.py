@@ -60,7 +60,7 @@ def finish(study: Study, train: Train, watch: Watch) -> SanityCheck | None:
 def missing_proof(study: Study) -> str:
     """What the fastest lacks for want of time to be shown as faster; empty if it does not, or if another one is shown."""
     trials, plan = study.trials, study.plan
-    answer, fastest = best_trial(trials, plan.objective), fastest_so_far(trials, plan.objective)
+    answer, fastest = best_trial(trials, plan.objective), fastest_so_far(trials)
     if not plan.time.is_set or not plan.confirmation_rounds or answer is None or fastest is None or not fastest.number:
         return ""
     return "" if answer.number and is_shown(answer, trials[0]) else PROOF

@@ -52,7 +52,7 @@ def measure(
     configuration, slot, losses = job.configuration, job.slot, job.losses
     of_trial = slot.kind is SlotKind.TRIAL
     best = leader(trials, plan.objective)
-    bar = speed(best.measurement, plan.objective) if best and plan.objective != "memory" else None
+    bar = speed(best.measurement, plan.objective) if best else None
     if slot.round or not of_trial or bar is None:
         best_so_far = None
     else:

@@ -13,9 +13,6 @@ from autotune.space.settings import learning_differences
 SAME_MEMORY = 0.05
 """Peaks that differ by less than this share are no reason to take the slower of two."""
 
-SAME_PEAK = 0.02
-"""Share by which two peaks differ at least where less memory is what was asked for, and where a headline speaks of it."""
-
 SAME_SPEED = 0.01
 """Speeds that noise does not tell apart count as equal only where they differ by less than this share. On recorded tables with
 0.5 % noise the simplest of the equal ones is 0.04 % slower on average than the fastest; with a share of 2 % it would be up to
@@ -32,17 +29,6 @@ one that holds 1 tells neither that a configuration is faster nor that it is as 
 
 TOLD_WIDTH = 0.5
 """Full width of a speed-up's 95 % interval, as a share of it, up to which a search that runs shows the speed-up."""
-
-
-def value(measurement: Measurement, objective: str, memory_limit_bytes: int) -> float:
-    """What the study is told: samples or tokens / second, or peak bytes; the worst value (0, or the limit) if infeasible."""
-    worst = float(memory_limit_bytes) if objective == "memory" else 0.0
-    if not measurement.feasible:
-        return worst
-    if objective == "memory":
-        return float(measurement.peak_bytes or memory_limit_bytes)
-    rate = speed(measurement, objective)
-    return rate.value if rate else worst
 
 
 def speed(measurement: Measurement, objective: str) -> Interval | None:
@@ -77,8 +63,7 @@ def best_trial(trials: Sequence[Trial], objective: str) -> Trial | None:
 
     Once one was measured side by side with the baseline, only such can win; else probes are compared with its probe.
     Of the trials that cannot be told from the fastest one shown, a changed setting has to win EACH_CHANGE; then the one with
-    less memory wins. Where the baseline does not run, all that was measured counts as shown. For `memory`
-    the smallest peak at no less than the baseline's speed.
+    less memory wins. Where the baseline does not run, all that was measured counts as shown.
     """
     able = _competing(trials)
     baseline = next((trial for trial in able if trial.number == 0), None)
@@ -92,10 +77,16 @@ def leader(trials: Sequence[Trial], objective: str) -> Trial | None:
     """The trial that others have to beat while the search runs, shown to be better than the baseline or not yet; None if there
     is none. One that learns differently leads only if it is shown to be faster."""
     able = _able(trials)
-    if objective == "memory":
-        able = [trial for trial in able if trial.confirmed] or able
-        return min(as_fast_as_the_baseline(able, trials), key=lambda trial: trial.peak_bytes or 0, default=None)
-    return fastest_proven(able, trials, objective)
+    speeds = _speeds(able)
+    baseline = next((trial for trial in trials if trial.number == 0), None)
+
+    def is_proven(trial: Trial) -> bool:
+        if baseline is None or not learning_differences(trial.configuration, baseline.configuration):
+            return True
+        gain, _ = speed_up(trial, baseline, objective)
+        return gain is None or gain.low > 1
+
+    return max(filter(is_proven, able), key=lambda trial: speeds[trial.number], default=None)
 
 
 def _able(trials: Sequence[Trial]) -> list[Trial]:
@@ -149,24 +140,22 @@ def is_better(trial: Trial, baseline: Trial, objective: str) -> bool:
     """Whether the trial is shown to be better than the baseline: surely (97.5 %) faster, or leaner and as fast.
 
     What is only leaner has to learn alike and its speed to be proven, because a single probe's interval does not cover what
-    differs between two processes. For `memory` it has to be leaner in any case.
+    differs between two processes.
     """
     gain, _ = speed_up(trial, baseline, objective)
     if gain is None:
         return False
-    if objective == "memory":
-        return is_leaner(trial, baseline, SAME_PEAK) and not is_open(gain)
     if gain.low > 1:
         return True
     is_as_fast = not is_open(gain) and gain >= 1 - SAME_SPEED
     learns_alike = not learning_differences(trial.configuration, baseline.configuration)
-    return is_as_fast and is_shown(trial, baseline) and learns_alike and is_leaner(trial, baseline, SAME_MEMORY)
+    return is_as_fast and is_shown(trial, baseline) and learns_alike and _is_leaner(trial, baseline)
 
 
-def is_leaner(trial: Trial, baseline: Trial, share: float) -> bool:
-    """Whether each of its measurements needed less memory, by this share, than any of the baseline's."""
+def _is_leaner(trial: Trial, baseline: Trial) -> bool:
+    """True if each of its measurements needed less memory, by SAME_MEMORY, than any of the baseline's."""
     peaks, others = ([m.peak_bytes or 0 for m in each.measurements if m.feasible] for each in (trial, baseline))
-    return all(peaks) and max(peaks) <= (1 - share) * min(others)
+    return all(peaks) and max(peaks) <= (1 - SAME_MEMORY) * min(others)
 
 
 def changes(trial: Trial, trials: Sequence[Trial]) -> int:
@@ -182,10 +171,6 @@ def _simplest(better: Sequence[Trial], able: Sequence[Trial], trials: Sequence[T
     with less memory."""
     if not better:
         return None
-    if objective == "memory":
-        least = min(trial.peak_bytes or 0 for trial in better)
-        equal = [trial for trial in better if (1 - SAME_PEAK) * (trial.peak_bytes or 0) <= least]
-        return min(equal, key=lambda trial: (changes(trial, trials), trial.peak_bytes or 0))
     speeds = _speeds(able)
     fastest = max(better, key=lambda trial: speeds[trial.number])
     ahead = {trial.number: claimed(fastest, trial, objective) for trial in better if trial is not fastest}
@@ -248,56 +233,28 @@ def _speeds(trials: Sequence[Trial]) -> dict[int, float]:
     )
 
 
-def fastest_proven(able: Sequence[Trial], trials: Sequence[Trial], objective: str) -> Trial | None:
-    """The fastest of these; of those that learn differently from the baseline only what is surely faster. None if there is
-    none. trials: all of the study."""
-    speeds = _speeds(able)
-    baseline = next((trial for trial in trials if trial.number == 0), None)
-
-    def is_proven(trial: Trial) -> bool:
-        if baseline is None or not learning_differences(trial.configuration, baseline.configuration):
-            return True
-        gain, _ = speed_up(trial, baseline, objective)
-        return gain is None or gain.low > 1
-
-    return max(filter(is_proven, able), key=lambda trial: speeds[trial.number], default=None)
-
-
 def is_open(gain: Interval) -> bool:
     """Whether a speed-up tells neither that the trial is faster than the baseline nor that it is as fast."""
     return gain.low <= 1 and (gain.high < 1 or gain.relative_width > SPEED_UP_WIDTH)
 
 
 def disqualified(trials: Sequence[Trial], objective: str) -> list[tuple[Trial, str]]:
-    """Trials that were faster than the best one and did not win, with the reason; what was measured again first, then by speed.
-
-    For `memory` those that are disqualified, whatever their speed, and leaner ones that may be slower.
-    """
+    """Trials that were faster than the best one and did not win, with the reason; what was measured again first, then by
+    speed."""
     best, competing = best_trial(trials, objective), _competing(trials)
     baseline = next((trial for trial in competing if trial.number == 0), None)
-    is_memory = objective == "memory"
     rivals = []
     for trial in trials:
         if not trial.feasible or trial.measurement.ended_early or trial is best:
             continue
-        if best is not None and not is_memory and claimed(trial, best, objective) <= 1:
+        if best is not None and claimed(trial, best, objective) <= 1:
             continue
         gain = speed_up(trial, baseline, objective)[0] if baseline is not None else None
-        is_behind = is_memory and best is not None and not is_leaner(trial, best, SAME_PEAK)
         if trial.disqualified_reason:
             rivals.append((trial, trial.disqualified_reason))
-        elif gain is not None and is_open(gain) and gain.high >= 1 and trial in competing and not is_behind:
-            rivals.append((trial, f"it cannot be told to be {'as fast' if is_memory else 'faster'}"))
+        elif gain is not None and is_open(gain) and gain.high >= 1 and trial in competing:
+            rivals.append((trial, "it cannot be told to be faster"))
     return sorted(rivals, key=lambda pair: (not pair[0].confirmed, -float(speed(pair[0].final, objective) or 0.0)))
-
-
-def as_fast_as_the_baseline(able: Sequence[Trial], trials: Sequence[Trial]) -> list[Trial]:
-    """Those of `able` whose speed is not below the interval of the baseline's, if that runs. trials: all of the study."""
-    baseline = next((trial for trial in trials if trial.number == 0 and trial.feasible), None)
-    if baseline is None or baseline.samples_per_second is None:
-        return list(able)
-    floor = baseline.samples_per_second.low
-    return [trial for trial in able if trial.samples_per_second and trial.samples_per_second.value >= floor]
 
 
 def pareto_front(trials: Sequence[Trial]) -> list[Trial]:
@@ -326,10 +283,8 @@ def speed_up(best: Trial, baseline: Trial, objective: str) -> tuple[Ratio | None
     return claimed(best, baseline, objective), ""
 
 
-def fastest_so_far(trials: Sequence[Trial], objective: str) -> Trial | None:
-    """The fastest trial that may win, shown to be faster or not; for `memory` the leader."""
-    if objective == "memory":
-        return leader(trials, objective)
+def fastest_so_far(trials: Sequence[Trial]) -> Trial | None:
+    """The fastest trial that may win, shown to be faster or not."""
     able = _able(trials)
     speeds = _speeds(able)
     return max(able, key=lambda trial: speeds[trial.number], default=None)

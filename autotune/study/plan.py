@@ -8,15 +8,15 @@ from pathlib import Path
 from autotune.core import Configuration, Environment, Interval, Measurement, Outcome, Trial, TuningRequest
 from autotune.core.request import CONFIRMATION_ROUNDS
 from autotune.core.time_limit import TimeLimit
-from autotune.study.objective import best_trial, fastest_so_far, is_shown, told_speed_up, value
+from autotune.study.objective import best_trial, fastest_so_far, is_shown, speed, told_speed_up
 
 
 @dataclass(frozen=True)
 class Plan:
     """How far to search. n_trials: probes in all, the baseline's among them (see `probes`). time: of the whole command.
 
-    allowed_bytes: what probes are held to; memory_limit_bytes: the worst value of the memory objective. margin: the share
-    by which nothing untried may be able to beat the best for the search to end. training_steps: of the run it is for.
+    allowed_bytes: what probes are held to. margin: the share by which nothing untried may be able to beat the best for the
+    search to end. training_steps: of the run it is for.
     confirmation_rounds: measurements of the fastest and of the baseline, side by side, that a speed-up needs; 0: nothing is
     measured again.
     is_cpu: whether the device is one; precisions: those that work on it.
@@ -26,7 +26,6 @@ class Plan:
 
     n_trials: int
     objective: str
-    memory_limit_bytes: int
     allowed_bytes: int
     time: TimeLimit = field(default_factory=TimeLimit)
     probe_timeout_s: float | None = None
@@ -49,25 +48,17 @@ class Plan:
         outcomes = ([measured.outcome for measured in trial.confirmations] for trial in trials[1:])
         return self.n_trials + min(self.n_trials // 2, sum(Outcome.OUT_OF_MEMORY in rounds for rounds in outcomes))
 
-    @property
-    def minimizes(self) -> bool:
-        """True if less of the objective's value is better."""
-        return self.objective == "memory"
-
     def score(self, measurement: Measurement | None) -> float:
-        """The value of a measurement for Optuna; the worst one for None and for what does not fit."""
-        worst = float(self.memory_limit_bytes) if self.minimizes else 0.0
-        return value(measurement, self.objective, self.memory_limit_bytes) if measurement else worst
+        """The value of a measurement for Optuna: samples or tokens / second; 0 for None and for what does not fit."""
+        rate = speed(measurement, self.objective) if measurement and measurement.feasible else None
+        return rate.value if rate else 0.0
 
 
-def plan_of(
-    request: TuningRequest, environment: Environment, time: TimeLimit, memory_limit_bytes: int, allowed_bytes: int
-) -> Plan:
+def plan_of(request: TuningRequest, environment: Environment, time: TimeLimit, allowed_bytes: int) -> Plan:
     """The plan of a search with this request on this device."""
     return Plan(
         n_trials=request.n_trials,
         objective=request.objective,
-        memory_limit_bytes=memory_limit_bytes,
         allowed_bytes=allowed_bytes,
         time=time,
         probe_timeout_s=request.probe_timeout_s,
@@ -120,7 +111,7 @@ class Progress:
     @cached_property
     def fastest(self) -> Trial | None:
         """The fastest so far, which may be the user's own settings; None if another one is the best, or if none fits."""
-        return None if self.best else fastest_so_far(self.trials, self.objective)
+        return None if self.best else fastest_so_far(self.trials)
 
     def speedup_of(self, trial: Trial | None) -> Interval | None:
         """How many times as fast as the user's settings a trial is; None if that cannot be told now."""

@@ -93,7 +93,7 @@ class SearchResult:
         if found is None or verification.get("configuration") != found.configuration.to_dict():
             return None
         is_refuted = verification.get("held") is False and low is not None and low <= 1
-        return found if is_refuted and self.request.objective != "memory" else None
+        return found if is_refuted else None
 
     @property
     def changes_settings(self) -> bool:

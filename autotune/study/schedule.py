@@ -206,7 +206,7 @@ def _simpler(study: Study, choice: Choice, probes_left: int) -> Configuration | 
     sampler, trials = study.sampler, study.trials
     if choice.end not in (End.GAIN, End.WORTH) or choice.winner is None or choice.seconds > study.time_left():
         return None
-    if not isinstance(sampler, PhysicsSampler) or study.plan.minimizes or probes_left <= 0:
+    if not isinstance(sampler, PhysicsSampler) or probes_left <= 0:
         return None
     if choice.winner == study.space.baseline or len(trials) < FIRST_PROBES:
         return None

@@ -41,7 +41,7 @@ class Study:
         # What is resumed does not propose again what it began with.
         seed = plan.seed + len(self.ledger.trials)
         self.warm_start = self._of_plan(WarmStart(plan.allowed_bytes))
-        self.sampler = make_sampler(plan.sampler, seed, self.space, self.warm_start, plan.score, plan.minimizes)
+        self.sampler = make_sampler(plan.sampler, seed, self.space, self.warm_start, plan.score)
 
     @property
     def folder(self) -> Path:
@@ -72,7 +72,6 @@ class Study:
         plan = self.plan
         return replace(
             warm_start,
-            objective=plan.objective,
             margin=plan.margin,
             training_steps=plan.training_steps,
             core_probes=int(CORE_SHARE * plan.n_trials),
@@ -120,4 +119,4 @@ class Study:
     def write_optuna(self, devices: DeviceEffects = NO_EFFECTS) -> None:
         """Write study.db, which Optuna's dashboard opens. Raises StorageFailed."""
         plan = self.plan
-        write_optuna_study(self.folder, study_of(self.trials, self.space, plan.score, plan.minimizes, devices))
+        write_optuna_study(self.folder, study_of(self.trials, self.space, plan.score, devices))

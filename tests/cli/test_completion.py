@@ -23,7 +23,7 @@ CASES = [
     (["guide", "bert-l"], ["bert-large"]),
     (["search", "bert-mini", "--search-space", "qu"], ["quick"]),
     (["search", "bert-mini", "--sampler", "br"], ["brute-force"]),
-    (["search", "bert-mini", "--objective", "mem"], ["memory"]),
+    (["search", "bert-mini", "--objective", "tok"], ["tokens_per_second"]),
     (["search", "bert-mini", "--task", "masked"], ["masked-lm"]),
     (["doctor", "--device", "c"], ["cpu", "cuda"]),
     (["estimate", "bert-mini", "--gpu", "V100"], ["V100-16GB", "V100-32GB"]),

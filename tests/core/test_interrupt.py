@@ -30,7 +30,7 @@ from autotune.study.objective import best_trial
 from autotune.study.plan import Plan, Progress
 from autotune.study.store import read_trial
 from autotune.study.study import Study
-from tests.makers import ALLOWED, MIB, machine, space
+from tests.makers import ALLOWED, machine, space
 
 
 @pytest.fixture(autouse=True)
@@ -214,7 +214,7 @@ class Pressing:
 
 def opened(folder: Path, n_trials: int = 4, rounds: int = 2) -> Study:
     folder.mkdir(exist_ok=True)
-    plan = Plan(n_trials, "samples_per_second", 1100 * MIB, ALLOWED, sampler="brute-force", confirmation_rounds=rounds)
+    plan = Plan(n_trials, "samples_per_second", ALLOWED, sampler="brute-force", confirmation_rounds=rounds)
     return open_study(folder, space(micro_batch_size=(1, 2), precision=("fp32", "bf16")), plan)
 
 

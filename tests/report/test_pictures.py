@@ -7,7 +7,6 @@ from xml.etree import ElementTree
 import pytest
 
 from autotune.core import Configuration, Trial
-from autotune.core.request import tuning_request
 from autotune.report.figures.canvas import ROLES
 from autotune.report.pictures import FILES, Picture, picture_files, pictures
 from tests.makers import completed, configuration, out_of_memory, result, trial
@@ -104,9 +103,8 @@ def test_what_is_unknown_has_no_figure() -> None:
     ids=["one", "one step", "no memory", "much memory", "unknown peak", "over", "far apart"],
 )
 def test_no_trials_are_too_strange_to_draw(trials: list[Trial]) -> None:
-    for objective in ("samples_per_second", "memory"):
-        for picture in pictures(result(trials, request=tuning_request("m", 48, objective=objective))):
-            ElementTree.fromstring(picture.svg)
+    for picture in pictures(result(trials)):
+        ElementTree.fromstring(picture.svg)
 
 
 def test_files_of_their_own_have_real_colours_their_claim_and_no_links() -> None:

@@ -168,7 +168,7 @@ WISHES: dict[str, Any] = {
     "no_history": True,
     "no_risk": True,
     "keep_numerics": True,
-    "objective": "memory",
+    "objective": "tokens_per_second",
     "seed": 12,
     "require_parity": True,
     "allow_loss_difference": True,

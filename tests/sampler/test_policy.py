@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -116,14 +115,6 @@ def test_the_fastest_that_fits_wins_and_hardly_anything_runs_out_of_memory(allow
     assert end.max_gain <= 0.01
     assert len({each.configuration for each in several}) <= 10
     assert sum(each.outcome is Outcome.OUT_OF_MEMORY for each in several) <= 1
-
-
-def test_the_least_memory_wins_among_what_is_as_fast_as_the_baseline() -> None:
-    several, choices = searched(objective="memory")
-    as_fast = [candidate for candidate in EVERY if seconds(candidate) <= 1.01 * seconds(BASE)]
-    tried = {each.configuration for each in several}
-    assert min(as_fast, key=peak) in tried
-    assert choices[-1].winner == min(as_fast, key=peak)
 
 
 def test_without_a_baseline_that_runs_the_fastest_wins_and_nothing_is_proven() -> None:
@@ -420,49 +411,6 @@ def test_what_ended_early_is_not_measured_again() -> None:
     cut = measured(FASTEST, 1, ended_early=True)
     choice = chosen([measured(BASE, 0), cut], implied=NOTHING_NEW)
     assert (choice.configuration, choice.winner) == (None, BASE)
-
-
-# Less memory ----------------------------------------------------------------------------------------------------
-
-
-def test_less_memory_at_the_baselines_speed_is_compared_with_it() -> None:
-    leaner = of(4, "full")
-    even = [0.0, math.log(seconds(BASE) / seconds(leaner))]
-    several = in_turn(BASE, leaner, errors=even)
-    choice = chosen(several, objective="memory", implied=NOTHING_NEW)
-    assert (choice.why, choice.winner) == (Why.PROVE, leaner)
-    again = in_turn(BASE, leaner, BASE, leaner, errors=even * 2)
-    end = chosen(again, objective="memory", implied=NOTHING_NEW)
-    assert end.configuration is None
-    assert end.claim == pytest.approx(1.0)
-
-
-def test_what_may_be_too_slow_is_no_risk_of_running_out_of_memory() -> None:
-    _, choices = searched(0.02, objective="memory", risks=2)
-    assert not any(choice.risky for choice in choices)
-
-
-def test_less_memory_takes_no_longer_steps_than_the_baseline_if_both_compile() -> None:
-    """Compiling takes longer than their steps together; the leaner one's steps are slower."""
-    base, leaner = (Configuration.exact(16, micro, {"compile": "default"}) for micro in (4, 1))
-    values = {"micro_batch_size": (1, 4), "compile": ("default",)}
-    cost_model = CostModel(
-        [base, leaner],
-        values,
-        base,
-        Prior(memory=EXACT),
-        lambda each: peak(of(each.micro_batch_size)),
-        HUGE,
-        training_steps=10_000,
-    )
-    several = [
-        replace(
-            measured(each, number), configuration=one, compile_s=3000.0, settled=seconds(each) / (seconds(each) + 0.3)
-        )
-        for number, (each, one) in enumerate(((of(4), base), (of(1), leaner)))
-    ]
-    quick = dict.fromkeys((base, leaner), PROBE_S)
-    assert chosen(several, cost_model, objective="memory", repeat_seconds=quick).winner == base
 
 
 # Time limits ----------------------------------------------------------------------------------------------------

@@ -23,11 +23,11 @@ def seen(candidate: Configuration) -> Observation:
 
 def test_without_core_settings_all_are_searched_at_once() -> None:
     whole = replace(SPACE, core=())
-    assert stages(whole, [seen(whole.baseline)], 5, "samples_per_second") == [(whole,)]
+    assert stages(whole, [seen(whole.baseline)], 5) == [(whole,)]
 
 
 def test_at_first_everything_but_the_core_is_the_baselines() -> None:
-    (first,), _ = stages(SPACE, [seen(SPACE.baseline)], 5, "samples_per_second")
+    (first,), _ = stages(SPACE, [seen(SPACE.baseline)], 5)
     for name, values in first.values.items():
         assert values == (SPACE.values[name] if name in CORE else (SPACE.baseline.values[name],))
 
@@ -36,7 +36,7 @@ def test_then_the_others_are_tried_around_the_three_best_of_the_core() -> None:
     core = narrowed(SPACE, {name: SPACE.baseline.values[name] for name in SPACE.values if name not in CORE})
     observations = [seen(candidate) for candidate in core if machine(candidate).feasible]
     fastest = sorted(observations, key=lambda candidate: candidate.step_s or 0.0)[:BEST]
-    ((rest, *around),) = stages(SPACE, observations, len(observations), "samples_per_second")
+    ((rest, *around),) = stages(SPACE, observations, len(observations))
     assert rest == core
     assert [tuple(part.values[name] for name in CORE) for part in around] == [
         tuple((candidate.configuration.values[name],) for name in CORE) for candidate in fastest
@@ -88,7 +88,7 @@ def test_a_huge_space_is_searched_in_parts_of_the_pool() -> None:
 
 def test_where_nothing_of_the_core_fits_all_of_the_space_is_tried() -> None:
     nothing = [Observation(SPACE.baseline, Outcome.OUT_OF_MEMORY)]
-    assert stages(SPACE, nothing, 1, "samples_per_second") == [(SPACE,)]
+    assert stages(SPACE, nothing, 1) == [(SPACE,)]
 
 
 def test_ranks_that_come_after_the_core_find_a_micro_batch_of_their_own() -> None:

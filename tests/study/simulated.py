@@ -31,7 +31,7 @@ from autotune.study.schedule import missing_losses
 from autotune.study.study import Study
 from tests.makers import ALLOWED, MIB, completed, ended, out_of_memory, space
 
-OBJECTIVES = ("samples_per_second", "tokens_per_second", "memory")
+OBJECTIVES = ("samples_per_second", "tokens_per_second")
 LOSSES = tuple(9 - 0.05 * step for step in range(12))
 
 EPOCH_S = 1e9
@@ -103,7 +103,6 @@ class World:
         self.plan = Plan(
             n_trials=rng.choice((1, 2, 5, 5, 12, 30)),
             objective=rng.choice((*OBJECTIVES, OBJECTIVES[0])),
-            memory_limit_bytes=ALLOWED,
             allowed_bytes=ALLOWED,
             time=Clock(limit, 0.0, lambda: self.clock_s),
             sampler=rng.choice(["gp"] + [*SAMPLERS[:2], *SAMPLERS[3:], "physics", "physics", "physics"] * 3),

@@ -31,7 +31,7 @@ from autotune.study.schedule import next_job
 from autotune.study.study import Study
 from tests.makers import ALLOWED, completed, configuration, out_of_memory, space
 
-PLAN = Plan(n_trials=50, objective="samples_per_second", memory_limit_bytes=ALLOWED, allowed_bytes=ALLOWED)
+PLAN = Plan(n_trials=50, objective="samples_per_second", allowed_bytes=ALLOWED)
 
 
 def device(factor: float, lost: Callable[[Configuration, ProbeOptions], bool] = lambda *_: False) -> Probe:
@@ -51,7 +51,7 @@ def run(
     folder: Path, pool: Pool | Fleet, of: SearchSpace, watch: Watch = lambda progress: None, **plan: int | str
 ) -> Study:
     options = {"n_trials": 6, "objective": "samples_per_second", "confirmation_rounds": 2} | plan
-    study = open_study(folder, of, Plan(memory_limit_bytes=ALLOWED, allowed_bytes=ALLOWED, **options))
+    study = open_study(folder, of, Plan(allowed_bytes=ALLOWED, **options))
     search(study, pool, watch)
     return study
 

@@ -15,7 +15,7 @@ from autotune.study.plan import Plan
 from autotune.study.store import read_prospects
 from tests.makers import ALLOWED, completed, out_of_memory, space
 
-PLAN = Plan(n_trials=9, objective="samples_per_second", memory_limit_bytes=ALLOWED, allowed_bytes=ALLOWED)
+PLAN = Plan(n_trials=9, objective="samples_per_second", allowed_bytes=ALLOWED)
 TRIED = [*space(precision=("fp32", "bf16"))]
 
 

@@ -51,7 +51,6 @@ from tests import makers
 from tests.clocks import SimulatedTime, TimedProbe, taking
 from tests.makers import ALLOWED, MIB, completed, ended, machine, out_of_memory, space
 
-WORST_MEMORY = 1100 * MIB
 ROOT = Path(__file__).parents[2]
 
 
@@ -71,7 +70,7 @@ def ends() -> Iterator[None]:
 
 def opened(folder: Path, among: SearchSpace | None = None, **plan: Any) -> Study:
     known = {"n_trials": 5, "objective": "samples_per_second", "sampler": "random", "confirmation_rounds": 0}
-    made = Plan(memory_limit_bytes=WORST_MEMORY, allowed_bytes=ALLOWED, **known | plan)
+    made = Plan(allowed_bytes=ALLOWED, **known | plan)
     return open_study(folder, among or space(), made)
 
 
@@ -217,17 +216,17 @@ def test_feasible_trials_are_told_their_speed_and_one_constraint(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("outcome", "objective", "worst"),
+    ("outcome", "objective"),
     [
-        (Outcome.OUT_OF_MEMORY, "samples_per_second", 0.0),
-        (Outcome.NON_FINITE_LOSS, "tokens_per_second", 0.0),
-        (Outcome.UNSUPPORTED, "memory", WORST_MEMORY),
-        (Outcome.MISCONFIGURED, "samples_per_second", 0.0),
-        (Outcome.TIMED_OUT, "memory", WORST_MEMORY),
+        (Outcome.OUT_OF_MEMORY, "samples_per_second"),
+        (Outcome.NON_FINITE_LOSS, "tokens_per_second"),
+        (Outcome.UNSUPPORTED, "tokens_per_second"),
+        (Outcome.MISCONFIGURED, "samples_per_second"),
+        (Outcome.TIMED_OUT, "samples_per_second"),
     ],
 )
 def test_infeasible_trials_are_told_complete_with_the_worst_value_and_one_constraint(
-    tmp_path: Path, outcome: Outcome, objective: str, worst: float
+    tmp_path: Path, outcome: Outcome, objective: str
 ) -> None:
     baseline = space().baseline
 
@@ -237,21 +236,8 @@ def test_infeasible_trials_are_told_complete_with_the_worst_value_and_one_constr
     study, _ = run(tmp_path, replay(world), n_trials=2, objective=objective)
     record = told(study)[1]
     assert record.state is TrialState.COMPLETE
-    assert record.value == worst
+    assert record.value == 0.0
     assert record.constraints == {"fits": 1.0}
-
-
-def test_the_memory_objective_minimises(tmp_path: Path) -> None:
-    def world(configuration: Configuration) -> Measurement:
-        return completed(configuration, 10.0, configuration.micro_batch_size * 100 * MIB, spread=1e-3)
-
-    study, _ = run(tmp_path, replay(world), n_trials=8, objective="memory", sampler="brute-force")
-    study.write_optuna()
-    assert optuna_study(study).direction.name == "MINIMIZE"
-    assert optuna_study(study).best_value == 100 * MIB
-    best = best_trial(study.trials, "memory")
-    assert best is not None
-    assert best.configuration.micro_batch_size == 1
 
 
 def test_a_crash_is_told_fail_and_the_search_goes_on(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ FOREIGN = ("another process on the device: 4711",)
 
 
 def plan(**facts: Any) -> Plan:
-    known = {"n_trials": 9, "objective": "samples_per_second", "memory_limit_bytes": ALLOWED, "allowed_bytes": ALLOWED}
+    known = {"n_trials": 9, "objective": "samples_per_second", "allowed_bytes": ALLOWED}
     return Plan(**known | facts)
 
 
@@ -221,8 +221,7 @@ def test_a_probe_is_told_its_number_and_the_best_speed_so_far(tmp_path: Path) ->
     assert asked_of(tmp_path / "first", []).best_so_far is None
 
 
-def test_there_is_no_bar_for_memory_nor_in_a_confirmation_nor_from_what_is_barred(tmp_path: Path) -> None:
-    assert asked_of(tmp_path / "memory", [trial(0)], objective="memory").best_so_far is None
+def test_there_is_no_bar_in_a_confirmation_nor_from_what_is_barred(tmp_path: Path) -> None:
     assert asked_of(tmp_path / "confirmation", [trial(0)], confirmation=1).best_so_far is None
     trials = [trial(0, 10.0), replace(trial(1, 30.0), disqualified_reason="its loss differs")]
     assert asked_of(tmp_path / "barred", trials).best_so_far == trials[0].samples_per_second

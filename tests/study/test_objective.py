@@ -17,11 +17,12 @@ from autotune.study.objective import (
     quotient,
     speed,
     speed_up,
-    value,
 )
+from autotune.study.plan import Plan
 from tests.makers import ALLOWED, MIB, completed, configuration, ended, trial
 
 SPEED = "samples_per_second"
+PLAN = Plan(n_trials=1, objective=SPEED, allowed_bytes=ALLOWED)
 FAST = configuration(16)
 
 
@@ -35,20 +36,17 @@ def numbers(trials: list[Trial]) -> list[int]:
     return [one.number for one in trials]
 
 
-# What the study is told -----------------------------------------------------------------------------------------
+# Score of a measurement ----------------------------------------------------------------------------------------
 
 
-def test_a_feasible_trial_is_told_its_speed_or_its_peak() -> None:
-    one = completed(samples_per_second=10.0, peak_bytes=500 * MIB)
-    assert value(one, SPEED, ALLOWED) == pytest.approx(10.0)
-    assert value(one, "memory", ALLOWED) == 500 * MIB
-    assert value(with_tokens(10.0, 7).measurement, "tokens_per_second", ALLOWED) == pytest.approx(70.0)
+def test_the_score_of_what_fits_is_its_speed() -> None:
+    assert PLAN.score(completed(samples_per_second=10.0)) == pytest.approx(10.0)
+    assert replace(PLAN, objective="tokens_per_second").score(with_tokens(10.0, 7).measurement) == pytest.approx(70.0)
 
 
 @pytest.mark.parametrize("outcome", [item for item in Outcome if item is not Outcome.COMPLETED])
-def test_an_infeasible_trial_is_told_the_worst_value(outcome: Outcome) -> None:
-    assert value(ended(outcome), SPEED, ALLOWED) == 0.0
-    assert value(ended(outcome), "memory", ALLOWED) == ALLOWED
+def test_the_score_of_what_does_not_fit_is_0(outcome: Outcome) -> None:
+    assert PLAN.score(ended(outcome)) == 0.0
 
 
 def test_tokens_are_compared_where_they_are_known() -> None:
@@ -140,24 +138,13 @@ def test_a_barred_trial_never_wins() -> None:
     )
     trials = [trial(0, 10.0), disqualified_reason, trial(2, 20.0)]
     assert best_trial(trials, SPEED) is trials[2], "that it was measured again puts no other behind"
-    assert best_trial(trials, "memory") is not disqualified_reason
     assert best_trial([disqualified_reason], SPEED) is None
 
 
 def test_what_fitted_only_because_the_allocator_tried_again_never_wins() -> None:
     tight = trial(1, 30.0, allocator_retries=3)
     assert best_trial([trial(0, 10.0), tight], SPEED).number == 0  # type: ignore[union-attr]
-    assert value(tight.measurement, SPEED, ALLOWED) == 0.0
-
-
-def test_the_least_memory_wins_at_no_less_than_the_baseline_s_speed() -> None:
-    trials = [trial(0, 10, 800 * MIB), trial(1, 5, 100 * MIB), trial(2, 12, 500 * MIB), trial(3, 11, 600 * MIB)]
-    assert best_trial(trials, "memory") is trials[2]
-
-
-def test_the_least_memory_wins_outright_where_the_baseline_does_not_run() -> None:
-    trials = [Trial(0, configuration(), ended(Outcome.OUT_OF_MEMORY)), trial(1, 5, 100 * MIB), trial(2, 12)]
-    assert best_trial(trials, "memory") is trials[1]
+    assert PLAN.score(tight.measurement) == 0.0
 
 
 # What learns differently wins only if it is surely faster --------------------------------------------------------
@@ -248,31 +235,13 @@ def test_the_leader_of_a_running_search_need_not_be_shown_to_be_faster_if_it_lea
     assert leader([slow, fast], SPEED) is fast
     assert best_trial([slow, fast], SPEED) is slow
     assert leader([slow, of(fast, BF16)], SPEED) is slow
-    assert leader([], SPEED) is leader([], "memory") is None
+    assert leader([], SPEED) is None
 
 
-def test_for_memory_the_answer_is_shown_to_be_leaner_and_as_fast() -> None:
-    heavy = of(in_rounds(0, [10.0, 10.1, 9.9], 500 * MIB), FP32)
-    lean = of(in_rounds(1, [10.0, 10.1, 9.95], 300 * MIB), WORKERS)
-    assert best_trial([heavy, lean], "memory") is lean
-    same = of(in_rounds(1, [10.0, 10.1, 9.95], 495 * MIB), WORKERS)
-    assert best_trial([heavy, same], "memory") is heavy
-    restless = of(in_rounds(1, [14.0, 6.0, 11.0], 300 * MIB), WORKERS)
-    assert best_trial([heavy, restless], "memory") is heavy
-    assert disqualified([heavy, restless], "memory") == [(restless, "it cannot be told to be as fast")]
-    more = of(
-        in_rounds(2, [10.0, 10.1, 9.95], 299 * MIB), replace(WORKERS, settings=(*WORKERS.settings, ("tf32", True)))
-    )
-    assert best_trial([heavy, lean, more], "memory") is lean, "a change more for 1 MiB"
-
-
-def test_what_learns_differently_has_nothing_to_prove_where_the_baseline_does_not_run_or_memory_counts() -> None:
+def test_what_learns_differently_has_nothing_to_prove_where_the_baseline_does_not_run() -> None:
     _, fast = rivals(BF16, 0.6, 2.4, 1.2)
     lost = Trial(0, FP32, ended(Outcome.OUT_OF_MEMORY))
     assert best_trial([lost, fast], SPEED) is fast
-    lean = trial(1, 10.0, 100 * MIB, of=BF16, confirmed=10.0, spread=0.01)
-    heavy = trial(0, 10.0, 800 * MIB, of=FP32, confirmed=10.0, spread=0.01)
-    assert best_trial([heavy, lean], "memory") is lean
 
 
 def test_what_was_faster_and_could_not_win_is_disqualified_with_its_reason_the_fastest_confirmed_one_first() -> None:

@@ -39,7 +39,7 @@ def test_a_round_of_long_steps_takes_as_many_as_it_needs_on_either() -> None:
 
 
 def test_the_time_to_go_is_of_all_probes_a_proof_and_checks_that_are_left() -> None:
-    plan = Plan(n_trials=5, objective="samples_per_second", memory_limit_bytes=GIB, allowed_bytes=GIB)
+    plan = Plan(n_trials=5, objective="samples_per_second", allowed_bytes=GIB)
     trials = [trial(0, 10.0, probe_seconds=9.0), trial(1, 20.0, of=configuration(16), probe_seconds=3.0)]
     check_s = finishing_seconds(trials, plan.objective)
     proof_s = 2 * sum(round_seconds(each, True) for each in trials)
@@ -54,7 +54,7 @@ def test_the_time_to_go_is_of_all_probes_a_proof_and_checks_that_are_left() -> N
 
 
 def test_what_was_measured_again_is_not_to_go() -> None:
-    plan = Plan(n_trials=2, objective="samples_per_second", memory_limit_bytes=GIB, allowed_bytes=GIB)
+    plan = Plan(n_trials=2, objective="samples_per_second", allowed_bytes=GIB)
     trials = [trial(0, 10.0, confirmed=10.0), trial(1, 20.0, of=configuration(16), confirmed=20.0)]
     check_s = finishing_seconds(trials, plan.objective)
     assert seconds_to_go(plan, trials, True) == pytest.approx(check_s)

@@ -44,7 +44,7 @@ H100 = {"fp32": 45e12, "tf32": 180e12, "bf16": 400e12}
 """Operations / second that a card of this kind reaches."""
 
 FALLING = tuple(9 - 0.05 * step for step in range(12))
-PLAN = Plan(n_trials=4, objective=SPEED, memory_limit_bytes=GIB, allowed_bytes=GIB)
+PLAN = Plan(n_trials=4, objective=SPEED, allowed_bytes=GIB)
 ON_GPU = replace(PLAN, is_cpu=False, precisions=("fp32", "tf32", "fp16", "bf16"))
 
 
@@ -273,7 +273,7 @@ def searched(
     products: Mapping[str, float] = H100,
 ) -> Study:
     folder.mkdir(exist_ok=True)
-    known = replace(plan, sampler="brute-force", allowed_bytes=ALLOWED, memory_limit_bytes=ALLOWED)
+    known = replace(plan, sampler="brute-force", allowed_bytes=ALLOWED)
     among = among or space(micro_batch_size=(1, 2, 4), global_batch_size=64, precision=("bf16",))
     study = open_study(folder, among, known)
     study.start_from(replace(study.warm_start, arithmetic=Arithmetic(products=products)))

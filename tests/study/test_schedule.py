@@ -36,7 +36,6 @@ PLAN = Plan(
     n_trials=50,
     objective="samples_per_second",
     confirmation_rounds=2,
-    memory_limit_bytes=ALLOWED,
     allowed_bytes=ALLOWED,
 )
 

@@ -13,7 +13,7 @@ from autotune.study.stopping import stop_reason
 from tests.clocks import SimulatedTime
 from tests.makers import ALLOWED, configuration, trial
 
-PLAN = Plan(10, "samples_per_second", ALLOWED, ALLOWED, time=TimeLimit(60.0))
+PLAN = Plan(10, "samples_per_second", ALLOWED, time=TimeLimit(60.0))
 TRIALS = [trial(number, 48.0, of=configuration(8, workers=number)) for number in range(4)]
 NEXT = configuration(16)
 SIZE = 4
@@ -29,7 +29,7 @@ def ended(end: End, max_gain: float = 0.2, max_gain_if_fits: float | None = None
 
 
 def announced(steps: int) -> Plan:
-    return Plan(10, "samples_per_second", ALLOWED, ALLOWED, training_steps=steps)
+    return Plan(10, "samples_per_second", ALLOWED, training_steps=steps)
 
 
 @pytest.mark.parametrize(

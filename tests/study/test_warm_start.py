@@ -45,7 +45,7 @@ parameters:
   workers: [0, 2]
 """
 OPTIMIZERS = ("adamw_torch", "adamw_bnb_8bit")
-PLAN = Plan(n_trials=2, objective="samples_per_second", memory_limit_bytes=10**9, allowed_bytes=10**9)
+PLAN = Plan(n_trials=2, objective="samples_per_second", allowed_bytes=10**9)
 PAST = Calibration(
     {"precision": {"fp32": KNOWN, "bf16": Learned(Effect(-0.5, 0.0, 3.0), Effect(0.01, 0.1, 3.0))}}, 50.0 * MIB
 )

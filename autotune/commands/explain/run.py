@@ -77,7 +77,7 @@ def explained(
     baseline, best, objective = result.baseline, result.best, result.request.objective
     remeasured = None
     if best.configuration != baseline.configuration:
-        plan = plan_of(result.request, result.environment, TimeLimit(), result.memory_limit_bytes, result.allowed_bytes)
+        plan = plan_of(result.request, result.environment, TimeLimit(), result.allowed_bytes)
         remeasurer = Remeasurer(place, plan, result.trials, probe, watch)
         remeasured = remeasure(baseline.configuration, best.configuration, remeasurer, rounds)
     memory = breakdown({"baseline": baseline.configuration, "answer": best.configuration})

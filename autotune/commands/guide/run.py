@@ -153,7 +153,6 @@ def run_guide(
     plan = Plan(
         n_trials=len(ladder.methods),
         objective="samples_per_second",
-        memory_limit_bytes=ladder.memory_limit_bytes,
         allowed_bytes=ladder.allowed_bytes,
         probe_timeout_s=probe_timeout_s,
     )
