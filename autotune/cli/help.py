@@ -35,7 +35,7 @@ autotune estimate org/model -b 16 --memory-limit 24GiB
 autotune doctor --all
 autotune report first
 autotune report first --format csv --columns number,samples_per_second
-autotune report first --output first.xlsx
+autotune report first --output first.csv
 autotune explain first
 autotune verify first --steps 200
 autotune compare first second --price-per-hour 2.50EUR

@@ -17,7 +17,7 @@ from autotune.study.store import study_folder
 if TYPE_CHECKING:
     from autotune.commands.result import TuningResult
 
-TABLES = ("csv", "parquet", "jsonl", "markdown", "latex", "xlsx")
+TABLES = ("csv", "parquet", "jsonl", "markdown")
 """Formats of the table of trials, as `autotune.report.formats` has them: naming them here loads no pandas."""
 
 
@@ -42,14 +42,13 @@ def report(
     format: Annotated[
         str | None,
         Option(
-            help="Format: csv, parquet, jsonl, markdown, latex or xlsx for the table of trials, html for the page, json for "
-            "the result.",
+            help="Format: csv, parquet, jsonl or markdown for the table of trials, html for the page, json for the result.",
             metavar="NAME",
             show_default="by --output, else the summary",
         ),
     ] = None,
     output: Annotated[
-        str | None, Option(help="Output file.", metavar="FILE", show_default="standard output, or STUDY.xlsx")
+        str | None, Option(help="Output file.", metavar="FILE", show_default="standard output, or STUDY.parquet")
     ] = None,
     columns: Annotated[str | None, Option(help="A,B: write only these columns, in this order.", metavar="A,B")] = None,
     output_dir: o.OutputDir = "reports",
@@ -113,7 +112,7 @@ def _export(result: "TuningResult", format: str, output: str | None, columns: st
     table = result.to_frame()
     if columns is not None:
         table = only(table, [name.strip() for name in columns.split(",")])
-    if output is None and format in ("parquet", "xlsx"):
+    if output is None and format == "parquet":
         output = f"{folder.resolve().name}{FORMATS[format].suffix}"
     _write(formatted(table, format), output)
 

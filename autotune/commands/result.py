@@ -162,9 +162,9 @@ class TuningResult(SearchResult):
         return frame(self.trials, self.utilizations, self.request.objective)
 
     def export(self, path: str | Path, format: str | None = None) -> Path:
-        """Write the frame as csv, parquet, jsonl, markdown, latex or xlsx, by default as the path ends; returns the path.
+        """Write the frame as csv, parquet, jsonl or markdown, by default as the path ends; returns the path.
 
-        Raises InvalidRequest for another format and where Excel's library is missing, StorageFailed where the disk refuses.
+        Raises InvalidRequest for another format, StorageFailed where the disk refuses.
         """
         from autotune.report.files import write_table
 

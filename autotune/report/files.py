@@ -69,7 +69,7 @@ def write_report(folder: Path, result: SearchResult, ended: Mapping[str, Any]) -
 def write_table(path: Path, table: pd.DataFrame, format: str | None = None) -> Path:
     """Write the table in one of FORMATS, by default that of the file's name; returns the path.
 
-    Raises StorageFailed, and InvalidRequest for an unknown format or where Excel's library is missing.
+    Raises StorageFailed, and InvalidRequest for an unknown format.
     """
     content = formatted(table, format or format_of(path))
     return write_file(path, content if isinstance(content, bytes) else content.encode())

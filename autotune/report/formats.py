@@ -4,13 +4,10 @@ format    read back                                        made for
 parquet   equal, by any reader                             programs
 jsonl     equal, by `read_table`                           programs; an infinite number is the text "Infinity"
 csv       equal, by `read_table`                           spreadsheets: a text that one would run begins with '
-xlsx      not equal: 16 digits, no control characters      spreadsheets, quoted as in CSV
 markdown  not equal: six digits, one line a cell           people
-latex     not equal: six digits, one line a cell           people
 """
 
 import csv
-import io
 import json
 import math
 import re
@@ -27,10 +24,6 @@ from autotune.report.markdown import markdown_text, one_line
 
 RUN = "=+\\-@\t\r\n"
 """First characters of a text that a spreadsheet may take for a formula (OWASP, CSV Injection)."""
-NO_EXCEL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
-"""Characters that XML, and so Excel, cannot hold."""
-LONGEST_CELL = 32_767
-"""Characters in a cell of Excel."""
 READ: dict[str, Callable[[str], Any]] = {
     "int64": int,
     "Int64": int,
@@ -50,7 +43,7 @@ class Format:
 
 
 def formatted(table: pd.DataFrame, format: str) -> str | bytes:
-    """The whole file in one of FORMATS. Raises InvalidRequest for another, and for Excel where openpyxl is missing."""
+    """The whole file in one of FORMATS. Raises InvalidRequest for another."""
     if format not in FORMATS:
         raise InvalidRequest(f"There is no format {format!r}.", did_you_mean(format, FORMATS))
     return FORMATS[format].make(table)
@@ -144,49 +137,11 @@ def _markdown(table: pd.DataFrame) -> str:
     return str(cells.to_markdown(index=False, disable_numparse=True, colalign=sides if len(cells) else None)) + "\n"
 
 
-def _latex(table: pd.DataFrame) -> str:
-    """Rules are those of the package booktabs."""
-    cells = table.astype(object).map(lambda value: latex_text(_short(value)))
-    cells.columns = [latex_text(name) for name in table.columns]
-    sides = "".join("l" if dtype == TEXT else "r" for dtype in table.dtypes.astype(str))
-    return str(cells.style.hide(axis="index").to_latex(column_format=sides, hrules=True))
-
-
-def _excel(table: pd.DataFrame) -> bytes:
-    try:
-        from openpyxl import Workbook
-        from openpyxl.utils import get_column_letter
-    except ImportError:
-        raise InvalidRequest(
-            "An Excel file needs openpyxl, which is not installed.", "pip install 'hf-autotune[excel]', or take csv."
-        ) from None
-    book = Workbook()
-    sheet = book.active
-    sheet.append(list(table.columns))
-    for column, name in enumerate(table.columns, start=1):
-        sheet.column_dimensions[get_column_letter(column)].width = min(40, len(name) + 2)
-    for number, row in enumerate(plain_rows(table), start=2):
-        for column, value in enumerate(map(_json, row.values()), start=1):
-            cell = sheet.cell(number, column)
-            if isinstance(value, str):
-                cell.value = NO_EXCEL.sub("\ufffd", quoted(value))[:LONGEST_CELL]
-                cell.data_type = "s"  # openpyxl takes = for a formula and #REF! for an error
-            else:
-                cell.value = value
-    sheet.freeze_panes = "B2"
-    sheet.auto_filter.ref = sheet.dimensions
-    content = io.BytesIO()
-    book.save(content)
-    return content.getvalue()
-
-
 FORMATS = {
     "csv": Format(".csv", _csv),
     "parquet": Format(".parquet", _parquet),
     "jsonl": Format(".jsonl", _json_lines),
     "markdown": Format(".md", _markdown),
-    "latex": Format(".tex", _latex),
-    "xlsx": Format(".xlsx", _excel),
 }
 
 
@@ -213,16 +168,3 @@ def _short(value: Any) -> str:
     if value is None or value is pd.NA or value != value:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else one_line(str(value))
-
-
-LATEX = str.maketrans(
-    {character: f"\\{character}" for character in "&%$#_{}"}
-    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
-    | {"[": "{[}"}  # at the beginning of a row it would be an argument of the \\ before it
-)
-
-
-def latex_text(text: str) -> str:
-    """The text as LaTeX prints it."""
-    return text.translate(LATEX)

@@ -26,7 +26,7 @@ machine="torch==2.11.0 triton==3.6.0 transformers==5.17.0 accelerate==1.15.0 hug
 wheels="optuna alembic sqlalchemy mako colorlog greenlet datasets dill multiprocess pydantic pydantic-core annotated-types
     cloudpickle typing-extensions typing-inspection liger-kernel bitsandbytes"
 # Extras that libraries of the user's are behind, whose lowest versions are promised too.
-extras="peft torchao service postgres excel tensorboard wandb mlflow"
+extras="peft torchao service postgres tensorboard wandb mlflow"
 
 compile() { # OUTPUT ARGUMENTS...: of several versions that are admitted the pinned one is taken
     cp "$here/constraints.txt" "$1"
