@@ -15,7 +15,6 @@ from autotune.core.units import counted
 from autotune.report.checks import warnings
 from autotune.report.claim import claim_fields, headline
 from autotune.report.evidence import loss_warning, numerics_lines
-from autotune.report.model_card import model_card_section, with_section
 from autotune.report.snippets import launch_lines
 from autotune.report.trial_text import plain_trial, speed_line, speedup_fields
 from autotune.study.objective import best_trial
@@ -187,15 +186,6 @@ class TuningResult(SearchResult):
             return notebook_html(self)
         except Exception:  # a cell must show something
             return f"<pre>{escape(repr(self))}</pre>"
-
-    def model_card(self, card: str | None = None) -> str:
-        """The section of a Hub model card that says how the training configuration was found, in Markdown.
-
-        card: the text of a README.md; then the whole of it, with the section in place of an earlier one or at its end,
-        and every other character as it was. Raises InvalidRequest as `setup` does.
-        """
-        section = model_card_section(self)
-        return section if card is None else with_section(card, section)
 
     def save(self, folder: str | Path) -> Path:
         """Write the whole report folder; returns it. Raises StorageFailed where the disk refuses, InvalidRequest as `setup`."""

@@ -9,7 +9,6 @@ import pytest
 from autotune.core import Outcome, Trial
 from autotune.core.loss_curves import Curve, Numerics
 from autotune.report.exports import exports
-from autotune.report.model_card import model_card_section
 from autotune.report.notebook import notebook_html
 from autotune.report.snippets import script_lines, snippets
 from autotune.report.summary import answer_lines, summary
@@ -53,7 +52,6 @@ def test_a_result_is_rendered_as_before(name: str, golden: Callable[[str, str], 
     script = script_lines("folder", study) if forms else []
     golden(f"report/{name}.txt", "\n".join([*answer_lines(study), "", *script, "", *forms]) + "\n")
     golden(f"report/{name}_summary.txt", summary(study))
-    golden(f"report/{name}_card.txt", model_card_section(study) + "\n")
     golden(f"report/{name}.html", re.sub("<style>.*?</style>", "", notebook_html(study), flags=re.DOTALL))
 
 
