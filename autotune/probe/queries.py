@@ -33,7 +33,6 @@ from autotune.probe.process.launcher import ProbeHost
 from autotune.space.build import parse_overrides
 from autotune.space.settings.optimizer import ORDINARY, user_optimizer
 from autotune.space.settings.optimizer import SETTING as OPTIMIZER
-from autotune.space.tensor_cores import OutputLayer
 
 READING_S = TRACING_S = 900.0
 """Deadlines for reading model and data (a large dataset is tokenised once), and for all traces of a model: seconds for most,
@@ -191,11 +190,8 @@ def device_rates(host: ProbeHost, environment: Environment) -> Mapping[str, floa
     return _without_failed(_measure_rates(host, environment, ()))
 
 
-def known_rates(
-    host: ProbeHost, environment: Environment, seconds: float = math.inf, layer: OutputLayer | None = None
-) -> Mapping[str, float]:
-    """The same, from the cache where this device and this software were measured before; and of `layer.products` how often a
-    second they run.
+def known_rates(host: ProbeHost, environment: Environment, seconds: float = math.inf) -> Mapping[str, float]:
+    """The same, from the cache if this device and this software were measured before.
 
     What failed is cached too, as null, and not tried again. seconds: that measuring may take.
     """
@@ -203,9 +199,9 @@ def known_rates(
     rates: Mapping[str, float | None] = {}
     with contextlib.suppress(OSError, ValueError):
         rates = read_json(path)
-    wanted = {*chain(*_usable(environment)), *(layer.products if layer else ())}
+    wanted = {*chain(*_usable(environment))}
     if not wanted <= rates.keys():
-        measured = _measure_rates(host, environment, rates, seconds, layer)
+        measured = _measure_rates(host, environment, rates, seconds)
         rates = {**rates, **measured}
         if measured:
             with contextlib.suppress(OSError):
@@ -219,14 +215,12 @@ def _measure_rates(
     environment: Environment,
     known: Collection[str],
     seconds: float = math.inf,
-    layer: OutputLayer | None = None,
 ) -> Mapping[str, float | None]:
     """Rates of all but the known ones, None for those that fail; empty where the measurement as a whole fails."""
     precisions, optimizers = ([name for name in names if name not in known] for names in _usable(environment))
-    layers = {name: sizes for name, sizes in layer.products.items() if name not in known} if layer else {}
-    request = {"precisions": precisions, "optimizers": optimizers, "layers": layers}
     deadline_s = min(seconds, RATES_S + FIRST_STEP_S * len(optimizers))
-    order = dataclasses.replace(_order(host, "rates", **request), deadline_s=deadline_s, environment=environment)
+    order = _order(host, "rates", precisions=precisions, optimizers=optimizers)
+    order = dataclasses.replace(order, deadline_s=deadline_s, environment=environment)
     answer, failure = host.attempt(order)
     return {} if failure is not None else answer
 

@@ -1,7 +1,6 @@
 """Tensor Cores: the multiples of sizes that fill them, and advice on a model's sizes that do not."""
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from autotune.core import Environment, Value
@@ -37,52 +36,6 @@ def advice(model_config: Mapping[str, Any], environment: Environment, precisions
     return tuple(_sentences(_of_text(model_config), least)) if least > 1 else ()
 
 
-@dataclass(frozen=True)
-class OutputLayer:
-    """The layer whose rows are the vocabulary."""
-
-    width: int  #: values of a token
-    size: int  #: of the vocabulary
-    padded: int  #: the next multiple that suits the device
-    precision: str  #: of its products
-
-    @property
-    def products(self) -> dict[str, tuple[int, int, str]]:
-        """Name among a device's rates -> (width, size, precision) of the layer as it is, and of the padded one."""
-        sizes = (self.size, self.padded)
-        return {
-            f"output layer {self.width} x {size} {self.precision}": (self.width, size, self.precision) for size in sizes
-        }
-
-    def worth(self, rates: Mapping[str, float], sample_flops: float | None, tokens: int | None) -> str:
-        """What padding is worth, measured; empty where that failed. rates: name -> how often a second the `products` run.
-        sample_flops: of a sample, of so many tokens, with the size as it is; None where unknown."""
-        before, after = (rates.get(name) for name in self.products)
-        if not before or not after:
-            return ""
-        measured = (
-            f"measured here: with a vocabulary of {self.padded} instead of {self.size} the output layer's products in "
-            f"{self.precision} run {after / before:.2f}x as fast"
-        )
-        if not sample_flops or not tokens:
-            return measured
-        return (
-            f"{measured}; they are {6 * self.width * self.size * tokens / sample_flops:.0%} of the model's arithmetic"
-        )
-
-
-def output_layer(
-    model_config: Mapping[str, Any], task: str, environment: Environment, precisions: Collection[Value]
-) -> OutputLayer | None:
-    """The output layer of a language model whose vocabulary leaves tiles half empty; None for any other model."""
-    least, config = multiple(environment, precisions), _of_text(model_config)
-    size, width = _whole(config, _VOCABULARY), _width(config)
-    if not task.endswith("-lm") or not width or not size % least:
-        return None
-    formats = [ALIKE.get(str(value), str(value)) for value in precisions if value in SIXTEEN_BITS]
-    return OutputLayer(width, size, _next(size, least), "bf16" if "bf16" in formats else formats[0])
-
-
 def _of_text(model_config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The config with the fields of its `text_config`."""
     text = model_config.get("text_config")
@@ -98,16 +51,11 @@ def _sentences(config: Mapping[str, Any], least: int) -> Iterator[str]:
     for name in _WIDTHS:
         if (size := _whole(config, name)) % least:
             yield f"{name} {size} is no multiple of {least}: of a model trained from scratch {_next(size, least)} is faster"
-    width = _width(config)
+    width = next(filter(None, (_whole(config, name) for name in _WIDTHS[:4])), 0)
     heads = next((size for name in _HEADS if (size := _whole(config, name))), 0)
     size = _whole(config, "head_dim") or (width // heads if heads else 0)
     if size % SMALLEST:
         yield f"heads of {size} values are no multiple of {SMALLEST}: attention's fast kernels pad them or cannot run"
-
-
-def _width(config: Mapping[str, Any]) -> int:
-    """Values of a token between layers; 0 where the config does not say."""
-    return next(filter(None, (_whole(config, name) for name in _WIDTHS[:4])), 0)
 
 
 def _whole(config: Mapping[str, Any], name: str) -> int:

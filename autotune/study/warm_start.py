@@ -19,7 +19,6 @@ from autotune.sampler.physics import WarmStart, expected_work
 from autotune.sampler.prior import CPU_MEMORY, CUDA_KERNEL_S, Effect, Prior, roofline
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import MICRO, SETTINGS, Context
-from autotune.space.tensor_cores import OutputLayer, output_layer
 from autotune.space.utilization import Arithmetic, SampleFlops
 from autotune.study.pacing import time_for_a_probe
 from autotune.study.plan import Progress, Watch
@@ -83,8 +82,7 @@ def warm_up(
         arithmetic = count_operations(host, environment, workload, space, base, traces)
         study.start_from(replace(study.warm_start, arithmetic=arithmetic))
     _keep_peaks(study)
-    worth = worth_of_padding(host, environment, workload, space, study.warm_start.arithmetic)
-    return (*filter(None, [study.warm_start.unknown]), *worth)
+    return (study.warm_start.unknown,) if study.warm_start.unknown else ()
 
 
 def build_warm_start(
@@ -102,8 +100,7 @@ def build_warm_start(
     Of the host's time limit only a share is spent on this.
     """
     time_limit = host.time_limit
-    layer = _layer(environment, workload, space)
-    rates = known_rates(host, environment, ESTIMATED * time_limit.seconds_left(), layer)
+    rates = known_rates(host, environment, ESTIMATED * time_limit.seconds_left())
     effects = expected_effects(space, environment, workload)
     prior = replace(Prior(), work=expected_work(space.values, rates), effects=effects)
     if environment.is_cpu:
@@ -157,29 +154,7 @@ def count_operations(
     except TracingFailed:
         return Arithmetic()
     left_s = ESTIMATED * host.time_limit.seconds_left()
-    return arithmetic_of(model, known_rates(host, environment, left_s, _layer(environment, workload, space)))
-
-
-def worth_of_padding(
-    host: ProbeHost,
-    environment: Environment,
-    workload: Workload,
-    space: SearchSpace,
-    arithmetic: Arithmetic,
-) -> tuple[str, ...]:
-    """What a vocabulary that fills the Tensor Cores' tiles would win, measured; nothing where this one does."""
-    layer = _layer(environment, workload, space)
-    if layer is None:
-        return ()
-    rates = known_rates(host, environment, ESTIMATED * host.time_limit.seconds_left(), layer)
-    whole = arithmetic.samples[""].whole if "" in arithmetic.samples else None
-    worth = layer.worth(rates, whole, workload.sequence_length)
-    return (worth,) if worth else ()
-
-
-def _layer(environment: Environment, workload: Workload, space: SearchSpace) -> OutputLayer | None:
-    """The output layer that padding may make faster; measured together with the device's rates."""
-    return output_layer(workload.model_config, workload.task, environment, space.possible_values("precision"))
+    return arithmetic_of(model, known_rates(host, environment, left_s))
 
 
 def estimated_peaks(knowledge: WarmStart, trials: Iterable[Trial]) -> dict[int, MemoryPeak]:

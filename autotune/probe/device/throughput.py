@@ -34,10 +34,7 @@ DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "
 
 def run(order: Order, objects: bytes, scratch: Path) -> dict[str, float | None]:
     """precision -> floating-point operations a second, and optimizer -> parameters a second (units: 1 / s), for those in
-    `order.request["precisions"]` and `order.request["optimizers"]`; None for an optimizer that fails.
-
-    name of an output layer -> how often a second its three products run, for the (width, size, precision) by name in
-    `order.request["layers"]`; None for a layer that fails."""
+    `order.request["precisions"]` and `order.request["optimizers"]`; None for an optimizer that fails."""
     environment = order.environment
     assert environment is not None
     device = "cpu" if environment.is_cpu else "cuda"  # the only card that this process sees
@@ -50,10 +47,6 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, float | None]:
         rates[name] = None
         with contextlib.suppress(Exception):  # whatever its library raises
             rates[name] = _optimizer_rate(name, device)
-    for name, (width, size, precision) in order.request.get("layers", {}).items():
-        rates[name] = None
-        with contextlib.suppress(RuntimeError):  # a large vocabulary does not fit
-            rates[name] = _layer_rate(width, size, precision, device)
     return rates
 
 
@@ -91,24 +84,6 @@ def _rate(precision: str, device: str, seconds: float = SECONDS) -> float:
             torch.cuda.synchronize()
 
     return 2.0 * size**3 / _median_seconds(once, seconds)
-
-
-def _layer_rate(width: int, size: int, precision: str, device: str) -> float:
-    """Forward, and the gradients of what came in and of the weights, of as many tokens as `SIZES` says."""
-    on_cuda = device.startswith("cuda")
-    tokens, dtype = SIZES["cuda" if on_cuda else "cpu"], DTYPES[ALIKE.get(precision, precision)]
-    hidden, weight, gradient = (
-        torch.randn(shape, device=device, dtype=dtype) for shape in ((tokens, width), (size, width), (tokens, size))
-    )
-
-    def once() -> None:
-        torch.mm(hidden, weight.t())
-        torch.mm(gradient, weight)
-        torch.mm(gradient.t(), hidden)
-        if on_cuda:
-            torch.cuda.synchronize()
-
-    return 1.0 / _median_seconds(once)
 
 
 def _median_seconds(once: Callable[[], Any], seconds: float = SECONDS) -> float:
