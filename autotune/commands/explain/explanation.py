@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from autotune.commands.explain.path import Ablation, PathStep, interaction, product
-from autotune.commands.explain.reasons import Alternative, change_text, changes, step_split, verdict
+from autotune.commands.explain.path import Ablation, PathStep, product
+from autotune.commands.explain.reasons import change_text, changes, step_split, verdict
 from autotune.commands.explain.remeasure import Remeasured
 from autotune.commands.layout import ratio_text
 from autotune.core import Interval, Serializable, Trial
@@ -55,7 +55,6 @@ class Explanation:
     bound_before: tuple[str, str] = ("", "")
     memory: MemoryBreakdown = field(default_factory=MemoryBreakdown)
     utilization: Mapping[str, Utilization | None] = field(default_factory=dict)
-    alternatives: Sequence[Alternative] = ()
     fixed: Sequence[str] = ()
     notes: Sequence[str] = ()
 
@@ -79,11 +78,6 @@ class Explanation:
         return product([step.gain for step in self.steps])
 
     @property
-    def ablation_product(self) -> float | None:
-        """Product of the losses without each setting; None where one is unknown."""
-        return product([ablation.gain for ablation in self.ablations])
-
-    @property
     def total(self) -> Interval | None:
         """Speed of the answer / speed of the path's start, as measured again."""
         return self.remeasured.total.gain if self.remeasured else None
@@ -99,11 +93,6 @@ class Explanation:
         if self.product is None or self.confirmed is None or not self.from_the_baseline:
             return None
         return self.confirmed.low <= self.product <= self.confirmed.high
-
-    @property
-    def interaction(self) -> Interval | None:
-        """Gain of several settings together: see `path.interaction`."""
-        return interaction(self.remeasured.total, self.ablations, self.objective) if self.remeasured else None
 
     @property
     def sentence(self) -> str:
@@ -173,8 +162,6 @@ class Explanation:
                 }
                 for row in self.ablations
             ],
-            "taken_back_product": self.ablation_product,
-            **interval_fields("together", self.interaction),
             "did_not_run": [
                 {"configuration": trial.configuration.to_dict(), "text": str(trial.configuration)}
                 | {"outcome": self.failure_text(trial)}
@@ -198,11 +185,6 @@ class Explanation:
                 }
                 for name, value in self.best.configuration.values.items()
             },
-            "alternatives": [
-                {"setting": row.setting, "value": row.value, "trial": row.trial, "why": row.why}
-                | interval_fields("times_as_fast", row.relative_speed)
-                for row in self.alternatives
-            ],
             "notes": list(self.notes),
         }
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 
 from autotune.core.configuration import RANKS, Configuration, Value
-from autotune.core.interval import Interval, quotient_interval
-from autotune.core.measurement import ROUNDS_THAT_TELL
+from autotune.core.interval import Interval
 from autotune.core.trial import Trial
 from autotune.space.settings import MICRO, SETTINGS
 from autotune.study.objective import quotient, speed
@@ -149,32 +148,13 @@ def gain_of(above: Trial, below: Trial, objective: str) -> Interval | None:
     return quotient(above, below, objective)
 
 
-# Product and interaction of the gains -----------------------------------------------------------------------------
+# Gains -------------------------------------------------------------------------------------------------------------
 
 
 def product(gains: Sequence[Interval | None]) -> float | None:
     """None where one is unknown or there is none."""
     numbers = [float(gain) for gain in gains if gain is not None]
     return math.prod(numbers) if numbers and len(numbers) == len(gains) else None
-
-
-def interaction(total: PathStep, rows: Sequence[Ablation], objective: str) -> Interval | None:
-    """Product of the losses without each setting / the total gain, with its interval.
-
-    Above 1: that much is gained only by several together, and lost with each of them; below 1: several gain partly the
-    same, and each is missed less while the others stay. total: from the path's first trial to the answer. None where
-    something did not run, or with too few rounds.
-    """
-    if total.gain is None or not rows or any(row.gain is None for row in rows):
-        return None
-    answer, first, *others = (
-        [float(speed(measurement, objective) or 0.0) for measurement in trial.confirmations]
-        for trial in (total.after, total.before, *(row.without for row in rows))
-    )
-    if not len(answer) == len(first) >= ROUNDS_THAT_TELL:
-        return None
-    losses = [math.prod(now / other[turn] for other in others) for turn, now in enumerate(answer)]
-    return quotient_interval(losses, [now / then for now, then in zip(answer, first, strict=True)])
 
 
 def same_rounds(trials: Sequence[Trial]) -> list[Trial]:

@@ -1,35 +1,17 @@
-"""Reasons for a speed: what bounds a training, what a change did to its step and memory, and the alternatives to a value."""
+"""Reasons for a speed: what bounds a training, and what a change did to its step and memory."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from autotune.commands.explain.path import gain_of
 from autotune.core import Configuration, Interval, Measurement, Outcome, Trial, Value
 from autotune.core.configuration import word
-from autotune.core.units import counted, format_bytes, format_duration
+from autotune.core.units import format_bytes, format_duration
 from autotune.space.dominance import implied_by
-from autotune.space.search_space import RuledOut
 from autotune.space.settings import MICRO, SETTINGS
 from autotune.space.settings.micro_batch_size import divisors
 from autotune.space.utilization import Utilization
 
 SMALLEST_CHANGE = 0.02
 """Share of the step, or of the peak: smaller changes are no reason."""
-
-
-@dataclass(frozen=True)
-class Alternative:
-    """A value that the answer does not have.
-
-    trial: number of the best trial with it, None where it was never probed. relative_speed: that trial's speed / the
-    answer's, with its interval; None where no trial with it ran. why: the reason, or a remark.
-    """
-
-    setting: str
-    value: Value
-    trial: int | None
-    relative_speed: Interval | None
-    why: str = ""
 
 
 # Bounds -----------------------------------------------------------------------------------------------------------
@@ -139,39 +121,6 @@ def changes(before: Trial, after: Trial) -> str:
         if abs(more) > SMALLEST_CHANGE * before.peak_bytes:
             texts.append(f"peak {format_bytes(abs(more))} {'more' if more > 0 else 'less'}")
     return ", ".join(texts) or "nothing of the step or the peak changed much"
-
-
-# Alternatives -----------------------------------------------------------------------------------------------------
-
-
-def alternatives(
-    answer: Trial, trials: Sequence[Trial], ruled_out: Sequence[RuledOut], objective: str
-) -> tuple[Alternative, ...]:
-    """The values that the answer does not have, by setting, each with its best trial."""
-    rows: list[Alternative] = []
-    for name, own in answer.configuration.values.items():
-        with_setting = [trial for trial in trials if name in trial.configuration.values]
-        values = dict.fromkeys(trial.configuration.values[name] for trial in with_setting)
-        rows += [_alternative(name, value, answer, with_setting, objective) for value in values if value != own]
-        rows += [
-            Alternative(name, excluded.value, None, None, f"ruled out: {excluded.reason}")
-            for excluded in ruled_out
-            if excluded.setting == name and excluded.value not in (*values, own)
-        ]
-    return tuple(rows)
-
-
-def _alternative(name: str, value: Value, answer: Trial, trials: Sequence[Trial], objective: str) -> Alternative:
-    with_value = [trial for trial in trials if trial.configuration.values[name] == value]
-    # A probe that ended early counts too: against the answer it shows how much slower it was.
-    speeds = [(gain, trial) for trial in with_value if (gain := gain_of(trial, answer, objective)) is not None]
-    if speeds:
-        gain, best = max(speeds, key=lambda pair: pair[0])
-        return Alternative(name, value, best.number, gain, best.disqualified_reason)
-    ends = dict.fromkeys(trial.final.outcome.value.replace("_", " ") for trial in with_value)
-    return Alternative(
-        name, value, with_value[0].number, None, f"{', '.join(ends)} in {counted(len(with_value), 'trial')}"
-    )
 
 
 # Text -------------------------------------------------------------------------------------------------------------

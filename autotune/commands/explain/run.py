@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.commands.explain.explanation import Explanation, MemoryBreakdown
-from autotune.commands.explain.reasons import alternatives, bound
+from autotune.commands.explain.reasons import bound
 from autotune.commands.explain.remeasure import Remeasured, Remeasurer, remeasure
 from autotune.commands.explain.text import explanation_markdown
 from autotune.commands.save import fields_of_saved
@@ -98,7 +98,6 @@ def explained(
         bound_before=bound(baseline, result.trials, use["baseline"]),
         memory=memory,
         utilization=use,
-        alternatives=alternatives(best, result.trials, result.ruled_out, objective),
         fixed=tuple(result.request.fix),
         notes=_notes(result, place, remeasured),
     )

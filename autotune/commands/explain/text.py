@@ -61,7 +61,6 @@ def _sections(explanation: Explanation) -> list[tuple[str, list[str]]]:
         "The answer without each setting": _ablations(explanation),
         "What did not run on the way": [f"{each.configuration}: {explanation.failure_text(each)}" for each in failed],
         "What bounds a step": [f"{name}: {why}" for name, why in bounds.items() if why],
-        "Alternatives to the answer's values": _alternatives(explanation),
         "The settings": _settings(explanation),
         "Warnings and notes": _warnings(explanation),
     }
@@ -101,25 +100,6 @@ def _ablations(explanation: Explanation) -> list[str]:
                 row.without, explanation.best if explanation.remeasured is None else explanation.remeasured.answer
             )
             lines.append(f"{change}: {ratio_text(row.gain)}: {why}; {verdict(row.gain)}")
-    together, product, total = explanation.interaction, explanation.ablation_product, explanation.total
-    if together is not None and product is not None and total is not None:
-        meaning = "no interaction beyond noise, each gains its own"
-        if together.low > 1:
-            meaning = "that much is gained only by several together, and lost with each of them"
-        elif together.high < 1:
-            meaning = "several gain partly the same, so that each is missed less"
-        lines.append(f"one by one {product:.2f}x, in all {total:.2f}x; together {ratio_text(together)}: {meaning}")
-    return lines
-
-
-def _alternatives(explanation: Explanation) -> list[str]:
-    lines = []
-    for row in explanation.alternatives:
-        text = row.why
-        if row.relative_speed is not None:
-            text = f"{ratio_text(row.relative_speed)} of the answer's speed in its best trial, {row.trial}"
-            text += f"; {row.why}" if row.why else ""
-        lines.append(f"{row.setting} {word(row.value)}: {text}")
     return lines
 
 

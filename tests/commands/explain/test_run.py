@@ -37,7 +37,6 @@ from autotune.core.errors import NothingFits
 from autotune.core.request import tuning_request
 from autotune.probe import ProbeOptions
 from autotune.probe.replay import ReplayProbe
-from autotune.space.search_space import RuledOut
 from autotune.space.utilization import Arithmetic, SampleFlops
 from autotune.study.store import EXPLANATION
 from tests.hurry import hurry
@@ -164,7 +163,6 @@ def test_settings_that_run_only_together_are_one_leg(tmp_path: Path) -> None:
     explanation, _ = explained_in(study(answer), tmp_path, pair(world()))
     assert {step.settings for step in explanation.steps} == {("precision", "optimizer"), ("micro_batch_size",)}
     assert explanation.product == pytest.approx(float(explanation.total or 0), rel=1e-12)
-    assert explanation.interaction is None
     assert "(only together)" in "\n".join(explanation_lines(explanation))
 
 
@@ -277,25 +275,6 @@ def test_each_setting_is_taken_back_alone_with_its_interval(tmp_path: Path) -> N
         assert gain is not None
         assert gain.low <= factor <= gain.high
         assert gain.relative_width < 0.2
-    assert explanation.interaction is not None
-    assert explanation.interaction.low <= 1 <= explanation.interaction.high, (
-        "in this world each gains the same whatever the others are"
-    )
-
-
-@pytest.mark.parametrize("both", [3.0, 1.5])
-def test_what_is_gained_only_together_or_twice_is_the_interaction(tmp_path: Path, both: float) -> None:
-    chance = random.Random(1)
-
-    def measured(of: Configuration) -> Measurement:
-        changed = (of.micro_batch_size == 16) + (of.values["precision"] == "bf16")
-        speed = 10 * {0: 1.0, 1: 1.4, 2: both}[changed]
-        return completed(of, speed * chance.uniform(0.999, 1.001))
-
-    explanation, _ = explained_in(study(TWO, of=measured), tmp_path, measured)
-    assert explanation.interaction is not None
-    assert float(explanation.interaction) == pytest.approx((both / 1.4) ** 2 / both, rel=0.01)
-    assert (explanation.interaction.low > 1) is (both == 3.0)
 
 
 def test_a_setting_that_means_nothing_without_another_goes_back_with_it() -> None:
@@ -480,25 +459,12 @@ def test_a_change_is_told_by_what_it_did_to_the_step_and_the_peak() -> None:
     assert changes(before, before) == "nothing of the step or the peak changed much"
 
 
-def test_values_that_lost_are_named_with_their_best_trial(tmp_path: Path) -> None:
-    full = configuration(48, precision="bf16")
-    slow = configuration(16, precision="bf16", optimizer="sgd")
-    others = [Trial(2, full, out_of_memory(full)), trial(3, 5.0, of=slow), trial(4, 6.0, of=slow)]
-    of = study(TWO, *others, ruled_out=(RuledOut("precision", "fp16", "trains in fp32 on a CPU"),))
-    explanation, _ = explained_in(of, tmp_path)
-    alternatives = {(alternative.setting, alternative.value): alternative for alternative in explanation.alternatives}
-    assert alternatives["optimizer", "sgd"].trial == 4
-    assert alternatives["precision", "fp16"].why == "ruled out: trains in fp32 on a CPU"
-    assert alternatives["micro_batch_size", 48].why == "out of memory in 1 trial"
-    assert alternatives["micro_batch_size", 8].relative_speed == pytest.approx(1 / 1.95, rel=0.01)
-
-
 def test_the_page_is_called_as_the_study_is_and_shows_its_words_as_text(tmp_path: Path) -> None:
-    of = study(TWO, ruled_out=(RuledOut("precision", "fp16", "needs *sm_70* | <i>"),))
+    of = study(TWO)
     explanation, _ = explained_in(replace(of, request=replace(of.request, study_name="mine")), tmp_path, rounds=1)
-    page = explanation_markdown(explanation)
+    page = explanation_markdown(replace(explanation, notes=("needs *sm_70* | <i>",)))
     assert page.startswith("# Where the speed-up of mine comes from\n")
-    assert r"- precision fp16: ruled out: needs \*sm_70\* \| &lt;i&gt;" in page.splitlines()
+    assert r"- note: needs \*sm_70\* \| &lt;i&gt;" in page.splitlines()
 
 
 # For real ---------------------------------------------------------------------------------------------------------
