@@ -58,14 +58,6 @@ def request_fingerprint(request: TuningRequest) -> str:
     Files count as `stamp` has them. A model or data set on the hub counts by its name.
     """
     data = request.to_dict()
-    for name in (
-        "devices",
-        "cores_per_device",
-        "executor",
-        "allow_unauthenticated",
-    ):  # as of requests before there were these
-        if data[name] == getattr(TuningRequest, name):
-            del data[name]
     facts = {
         "request": {name: value for name, value in data.items() if name != "output_dir"},
         "files": {name: _version(data[name]) for name in PLACES if data[name]},

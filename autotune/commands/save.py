@@ -178,13 +178,13 @@ def _of_request(record: dict[str, Any]) -> dict[str, Any]:
         "memory_limit_bytes": record["memory_limit_bytes"],
         "allowed_bytes": record["allowed_bytes"],
         "space_size": record["space_size"],
-        "ruled_out": [_ruled_out(row) for row in record["ruled_out"]],
+        "ruled_out": [RuledOut(**row) for row in record["ruled_out"]],
         "notes": record["notes"],
-        "study_warnings": tuple(record.get("warnings", record.get("doubts", ()))),
+        "study_warnings": tuple(record["warnings"]),
         "identity": record["identity"],
-        "finished": record.get("finished", ""),
-        "date": record.get("date", ""),
-        "arithmetic": Arithmetic.from_dict(record["arithmetic"]) if "arithmetic" in record else Arithmetic(),
+        "finished": record["finished"],
+        "date": record["date"],
+        "arithmetic": Arithmetic.from_dict(record["arithmetic"]),
     }
 
 
@@ -193,7 +193,7 @@ def _of_result(ended: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     numerics, rehearsal = ended.get("numerics"), ended.get("rehearsal")
     fields = {
         "stop": StopReason.from_dict(ended["stop"]) if "stop" in ended else UNFINISHED,
-        "complete": ended.get("complete", ended.get("numerics") is not None),
+        "complete": ended.get("complete", False),
         "duplicate_proposals": ended.get("answered_at_once", 0),
         "left_out": tuple(ended.get("left_out", ())),
         "numerics": Numerics.from_dict(numerics) if numerics else None,
@@ -222,8 +222,3 @@ def _with_its_code(workload: Workload, folder: Path) -> Workload:
             order = read_json(probe_folder(folder, Slot()) / ORDER)
             return replace(workload, source=str(order["workload"]["source"]))
     return workload
-
-
-def _ruled_out(data: dict[str, Any]) -> RuledOut:
-    """Of this version's files and of earlier ones, which call a setting a lever."""
-    return RuledOut(data.get("setting") or data["lever"], data["value"], data["reason"])

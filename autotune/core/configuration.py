@@ -92,14 +92,7 @@ class Configuration:
     def from_dict(cls, data: Mapping[str, Any]) -> "Configuration":
         """The configuration that `to_dict` made plain. Raises KeyError or ValueError for other data."""
         micro, accumulation, ranks = (data[name] for name in SIZES)
-        return cls(micro, accumulation, ranks, tuple(renamed(data)["settings"].items()))
-
-
-def renamed(recorded: Any) -> Any:
-    """Recorded data with the names of now, at any depth: settings were called levers."""
-    if not isinstance(recorded, Mapping):
-        return recorded
-    return {{"levers": "settings"}.get(name, name): renamed(value) for name, value in recorded.items()}
+        return cls(micro, accumulation, ranks, tuple(data["settings"].items()))
 
 
 def word(value: Value) -> str:

@@ -8,7 +8,7 @@ from enum import Enum
 from functools import cache, partial
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
+from typing import Any, Self, get_args, get_origin, get_type_hints
 
 TOO_DEEP = "it is nested too deeply"
 
@@ -77,21 +77,18 @@ def file_end(path: Path, size: int) -> bytes:
 class Serializable:
     """Base of frozen dataclasses that are stored as JSON objects, one key a field."""
 
-    FORMER_NAMES: ClassVar[Mapping[str, str]] = {}  # key in files of earlier versions -> field
-
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
         return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The value that `to_dict` made plain, in this version or an earlier one; unknown keys are ignored.
+        """The value that `to_dict` made plain; unknown keys are ignored, missing ones have their defaults.
 
         Raises KeyError, TypeError or ValueError for other data.
         """
         types = cls._types()
-        named = {cls.FORMER_NAMES.get(key, key): value for key, value in dict(data).items()}
-        return cls(**{name: _typed(types[name], value) for name, value in named.items() if name in types})
+        return cls(**{name: _typed(types[name], value) for name, value in dict(data).items() if name in types})
 
     @classmethod
     @cache

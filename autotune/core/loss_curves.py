@@ -84,15 +84,6 @@ class Numerics(Serializable):
     problem: str = ""  #: why nothing can be compared
     note: str = ""
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Numerics":
-        """Earlier versions trained the reference once a seed and each trial once, with the first seed."""
-        data = dict(data)
-        if isinstance(data.get("references"), list):
-            data["references"] = dict(enumerate(data["references"], 1))
-            data["curves"] = {number: {1: curve} for number, curve in data["curves"].items()}
-        return super().from_dict(data)
-
     def difference(self, number: int) -> Difference | None:
         """What the trial's losses differ by; None where it shares no round of finite losses with the reference."""
         pairs = list(self._pairs(number))

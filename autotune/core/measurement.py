@@ -61,8 +61,6 @@ class Measurement(Serializable):
     Of several ranks: steps of the first one, the highest peak of any, the energy of all their devices.
     """
 
-    FORMER_NAMES = {"observed_doubts": "observed_warnings"}  # noqa: RUF012
-
     outcome: Outcome  #: how the probe ended
     reason: str = ""  #: why it did not complete
     where: str = ""  #: stage in which it ended
@@ -89,7 +87,7 @@ class Measurement(Serializable):
     compile_s: float = 0.0  #: seconds of compiling before the timed steps; a confirmation's: its trial's probe's
     recompiled_graphs: int = 0  #: compiled in the timed steps
     whole_fetch_s: float | None = None  #: seconds of one wait for all batches of a whole step; None unless few were run
-    round: int = 0  #: number of the confirmation round, from 1; 0: a probe, or of a study that did not count them
+    round: int = 0  #: number of the confirmation round, from 1; 0: a probe
     losses: tuple[float, ...] = ()  #: of a confirmation round with whole steps: mean loss of each of its first steps
     whole_because: str = ""  #: why it ran all micro-steps after it was measured with few of them; empty if it was not
     training_steps: int | None = None  #: of the run that this was measured for, where announced

@@ -21,6 +21,3 @@ FILES = (
     "explanation.md",
 )
 """What a report folder holds next to request.json, study.db and probes/."""
-
-FORMER_FILES = ("loss_curves.svg",)
-"""What earlier versions wrote besides."""

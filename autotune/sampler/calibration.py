@@ -45,16 +45,14 @@ class Calibration:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Calibration":
-        """Effects without their uncertainty, as former versions wrote them, are left out."""
         learned = {
             name: {
                 value: Learned(Effect(*map(float, numbers[:3])), Effect(*map(float, numbers[3:])))
                 for value, *numbers in rows
-                if len(numbers) == len(Effect._fields) * 2
             }
             for name, rows in data["effects"].items()
         }
-        return cls({name: values for name, values in learned.items() if values}, data["offset_bytes"])
+        return cls(learned, data["offset_bytes"])
 
 
 def calibrated(space: SearchSpace, knowledge: WarmStart, trials: Sequence[Trial]) -> Calibration:

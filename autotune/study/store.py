@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from autotune.core import Configuration, InvalidRequest, Measurement, Trial, write_json
-from autotune.core.configuration import renamed
 from autotune.core.errors import StorageFailed, StudyInUse, StudyMismatch
 from autotune.core.io import MISSING, Unreadable, read_record
 from autotune.core.prospect import OptimalityGap
@@ -39,7 +38,7 @@ TENSORBOARD, RUNS = "tensorboard", "loggers.json"
 """What TensorBoard is told, and which runs of which loggers are this study's."""
 OPTUNA_STUDY = "study.db"
 """The trials as Optuna's dashboard opens them: an output, nothing reads it again."""
-FOLDERS = ("probes", "numerics", "rehearsal", EXPLANATION, TENSORBOARD)
+FOLDERS = ("probes", "rehearsal", EXPLANATION, TENSORBOARD)
 """What trainings of every kind leave in a study's folder."""
 
 Kept = TypeVar("Kept")
@@ -123,7 +122,7 @@ def check_identity(folder: Path, identity: Mapping[str, Any]) -> None:
     with reporting_storage(folder):
         if path.exists():
             try:
-                recorded = read_record(path, lambda record: renamed(dict(record["identity"])))
+                recorded = read_record(path, lambda record: dict(record["identity"]))
             except Unreadable as error:
                 raise damaged_request(path, error) from error
             if recorded != identity:

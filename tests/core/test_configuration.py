@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from autotune.core.configuration import Configuration, renamed
+from autotune.core.configuration import Configuration
 from tests.makers import SETTINGS, configuration
 
 
@@ -53,10 +53,7 @@ def test_it_reads_as_sizes_and_values() -> None:
     assert str(Configuration.exact(48, 4, {})) == "4 x 12"
 
 
-def test_a_configuration_of_when_settings_were_called_levers_is_read() -> None:
+def test_its_sizes_and_settings_are_one_mapping() -> None:
     of = configuration(2, 8, precision="bf16")
-    former = {"levers" if name == "settings" else name: value for name, value in of.to_dict().items()}
-    assert Configuration.from_dict(former) == of
-    assert renamed({"baseline": former, "allowed_bytes": 7}) == {"baseline": of.to_dict(), "allowed_bytes": 7}
     assert of.sizes_and_settings["precision"] == "bf16"
     assert of.sizes_and_settings["gradient_accumulation_steps"] == 4

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from autotune.core import Configuration, Environment, Measurement, Outcome, Serializable, Step, Workload
+from autotune.core import Configuration, Environment, Outcome, Serializable, Step, Workload
 from autotune.core.io import parse_json
 from autotune.space.file import read_yaml
 from tests.makers import completed, configuration, gpu, step, workload
@@ -14,8 +14,6 @@ from tests.makers import completed, configuration, gpu, step, workload
 
 @dataclass(frozen=True)
 class Everything(Serializable):
-    FORMER_NAMES = {"former": "name"}  # noqa: RUF012
-
     name: str
     outcome: Outcome | None = None
     steps: tuple[Step, ...] = ()
@@ -33,10 +31,9 @@ def test_a_dataclass_goes_through_json_and_back() -> None:
         assert Everything.from_dict(json.loads(json.dumps(value.to_dict()))) == value
 
 
-def test_former_names_are_read_unknown_ones_ignored_and_numbers_read_from_text() -> None:
-    read = Everything.from_dict({"former": "a", "colour": "green", "rates": ["inf", 2]})
+def test_unknown_keys_are_ignored_and_numbers_read_from_text() -> None:
+    read = Everything.from_dict({"name": "a", "colour": "green", "rates": ["inf", 2]})
     assert read == Everything("a", rates=(float("inf"), 2))
-    assert Measurement.from_dict({"outcome": "crashed", "observed_doubts": ["hot"]}).observed_warnings == ("hot",)
 
 
 @pytest.mark.parametrize("data", [{}, [], [1, 2], None, {"name": "a", "outcome": "fine"}, {"name": "a", "steps": [3]}])
@@ -45,7 +42,7 @@ def test_other_data_is_an_error_that_readers_expect(data: object) -> None:
         Everything.from_dict(data)  # type: ignore[arg-type]
 
 
-def test_what_earlier_versions_wrote_without_later_fields_is_read() -> None:
+def test_missing_fields_have_their_defaults() -> None:
     for noun, required in ((completed(), {"outcome", "steps"}), (workload(), {"name", "task"})):
         data = {name: value for name, value in noun.to_dict().items() if name in required}
         assert type(noun).from_dict(data) == type(noun)(**{name: getattr(noun, name) for name in required})

@@ -84,12 +84,8 @@ def test_curves_of_unequal_length_are_compared_over_the_steps_they_share() -> No
     assert difference.loss == pytest.approx(0.0)
 
 
-def test_they_are_written_and_read_again_and_those_of_earlier_versions_too() -> None:
+def test_they_are_written_and_read_again() -> None:
     numerics = Numerics(learning(), {1: {1: Curve((1.0, math.inf, math.nan))}}, "the baseline", note="x")
     again = Numerics.from_dict(json.loads(json.dumps(numerics.to_dict())))
     assert again.references == numerics.references
     assert repr(again) == repr(numerics)
-    fp32 = [{"losses": [5.0 - 0.01 * step for step in range(30)], "skipped_steps": 0, "problem": ""}] * 3
-    old = Numerics.from_dict({"references": fp32, "curves": {"4": fp32[0]}, "reference_levers": {}, "weights": "w"})
-    assert old.is_checked(4)
-    assert not old.flag(4)

@@ -145,8 +145,3 @@ def test_it_goes_through_json_and_back() -> None:
         {"workers": {0: KNOWN_VALUE, 2: Learned(Effect(0.1, 0.0, 5.0), PRECISE)}, "pin": {True: KNOWN_VALUE}}, 3.0
     )
     assert Calibration.from_dict(json.loads(json.dumps(calibration.to_dict()))) == calibration
-
-
-def test_effects_of_a_former_version_are_ignored_and_its_offset_is_not() -> None:
-    former = {"effects": {"precision": [["fp32", 0.0, 0.0, 0.0], ["bf16", 0.15, 0.0, 9.0]]}, "offset_bytes": 5.0}
-    assert Calibration.from_dict(former) == Calibration({}, 5.0)

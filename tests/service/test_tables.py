@@ -14,14 +14,12 @@ import psutil
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Engine, create_engine, make_url, text
+from sqlalchemy import Engine, text
 
 from autotune.core.errors import InvalidRequest, StorageFailed
 from autotune.service import tables
 from autotune.service.store import Store
 from autotune.service.tables import DatabaseTaken, ServerLock, metadata, open_database, used_database, writing
-
-DATA = Path(__file__).parents[1] / "data" / "service"
 
 
 def differences(engine: Engine) -> list[object]:
@@ -31,35 +29,6 @@ def differences(engine: Engine) -> list[object]:
 
 def test_the_migrations_make_the_tables_that_the_code_uses(engine: Engine) -> None:
     assert differences(engine) == []
-
-
-def test_a_database_of_the_first_release_is_migrated_with_what_it_holds(database_url: str) -> None:
-    address = make_url(database_url.replace("postgresql:", "postgresql+psycopg:"))
-    if address.get_backend_name() == "sqlite":
-        Path(address.database).unlink()
-    old = create_engine(address)
-    with old.begin() as connection:
-        script = (DATA / f"0001.{old.dialect.name}.sql").read_text(encoding="utf-8")
-        for statement in script.split(";\n"):
-            if statement.strip():
-                connection.exec_driver_sql(statement)
-    old.dispose()
-
-    engine = open_database(database_url)
-    store = Store(engine)
-    assert differences(engine) == []
-    (listed,), _ = store.list()
-    search = store.read(listed.id)
-    assert search is not None
-    assert search.created_at == datetime(2026, 11, 23, 10, 0, 1, 250000, UTC)
-    assert search.created_at.tzinfo is UTC
-    assert search.result == {"best": 3}
-    assert search.restarts == 0
-    assert [event.body for event in store.events(search.id)] == [{"state": "queued"}]
-    found = store.artifact(search.id, "summary.md")
-    assert found is not None
-    assert found[1] == b"#"
-    engine.dispose()
 
 
 def test_a_database_that_is_opened_again_is_left_as_it_is(engine: Engine, open_engine: Callable[[], Engine]) -> None:
@@ -155,7 +124,7 @@ def test_a_database_that_no_server_has_used_is_named_and_stays_as_it_is(tmp_path
 def test_a_database_of_another_version_is_not_migrated_beneath_its_server(database_url: str, engine: Engine) -> None:
     used_database(database_url).dispose()
     with engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+        connection.execute(text("UPDATE alembic_version SET version_num = '0000'"))
     with pytest.raises(StorageFailed, match="of another version"):
         used_database(database_url)
 

@@ -896,13 +896,6 @@ def test_a_folder_that_cannot_be_made_is_said_so() -> None:
     assert caught.value.advice
 
 
-def test_a_study_from_when_settings_were_called_levers_resumes(tmp_path: Path) -> None:
-    (tmp_path / "request.json").write_text(
-        json.dumps({"identity": {"space": {"baseline": {"levers": {"workers": 0}}}}})
-    )
-    check_identity(tmp_path, {"space": {"baseline": {"settings": {"workers": 0}}}})
-
-
 def test_the_same_name_with_another_identity_is_refused_showing_the_difference(tmp_path: Path) -> None:
     known = {"task": "causal-lm", "environment": {"driver": "1", "threads": 2}, "space": {"workers": [0]}}
     write_json(tmp_path / REQUEST, {"identity": known})

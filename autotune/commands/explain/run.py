@@ -15,7 +15,6 @@ from autotune.commands.explain.text import explanation_markdown
 from autotune.commands.save import fields_of_saved
 from autotune.commands.verify.run import check_trainable, differing_facts, environment_here
 from autotune.core import Configuration, Environment, InvalidRequest, Measurement, read_json, write_json
-from autotune.core.configuration import renamed
 from autotune.core.errors import TracingFailed
 from autotune.core.request import EXPLANATION_ROUNDS, MOST_ROUNDS
 from autotune.core.time_limit import TimeLimit
@@ -122,7 +121,7 @@ def _begin(place: Path, result: SearchResult, fresh: bool) -> None:
     }
     with reporting_storage(place.parent):
         try:
-            earlier = renamed(read_json(place / "question.json"))
+            earlier = read_json(place / "question.json")
         except (OSError, ValueError):
             earlier = None
         if fresh or earlier != question:

@@ -20,7 +20,8 @@ CREATE TABLE sessions (
 CREATE TABLE searches (
     id TEXT NOT NULL PRIMARY KEY, owner TEXT NOT NULL, name TEXT NOT NULL, model TEXT NOT NULL, device TEXT NOT NULL,
     priority INTEGER NOT NULL, state TEXT NOT NULL, attempt INTEGER NOT NULL, interruptions INTEGER NOT NULL,
-    version INTEGER NOT NULL, not_before {stamp}, cancel TEXT, lent TEXT, pid INTEGER, pid_started FLOAT,
+    restarts INTEGER NOT NULL, version INTEGER NOT NULL, not_before {stamp}, cancel TEXT, lent TEXT,
+    pid INTEGER, pid_started FLOAT,
     created_at {stamp} NOT NULL, started_at {stamp}, ended_at {stamp}, idempotency_key TEXT,
     request_sha256 TEXT NOT NULL, headline TEXT, statement TEXT,
     problem JSON, progress JSON, request JSON NOT NULL, result JSON
@@ -42,7 +43,10 @@ CREATE TABLE artifacts (
 CREATE TABLE audit (
     id {number}, at {stamp} NOT NULL, "user" TEXT, token_id TEXT, action TEXT NOT NULL, search_id TEXT,
     remote TEXT, outcome TEXT NOT NULL
-)
+);
+CREATE INDEX audit_at ON audit (at);
+CREATE TABLE server (id INTEGER NOT NULL PRIMARY KEY, epoch INTEGER NOT NULL);
+INSERT INTO server (id, epoch) VALUES (1, 0)
 """
 
 _SQLITE = {"stamp": "DATETIME", "number": "INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT", "content": "BLOB"}
