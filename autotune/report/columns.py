@@ -3,6 +3,7 @@
 The tables of docs/columns.md and the chooser of a report's page are made from this file.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -16,8 +17,18 @@ class Column:
     name: str
     dtype: str  # as pandas names it
     meaning: str
-    unit: str = ""  # empty for words, counts and shares
+    unit: str = ""  # empty for words and counts
     may_miss: bool = False  # a text may be unknown in some rows, which is not the same as an empty one
+    title: str = ""  # in the page's table; empty: its name without the unit
+
+    @property
+    def is_number(self) -> bool:
+        return self.dtype in (WHOLE, WHOLE_OR_MISSING, NUMBER)
+
+    @property
+    def heading(self) -> str:
+        """`samples/s`, `peak`, `step time`: the unit is in each cell."""
+        return self.title or re.sub(*SHORTER.get(self.unit, ("_", " ")), self.name).replace("_", " ")
 
 
 TEXT, WHOLE, WHOLE_OR_MISSING, NUMBER, TRUTH = "string", "int64", "Int64", "float64", "bool"
@@ -27,10 +38,18 @@ FIRST = "it is the first"
 """Why the first of several studies is compared with no other."""
 
 SPEED, SECONDS, BYTES, TOKENS = "samples / second", "seconds", "bytes", "tokens / second"
+TIMES, SHARE = "times as fast", "share of 1"
+
+SHORTER = {
+    SECONDS: ("_s(econds)?$", ""),
+    BYTES: ("_bytes", ""),
+    **dict.fromkeys((SPEED, TOKENS), ("_per_second", "/s")),
+}
+"""Unit -> how it is spelled in names of columns, and in their headings."""
 
 GROUPS = {
     "Result": (
-        Column("number", WHOLE, "The trial's number; 0 is the baseline."),
+        Column("number", WHOLE, "The trial's number; 0 is the baseline.", title="trial"),
         Column(
             "rank",
             WHOLE_OR_MISSING,
@@ -42,9 +61,11 @@ GROUPS = {
             "speedup",
             NUMBER,
             "Times as fast as the baseline: by measurements side by side in time, else by single probes, which is not proven.",
+            TIMES,
+            title="vs yours",
         ),
-        Column("speedup_low", NUMBER, "Lower end of the speed-up's 95% interval."),
-        Column("speedup_high", NUMBER, "Upper end of it."),
+        Column("speedup_low", NUMBER, "Lower end of the speed-up's 95% interval.", TIMES),
+        Column("speedup_high", NUMBER, "Upper end of it.", TIMES),
         Column(
             "samples_per_second",
             NUMBER,
@@ -61,8 +82,14 @@ GROUPS = {
         ),
     ),
     "Settings": (
-        Column("micro_batch_size", WHOLE, "Samples in one forward and backward of one rank.", "samples"),
-        Column("gradient_accumulation_steps", WHOLE, "Micro-steps in one optimizer step."),
+        Column(
+            "micro_batch_size",
+            WHOLE,
+            "Samples in one forward and backward of one rank.",
+            "samples",
+            title="micro-batch",
+        ),
+        Column("gradient_accumulation_steps", WHOLE, "Micro-steps in one optimizer step.", title="accumulation"),
         Column("data_parallel_size", WHOLE, "Ranks that train together."),
         Column("global_batch_size", WHOLE, "Samples in one optimizer step over all ranks.", "samples"),
     ),
@@ -76,15 +103,28 @@ GROUPS = {
         Column("optimizer_step_time_s", NUMBER, "Mean of clipping and the optimizer's step.", SECONDS),
         Column("overhead_time_s", NUMBER, "Mean time of a step that is none of its parts: the Trainer's own.", SECONDS),
         Column("data_wait_s", NUMBER, "Mean time a step waits for its micro-batches.", SECONDS),
-        Column("data_wait_share", NUMBER, "data_wait_s as a share of step_time_s, 0 to 1."),
+        Column("data_wait_share", NUMBER, "data_wait_s as a share of step_time_s, 0 to 1.", SHARE),
         Column("input_bound", TRUTH, "Whether that share is a tenth or more."),
         Column(
             "mfu",
             NUMBER,
             "Model FLOPs / second as a share of the card's data-sheet peak, 0 to 1; missing where unknown.",
+            SHARE,
+            title="MFU",
         ),
-        Column("measured_product_share", NUMBER, "The same as a share of the fastest product measured on the device."),
-        Column("joules_per_sample", NUMBER, "The device's energy; missing where it has no counter.", "joules / sample"),
+        Column(
+            "measured_product_share",
+            NUMBER,
+            "The same as a share of the fastest product measured on the device.",
+            SHARE,
+        ),
+        Column(
+            "joules_per_sample",
+            NUMBER,
+            "The device's energy; missing where it has no counter.",
+            "joules / sample",
+            title="J/sample",
+        ),
     ),
     "Memory": (
         Column("peak_device_bytes", WHOLE_OR_MISSING, "Highest that the device saw of the training.", BYTES),

@@ -8,7 +8,19 @@ from typing import Any
 from autotune.core.configuration import word
 from autotune.core.trial import Trial
 from autotune.core.units import format_bytes, format_interval
-from autotune.report.columns import GROUPS
+from autotune.report.columns import (
+    AFTER,
+    BEFORE,
+    BYTES,
+    GROUPS,
+    SECONDS,
+    SHARE,
+    SPEED,
+    TIMES,
+    TOKENS,
+    Column,
+    setting_column,
+)
 from autotune.report.formats import plain_rows
 from autotune.report.table import frame
 from autotune.space.utilization import Utilization
@@ -23,24 +35,13 @@ USUAL = (
 WHERE_FAILED = ("outcome", "failure_reason")
 """Columns that are shown at first where a trial did not complete."""
 
-LONG = {column.name for column in GROUPS["Why"]}
-"""Columns of sentences."""
-
-TITLES = {
-    "number": "trial",
-    "speedup": "vs yours",
-    "mfu": "MFU",
-    "micro_batch_size": "micro-batch",
-    "gradient_accumulation_steps": "accumulation",
-}
-
 LONGEST = 160
 """Characters of a text that a cell shows."""
 
 
 @dataclass(frozen=True)
-class Column:
-    """A column of the page's table."""
+class Heading:
+    """The head of a column of the page's table."""
 
     name: str  # as in trials.csv
     title: str  # for people
@@ -63,11 +64,11 @@ class Cell:
 class Table:
     """The page's table."""
 
-    columns: Sequence[Column]  # in the order in which they are shown
+    columns: Sequence[Heading]  # in the order in which they are shown
     rows: Sequence[tuple[Trial, Sequence[Cell]]]
 
     @property
-    def groups(self) -> Mapping[str, Sequence[Column]]:
+    def groups(self) -> Mapping[str, Sequence[Heading]]:
         """Group -> its columns, in their order."""
         return {group: [column for column in self.columns if column.group == group] for group in GROUPS}
 
@@ -86,40 +87,33 @@ def table_of(
     `report.table.frame`."""
     table = frame(trials, utilization, objective)
     groups = {column.name: group for group, columns in GROUPS.items() for column in columns}
+    always = {column.name: column for column in (*BEFORE, *AFTER)}
+    columns = [always.get(name) or setting_column(name) for name in table.columns]
     rows = plain_rows(table)
     usual = {*USUAL, *(WHERE_FAILED if any(row["outcome"] != "completed" for row in rows) else ())}
-    columns = [
-        _column(name, str(table[name].dtype), [row[name] for row in rows], groups.get(name, "Settings"), name in usual)
-        for name in table.columns
+    headings = [
+        _heading(column, groups.get(column.name, "Settings"), [row[column.name] for row in rows], column.name in usual)
+        for column in columns
     ]
-    cells = [[_cell(column.name, row[column.name], row) for column in columns] for row in rows]
-    return Table(columns, list(zip(trials, cells, strict=True)))
+    cells = [[_cell(column, row) for column in columns] for row in rows]
+    return Table(headings, list(zip(trials, cells, strict=True)))
 
 
-def _column(name: str, dtype: str, values: list[Any], group: str, usual: bool) -> Column:
-    has_values = any(value not in (None, "", 0.0) for value in values) or name == "number"
-    return Column(
-        name=name,
-        title=_title(name),
-        numeric=dtype.lower().startswith(("int", "float")),
-        falls="per_second" in name or name.startswith("speedup"),
-        long=name in LONG,
+def _heading(column: Column, group: str, values: list[Any], usual: bool) -> Heading:
+    has_values = any(value not in (None, "", 0.0) for value in values) or column.name == "number"
+    return Heading(
+        name=column.name,
+        title=column.heading,
+        numeric=column.is_number,
+        falls=column.unit in (SPEED, TOKENS, TIMES),
+        long=group == "Why",
         usual=(usual and has_values) or (group == "Settings" and len(set(values)) > 1),
         group=group,
     )
 
 
-def _title(name: str) -> str:
-    """`samples/s`, `peak`, `step time`: the unit is in each cell."""
-    if name in TITLES:
-        return TITLES[name]
-    title = name.replace("_per_second", "/s").replace("_per_", "/").replace("joules/", "J/")
-    for unit in ("_bytes", "_s", "_seconds"):
-        title = title.removesuffix(unit)
-    return title.replace("_", " ")
-
-
-def _cell(name: str, value: Any, row: Mapping[str, Any]) -> Cell:
+def _cell(column: Column, row: Mapping[str, Any]) -> Cell:
+    name, value = column.name, row[column.name]
     if value is None:
         return Cell("")
     if isinstance(value, bool):
@@ -133,18 +127,18 @@ def _cell(name: str, value: Any, row: Mapping[str, Any]) -> Cell:
             f"{value:.2f}×" if row[f"{name}_high"] - row[f"{name}_low"] <= TOLD_WIDTH * value else "?", repr(value)
         )
     low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
-    text = _number(name, value) if low is None or high is None else format_interval(value, low, high)
+    text = _number(column.unit, value) if low is None or high is None else format_interval(value, low, high)
     return Cell(text, None if repr(value) == text else repr(value))
 
 
-def _number(name: str, value: float) -> str:
-    """The number with the unit that the column's name ends in."""
+def _number(unit: str, value: float) -> str:
+    """The number with its unit."""
     if not math.isfinite(value):
         return str(value)
-    if name.endswith("_bytes"):
+    if unit == BYTES:
         return format_bytes(value)
-    if name.endswith("_share") or name == "mfu":
+    if unit == SHARE:
         return f"{value:.1%}"
-    if name.endswith(("_s", "_seconds")):
+    if unit == SECONDS:
         return f"{1000 * value:.3g} ms" if value < 1 else f"{value:.2f} s" if value < 10 else f"{value:,.1f} s"
     return str(value) if isinstance(value, int) else f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

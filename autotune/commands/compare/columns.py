@@ -5,7 +5,19 @@ from typing import Any
 
 import pandas as pd
 
-from autotune.report.columns import BYTES, NUMBER, SECONDS, SPEED, TEXT, WHOLE, WHOLE_OR_MISSING, Column, dtypes
+from autotune.report.columns import (
+    BYTES,
+    NUMBER,
+    SECONDS,
+    SHARE,
+    SPEED,
+    TEXT,
+    TIMES,
+    WHOLE,
+    WHOLE_OR_MISSING,
+    Column,
+    dtypes,
+)
 
 COST = "currency / 1,000,000 samples"
 
@@ -39,14 +51,16 @@ COMPARED = (
     Column("confirmed", "bool", "Whether its speed-up is proven by measurements side by side in time."),
     Column("state", TEXT, "What the search found, as in its JSON: improved, kept, too_noisy, ..."),
     Column("verdict", TEXT, "How sure that is: solid, rough, not_proven, too_noisy; else empty."),
-    Column("speedup", NUMBER, "How many times as fast as its own baseline; 1 where its settings are kept."),
-    Column("speedup_low", NUMBER, "Lower end of the speed-up's 95% interval; missing where its settings are kept."),
-    Column("speedup_high", NUMBER, "Upper end of it."),
+    Column("speedup", NUMBER, "How many times as fast as its own baseline; 1 where its settings are kept.", TIMES),
+    Column(
+        "speedup_low", NUMBER, "Lower end of the speed-up's 95% interval; missing where its settings are kept.", TIMES
+    ),
+    Column("speedup_high", NUMBER, "Upper end of it.", TIMES),
     Column("why_no_speedup", TEXT, "Why there is no speed-up, or why it is open and what would tell; else empty."),
     Column("compared_with", TEXT, "The first study that did the same work, if this is another one; else empty."),
-    Column("times_as_fast", NUMBER, "This study's best speed over that one's; missing where the work differs."),
-    Column("times_as_fast_low", NUMBER, "Lower end of its 95% interval."),
-    Column("times_as_fast_high", NUMBER, "Upper end of it."),
+    Column("times_as_fast", NUMBER, "This study's best speed over that one's; missing where the work differs.", TIMES),
+    Column("times_as_fast_low", NUMBER, "Lower end of its 95% interval.", TIMES),
+    Column("times_as_fast_high", NUMBER, "Upper end of it.", TIMES),
     Column("why_not_compared", TEXT, "Why it is compared with no other study; else empty."),
     Column(
         "price_per_hour", NUMBER, "Price of all that it trained on; missing where none was given.", "currency / hour"
@@ -66,9 +80,14 @@ COMPARED = (
     ),
     Column("warnings", TEXT, "Warnings about the numbers, separated by semicolons; else empty."),
     Column(
-        "baseline_mfu", NUMBER, "Model FLOPs / second of the baseline as a share of the card's data-sheet peak, 0 to 1."
+        "baseline_mfu",
+        NUMBER,
+        "Model FLOPs / second of the baseline as a share of the card's data-sheet peak, 0 to 1.",
+        SHARE,
     ),
-    Column("best_mfu", NUMBER, "The same of the best configuration; missing where the card's peak is not known."),
+    Column(
+        "best_mfu", NUMBER, "The same of the best configuration; missing where the card's peak is not known.", SHARE
+    ),
 )
 """Later work adds columns and renames none. What is missing is NaN or <NA>; an upper end without bound is infinite."""
 
