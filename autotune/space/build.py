@@ -36,6 +36,15 @@ def parse_overrides(request: TuningRequest) -> Overrides:
     return Overrides(dict.fromkeys((*fixed, *only), ()) | space, fixed, only)
 
 
+def check_overrides(request: TuningRequest) -> None:
+    """Check what the request says of settings, and that the user's own sizes make its global batch.
+
+    Raises InvalidSpace, InvalidRequest.
+    """
+    ranks = int(parse_overrides(request).fixed.get(RANKS, 1))
+    baseline_sizes(request.global_batch_size, request.training_args, ranks)
+
+
 def read_override(option: str, name: str, values: Iterable[Any]) -> tuple[Any, ...]:
     """The values that `--fix` or `--only` gives to a setting. Raises InvalidRequest for a wrong name or value."""
     if name not in SETTINGS:

@@ -5,7 +5,6 @@ import os
 from pathlib import Path
 
 from autotune.core import Environment, InvalidRequest, TuningRequest, Workload, read_json
-from autotune.core.configuration import RANKS
 from autotune.core.errors import NothingFits, StorageFailed
 from autotune.core.io import Unreadable, read_record
 from autotune.core.paths import hidden
@@ -13,10 +12,9 @@ from autotune.core.request import TASKS, check_installed
 from autotune.core.units import format_bytes, format_parameters
 from autotune.probe.device import nvml
 from autotune.probe.queries import device_name
-from autotune.space.build import parse_overrides
+from autotune.space.build import check_overrides
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import SETTINGS
-from autotune.space.setup import baseline_sizes
 from autotune.study.store import REQUEST, check_unlocked, damaged_request
 from autotune.workload.data.sources import check_data
 from autotune.workload.model.files import check_model
@@ -38,8 +36,7 @@ def check_request(request: TuningRequest, own_data: bool = False) -> nvml.Card |
     own_data: model and data are the caller's objects. Raises InvalidRequest, StudyInUse, StorageFailed.
     """
     check_installed(request.report_to)
-    fixed = parse_overrides(request)[1]
-    baseline_sizes(request.global_batch_size, request.training_args, int(fixed.get(RANKS, 1)))
+    check_overrides(request)
     card = nvml.choose_device(request.device) if request.executor == "local" else None
     if own_data:
         check_output(request)

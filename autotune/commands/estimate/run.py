@@ -19,12 +19,12 @@ from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import read_environment, read_workload, traced
 from autotune.report.exports import auto_class
 from autotune.sampler.candidates import narrowed
-from autotune.space.build import build_space, parse_overrides
+from autotune.space.build import build_space, check_overrides
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import MICRO, SETTINGS
 from autotune.space.settings.optimizer import NAMES
 from autotune.space.settings.precision import ALIKE
-from autotune.space.setup import baseline_sizes, check_fields, what_differs
+from autotune.space.setup import check_fields, what_differs
 from autotune.space.user_arguments import UserArguments, read_user_arguments
 from autotune.workload.model.files import check_model
 
@@ -208,8 +208,7 @@ def estimate(
 def _forecast(request: TuningRequest, source: str, card: Card | None) -> Forecast:
     """source: of the user's arguments, for messages."""
     base = request.training_args
-    fixed = parse_overrides(request)[1]
-    baseline_sizes(request.global_batch_size, base, int(fixed.get(RANKS, 1)))
+    check_overrides(request)
     if card is not None and request.device == "cpu":
         raise InvalidRequest("--gpu and --device=cpu contradict each other.", "Pass only one of them.")
     check_model(request.model)
