@@ -1,8 +1,8 @@
 """Kill real searches at random moments, resume them by the same command, and count what was lost, repeated or left.
 
-python benchmarks/kills.py 300 [FOLDER] [--seed 0] [--report reports/kills.md]: some ten seconds a kill; exit code 1 if anything
-was lost, repeated or left behind, or could not be resumed. Looks only at what it started itself, so that it may run beside
-other searches.
+python benchmarks/kills.py 300 [FOLDER] [--seed 0] [--devices 2] [--report reports/kills.md]: some ten seconds a kill; exit
+code 1 if anything was lost, repeated or left behind, or could not be resumed. Looks only at what it started itself, so that it
+may run beside other searches.
 
     search ─> supervisor ─> host ─> child       one of the four is killed (SIGKILL), at a random moment
        └─ exit code 0: the study is finished, the next one begins; killed: the same command again
@@ -36,7 +36,7 @@ from autotune.study.sanity_check import KEPT as REHEARSAL  # noqa: E402
 from benchmarks.machine import write_table  # noqa: E402
 
 SEARCH = (
-    "search bert-mini --global-batch-size 2 --sequence-length 8 --device cpu --space quick --only precision=fp32 "
+    "search bert-mini --global-batch-size 2 --sequence-length 8 --device cpu --search-space quick --only precision=fp32 "
     "--n-trials 3 --no-history --quiet"
 )
 """A few seconds of probes, one of rounds, and trainings that compare losses and rehearse the answer."""
@@ -86,12 +86,12 @@ class Kill:
         return self.resumed and not (self.lost or self.repeated or self.left)
 
 
-def kill_searches(number: int, folder: Path, seed: int = 0, log: bool = True) -> list[Kill]:
+def kill_searches(number: int, folder: Path, seed: int = 0, log: bool = True, devices: int = 1) -> list[Kill]:
     """So many kills of searches whose studies, temporary files and cache lie in this folder; the last study is finished.
 
     Ctrl-C and SIGTERM end it early, with the kills so far.
     """
-    killer = Killer(folder, random.Random(seed), number, log)
+    killer = Killer(folder, random.Random(seed), number, log, devices)
     study = 0
     with contextlib.suppress(KeyboardInterrupt), ending_on_signals():
         while len(killer.kills) < number:
@@ -103,8 +103,9 @@ def kill_searches(number: int, folder: Path, seed: int = 0, log: bool = True) ->
 class Killer:
     """Runs searches and kills them."""
 
-    def __init__(self, folder: Path, chance: random.Random, number: int, log: bool) -> None:
+    def __init__(self, folder: Path, chance: random.Random, number: int, log: bool, devices: int = 1) -> None:
         self.folder, self.chance, self.number, self.log = folder.absolute(), chance, number, log
+        self.devices = devices
         self.kills: list[Kill] = []
         self.start_s = 5.0
         self.temporary = self.folder / "tmp"
@@ -120,7 +121,17 @@ class Killer:
     def finish_study(self, name: str, study: int) -> None:
         """Run one command again and again, killing, until it ends by itself; check everything after each end."""
         sampler = ("random", "physics")[study % 4 == 3]
-        words = [*SEARCH.split(), "--study-name", name, "--sampler", sampler, "--seed", str(study)]
+        words = [
+            *SEARCH.split(),
+            "--study-name",
+            name,
+            "--sampler",
+            sampler,
+            "--seed",
+            str(study),
+            "--devices",
+            str(self.devices),
+        ]
         words += ["--output-dir", str(self.folder / "reports")]
         place, known = self.folder / "reports" / name, dict[str, tuple[str, int]]()
         while True:
@@ -196,9 +207,8 @@ class Killer:
     def _find(self, search: subprocess.Popen[bytes], victim: str) -> psutil.Process | None:
         """The process of this kind, as soon as there is one; None once the search has ended."""
         while search.poll() is None:
-            processes = family(search.pid)
-            if victim in processes:
-                return processes[victim]
+            if alike := [process for kind, process in family(search.pid) if kind == victim]:
+                return self.chance.choice(alike)
             time.sleep(0.01)
         return None
 
@@ -266,21 +276,19 @@ class Killer:
             print(line, file=sys.stderr, flush=True)
 
 
-def family(search: int) -> dict[str, psutil.Process]:
-    """The search's processes by name; without those that are not there (yet)."""
-    known: dict[str, psutil.Process] = {}
+def family(search: int) -> list[tuple[str, psutil.Process]]:
+    """The search's processes, each with its name; without those that are not there (yet)."""
+    processes: list[tuple[str, psutil.Process]] = []
     try:
-        known["search"] = psutil.Process(search)
-        for process in known["search"].children():
+        processes.append(("search", psutil.Process(search)))
+        for process in processes[0][1].children():
             if "autotune.probe.process.supervisor" in process.cmdline():
-                known["supervisor"] = process
+                processes.append(("supervisor", process))
                 for host in process.children():
-                    known["host"] = host
-                    for child in host.children():
-                        known["child"] = child
+                    processes += [("host", host), *(("child", child) for child in host.children())]
     except psutil.Error:
         pass
-    return known
+    return processes
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -354,10 +362,11 @@ def main() -> None:
     asked.add_argument("number", type=int)
     asked.add_argument("folder", type=Path, nargs="?")
     asked.add_argument("--seed", type=int, default=0)
+    asked.add_argument("--devices", type=int, default=1)
     asked.add_argument("--report", type=Path)
     words = asked.parse_args()
     with tempfile.TemporaryDirectory(prefix="kills-") as temporary:
-        kills = kill_searches(words.number, words.folder or Path(temporary), words.seed)
+        kills = kill_searches(words.number, words.folder or Path(temporary), words.seed, devices=words.devices)
         report = words.report or Path(temporary) / "kills.md"
         write_table(report, "Searches that were killed", [*ABOUT, "", *table(kills)])
     sys.exit(0 if all(kill.clean for kill in kills) else 1)

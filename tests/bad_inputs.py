@@ -32,13 +32,23 @@ class BadInput:
 def search(what: str, names: str, *arguments: str, model: str = "gpt2-mini", **more: Any) -> BadInput:
     """A row of `autotune search`, small enough that the fine ones take a moment."""
     small = ("--global-batch-size", "8", "--device", "cpu", "--sequence-length", "32", "--n-trials", "1")
-    space = ("--space", "quick", "--only", "precision=fp32", "--no-history")
+    space = ("--search-space", "quick", "--only", "precision=fp32", "--no-history")
     return BadInput(what, ("search", model, *small, *space, *arguments), names, **more)
 
 
 def images(what: str, names: str, *arguments: str, model: str = "vit-mini", **more: Any) -> BadInput:
     """A row of a search for a model of images, which has no sequence length."""
-    small = ("--global-batch-size", "2", "--device", "cpu", "--n-trials", "1", "--space", "quick", "--no-history")
+    small = (
+        "--global-batch-size",
+        "2",
+        "--device",
+        "cpu",
+        "--n-trials",
+        "1",
+        "--search-space",
+        "quick",
+        "--no-history",
+    )
     return BadInput(what, ("search", model, *small, *arguments), names, **more)
 
 
@@ -61,29 +71,29 @@ def command(what: str, names: str, *arguments: str, **more: Any) -> BadInput:
 # Options ---------------------------------------------------------------------------------------------------------------
 
 OPTIONS = (
-    search("a global batch of zero", "global batch size", "--global-batch-size", "0", for_real=True),
+    search("a global batch of zero", "--global-batch-size", "--global-batch-size", "0", for_real=True),
     search("a global batch in words", "global-batch-size", "--global-batch-size", "many"),
-    search("a huge global batch", "global batch size", "--global-batch-size", "99999999", for_real=True),
+    search("a huge global batch", "--global-batch-size", "--global-batch-size", "99999999", for_real=True),
     search("a global batch of 5000 digits", "global-batch-size", "--global-batch-size", "9" * 5000),
     search("a global batch of 1", "", "--global-batch-size", "1", code=FINE),
     search("a prime global batch", "", "--global-batch-size", "7", code=FINE),
     search("a global batch with an underscore", "", "--global-batch-size", "1_6", code=FINE),
-    search("no trials", "number of trials", "--n-trials", "0", for_real=True),
+    search("no trials", "--n-trials", "--n-trials", "0", for_real=True),
     search("a negative seed", "seed", "--seed", "-1", for_real=True),
-    search("no sequence", "sequence length", "--sequence-length", "0"),
+    search("no sequence", "--sequence-length", "--sequence-length", "0"),
     search("a sequence of one token", "sequence", "--sequence-length", "1"),
     search("a sequence longer than the model takes", "--sequence-length", "--sequence-length", "5000", for_real=True),
     search("a sequence length of images", "--sequence-length", model="vit-mini"),
-    search("no training steps", "number of training steps", "--training-steps", "0"),
+    search("no training steps", "--training-steps", "--training-steps", "0"),
     search("an unknown task", "causal-lm", "--task", "casual-lm", for_real=True),
     search("a task that the model has not", "image-classification", "--task", "image-classification"),
-    search("an unknown space", "quick", "--space", "quik"),
-    search("a space that is a folder", "search space", "--space", "data"),
+    search("an unknown space", "quick", "--search-space", "quik"),
+    search("a space that is a folder", "search space", "--search-space", "data"),
     search("an unknown sampler", "tpe", "--sampler", "tpee"),
     search("an unknown objective", "objective", "--objective", "speed"),
     search("an unknown device", "device", "--device", "gpu"),
-    search("no devices", "number of devices", "--devices", "0"),
-    search("devices in words", "number of devices", "--devices", "both"),
+    search("no devices", "--devices", "--devices", "0"),
+    search("devices in words", "--devices", "--devices", "both"),
     search("more devices than cores", "--devices 1000", "--devices", "1000"),
     search(
         "more ranks than devices", "more ranks than", "-b", "1024", "--only", "data_parallel_size=1024", for_real=True
@@ -92,13 +102,13 @@ OPTIONS = (
     search("a logger besides none", "report-to", "--report-to", "none,wandb"),
     search("headroom of everything", "headroom", "--headroom", "100%"),
     search("a negative headroom", "headroom", "--headroom", "-5%"),
-    search("a memory limit without a known unit", "memory limit", "--memory-limit", "600XB"),
-    search("a memory limit of zero", "memory limit", "--memory-limit", "0"),
-    search("a memory limit beyond any number", "memory limit", "--memory-limit", "1e999"),
+    search("a memory limit without a known unit", "--memory-limit", "--memory-limit", "600XB"),
+    search("a memory limit of zero", "--memory-limit", "--memory-limit", "0"),
+    search("a memory limit beyond any number", "--memory-limit", "--memory-limit", "1e999"),
     search("a memory limit above the device", "memory limit", "--memory-limit", "900TiB", for_real=True),
     search("a memory limit with an exponent", "", "--memory-limit", "1e9", code=FINE),
     search("a memory limit below the model", "--memory-limit", "--memory-limit", "20MiB", code=3, for_real=True),
-    search("a probe timeout of zero", "probe timeout", "--probe-timeout", "0s"),
+    search("a probe timeout of zero", "--probe-timeout", "--probe-timeout", "0s"),
     search("an unknown setting to fix", "precision", "--fix", "precison=bf16"),
     search("an unknown value to fix", "adamw_torch", "--fix", "optimizer=adamw_trch"),
     search("nothing to fix", "--fix", "--fix", "checkpointing"),
@@ -108,7 +118,7 @@ OPTIONS = (
     search("weights of four bits without an adapter", "quantization", "--fix", "quantization=nf4"),
     search("ranks that do not divide", "rank", "--fix", "data_parallel_size=16"),
     search("an only without values", "--only", "--only", "checkpointing=,"),
-    search("what the device cannot do", "fp16", "--only", "precision=fp16", "--space", "default", for_real=True),
+    search("what the device cannot do", "fp16", "--only", "precision=fp16", "--search-space", "default", for_real=True),
     search("a column without data", "--text-column", "--text-column", "text"),
     search("a split without data", "--dataset-split", "--dataset-split", "test"),
     search("a study name that is too long", "study", "--study-name", "x" * 300),
@@ -117,7 +127,7 @@ OPTIONS = (
     search("a report folder that is a file", "--output-dir", "--output-dir", "afile"),
     search("a report folder with a blank and an umlaut", "", "--output-dir", "meine Läufe", code=FINE),
     search("an option of nothing known", "--n-trails", "--n-trails", "5"),
-    search("more trials than anybody waits for", "number of trials", "--n-trials", "9" * 23),
+    search("more trials than anybody waits for", "--n-trials", "--n-trials", "9" * 23),
     search("a time limit of a century", "30 days", "--timeout", "1000000h"),
     search("a time limit of one trial of a century", "30 days", "--probe-timeout", "1000000h"),
     search("a seed in words", "whole number", "--seed", "x"),
@@ -432,15 +442,24 @@ SPACE_FILES = (
     *(
         BadInput(
             f"a space with {what}",
-            ("search", "gpt2-mini", "--global-batch-size", "8", "--device", "cpu", "--space", f"spaces/{what}.yaml"),
+            (
+                "search",
+                "gpt2-mini",
+                "--global-batch-size",
+                "8",
+                "--device",
+                "cpu",
+                "--search-space",
+                f"spaces/{what}.yaml",
+            ),
             names,
             for_real=what in ("an unknown setting", "deep brackets"),
         )
         for what, (_, names) in SPACES.items()
     ),
-    search("a space that is missing", "none.yaml", "--space", "none.yaml"),
-    search("a space in another encoding", "latin.yaml", "--space", "spaces/latin.yaml"),
-    search("a space with CRLF", "", "--space", "spaces/windows.yaml", code=FINE),
+    search("a space that is missing", "none.yaml", "--search-space", "none.yaml"),
+    search("a space in another encoding", "latin.yaml", "--search-space", "spaces/latin.yaml"),
+    search("a space with CRLF", "", "--search-space", "spaces/windows.yaml", code=FINE),
 )
 
 # Studies ---------------------------------------------------------------------------------------------------------------

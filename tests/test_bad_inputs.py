@@ -207,7 +207,7 @@ def test_a_study_that_is_open_elsewhere_is_refused_before_a_host_is_asked(
     named: bool, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ["search", "gpt2-mini", "--global-batch-size", "8", "--device", "cpu", "--sequence-length", "32"]
-    words += ["--n-trials", "1", "--space", "quick", "--only", "precision=fp32", "--no-history"]
+    words += ["--n-trials", "1", "--search-space", "quick", "--only", "precision=fp32", "--no-history"]
     words += ["--study-name", "open"] if named else []
     ask(UntilAccepted, monkeypatch)
     assert isinstance(CliRunner().invoke(app, words).exception, Accepted)

@@ -14,7 +14,9 @@ from autotune.core import InvalidRequest
 from autotune.core.errors import NothingFits
 from tests.hurry import hurry
 
-WORDS = "--global-batch-size 8 --device cpu --space multi-gpu --sequence-length 8 --n-trials 2 --no-history --quiet"
+WORDS = (
+    "--global-batch-size 8 --device cpu --search-space multi-gpu --sequence-length 8 --n-trials 2 --no-history --quiet"
+)
 FIXED = ("data_parallel_size=2", "precision=fp32", "checkpointing=none", "workers=0", "optimizer=adamw_torch_fused")
 
 

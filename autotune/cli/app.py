@@ -12,13 +12,14 @@ from typer.core import TyperGroup
 
 from autotune import __version__
 from autotune.cli import options as o
-from autotune.cli.common import WORDS, ErrorReporter, given_options, json_error, on_terminal, resuming
+from autotune.cli.common import WORDS, ErrorReporter, json_error, on_terminal, resuming
 from autotune.cli.compare import compare
 from autotune.cli.guide import guide
 from autotune.cli.help import START, Command, WithPanels, examples
 from autotune.cli.report import report, studies
 from autotune.cli.search import search
 from autotune.cli.serve import login, serve, token
+from autotune.core.request import EstimateOptions
 from autotune.core.units import broken
 from autotune.study.store import study_folder
 
@@ -32,16 +33,11 @@ OF_SEVERAL_DEVICES = ("--devices", "--cores-per-device", "--executor")
 
 
 class Commands(WithPanels, TyperGroup):
-    """The commands, also by their former names; a usage error is one line, with `--json` a JSON object too."""
+    """The commands; a usage error is one line, with `--json` a JSON object too."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        present = [(o.FORMER.get(name, name), *value) for name, *value in (arg.split("=", 1) for arg in args)]
-        words = ["=".join(parts) for parts in present]
-        ctx.meta[WORDS] = tuple(words)
-        return super().parse_args(ctx, words)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return super().get_command(ctx, o.FORMER_COMMANDS.get(cmd_name, cmd_name))
+        ctx.meta[WORDS] = tuple(args)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         as_json = "--json" in ctx.args
@@ -91,33 +87,14 @@ def start(
         print(START)
 
 
-def estimate(
-    model: o.Model,
-    global_batch_size: o.GlobalBatchSize,
-    memory_limit: Annotated[
-        o.Text, Option(help="Memory of the device to estimate for, as 24GiB.", metavar="SIZE")
-    ] = None,
-    gpu: o.Gpu = None,
-    task: o.Task = None,
-    sequence_length: o.SequenceLength = None,
-    space: o.SearchSpace = "default",
-    fix: o.Fix = None,
-    only: o.Only = None,
-    device: Annotated[
-        str, Option(help="Device: cuda, or cpu for the bytes that a training on the CPU allocates.", metavar="NAME")
-    ] = "cuda",
-    headroom: o.Headroom = "5%",
-    args: o.Args = None,
-    trust_remote_code: o.TrustRemoteCode = False,
-    as_json: o.AsJson = False,
-) -> None:
+@o.takes(EstimateOptions)
+def estimate(model: o.Model, global_batch_size: o.GlobalBatchSize, as_json: o.AsJson = False, **options: Any) -> None:
     """Estimate what fits a GPU, from the config of MODEL alone."""
-    arguments = locals()
     with ErrorReporter(as_json) as command:
         from autotune.commands.estimate.run import estimate
         from autotune.commands.estimate.text import forecast_lines
 
-        forecast = estimate(**given_options(arguments))
+        forecast = estimate(model, global_batch_size, **options)
         if as_json:
             command.json(forecast.to_dict())
         else:

@@ -19,7 +19,7 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C; as in shells, those of other signals are 128 plus the signal's number."""
 
 WORDS = "autotune.words"
-"""Key of a context's `meta`: the words of the command line, options by their present names."""
+"""Key of a context's `meta`: the words of the command line."""
 
 PAGE = "report.html"
 """The file of a report folder that people open."""
@@ -97,12 +97,6 @@ def on_terminal(text: str, stream: TextIO) -> str:
 def json_error(kind: str, message: str, advice: str, code: int) -> dict[str, Any]:
     """What `--json` prints instead of a result: the error's type, message, advice and exit code."""
     return {"error": {"type": kind, "message": message, "advice": advice, "exit_code": code}}
-
-
-def given_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """A command's arguments that have a value, as its function in Python takes them. arguments: the command's `locals()`."""
-    for_command = ("context", "as_json", "quiet")
-    return {name: value for name, value in arguments.items() if name not in for_command and value is not None}
 
 
 def resuming(kept: str, fresh: bool = False) -> str:

@@ -7,7 +7,7 @@ import typer
 
 from autotune.core.configuration import word
 from autotune.core.errors import AutotuneError
-from autotune.core.request import OBJECTIVES, SAMPLERS, TASKS
+from autotune.core.request import OPTIONS
 
 Words = Iterable[tuple[str, str]]
 """(word, what it is); bash shows the words alone."""
@@ -43,12 +43,6 @@ def _gpus() -> Words:
 
 
 complete_model = _completion(_models)
-complete_space = _completion(_spaces)
-complete_gpu = _completion(_gpus)
-complete_task = _completion(lambda: dict.fromkeys(TASKS, "").items())
-complete_sampler = _completion(lambda: dict.fromkeys(SAMPLERS, "").items())
-complete_objective = _completion(lambda: dict.fromkeys(OBJECTIVES, "").items())
-complete_device = _completion(lambda: (("auto", "a GPU if there is one"), ("cpu", ""), ("cuda", "the first GPU")))
 
 
 def complete_setting(incomplete: str) -> list[tuple[str, str]]:
@@ -69,3 +63,18 @@ def complete_study(context: typer.Context, incomplete: str) -> list[tuple[str, s
     return _starting_with(
         incomplete, lambda: ((path.parent.name, "") for path in sorted(folder.glob("*/request.json")))
     )
+
+
+def _choices(name: str) -> Callable[[str], list[tuple[str, str]]]:
+    return _completion(lambda: dict.fromkeys(OPTIONS[name].choices, "").items())
+
+
+COMPLETIONS: dict[str, Callable[[str], list[tuple[str, str]]]] = {
+    **{name: _choices(name) for name, option in OPTIONS.items() if option.choices},
+    "device": _completion(lambda: (("auto", "a GPU if there is one"), ("cpu", ""), ("cuda", "the first GPU"))),
+    "fix": complete_setting,
+    "gpu": _completion(_gpus),
+    "only": complete_setting,
+    "space": _completion(_spaces),
+}
+"""Option -> completion of its value."""

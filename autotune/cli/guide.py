@@ -6,47 +6,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autotune.cli import options as o
-from autotune.cli.common import ErrorReporter, given_options
-from autotune.cli.completion import complete_task
+from autotune.cli.common import ErrorReporter
 from autotune.core.paths import shown
+from autotune.core.request import GuideOptions
 
 if TYPE_CHECKING:
     from autotune.commands.guide.ladder import Ladder
 
 
+@o.takes(GuideOptions)
 def guide(
     model: o.Model,
     global_batch_size: Annotated[
         int,
         typer.Option("--global-batch-size", "-b", help="Samples in one optimizer step, a multiple of 4."),
     ] = 4,
-    task: Annotated[
-        str | None,
-        typer.Option(
-            help=o.TASK,
-            metavar="TASK",
-            show_default="the guides' sequence-classification if the model can, else its own",
-            autocompletion=complete_task,
-        ),
-    ] = None,
-    sequence_length: o.SequenceLength = None,
-    dataset: o.Dataset = None,
-    dataset_split: o.DatasetSplit = "train",
-    text_column: o.TextColumn = None,
-    label_column: o.LabelColumn = None,
-    tokenizer: o.Tokenizer = None,
-    device: o.Device = "auto",
-    memory_limit: o.MemoryLimit = None,
-    headroom: o.Headroom = "5%",
-    probe_timeout: o.ProbeTimeout = None,
-    trust_remote_code: o.TrustRemoteCode = False,
-    output_dir: o.OutputDir = "reports",
     as_json: o.AsJson = False,
+    **options: Any,
 ) -> None:
     """Measure the methods of the Hugging Face memory guides."""
-    arguments = locals()
     with ErrorReporter(as_json) as command:
-        _run_guide(given_options(arguments), command, as_json)
+        _run_guide({"model": model, "global_batch_size": global_batch_size, **options}, command, as_json)
 
 
 def _run_guide(options: dict[str, Any], command: ErrorReporter, as_json: bool) -> None:

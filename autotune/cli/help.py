@@ -1,24 +1,25 @@
 """Layout of the help: panels, types, defaults and examples."""
 
+import inspect
 import re
 from copy import copy
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 from typer.core import TyperCommand
 
-PANELS = {
-    "Required": "global_batch_size",
-    "Workload": "task sequence_length dataset dataset_split text_column label_column tokenizer args",
-    "What to vary": "space fix only keep_numerics require_parity allow_loss_difference objective",
-    "Limits": "device gpu memory_limit headroom n_trials timeout training_steps",
-    "Output": "study_name output_dir fresh report_to as_json quiet help",
-    "Advanced": "sampler margin confirmation_rounds probe_timeout seed no_history no_risk trust_remote_code",
-    "Several devices": "devices cores_per_device executor allow_unauthenticated",
-    "Service": "server detach",
-}
-"""Panel of a command with many options -> its parameters, in the order shown; others are in Output."""
+from autotune.core.request import EstimateOptions, SearchOptions, options_of
 
-PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names.split()}
+PANELS = ("Required", "Workload", "What to vary", "Limits", "Output", "Advanced", "Several devices", "Service")
+"""Panels of a command with many options, in the order shown."""
+
+PANEL_OF = {
+    name: option.panel for kind in (SearchOptions, EstimateOptions) for name, (_, option) in options_of(kind).items()
+}
+PANEL_OF |= {"global_batch_size": "Required", "server": "Service", "detach": "Service"}
+PANEL_OF |= dict.fromkeys(("as_json", "quiet", "help"), "Output")
+"""Parameter -> its panel; all others are in Output."""
+
+ORDER = tuple(PANEL_OF)
 
 MANY = 10
 """Options from which on a command has panels."""
@@ -71,14 +72,20 @@ class WithPanels:
     """A command whose help has panels, words for types, none for flags, and defaults after the text."""
 
     def format_help(self: Any, ctx: Any, formatter: Any) -> None:
-        shown, order, kinds = copy(self), list(PANEL_OF), get_type_hints(self.callback)
+        shown, declared = copy(self), inspect.signature(self.callback).parameters
         shown.params = [
-            _for_help(parameter, kinds.get(parameter.name, str), len(self.params) > MANY)
-            for parameter in self.get_params(ctx)
+            _for_help(parameter, declared[parameter.name].annotation if parameter.name in declared else str, panels)
+            for panels in [len(self.params) > MANY]
+            for parameter in sorted(self.get_params(ctx), key=_position)
         ]
-        shown.params.sort(key=lambda parameter: order.index(parameter.name) if parameter.name in order else -1)
         shown.add_help_option, shown.get_usage = False, self.get_usage
         super(WithPanels, shown).format_help(ctx, formatter)  # type: ignore[misc]
+
+
+def _position(parameter: Any) -> tuple[int, int]:
+    """Arguments and options of one command alone come first in their panel, those of each command last."""
+    panel = PANELS.index(PANEL_OF.get(parameter.name, "Output"))
+    return panel, ORDER.index(parameter.name) if parameter.name in ORDER else -1
 
 
 class Command(WithPanels, TyperCommand):
@@ -89,9 +96,9 @@ class Command(WithPanels, TyperCommand):
         return [*(re.sub("[{}]", "", argument) for argument in arguments), options]
 
 
-def _for_help(parameter: Any, kind: Any, in_panels: bool) -> Any:
-    """The parameter as the help shows it. kind: its annotation in the command's function."""
-    shown = copy(parameter)
+def _for_help(parameter: Any, annotation: Any, in_panels: bool) -> Any:
+    """The parameter as the help shows it. annotation: in the command's function."""
+    shown, kind = copy(parameter), (get_args(annotation) or (annotation,))[0]
     default = parameter.show_default if isinstance(parameter.show_default, str) else parameter.default
     shown.show_default, shown.required = False, False
     if parameter.param_type_name == "argument":

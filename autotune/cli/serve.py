@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from autotune.cli import options as o
-from autotune.cli.common import ErrorReporter, given_options
+from autotune.cli.common import ErrorReporter
 from autotune.core.errors import InvalidRequest, did_you_mean
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def serve(
     as_json: o.AsJson = False,
 ) -> None:
     """Serve searches to a team: a page, a REST API and a queue for the devices of this machine."""
-    options, is_private = given_options(locals()), sys.stdout.isatty()
+    given, is_private = locals(), sys.stdout.isatty()
+    options = {name: value for name, value in given.items() if name != "as_json" and value is not None}
     with ErrorReporter(as_json) as command:
         _check_installed()
         from autotune.service.server import Settings, serve

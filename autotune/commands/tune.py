@@ -2,19 +2,18 @@
 
 import copy
 import hashlib
-import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from autotune.commands.result import TuningResult
 from autotune.commands.search import search
 from autotune.commands.trainer.offload import free_cache, off_device
 from autotune.core.random_state import kept_random_state
-from autotune.core.request import CONFIRMATION_ROUNDS, OPTIONS
+from autotune.core.request import TuneOptions, accepts
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.train.callbacks import is_tracker
 from autotune.space.settings import precision
@@ -38,63 +37,38 @@ SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
 
 
 @kept_random_state()
+@accepts(TuneOptions)
 def tune(
     trainer: Any,
     *,
     global_batch_size: int | None = None,
-    task: str | None = None,
-    sequence_length: int | None = None,
-    space: str | os.PathLike[str] = "default",
-    fix: Mapping[str, Any] | Iterable[str] | None = None,
-    only: Mapping[str, Any] | Iterable[str] | None = None,
-    device: str | None = None,
-    devices: int | str = 1,
-    cores_per_device: int | None = None,
-    executor: str = "local",
-    allow_unauthenticated: bool = False,
-    memory_limit: str | int | None = None,
-    headroom: str | float = 0.05,
-    n_trials: int = 20,
-    timeout: str | float | None = None,
-    probe_timeout: str | float | None = None,
-    confirmation_rounds: int = CONFIRMATION_ROUNDS,
-    sampler: str = "physics",
-    margin: str | float = 0.01,
-    training_steps: int | None = None,
-    no_history: bool = False,
-    no_risk: bool = False,
-    keep_numerics: bool = False,
-    objective: str = "samples_per_second",
-    seed: int = 0,
-    require_parity: bool = False,
-    allow_loss_difference: bool = False,
-    trust_remote_code: bool = False,
-    output_dir: str | os.PathLike[str] = "reports",
-    report_to: str | Iterable[str] | None = None,
-    study_name: str | None = None,
-    fresh: bool = False,
     watch: Watch | bool | None = None,
     probes: Callable[[bytes], ProbeHost] | None = None,
+    **options: Unpack[TuneOptions],
 ) -> TuningResult:
     """Find the fastest configuration for a built `Trainer`; `result.apply(trainer)` returns one that trains with it.
-
-    trainer: of `transformers` or of a class of your own or TRL's. Its class, model, train_dataset, collator, processing
-    class, loss function, callbacks, optimizer and arguments are what probes train with; the arguments are the baseline.
-    global_batch_size: samples of an optimizer step; by default what the arguments say. device: by default the Trainer's.
-    study_name: of its folder; by default the names of the running script, the model's class, batch size and device.
-    watch: called with a Progress for each event; by default, or by True, progress is shown: in place in a notebook or a
-    terminal, else as a line an event on standard error; False: nothing is shown. All else is as in `autotune.search`.
 
     A plain transformers model is rebuilt in each probe from its class and config, with random weights; any other is sent
     as it is. Your own optimizer is rebuilt over the probe's parameters and used in all trials. Your own callbacks run in
     all probes, without trackers and those that need evaluations; a note of the result names them. During the search the
     model is on the CPU, and afterwards where it was, however the search ends; the Trainer itself does not change.
 
-    Raises InvalidRequest for a Trainer that cannot be searched for (no data, several ranks, sharded, without weights, with
-    parts that cannot be pickled), and all that `search` raises.
+    Args:
+        trainer: Of `transformers` or of a class of your own or TRL's. Its class, model, train_dataset, collator, processing
+            class, loss function, callbacks, optimizer and arguments are what probes train with; the arguments are the
+            baseline.
+        global_batch_size: Samples of an optimizer step; by default what the arguments say.
+        watch: As in `autotune.search`.
+        probes: As in `autotune.search`.
+        **options: Each as a keyword; the study's name is by default made of the running script, the model's class, the batch
+            size and the device.
+        {options}
+
+    Raises:
+        InvalidRequest: The Trainer cannot be searched for (no data, several ranks, sharded, without weights, with parts that
+            cannot be pickled), or an option is wrong.
+        AutotuneError: As in `autotune.search`.
     """
-    given = locals()
-    options = {name: given[name] for name in OPTIONS if name in given}
     extract.check(trainer)
     args = trainer.args
     stated = args.per_device_train_batch_size * args.gradient_accumulation_steps
@@ -104,18 +78,19 @@ def tune(
         # Another global batch than the user's: keep the micro-batch size where it divides it.
         del base["gradient_accumulation_steps"]
     notes = [left_out(unsent)] if unsent else []
-    options["device"] = device or _device(args)
+    device = options.pop("device", None) or _device(args)
     size = global_batch_size or stated
-    if study_name is None and (script := _script()):
-        options["study_name"] = f"{script}-{type(trainer.model).__name__}-gb{size}-{options['device'].replace(':', '')}"
-    with off_device(trainer.model, extract.optimizer_of(trainer), options["device"]) as held:
+    if options.get("study_name") is None and (script := _script()):
+        options["study_name"] = f"{script}-{type(trainer.model).__name__}-gb{size}-{device.replace(':', '')}"
+    with off_device(trainer.model, extract.optimizer_of(trainer), device) as held:
         wrapped = precision.unwrap(trainer.model)
         try:
             payload = _payload(trainer, notes, held)
         finally:
             precision.wrap_again(wrapped)
         free_cache()  # of the Trainer with which this one was compared
-        return search(payload, size, args=base, fresh=fresh, watch=watch, probes=probes, **options)
+        more: Any = {**options, "args": base, "device": device}
+        return search(payload, size, watch=watch, probes=probes, **more)
 
 
 def _script() -> str:

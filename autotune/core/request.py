@@ -1,12 +1,16 @@
-"""Request of a search, checked as far as it can be without opening the model, the data or the device."""
+"""Options of a search, each declared once, and the request that they make, checked as far as it can be without opening the
+model, the data or the device."""
 
+import inspect
 import os
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from textwrap import fill
+from typing import Annotated, Any, Literal, ParamSpec, Protocol, Self, TypeAlias, TypedDict, TypeVar, get_args
 
 from autotune.core.configuration import Value
 from autotune.core.errors import InvalidRequest, did_you_mean
@@ -44,62 +48,331 @@ LARGEST_GLOBAL_BATCH = 2**20
 LARGEST_SEED = 2**31 - 1
 """numpy's generators take 32 bits, and a resumed study adds to its seed."""
 
-_SPELLINGS = {"memory_limit_bytes": "memory_limit", "timeout_s": "timeout", "probe_timeout_s": "probe_timeout"}
-"""Fields whose option takes units and has another name."""
-_TEXTS = {
-    "dataset": "Name a file, a folder or a hub id, or leave it out for random tokens.",
-    "dataset_split": "Name a split, such as train or train[:1000].",
-    "text_column": "Name a column of the data, or leave it out.",
-    "label_column": "Name a column of the data, or leave it out.",
-    "tokenizer": "Name a tokenizer's folder or hub id, or leave it out.",
-    "output_dir": "Name a folder, such as reports.",
-    "task": f"Known: {', '.join(TASKS)}.",
-}
-"""Options that name something -> advice where they are empty."""
+
+READ: Mapping[str, Callable[[Any], Any]] = {"bytes": parse_bytes, "seconds": parse_seconds, "share": parse_share}
+"""Unit -> function that reads its spellings; it raises ValueError."""
+SUFFIX = {"bytes": "_bytes", "seconds": "_s"}
+"""Unit -> end of the name of the request's field."""
+IN_PYTHON = {"bytes": "As text or in bytes.", "seconds": "As text or in seconds.", "share": 'As "5%" or 0.05.'}
+
+
+class TrainingArgumentsLike(Protocol):
+    """`TrainingArguments`, or a class that inherits it: transformers is not imported to name it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its fields as plain data."""
+
+
+UserArguments: TypeAlias = TrainingArgumentsLike | Mapping[str, Any] | str | os.PathLike[str] | None
+"""The forms in which the user's own arguments may be given."""
+
+Name: TypeAlias = str | os.PathLike[str]
+Settings: TypeAlias = Mapping[str, Any] | Iterable[str] | None
+
+
+@dataclass(frozen=True)
+class Option:
+    """Declaration of an option; its name and type are those of its line in `SearchOptions`.
+
+    help: a sentence. panel: of `--help`. default: in Python. default_text: description of a default that the value does not
+    tell. metavar: word for the value. unit: bytes, seconds or share, in which the request holds it. choices: the words that it
+    may be. least, most: of a whole number. flag: on the command line; by default
+    `--NAME`. field: of the request; by default the name and the unit's suffix, "" if the request does not hold it. local: advice
+    for who gives it to a server, which takes no such option.
+    """
+
+    help: str
+    panel: str
+    default: Any = None
+    default_text: str = ""
+    metavar: str = ""
+    unit: Literal["", "bytes", "seconds", "share"] = ""
+    choices: tuple[str, ...] = ()
+    least: int | None = None
+    most: int | None = None
+    flag: str = ""
+    field: str | None = None
+    local: str = ""
+
+    def described(self, kind: Any) -> str:
+        """Help in Python's documentation. kind: the option's type."""
+        words = self.default_text or ("" if self.default in (None, False) else repr(self.default))
+        texts = "As a mapping, or as NAME=VALUE texts." if kind == Settings else ""
+        default = f"By default {words}." if words else ""
+        return " ".join(filter(None, (self.help, texts, IN_PYTHON.get(self.unit, ""), default)))
+
+
+# A table of options: a line or two each.
+# fmt: off
+
+class ModelOptions(TypedDict, total=False):
+    """Options of every command that reads a model."""
+
+    task: Annotated[str | None, Option(
+        "Task, as causal-lm or masked-lm.", "Workload", default_text="from the model's config", metavar="TASK",
+        choices=TASKS)]
+    sequence_length: Annotated[int | None, Option(
+        "Tokens in the longest sample.", "Workload", default_text="512, or the most the model takes", least=1,
+        most=2**22)]
+    headroom: Annotated[str | float, Option(
+        "Share of the memory limit that must stay free.", "Limits", default=0.05, metavar="PERCENT", unit="share")]
+    trust_remote_code: Annotated[bool, Option(
+        "Run code that comes with the model.", "Advanced", default=False,
+        local="A server runs no code that comes with a model.")]
+
+
+class DataOptions(TypedDict, total=False):
+    """The data that a model is trained on."""
+
+    dataset: Annotated[Name | None, Option(
+        "File or folder (txt, csv, jsonl, parquet), or a hub id.", "Workload", default_text="random tokens",
+        metavar="PATH|HUB_ID")]
+    dataset_split: Annotated[str, Option("Split of the dataset.", "Workload", default="train", metavar="NAME")]
+    text_column: Annotated[str | None, Option(
+        "Column with the text.", "Workload", default_text="the only text, or by name", metavar="NAME")]
+    label_column: Annotated[str | None, Option(
+        "Column with the label.", "Workload", default_text="by name", metavar="NAME")]
+    tokenizer: Annotated[Name | None, Option(
+        "Name or folder.", "Workload", default_text="the model's, else trained on the dataset", metavar="PATH|HUB_ID")]
+
+
+class ArgsOption(TypedDict, total=False):
+    """The user's own TrainingArguments."""
+
+    args: Annotated[UserArguments, Option(
+        "Your TrainingArguments, JSON or YAML: the baseline.", "Workload", metavar="FILE", field="training_args")]
+
+
+class SpaceOptions(TypedDict, total=False):
+    """Settings to vary."""
+
+    space: Annotated[Name, Option(
+        "Search space: a name from `autotune search-spaces`, or a YAML file.", "What to vary", default="default",
+        metavar="NAME|FILE", flag="--search-space")]
+    fix: Annotated[Settings, Option("Fix a setting at this value. Repeatable.", "What to vary", metavar="NAME=VALUE")]
+    only: Annotated[Settings, Option(
+        "Try only these values of a setting. Repeatable.", "What to vary", metavar="NAME=A,B")]
+    keep_numerics: Annotated[bool, Option(
+        "Do not change what the model learns (precision, optimizer, ...).", "What to vary", default=False)]
+
+
+class DeviceOption(TypedDict, total=False):
+    """The device."""
+
+    device: Annotated[str, Option("Device: auto, cpu, cuda or cuda:1.", "Limits", default="auto", metavar="NAME")]
+
+
+class TrialOptions(TypedDict, total=False):
+    """Options of commands that train."""
+
+    memory_limit: Annotated[str | int | None, Option(
+        "Memory the training may use, as 24GiB.", "Limits", default_text="what is free", metavar="SIZE", unit="bytes")]
+    probe_timeout: Annotated[str | float | None, Option(
+        "Time limit of one trial.", "Advanced", default_text="10 x the first one's time, at least 60 s",
+        metavar="DURATION", unit="seconds")]
+    output_dir: Annotated[Name, Option(
+        "Folder of the report folders.", "Output", default="reports", metavar="PATH",
+        local="Name the folder when you fetch the result.")]
+
+
+class LoopOptions(TypedDict, total=False):
+    """Options of a search, beside what it is about."""
+
+    require_parity: Annotated[bool, Option(
+        "Accept only configurations whose losses are shown to match fp32's.", "What to vary", default=False)]
+    allow_loss_difference: Annotated[bool, Option(
+        "Accept configurations whose losses differ from fp32's.", "What to vary", default=False)]
+    objective: Annotated[str, Option(
+        "Objective: samples_per_second or tokens_per_second.", "What to vary", default="samples_per_second",
+        metavar="NAME", choices=OBJECTIVES)]
+    n_trials: Annotated[int, Option(
+        "Configurations to try at most, yours included.", "Limits", default=20, least=1, most=MOST_TRIALS)]
+    timeout: Annotated[str | float | None, Option(
+        "Time limit of the whole command, as 90s, 10m or 1h.", "Limits", metavar="DURATION", unit="seconds")]
+    training_steps: Annotated[int | None, Option(
+        "Steps of your real run: stop when more searching no longer pays off.", "Limits",
+        default_text="an hour of training", least=1, most=10**12)]
+    study_name: Annotated[str | None, Option(
+        "Name of the study.", "Output", default_text="MODEL-TASK-gbN-DEVICE", metavar="NAME",
+        local="Name the search with name=, or leave it out.")]
+    fresh: Annotated[bool, Option(
+        "Discard the existing study and start again.", "Output", default=False, field="",
+        local="Every search on a server starts anew.")]
+    report_to: Annotated[str | Iterable[str] | None, Option(
+        "Loggers: tensorboard, wandb, mlflow or trackio. Repeatable, or with commas.", "Output", metavar="NAME",
+        local="Log the fetched study with `autotune report STUDY --report-to NAME`.")]
+    sampler: Annotated[str, Option(
+        "Sampler: physics, tpe, gp, random, qmc or brute-force.", "Advanced", default="physics", metavar="NAME",
+        choices=SAMPLERS)]
+    margin: Annotated[str | float, Option(
+        "Stop when no more than this share is left to gain (sampler physics).", "Advanced", default=0.01,
+        metavar="PERCENT", unit="share")]
+    confirmation_rounds: Annotated[int, Option(
+        "Measurements of the fastest and of your settings, side by side, that a speed-up needs at the least.",
+        "Advanced", default=CONFIRMATION_ROUNDS, least=CONFIRMATION_ROUNDS, most=MOST_ROUNDS)]
+    seed: Annotated[int, Option("Seed of the sampler.", "Advanced", default=0, least=0, most=LARGEST_SEED)]
+    no_history: Annotated[bool, Option(
+        "Do not use results of past searches on this device.", "Advanced", default=False)]
+    no_risk: Annotated[bool, Option(
+        "Do not try what may run out of memory once something fits.", "Advanced", default=False)]
+    devices: Annotated[int | str, Option(
+        "Devices that measure side by side: GPUs, or shares of a CPU's cores.", "Several devices", default=1,
+        metavar="N|all", choices=("all",), least=1, most=MOST_DEVICES)]
+    cores_per_device: Annotated[int | None, Option(
+        "CPU cores of each of several devices.", "Several devices", default_text="an equal share", least=1, most=10**4)]
+    executor: Annotated[str, Option(
+        "Whose devices: this machine's (local), or those of the Ray cluster at RAY_ADDRESS.", "Several devices",
+        default="local", metavar="local|ray", choices=EXECUTORS, local="The server lends devices of its own machine.")]
+    allow_unauthenticated: Annotated[bool, Option(
+        "Use a Ray cluster on which everyone who reaches it can run programs.", "Several devices", default=False,
+        local="It is of Ray clusters.")]
+
+
+class SearchOptions(
+    DeviceOption, TrialOptions, ModelOptions, DataOptions, ArgsOption, SpaceOptions, LoopOptions, total=False
+):
+    """Options of `autotune search`, of `autotune.search` and of a server's search, beside model and global batch size."""
+
+
+class TuneOptions(TrialOptions, ModelOptions, SpaceOptions, LoopOptions, total=False):
+    """Options of `autotune.tune`: model, data and arguments are the Trainer's."""
+
+    device: Annotated[str | None, Option(
+        "Device: auto, cpu, cuda or cuda:1.", "Limits", default_text="the Trainer's", metavar="NAME")]
+
+
+class GuideOptions(DeviceOption, TrialOptions, ModelOptions, DataOptions, total=False):
+    """Options of `autotune guide`."""
+
+
+class EstimateOptions(ModelOptions, DataOptions, ArgsOption, SpaceOptions, total=False):
+    """Options of `autotune estimate`."""
+
+    memory_limit: Annotated[str | int | None, Option(
+        "Memory of the device to estimate for, as 24GiB.", "Limits", metavar="SIZE", unit="bytes")]
+    gpu: Annotated[str | None, Option(
+        "GPU to estimate for, as V100, 4090 or H100. It need not be in this machine.", "Limits", metavar="NAME",
+        field="")]
+    device: Annotated[str, Option(
+        "Device: cuda, or cpu for the bytes that a training on the CPU allocates.", "Limits", default="cuda",
+        metavar="NAME")]
+
+# fmt: on
+
+
+def options_of(kind: type) -> dict[str, tuple[Any, Option]]:
+    """Name -> (type in Python, declaration) of each option of one of the classes above."""
+    return {name: get_args(annotated) for name, annotated in kind.__annotations__.items()}
+
+
+OPTIONS: Mapping[str, Option] = {name: option for name, (_, option) in options_of(SearchOptions).items()}
+"""Options of a search."""
+
+
+def field_of(name: str) -> str:
+    """The field of a request that holds this option; empty for an option that it does not hold."""
+    option = OPTIONS[name]
+    return f"{name}{SUFFIX.get(option.unit, '')}" if option.field is None else option.field
+
+
+def flag_of(name: str) -> str:
+    """The option on the command line."""
+    declared = OPTIONS[name].flag if name in OPTIONS else ""
+    return declared or f"--{name.replace('_', '-')}"
+
+
+def is_switch(name: str) -> bool:
+    """If the option takes no value on the command line."""
+    return name in OPTIONS and OPTIONS[name].default is False
+
+
+def _check_names(given: Iterable[str], names: Iterable[str]) -> None:
+    if unknown := [name for name in given if name not in names]:
+        raise InvalidRequest(f"There is no option {unknown[0]!r}.", did_you_mean(unknown[0], names))
+
+
+Taken = ParamSpec("Taken")
+Result = TypeVar("Result")
+
+
+def accepts(kind: type) -> Callable[[Callable[Taken, Result]], Callable[Taken, Result]]:
+    """Decorator of a function whose last parameter is `**options: Unpack[kind]`: its signature and the `{options}` of its
+    docstring show each option, and others raise InvalidRequest."""
+
+    def declare(function: Callable[Taken, Result]) -> Callable[Taken, Result]:
+        signature, options = inspect.signature(function), options_of(kind)
+        *first, _ = signature.parameters.values()
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        shown = [
+            inspect.Parameter(name, keyword, default=option.default, annotation=annotation)
+            for name, (annotation, option) in options.items()
+        ]
+        names = [parameter.name for parameter in (*first, *shown)]
+
+        @wraps(function)
+        def checked(*args: Taken.args, **kwargs: Taken.kwargs) -> Result:
+            _check_names(kwargs, names)
+            return function(*args, **kwargs)
+
+        texts = [f"{name}: {option.described(annotation)}" for name, (annotation, option) in options.items()]
+        lines = [fill(text, 116, initial_indent=" " * 8, subsequent_indent=" " * 12) for text in texts]
+        checked.__doc__ = (function.__doc__ or "").replace("        {options}", "\n".join(lines))
+        checked.__signature__ = signature.replace(parameters=[*first, *shown])  # type: ignore[attr-defined]
+        return checked
+
+    return declare
 
 
 @dataclass(frozen=True, kw_only=True)
 class TuningRequest(Serializable):
-    """What a search is to find; build it with `tuning_request()`, which reads and checks users' spellings."""
+    """Request of a search; build it with `tuning_request()`, which reads and checks users' spellings.
+
+    A field of an option of `SearchOptions` has its name and its unit's suffix: bytes, seconds, shares of 1.
+    """
 
     model: str
     global_batch_size: int
-    task: str | None = None
-    sequence_length: int | None = None
-    dataset: str | None = None
-    dataset_split: str = "train"
-    text_column: str | None = None
-    label_column: str | None = None
-    tokenizer: str | None = None
-    space: str = "default"
-    fix: Mapping[str, Value] = field(default_factory=dict)  #: setting -> value
-    only: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)  #: setting -> values
-    device: str = "auto"
-    devices: int | str = 1  #: how many devices measure side by side, or "all"
-    cores_per_device: int | None = None  #: cores of each of several devices; None: an equal share
-    executor: str = "local"  #: what the devices belong to: this machine, or by `ray` a Ray cluster
-    allow_unauthenticated: bool = False  #: use a Ray cluster on which whoever reaches it can run programs
-    memory_limit_bytes: int | None = None  #: bytes the training may use; None: what is free at the start
-    headroom: float = 0.05  #: share of the limit that must stay free
-    n_trials: int = 20  #: configurations, the baseline included
-    timeout_s: float | None = None  #: seconds of the whole command
-    probe_timeout_s: float | None = None  #: seconds of one probe; None: 10 x the baseline's, at least 60
-    confirmation_rounds: int = CONFIRMATION_ROUNDS  #: of the fastest and the baseline side by side, at least
-    sampler: str = "physics"
-    margin: float = 0.01  #: `physics` stops once no untried configuration can gain a larger share
-    training_steps: int | None = None  #: of the run to tune for; a search that cannot save its own time over them ends
-    no_history: bool = False  #: ignore results of past searches on this device
-    no_risk: bool = False  #: once something fits, probe nothing that may not (`physics` takes two such risks at most)
-    keep_numerics: bool = False  #: settings that change what is learned stay at the user's own values
-    objective: str = "samples_per_second"
-    seed: int = 0
-    training_args: Mapping[str, Any] = field(default_factory=dict)  #: the user's, those that differ from the defaults
-    require_parity: bool = False  #: what the rounds do not show to train like fp32 cannot win
-    allow_loss_difference: bool = False  #: what does not train like fp32 may win
-    trust_remote_code: bool = False
-    output_dir: str = "reports"
-    study_name: str | None = None
-    report_to: tuple[str, ...] = ()  #: loggers of the study, never of its probes
+    task: str | None
+    sequence_length: int | None
+    dataset: str | None
+    dataset_split: str
+    text_column: str | None
+    label_column: str | None
+    tokenizer: str | None
+    training_args: Mapping[str, Any]  #: the user's, those that differ from the defaults
+    space: str
+    fix: Mapping[str, Value]
+    only: Mapping[str, tuple[Value, ...]]
+    keep_numerics: bool
+    require_parity: bool
+    allow_loss_difference: bool
+    objective: str
+    device: str
+    memory_limit_bytes: int | None
+    headroom: float
+    n_trials: int
+    timeout_s: float | None
+    training_steps: int | None
+    study_name: str | None
+    output_dir: str
+    report_to: tuple[str, ...]
+    sampler: str
+    margin: float
+    confirmation_rounds: int
+    probe_timeout_s: float | None
+    seed: int
+    no_history: bool
+    no_risk: bool
+    trust_remote_code: bool
+    devices: int | str
+    cores_per_device: int | None
+    executor: str
+    allow_unauthenticated: bool
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The request that `to_dict` made plain; an option that it does not hold has its default."""
+        return super().from_dict({**DEFAULTS, **data})
 
     def study_folder(self, task: str, device: str) -> Path:
         """`<output-dir>/<study>`."""
@@ -120,89 +393,68 @@ class TuningRequest(Serializable):
         return name.strip("-.")[:80] or "model"
 
 
-OPTIONS = tuple(
-    _SPELLINGS.get(option.name, option.name)
-    for option in fields(TuningRequest)
-    if option.name not in ("model", "global_batch_size", "training_args")
-)
-"""Options of `tuning_request` besides the model, the global batch size and the user's own arguments."""
+def tuning_request(model: Name, global_batch_size: int, **options: Any) -> TuningRequest:
+    """The request of users' spellings (`600MiB`, `5%`, `10m`, `precision=bf16`), checked.
 
+    Args:
+        model: Name of a model, as `autotune.search` takes it.
+        global_batch_size: Samples of an optimizer step.
+        **options: As of `SearchOptions`; of `args` the fields alone.
 
-def tuning_request(
-    model: str,
-    global_batch_size: int,
-    *,
-    fix: Mapping[str, Any] | Iterable[str] | None = None,
-    only: Mapping[str, Any] | Iterable[str] | None = None,
-    memory_limit: str | int | None = None,
-    headroom: str | float = 0.05,
-    timeout: str | float | None = None,
-    probe_timeout: str | float | None = None,
-    margin: str | float = 0.01,
-    report_to: str | Iterable[str] | None = None,
-    **options: Any,
-) -> TuningRequest:
-    """The request of users' spellings (`600MiB`, `5%`, `10m`, `precision=bf16`), checked; raises InvalidRequest."""
-    if unknown := [name for name in options if name not in (*OPTIONS, "training_args")]:
-        raise InvalidRequest(f"There is no option {unknown[0]!r}.", did_you_mean(unknown[0], OPTIONS))
-    if isinstance(devices := options.get("devices"), str) and devices.isdigit():
-        options["devices"] = int(devices)
-    options = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in options.items()}
+    Raises:
+        InvalidRequest: A value cannot be meant, or two options contradict each other.
+    """
+    _check_names(options, OPTIONS)
     model = os.fspath(model) if isinstance(model, os.PathLike) else model
     if not isinstance(model, str) or not model.strip() or "\0" in model:
         raise InvalidRequest("The model is missing.", "Name a built-in model, a folder, a config JSON or a hub id.")
-    request = TuningRequest(
-        model=model,
-        global_batch_size=_whole("global batch size", global_batch_size, most=LARGEST_GLOBAL_BATCH),
-        fix=_assignments("--fix", fix),
-        only={name: _several(name, values) for name, values in _assignments("--only", only).items()},
-        memory_limit_bytes=None if memory_limit is None else _read("memory limit", parse_bytes, memory_limit),
-        headroom=_read("headroom", parse_share, headroom),
-        margin=_read("margin", parse_share, margin),
-        timeout_s=_limit("timeout", timeout),
-        probe_timeout_s=_limit("probe timeout", probe_timeout),
-        report_to=loggers_named(report_to),
-        **options,
-    )
+    values = {field_of(name): _read(name, value) for name, value in options.items() if field_of(name)}
+    size = _whole("--global-batch-size", global_batch_size, 1, LARGEST_GLOBAL_BATCH)
+    request = TuningRequest(model=model, global_batch_size=size, **{**DEFAULTS, **values})
     _check(request)
     return request
 
 
+def _read(name: str, value: Any) -> Any:
+    """The option's value as the request holds it."""
+    option, flag = OPTIONS[name], flag_of(name)
+    if name == "fix":
+        return _assignments(flag, value)
+    if name == "only":
+        return {setting: _several(setting, values) for setting, values in _assignments(flag, value).items()}
+    if name == "report_to":
+        return loggers_named(value)
+    if name == "args":
+        return dict(value or {})
+    if value is None and option.default is None:
+        return None
+    value = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if option.unit:
+        return _amount(flag, option.unit, value)
+    if isinstance(value, str) and (not value.strip() or "\0" in value):
+        raise InvalidRequest(f"{flag} {value!r} names nothing.", f"Give {option.metavar}, or leave it out.")
+    if option.choices and value in option.choices:
+        return value
+    if option.least is not None:
+        number = int(value) if option.choices and isinstance(value, str) and value.isdigit() else value
+        return _whole(flag, number, option.least, option.most)
+    if option.choices:
+        raise InvalidRequest(f"There is no {name} {value!r}.", did_you_mean(value, option.choices))
+    return value
+
+
 def _check(request: TuningRequest) -> None:
-    for name, advice in _TEXTS.items():
-        if isinstance(value := getattr(request, name), str) and (not value.strip() or "\0" in value):
-            raise InvalidRequest(f"--{name.replace('_', '-')} {value!r} names nothing.", advice)
-    _whole("number of trials", request.n_trials, most=MOST_TRIALS)
-    if request.devices != "all":
-        _whole("number of devices", request.devices, most=MOST_DEVICES)
-    if request.cores_per_device is not None:
-        _whole("number of cores per device", request.cores_per_device)
-    _whole("number of confirmation rounds", request.confirmation_rounds, least=CONFIRMATION_ROUNDS, most=MOST_ROUNDS)
+    """Raise InvalidRequest for options that contradict each other, and for names that cannot be."""
     if request.require_parity and request.allow_loss_difference:
         raise InvalidRequest("--require-parity and --allow-loss-difference are opposites.", "Pass only one of them.")
-    _whole("seed", request.seed, least=0, most=LARGEST_SEED)
-    for what, number in (
-        ("number of training steps", request.training_steps),
-        ("sequence length", request.sequence_length),
-    ):
-        if number is not None:
-            _whole(what, number)
-    for what, word, words in (
-        ("task", request.task, TASKS),
-        ("sampler", request.sampler, SAMPLERS),
-        ("objective", request.objective, OBJECTIVES),
-        ("executor", request.executor, EXECUTORS),
-    ):
-        if word is not None and word not in words:
-            raise InvalidRequest(f"There is no {what} {word!r}.", did_you_mean(word, words))
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", str(request.device)):
         raise InvalidRequest(f"There is no device {request.device!r}.", "Use auto, cpu, cuda or cuda:0.")
     if both := sorted(set(request.fix) & set(request.only)):
         raise InvalidRequest(f"--fix and --only both name {both[0]}.", "Use --fix for one value, --only for several.")
     for name in ("text_column", "label_column", "tokenizer", "dataset_split"):
-        value, option = getattr(request, name), f"--{name.replace('_', '-')}"
+        value, flag = getattr(request, name), flag_of(name)
         if value not in (None, "train") and not request.dataset:
-            raise InvalidRequest(f"{option} {value!r} needs a --dataset.", f"Name the data, or leave {option} out.")
+            raise InvalidRequest(f"{flag} {value!r} needs a --dataset.", f"Name the data, or leave {flag} out.")
     study = request.study_name
     if study is not None and (not re.fullmatch(r"\w[\w.-]*", str(study)) or len(study.encode()) > 120):
         raise InvalidRequest(
@@ -211,32 +463,27 @@ def _check(request: TuningRequest) -> None:
         )
 
 
-def _whole(what: str, value: Any, most: int | None = None, least: int = 1) -> int:
+def _whole(flag: str, value: Any, least: int, most: int | None) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidRequest(f"The {what} must be a whole number from {least}, not {shortened(value)}.")
+        raise InvalidRequest(f"{flag} must be a whole number from {least}, not {shortened(value)}.")
     if most is not None and value > most:
-        raise InvalidRequest(f"The {what} is {shortened(value)}, above {most}.", "Check for a digit too many.")
+        raise InvalidRequest(f"{flag} is {shortened(value)}, above {most}.", "Check for a digit too many.")
     return value
 
 
-def _limit(what: str, value: Any) -> float | None:
-    """A time limit in seconds."""
-    seconds: float | None = None if value is None else _read(what, parse_seconds, value)
-    if seconds is not None and seconds > LONGEST_S:
-        message = f"The {what} of {shortened(value)} is more than {LONGEST_S / 86400:.0f} days."
-        raise InvalidRequest(message, "Check its unit, or leave it out.")
-    return seconds
-
-
-def _read(what: str, parse: Any, value: Any) -> Any:
+def _amount(flag: str, unit: str, value: Any) -> Any:
     try:
-        return parse(value)
+        amount = READ[unit](value)
     except ValueError as error:
         cause, _, advice = str(error).partition("; ")
         raise InvalidRequest(
-            f"The {what} cannot be read: {cause}.",
+            f"{flag} cannot be read: {cause}.",
             f"{advice[:1].upper()}{advice[1:]}." if advice else "Check its size and unit.",
         ) from error
+    if unit == "seconds" and amount > LONGEST_S:
+        message = f"{flag} of {shortened(value)} is more than {LONGEST_S / 86400:.0f} days."
+        raise InvalidRequest(message, "Check its unit, or leave it out.")
+    return amount
 
 
 def loggers_named(given: str | Iterable[str] | None) -> tuple[str, ...]:
@@ -283,3 +530,9 @@ def check_installed(names: tuple[str, ...]) -> None:
             raise InvalidRequest(
                 f"--report-to={name} needs a library that is not installed.", f"pip install 'hf-autotune[{name}]'"
             )
+
+
+DEFAULTS: Mapping[str, Any] = {
+    field_of(name): _read(name, option.default) for name, option in OPTIONS.items() if field_of(name)
+}
+"""Field of a request -> its value if its option is not given."""

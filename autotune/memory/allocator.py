@@ -18,7 +18,7 @@ def rounded(size: float) -> int:
 
 
 def segment_size(size: int) -> int:
-    """Bytes requested from the device where no free block is large enough (`get_allocation_size`); size: rounded."""
+    """Bytes requested from the device if no free block is large enough (`get_allocation_size`); size: rounded."""
     if size <= SMALL_SIZE:
         return SMALL_SEGMENT
     if size < MIN_LARGE:

@@ -23,7 +23,7 @@ CUBLAS_HANDLES = 2
 """Each thread has its own (ibid.); autograd runs the backward pass in another thread than the forward."""
 
 TYPICAL_CONTEXT = 512 << 20
-"""Bytes of a CUDA context with a training's kernels, where none was measured: an assumption, and shown as one."""
+"""Bytes of a CUDA context with a training's kernels, if none was measured: an assumption, and shown as one."""
 
 FORWARD_BACKWARD, OPTIMIZER_STEP = "forward and backward", "optimizer step"
 
@@ -65,7 +65,7 @@ class MemoryModel:
     _of_updates: dict[UpdateKey, tuple[tuple[Line, ...], int]] = field(default_factory=dict)
 
     def peak(self, configuration: Configuration) -> MemoryPeak:
-        """The configuration's peak; raises NotTraced where its step or its optimizer could not be traced."""
+        """The configuration's peak; raises NotTraced if its step or its optimizer could not be traced."""
         key = step_key(configuration, self.environment)
         optimizer = update_key(configuration, self.environment, self.base)
         if reason := self.failures.get(key) or self.failures.get(optimizer):

@@ -70,7 +70,7 @@ class MemoryTrace:
 
 
 def between(small: MemoryTrace, small_size: int, large: MemoryTrace, large_size: int) -> MemoryTrace | None:
-    """The trace for every micro-batch size, from those of two sizes; None where their events differ."""
+    """The trace for every micro-batch size, from those of two sizes; None if their events differ."""
     if small.segments != large.segments:
         return None
     tensors = []
@@ -83,8 +83,8 @@ def between(small: MemoryTrace, small_size: int, large: MemoryTrace, large_size:
 def repeated(trace: MemoryTrace, counts: Sequence[int]) -> MemoryTrace:
     """The trace of a model with so many layers in each group, from one with few: the middle one is repeated.
 
-    What a layer frees of its neighbours, each copy frees of its own neighbours. Raises NotPeriodic where a middle layer's
-    tensors are not those of its neighbours in number and size, or where the layers of a group are not consecutive.
+    What a layer frees of its neighbours, each copy frees of its own neighbours. Raises NotPeriodic if a middle layer's
+    tensors are not those of its neighbours in number and size, or if the layers of a group are not consecutive.
     """
     traced = 1 + max((segment.layer for segment in trace.segments if segment.group is not None), default=0)
     return _Repetition(trace, counts, traced).long() if any(count != traced for count in counts) else trace

@@ -345,5 +345,5 @@ def _what_would_tell(result: SearchResult) -> str:
 def _firmer_command(result: SearchResult) -> str:
     """The search with as many rounds as would tell; empty where that is unknown."""
     rounds = re.search(r"--confirmation-rounds (\d+)", result.speedup_reason)
-    longer = {"timeout_s": 2 * result.request.timeout_s} if result.request.timeout_s else {}
+    longer = {"timeout": 2 * result.request.timeout_s} if result.request.timeout_s else {}
     return search_command(result, confirmation_rounds=int(rounds[1]), **longer) if rounds else ""

@@ -5,11 +5,11 @@ import math
 import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-from autotune.core import TuningRequest
 from autotune.core.configuration import word
+from autotune.core.request import DEFAULTS, OPTIONS, field_of, flag_of
 from autotune.core.stop_reason import StopKind
 from autotune.report.exports import YAML_FILE, answer_of, switch_lines
 from autotune.report.exports.commented_yaml import commented_yaml
@@ -47,10 +47,6 @@ MASK_LINES = [
     '        del batch["attention_mask"]  # it hides nothing',
     "    return batch",
 ]
-
-SPELLINGS = {"training_args": "args", "space": "search_space", "memory_limit_bytes": "memory_limit"}
-SPELLINGS |= {"timeout_s": "timeout", "probe_timeout_s": "probe_timeout"}
-"""Fields of a request -> their option, where it has another name."""
 
 AS_JSON = (
     *("accelerator_config", "activation_checkpointing_kwargs", "deepspeed", "fsdp_config"),
@@ -175,7 +171,7 @@ def literal(value: Any) -> str:
 
 
 def search_command(result: SearchResult, **changed: Any) -> str:
-    """The command line of the search, with these fields of its request instead of its own.
+    """The command line of the search, with these values of options instead of its own.
 
     The user's own words where they are known, without --fresh; else all that differs from the defaults. Empty for a search from
     Python with a model or data of the caller's own.
@@ -187,17 +183,16 @@ def search_command(result: SearchResult, **changed: Any) -> str:
         words = ["autotune", *_without(result.command, "fresh", *changed)]
         return shlex.join([*words, *(word for name, value in changed.items() for word in option_words(name, value))])
     words = ["autotune", "search", request.model, "--global-batch-size", str(request.global_batch_size)]
-    for option in fields(TuningRequest):
-        value = changed.get(option.name, getattr(request, option.name))
-        default = option.default_factory() if callable(option.default_factory) else option.default
-        if option.name not in ("model", "global_batch_size") and value != default:
-            words += option_words(option.name, value)
+    for name in OPTIONS:
+        if field := field_of(name):
+            value = changed.get(name, getattr(request, field))
+            words += option_words(name, value) if value != DEFAULTS[field] else []
     return shlex.join(words)
 
 
 def _without(words: Sequence[str], *names: str) -> list[str]:
     """The words of a command line without these options; all but `fresh` have a value."""
-    flags, kept = {_flag(name) for name in names}, iter(words)
+    flags, kept = {flag_of(name) for name in names}, iter(words)
     others = []
     for part in kept:
         if part in flags and part != "--fresh":
@@ -207,36 +202,31 @@ def _without(words: Sequence[str], *names: str) -> list[str]:
     return others
 
 
-def _flag(name: str) -> str:
-    """The option of a field of the request."""
-    return f"--{SPELLINGS.get(name, name).replace('_', '-')}"
-
-
 def larger_budget(result: SearchResult) -> dict[str, Any]:
-    """The field of the request that ended the search, with about twice its value."""
+    """The option that ended the search, with about twice its value."""
     request = result.request
     if request.timeout_s and result.stop.kind is StopKind.TIME:
-        return {"timeout_s": 60.0 * max(3, math.ceil(request.timeout_s / 30))}
+        return {"timeout": 60.0 * max(3, math.ceil(request.timeout_s / 30))}
     return {"n_trials": max(20, 2 * request.n_trials)}
 
 
 def option_words(name: str, value: Any) -> list[str]:
-    """Words of a command line that set an option of the request."""
-    flag = _flag(name)
+    """Words of a command line that set an option; value: as a request holds it, or as users write it."""
+    flag, unit = flag_of(name), OPTIONS[name].unit if name in OPTIONS else ""
     if value is True:
         return [flag]
-    if name == "training_args":
+    if name == "args" and isinstance(value, Mapping):
         return [flag, "YOUR_ARGUMENTS.json"]
     if isinstance(value, Mapping):
         several = {key: each if isinstance(each, list | tuple) else [each] for key, each in value.items()}
         return [part for key, each in several.items() for part in (flag, f"{key}={','.join(map(word, each))}")]
     if isinstance(value, list | tuple):
         return [flag, ",".join(value)]
-    if name.endswith("_bytes"):
+    if unit == "bytes" and isinstance(value, int):
         return [flag, f"{value >> 20}MiB" if value % 2**20 == 0 else str(value)]
-    if name.endswith("_s"):
-        unit, size = ("m", 60) if value % 60 == 0 else ("s", 1)
-        return [flag, f"{value / size:.15g}{unit}"]
+    if unit == "seconds" and not isinstance(value, str):
+        letter, size = ("m", 60) if value % 60 == 0 else ("s", 1)
+        return [flag, f"{value / size:.15g}{letter}"]
     return [flag, str(value)]
 
 

@@ -16,10 +16,10 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from fastapi.exceptions import RequestValidationError
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     ValidationError,
+    create_model,
     field_validator,
     model_validator,
 )
@@ -29,15 +29,11 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from autotune.core.errors import InvalidRequest, did_you_mean
 from autotune.core.io import parse_json, read_json
 from autotune.core.request import (
-    CONFIRMATION_ROUNDS,
     LARGEST_GLOBAL_BATCH,
-    LARGEST_SEED,
     MOST_DEVICES,
-    MOST_ROUNDS,
-    OBJECTIVES,
-    SAMPLERS,
-    TASKS,
+    OPTIONS,
     TuningRequest,
+    is_switch,
     tuning_request,
 )
 from autotune.core.text import HIDDEN
@@ -91,52 +87,62 @@ _Word = str | int | float | bool
 _Amount = Annotated[str, Field(min_length=1, max_length=40)] | int | float
 
 _Count = Annotated[int, Field(ge=1, le=MOST_DEVICES)] | Annotated[str, Field(pattern=r"^[1-9]\d?$")]
+_Settings = dict[_Name, _Word] | list[_Name]
+_OF_SERVER: Mapping[str, tuple[Any, Any]] = {
+    "dataset": (
+        _Name | None,
+        Field(None, description="Data below a root as team:corpus.jsonl, or a hub id where allowed."),
+    ),
+    "space": (str, Field("default", min_length=1, description="A shipped search space, or the text of one in YAML.")),
+    "fix": (
+        _Settings,
+        Field({}, max_length=100, description="As {precision: bf16}, or precision=bf16."),
+    ),
+    "only": (
+        dict[_Name, _Word | list[_Word]] | list[_Name],
+        Field({}, max_length=100, description="As {precision: [fp32, bf16]}, or precision=fp32,bf16."),
+    ),
+    "device": (str, Field("auto", pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$", description="One of the server.")),
+    "devices": (_Count | Literal["all"], Field(1, description="Alike GPUs, or shares of a CPU.")),
+    "n_trials": (int, Field(20, ge=1, le=200, description=OPTIONS["n_trials"].help)),
+    "timeout": (_Amount | None, Field(None, description="Of the whole search; at most 24h.")),
+    "args": (
+        dict[_Name, _Word | list[str] | dict[_Name, _Word | None] | None],
+        Field({}, max_length=100, description="Fields of your own TrainingArguments."),
+    ),
+}
+"""Option -> type and field, if a server takes it otherwise than `autotune.search`."""
 
 
-class SearchBody(BaseModel):
+def _field(name: str) -> tuple[Any, Any]:
+    """Type and field of an option."""
+    if name in _OF_SERVER:
+        return _OF_SERVER[name]
+    option: Any = OPTIONS[name]
+    kind: Any = _Name
+    limits: dict[str, Any] = {"ge": option.least, "le": option.most} if option.least is not None else {}
+    if option.unit:
+        kind = _Amount
+    elif limits or is_switch(name):
+        kind = int if limits else bool
+    elif option.choices:
+        kind = Literal[option.choices]
+    kind = kind | None if option.default is None else kind
+    return kind, Field(option.default, description=option.help, **limits)
+
+
+_FIELDS: dict[str, Any] = {name: _field(name) for name, option in OPTIONS.items() if not option.local}
+_Options: Any = create_model("_Options", **_FIELDS)
+
+
+class SearchBody(_Options):  # type: ignore[misc]
     """A search to be run: options of `autotune search`, under their names in Python."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     model: _Name = Field(description="A built-in model, one below a root as team:llama-8b, or a hub id where allowed.")
     global_batch_size: int = Field(ge=1, le=LARGEST_GLOBAL_BATCH)
-    task: Literal[TASKS] | None = None  # type: ignore[valid-type]
-    sequence_length: int | None = Field(None, ge=1, le=2**22)
-    dataset: _Name | None = Field(
-        None, description="Data below a root as team:corpus.jsonl, or a hub id where allowed."
-    )
-    dataset_split: _Name = "train"
-    text_column: _Name | None = None
-    label_column: _Name | None = None
-    tokenizer: _Name | None = None
-    space: str = Field("default", min_length=1, description="A shipped search space, or the text of one in YAML.")
-    fix: dict[_Name, _Word] | list[_Name] = Field(
-        {}, max_length=100, description="As {precision: bf16}, or precision=bf16."
-    )
-    only: dict[_Name, _Word | list[_Word]] | list[_Name] = Field({}, max_length=100)
-    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$")
-    devices: _Count | Literal["all"] = Field(1, description="Alike GPUs, or shares of a CPU.")
     card: str = Field("", max_length=100, description="Part of the name of a GPU that it must be, such as H100.")
-    cores_per_device: int | None = Field(None, ge=1, le=10**4)
-    memory_limit: _Amount | None = None
-    headroom: _Amount = 0.05
-    n_trials: int = Field(20, ge=1, le=200)
-    timeout: _Amount | None = Field(None, description="Of the whole search; at most 24h.")
-    probe_timeout: _Amount | None = None
-    confirmation_rounds: int = Field(CONFIRMATION_ROUNDS, ge=CONFIRMATION_ROUNDS, le=MOST_ROUNDS)
-    sampler: Literal[SAMPLERS] = "physics"  # type: ignore[valid-type]
-    margin: _Amount = 0.01
-    training_steps: int | None = Field(None, ge=1, le=10**12)
-    no_history: bool = False
-    no_risk: bool = False
-    keep_numerics: bool = False
-    objective: Literal[OBJECTIVES] = "samples_per_second"  # type: ignore[valid-type]
-    seed: int = Field(0, ge=0, le=LARGEST_SEED)
-    args: dict[_Name, _Word | list[str] | dict[_Name, _Word | None] | None] = Field(
-        {}, max_length=100, description="Fields of your own TrainingArguments."
-    )
-    require_parity: bool = False
-    allow_loss_difference: bool = False
     name: str = Field("", max_length=120)
     priority: int = Field(0, ge=-100, le=100, description="Above 0 for admins only.")
 
@@ -458,7 +464,7 @@ def _checked(body: SearchBody, roots: Roots, caller: Caller, cards: Mapping[str,
         check_devices(body.model_dump(), cards)
     if body.priority > 0 and not caller.may("admin"):
         raise ForbiddenField("/priority", "Only admins may give a priority above 0.", "Leave it out.")
-    request = body.model_dump(mode="json", exclude_defaults=True) | {"device": body.device}
+    request: dict[str, Any] = body.model_dump(mode="json", exclude_defaults=True) | {"device": body.device}
     _check_args(body.args)
     names: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -467,9 +473,7 @@ def _checked(body: SearchBody, roots: Roots, caller: Caller, cards: Mapping[str,
             names = {options[name]: str(request[name]) for name in ("model", "dataset", "tokenizer") if name in options}
             for name in ("study_name", "trust_remote_code"):
                 options.pop(name)
-            tuned = tuning_request(
-                **{("training_args" if name == "args" else name): value for name, value in options.items()}
-            )
+            tuned = tuning_request(**options)
             for name, seconds in (("timeout", tuned.timeout_s), ("probe_timeout", tuned.probe_timeout_s)):
                 if seconds is not None and seconds > MOST_SECONDS:
                     raise InvalidField(f"/{name}", f"{name}: a search may take 24 h at most.")

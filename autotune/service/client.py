@@ -19,7 +19,7 @@ from uuid import uuid4
 from autotune.core import errors
 from autotune.core.errors import InvalidRequest, SearchFailed, ServerFailed
 from autotune.core.io import read_json, write_json
-from autotune.core.request import TuningRequest
+from autotune.core.request import OPTIONS, flag_of
 from autotune.core.text import printable
 
 if TYPE_CHECKING:
@@ -44,16 +44,6 @@ MOST_BYTES = 2**28
 
 LOST = 20
 """Times that the stream of a search may be lost without an event between: some minutes, which an upgrade takes."""
-
-STAY = {
-    "trust_remote_code": "A server runs no code that comes with a model.",
-    "study_name": "Name the search with name=, or leave it out.",
-    "fresh": "Every search on a server starts anew.",
-    "executor": "The server lends devices of its own machine.",
-    "allow_unauthenticated": "It is of Ray clusters.",
-    "report_to": "Log the fetched study with `autotune report STUDY --report-to NAME`.",
-}
-"""Options that only a search here has -> advice."""
 
 
 def is_loopback(host: str) -> bool:
@@ -311,14 +301,15 @@ class Client:
 
 def _body(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options as the server takes them: what is a file here, as its content. Raises InvalidRequest."""
-    for name in STAY:
-        if options.get(name) and options[name] != getattr(TuningRequest, name, None):
-            raise InvalidRequest(f"--{name.replace('_', '-')} cannot be used with a server.", STAY[name])
-    body = {name: value for name, value in options.items() if name not in STAY and value is not None}
+    local = {name: option for name, option in OPTIONS.items() if option.local}
+    for name, option in local.items():
+        if options.get(name) and options[name] != option.default:
+            raise InvalidRequest(f"{flag_of(name)} cannot be used with a server.", option.local)
+    body = {name: value for name, value in options.items() if name not in local and value is not None}
     if body.get("args") is not None:
         from autotune.space.user_arguments import read_user_arguments
 
-        body["args"] = read_user_arguments(args=body["args"]).fields
+        body["args"] = read_user_arguments(body["args"]).fields
     if os.path.isfile(space := body.get("space", "")):
         body["space"] = Path(space).read_text(encoding="utf-8")
     return {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in body.items()}

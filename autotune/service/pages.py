@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 
 from autotune.core.errors import AutotuneError, InvalidRequest
 from autotune.core.prospect import more_to_gain
-from autotune.core.request import TASKS
+from autotune.core.request import OPTIONS, TASKS, is_switch
 from autotune.core.units import format_bytes, format_seconds, parse_price
 from autotune.report.templates import text_of
 from autotune.service import answers, api, server_api, wording
@@ -228,9 +228,10 @@ def _body(values: Mapping[str, str]) -> dict[str, Any]:
         raise InvalidField("/more", f"This cannot be read: {' '.join(str(error).split())}.") from error
     if not isinstance(body, dict):
         raise InvalidField("/more", "These are no options.", "Write a line NAME: VALUE for each.")
-    for name, kind in FIELDS.items():
+    for name in FIELDS:
         if text := values[name]:
-            body[name] = kind(text) if kind is not int or re.fullmatch(r"\d{1,18}", text) else text
+            is_number = name == "global_batch_size" or (name in OPTIONS and OPTIONS[name].least is not None)
+            body[name] = int(text) if is_number and re.fullmatch(r"\d{1,18}", text) else is_switch(name) or text
     return body
 
 
@@ -244,7 +245,7 @@ def _form(
         name = pointer.removeprefix("/").partition("/")[0]  # empty: of the body as a whole
         errors.setdefault(name if name in FIELDS else "more", []).append(text)
     models, devices = [*BUILT_IN, *state.roots.names("models")], ["auto", *state.devices.names]
-    names = {"models": models, "tasks": ["", *TASKS], "devices": devices, "key": uuid4().hex}
+    names = {"models": models, "tasks": ["", *TASKS], "devices": devices, "key": uuid4().hex, "options": OPTIONS}
     return shown(request, "new", status, values=values, errors=errors, wanted=wanted, **names)
 
 

@@ -15,9 +15,11 @@ from autotune.service.answers import ROOT
 from autotune.service.records import ENDED, QUEUED, RUNNING, Event
 
 STATES = {state: state.replace("_", " ").capitalize() for state in (QUEUED, RUNNING, *ENDED)}
-FIELDS = {"model": str, "global_batch_size": int, "sequence_length": int, "dataset": str, "task": str, "name": str}
-FIELDS |= {"device": str, "memory_limit": str, "n_trials": int, "timeout": str, "keep_numerics": bool}
-"""Options that have a field of their own -> their type; all others are written as YAML."""
+FIELDS = (
+    *("model", "global_batch_size", "sequence_length", "dataset", "task"),
+    *("name", "device", "memory_limit", "n_trials", "timeout", "keep_numerics"),
+)
+"""Options that have a field of their own; all others are written as YAML."""
 
 WORK = ("model", "task", "global_batch_size", "sequence_length", "dataset", "dataset_split")
 """Options that must be equal for speeds of two searches to be compared."""

@@ -8,25 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from errno import ENOENT
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
 import yaml
 
 from autotune.core.errors import InvalidRequest
 from autotune.core.io import parse_json
+from autotune.core.request import UserArguments
 from autotune.space.file import read_yaml
 from autotune.space.setup import PRIVATE
-
-
-class TrainingArgumentsLike(Protocol):
-    """`TrainingArguments`, or a class that inherits it: transformers is not imported to name it."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Its fields as plain data."""
-
-
-UserArguments: TypeAlias = TrainingArgumentsLike | Mapping[str, Any] | str | os.PathLike[str] | None
-"""The forms in which the user's own arguments may be given."""
 
 OF_THE_DEVICE = ("use_cpu", "local_rank")
 """Private fields that the result's device and the launcher decide."""
@@ -76,12 +66,8 @@ class GivenArguments:
     user: Any = field(default=None, repr=False)
 
 
-def read_user_arguments(**given: UserArguments) -> GivenArguments:
-    """The arguments that one of these names has: the object, fields, or a JSON or YAML file. Raises InvalidRequest."""
-    names = [name for name, value in given.items() if value is not None]
-    if len(names) > 1:
-        raise InvalidRequest(f"Both {names[0]} and {names[1]} are given.", "Pass only args.")
-    args = given[names[0]] if names else None
+def read_user_arguments(args: UserArguments) -> GivenArguments:
+    """The user's own arguments of the object, of fields, or of a JSON or YAML file. Raises InvalidRequest."""
     source = os.fspath(args) if isinstance(args, (str, os.PathLike)) else "Your training arguments"
     if args is None or isinstance(args, (str, os.PathLike, Mapping)):
         fields = _read(args)
@@ -89,7 +75,7 @@ def read_user_arguments(**given: UserArguments) -> GivenArguments:
         return GivenArguments(read_training_args(fields), (), source, private)
     if not dataclasses.is_dataclass(args) or not hasattr(args, "to_dict"):
         raise InvalidRequest(
-            f"{names[0]} is a {type(args).__name__}.", "Pass a TrainingArguments, its fields, or a JSON or YAML file."
+            f"--args is a {type(args).__name__}.", "Pass a TrainingArguments, its fields, or a JSON or YAML file."
         )
     return GivenArguments(*fields_of(args), source, copy.copy(args))
 

@@ -257,7 +257,7 @@ def accepted(trainer_class: type) -> set[str]:
 
 
 def collator_of(trainer: Any) -> Any:
-    """The Trainer's collator; None where its class insists on making it: TRL's without padding, and those that generate."""
+    """The Trainer's collator; None if its class insists on making it: TRL's without padding, and those that generate."""
     makes_it = getattr(trainer, "padding_free", False) or "data_collator" not in accepted(type(trainer))
     return None if makes_it else trainer.data_collator
 

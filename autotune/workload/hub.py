@@ -19,7 +19,7 @@ PATIENCE_S = 8.0
 
 
 class NotOnHub(Exception):
-    """The hub, or its local cache where there is no network, has no such repository or file."""
+    """The hub, or its local cache if there is no network, has no such repository or file."""
 
 
 @functools.cache
@@ -41,7 +41,7 @@ def why_not_on_hub() -> str:
 def hub_file(repository: str, name: str) -> Path:
     """A file of a model's repository, downloaded or from the local cache.
 
-    Raises NotOnHub where there is none, InvalidRequest where the repository is closed to this user.
+    Raises NotOnHub if there is none, InvalidRequest if the repository is closed to this user.
     """
     offline = not hub_is_reachable()
     try:

@@ -154,7 +154,7 @@ def _outlines(parts: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _aside(model: Any) -> Iterator[None]:
-    """Within, this model and those without storage stay where they are; afterwards accelerate's shared state is as before."""
+    """Within, this model and those without storage stay if they are; afterwards accelerate's shared state is as before."""
     import torch
     from accelerate.state import AcceleratorState
 

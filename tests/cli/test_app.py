@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from pathlib import Path
 
 import pytest
@@ -145,15 +144,3 @@ def test_a_logger_that_fails_leaves_the_report_and_exit_code_1(tmp_path: Path) -
     assert code == 1
     assert "4.00x as fast" in out
     assert err.startswith("Warning: the logger tensorboard was given up")
-
-
-def test_former_names_of_commands_and_options_work_and_are_not_shown(tmp_path: Path) -> None:
-    assert run(["spaces"], tmp_path) == run(["search-spaces"], tmp_path)
-    words = ["estimate", "bert-mini", "--global-batch-size", "8", "--space", "none"]
-    for option in ("--memory=much", "--memory-limit=much"):
-        code, _, err = run([*words, option], tmp_path)
-        assert code == 2
-        assert "memory_limit" in err or "memory limit" in err
-    for command in ([], ["search"], ["estimate"]):
-        out = run([*command, "--help"], tmp_path)[1]
-        assert not re.search(r"--space\b|--memory(?!-)|--training-args|│ spaces", out)

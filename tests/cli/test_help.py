@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 import autotune
 from autotune.cli.app import app
 from autotune.cli.help import EXAMPLES, PANEL_OF, examples
-from autotune.cli.options import FORMER, FORMER_COMMANDS
-from autotune.core.options import ARGUMENTS
+from autotune.core.request import flag_of
 from tests.terminals import COLOUR, ROOT, surroundings, terminal
 
 PROGRAM = typer.main.get_command(app)
@@ -43,8 +42,7 @@ def test_one_name_means_one_thing_in_all_commands() -> None:
 def test_every_option_is_the_argument_with_dashes() -> None:
     for command, parameter in OPTIONS:
         if isinstance(parameter, typer.core.TyperOption):
-            name = parameter.opts[0].removeprefix("--").replace("-", "_")
-            assert parameter.name in (ARGUMENTS.get(parameter.opts[0][2:], name), "as_json"), command
+            assert parameter.name == "as_json" or parameter.opts[0] == flag_of(parameter.name), command
 
 
 def test_every_command_speaks_json() -> None:
@@ -56,11 +54,11 @@ def test_every_option_and_command_of_the_readme_exists() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     lines = [line for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
     known = {option for _, parameter in OPTIONS for option in parameter.opts}
-    known |= {"--help", "--version", "--install-completion", "--show-completion", *FORMER}
+    known |= {"--help", "--version", "--install-completion", "--show-completion"}
     for option in re.findall(r"`(--[a-z][a-z-]*)", text) + re.findall(r"(?<= )--[a-z][a-z-]*", " ".join(lines)):
         assert option in known, option
     for command in re.findall(r"(?:`|\$ )autotune ([a-z][a-z-]*)", text):
-        assert command in {*COMMANDS, *FORMER_COMMANDS}, command
+        assert command in COMMANDS, command
 
 
 def help_of(*words: str) -> str:

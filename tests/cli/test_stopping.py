@@ -23,7 +23,7 @@ from tests.makers import configuration, result, trial
 from tests.probe.processes import becomes_true, started_in
 from tests.terminals import surroundings, terminal
 
-SEARCH = "search bert-mini --global-batch-size 8 --sequence-length 8 --device cpu --n-trials 9 --sampler random --space quick"
+SEARCH = "search bert-mini -b 8 --sequence-length 8 --device cpu --n-trials 9 --sampler random --search-space quick"
 WORDS = [*SEARCH.split(), "--study-name", "stopped"]
 
 

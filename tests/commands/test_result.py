@@ -103,7 +103,7 @@ def test_a_search_without_its_baseline_says_so() -> None:
 
 
 def test_the_training_arguments_are_real_and_open_to_change(tmp_path: Path) -> None:
-    request = tuning_request("gpt2-mini", 48, training_args={"learning_rate": 1e-3})
+    request = tuning_request("gpt2-mini", 48, args={"learning_rate": 1e-3})
     made = result(request=request).training_arguments(str(tmp_path), max_steps=7)
     assert (made.per_device_train_batch_size, made.gradient_accumulation_steps) == (16, 3)
     assert made.bf16
@@ -405,7 +405,7 @@ def test_what_cannot_be_read_is_no_warning_of_the_study_once_it_can_be(tmp_path:
 
 def test_no_secret_is_written(tmp_path: Path) -> None:
     secret = {"hub_token": "hf_secret", "push_to_hub_token": "hf_secret", "learning_rate": 1e-3}
-    request = tuning_request("gpt2-mini", 48, training_args=read_training_args(secret))
+    request = tuning_request("gpt2-mini", 48, args=read_training_args(secret))
     for path in result(request=request).save(tmp_path).rglob("*.*"):
         assert b"hf_secret" not in path.read_bytes(), path.name
 

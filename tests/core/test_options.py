@@ -4,19 +4,20 @@ import pytest
 
 from autotune.cli.app import app
 from autotune.core.errors import InvalidRequest
-from autotune.core.options import FLAGS, OPTIONS, in_python
+from autotune.core.options import OF_OTHER_COMMANDS, in_python
+from autotune.core.request import OPTIONS, flag_of, is_switch
 
 
 @pytest.mark.parametrize(
     ("written", "python"),
     [
         ("Use --fresh to begin again.", "Use fresh=True to begin again."),
-        ("Raise --memory-limit, or shorten --sequence-length.", "Raise memory_limit=, or shorten sequence_length=."),
+        ("Raise --memory-limit, or shorten --sequence-length.", "Raise memory_limit, or shorten sequence_length."),
         ("Use --sequence-length 512 or less.", "Use sequence_length=512 or less."),
         ("or give --memory-limit 24GiB.", 'or give memory_limit="24GiB".'),
         ("(--search-space=lora)", '(space="lora")'),
         ("Use --device=cpu, or check", 'Use device="cpu", or check'),
-        ("--text-column 'a b' needs a --dataset.", "text_column='a b' needs a dataset=."),
+        ("--text-column 'a b' needs a --dataset.", "text_column='a b' needs a dataset."),
         ("Write --fix precision=bf16.", 'Write fix={"precision": "bf16"}.'),
         ("Write --only workers=2,4.", 'Write only={"workers": ["2", "4"]}.'),
         ("--report-to=wandb was given up", 'report_to="wandb" was given up'),
@@ -44,12 +45,10 @@ def test_every_option_of_a_function_s_command_is_known_and_flags_are_flags() -> 
     known = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     shared = [known[name] for name in ("search", "estimate", "guide", "verify", "explain", "compare")]
     options = {
-        text.removeprefix("--"): param
-        for command in shared
-        for param in command.params
-        for text in param.opts
-        if "--" in text
+        text: param for command in shared for param in command.params for text in param.opts if text.startswith("--")
     }
-    alone = {"json", "quiet", "server", "detach"}
-    assert set(options) - alone == set(OPTIONS)
-    assert {name for name, option in options.items() if option.is_flag} - alone == set(FLAGS)
+    alone, declared = {"--json", "--quiet", "--server", "--detach"}, {flag_of(name) for name in OPTIONS}
+    assert set(options) - alone == declared | {f"--{name}" for name in OF_OTHER_COMMANDS}
+    assert {name for name, option in options.items() if option.is_flag} - alone == {
+        flag_of(name) for name in OPTIONS if is_switch(name)
+    }

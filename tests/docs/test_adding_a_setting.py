@@ -57,7 +57,7 @@ def test_its_tests_pass_beside_those_of_every_setting(checkout: Path) -> None:
 
 @pytest.mark.parametrize("recorded", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_a_search_searches_it(recorded: bool, checkout: Path) -> None:
-    words = "search bert-mini --global-batch-size 2 --sequence-length 16 --device cpu --space quick --fresh --study-name own"
+    words = "search bert-mini -b 2 --sequence-length 16 --device cpu --search-space quick --fresh --study-name own"
     only = "--fix checkpointing=none --fix precision=fp32 --fix micro_batch_size=2 --only determinism=false,true"
     done = run(checkout, "autotune", *words.split(), *only.split(), recorded=recorded)
     assert done.returncode == 0, done.stderr

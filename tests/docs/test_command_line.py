@@ -17,8 +17,6 @@ FUNCTIONS = ("search", "estimate", "compare", "guide", "verify", "explain")
 COMMANDS_ALONE = {"doctor", "search-spaces", "studies", "serve", "token", "login"}
 OPTIONS_ALONE = {"as_json", "quiet", "server", "detach"}
 BY_FOLDER = {"verify", "explain"}
-FORMER = {"training_args", "base_arguments"}
-"""Former names of `args`."""
 PYTHON_ALONE = {"watch", "probes", "started", "train_dataset", "data_collator", "processing_class", "trainer_class"}
 """What is an object, or a reading of this process's clock."""
 
@@ -52,7 +50,7 @@ def test_every_option_is_an_argument_that_a_signature_shows(command: str) -> Non
 
 @pytest.mark.parametrize("command", ["search", "guide"])
 def test_every_argument_that_is_no_object_is_an_option(command: str) -> None:
-    assert parameters(command).keys() - PYTHON_ALONE - FORMER <= options(command).keys()
+    assert parameters(command).keys() - PYTHON_ALONE <= options(command).keys()
 
 
 @pytest.mark.parametrize("command", ["search", "estimate", "guide"])
@@ -68,14 +66,14 @@ def test_defaults_mean_the_same_in_both(command: str) -> None:
 def test_tune_takes_what_search_does_but_for_what_a_trainer_brings() -> None:
     tune, search = (inspect.signature(item).parameters for item in (autotune.tune, autotune.search))
     brought = {"model", "args", "train_dataset", "data_collator", "processing_class", "trainer_class"}
-    brought |= FORMER | {"started", "dataset", "dataset_split", "text_column", "label_column", "tokenizer"}
+    brought |= {"started", "dataset", "dataset_split", "text_column", "label_column", "tokenizer"}
     assert tune.keys() - {"trainer"} == search.keys() - brought
     differing = {name for name in tune.keys() & search.keys() if tune[name] != search[name]}
     assert differing == {"global_batch_size", "device"}, "the Trainer says these"
 
 
 def test_every_argument_of_a_search_is_described() -> None:
-    assert not [name for name in parameters("search") if f"`{name}`" not in (autotune.search.__doc__ or "")]
+    assert not [name for name in parameters("search") if f" {name}: " not in (autotune.search.__doc__ or "")]
 
 
 def test_the_page_of_the_columns_names_every_format_of_a_report() -> None:

@@ -65,7 +65,7 @@ def test_the_users_own_settings_are_no_answer_in_the_folder(tmp_path: Path) -> N
 
 def test_deepspeed_s_file_lies_there_with_exact_numbers_where_the_answer_uses_it(tmp_path: Path) -> None:
     config = {"train_micro_batch_size_per_gpu": "auto", "train_batch_size": "auto", "zero_optimization": {"stage": 2}}
-    request = tuning_request("gpt2-mini", 48, device="cpu", training_args={"deepspeed": config})
+    request = tuning_request("gpt2-mini", 48, device="cpu", args={"deepspeed": config})
     written = json.loads((result(request=request).save(tmp_path) / "ds_config.json").read_text())
     assert (written["train_micro_batch_size_per_gpu"], written["train_batch_size"]) == (16, 48)
     result().save(tmp_path)

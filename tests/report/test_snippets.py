@@ -15,7 +15,6 @@ from transformers import HfArgumentParser, TrainingArguments
 from typer.main import get_command
 
 from autotune.cli.app import app
-from autotune.cli.common import given_options
 from autotune.commands.result import TuningResult
 from autotune.core import Trial, Workload
 from autotune.core.request import OPTIONS, TuningRequest, tuning_request
@@ -189,31 +188,29 @@ def request_of(command: str) -> TuningRequest:
         name, of_it, rest = group.resolve_command(context, [*context._protected_args, *context.args])  # type: ignore[attr-defined]
         assert name == "search"
         with of_it.make_context(name, rest, parent=context) as inner:
-            options = given_options(inner.params)
-    return tuning_request(
-        **{name: value for name, value in options.items() if name in ("model", "global_batch_size", *OPTIONS)}
-    )
+            options = inner.params
+    return tuning_request(**{name: options[name] for name in ("model", "global_batch_size", *OPTIONS)} | {"args": {}})
 
 
 def test_there_is_a_wish_for_every_option() -> None:
-    assert WISHES.keys() == {*OPTIONS}
+    assert WISHES.keys() == {*OPTIONS} - {"args", "fresh"}
 
 
-@pytest.mark.parametrize("name", [*OPTIONS, "model"])
+@pytest.mark.parametrize("name", [*WISHES, "model"])
 def test_the_printed_search_asks_for_what_the_user_asked_for(name: str) -> None:
     needed = {"dataset": "rows.csv"} if name in ("dataset_split", "text_column", "label_column", "tokenizer") else {}
     given = {"model": "/home/ann/my models/mine", "global_batch_size": 12, **needed}
     request = tuning_request(**given | ({} if name == "model" else {name: WISHES[name]}))
     command = search_command(result(request=request))
     assert request_of(command) == request
-    more = search_command(result(request=request), n_trials=99, timeout_s=5400.0)
+    more = search_command(result(request=request), n_trials=99, timeout=5400.0)
     assert request_of(more) == replace(request, n_trials=99, timeout_s=5400.0)
 
 
 def test_the_user_s_own_words_are_printed_where_they_are_known_but_for_what_changes_and_fresh() -> None:
     words = ["search", "/home/ann/mine", "-b", "48", "--n-trials=3", "--args", "/home/ann/my args.yaml", "--fresh"]
     typed = replace(result(), command=(*words, "--timeout", "90s", "--output-dir", "rW", "--report-to", "mlflow"))
-    command = search_command(typed, n_trials=20, timeout_s=180.0)
+    command = search_command(typed, n_trials=20, timeout=180.0)
     assert command == (
         "autotune search /home/ann/mine -b 48 --args '/home/ann/my args.yaml' --output-dir rW --report-to mlflow "
         "--n-trials 20 --timeout 3m"

@@ -174,7 +174,7 @@ class Killer:
 
     def _kill(self, victim: str) -> None:
         running = self.running()
-        processes = family(running.pid) if running and running.pid else {}
+        processes = dict(family(running.pid)) if running and running.pid else {}
         named = {"runner": "search"}.get(victim, victim)
         if victim == "database":
             assert self.postgres is not None

@@ -97,8 +97,9 @@ def test_bytes_that_are_no_text_are_refused() -> None:
 
 
 def test_every_option_of_a_search_is_a_field_but_those_that_name_places_or_trust_code() -> None:
-    of_the_server = {"name", "priority", "card", "args", "model", "global_batch_size"}
-    without = {"trust_remote_code", "output_dir", "study_name", "report_to", "executor", "allow_unauthenticated"}
+    of_the_server = {"name", "priority", "card", "model", "global_batch_size"}
+    without = {name for name, option in OPTIONS.items() if option.local}
+    assert {"trust_remote_code", "output_dir", "study_name", "report_to", "fresh", "executor"} <= without
     assert set(SearchBody.model_fields) == {*OPTIONS} - without | of_the_server
 
 

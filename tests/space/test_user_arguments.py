@@ -37,21 +37,19 @@ def test_what_is_no_plain_data_is_named(tmp_path: Path) -> None:
     assert left_out(left) == "arguments left out of probes, as they are no plain data: lr_scheduler_kwargs"
 
 
-def test_the_object_its_fields_and_a_file_say_the_same_under_each_name(tmp_path: Path) -> None:
+def test_the_object_its_fields_and_a_file_say_the_same(tmp_path: Path) -> None:
     given = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, weight_decay=0.1, learning_rate=3e-4)
     file = tmp_path / "mine.yaml"
     file.write_text("weight_decay: 0.1\nlearning_rate: 3e-4\n")
-    fields, names = {"weight_decay": 0.1, "learning_rate": 3e-4}, ("args", "base_arguments", "training_args")
-    for value, name in zip((given, fields, file, str(file)), (*names, "args"), strict=True):
-        of = read_user_arguments(**{**dict.fromkeys(names), name: value})
+    fields = {"weight_decay": 0.1, "learning_rate": 3e-4}
+    for value in (given, fields, file, str(file)):
+        of = read_user_arguments(value)
         assert of.fields.items() >= fields.items()
         assert of.source == (str(file) if value in (file, str(file)) else "Your training arguments")
     assert read_user_arguments(args=None).fields == {}
 
 
-def test_two_names_and_what_is_no_arguments_are_refused() -> None:
-    with pytest.raises(InvalidRequest, match="Both args and training_args are given"):
-        read_user_arguments(args={}, base_arguments=None, training_args={})
+def test_what_is_no_arguments_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="args is a int"):
         read_user_arguments(args=5)
 

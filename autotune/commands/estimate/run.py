@@ -1,16 +1,16 @@
 """Memory forecast: the peak of each configuration, before any probe and without the device."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from autotune.core import Configuration, Environment, InvalidRequest, TuningRequest, Value, Workload
 from autotune.core.configuration import RANKS
 from autotune.core.errors import NothingFits
 from autotune.core.gpus import CARDS, Card, find_card, sizes_of
 from autotune.core.random_state import kept_random_state
-from autotune.core.request import OPTIONS, tuning_request
+from autotune.core.request import EstimateOptions, accepts, tuning_request
 from autotune.core.units import format_bytes
 from autotune.memory.estimate import MemoryModel, NotTraced
 from autotune.memory.keys import step_key, update_key
@@ -25,7 +25,7 @@ from autotune.space.settings import MICRO, SETTINGS
 from autotune.space.settings.optimizer import NAMES
 from autotune.space.settings.precision import ALIKE
 from autotune.space.setup import check_fields, what_differs
-from autotune.space.user_arguments import UserArguments, read_user_arguments
+from autotune.space.user_arguments import read_user_arguments
 from autotune.workload.model.files import check_model
 
 if TYPE_CHECKING:
@@ -159,49 +159,27 @@ class Forecast:
 
 
 @kept_random_state()
-def estimate(
-    model: str | os.PathLike[str],
-    global_batch_size: int,
-    *,
-    memory_limit: str | int | None = None,
-    gpu: str | None = None,
-    task: str | None = None,
-    sequence_length: int | None = None,
-    dataset: str | os.PathLike[str] | None = None,
-    dataset_split: str = "train",
-    text_column: str | None = None,
-    label_column: str | None = None,
-    tokenizer: str | os.PathLike[str] | None = None,
-    space: str | os.PathLike[str] = "default",
-    fix: Mapping[str, Any] | Iterable[str] | None = None,
-    only: Mapping[str, Any] | Iterable[str] | None = None,
-    device: str = "cuda",
-    headroom: str | float = 0.05,
-    keep_numerics: bool = False,
-    args: UserArguments = None,
-    trust_remote_code: bool = False,
-    base_arguments: UserArguments = None,
-    training_args: UserArguments = None,
-    memory: str | int | None = None,
-) -> Forecast:
+@accepts(EstimateOptions)
+def estimate(model: str | os.PathLike[str], global_batch_size: int, **options: Unpack[EstimateOptions]) -> Forecast:
     """Estimate the memory that each configuration needs, from the model's config alone; the options of `autotune estimate`.
 
-    memory_limit: of the device to estimate for, as `24GiB` or in bytes (former name: `memory`); gpu: the name of a shipped
-    GPU instead. device: `cpu` means the bytes a CPU training allocates, anything else a CUDA device, which need not be in
-    this machine. All else is as in `autotune.search`.
+    Args:
+        model: As in `autotune.search`.
+        global_batch_size: Samples in one optimizer step, over all ranks.
+        **options: Each as a keyword. Any `device` but `cpu` is a CUDA device, which need not be in this machine.
+        {options}
 
-    Raises InvalidRequest for wrong or contradictory options, ProbeHostFailed and TracingFailed where tracing fails.
+    Raises:
+        InvalidRequest: Options are wrong or contradict each other.
+        ProbeHostFailed: The process that traces the model cannot start.
+        TracingFailed: The model's step cannot be traced.
     """
-    given = locals()
-    if memory_limit is not None and memory is not None:
-        raise InvalidRequest("Both memory_limit and memory, its former name, are given.", "Pass only one of them.")
-    limit = memory if memory_limit is None else memory_limit
-    if limit is not None and gpu is not None:
+    gpu = options.pop("gpu", None)
+    if options.get("memory_limit") is not None and gpu is not None:
         raise InvalidRequest("Both --memory-limit and --gpu are given.", "Pass only one of them.")
     card = find_card(gpu) if gpu is not None else None
-    own = read_user_arguments(args=args, base_arguments=base_arguments, training_args=training_args)
-    options = {name: given[name] for name in OPTIONS if name in given} | {"memory_limit": limit}
-    request = tuning_request(model, global_batch_size, training_args=own.fields, **options)  # type: ignore[arg-type]
+    own = read_user_arguments(options.pop("args", None))
+    request = tuning_request(model, global_batch_size, args=own.fields, **{"device": "cuda", **options})
     return _forecast(request, own.source, card)
 
 

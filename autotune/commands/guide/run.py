@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Unpack
 
 from rich.console import Console
 from rich.live import Live
@@ -17,7 +18,7 @@ from autotune.commands.guide.plot import ladder_svg
 from autotune.commands.guide.table import ladder_frame, ladder_page, latest_line
 from autotune.core import InvalidRequest, Measurement, Outcome, Trial, TuningRequest, Workload, write_json
 from autotune.core.errors import NothingFits
-from autotune.core.request import OPTIONS, tuning_request
+from autotune.core.request import GuideOptions, accepts, tuning_request
 from autotune.core.slot import Slot
 from autotune.core.units import format_bytes
 from autotune.probe import Probe
@@ -50,39 +51,34 @@ Watch = Callable[[Ladder, str], None]
 """Called with the ladder as far as it is measured, and what is done next."""
 
 
+@accepts(GuideOptions)
 def guide(
     model: str | os.PathLike[str],
     global_batch_size: int = GLOBAL_BATCH_SIZE,
     *,
-    task: str | None = None,
-    sequence_length: int | None = None,
-    dataset: str | os.PathLike[str] | None = None,
-    dataset_split: str = "train",
-    text_column: str | None = None,
-    label_column: str | None = None,
-    tokenizer: str | os.PathLike[str] | None = None,
-    device: str = "auto",
-    memory_limit: str | int | None = None,
-    headroom: str | float = 0.05,
-    probe_timeout: str | float | None = None,
-    trust_remote_code: bool = False,
-    output_dir: str | os.PathLike[str] = "reports",
     watch: Watch | bool | None = None,
+    **options: Unpack[GuideOptions],
 ) -> Ladder:
     """Measure the guides' methods with this model; the options of `autotune guide`.
 
-    global_batch_size: a multiple of 4, taken at once or in the guides' four micro-steps. By default the task is the guides'
-    sequence classification where model and data can do it, and the sequence length 512 or the most that the model takes. All
-    else is as in `autotune.search`.
-    watch: called for each event; by default, or by True, progress is shown on standard error; False: nothing is shown.
     Writes probes/, guide.json, .csv, .md and .svg to `<output-dir>/guide-<model>-<device>`, in place of an earlier run's.
 
-    Raises InvalidRequest for wrong options, NothingFits where the model alone does not fit, StudyInUse, StorageFailed,
-    ProbeHostFailed; KeyboardInterrupt passes after the measured part was written.
+    Args:
+        model: As in `autotune.search`.
+        global_batch_size: A multiple of 4, taken at once or in the guides' four micro-steps.
+        watch: Called for each event. By default, or by True, progress is shown on standard error; by False, it is not.
+        **options: Each as a keyword. By default the task is the guides' sequence classification if model and data can do it.
+        {options}
+
+    Raises:
+        InvalidRequest: Options are wrong.
+        NothingFits: The model alone does not fit.
+        StudyInUse: Another process holds the folder.
+        StorageFailed: The folder cannot be written.
+        ProbeHostFailed: The process that starts probes failed.
+        KeyboardInterrupt: After the measured part was written.
     """
-    given = locals()
-    options = {name: given[name] for name in OPTIONS if name in given}
-    request = tuning_request(os.fspath(model), global_batch_size, space="guide", **options)
+    request = tuning_request(model, global_batch_size, space="guide", **options)
     if request.global_batch_size % MICRO_STEPS:
         raise InvalidRequest(
             f"The guides take a batch in {MICRO_STEPS} micro-steps, which do not divide {request.global_batch_size}.",

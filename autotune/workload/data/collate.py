@@ -21,7 +21,7 @@ from autotune.workload.model.config import image_shape
 def training_data(workload: Workload, samples_needed: int, seed: int, pool: int | None = None) -> tuple[Any, Any, Any]:
     """For the Trainer: (dataset, data collator, tokenizer or None).
 
-    samples_needed: number of random samples, which come from a fixed pool; pool: different ones among them at the most.
+    samples_needed: number of random samples, which come from a fixed pool; pool: different ones among them at most.
     """
     if not workload.data:
         config, length = config_of(workload), workload.sequence_length

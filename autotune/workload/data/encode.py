@@ -192,7 +192,7 @@ def _tags_of_tokens(words: list[int | None], values: list[Any], labels: Labels) 
 
 
 def _answer_span(tokens: Any, answers: Mapping[str, Any]) -> tuple[int, int]:
-    """First and last token of the first answer; (0, 0) where there is none or it was cut off."""
+    """First and last token of the first answer; (0, 0) if there is none or it was cut off."""
     if not answers.get("text") or not answers.get("answer_start"):
         return 0, 0
     begin = answers["answer_start"][0]

@@ -53,7 +53,7 @@ def prepare_data(
 ) -> PreparedData:
     """The request's dataset, tokenised for the task and saved below the cache, or as an earlier call saved it there.
 
-    Raises InvalidRequest, one line with advice, for data that cannot be read or used; StorageFailed where the cache
+    Raises InvalidRequest, one line with advice, for data that cannot be read or used; StorageFailed if the cache
     cannot be written.
     """
     datasets.disable_progress_bars()
@@ -99,7 +99,7 @@ class _Recipe:
         return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:20]
 
     def checked(self, prepared: PreparedData) -> PreparedData:
-        """The same data; raises InvalidRequest where it is smaller than one batch."""
+        """The same data; raises InvalidRequest if it is smaller than one batch."""
         if prepared.samples < self.request.global_batch_size:
             raise InvalidRequest(
                 f"The data {self.request.dataset} has {prepared.samples} usable samples, "

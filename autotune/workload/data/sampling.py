@@ -20,7 +20,7 @@ GOLDEN = (5**0.5 - 1) / 2
 
 
 def collating(task: str, varied: bool, model: Any) -> dict[str, str | None]:
-    """Argument of the collator -> None where batches can use it, else why not. varied: lengths of samples differ."""
+    """Argument of the collator -> None if batches can use it, else why not. varied: lengths of samples differ."""
     if task == "image-classification":
         return {"pad_to_multiple_of": IMAGES, "packing": IMAGES, "attention_mask": IMAGES}
     if not varied:
@@ -40,7 +40,7 @@ def own_collating(collator: Any, processing_class: Any) -> tuple[dict[str, str |
 
 
 def _why_not_packed(task: str, model: Any) -> str | None:
-    """None where the model keeps the samples of one row apart, by positions that begin again. transformers' masks do so
+    """None if the model keeps the samples of one row apart, by positions that begin again. transformers' masks do so
     where the model hands them its positions (`masking_utils.find_packed_sequence_indices`), FlashAttention by itself;
     layers with a state (Mamba) run on from one sample into the next."""
     if task != "causal-lm":
@@ -130,7 +130,7 @@ def _repeat(loader: Any, batches: int) -> None:
 
 
 class RepeatedBatches(torch.utils.data.Sampler):  # type: ignore[misc]
-    """So many batches of the inner sampler's places, which begins again where it ends; fewer where it is empty.
+    """So many batches of the inner sampler's places, which begins again where it ends; fewer if it is empty.
 
     A batch that would be cut short is filled from the next pass. All are drawn at once: a pass drawn during the training
     would depend on the random numbers that the training takes.

@@ -40,7 +40,7 @@ def plan_tokenizer(requested: str | None, model: str, config: Any) -> TokenizerP
 
 
 def open_tokenizer(plan: TokenizerPlan, config: Any, trust_remote_code: bool) -> Any:
-    """The planned tokenizer; raises InvalidRequest where it cannot be opened or has more tokens than the model."""
+    """The planned tokenizer; raises InvalidRequest if it cannot be opened or has more tokens than the model."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             plan.place,
@@ -71,7 +71,7 @@ def train_tokenizer(texts: Iterable[str], config: Any) -> Any:
     """A byte-level byte-pair tokenizer with at most the config's vocabulary; small data gives a smaller one.
 
     Its special tokens have the config's ids where these are among the first ones: the model pads as it is used to.
-    Raises InvalidRequest where the vocabulary is too small for all bytes.
+    Raises InvalidRequest if the vocabulary is too small for all bytes.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 

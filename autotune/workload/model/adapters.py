@@ -14,16 +14,16 @@ from autotune.space.settings.lora_targets import ALL_LINEAR, ATTENTION, FIELDS
 
 
 def adapter_targets(model: Any) -> dict[str, str | None]:
-    """Value of the setting `lora_targets` -> None where layers of this model have the names that PEFT gets, else why not."""
+    """Value of the setting `lora_targets` -> None if layers of this model have the names that PEFT gets, else why not."""
     named = any(re.fullmatch(FIELDS[ATTENTION], name) for name, _ in model.named_modules())
     reason = f"no layer of {type(model).__name__} has a name that projections of attention usually have"
     return {ALL_LINEAR: None, ATTENTION: None if named else reason}
 
 
 def adapted(model: Any, adapter: Mapping[str, Any]) -> Any:
-    """The model with PEFT's adapter of these `LoraConfig` fields, all other weights frozen; itself where they are empty.
+    """The model with PEFT's adapter of these `LoraConfig` fields, all other weights frozen; itself if they are empty.
 
-    Raises ValueError where no layer of the model is among the adapter's targets.
+    Raises ValueError if no layer of the model is among the adapter's targets.
     """
     if not adapter:
         return model

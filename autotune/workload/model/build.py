@@ -134,7 +134,7 @@ def _made_in_four_bits(
 def model_outline(config: Any, task: str, trust_remote_code: bool = False, dtype: str = "float32") -> Any:
     """The model without storage, on torch's meta device: all shapes and flags, no memory.
 
-    A model whose code cannot be built there is built on the CPU. Raises InvalidRequest where that fails too.
+    A model whose code cannot be built there is built on the CPU. Raises InvalidRequest if that fails too.
     """
     try:
         return _without_storage(task, config, _arguments(trust_remote_code, dtype))
@@ -165,7 +165,7 @@ def supports_checkpointing(model: Any) -> bool:
 
 
 def attentions(model: Any) -> dict[str, str | None]:
-    """Implementation of attention -> None where this model's class and the installed packages know it, else why not."""
+    """Implementation of attention -> None if this model's class and the installed packages know it, else why not."""
     from transformers.utils import import_utils
 
     flash = bool(getattr(model, "_supports_flash_attn", False) or getattr(model, "_supports_flash_attn_2", False))
@@ -191,9 +191,9 @@ def attentions(model: Any) -> dict[str, str | None]:
 
 
 def experts(model: Any) -> tuple[str, dict[str, str | None]]:
-    """(implementation of experts that the model takes by itself, implementation -> None where it is available, else why not).
+    """(implementation of experts that the model takes by itself, implementation -> None if it is available, else why not).
 
-    Empty where this model has no experts, or where this transformers cannot choose how they are computed.
+    Empty if this model has no experts, or if this transformers cannot choose how they are computed.
     """
     can_choose = getattr(type(model), "_can_set_experts_implementation", lambda: False)
     default = getattr(model.config, "_experts_implementation", None)

@@ -34,7 +34,7 @@ def read_config(name: str, trust_remote_code: bool) -> tuple[Any, str]:
     """The config of a model, and a source from which another process can open it again.
 
     name: a built-in name, a local folder with a config.json, a config JSON file or a hub id.
-    Raises InvalidRequest, one line with advice, where there is no such model or its config cannot be used.
+    Raises InvalidRequest, one line with advice, if there is no such model or its config cannot be used.
     """
     if name in BUILT_IN:
         shape = BUILT_IN[name]
@@ -55,7 +55,7 @@ def read_config(name: str, trust_remote_code: bool) -> tuple[Any, str]:
 
 
 def longest_sequence(config: Any) -> int | None:
-    """The most tokens of one sample that the model takes; None where positions are relative or unknown."""
+    """The most tokens of one sample that the model takes; None if positions are relative or unknown."""
     if config.model_type in _RELATIVE_POSITIONS:
         return None
     names = ("max_position_embeddings", "n_positions", "max_seq_len")
@@ -65,7 +65,7 @@ def longest_sequence(config: Any) -> int | None:
 
 
 def vocabulary_size(config: Any) -> int | None:
-    """The smallest vocabulary among the model's parts; None where the config states none."""
+    """The smallest vocabulary among the model's parts; None if the config states none."""
     return _smallest(config, ("vocab_size", "src_vocab_size", "tgt_vocab_size"))
 
 
@@ -75,7 +75,7 @@ def _smallest(config: Any, names: tuple[str, ...]) -> int | None:
 
 
 def image_shape(config: Any) -> tuple[int, int, int]:
-    """(channels, height, width) of the images the model takes; 3 x 224 x 224 where the config does not say."""
+    """(channels, height, width) of the images the model takes; 3 x 224 x 224 if the config does not say."""
     part = getattr(config, "vision_config", config)
     size = getattr(part, "image_size", None) or 224
     height, width = (size, size) if isinstance(size, int) else tuple(size)[-2:]
@@ -83,7 +83,7 @@ def image_shape(config: Any) -> tuple[int, int, int]:
 
 
 def token_id(config: Any, name: str) -> int | None:
-    """A token's id, such as `pad_token_id`; the first where the config states several, None where it states none."""
+    """A token's id, such as `pad_token_id`; the first where the config states several, None if it states none."""
     value = getattr(config, name, None)
     if isinstance(value, (list, tuple)):
         value = value[0] if value else None
@@ -122,7 +122,7 @@ def _config_file(name: str) -> tuple[Path, str]:
 
 
 def _check_type(name: str, raw: Any, trust_remote_code: bool) -> None:
-    """Raises InvalidRequest where transformers does not know the model type, or code would have to be trusted."""
+    """Raises InvalidRequest if transformers does not know the model type, or code would have to be trusted."""
     remote = "AutoConfig" in (raw.get("auto_map") or {})
     model_type = raw.get("model_type")
     if remote and (trust_remote_code or model_type not in CONFIG_MAPPING):

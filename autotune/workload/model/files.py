@@ -180,7 +180,7 @@ def _unusable(file: Path, why: str, advice: str = "Download it again.") -> Inval
 
 
 def read_config_file(file: Path) -> Any:
-    """The content of a config's file; raises InvalidRequest where it is no JSON."""
+    """The content of a config's file; raises InvalidRequest if it is no JSON."""
     try:
         return read_json(file)
     except OSError as error:
@@ -190,7 +190,7 @@ def read_config_file(file: Path) -> Any:
 
 
 def check_config(name: str, raw: Any) -> None:
-    """Raise InvalidRequest where this JSON is no config, or has a size that no model can have."""
+    """Raise InvalidRequest if this JSON is no config, or has a size that no model can have."""
     if not isinstance(raw, dict):
         raise InvalidRequest(f"The config of {name!r} is not a JSON object.", "A config is {...} with a model_type.")
     if not isinstance(raw.get("auto_map") or {}, dict):

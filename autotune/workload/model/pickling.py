@@ -49,7 +49,7 @@ class Payload:
 
 
 def packed(model: Any, objects: Mapping[str, Any]) -> Payload:
-    """The model that a search was given, with these objects; no bytes where it is a name. Raises InvalidRequest."""
+    """The model that a search was given, with these objects; no bytes if it is a name. Raises InvalidRequest."""
     if isinstance(model, Payload):
         return model
     if isinstance(model, (str, os.PathLike)):
@@ -89,7 +89,7 @@ def sent(objects: Mapping[str, Any], trainer: Any = None) -> bytes:
 
 
 def can_be_sent(part: Any, trainer: Any) -> str:
-    """Why this part of the Trainer cannot be sent; empty where it can."""
+    """Why this part of the Trainer cannot be sent; empty if it can."""
     try:
         _Sender(io.BytesIO(), _names(trainer), trainer).dump(part)
     except Exception as error:
@@ -270,7 +270,7 @@ def is_importable(name: str) -> bool:
 
 
 def _search(name: str, path: Sequence[str] | None) -> str:
-    """The file of the module of this name along this path; empty where there is none."""
+    """The file of the module of this name along this path; empty if there is none."""
     spec, parts = None, name.split(".")
     for end in range(1, len(parts) + 1):
         spec = PathFinder.find_spec(".".join(parts[:end]), path)

@@ -30,7 +30,7 @@ class FromConfig:
     changed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  #: layer -> its plain attributes that differ
 
     def __call__(self) -> Any:
-        """The model, made where it is trained: random values for billions of weights take minutes on a CPU."""
+        """The model, made if it is trained: random values for billions of weights take minutes on a CPU."""
         import torch
 
         return self.on("cuda" if torch.cuda.is_initialized() else "cpu")
@@ -171,7 +171,7 @@ def _not_plain(model: Any, trainer_class: type) -> str:
 
 
 def own_forward(layer: Any) -> Any:
-    """What this one layer computes instead of its class's `forward`; None where that is as it was."""
+    """What this one layer computes instead of its class's `forward`; None if that is as it was."""
     return layer.__dict__.get("forward")
 
 

@@ -25,7 +25,7 @@ LOOK_S = 2.0
 
 @dataclass(frozen=True)
 class UserObjects:
-    """The user's own objects, as the Trainer takes them; None where one was not given."""
+    """The user's own objects, as the Trainer takes them; None if one was not given."""
 
     model_init: Callable[..., Any] | None = None  #: () -> model
     train_dataset: Any = None
@@ -164,7 +164,7 @@ def _identity_of(user: UserObjects, samples: int) -> str:
 
 
 def _longest(dataset: Any, samples: int) -> tuple[int, ...]:
-    """The place of the largest sample among those read in `LOOK_S`; empty where all are alike."""
+    """The place of the largest sample among those read in `LOOK_S`; empty if all are alike."""
     until = time.monotonic() + LOOK_S
     sizes: list[int] = []
     for place in range(samples):

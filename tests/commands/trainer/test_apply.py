@@ -187,7 +187,7 @@ def test_a_result_for_another_global_batch_says_what_it_changes(tmp_path: Path) 
 @pytest.mark.parametrize("told", ["no size", "another size"])
 def test_arguments_that_the_search_was_not_given_make_it_a_change(told: str, tmp_path: Path) -> None:
     fields = {"no size": {"learning_rate": 1e-3}, "another size": {"per_device_train_batch_size": 2}}.get(told, {})
-    facts = {"request": tuning_request("gpt2-mini", 48, training_args=fields)}
+    facts = {"request": tuning_request("gpt2-mini", 48, args=fields)}
     with pytest.warns(BatchSizeChanged):
         found(16, facts=facts, global_batch_size=48).apply(built(tmp_path))
 
@@ -199,7 +199,7 @@ def test_nothing_is_said_of_a_batch_that_is_the_same_or_was_asked_for(tmp_path: 
     asked = found(16, facts={"user_arguments": trainer.args}, global_batch_size=48).apply(trainer)
     assert asked.args.gradient_accumulation_steps == 3
     fields = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
-    loaded = {"request": tuning_request("gpt2-mini", 48, training_args=fields)}
+    loaded = {"request": tuning_request("gpt2-mini", 48, args=fields)}
     found(16, facts=loaded, global_batch_size=48).apply(trainer)
 
 

@@ -40,9 +40,7 @@ ASKED: dict[str, Any] = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a search that began with these arguments."""
     facts = {"environment": cpu(training_argument_fields=(*installed(dict.fromkeys(FIELDS)), *ASKED))}
-    return result(request=tuning_request("gpt2-mini", 48, training_args=ASKED), **facts).save(
-        tmp_path_factory.mktemp("study")
-    )
+    return result(request=tuning_request("gpt2-mini", 48, args=ASKED), **facts).save(tmp_path_factory.mktemp("study"))
 
 
 def test_every_field_that_a_parser_reads_is_ours(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
