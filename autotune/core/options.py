@@ -6,7 +6,8 @@ OF_OTHER_COMMANDS = ("global-batch-size", "gpu", "steps", "seconds", "rounds", "
 """Options of commands that are Python functions too, beside those of a search."""
 
 _VALUE = r"=(?P<word>[^\s;]*[^\s;:,.?!()])| (?P<pair>[a-z]\w*=[^\s;]*[^\s;:,.?!()])| (?P<number>\d[\w.]*\w|\d|'[^']*')"
-_OPTION = re.compile(rf"(?<![\w-])(?P<flag>--[a-z]+(?:-[a-z]+)*)(?![\w-])(?:{_VALUE})?")
+_COMMAND = r"\bautotune (?:search|estimate|doctor|report|explain|verify|compare|studies|serve|token|login|guide)(?:\\\n|[^`\n])*"
+_OPTION = re.compile(rf"(?P<command>{_COMMAND})|(?<![\w-])(?P<flag>--[a-z]+(?:-[a-z]+)*)(?![\w-])(?:{_VALUE})?")
 
 
 def in_python(text: str) -> str:
@@ -14,7 +15,7 @@ def in_python(text: str) -> str:
     `fix={"workers": "2"}` of `--fix workers=2`, `memory_limit` of `--memory-limit`.
 
     A word after an option is its value if `=` joins them, or if it is a number, in quotes or NAME=VALUE itself.
-    Options of other programs stay as they are.
+    Options of other programs stay as they are, and so do commands: from `autotune search` to the end of its lines.
     """
     return _OPTION.sub(_argument, text)
 
@@ -23,7 +24,7 @@ def _argument(option: re.Match[str]) -> str:
     from autotune.core.request import OPTIONS, flag_of, is_switch  # which imports the errors that speak by this module
 
     names = {flag_of(name): name for name in OPTIONS} | {f"--{name}": name for name in OF_OTHER_COMMANDS}
-    if option["flag"] not in names:
+    if option["command"] or option["flag"] not in names:
         return option[0]
     name = names[option["flag"]].replace("-", "_")
     given = option["pair"] or option["word"]

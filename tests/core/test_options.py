@@ -23,6 +23,10 @@ from autotune.core.request import OPTIONS, flag_of, is_switch
         ("--report-to=wandb was given up", 'report_to="wandb" was given up'),
         ("torchrun --nproc-per-node 2 train.py --no-such", "torchrun --nproc-per-node 2 train.py --no-such"),
         ("`autotune report STUDY --format csv`", "`autotune report STUDY --format csv`"),
+        (
+            "Type:\nautotune search m \\\n    --task x -b 8\nUse --fresh.",
+            "Type:\nautotune search m \\\n    --task x -b 8\nUse fresh=True.",
+        ),
         ("accelerate launch --multi_gpu --num_processes 2", "accelerate launch --multi_gpu --num_processes 2"),
         ("no option--fresh, x--fresh-ness", "no option--fresh, x--fresh-ness"),
     ],
