@@ -1,1 +1,1 @@
-"""What a configuration needs, from a trace to its peak."""
+"""Memory that a configuration needs, from a trace to its peak."""

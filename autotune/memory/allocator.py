@@ -13,7 +13,7 @@ LARGE_SEGMENT, MIN_LARGE, ROUND_LARGE = 20 << 20, 10 << 20, 2 << 20
 
 
 def rounded(size: float) -> int:
-    """Bytes of a block for so many bytes: a positive multiple of 512 (`round_size`)."""
+    """Bytes of a block for this number of bytes: a positive multiple of 512 (`round_size`)."""
     return max(MIN_BLOCK, -(-int(size) // MIN_BLOCK) * MIN_BLOCK)
 
 
@@ -49,7 +49,7 @@ class CachingAllocator:
         self._end = 0
 
     def allocate(self, size: float) -> Block:
-        """A block for so many bytes: the smallest free one that is large enough, else one of a new segment."""
+        """A block for this number of bytes: the smallest free one that is large enough, else one of a new segment."""
         size = rounded(size)
         small = size <= SMALL_SIZE
         pool = self._free[small]

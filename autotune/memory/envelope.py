@@ -1,4 +1,4 @@
-"""Upper envelope of a trace: few straight lines in the micro-batch size, the largest of which is the peak at any size."""
+"""Upper envelope of a trace: few straight lines in the micro-batch size; the largest is the peak at any size."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -88,9 +88,9 @@ def _meet(steep: Sequence[float], flat: Sequence[float]) -> float:
 
 
 def straight(peaks: Sequence[tuple[int, int, Line]], layers: int) -> Line:
-    """The line for so many layers, from peaks at two micro-batch sizes of few layers: (layers, size, line at that size).
+    """The line for this number of layers, from peaks at two micro-batch sizes of few layers: (layers, size, line at that size).
 
-    Both with one and two layers, or with one number of layers for models whose layers are all there.
+    Both sizes with one and two layers, or with a single number of layers if all layers of the model are there.
     """
     counts = sorted({count for count, _, _ in peaks})
     low, high = sorted({size for _, size, _ in peaks})

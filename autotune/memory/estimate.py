@@ -20,7 +20,7 @@ CUBLAS_WORKSPACE, CUBLAS_WORKSPACE_HOPPER = (2 * 4096 + 8 * 16) << 10, 32 << 20
 (`aten/src/ATen/cuda/CublasHandlePool.cpp`)."""
 
 CUBLAS_HANDLES = 2
-"""Each thread has its own (ibid.); autograd runs the backward pass in another thread than the forward."""
+"""Each thread has one (ibid.); autograd runs the backward pass in another thread than the forward."""
 
 TYPICAL_CONTEXT = 512 << 20
 """Bytes of a CUDA context with a training's kernels, if none was measured: an assumption, and shown as one."""
@@ -36,9 +36,9 @@ class NotTraced(ValueError):
 class Step:
     """Forward and backward of one combination of settings."""
 
-    traces: Mapping[int, MemoryTrace]  # by micro-batch size, 0 for every other size; empty where only lines are known
+    traces: Mapping[int, MemoryTrace]  # by micro-batch size, 0 for every other size; empty if only lines are known
     lines: Mapping[int, Mapping[str, tuple[Line, ...]]]  # by the same sizes and by phase
-    weights: tuple[int, ...] | None = None  # bytes of each parameter and buffer, where not the model's
+    weights: tuple[int, ...] | None = None  # bytes of each parameter and buffer, if not the model's
 
     def at(self, micro_batch_size: int) -> int:
         """The key of the trace for this size."""
@@ -55,10 +55,10 @@ class MemoryModel:
     batch: tuple[int, ...]  # bytes of each tensor of one sample
     steps: Mapping[StepKey, Step]
     updates: Mapping[UpdateKey, MemoryTrace]
-    failures: Mapping[Any, str] = field(default_factory=dict)  # key of what could not be traced -> why
+    failures: Mapping[Any, str] = field(default_factory=dict)  # key that could not be traced -> reason
     notes: tuple[str, ...] = ()
     context_bytes: int = 0
-    keeps_gradients: bool = False  # they are never freed, as where `zero_grad` writes zeros
+    keeps_gradients: bool = False  # they are never freed, as when `zero_grad` writes zeros
     arithmetic: Mapping[str, float] | None = None  # `flops` of a sample, `kernels` of a micro-step
     sample_flops: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # adapter -> fields of `SampleFlops`
     _wasted: dict[Any, int] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class MemoryModel:
 
 
 def _plus(moment: Iterable[float], kind: str, size: float) -> dict[str, float]:
-    """Kind -> a moment's bytes, with so many more of one kind."""
+    """Kind -> a moment's bytes, with `size` more of one kind."""
     parts = dict(zip(KINDS, moment, strict=True))
     return parts | {kind: parts[kind] + size}
 

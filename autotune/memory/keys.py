@@ -1,4 +1,4 @@
-"""Keys of traces: configurations whose step makes and frees the same tensors share one."""
+"""Keys of traces: configurations with steps that make and free the same tensors share one."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -12,13 +12,13 @@ from autotune.space.settings.optimizer import user_optimizer
 from autotune.space.setup import training_setup
 
 SAME_MEMORY = {"fp16": "sixteen bits", "bf16": "sixteen bits", "tf32": None}
-"""Fields of TrainingArguments with the same bytes as another one, and those without any."""
+"""Fields of TrainingArguments with the same bytes as another one, and fields without any."""
 
 StepKey = tuple[tuple[str, Any], ...]
 
 
 class UpdateKey(NamedTuple):
-    """What decides an optimizer's memory."""
+    """Fields that decide an optimizer's memory."""
 
     optimizer: str
     dtype: str = "float32"  # of the weights that it steps
@@ -52,7 +52,7 @@ def wanted_traces(
 ) -> Wanted:
     """The traces that these configurations need.
 
-    base: the user's own arguments that differ from the defaults. task: the workload's; some adapters train its head.
+    base: the user's arguments that differ from the defaults. task: the workload's; some adapters train its head.
     """
     steps: dict[StepKey, Mapping[str, Any]] = {}
     updates: dict[UpdateKey, Mapping[str, Any]] = {}
@@ -97,7 +97,7 @@ def step_key(configuration: Configuration, environment: Environment) -> StepKey:
 
 
 def update_key(configuration: Configuration, environment: Environment, base: Mapping[str, Any]) -> UpdateKey:
-    """What decides the memory of the configuration's optimizer."""
+    """Key of the memory of the configuration's optimizer."""
     own = configuration.values.get("optimizer")
     setup = training_setup(configuration, environment, base)
     name = str(own if own is not None else user_optimizer(base))

@@ -1,4 +1,4 @@
-"""Peak memory of a configuration, and what it is for."""
+"""Peak memory of a configuration, by use."""
 
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
@@ -11,12 +11,12 @@ from autotune.core.io import Serializable
 class MemorySplit(Serializable):
     """Bytes at the moment of the peak by what they are for, as Hugging Face's memory guides split them."""
 
-    weights: int = 0  #: parameters and buffers, and their 16-bit copies where there are some
+    weights: int = 0  #: parameters and buffers, and their 16-bit copies if there are any
     gradients: int = 0
     optimizer_states: int = 0
-    activations: int = 0  #: what the backward needs, and the micro-batches
+    activations: int = 0  #: bytes that the backward needs, and the micro-batches
     temporary: int = 0  #: the rest
-    context: int = 0  #: what the device's libraries take, outside torch's allocator
+    context: int = 0  #: bytes that the device's libraries take, outside torch's allocator
 
     @property
     def total(self) -> int:
@@ -27,8 +27,8 @@ class MemorySplit(Serializable):
 class MemoryPeak:
     """The most memory a configuration needs, bytes."""
 
-    split: MemorySplit  #: of what is allocated and the context
-    reserved_bytes: int  #: what the allocator holds of the device for it; on a CPU, which has none, what is allocated
+    split: MemorySplit  #: of allocated bytes and the context
+    reserved_bytes: int  #: bytes that the allocator reserves for it; on a CPU, which has none, allocated bytes
     where: str  #: `forward and backward` or `optimizer step`
 
     @property
@@ -37,7 +37,7 @@ class MemoryPeak:
 
     @property
     def device_bytes(self) -> int:
-        """What the device shows as used: reserved and context."""
+        """Bytes that the device shows as used: reserved and context."""
         return self.reserved_bytes + self.split.context
 
     def to_dict(self) -> dict[str, Any]:
@@ -51,5 +51,5 @@ class MemoryPeak:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "MemoryPeak":
-        """The peak that `to_dict` made plain."""
+        """The peak from the result of `to_dict`."""
         return cls(MemorySplit.from_dict(data["split"]), data["peak_reserved_bytes"], data["where"])

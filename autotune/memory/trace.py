@@ -15,7 +15,7 @@ LASTING = (GRADIENTS, STATES)
 """Kinds that outlive their phase."""
 
 TRACED_LAYERS = (3, 5)
-"""Layers of a repeated list in a trace: the middle one represents all others. Five where the first and the last do more."""
+"""Layers of a repeated list in a trace: the middle one represents all others. Five if the first and the last do more."""
 
 
 class NotPeriodic(ValueError):
@@ -36,13 +36,13 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Segment:
-    """Successive events of one layer and pass, or of what is no layer's."""
+    """Successive events of one layer and pass, or outside the layers."""
 
     phase: str
     group: int | None  # number of the repeated list of layers
     layer: int  # place among the traced layers
     backward: bool
-    events: tuple[int, ...]  # `i` where tensor i is made, `~i` where it is freed
+    events: tuple[int, ...]  # `i` when tensor i is made, `~i` when it is freed
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class MemoryTrace:
 
 
 def between(small: MemoryTrace, small_size: int, large: MemoryTrace, large_size: int) -> MemoryTrace | None:
-    """The trace for every micro-batch size, from those of two sizes; None if their events differ."""
+    """The trace for every micro-batch size, from the traces of two sizes; None if their events differ."""
     if small.segments != large.segments:
         return None
     tensors = []
@@ -81,10 +81,10 @@ def between(small: MemoryTrace, small_size: int, large: MemoryTrace, large_size:
 
 
 def repeated(trace: MemoryTrace, counts: Sequence[int]) -> MemoryTrace:
-    """The trace of a model with so many layers in each group, from one with few: the middle one is repeated.
+    """The trace of a model with these numbers of layers in the groups, from one with few: the middle one is repeated.
 
-    What a layer frees of its neighbours, each copy frees of its own neighbours. Raises NotPeriodic if a middle layer's
-    tensors are not those of its neighbours in number and size, or if the layers of a group are not consecutive.
+    Tensors of its neighbours that a layer frees, each copy frees of its neighbours. Raises NotPeriodic if a middle layer's
+    tensors differ from its neighbours' in number or size, or if the layers of a group are not consecutive.
     """
     traced = 1 + max((segment.layer for segment in trace.segments if segment.group is not None), default=0)
     return _Repetition(trace, counts, traced).long() if any(count != traced for count in counts) else trace
@@ -174,7 +174,7 @@ class _Repetition:
                 raise NotPeriodic("a middle layer frees what is no layer's")
             return [(number, 0, rank)]
         if segment.group != owner.group:
-            # Freed outside the layers: a tensor of the middle layer stands for one of each copy.
+            # Freed outside the layers: a tensor of the middle layer represents one of each copy.
             return [(number, copy, rank) for copy in self._places(owner)]
         count, apart = self._counts[owner.group], owner.layer - segment.layer
         there = place + apart if abs(apart) <= self._middle else self._places(owner)[0]
