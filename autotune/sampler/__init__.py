@@ -1,1 +1,1 @@
-"""What to try next."""
+"""Choice of the next measurement."""

@@ -1,4 +1,4 @@
-"""Calibration: what a study shows of the device rather than of its model, for the prior of later studies."""
+"""Calibration: results of a study about the device rather than the model, for the prior of later studies."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,18 +22,18 @@ tables differ by 3.5 % of a micro-step, 14 % of the optimizer's and 3.3 MiB (pyt
 because they are five small models of one CPU."""
 
 UNKNOWN_BYTES = 1e15
-"""Standard deviation of bytes that nothing was learned of."""
+"""Standard deviation of bytes about which nothing was learned."""
 
 KNOWN = Learned(Effect(), Effect())
-"""Of the baseline's own value, against which effects are."""
+"""For the baseline's value, against which effects are measured."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """How far effects of settings are from the expected ones, and peaks from estimates."""
+    """Deviations of settings' effects from the expected ones, and of peaks from estimates."""
 
     learned: Mapping[str, Mapping[Value, Learned]] = field(default_factory=dict)  # the baseline's value is among them
-    offset_bytes: float | None = None  # peak of the baseline less its estimate; None where nothing was estimated
+    offset_bytes: float | None = None  # peak of the baseline less its estimate; None if nothing was estimated
 
     def to_dict(self) -> dict[str, Any]:
         # As pairs: JSON's names are texts, and values need not be.
@@ -56,7 +56,7 @@ class Calibration:
 
 
 def calibrated(space: SearchSpace, knowledge: WarmStart, trials: Sequence[Trial]) -> Calibration:
-    """The calibration of these trials: what they alone tell, without what studies before them told."""
+    """The calibration of these trials: from them alone, without earlier studies."""
     timed = [trial for trial in trials if observed(trial.configuration, trial.final).micro_step_s is not None]
     if not timed or timed[0] != trials[0] or timed[0].configuration != space.baseline:
         return Calibration()
@@ -74,7 +74,7 @@ def calibrated(space: SearchSpace, knowledge: WarmStart, trials: Sequence[Trial]
 
 
 def _without_bytes(learned: Mapping[str, Mapping[Value, Learned]]) -> dict[str, dict[Value, Learned]]:
-    """Of a study without estimates, from which peaks could differ."""
+    """For a study without estimates from which peaks could differ."""
     return {
         name: {
             value: Learned(part.deviation._replace(peak_bytes=0.0), part.std._replace(peak_bytes=UNKNOWN_BYTES))
@@ -88,7 +88,7 @@ def informed(prior: Prior, space: SearchSpace, past: Sequence[Calibration]) -> P
     """The prior of a study on a device with past studies.
 
     Each value's effect is expected as the settings say and as far from that as past studies measured it, weighed by how well
-    they did and by how much models differ. Values of which they tell nothing keep their expected effects.
+    they did and by how much models differ. Values that none of them measured keep their expected effects.
     """
     baseline, learned = space.baseline.values, {}
     for name in (name for name in space.values if name != MICRO):
@@ -110,14 +110,14 @@ def informed(prior: Prior, space: SearchSpace, past: Sequence[Calibration]) -> P
     offsets = [calibration.offset_bytes for calibration in past if calibration.offset_bytes is not None]
     memory = prior.memory
     if offsets:
-        # Studies' offsets differ by more than chance where there are few of them.
+        # Studies' offsets differ by more than chance if there are few of them.
         spread = max(float(np.std(offsets)), memory.offset_bytes / (1 + len(offsets)))
         memory = replace(memory, mean_offset_bytes=fmean(offsets), offset_bytes=spread)
     return replace(prior, learned=learned, memory=memory)
 
 
 def _difference(learned: Learned, base: Learned) -> Learned:
-    """Against the baseline's value of this study, which need not have been that study's."""
+    """Effect against the baseline's value of this study, which may differ from the past study's."""
     return Learned(
         Effect(*(a - b for a, b in zip(learned.deviation, base.deviation, strict=True))),
         Effect(*np.hypot(learned.std, base.std).tolist()),
@@ -125,8 +125,8 @@ def _difference(learned: Learned, base: Learned) -> Learned:
 
 
 def _combined(several: Sequence[Learned], usual: Effect) -> Learned:
-    """What several studies tell of another model: normal deviations of mean 0 and the usual size, measured by each model with
-    its noise and its own difference."""
+    """Effect on another model by several studies: normal deviations of mean 0 and the usual size, measured by each model with
+    its noise and its difference."""
     deviations = np.array([learned.deviation for learned in several])
     weights = 1 / (np.array([learned.std for learned in several]) ** 2 + np.square(MODELS_DIFFER))
     precision = 1 / np.square(usual) + weights.sum(0)

@@ -1,4 +1,4 @@
-"""Configurations that are considered: all of a small space; of a large one the core settings first, then a part of the rest."""
+"""Configurations to consider: all of a small space; of a large one the core settings first, then a part of the rest."""
 
 import math
 import random
@@ -13,10 +13,10 @@ from autotune.space.search_space import SearchSpace
 from autotune.space.settings import MICRO, Work
 
 POOL = 5000
-"""Most configurations that are considered."""
+"""Largest number of configurations to consider."""
 
 ROOM = {1: 1 / 2, 2: 3 / 4}
-"""Share of the pool that neighbours so many settings away may fill."""
+"""Number of differing settings -> share of the pool that such neighbours may fill."""
 
 BEST = 3
 """Best combinations of core settings with which the other settings are tried."""
@@ -50,7 +50,7 @@ def _best_of_core(space: SearchSpace, observations: Sequence[Observation]) -> It
     """The core settings' values of the best configurations that fit, best first."""
     fitting = [seen for seen in observations if seen.feasible and not seen.ended_early and seen.step_s is not None]
     fitting.sort(key=lambda seen: seen.step_s or 0.0)
-    # Ranks that come later need a micro-batch of their own for the same global batch.
+    # Ranks that come later need another micro-batch for the same global batch.
     names = [name for name in space.core if name != MICRO or RANKS not in space.values or RANKS in space.core]
     best = dict.fromkeys(tuple(seen.configuration.values[name] for name in names) for seen in fitting)
     return (dict(zip(names, values, strict=True)) for values in list(best)[:BEST])
@@ -101,7 +101,7 @@ def _sample(
 
 
 def _expected_best(space: SearchSpace, prior: Prior) -> Iterator[Configuration]:
-    """At each micro-batch size, each setting's value with the least expected cost; the baseline's where none is expected."""
+    """At each micro-batch size, each setting's value with the least expected cost; the baseline's if none is expected."""
     base = space.baseline.values
 
     def cost(name: str, value: Value) -> float:
@@ -124,6 +124,6 @@ def _neighbours(space: SearchSpace, center: Configuration, away: int) -> Iterato
 
 
 def _valid(space: SearchSpace, values: Mapping[str, Value]) -> Iterator[Configuration]:
-    """The configuration of these values, where they can be combined and proposed."""
+    """The configuration of these values, if they can be combined and proposed."""
     if not space.conflict(values) and (configuration := space.configuration(values)) in space:
         yield configuration

@@ -1,8 +1,8 @@
-"""Claim: how many times as fast one configuration is shown to be as another, by measurements side by side in time.
+"""Claim: speed of one configuration as a multiple of another's, by measurements side by side in time.
 
     log(speed) = configuration + device + drift of the device at that time + noise of the process
 
-What measurements err by is learned from those of the two configurations alone, from a prior that is as wide as devices differ:
+Errors of measurements are learned from the two configurations' alone, from a prior that is as wide as devices differ:
 so a claim follows from the two trials' files, whatever else a study holds.
 """
 
@@ -20,7 +20,7 @@ from autotune.sampler.prior import Prior
 from autotune.sampler.scales import DRIFTS, LEAST_NOISE, NODES, Clock
 
 BESIDE = 3
-"""Measurements are side by side if they begin at most so many of their durations apart."""
+"""Measurements are side by side if they begin at most this number of their durations apart."""
 
 EACH = 2
 """Measurements side by side that a claim needs of each configuration."""
@@ -29,11 +29,11 @@ RESTLESS = (0.03, 0.1, 0.3, 1.0)
 """Noise of two processes on a machine that others use too, whatever the steps within each of them show."""
 
 RESTLESS_WEIGHT = 0.3
-"""Prior weight of each of these, where that of the usual noise is 1: with it the 95 % intervals of claims hold the truth in 89 to
-97 % of simulated searches, on quiet machines and on such ones; without them in 12 % where processes differ by 30 %."""
+"""Prior weight of each of these, with 1 for the usual noise: with it the 95 % intervals of claims hold the truth in 89 to
+97 % of simulated searches, on quiet machines and on such ones; without them in 12 % if processes differ by 30 %."""
 
 DIGITS = 9
-"""Significant digits of a claim: those after them differ between two processes that solve the same equations, and a study's
+"""Significant digits of a claim: further digits differ between two processes that solve the same equations, and a study's
 numbers are the same wherever it is read."""
 
 Errors = Sequence[tuple[float, float, float]]
@@ -54,7 +54,7 @@ def beside(first: Observation, other: Observation) -> bool:
 def side_by_side(
     above: Sequence[Observation], below: Sequence[Observation]
 ) -> tuple[list[Observation], list[Observation]]:
-    """Those of each that are side by side with one of the others."""
+    """The measurements of each that are side by side with one of the others."""
     return (
         [seen for seen in above if any(beside(seen, other) for other in below)],
         [seen for seen in below if any(beside(seen, other) for other in above)],
@@ -64,7 +64,7 @@ def side_by_side(
 def claim(above: Sequence[Observation], below: Sequence[Observation], each: int = EACH) -> Ratio | None:
     """The speed of one configuration over the other's, with its 95 % interval; None if it is not shown.
 
-    above, below: their measurements, of which those count that are side by side, `each` of both at the least.
+    above, below: their measurements. Only measurements side by side count, at least `each` of both.
 
     Generalised least squares (Rasmussen and Williams, 2006, section 2.7, without a prior of the means), mixed over the errors
     that are likely.

@@ -5,7 +5,7 @@
                                                     └─> seconds of a probe
 
 A micro-step and the optimizer's step are modelled apart, each by the logarithm of its seconds: a slow optimizer matters
-little where it steps seldom, which no product of factors expresses. Memory is the estimate, corrected by an offset and a
+little if it steps seldom, which no product of factors expresses. Memory is the estimate, corrected by an offset and a
 slope learned from the probes.
 """
 
@@ -90,7 +90,7 @@ class CostModel:
         self._rows: dict[int, Covariances] = {}
 
     def _promising(self, prior: Prior) -> list[tuple[int, int]]:
-        """(column, code) of each setting's best value where a micro-step of the baseline's size is expected to be WORTH
+        """(column, code) of each setting's best value if a micro-step of the baseline's size is expected to be WORTH
         faster with it, whatever other models showed."""
         promising = []
         own = self.points[np.array([self.place[self.baseline]])]
@@ -161,7 +161,7 @@ class CostModel:
         return np.array([seconds[key] for key in self._slow_starts])
 
     def prior_covariances(self, here: Places, there: Places | None = None) -> Covariances:
-        """Of these places with those, by default with all."""
+        """Covariances of the places `here` with `there`, by default with all."""
         prior, there = self.prior, np.arange(len(self.points)) if there is None else there
         points = self.points[here], self.points[there]
         of_memory = self._memory_points[here], self._memory_points[there]
@@ -175,14 +175,14 @@ class CostModel:
         )
 
     def learned(self, observations: Sequence[Observation]) -> dict[str, dict[Value, Learned]]:
-        """Setting -> value -> what these observations alone tell of its effect; without values of which they tell nothing.
+        """Setting -> value -> its effect by these observations alone, without values that they do not measure.
 
-        Of a normal effect with prior variance v and posterior mean m and variance w they tell as one measurement of
-        m v / (v - w) with variance v w / (v - w) would: of effects that were only seen together, little.
+        Of a normal effect with prior variance v and posterior mean m and variance w they tell as much as one measurement of
+        m v / (v - w) with variance v w / (v - w) would: little of effects that were only seen together.
         """
         times, memory = self._times(observations), self._memory(observations)
         prior, base, codes = self.prior, self.baseline.values, self.points.codes
-        # Of a value's effect on a peak: so many bytes, and a share of the estimate.
+        # Of a value's effect on a peak: bytes, and a share of the estimate.
         here, there = self.estimates[self.place[self.baseline]], self.estimates[memory.places]
         in_mib, share = (prior.memory.value_bytes / MIB) ** 2, prior.memory.value**2 * here
         learned: dict[str, dict[Value, Learned]] = {}
@@ -263,7 +263,7 @@ class CostModel:
         peaks = [(self.place[o.configuration], o.peak_bytes / MIB, noise) for o in observations if o.peak_bytes]
         posterior = given(peaks)
         for seen in observations:
-            if seen.wanted_bytes:  # out of memory: at least so much
+            if seen.wanted_bytes:  # out of memory: at least this much
                 place, wanted = self.place[seen.configuration], seen.wanted_bytes - self.untouched_bytes
                 variance = float(posterior.variance[place]) + noise**2
                 if equivalent := at_least(wanted / MIB, float(posterior.mean[place]), variance):

@@ -60,11 +60,11 @@ class Costs:
     def taught(
         self, chosen: Places, at_s: float | None, repeats: Sequence[int], device: str = ""
     ) -> Iterator[tuple[float, Numbers]]:
-        """What measuring each of k configurations would teach of all of them, by scales with their weights.
+        """Changes of the expected costs of k configurations by measuring each of them, by scales with their weights.
 
-        at_s, device: when and on which one it is measured; None: nothing is known of its time. Yields (2, repeats, k, k): the
+        at_s, device: time and device of the measurement; None: its time is not known. Yields (2, repeats, k, k): the
         standard deviations, with their signs, by which the expected logarithm of a step's seconds of the one (first) moves once
-        the other was measured so often, by its micro-step and by its optimizer's.
+        the other was measured this number of times, by its micro-step and by its optimizer's.
         """
         priors, times = self.priors(chosen, chosen), self.times
         share = np.array(repeats, float)[:, None, None]

@@ -1,11 +1,11 @@
-"""Covariance of the costs of two configurations: that of a Bayesian linear model.
+"""Covariance of the costs of two configurations in a Bayesian linear model.
 
-The logarithm of a cost is that of the baseline plus effects: of the micro-batch size (a slope over its logarithm, and a
+The logarithm of a cost is the baseline's plus effects: of the micro-batch size (a slope over its logarithm, and a
 random walk around it), of each setting's value that is not the baseline's, of such a value growing with the micro-batch, of
-pairs of such values, a rest of each computation (of all configurations whose micro-steps compute alike), and one that is the
-configuration's own. Effects are independent and normal, so that the
-covariance of two configurations is a sum over what they share; effects are never listed, and a new setting needs no change
-here (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, section 2.1).
+pairs of such values, a rest of each computation (of all configurations with micro-steps that compute alike), and a rest of the
+configuration itself. Effects are independent and normal, so that the covariance of two configurations is a sum over what they
+share; effects are never listed, and a new setting needs no change here (Rasmussen and Williams, Gaussian Processes for Machine
+Learning, 2006, section 2.1).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -79,13 +79,13 @@ def encode(
 class EffectKernel:
     """Standard deviations of the effects on the logarithm of a cost, before anything is measured."""
 
-    level: float  # of the baseline's own cost
+    level: float  # of the baseline's cost
     slope: float  # of the micro-batch size, for each doubling
     walk: float  # of the random walk around that, for each doubling
     value: float  # of a setting's value
     growth: float  # of such a value, for each doubling of the micro-batch size
     pair: float  # of two such values together
-    rest: float  # of the configuration's own
+    rest: float  # of a single configuration
     computation: float = 0.0  # of what a micro-step computes
 
     def covariance(self, shared: "Overlap", one: Features, other: Features) -> Numbers:
@@ -113,9 +113,9 @@ class EffectKernel:
 
 
 class Overlap(NamedTuple):
-    """What configurations have in common."""
+    """Properties that configurations have in common."""
 
-    values: Numbers  # how many values that are not the baseline's
+    values: Numbers  # number of values that are not the baseline's
     open: Numbers  # the same, each weighted by the square of its prior_std
     size: Any  # whether they have the same micro-batch size
     same: Any  # whether they are the same configuration

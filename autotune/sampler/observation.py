@@ -1,4 +1,4 @@
-"""What a probe shows of a configuration's costs, as the few numbers from which the cost model learns."""
+"""Costs of a configuration as a probe shows them: the few numbers from which the cost model learns."""
 
 import math
 from dataclasses import dataclass, replace
@@ -12,13 +12,13 @@ WITHOUT_INTERVAL = 0.5
 
 @dataclass(frozen=True)
 class Observation(Serializable):
-    """What a probe shows of one configuration."""
+    """Costs of one configuration as a probe shows them."""
 
     configuration: Configuration
     outcome: Outcome
-    step_s: float | None = None  # of a whole optimizer step; None where none was timed
+    step_s: float | None = None  # of a whole optimizer step; None if none was timed
     optimizer_step_s: float = 0.0  # the part of step_s in clipping and the optimizer
-    tokens: float = 0.0  # of a step, without padding; 0 where unknown
+    tokens: float = 0.0  # of a step, without padding; 0 if unknown
     noise: float = WITHOUT_INTERVAL  # standard deviation of the logarithm of step_s
     peak_bytes: int | None = None
     wanted_bytes: int | None = None  # at least needed, after an out-of-memory on the device or an allocator's retry
@@ -35,7 +35,7 @@ class Observation(Serializable):
 
     @property
     def devices(self) -> frozenset[str]:
-        """Names of those that measured it."""
+        """Names of the devices that measured it."""
         return frozenset(self.device.split(JOIN))
 
     @property

@@ -93,7 +93,7 @@ class OptunaSampler:
         reason, new = "", None
         is_time = end is not End.PROBES and longest_s <= situation.seconds_left
         # The first proposal is tried, whatever time that leaves; others leave time for a proof: the fastest and the baseline
-        # measured side by side, of which the probe is one.
+        # measured side by side; the probe counts as one of them.
         count = max(1, 2 * situation.each) if len(trials) > 1 else 1
         leaves_time = count * longest_s <= situation.seconds_left
         if is_time and leaves_time:
@@ -113,8 +113,8 @@ class OptunaSampler:
     def propose(
         self, trials: Sequence[Trial], running: Sequence[Configuration] = (), devices: DeviceEffects = NO_EFFECTS
     ) -> tuple[Configuration | None, str]:
-        """(the next configuration that no trial answers for, "") or (None, why there is none); a proposal that one does is told
-        at once, and counted."""
+        """(the next configuration that no trial answers for, "") or (None, why there is none); a proposal with such a trial is
+        told at once, and counted."""
         for trial in trials:
             if trial.number not in self._told:
                 asked = self._asked.pop(trial.configuration, None) or self._ask(trial.configuration)
@@ -219,6 +219,6 @@ def finish(
     if measurement and measurement.device in devices:
         value /= math.exp(devices[measurement.device][0])
     asked.set_constraint("fits", measurement.fits if measurement else 1.0)
-    # Brute force stops Optuna's own loop once it has seen all; ours asks it.
+    # Brute force stops Optuna's loop once it has seen all; ours asks it.
     with contextlib.suppress(RuntimeError):
         study.tell(asked, value, skip_if_finished=True)

@@ -1,6 +1,6 @@
 """Configurations as Optuna's parameters.
 
-A setting whose values have an order is the index among them (`micro_batch_size_index`), so that a sampler sees neighbours
+A setting with ordered values is the index among them (`micro_batch_size_index`), so that a sampler sees neighbours
 as neighbours; any other setting is a category.
 """
 
@@ -15,7 +15,7 @@ from autotune.space.settings import SETTINGS
 
 
 def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
-    """Optuna's distributions of the space; they include the baseline's values even where these are not proposed."""
+    """Optuna's distributions of the space; they include the baseline's values even if these are not proposed."""
     return {
         _parameter(setting): IntDistribution(0, len(values) - 1)
         if SETTINGS[setting].ordered

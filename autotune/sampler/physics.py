@@ -24,37 +24,37 @@ from autotune.space.settings import MICRO, SETTINGS, Work
 from autotune.space.utilization import Arithmetic
 
 DRAWS = 2000
-"""Draws of the speeds of trials, from which what one may win over another is told within 3 %."""
+"""Draws of the speeds of trials: they give the possible gain of one over another within 3 %."""
 
 PERHAPS = 0.25
 """Probability of being as fast from which on a configuration with fewer changes of the user's settings is worth its probe."""
 
 ASSUMED_SHARE = 0.1
-"""Of the allowed memory: the estimate of every configuration without one."""
+"""Share of the allowed memory that is the estimate of every configuration without one."""
 
 
 @dataclass(frozen=True)
 class WarmStart:
-    """What is known before the first probe of a search."""
+    """Knowledge before the first probe of a search."""
 
     allowed_bytes: int  # of a peak
     estimate: Callable[[Configuration], float] | None = None  # a configuration's peak bytes
     prior: Prior = field(default_factory=Prior)  # of the costs
     margin: float = 0.01  # share of a gain that is not worth a probe
-    unknown: str = ""  # what could not be determined, and why
+    unknown: str = ""  # values that could not be determined, and the reason
     core_probes: int = 0  # for a space's core settings before the others (`candidates.stages`)
     training_steps: int | None = None  # of the run to tune for, over which the seconds of its start are spread
     untouched_bytes: int = 0  # that count against the limit and are not part of a peak
-    peak: Callable[[Configuration], MemoryPeak | None] = lambda configuration: None  # the estimate by use, where traced
+    peak: Callable[[Configuration], MemoryPeak | None] = lambda configuration: None  # the estimate by use, if traced
     arithmetic: Arithmetic = field(default_factory=Arithmetic)  # of the model and the device
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What else the next measurement depends on, beside what is measured. See `policy.choose`."""
+    """Conditions of the next measurement, in addition to the trials. See `policy.choose`."""
 
     running: Mapping[str, Configuration] = field(default_factory=dict)  # device -> what is measured there now
-    repeats: Sequence[Trial] = ()  # what several devices measured to be compared with each other
+    repeats: Sequence[Trial] = ()  # measurements of several devices to be compared with each other
     device: str = ""
     seconds_left: float = math.inf
     repeat_seconds: Mapping[Configuration, float] = field(default_factory=dict)
@@ -73,7 +73,7 @@ ALONE = Situation()
 class PhysicsSampler:
     """Chooses the measurement with the largest expected gain a second.
 
-    Of a space of more than 5,000 configurations it considers those near the best, near the prior's best, and random ones.
+    Of a space of more than 5,000 configurations it considers the neighbours of the best and of the prior's best, and random ones.
     """
 
     duplicates = 0
@@ -117,7 +117,7 @@ class PhysicsSampler:
         return choice
 
     def simpler(self, trials: Sequence[Trial], configuration: Configuration) -> Configuration | None:
-        """This configuration with settings back at the user's values, as many as may well cost no more than the margin together
+        """This configuration with the user's values for all settings that may well cost no more than the margin together
         (PERHAPS); None if that is measured already, or each one counts."""
         base, simplest = self.space.baseline.values, configuration
         tried = [trial.configuration for trial in trials]
@@ -154,7 +154,7 @@ class PhysicsSampler:
     def _model_with(
         self, needed: Sequence[Configuration], near: Sequence[Configuration], parts: Sequence[SearchSpace]
     ) -> CostModel:
-        """The cost model of a pool with the needed configurations and, in a large space, neighbours of those in `near`."""
+        """The cost model of a pool with the needed configurations and, in a large space, neighbours of `near`."""
         model = self._model
         near = near if sum(part.size for part in parts) > POOL else ()  # all of a small space are considered anyway
         if (
@@ -211,7 +211,7 @@ def _near(observations: Sequence[Observation]) -> list[Configuration]:
 
 
 def _unknown_memory(allowed_bytes: int) -> MemoryPrior:
-    """Without an estimate: a wide prior whose growth with the micro-batch the probes show."""
+    """Without an estimate: a wide prior; probes show the growth with the micro-batch."""
     fifth = 0.2 * allowed_bytes
     return MemoryPrior(
         offset_bytes=fifth, slope=1.0, value=0.3, rest=0.02, noise_bytes=0.02 * allowed_bytes, sample_bytes=fifth

@@ -41,7 +41,7 @@ SAFER = (1.0, 0.3, 0.05)
 disturbs whoever shares the device."""
 
 RISKS = 2
-"""Risky tries of a search at the most."""
+"""Largest number of risky tries of a search."""
 
 RUN_S = 3600.0
 """Seconds of the training to tune for if its steps are not announced: the least that anyone tunes for."""
@@ -57,7 +57,7 @@ HARDLY = 0.005
 """Probability of fitting below which a configuration is not considered for the bounds."""
 
 RIVALS, DRAWS = 100, 400
-"""Untried configurations with the largest possible gains, of those that are likely to fit and of the others; random draws
+"""Untried configurations with the largest possible gains, among the likely to fit and among the others; random draws
 of all their speeds and peaks together, which give the bounds."""
 
 CONFIDENCE = 0.95
@@ -74,13 +74,13 @@ CHANGE = 0.001
 """Share of the speed that each changed setting has to win."""
 
 SAME_MEMORY = 0.05
-"""Peaks that differ by less than this share are no reason to take the slower of two."""
+"""Share by which peaks have to differ to be a reason to take the slower of two."""
 
 MOST_PROOF = 16
-"""Measurements that a proof is foreseen to take at the most."""
+"""Largest number of measurements that a proof is expected to take."""
 
 COMPARED, PROVEN = 4, 8
-"""Measurements of one configuration at the most, as multiples of those that a claim needs: to tell which one is the fastest, and
+"""Most measurements of one configuration, as multiples of the number that a claim needs: to tell which one is the fastest, and
 to prove how much faster it is."""
 
 UNDERRATED = 0.1
@@ -88,7 +88,7 @@ UNDERRATED = 0.1
 bound: it is worth several times that."""
 
 SLACK = 1.1
-"""Seconds that a proof may take, as a multiple of those that it is expected to."""
+"""Seconds that a proof may take, as a multiple of the expected seconds."""
 
 PROVING = 0.2
 """Share of a limited time that is kept for a proof until something is worth proving."""
@@ -227,7 +227,7 @@ def _likely_to_fit(state: "_State", probes_left: float) -> Choice:
     chosen = next(state.still_open(np.array(ordered, np.intp)), None)
     if chosen is None:
         return Choice(None, end=End.ALL)
-    # Seconds are predicted of what was timed; else it takes as long as what did not fit, at the least.
+    # Seconds are predicted of what was timed; else it takes at least as long as what did not fit.
     is_timed = any(seen.step_s is not None for seen in state.measured)
     longest_s = max((seen.seconds for seen in state.measured), default=0.0)
     seconds = float(costs.probe_seconds[chosen]) if is_timed else longest_s
@@ -257,7 +257,6 @@ class _Rivals:
 
     @classmethod
     def of(cls, state: "_State", seed: int) -> "_Rivals":
-        """The rivals of the winner."""
         likelihood = state.likelihood
         optimistic = state.mean + 2 * state.deviation
         groups = (
@@ -290,7 +289,6 @@ class _Rivals:
         )
 
     def measured(self, option: _Option) -> Choice:
-        """The choice of this option."""
         state, place, is_new = self.state, option.place, option.why is Why.NEW
         return replace(
             self._choice(),
@@ -327,7 +325,7 @@ def _new(
 ) -> tuple[_Option | None, bool]:
     """(the untried configuration that is worth most for its seconds, whether others would be but do not end in time).
 
-    may_fit: those that are tried as a risk. gains, scores: by place.
+    may_fit: places tried as a risk. gains, scores: by place.
     """
     costs, tried, later = state.costs, len(state.tried), False
     option: _Option | None = None
@@ -458,13 +456,13 @@ class _State:
         return len(self.of(place)) < most * self.each
 
     def still_open(self, places: Places) -> Iterator[int]:
-        """Those of these places that are not ruled out."""
+        """The places among these that are not ruled out."""
         return (place for place in places if not self.implied(self.model.configurations[place]))
 
     # The winner so far ------------------------------------------------------------------------------------------
 
     def needed_s(self, place: int) -> float:
-        """Seconds that a proof of this place still needs at the least."""
+        """Seconds that a proof of this place still needs at least."""
         if self.base is None or place == self.base:
             return 0.0
         mine, its = self._block(place)
@@ -584,7 +582,7 @@ class _State:
             return ([*mine, more], its) if side == 0 else (mine, [*its, more])
 
         def preferred(side: int) -> tuple[bool, float, bool]:
-            """First the side that the claim still lacks, then that which makes it surest, then that not measured just now."""
+            """First the side that the claim still lacks, then the one that makes it surest, then the one not just measured."""
             lacks = len(block[side]) < self.each <= len(block[1 - side])
             return not lacks, round(variance(with_one_more(side)), 12), pair[side] == last
 
@@ -661,7 +659,7 @@ def run_seconds(training_steps: int | None, step_s: float) -> float:
 def _with_promising(
     model: CostModel, places: Places, tried: Sequence[Configuration], probes_left: float = math.inf
 ) -> Places:
-    """Of these places those that try as many settings that are expected to be worth much as the first probes have to."""
+    """The places that try their share of the settings that the first probes have to try."""
     left = min(FIRST_TRIED - len(tried), max(1, probes_left))
     codes = model.points.codes
     before = codes[[model.place[configuration] for configuration in tried]]
@@ -674,7 +672,7 @@ def _with_promising(
 
 
 def _max_gains(costs: Costs, best: int, rivals: Places, likelihood: Numbers, seed: int) -> tuple[float, float, float]:
-    """Upper bounds of the rivals' gains, as shares: of those that certainly fit, of those likely to, of all."""
+    """Upper bounds of the rivals' gains, as shares: of the certain to fit, of the likely to fit, of all."""
     if not len(rivals):
         return 0.0, 0.0, 0.0
     log_step, peak = costs.drawn(np.array([best, *rivals], np.intp), DRAWS, seed)

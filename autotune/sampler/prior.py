@@ -17,14 +17,14 @@ MIB = 2.0**20
 
 @dataclass(frozen=True)
 class MemoryPrior:
-    """How peaks differ from their estimates: standard deviations, in bytes or as shares of the estimate."""
+    """Deviations of peaks from their estimates: standard deviations, in bytes or as shares of the estimate."""
 
     offset_bytes: float = 128 * MIB  # of all configurations together
     value_bytes: float = 16 * MIB  # of each setting's value that is not the baseline's
     slope: float = 0.02  # share, of all together
     value: float = 0.005  # share, of each setting's value that is not the baseline's
     size: float = 0.0  # share, of all at one micro-batch size, and of each such value there
-    rest: float = 0.003  # share, the configuration's own
+    rest: float = 0.003  # share, of a single configuration
     noise_bytes: float = 2 * MIB  # of two processes of one configuration
     sample_bytes: float = 0.0  # of the samples of the baseline's micro-batch
     mean_offset_bytes: float = 0.0  # expected offset
@@ -84,7 +84,7 @@ class Spread:
 
 
 class Learned(NamedTuple):
-    """How far a value's effect, against the baseline's, is from the expected one."""
+    """Deviation of a value's effect, against the baseline's, from the expected one."""
 
     deviation: Effect
     std: Effect  # its standard deviations
@@ -96,13 +96,13 @@ MICRO_STEP = EffectKernel(
 OPTIMIZER_STEP = EffectKernel(level=2.0, slope=0.05, walk=0.05, value=0.79, growth=0.02, pair=0.01, rest=0.076)
 """Fitted to recorded tables by their evidence (benchmarks/fit_prior.py), except level, slope and walk, and a value's
 effect on a micro-step: tables of one processor do not show how devices differ in the gain of a larger micro-batch (15 % for
-each doubling), nor those of four settings what others do (10 %). What a micro-step computes explains most of what effects do
-not: configurations that differ in optimizer and workers alone differ by noise in four of five tables."""
+each doubling), nor do tables of four settings show others' effects (10 %). What a micro-step computes explains most of what
+effects do not: configurations that differ in optimizer and workers alone differ by noise in four of five tables."""
 
 
 @dataclass(frozen=True)
 class Prior:
-    """What is expected before the first measurement of a study."""
+    """Expected costs before the first measurement of a study."""
 
     micro_step: EffectKernel = MICRO_STEP  # of the logarithm of its seconds
     optimizer_step: EffectKernel = OPTIMIZER_STEP
@@ -110,7 +110,7 @@ class Prior:
     kernel_s: float = 70e-6  # seconds to start one on a CPU with several threads (one thread: 13 microseconds)
     work: Mapping[str, Mapping[Value, Work]] = field(default_factory=dict)  # setting -> value -> factors of the work
     between: float = 0.65  # noise of two processes, as a multiple of what the steps within one show of it
-    own: float = 0.05  # what a single measurement's steps add to its noise, as a share of what they show
+    own: float = 0.05  # part that a single measurement's steps add to its noise, as a share of what they show
     optimizer_noise: float = 1.3  # factor of the noise of an optimizer's step, which is short
     spread: "Spread | None" = field(
         default_factory=lambda: Spread()

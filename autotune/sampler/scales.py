@@ -1,6 +1,6 @@
-"""Scales of a study: how far configurations and repeated probes differ on this device, learned from its own probes.
+"""Scales of a study: how far configurations and repeated probes differ on this device, learned from its probes.
 
-What constants of one machine cannot tell another: how much two processes of one configuration differ, and how much
+Constants of one machine do not hold for another: how much two processes of one configuration differ, and how much
 configurations differ beyond the effects of their settings. Each combination of scales on a grid is weighed by the density of
 the micro-steps that were measured, times its prior (Rasmussen and Williams, 2006, section 5.2); a few of them, drawn by their
 weights, stand for all, so that a search is as unsure of its scales as its probes leave it.
@@ -19,16 +19,16 @@ from autotune.sampler.observation import Observation
 from autotune.sampler.prior import Prior
 
 NODES = ((-2.0, -1.0, 0.0, 1.0, 2.0), (-1.5, -0.5, 0.5, 1.5))
-"""Of the grid, in standard deviations of a scale's logarithm: of rest and noise, and of a computation's own."""
+"""Of the grid, in standard deviations of a scale's logarithm: of rest and noise, and of computation."""
 
 DRIFTS = ((0.0, 0.4), (0.01, 0.2), (0.03, 0.2), (0.1, 0.2))
-"""How far a machine's speed may wander over a search, with prior weights: an idle card not at all, a shared one by a tenth."""
+"""(standard deviation, prior weight) of the drift of a machine's speed in a search: none if idle, a tenth on a shared card."""
 
 DRIFT_PROBES = 10.0
 """Probes after which a machine's speed is hardly what it was: exp(-1) of what it differed by is left."""
 
 LEAST_NOISE = 1e-3
-"""Noise that the steps within a measurement show at the least: some are as regular as their clock."""
+"""Least noise that the steps within a measurement show: some are as regular as their clock."""
 
 DIFFER = 0.03
 """Standard deviation of the logarithm of speeds of devices of one kind: cards of one model differ by 8 % in the mean and up to
@@ -38,8 +38,8 @@ LEAST_WEIGHT = 0.01
 """Weight of a rest and computation below which they are left out."""
 
 REST_DOUBT = 0.025
-"""What a prior's rest may leave out: fitted to four of five tables it is 0.7 to 3 %, depending on which one is left out, and one
-that is believed too small ends a search before its best was tried."""
+"""Share that a prior's rest may leave out: fitted to four of five tables it is 0.7 to 3 %, depending on the table left out, and a
+rest that is believed too small ends a search before its best was tried."""
 
 GOLDEN = (5**0.5 - 1) / 2
 """Its multiples are spread evenly over 0 to 1."""
@@ -52,7 +52,7 @@ NEGLIGIBLE = 1e-6
 class Scales:
     """Standard deviations of logarithms of seconds."""
 
-    rest: float  # of a configuration's own micro-step
+    rest: float  # of a configuration's micro-step
     computation: float  # of what a micro-step computes
     noise: float  # of two processes of one configuration
     drift: float = 0.0  # of the machine's speed over a long time
@@ -92,7 +92,7 @@ def grid(prior: Prior, within: float, drifts: bool = False) -> Grid:
 
 @dataclass(frozen=True)
 class Clock:
-    """When and on which devices m measurements began."""
+    """Start times and devices of m measurements."""
 
     started: Numbers  # (m,) seconds; NaN if that is not known
     spacing: float  # usual seconds of a measurement
@@ -122,7 +122,7 @@ class Clock:
         return self._between(at, (on,), drift)[:, 0], differs + (0.0 if at_s is None else drift**2)
 
     def _between(self, started: Numbers, devices: Sequence[frozenset[str]], drift: float) -> Numbers:
-        """(m, n) covariances: of a device's own speed, and of an Ornstein-Uhlenbeck process; 0 if a time is NaN. Several devices
+        """(m, n) covariances: of a device's speed, and of an Ornstein-Uhlenbeck process; 0 if a time is NaN. Several devices
         together are as fast as on average."""
         apart = np.abs(self.started[:, None] - started[None, :])
         near = np.nan_to_num(np.exp(-apart / (DRIFT_PROBES * self.spacing)), nan=0.0)
@@ -144,7 +144,7 @@ def weigh(
     """The weights of a grid's combinations after m measurements.
 
     base: (m, m) covariances without rest and computation; alike, same: (m, m) whether they compute the same, and are the same
-    configuration; residuals: (m,) measured logarithms less the expected; own: (m,) their own part of the noise; clock: when
+    configuration; residuals: (m,) measured logarithms less the expected; own: (m,) their part of the noise; clock: when
     they began.
     """
     rest, computation, noise, drift = (
