@@ -1,1 +1,1 @@
-"""What is trained: model and data."""
+"""Model and data of a training."""

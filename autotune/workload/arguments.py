@@ -1,4 +1,4 @@
-"""Check of the user's own TrainingArguments before anything is searched."""
+"""Check of the user's TrainingArguments before a search."""
 
 import enum
 import math
@@ -19,7 +19,7 @@ from autotune.core.errors import InvalidRequest, did_you_mean
 from autotune.workload.hub import first_line
 
 OF_THE_DEVICE = ("tf32", "fsdp", "fsdp_config", "deepspeed", "ddp_backend", "parallelism_config")
-"""Fields that depend on the device and the number of ranks of each configuration: what is unavailable is ruled out there."""
+"""Fields that depend on the device and the number of ranks of each configuration: unavailable values are ruled out there."""
 
 PLATEAU = (SchedulerType.REDUCE_ON_PLATEAU, getattr(SchedulerType, "GREEDY", None))
 """Schedulers that follow a measured loss, which `get_scheduler` does not make."""
@@ -30,10 +30,10 @@ _WORDS |= {list: "a list", type(None): "null"}
 
 
 def check_arguments(fields: Mapping[str, Any]) -> None:
-    """Raise InvalidRequest, one line that names the field, where transformers or torch refuse these arguments.
+    """Raise InvalidRequest, one line that names the field, if transformers or torch refuse these arguments.
 
     Their types are checked as `TrainingArguments` declares them, then they are built for the CPU, with AdamW and the
-    scheduler that they ask for. fields: as they differ from the defaults.
+    scheduler that they name. fields: as they differ from the defaults.
     """
     hints = typing.get_type_hints(TrainingArguments)
     for name, value in fields.items():

@@ -18,13 +18,13 @@ PARTS = (
 """Parameters of a Trainer's constructor that are read one by one."""
 
 DONE = ("peft_config", "quantization_config", "formatting_func")
-"""TRL's parameters whose effect is in the model and the dataset once a Trainer is built."""
+"""TRL's parameters with an effect only in the model and the dataset once a Trainer is built."""
 
 SHARED = ("train_dataset", "eval_dataset", "processing_class", "compute_metrics", "preprocess_logits_for_metrics")
-"""Those that a Trainer keeps as it is given them."""
+"""Parameters that a Trainer keeps unchanged."""
 
 PREPARED: dict[str, Any] = {"chat_template_path": None}
-"""TRL's fields -> their value where dataset and tokenizer come prepared from a built Trainer."""
+"""TRL's fields -> their value if dataset and tokenizer come prepared from a built Trainer."""
 
 PREPARE = ("_prepare_dataset", "_precompute_ref_logps")
 """TRL's methods that convert a dataset while a Trainer is built: tokenise and pack it, add the reference's logits."""
@@ -92,16 +92,16 @@ def check(trainer: Any) -> None:
 
 
 def own_fields(args: Any) -> dict[str, Any]:
-    """The fields that only the user's own class of arguments has, as the user set them, for a prepared dataset."""
+    """The fields that only the user's class of arguments has, as the user set them, for a prepared dataset."""
     computed = computed_fields(args)
     return {name: getattr(args, name) for name in _changed(args) if name not in computed} | prepared_fields(args)
 
 
 def computed_fields(args: Any) -> dict[str, Any]:
-    """Those of them that the class computes from its other fields -> their defaults, with which it computes them again.
+    """The fields among them that the class computes from others -> their defaults, with which it computes them again.
 
     Passed as the user's they would contradict the others once these change (GRPO's `generation_batch_size` and
-    `steps_per_generation`). A field is computed if the class makes the same arguments without it. Where either of two follows
+    `steps_per_generation`). A field is computed if the class makes the same arguments without it. If either of two follows
     from the other, the one declared first counts as the user's.
     """
     defaults = {field.name: field.default for field in _own(args)}
@@ -118,7 +118,7 @@ def computed_fields(args: Any) -> dict[str, Any]:
 
 
 def shares_accumulation(args: Any) -> bool:
-    """Whether micro-steps share work, so that a step cannot be measured with fewer of them: GRPO generates for several at once,
+    """True if micro-steps share work, so that a step cannot be measured with fewer of them: GRPO generates for several at once,
     and something that such a class computes depends on their number."""
     if getattr(args, GENERATION, None):
         return True
@@ -136,12 +136,12 @@ def _own(args: Any) -> list[dataclasses.Field[Any]]:
 
 
 def _changed(args: Any) -> list[str]:
-    """Those that are not as declared."""
+    """Fields that are not as declared."""
     return [field.name for field in _own(args) if getattr(args, field.name) != field.default]
 
 
 def constructed_again(args: Any, changed: Mapping[str, Any]) -> Any:
-    """The arguments as their class would make them with these fields changed; None if it refuses that. By a copy,
+    """The arguments as their class would make them with these fields changed; None if it refuses them. By a copy,
     which has its device already: new arguments would reset accelerate, which the Trainer uses."""
     rebuilt = copy.copy(args)
     for field in dataclasses.fields(args):
@@ -149,16 +149,16 @@ def constructed_again(args: Any, changed: Mapping[str, Any]) -> Any:
     try:
         with warnings.catch_warnings(action="ignore"):
             rebuilt.__post_init__()
-    except Exception:  # whatever checks of its own a class has
+    except Exception:  # whatever a class checks
         return None
     return rebuilt
 
 
 def arguments(kind: type, values: Mapping[str, Any]) -> Any:
-    """Arguments of this class with these fields, whatever else its `__post_init__` would make of them.
+    """Arguments of this class with these fields, whatever its `__post_init__` would make of them.
 
-    Values of a built object have been through `__post_init__` already: what that changes is not to be changed twice. Fields
-    of `TrainingArguments` are as that class alone makes them; fields of a class of the user's that are not among the
+    Values of a built object have been through `__post_init__` already: its changes must not be made twice. Fields
+    of `TrainingArguments` are as that class alone makes them; fields of a user's class that are not among the
     values are as the class makes them.
     """
     from transformers import TrainingArguments
@@ -196,7 +196,7 @@ def parts(trainer: Any) -> dict[str, Any]:
 def built_again(trainer_class: type, parts: Mapping[str, Any], new: Any = None) -> Any:
     """A Trainer of this class that takes its datasets as they come: from a built Trainer, which prepared them.
 
-    parts: by the constructor's names; those that it does not have are left out. new: an object that becomes the Trainer.
+    parts: by the constructor's names; names that it does not have are left out. new: an object that becomes the Trainer.
     Its arguments stay what they are, whatever the constructor changes. Raises InvalidRequest if one cannot be set back.
     """
     args, parameters = parts["args"], _parameters(trainer_class)
@@ -223,8 +223,8 @@ def built_again(trainer_class: type, parts: Mapping[str, Any], new: Any = None) 
 def further_arguments(trainer: Any) -> tuple[dict[str, Any], list[str]]:
     """(the constructor's other arguments that the Trainer keeps under their names, parameters whose value it does not keep).
 
-    A None among the values was given instead of another default. A parameter of a library's class is not among the latter: what
-    its constructor made of it is compared with a new Trainer's (workload/twin.py). Raises InvalidRequest if one that is not kept
+    A None among the values was given instead of another default. A parameter of a library's class is not among the latter: the
+    result of its constructor is compared with a new Trainer's (workload/twin.py). Raises InvalidRequest if one that is not kept
     has no default.
     """
     values, lost = {}, []
@@ -245,7 +245,7 @@ def further_arguments(trainer: Any) -> tuple[dict[str, Any], list[str]]:
 
 
 def _class_that_takes(name: str, kind: type) -> type:
-    """The first of this class and its bases whose constructor has a parameter of this name; the class itself if none has."""
+    """The first of this class and its bases with a parameter of this name in its constructor; the class itself if none has it."""
     constructors = ((base, vars(base).get("__init__")) for base in kind.__mro__)
     takers = (base for base, made in constructors if callable(made) and name in inspect.signature(made).parameters)
     return next(takers, kind)
@@ -257,13 +257,13 @@ def accepted(trainer_class: type) -> set[str]:
 
 
 def collator_of(trainer: Any) -> Any:
-    """The Trainer's collator; None if its class insists on making it: TRL's without padding, and those that generate."""
+    """The Trainer's collator; None if its class insists on making it: TRL's without padding, and classes that generate."""
     makes_it = getattr(trainer, "padding_free", False) or "data_collator" not in accepted(type(trainer))
     return None if makes_it else trainer.data_collator
 
 
 def own_callbacks(trainer: Any) -> list[Any]:
-    """The callbacks that the Trainer does not make by itself."""
+    """The callbacks that the Trainer does not add itself."""
     usual = _usual_callbacks(trainer.args)
     return [callback for callback in trainer.callback_handler.callbacks if type(callback) not in usual]
 
@@ -274,7 +274,7 @@ def optimizer_of(trainer: Any) -> Any:
 
 
 def own_optimizers(trainer: Any) -> tuple[Any, Any]:
-    """(optimizer, scheduler) that the user passed, without accelerate's wrapper; None for what the Trainer made."""
+    """(optimizer, scheduler) that the user passed, without accelerate's wrapper; None if the Trainer made it."""
     optimizer = optimizer_of(trainer)
     scheduler = getattr(trainer.lr_scheduler, "scheduler", trainer.lr_scheduler)
     if optimizer is trainer.optimizer or not _made_by_trainer(trainer, optimizer):
@@ -283,7 +283,7 @@ def own_optimizers(trainer: Any) -> tuple[Any, Any]:
 
 
 def makes_optimizer(trainer_class: type) -> bool:
-    """Whether the class makes its optimizer in a way of its own."""
+    """True if the class makes its optimizer differently from Trainer."""
     from transformers import Trainer
 
     own: Any = trainer_class
@@ -291,7 +291,7 @@ def makes_optimizer(trainer_class: type) -> bool:
 
 
 def _made_by_trainer(trainer: Any, optimizer: Any) -> bool:
-    """Whether an optimizer that has trained is the one that the arguments name."""
+    """True if an optimizer that has trained is the one that the arguments name."""
     try:
         kind, settings = trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
     except Exception:  # a library that is gone: then it was not made from this name
@@ -310,7 +310,7 @@ def _usual_callbacks(args: Any) -> set[type]:
 
 
 def _parameters(kind: type) -> dict[str, inspect.Parameter]:
-    """Named parameters of the constructor; of a `**kwargs` those of the class that gets them."""
+    """Named parameters of the constructor; for `**kwargs` the parameters of the class that gets them."""
     named: dict[str, inspect.Parameter] = {}
     for owner in kind.__mro__:
         if "__init__" not in vars(owner):

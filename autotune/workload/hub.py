@@ -1,6 +1,6 @@
-"""Small files of the Hugging Face hub, without long waits where it cannot be reached.
+"""Small files of the Hugging Face hub, without long waits if it cannot be reached.
 
-By itself huggingface_hub retries an unreachable hub for some twenty seconds a file. Here one short request decides; where it
+huggingface_hub retries an unreachable hub for some twenty seconds a file. Here one short request decides; if it
 fails, the libraries of this process are switched to their offline mode and use the local cache.
 """
 
@@ -34,7 +34,7 @@ def hub_is_reachable() -> bool:
 
 
 def why_not_on_hub() -> str:
-    """Why a name was not found, as a part of a sentence."""
+    """Reason why a name was not found, as a part of a sentence."""
     return "the hub has none" if hub_is_reachable() else "the hub cannot be reached and its cache here has none"
 
 
@@ -77,11 +77,11 @@ def root_cause(error: BaseException) -> BaseException:
 
 
 def _answers() -> bool:
-    """One request, in a thread of its own because looking up a host name cannot be interrupted."""
+    """One request, in a separate thread because looking up a host name cannot be interrupted."""
     answers: list[bool] = []
 
     def ask() -> None:
-        # The client logs each failure as a warning; the caller reports it in one line of its own.
+        # The client logs each failure as a warning; the caller reports it in one line.
         client_log = logging.getLogger("huggingface_hub.utils._http")
         level = client_log.level
         client_log.setLevel(logging.ERROR)

@@ -25,11 +25,11 @@ from autotune.workload.model.weights import local_weights
 
 DEFAULT_SEQUENCE_LENGTH = 512
 SHORTEST_SEQUENCE_LENGTH = 2
-"""A causal model predicts the next token: of one token nothing is left to predict."""
+"""A causal model predicts the next token: after a single token nothing is left to predict."""
 
 
 def read_workload(request: TuningRequest, cache: Path, objects: bytes = b"") -> Workload:
-    """The workload of a request; objects: the caller's own, pickled. Raises InvalidRequest, StorageFailed."""
+    """The workload of a request; objects: the caller's, pickled. Raises InvalidRequest, StorageFailed."""
     check_arguments(request.training_args)
     return user_workload(request, objects) if objects else prepare(request, cache)
 
@@ -126,7 +126,7 @@ def _check_input(model: Any, config: Any, task: str) -> None:
 
 
 def _fit_task(config: Any, task: str) -> list[str]:
-    """Set what the task needs and the config leaves open; returns notes on it."""
+    """Set fields that the task needs and the config leaves open; returns notes on it."""
     notes = []
     is_encoder = not config.is_encoder_decoder and choose_task(config, None) == "masked-lm"
     if task == "causal-lm" and is_encoder and getattr(config, "is_decoder", None) is False:
@@ -146,7 +146,7 @@ def _fit_task(config: Any, task: str) -> list[str]:
 
 
 def _fit_data(config: Any, data: PreparedData) -> list[str]:
-    """Set what the data needs; returns notes on what people would notice."""
+    """Set fields that the data needs; returns notes on changes that people would notice."""
     notes = []
     if data.num_labels is not None:
         config.num_labels = data.num_labels
@@ -162,7 +162,7 @@ def _fit_data(config: Any, data: PreparedData) -> list[str]:
 
 
 def _set_token(config: Any, name: str, number: int) -> None:
-    """Sets a token id on the config and on the config of text inside it, where the model reads it."""
+    """Sets a token id on the config and on the config of text inside it, from which the model reads it."""
     setattr(config, name, number)
     part = getattr(config, "text_config", None)
     if hasattr(part, "model_type"):

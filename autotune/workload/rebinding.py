@@ -1,4 +1,4 @@
-"""Values that refer to a Trainer, for another Trainer: what leads to it is copied, all else is shared."""
+"""Values that refer to a Trainer, for another Trainer: objects that lead to it are copied, all others are shared."""
 
 import builtins
 import copy
@@ -36,14 +36,14 @@ class _Rebinding:
         self._leading = {*self._copies, *self._refused}
 
     def of(self, root: Any) -> Any:
-        """Find what leads to the objects, from them back to the root, then copy that."""
+        """Find the objects that lead to these, from them back to the root, then copy them."""
         parents: dict[int, list[int]] = {}
         reached, stack = dict[int, Any](), [root]
         while stack:
             value = stack.pop()
             if id(value) in reached or id(value) in self._leading:
                 continue
-            reached[id(value)] = value  # kept: its identity stays its own
+            reached[id(value)] = value  # kept: its identity stays unique
             for inner in inside(value, self._classes):
                 if not isinstance(inner, _LEAVES):
                     parents.setdefault(id(inner), []).append(id(value))
@@ -96,7 +96,7 @@ class _Rebinding:
         return made
 
     def _function(self, function: types.FunctionType) -> types.FunctionType:
-        """A function of the same code; variables that do not lead to the objects are the function's own."""
+        """A function of the same code; variables that do not lead to the objects are the function's."""
         names = {name: part for name, part in globals_of(function).items() if id(part) in self._leading}
         if names and _names(function.__code__, "STORE_GLOBAL", "DELETE_GLOBAL"):
             raise InvalidRequest(
@@ -133,11 +133,11 @@ class _Globals(dict[str, Any]):
         return self._scope[name]
 
 
-# What a value refers to -------------------------------------------------------------------------------------------
+# Objects that a value refers to -------------------------------------------------------------------------------------------
 
 
 def inside(value: Any, classes: bool = True) -> list[Any]:
-    """What this value refers to; classes: the class of an object too, unless it is a library's."""
+    """Objects that this value refers to; classes: the class of an object too, unless it is a library's."""
     if isinstance(value, types.FunctionType):
         cells, *_ = parts_of_call(value)
         return [*cells, *_defaults(value), *value.__dict__.values(), *globals_of(value).values()]
@@ -154,7 +154,7 @@ def inside(value: Any, classes: bool = True) -> list[Any]:
 
 
 def parts_of_call(function: Any) -> tuple[Any, ...]:
-    """What decides what a function, method or partial does: of a function first the values of its closure."""
+    """Objects that decide what a function, method or partial does: for a function first the values of its closure."""
     if isinstance(function, types.MethodType):
         return function.__func__, function.__self__
     if isinstance(function, functools.partial):
@@ -180,7 +180,7 @@ def globals_of(function: types.FunctionType) -> dict[str, Any]:
 
 
 def _names(code: types.CodeType, *operations: str) -> set[str]:
-    """Names with which code, and the functions within it, do this."""
+    """Names with which code, and the functions within it, perform these operations."""
     names = {str(item.argval) for item in dis.get_instructions(code) if item.opname in operations}
     return names.union(*(_names(part, *operations) for part in code.co_consts if isinstance(part, types.CodeType)))
 
@@ -195,7 +195,7 @@ def content(cell: Any) -> Any:
 
 @functools.cache
 def of_library(module: str) -> bool:
-    """Whether the module of this name is Python's own or of an installed package."""
+    """True if the module of this name is Python's or of an installed package."""
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None:
         return module in sys.builtin_module_names or module in sys.stdlib_module_names

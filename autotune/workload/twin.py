@@ -1,7 +1,7 @@
-"""What was set on a built Trainer and its arguments since they were built: found by comparison with a twin.
+"""Attributes set on a Trainer and its arguments after they were built, by comparison with a twin.
 
 trainer --its class, parts, arguments--> twin, built as probes build theirs
-   what the trainer has and the twin has not, or not like this = what a new Trainer is given too
+   attributes that the twin has not, or with other values = given to a new Trainer too
 """
 
 import ast
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     import torch
 
 OF_EACH_TRAINER = ("accelerator", "callback_handler", "state", "control", "args")
-"""Parts that every Trainer has its own of."""
+"""Parts that each Trainer makes for itself."""
 
 LIBRARIES = ("transformers", "trl")
-"""Packages whose Trainers' methods assign nothing that the methods of a new Trainer would not assign too."""
+"""Packages of Trainers with methods that assign nothing that a new Trainer's methods would not assign too."""
 
 MADE_IN_TRAINING = ("_loggers_initialized", "_memory_tracker", "model_init")
-"""Attributes of a Trainer that do not decide how it trains, or that are read for themselves, besides those that the methods
+"""Attributes of a Trainer that do not decide how it trains, or that are read separately, in addition to those that the methods
 of `LIBRARIES` assign."""
 
 OF_ACCELERATOR = ("state", "gradient_state", "step", "scaler", "trackers", "log_with", "flag_tensor", "ddp_handler")
@@ -46,7 +46,7 @@ BY_AUTOTUNE = "set_by_autotune"
 
 @dataclass(frozen=True)
 class SetLater:
-    """What a new Trainer must be given that its constructor does not set, by name."""
+    """Attributes that a new Trainer must be given because its constructor does not set them, by name."""
 
     attributes: Mapping[str, Any] = field(default_factory=dict)  #: of the Trainer
     of_arguments: Mapping[str, Any] = field(default_factory=dict)  #: of its arguments: no fields
@@ -66,9 +66,9 @@ class SetLater:
 
 
 def set_later(trainer: Any) -> SetLater:
-    """What was set on this Trainer and its arguments since they were built, or is not the same in one that is built again.
+    """Attributes set on this Trainer and its arguments after they were built, or not the same in one that is built again.
 
-    Raises InvalidRequest, one line that names the attribute, for what a new Trainer cannot be given.
+    Raises InvalidRequest, one line that names the attribute, for one that a new Trainer cannot be given.
     """
     if getattr(trainer.args, "use_vllm", False):
         raise InvalidRequest(
@@ -104,7 +104,7 @@ def set_later(trainer: Any) -> SetLater:
             attributes["_signature_columns"] = columns
     _check_parts(trainer, twin, comparison)
     later = SetLater(attributes, of_arguments)
-    later.for_trainer(twin, trainer)  # raises for what a new Trainer cannot be given
+    later.for_trainer(twin, trainer)  # raises if a new Trainer cannot be given one
     return later
 
 
@@ -122,7 +122,7 @@ def _twin(trainer: Any) -> tuple[Any, Any]:
             with warnings.catch_warnings(action="ignore"), _aside(trainer.model):
                 given = prepared(parts)
                 return extract.built_again(type(trainer), given | {"args": args}), given["model"]
-        except Exception as error:  # whatever the class's own __init__ raises
+        except Exception as error:  # whatever the class's __init__ raises
             reason = error
     raise InvalidRequest(
         f"A new {type(trainer).__name__} cannot be built from the parts of this one: "
@@ -139,7 +139,7 @@ def _copied(args: Any) -> Any:
 
 
 def _outlines(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts with copies of the models among them, whose tensors have no storage."""
+    """The parts with copies of the models among them, with tensors without storage."""
     import torch
 
     modules = {name: part for name, part in parts.items() if isinstance(part, torch.nn.Module)}
@@ -154,7 +154,7 @@ def _outlines(parts: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _aside(model: Any) -> Iterator[None]:
-    """Within, this model and those without storage stay if they are; afterwards accelerate's shared state is as before."""
+    """Within, this model and models without storage stay as they are; afterwards accelerate's shared state is as before."""
     import torch
     from accelerate.state import AcceleratorState
 
@@ -174,7 +174,7 @@ def _aside(model: Any) -> Iterator[None]:
         AcceleratorState._shared_state.update(state)
 
 
-# What is compared -------------------------------------------------------------------------------------------------
+# Compared values -------------------------------------------------------------------------------------------------
 
 
 def _made_in_training(trainer: Any) -> set[str]:
@@ -211,7 +211,7 @@ def _cached(kind: type) -> set[str]:
 
 
 def set_on_arguments(args: Any) -> dict[str, Any]:
-    """Attributes of the arguments that are no fields and that building them would not set to the same value."""
+    """Attributes of the arguments that are not fields and that building them would not set to the same value."""
     from transformers import TrainingArguments
 
     usual = {item.name for item in fields(args)} | _assigned(TrainingArguments) | _cached(type(args))
@@ -289,16 +289,16 @@ def _check_parts(trainer: Any, twin: Any, comparison: "_Comparison") -> None:
 
 
 def _equal(ours: Any, other: Any) -> bool:
-    """By their own comparison; False if that is not a yes or no."""
+    """By their comparison; False if that is not a yes or no."""
     try:
         equal = ours == other
         return bool(equal.all() if hasattr(equal, "all") else equal)
-    except Exception:  # whatever an object's own comparison raises
+    except Exception:  # whatever an object's comparison raises
         return False
 
 
 class _Comparison:
-    """Whether values of a Trainer and its twin are the same, if one Trainer counts as the other, and so do their models."""
+    """Comparison of values of a Trainer and its twin are the same, if one Trainer counts as the other, and so do their models."""
 
     def __init__(self, trainer: Any, twin: Any, model: Any) -> None:
         pairs = [(trainer, twin), *((getattr(trainer, name), getattr(twin, name)) for name in OF_EACH_TRAINER)]
@@ -308,7 +308,7 @@ class _Comparison:
         self._kept = pairs
 
     def same(self, ours: Any, other: Any) -> bool:
-        """By their own comparison, else by what they hold. What cannot be looked into, as a lock, is the same as its type's."""
+        """By their comparison, else by their contents. An object without visible contents, as a lock, equals any of its type."""
         import torch
 
         if ours is other or (id(ours), id(other)) in self._pairs:
@@ -336,7 +336,7 @@ class _Comparison:
             if len(ours) != len(other) or not all(map(self.same, ours, other)):
                 return False
         elif cast(Any, type(ours)).__eq__ is not object.__eq__ and not hasattr(ours, "__dict__"):
-            return False  # numbers, texts, sets: their own comparison has said so
+            return False  # numbers, texts, sets: their comparison was final
         mine, others = getattr(ours, "__dict__", {}), getattr(other, "__dict__", {})
         return mine.keys() == others.keys() and all(self.same(mine[name], others[name]) for name in mine)
 

@@ -8,7 +8,7 @@ from autotune.core.errors import InvalidRequest
 from autotune.workload.hub import first_line
 
 _ROLES = {"human": "user", "gpt": "assistant"}
-"""Roles as ShareGPT calls them, by which no chat template knows them."""
+"""Roles as ShareGPT calls them, which no chat template uses."""
 
 
 def is_conversation(value: Any) -> bool:
@@ -40,7 +40,7 @@ def chat_text(messages: list[dict[str, Any]], tokenizer: Any, tools: Any = None,
         return _plain(messages, tools, to_answer)
     try:
         text = tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=to_answer)
-    except Exception as error:  # the template is a program, and raises what it likes
+    except Exception as error:  # the template is a program, and may raise anything
         roles = ", ".join(str(message.get("role")) for message in messages)
         raise InvalidRequest(
             f"The tokenizer's chat template refuses a conversation of {roles}: {first_line(error)}.",

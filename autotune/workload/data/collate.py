@@ -21,7 +21,7 @@ from autotune.workload.model.config import image_shape
 def training_data(workload: Workload, samples_needed: int, seed: int, pool: int | None = None) -> tuple[Any, Any, Any]:
     """For the Trainer: (dataset, data collator, tokenizer or None).
 
-    samples_needed: number of random samples, which come from a fixed pool; pool: different ones among them at most.
+    samples_needed: number of random samples, which come from a fixed pool; pool: largest number of different ones among them.
     """
     if not workload.data:
         config, length = config_of(workload), workload.sequence_length
@@ -43,7 +43,7 @@ def training_data(workload: Workload, samples_needed: int, seed: int, pool: int 
 class MaskedCollator:
     """Hides 15 % of the tokens of a batch, and at least one of each sample.
 
-    Where a micro-batch is a single short text, chance can hide nothing, and the loss of nothing is NaN.
+    If a micro-batch is a single short text, chance may hide nothing, and the loss of nothing is NaN.
     """
 
     inner: Any
@@ -58,7 +58,7 @@ class MaskedCollator:
 
 
 def collated_as_asked(collator: Any, data_arguments: Mapping[str, Any]) -> Any:
-    """The collator, ours or the user's own, with the data arguments that it supports."""
+    """The collator, autotune's or the user's, with the data arguments that it supports."""
     if data_arguments.get("packing"):
         return transformers.DataCollatorWithFlattening()
     inner = getattr(collator, "inner", collator)
@@ -76,7 +76,7 @@ def _collator(task: str, tokenizer: Any, labelled: bool) -> Any:
         case "causal-lm" if not labelled:
             return transformers.DataCollatorForLanguageModeling(tokenizer, mlm=False)
         case "seq2seq-lm":
-            # Without the model: it makes the decoder's inputs from the labels by itself.
+            # Without the model: it then makes the decoder's inputs from the labels.
             return transformers.DataCollatorForSeq2Seq(tokenizer)
         case "token-classification" | "causal-lm":
             return transformers.DataCollatorForTokenClassification(tokenizer)

@@ -16,14 +16,14 @@ _TARGETS = ("target", "summary", "completion", "labels", "label")
 _LABELS = ("label", "labels")
 _TAGS = ("ner_tags", "tags", "labels", "label")
 _ALPACA = (("instruction", "input", "output"), ("instruction", "context", "response"))
-"""Columns of an instruction, of what it is about, which may be missing or empty, and of the answer."""
+"""Columns of an instruction, of its context, which may be missing or empty, and of the answer."""
 TOKENS = "input_ids"
 """Column of data that is tokenised already."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of the data that a task reads; label is empty if the task has none or makes its own."""
+    """The columns of the data that a task reads; label is empty if the task has none or makes the labels."""
 
     text: str  #: of texts, conversations, lists of words, token ids or images
     label: str = ""  #: of labels, tags, answers, or of the text that is to be learnt
@@ -32,13 +32,13 @@ class Columns:
 
 
 def choose_columns(data: Any, task: str, text: str | None, label: str | None) -> tuple[Any, Columns]:
-    """The requested columns, else the usual ones, and the data with them: fields of nested rows are columns of their own.
+    """The requested columns, else the usual ones, and the data with them: fields of nested rows become columns.
 
     Raises InvalidRequest if one is missing or unfit for the task.
     """
     structs = [name for name, feature in data.features.items() if isinstance(feature, (dict, datasets.Translation))]
     if structs and task != "question-answering":
-        data = data.flatten().with_format(None)  # which would show the columns that there were before alone
+        data = data.flatten().with_format(None)  # a format would show only the former columns
     if task == "image-classification":
         return data, Columns(_image_column(data, text), _column(data, label, _LABELS, "label"))
     if TOKENS in data.column_names and text in (None, TOKENS):
@@ -70,7 +70,7 @@ def choose_columns(data: Any, task: str, text: str | None, label: str | None) ->
 
 
 def _pair(data: Any, task: str, structs: list[str]) -> tuple[Any, Columns] | None:
-    """What is read and what is to be learnt, in columns of usual names; None if there are none.
+    """The data to read and to learn, in columns of usual names; None if there are none.
 
     Raises InvalidRequest for the pairs of a preference.
     """
@@ -137,7 +137,7 @@ def _answer_columns(data: Any, text: str | None, label: str | None) -> Columns:
 
 
 def describe(columns: Columns, data: Any, task: str, labels: Labels | None, tokenizer: Any) -> str:
-    """What is made of the columns, in one line."""
+    """The use of the columns, in one line."""
     text, label, question = (repr(name) for name in (columns.text, columns.label, columns.question))
     if columns.text == TOKENS:
         return " and ".join(name for name in (text, label, question) if name != "''") + " are read as they are"
@@ -203,7 +203,7 @@ def _text_column(
     option: str = "text",
     advice: str = "",
 ) -> str:
-    """The requested column of text, the usual one, or the only one that is not among the others."""
+    """The requested column of text, the usual one, or the only column of text that is not among the others."""
     texts = _text_columns(data)
     if requested is None:
         candidates = [name for name in texts if name not in others]

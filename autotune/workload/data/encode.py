@@ -17,7 +17,7 @@ Rows = dict[str, list[Any]]
 class Encoder:
     """Called with a batch of rows, gives input_ids, attention_mask and labels: lists, one entry a sample.
 
-    Texts are cut to sequence_length tokens and not padded; rows from which nothing can be learnt are left out.
+    Texts are cut to sequence_length tokens and not padded; rows without anything to learn are left out.
     """
 
     task: str
@@ -83,7 +83,7 @@ class Encoder:
         for prompt, sample in zip(self._ids(prompts, rows), samples, strict=True):
             if end not in ([], [None], sample[-1:]) and len(sample) < self.sequence_length:
                 sample += end
-            # A prompt alone may end in another token than in the whole, such as its own end.
+            # A prompt alone may end in another token than within the whole, such as an end token.
             begin = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(prompt, sample, strict=False)))
             labels.append([-100] * begin + sample[begin:])
         return _learnable({**_samples(samples), "labels": labels}, first=1)

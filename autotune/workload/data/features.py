@@ -20,7 +20,7 @@ def first_objects(data: Any, column: str) -> Any:
 
 
 def element(feature: Any) -> Any:
-    """What the lists of a column hold; for a column of something else, that."""
+    """Type of the elements of a column's lists; of another column its type."""
     return getattr(feature, "feature", feature[0] if isinstance(feature, list) else feature)
 
 
@@ -38,7 +38,7 @@ def is_text(feature: Any, lists: bool = False) -> bool:
 
 
 def kind_of(data: Any, column: str) -> str:
-    """What a column holds, for people."""
+    """Kind of a column, for people."""
     feature = data.features[column]
     if is_conversation(first_objects(data, column)):
         return "conversations"
@@ -46,6 +46,6 @@ def kind_of(data: Any, column: str) -> str:
 
 
 def unfit(data: Any, column: str, wanted: str, option: str) -> InvalidRequest:
-    """The error of a column that holds something else than is wanted; option: `text` or `label`, which names another one."""
+    """The error of a column of another kind than is wanted; option: `text` or `label`, which names another one."""
     message = f"The column {column!r} holds {kind_of(data, column)}, not {wanted}."
     return InvalidRequest(message, f"Name another one with --{option}-column.")

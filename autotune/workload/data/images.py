@@ -38,14 +38,14 @@ class ImageSamples:
         try:
             row = self._rows[index]
             return {"pixel_values": pixels(row["image"], self._shape), "labels": row["labels"]}
-        except OSError as error:  # an image that is cut off, whose beginning is right
+        except OSError as error:  # an image that is cut off after a correct beginning
             raise ValueError(
                 f"The image {_name(_encoded(self._rows)[index], index)} cannot be decoded: {error}."
             ) from error
 
 
 def check_images(rows: Any) -> None:
-    """Raise InvalidRequest, which names the file, for the first image (column `image`) whose beginning cannot be read."""
+    """Raise InvalidRequest, which names the file, for the first image (column `image`) with an unreadable beginning."""
     for place, row in enumerate(_encoded(rows)):
         content = row["image"]["bytes"]
         try:

@@ -15,7 +15,7 @@ SINGLE, SEVERAL, NUMBERS = "single_label_classification", "multi_label_classific
 
 @dataclass(frozen=True)
 class Labels:
-    """How a column's values become what the model learns."""
+    """Conversion of a column's values into the model's labels."""
 
     count: int  #: outputs of the model: classes, or numbers of a sample
     ids: Mapping[Any, int] | None = None  #: value -> class id; None if the values are class ids or numbers already
@@ -41,7 +41,7 @@ class Labels:
 
 
 def read_labels(data: Any, column: str, classes: int, task: str) -> Labels:
-    """The classes in a column of labels, or of lists of labels; classes: as many as the model's config has.
+    """The classes in a column of labels, or of lists of labels; classes: number of classes in the model's config.
 
     A list is several labels of a sample, for token-classification one of each word. Raises InvalidRequest.
     """
@@ -58,7 +58,7 @@ def read_labels(data: Any, column: str, classes: int, task: str) -> Labels:
             raise unfit(data, column, "labels", "label")
         values.update(value for value in labels if value == value)  # not NaN
     has_gaps = len(rows) < len(data) or None in values
-    # -100 is what the loss ignores, not a class.
+    # -100 is not a class: the loss ignores it.
     values -= {None, -100}
     if not values:
         raise InvalidRequest(f"The column {column!r} holds no labels.", "Name another one with --label-column.")
@@ -82,7 +82,7 @@ def read_labels(data: Any, column: str, classes: int, task: str) -> Labels:
 
 
 def _vector(rows: list[Any], values: set[Any]) -> Labels | None:
-    """Labels that are lists of as many numbers each: of 0 and 1 (or between) for classes, else several numbers to predict."""
+    """Labels that are lists of equal length: of 0 and 1 (or between) for classes, else several numbers to predict."""
     sizes = {len(row) for row in rows}
     size = sizes.pop()
     if sizes or size < 2 or any(None in row for row in rows) or any(isinstance(value, str) for value in values):

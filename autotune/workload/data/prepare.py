@@ -28,7 +28,7 @@ from autotune.workload.model.config import image_shape, vocabulary_size
 
 MOST_TEXTS = 50_000
 MOST_IMAGES = 5_000
-"""Rows kept of larger data, drawn at random: a probe sees fewer, and their lengths are spread as those of all."""
+"""Rows kept of larger data, drawn at random: a probe sees fewer, and their lengths are spread as in the whole."""
 _FORMAT = 4
 _SPECIAL_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
@@ -41,10 +41,10 @@ class PreparedData(Serializable):
     identity: str  #: differs for other data
     text_source: str  #: tokenizer or image transform, for people
     samples: int  #: in `data`
-    num_labels: int | None = None  #: classes to set in the model's config; None to leave it
+    num_labels: int | None = None  #: classes to set in the model's config; None to keep the config's
     problem_type: str | None = None  #: of sequence classification, to set in the model's config
     special_ids: tuple[tuple[str, int], ...] = ()  #: token ids that the config must share with the tokenizer
-    longest: tuple[int, ...] = ()  #: samples with the most tokens and the most labels; empty where all are alike
+    longest: tuple[int, ...] = ()  #: samples with the most tokens and the most labels; empty if all are alike
     notes: tuple[str, ...] = ()
 
 
@@ -77,7 +77,7 @@ def prepare_data(
 
 @dataclass(frozen=True)
 class _Recipe:
-    """What decides how prepared data looks, except for the data itself."""
+    """Request's fields that determine prepared data, in addition to the data itself."""
 
     request: TuningRequest
     config: Any
@@ -120,7 +120,7 @@ def _read_and_prepare(recipe: _Recipe, source: DataSource, cache: Path, scratch:
     write_json(fresh / "prepared.json", prepared.to_dict())
     try:
         os.rename(fresh, target)
-    except OSError:  # another process was faster, with the same result or with one that was left half-written
+    except OSError:  # another process was faster, with the same result or with one that is half-written
         if _saved(target) is None:
             shutil.rmtree(target, ignore_errors=True)
             os.rename(fresh, target)
@@ -139,12 +139,12 @@ def _prepare(
     labels = None
     if task in ("sequence-classification", "token-classification", "image-classification"):
         labels = read_labels(data, columns.label, recipe.config.num_labels, task)
-        if task != "token-classification":  # whose rows have a label for each word
+        if task != "token-classification":  # its rows have a label for each word
             data = _labelled(data, columns, labels, notes)
     rows, tokenizer = len(data), None
     if recipe.plan is not None:
         tokenizer, text_source = _tokenizer(recipe, columns, data)
-    if task == "seq2seq-lm" or data.column_names != ["text"]:  # of lines of text nothing is to be said
+    if task == "seq2seq-lm" or data.column_names != ["text"]:  # plain lines of text need no note
         notes.append(describe(columns, data, task, labels, tokenizer))
     if tokenizer is None:
         data, text_source = _image_rows(recipe, columns, labels, data)
@@ -241,7 +241,7 @@ def _check_ids(recipe: _Recipe, data: Any) -> None:
     for name in (name for name in data.column_names if are_tokens.get(name)):
         ids = arrow.list_flatten(data.with_format("arrow")[name])
         if name == "labels":
-            ids = ids.filter(arrow.not_equal(ids, -100))  # which the loss ignores
+            ids = ids.filter(arrow.not_equal(ids, -100))  # the loss ignores it
         extremes = arrow.min_max(ids).as_py()
         if wrong := [token for token in extremes.values() if not 0 <= token < most]:
             raise InvalidRequest(
@@ -276,7 +276,7 @@ def _classes_to_set(labels: Labels | None, classes: int) -> int | None:
 
 
 def _saved(folder: Path) -> PreparedData | None:
-    """What an earlier call left in the folder, if anything."""
+    """Prepared data of an earlier call in the folder, if any."""
     try:
         return replace(PreparedData.from_dict(read_json(folder / "prepared.json")), folder=str(folder))
     except (OSError, KeyError, TypeError, ValueError):

@@ -43,7 +43,7 @@ def read_data(source: DataSource, split: str, scratch: Path) -> tuple[Any, list[
 def _load(source: DataSource, split: str, scratch: Path, notes: list[str]) -> Any:
     if source.reader == "hub":
         return _load_from_hub(source.name, split)
-    names = [part.partition("[")[0].strip() for part in split.split("+")]  # those in `train[:10%]+test`
+    names = [part.partition("[")[0].strip() for part in split.split("+")]  # the splits in `train[:10%]+test`
     if source.reader == "saved":
         return _load_saved(source, split, names)
     # Counting downloads of readers that are part of the library would be its only request to the network.
@@ -67,11 +67,11 @@ def _load_files(files: tuple[DataFile, ...], scratch: Path, notes: list[str]) ->
         paths = [str(_as_utf8(file, scratch, notes)) for file in group]
         reader, options = files[0].reader, dict[str, Any]()
         if reader == "parquet":
-            options["batch_size"] = 1000  # by default that of the first row group, and 0 if a file has no rows
+            options["batch_size"] = 1000  # by default the size of the first row group, and 0 if a file has no rows
         elif reader == "text":
             options["encoding"] = "utf-8-sig"  # UTF-8, with or without a byte order mark
         elif reader == "csv":
-            # Texts such as N/A and null are classes as others are: only what is empty is missing.
+            # Texts such as N/A and null are classes as others are: only empty values are missing.
             options |= {"sep": separator, "keep_default_na": False, "na_values": [""]}
         data = datasets.load_dataset(
             reader, data_files={"train": paths}, split="train", cache_dir=str(scratch), **options

@@ -1,4 +1,4 @@
-"""Batches of a probe: which kinds data and model allow (padded to a multiple, packed), and which of them its steps get."""
+"""Batches of a probe: kinds that data and model allow (padded to a multiple, packed), and the batches that its steps get."""
 
 import inspect
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ NEEDED = "samples of many lengths need it"
 OWN = "your own dataset and data collator decide what a batch is"
 
 NOT_RANDOM = ("group_by_length", "sequential")
-"""Sampling strategies whose first steps are not like the rest."""
+"""Sampling strategies with first steps that differ from the rest."""
 
 GOLDEN = (5**0.5 - 1) / 2
-"""The fractional parts of its multiples spread evenly, however many are taken (three-distance theorem)."""
+"""The fractional parts of its multiples spread evenly, for any number of them (three-distance theorem)."""
 
 
 def collating(task: str, varied: bool, model: Any) -> dict[str, str | None]:
-    """Argument of the collator -> None if batches can use it, else why not. varied: lengths of samples differ."""
+    """Argument of the collator -> None if batches can use it, else the reason. varied: lengths of samples differ."""
     if task == "image-classification":
         return {"pad_to_multiple_of": IMAGES, "packing": IMAGES, "attention_mask": IMAGES}
     if not varied:
@@ -29,9 +29,9 @@ def collating(task: str, varied: bool, model: Any) -> dict[str, str | None]:
 
 
 def own_collating(collator: Any, processing_class: Any) -> tuple[dict[str, str | None], int | None]:
-    """The same for the user's own collator, and the multiple to which it pads by itself.
+    """The same for the user's collator, and the multiple to which it pads already.
 
-    Without a collator the Trainer's own pads if it is given a tokenizer.
+    Without a collator the Trainer's pads if it is given a tokenizer.
     """
     pads = hasattr(collator, "pad_to_multiple_of") or (collator is None and hasattr(processing_class, "pad"))
     reason = None if pads else "your data collator has no pad_to_multiple_of"
@@ -40,9 +40,9 @@ def own_collating(collator: Any, processing_class: Any) -> tuple[dict[str, str |
 
 
 def _why_not_packed(task: str, model: Any) -> str | None:
-    """None if the model keeps the samples of one row apart, by positions that begin again. transformers' masks do so
-    where the model hands them its positions (`masking_utils.find_packed_sequence_indices`), FlashAttention by itself;
-    layers with a state (Mamba) run on from one sample into the next."""
+    """None if the model keeps the samples of one row apart, by positions that begin again, else the reason. transformers' masks
+    do so if the model gives them its positions (`masking_utils.find_packed_sequence_indices`), FlashAttention always; layers
+    with a state (Mamba) run on from one sample into the next."""
     if task != "causal-lm":
         return "samples are packed in causal language models only"
     name = type(model).__name__
@@ -71,7 +71,7 @@ def spread_steps(trainer: Any) -> None:
     if not grouped or not hasattr(trainer, "_get_train_sampler"):
         return
     make = trainer._get_train_sampler
-    ranks = getattr(trainer.args, "world_size", 1)  # a step's samples lie together over all of them
+    ranks = getattr(trainer.args, "world_size", 1)  # a step's samples are together, for all ranks
     size = trainer.args.train_batch_size * trainer.args.gradient_accumulation_steps * ranks
 
     def spread(*args: Any, **kwargs: Any) -> Any:
@@ -101,7 +101,7 @@ class SpreadSteps(torch.utils.data.Sampler):  # type: ignore[misc]
 
 
 def repeat_batches(trainer: Any, batches: int) -> None:
-    """Make the Trainer's loader give so many micro-batches before its epoch ends; call before `train()`.
+    """Make the Trainer's loader give this number of micro-batches before its epoch ends; call before `train()`.
 
     The loader repeats, not the user's dataset: code that counts labels or groups by length reads each sample once. The
     loader is made once.
@@ -118,7 +118,7 @@ def repeat_batches(trainer: Any, batches: int) -> None:
 
 
 def _repeat(loader: Any, batches: int) -> None:
-    """Only torch's loaders: a Trainer class of the user's may have a loader of its own."""
+    """Only torch's loaders: a user's Trainer class may have another one."""
     inner = getattr(loader, "base_dataloader", loader)  # accelerate's loader iterates another one
     if not isinstance(inner, torch.utils.data.DataLoader):
         return
@@ -130,7 +130,7 @@ def _repeat(loader: Any, batches: int) -> None:
 
 
 class RepeatedBatches(torch.utils.data.Sampler):  # type: ignore[misc]
-    """So many batches of the inner sampler's places, which begins again where it ends; fewer if it is empty.
+    """This number of batches of the inner sampler's places, which begins again at its end; fewer if it is empty.
 
     A batch that would be cut short is filled from the next pass. All are drawn at once: a pass drawn during the training
     would depend on the random numbers that the training takes.
@@ -160,7 +160,7 @@ class RepeatedBatches(torch.utils.data.Sampler):  # type: ignore[misc]
 
 
 class RepeatedStream(torch.utils.data.IterableDataset):  # type: ignore[misc]
-    """An iterable dataset that begins again where it ends; one that yields nothing ends."""
+    """An iterable dataset that begins again at its end; one that yields nothing ends."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset

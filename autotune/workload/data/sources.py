@@ -20,7 +20,7 @@ READERS |= dict.fromkeys((".json", ".jsonl", ".ndjson"), "json")
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd", ".lz4": "lz4"}
 """Ending -> the name that fsspec has for it."""
 _PACKAGES = {"zstd": "zstandard", "lz4": "lz4"}
-"""Compression -> the package by which fsspec reads it, which may not be installed."""
+"""Compression -> the package with which fsspec reads it, which may not be installed."""
 IMAGE_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff"})
 _SPLIT_WORDS = {"train": "train", "training": "train", "test": "test", "testing": "test", "eval": "test"}
 _SPLIT_WORDS |= {"validation": "validation", "valid": "validation", "val": "validation", "dev": "validation"}
@@ -35,9 +35,9 @@ _LOOKED_AT_BYTES = 65536
 MOST_DEPTH = 100
 """Nested brackets: above a few hundred the reader of JSON lines ends its process."""
 SAVED = ("dataset_info.json", "dataset_dict.json")
-"""What `save_to_disk` leaves in its folder."""
+"""Files that `save_to_disk` writes into its folder."""
 MOST_HASHED_BYTES = 256 * 2**20
-"""Of the files of a data set, up to which their contents are read to identify it: within a second."""
+"""Bytes of the files of a data set up to which their contents are read to identify it: within a second."""
 _ENDINGS = {*READERS, *IMAGE_ENDINGS}
 
 
@@ -75,7 +75,7 @@ def find_data(name: str, images: bool) -> DataSource:
 
 
 def check_data(name: str) -> None:
-    """Raise InvalidRequest for what `find_data` refuses for any model; quickly, however many files there are."""
+    """Raise InvalidRequest for data that `find_data` refuses for any model; quickly, for any number of files."""
     with _reported(name):
         path = _local(name)
         if path is not None and path.is_file():
@@ -85,7 +85,7 @@ def check_data(name: str) -> None:
 
 
 def data_ending(path: Path) -> str:
-    """The ending of a file's name in small letters, without that of its compression: `.csv` of `A.CSV.gz`."""
+    """The ending of a file's name in small letters, without the compression's: `.csv` of `A.CSV.gz`."""
     suffixes = path.suffixes
     if suffixes and suffixes[-1].lower() in COMPRESSIONS:
         suffixes.pop()
@@ -187,9 +187,9 @@ def _split_of(file: Path) -> str:
 
 
 def _data_file(path: Path) -> DataFile:
-    """How a file is written, by its ending and its beginning; without an ending, by its beginning alone.
+    """Format of a file, by its ending and its beginning; without an ending, by its beginning alone.
 
-    Raises InvalidRequest if it is empty, or its beginning is not text though it should be.
+    Raises InvalidRequest if it is empty, or its beginning is not text although it should be.
     """
     ending = data_ending(path)
     if ending and ending not in READERS:
@@ -224,7 +224,7 @@ def _data_file(path: Path) -> DataFile:
 
 
 def _encoding(path: Path, beginning: bytes) -> str:
-    """By its byte order mark, else UTF-8, else what charset-normalizer takes it for. Raises InvalidRequest."""
+    """By its byte order mark, else UTF-8, else by charset-normalizer. Raises InvalidRequest."""
     if marked := next((encoding for mark, encoding in _BOMS.items() if beginning.startswith(mark)), None):
         return marked
     try:
@@ -245,13 +245,13 @@ def _encoding(path: Path, beginning: bytes) -> str:
 
 
 def _separator(text: str) -> str:
-    """What separates the columns of a csv file: the most frequent of the usual characters in its first line."""
+    """Separator of the columns of a csv file: the most frequent of the usual characters in its first line."""
     header = re.sub(r'"[^"]*"', "", text.lstrip().partition("\n")[0])
     return max(_SEPARATORS, key=header.count)
 
 
 def _depth(text: str) -> int:
-    """How deeply the JSON's brackets are nested, those in strings left out."""
+    """Depth to which the JSON's brackets are nested, without brackets in strings."""
     depth = deepest = 0
     for match in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', text):
         depth += (match[0] in "[{") - (match[0] in "]}")

@@ -64,7 +64,7 @@ def _texts(config: Any, task: str, tokens: int, generator: torch.Generator) -> d
     samples = _pool_samples(3 * 8 * tokens)
     input_ids = _token_ids(config, (samples, tokens), generator)
     if task == "sequence-classification" and config.is_encoder_decoder:
-        # T5 and BART classify at the last end-of-sequence token, and insist on equally many in each sample.
+        # T5 and BART classify at the last end-of-sequence token, and require the same number of them in each sample.
         end = token_id(config, "eos_token_id")
         if end is not None:
             input_ids[:, -1] = end

@@ -1,4 +1,4 @@
-"""Tokenizer of a model, or a byte-pair one trained on the data where the model has none."""
+"""Tokenizer of a model, or a byte-pair one trained on the data if the model has none."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,7 +15,7 @@ from autotune.workload.model.builtin import BUILT_IN
 from autotune.workload.model.config import token_id, vocabulary_size
 
 TRAINING_CHARACTERS = 20_000_000
-"""Text that a byte-pair tokenizer is trained on at most: enough for any vocabulary, over in seconds."""
+"""Most text that a byte-pair tokenizer is trained on: enough for any vocabulary, over in seconds."""
 LARGEST_TRAINED_VOCABULARY = 32768
 _FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model")
 # Not written as <s> or <mask>: text about HTML holds these, and would then hold special tokens.
@@ -31,7 +31,7 @@ class TokenizerPlan(NamedTuple):
 
 
 def plan_tokenizer(requested: str | None, model: str, config: Any) -> TokenizerPlan:
-    """The requested tokenizer, else the model's own, else one to be trained. Raises InvalidRequest for a missing one."""
+    """The requested tokenizer, else the model's, else one to be trained. Raises InvalidRequest for a missing one."""
     place = _requested_place(requested) if requested else _own_place(model)
     if not place:
         return TokenizerPlan("", f"trained, {_trained_size(config)} tokens")
@@ -59,7 +59,7 @@ def open_tokenizer(plan: TokenizerPlan, config: Any, trust_remote_code: bool) ->
             "Name the tokenizer that belongs to the model, or leave --tokenizer out.",
         )
     if tokenizer.pad_token is None:
-        # What people do with a GPT-2 or Llama, whose tokenizers cannot pad.
+        # As usual for GPT-2 and Llama: their tokenizers cannot pad.
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or tokenizer.sep_token
     if tokenizer.pad_token is None:
         raise InvalidRequest(f"The tokenizer {plan.place!r} has no padding token.", "Add one to it and save it again.")
@@ -70,7 +70,7 @@ def open_tokenizer(plan: TokenizerPlan, config: Any, trust_remote_code: bool) ->
 def train_tokenizer(texts: Iterable[str], config: Any) -> Any:
     """A byte-level byte-pair tokenizer with at most the config's vocabulary; small data gives a smaller one.
 
-    Its special tokens have the config's ids where these are among the first ones: the model pads as it is used to.
+    Its special tokens have the config's ids if these are among the first ones: the model pads as in its pretraining.
     Raises InvalidRequest if the vocabulary is too small for all bytes.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -113,7 +113,7 @@ def _ordered_special_tokens(config: Any) -> list[str]:
 
 
 def _template(config: Any, inner: Any) -> Any:
-    """Start and end around a text for encoders, an end for decoders, as their own tokenizers do."""
+    """Start and end around a text for encoders, an end for decoders, as their tokenizers do."""
     from tokenizers import processors
 
     encoder = "masked-lm" in tasks_of(config) and not config.is_encoder_decoder
@@ -152,7 +152,7 @@ def _requested_place(requested: str) -> str:
 
 
 def _own_place(model: str) -> str:
-    """Where the model's own tokenizer is; empty for built-in shapes, JSON files and models without one."""
+    """Folder or hub id of the model's tokenizer; empty for built-in shapes, JSON files and models without one."""
     if model in BUILT_IN:
         return ""
     path = Path(model).expanduser()

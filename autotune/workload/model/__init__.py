@@ -1,1 +1,1 @@
-"""Configs, models and the user's own objects."""
+"""Configs, models and the user's objects."""

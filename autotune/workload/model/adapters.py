@@ -14,7 +14,7 @@ from autotune.space.settings.lora_targets import ALL_LINEAR, ATTENTION, FIELDS
 
 
 def adapter_targets(model: Any) -> dict[str, str | None]:
-    """Value of the setting `lora_targets` -> None if layers of this model have the names that PEFT gets, else why not."""
+    """Value of the setting `lora_targets` -> None if layers of this model have the names that PEFT gets, else the reason."""
     named = any(re.fullmatch(FIELDS[ATTENTION], name) for name, _ in model.named_modules())
     reason = f"no layer of {type(model).__name__} has a name that projections of attention usually have"
     return {ALL_LINEAR: None, ATTENTION: None if named else reason}
@@ -36,7 +36,7 @@ def adapted(model: Any, adapter: Mapping[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def _converted_by_replacing() -> Iterator[None]:
-    """Inside, `Module.to` makes new parameters: those without storage it would swap, which torch refuses for fake ones."""
+    """Inside, `Module.to` makes new parameters: it would swap parameters without storage, which torch refuses for fake ones."""
 
     def apply(module: torch.nn.Module, convert: Any, recurse: bool = True) -> torch.nn.Module:
         for inner in module.children() if recurse else ():
@@ -58,9 +58,9 @@ def _converted_by_replacing() -> Iterator[None]:
 
 
 def made_in_four_bits(model: Any, config: Mapping[str, Any], device: str) -> Any:
-    """A model of transformers' own without storage, with random weights on this device, and as `in_four_bits` makes it.
+    """One of transformers' models without storage, with random weights on this device, and as `in_four_bits` makes it.
 
-    Layer by layer: each is packed before the next one's float32 is there, as where weights are loaded from files.
+    Layer by layer: each is packed before the next one's float32 is there, as when weights are loaded from files.
     """
     linear = [name for name, _ in linear_layers(model)]  # names only: a reference would keep a layer's float32 weights
     for owner, place in _repeated_layers(model, model):
@@ -92,7 +92,7 @@ def _repeated_layers(module: Any, owner: Any, prefix: str = "") -> Iterator[tupl
 
 
 def linear_layers(model: Any) -> list[tuple[str, Any]]:
-    """(name, layer) of all that four bits are for: linear ones, GPT-2's own kind too, except the output's and those that the
+    """(name, layer) of all layers for four bits: linear ones, GPT-2's kind too, except the output's and the layers that the
     model keeps in float32 (T5 casts to the dtype of one)."""
     output = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     float32 = set(getattr(model, "_keep_in_fp32_modules", None) or ())
@@ -106,7 +106,7 @@ def linear_layers(model: Any) -> list[tuple[str, Any]]:
 def in_four_bits(model: Any, config: Mapping[str, Any]) -> Any:
     """The model with its `linear_layers` in bitsandbytes' four bits, as `from_pretrained` would load it.
 
-    config: fields of `BitsAndBytesConfig`. Weights are packed in place; transformers itself packs only those that it
+    config: fields of `BitsAndBytesConfig`. Weights are packed in place; transformers itself packs only weights that it
     loads from files.
     """
     _pack(model, [name for name, _ in linear_layers(model)], config)

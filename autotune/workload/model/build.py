@@ -1,4 +1,4 @@
-"""Task of a model, and the model built from its config, with random weights or its own local ones."""
+"""Task of a model, and the model built from its config, with random weights or its local ones."""
 
 import json
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from autotune.workload.hub import first_line
 from autotune.workload.model.adapters import in_four_bits, made_in_four_bits
 from autotune.workload.model.weights import weights_folder
 
-# In the order of preference: a BERT can be a causal model too, and a BART a masked one, but few train them so.
+# In the order of preference: a BERT can be a causal model too, and a BART a masked one, but few people train them so.
 _AUTO_CLASSES = {
     "seq2seq-lm": ("AutoModelForSeq2SeqLM", "SEQ_TO_SEQ_CAUSAL_LM"),
     "image-classification": ("AutoModelForImageClassification", "IMAGE_CLASSIFICATION"),
@@ -30,7 +30,7 @@ _AUTO_CLASSES = {
 
 
 def choose_task(config: Any, task: str | None) -> str:
-    """The requested task, else that of the config's architecture or model type. Raises InvalidRequest for none."""
+    """The requested task, else the task of the config's architecture or model type. Raises InvalidRequest for none."""
     tasks = tasks_of(config)
     if not tasks:
         raise InvalidRequest(
@@ -45,7 +45,7 @@ def choose_task(config: Any, task: str | None) -> str:
 
 
 def tasks_of(config: Any) -> tuple[str, ...]:
-    """The tasks that transformers, or the model's own code, has a class for; the usual one first.
+    """The tasks that transformers, or the model's code, has a class for; the usual one first.
 
     None for models of speech: some have a text decoder that could be trained alone, which is not what they are for.
     """
@@ -63,7 +63,7 @@ def auto_class(task: str) -> Any:
 
 
 def config_of(workload: Workload) -> Any:
-    """The config of a workload, rebuilt; a model with code of its own is opened from its source for the class."""
+    """The config of a workload, rebuilt; a model with its code is opened from its source for the class."""
     values = dict(workload.model_config)
     if not _has_own_code(workload):
         return AutoConfig.for_model(**values)
@@ -95,8 +95,8 @@ def build_model(
 ) -> Any:
     """The workload's model, in training mode, checkpointing off.
 
-    device: where random weights are made; model_arguments: those of `from_config`, their `dtype` (default float32) by its
-    name; weights: where the model's own are, as of `local_weights`, empty for random ones. What they lack (a new head) is
+    device: for making random weights; model_arguments: of `from_config`, their `dtype` (default float32) by its
+    name; weights: the place of the model's weights, as of `local_weights`, empty for random ones. What they lack (a new head) is
     random.
     """
     config = config_of(workload) if config is None else config
@@ -124,7 +124,7 @@ def build_model(
 def _made_in_four_bits(
     workload: Workload, config: Any, arguments: Mapping[str, Any], four_bits: Mapping[str, Any], device: str
 ) -> Any:
-    """Never whole in float32 on the device; a model that cannot begin without storage is made and packed on the CPU."""
+    """Never whole in float32 on the device; a model that cannot be made without storage first is made and packed on the CPU."""
     model = _without_storage(workload.task, config, arguments, "cpu" if _has_own_code(workload) else "meta")
     if next(model.parameters()).is_meta:
         return made_in_four_bits(model, four_bits, device)
@@ -134,7 +134,7 @@ def _made_in_four_bits(
 def model_outline(config: Any, task: str, trust_remote_code: bool = False, dtype: str = "float32") -> Any:
     """The model without storage, on torch's meta device: all shapes and flags, no memory.
 
-    A model whose code cannot be built there is built on the CPU. Raises InvalidRequest if that fails too.
+    A model whose code cannot be built so is built on the CPU. Raises InvalidRequest if that fails too.
     """
     try:
         return _without_storage(task, config, _arguments(trust_remote_code, dtype))
@@ -165,7 +165,7 @@ def supports_checkpointing(model: Any) -> bool:
 
 
 def attentions(model: Any) -> dict[str, str | None]:
-    """Implementation of attention -> None if this model's class and the installed packages know it, else why not."""
+    """Implementation of attention -> None if this model's class and the installed packages support it, else the reason."""
     from transformers.utils import import_utils
 
     flash = bool(getattr(model, "_supports_flash_attn", False) or getattr(model, "_supports_flash_attn_2", False))
@@ -191,7 +191,7 @@ def attentions(model: Any) -> dict[str, str | None]:
 
 
 def experts(model: Any) -> tuple[str, dict[str, str | None]]:
-    """(implementation of experts that the model takes by itself, implementation -> None if it is available, else why not).
+    """(implementation of experts that the model takes by default, implementation -> None if it is available, else the reason).
 
     Empty if this model has no experts, or if this transformers cannot choose how they are computed.
     """
@@ -204,7 +204,7 @@ def experts(model: Any) -> tuple[str, dict[str, str | None]]:
     names = ("eager", *ALL_EXPERTS_FUNCTIONS.keys())
     reasons: dict[str, str | None] = dict.fromkeys(name for name in EXPERTS if name in names)
     if "grouped_mm" in reasons and default != "grouped_mm":
-        # Models fall back by themselves where they cannot.
+        # Models fall back themselves if they cannot.
         reasons["grouped_mm"] = f"{type(model).__name__} cannot dispatch it here"
     return str(default), reasons
 

@@ -24,7 +24,7 @@ DECIDING = (
 
 
 def code_of(trainer_class: type, model: Any) -> dict[str, str]:
-    """Method -> digest of its code, of a Trainer's classes and those of a model's layers, as far as a child imports them."""
+    """Method -> digest of its code, of the classes of a Trainer and of a model's layers, as far as a child imports them."""
     methods = {(kind, name) for kind in trainer_class.__mro__ for name in DECIDING if name in vars(kind)}
     methods |= {(type(layer), "forward") for layer in model.modules()}
     return {
@@ -35,7 +35,7 @@ def code_of(trainer_class: type, model: Any) -> dict[str, str]:
 
 
 def check_code(sent: dict[str, str], trainer_class: type, model: Any) -> None:
-    """Raise InvalidRequest if the same methods of these are not what `code_of` found in the caller's process."""
+    """Raise InvalidRequest if the same methods of these differ from the result of `code_of` in the caller's process."""
     here = code_of(trainer_class, model)
     if missing := sorted(name for name, digest in sent.items() if here.get(name) != digest):
         raise InvalidRequest(
@@ -45,7 +45,7 @@ def check_code(sent: dict[str, str], trainer_class: type, model: Any) -> None:
 
 
 def _by_name(kind: type) -> Any:
-    """What a child finds in the class's module at its name; None for a class made in a function, which is sent by value."""
+    """Object in the class's module at its name in a child; None for a class made in a function, which is sent by value."""
     value: Any = sys.modules[kind.__module__]
     for name in kind.__qualname__.split("."):
         value = getattr(value, name, None)
@@ -58,7 +58,7 @@ def _digest(method: Any) -> str:
 
 
 def _codes(method: Any) -> Iterator[types.CodeType]:
-    """Of the function, of those that it wraps, and of those within them."""
+    """Code of the function, of functions that it wraps, and of functions within them."""
     while method is not None:
         stack = [code] if isinstance(code := getattr(method, "__code__", None), types.CodeType) else []
         while stack:

@@ -19,7 +19,7 @@ _RELATIVE_POSITIONS = frozenset(
         *("t5", "umt5", "xlnet"),
     }
 )
-"""Model types without a table of positions: what their configs say of positions limits nothing."""
+"""Model types without a table of positions: positions in their configs are no limit."""
 
 _POSITIONS_AFTER_PADDING = frozenset(
     {
@@ -27,7 +27,7 @@ _POSITIONS_AFTER_PADDING = frozenset(
         *("mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"),
     }
 )
-"""Model types that count positions from pad_token_id + 1: as many rows of their table are never a token's."""
+"""Model types that count positions from pad_token_id + 1: this number of rows of their table is never used."""
 
 
 def read_config(name: str, trust_remote_code: bool) -> tuple[Any, str]:
@@ -83,7 +83,7 @@ def image_shape(config: Any) -> tuple[int, int, int]:
 
 
 def token_id(config: Any, name: str) -> int | None:
-    """A token's id, such as `pad_token_id`; the first where the config states several, None if it states none."""
+    """A token's id, such as `pad_token_id`; the first if the config states several, None if it states none."""
     value = getattr(config, name, None)
     if isinstance(value, (list, tuple)):
         value = value[0] if value else None

@@ -54,7 +54,7 @@ def config_file(name: str) -> Path | None:
 
 
 def _not_a_model(name: str, folder: Path) -> InvalidRequest:
-    """The error for a folder without a config: what it holds instead."""
+    """The error for a folder without a config, with what it holds instead."""
     if (folder / "adapter_config.json").is_file():
         base = ""
         with contextlib.suppress(Unreadable, FileNotFoundError):
@@ -97,13 +97,13 @@ LONGEST_HEADER = 100_000_000
 """Bytes of a header, as the library safetensors has it."""
 
 LFS = b"version https://git-lfs"
-"""How a pointer of git-lfs begins, which stands in for a file that was not downloaded."""
+"""First bytes of a pointer of git-lfs, which replaces a file that was not downloaded."""
 
 
 def check_weights(folder: Path) -> None:
-    """Raise InvalidRequest for weights that are there and cannot be loaded: their headers alone are read.
+    """Raise InvalidRequest for weights that exist and cannot be loaded: only their headers are read.
 
-    A folder without weights is none of these: the model is then trained with random ones.
+    A folder without weights raises nothing: the model is then trained with random ones.
     """
     for name in WHOLE:
         if (folder / name).is_file():
@@ -146,7 +146,7 @@ def _check_file(file: Path) -> None:
 
 
 def _safetensors_problem(opened: IO[bytes], size: int) -> str:
-    """Why a file of safetensors with so many bytes cannot be loaded; empty if its header fits it.
+    """Reason why a file of safetensors of this size cannot be loaded; empty if its header fits it.
 
     The format: 8 bytes with the header's length, little-endian; the header, JSON: name of a tensor -> its first and last byte
     after the header; the tensors (https://huggingface.co/docs/safetensors).
@@ -180,7 +180,7 @@ def _unusable(file: Path, why: str, advice: str = "Download it again.") -> Inval
 
 
 def read_config_file(file: Path) -> Any:
-    """The content of a config's file; raises InvalidRequest if it is no JSON."""
+    """The content of a config's file; raises InvalidRequest if it is not JSON."""
     try:
         return read_json(file)
     except OSError as error:
@@ -190,7 +190,7 @@ def read_config_file(file: Path) -> Any:
 
 
 def check_config(name: str, raw: Any) -> None:
-    """Raise InvalidRequest if this JSON is no config, or has a size that no model can have."""
+    """Raise InvalidRequest if this JSON is not a config, or has a size that no model can have."""
     if not isinstance(raw, dict):
         raise InvalidRequest(f"The config of {name!r} is not a JSON object.", "A config is {...} with a model_type.")
     if not isinstance(raw.get("auto_map") or {}, dict):

@@ -8,7 +8,7 @@ from autotune.space.settings.liger import LOSS, NAMES
 
 
 def why_not_here(on_cpu: bool) -> str | None:
-    """None if the device and the installation can run them, else why not."""
+    """None if the device and the installation can run them, else the reason."""
     if on_cpu:
         return "its kernels are Triton's, for GPUs"
     for name, package in (("liger_kernel", "liger-kernel"), ("triton", "triton")):
@@ -18,7 +18,7 @@ def why_not_here(on_cpu: bool) -> str | None:
 
 
 def made_for(config: Any) -> dict[str, str | None]:
-    """Value of the setting -> None if Liger's own table has such kernels for this type of model, else why not."""
+    """Value of the setting -> None if Liger's table has such kernels for this type of model, else the reason."""
     if why_not_here(on_cpu=False):
         return dict.fromkeys(NAMES[1:], "liger-kernel cannot be asked whether it knows this model: it is not installed")
     try:

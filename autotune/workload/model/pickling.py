@@ -1,6 +1,6 @@
-"""Pickling of the user's own objects for child processes: arguments, then the model, then the parts, which may refer to it.
+"""Pickling of the user's objects for child processes: arguments, then the model, then the parts, which may refer to it.
 
-    | class and own fields of the arguments | model_init | dataset, collator, Trainer class, optimizers, ... |
+    | class and its fields of the arguments | model_init | dataset, collator, Trainer class, optimizers, ... |
       opened before memory is limited         counted       may hold the model, a layer or a parameter of it
 
 Three pickles one after another. In the third, names stand for the Trainer, its arguments, its model, layers and parameters.
@@ -31,10 +31,10 @@ from autotune.workload.model.rebuild import arguments_needed, called
 from autotune.workload.rebinding import content, function_of, globals_of, inside
 
 OF_ARGUMENTS = ("arguments_class", "own_fields")
-"""What the first pickle holds, if it is given."""
+"""Objects in the first pickle, if given."""
 
 TRAINER, ARGUMENTS, MODULE, PARAMETER = "trainer", "arguments", "module", "parameter"
-"""What names stand for."""
+"""Objects that names represent."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Payload:
 
     name: str  #: of the model
     pickled: bytes
-    notes: tuple[str, ...] = ()  #: for people, on what was sent and what was not
+    notes: tuple[str, ...] = ()  #: for people, on objects that were sent or not
     warnings: tuple[str, ...] = ()  #: that concern every measurement
-    user_arguments: Any = field(default=None, repr=False)  #: the Trainer's own; they stay in this process
+    user_arguments: Any = field(default=None, repr=False)  #: the Trainer's; they stay in this process
 
 
 def packed(model: Any, objects: Mapping[str, Any]) -> Payload:
@@ -74,7 +74,7 @@ def packed(model: Any, objects: Mapping[str, Any]) -> Payload:
 
 
 def sent(objects: Mapping[str, Any], trainer: Any = None) -> bytes:
-    """The objects as bytes; trainer: whose model the parts may refer to. Raises InvalidRequest for what cannot be sent."""
+    """The objects as bytes; trainer: the parts may refer to its model. Raises InvalidRequest if one cannot be sent."""
     names = _names(trainer) if trainer is not None else {}
     first = {name: objects[name] for name in OF_ARGUMENTS if name in objects}
     last = {name: part for name, part in objects.items() if name not in (*OF_ARGUMENTS, "model_init")}
@@ -82,14 +82,14 @@ def sent(objects: Mapping[str, Any], trainer: Any = None) -> bytes:
     for group, known in ((first, {}), ({"model_init": objects.get("model_init")}, {}), (last, names)):
         try:
             _Sender(stream, known, trainer).dump(group)
-        except Exception as error:  # whatever an object's own pickling raises
+        except Exception as error:  # whatever an object's pickling raises
             what, reason, advice = _unsendable(group, known, trainer, error)
             raise InvalidRequest(f"{what} cannot be sent to another process: {reason}.", advice) from error
     return stream.getvalue()
 
 
 def can_be_sent(part: Any, trainer: Any) -> str:
-    """Why this part of the Trainer cannot be sent; empty if it can."""
+    """Reason why this part of the Trainer cannot be sent; empty if it can."""
     try:
         _Sender(io.BytesIO(), _names(trainer), trainer).dump(part)
     except Exception as error:
@@ -193,7 +193,7 @@ def _names(trainer: Any) -> dict[int, tuple[str, str]]:
 
 
 class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles what belongs to the model by its name, an optimizer without its state, and by value what is defined in a module
+    """Pickles parts of the model by name, an optimizer without its state, and by value objects that are defined in a module
     that a child would not find."""
 
     def __init__(self, stream: io.BytesIO, names: Mapping[int, tuple[str, str]], trainer: Any) -> None:
@@ -227,7 +227,7 @@ class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
         return super().reducer_override(obj)
 
     def _register(self, name: str) -> None:
-        """Pickle by value what this module defines, where a child would not find the module."""
+        """Pickle by value what this module defines, if a child would not find the module."""
         module = sys.modules.get(name)
         if name == "__main__" or name in self._importable or module is None:
             return
@@ -236,7 +236,7 @@ class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
             self._send_by_value(module)
 
     def _reads_trainer(self, function: types.FunctionType) -> bool:
-        """Whether a function reads the Trainer, or a method of it, from a global, which a child's module would not have."""
+        """True if a function reads the Trainer, or a method of it, from a global, which a child's module would not have."""
         read = (getattr(value, "__self__", value) for value in globals_of(function).values())
         return self._trainer is not None and any(value is self._trainer for value in read)
 
@@ -247,10 +247,10 @@ class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def is_importable(name: str) -> bool:
-    """Whether a child that imports this module gets the file that it was loaded from here.
+    """True if a child that imports this module gets the file that it was loaded from here.
 
     A child searches this process's path; but it may have loaded a module of the same name before, from the path that the
-    interpreter starts with. Of a package with a file of its own the package is searched. False in a child for the module of
+    interpreter starts with. For a package with an `__init__` file the package is searched. False in a child for the module of
     a class that was sent by value, which is not loaded there.
     """
     if name not in sys.modules:
@@ -281,7 +281,7 @@ def _search(name: str, path: Sequence[str] | None) -> str:
 
 
 def _initial_path() -> list[str]:
-    """The path of an interpreter that starts without a script: PYTHONPATH, its own library, installed packages."""
+    """The path of an interpreter that starts without a script: PYTHONPATH, its library, installed packages."""
     named = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     own = (sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
     return [*named, *own, *site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
@@ -296,7 +296,7 @@ def _real(place: str | None) -> str:
 
 
 class _Receiver(pickle.Unpickler):
-    """Puts the child's own Trainer, arguments, model, layers and parameters in the place of their names."""
+    """Puts the child's Trainer, arguments, model, layers and parameters in the place of their names."""
 
     def __init__(self, stream: io.BytesIO, model: Callable[[], Any] | None, objects: Mapping[str, Any]) -> None:
         super().__init__(stream)
@@ -311,7 +311,7 @@ class _Receiver(pickle.Unpickler):
 
 
 def _optimizer(kind: type, defaults: Mapping[str, Any], groups: list[dict[str, Any]]) -> Any:
-    """An optimizer of this class over these groups of parameters, each with its own settings."""
+    """An optimizer of this class over these groups of parameters, each with its settings."""
     parameters = inspect.signature(kind).parameters
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     return kind(groups, **{name: value for name, value in defaults.items() if takes_all or name in parameters})

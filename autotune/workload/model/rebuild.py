@@ -1,4 +1,4 @@
-"""Models without their weights: how to build a plain transformers model again, and what tells models apart.
+"""Models without their weights: building a plain transformers model again, and identifying models.
 
 Weights are not needed to measure speed and memory: a model is sent to a probe as its class, config and dtype.
 """
@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 MODEL_INIT, CONFIG, ITSELF = "model_init", "its config", "itself"
-"""Origin of a user's own model in each probe: the user's function, its class and config, or the model itself."""
+"""Origin of a user's model in each probe: the user's function, its class and config, or the model itself."""
 
 COMES_WITH_TRAINING = ("accelerate", "transformers")
-"""Packages that leave hooks and patches of their own on a model that has been trained: it is the same model."""
+"""Packages that leave hooks and patches on a model that has been trained: it is the same model."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class FromConfig:
 
 
 class Prebuilt:
-    """A `model_init` that returns a model that was sent."""
+    """A `model_init` that returns a sent model."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -67,16 +67,16 @@ def made_by(model_init: Any) -> str:
 
 
 def called(model_init: Any) -> str:
-    """A name for what makes a model: of a partial that of what it calls, of an object that of its class."""
+    """A name for the maker of a model: for a partial the called function's, for an object its class's."""
     function = _function(model_init)
     name = str(getattr(function, "__name__", type(function).__name__))
     return "model" if name == "<lambda>" else name
 
 
 def takes_trial(model_init: Any) -> bool:
-    """Whether this function must be given the trial of a hyper-parameter search, as a Trainer's `model_init` may be.
+    """True if this function must be given the trial of a hyper-parameter search, as a Trainer's `model_init` may be.
 
-    A class's own parameters are its model's, never a trial.
+    Parameters of a class are its model's, never a trial.
     """
     needed = _required(model_init)
     is_class = isinstance(_function(model_init), type)
@@ -84,30 +84,30 @@ def takes_trial(model_init: Any) -> bool:
 
 
 def _function(model_init: Any) -> Any:
-    """What a partial calls in the end."""
+    """The function that a partial calls in the end."""
     while isinstance(model_init, functools.partial):
         model_init = model_init.func
     return model_init
 
 
 def arguments_needed(model_init: Any) -> list[str]:
-    """Arguments without which nothing can be made: of a class all that have no default, of a function all but the trial."""
+    """Arguments without which nothing can be made: for a class all that have no default, for a function all but the trial."""
     return [parameter.name for parameter in _required(model_init)[1 if takes_trial(model_init) else 0 :]]
 
 
 def _required(model_init: Any) -> list[inspect.Parameter]:
     try:
         parameters = inspect.signature(model_init).parameters
-    except (TypeError, ValueError):  # made by no Python code
+    except (TypeError, ValueError):  # not made by Python code
         return []
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [each for each in parameters.values() if each.kind not in variadic and each.default is each.empty]
 
 
 def rebuilt(model: Any, trainer_class: type) -> tuple[FromConfig | None, str]:
-    """(how to build this model again, ""), or (None, why only the model itself will do).
+    """(a function that builds this model again, ""), or (None, reason why only the model itself will do).
 
-    A patched `forward` counts as the model's own unless the Trainer's package (TRL) or accelerate made it: in a child they
+    A patched `forward` counts as the model's unless the Trainer's package (TRL) or accelerate made it: in a child they
     make it again. Allocates nothing and initializes no device.
     """
     if reason := _not_plain(model, trainer_class):
@@ -171,18 +171,18 @@ def _not_plain(model: Any, trainer_class: type) -> str:
 
 
 def own_forward(layer: Any) -> Any:
-    """What this one layer computes instead of its class's `forward`; None if that is as it was."""
+    """Function that this layer computes instead of its class's `forward`; None if that is unchanged."""
     return layer.__dict__.get("forward")
 
 
 def hooks_of(layer: Any) -> list[Any]:
-    """What runs before and after the layer's forward and backward."""
+    """Functions that run before and after the layer's forward and backward."""
     kinds = (layer._forward_pre_hooks, layer._forward_hooks, layer._backward_pre_hooks, layer._backward_hooks)
     return [hook for hooks in kinds for hook in hooks.values()]
 
 
 def package_of(function: Any) -> str:
-    """The package whose code it is; `functools.wraps` does not change that."""
+    """The package of its code; `functools.wraps` does not change that."""
     inner = getattr(function, "__func__", function)
     name: str = getattr(inner, "__globals__", {}).get("__name__", "")
     return name.partition(".")[0]
@@ -195,8 +195,8 @@ def _outline(model: Any) -> tuple[Any, ...]:
 
 
 def layers_digest(model: Any) -> str:
-    """Sixteen digits that are the same in every process, and others where a layer, its attention, its patches, or the shape,
-    dtype or learning of a parameter is another: what no config says of a user's own model."""
+    """Sixteen digits that are the same in every process, and others if a layer, its attention, its patches, or the shape,
+    dtype or learning of a parameter is another: no config of a user's model has these."""
     layers = [
         (
             name,

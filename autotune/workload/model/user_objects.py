@@ -1,4 +1,4 @@
-"""The user's own Python objects, unpickled in the child."""
+"""The user's Python objects, unpickled in the child."""
 
 import dataclasses
 import hashlib
@@ -25,7 +25,7 @@ LOOK_S = 2.0
 
 @dataclass(frozen=True)
 class UserObjects:
-    """The user's own objects, as the Trainer takes them; None if one was not given."""
+    """The user's objects, as the Trainer takes them; None if one was not given."""
 
     model_init: Callable[..., Any] | None = None  #: () -> model
     train_dataset: Any = None
@@ -35,17 +35,17 @@ class UserObjects:
     trainer_arguments: Mapping[str, Any] = field(default_factory=dict)  #: further ones (optimizers, ...)
     code: dict[str, str] = field(default_factory=dict)  #: of the caller's process, see `code_of`
     set_later: SetLater = field(default_factory=SetLater)  #: on the Trainer and its arguments
-    callbacks: Sequence[Any] = ()  #: for the Trainer, without those whose class it adds by itself
-    own_optimizer: str = ""  #: class of the user's own optimizer, ANY where the Trainer class makes it; else empty
-    prepared: bool = False  #: the dataset comes from a built Trainer, whose class has prepared it
+    callbacks: Sequence[Any] = ()  #: for the Trainer, without classes that it adds itself
+    own_optimizer: str = ""  #: class of the user's optimizer, ANY if the Trainer class makes it; else empty
+    prepared: bool = False  #: the dataset comes from a built Trainer: its class has prepared it
     whole_steps: bool = False  #: a step cannot be measured with fewer micro-steps than it has
     identity: str = ""  #: differs for other parts, as far as the dataset does not
     built: Any = None
-    new: Any = None  #: what becomes the Trainer: parts may refer to it
+    new: Any = None  #: object that becomes the Trainer: parts may refer to it
 
     @classmethod
     def opened(cls, objects: bytes, arguments: Any = None) -> "UserObjects":
-        """From the bytes of `pickling.sent`; empty for no bytes. Builds the model where a part refers to it.
+        """From the bytes of `pickling.sent`; empty for no bytes. Builds the model if a part refers to it.
 
         arguments: of the Trainer, to which parts may refer; by default a blank object.
         """
@@ -69,7 +69,7 @@ class UserObjects:
         return _made(self.model_init) if self.built is None else self.built
 
     def outline(self) -> Any:
-        """The model, without storage where that is enough."""
+        """The model, without storage if that is enough."""
         return self.model_init.on("meta") if isinstance(self.model_init, FromConfig) else self.model()
 
     def parts(self) -> dict[str, Any]:
@@ -90,10 +90,10 @@ def _made(model_init: Any) -> Any:
 
 
 def arguments_class(objects: bytes) -> tuple[type, dict[str, Any]]:
-    """(the user's own class of arguments, fields that it needs in addition to those of an order).
+    """(the user's class of arguments, fields that it needs in addition to an order's).
 
-    Those are the ones that only this class has, and `TrainingArguments`' defaults where this class has others: an order
-    leaves out what is at a default.
+    These are the fields that only this class has, and `TrainingArguments`' defaults if this class has others: an order
+    leaves out fields at their defaults.
     """
     sent: dict[str, Any] = received(io.BytesIO(objects)) if objects else {}
     kind: type = sent.get("arguments_class") or TrainingArguments
@@ -106,7 +106,7 @@ def arguments_class(objects: bytes) -> tuple[type, dict[str, Any]]:
 
 
 def user_workload(request: TuningRequest, objects: bytes) -> Workload:
-    """The workload of the user's own model and dataset; builds the model once. Raises InvalidRequest for no or little data."""
+    """The workload of the user's model and dataset; builds the model once. Raises InvalidRequest for no or little data."""
     user = UserObjects.opened(objects)
     model = user.outline()
     check_code(user.code, user.trainer_class or Trainer, model)

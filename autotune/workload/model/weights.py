@@ -1,4 +1,4 @@
-"""A model's own weights that are already on this machine; the network is never used."""
+"""A model's weights that are already on this machine; the network is never used."""
 
 import contextlib
 from pathlib import Path
@@ -12,9 +12,9 @@ from autotune.workload.model.files import INDEX, WHOLE, shards
 
 
 def local_weights(model: str) -> str:
-    """Where the weights of this model are: its folder, or its hub id where the hub's local cache has them all.
+    """Place of the weights of this model: its folder, or its hub id if the hub's local cache has them all.
 
-    Empty for built-in shapes, config files, and models of which there is the config alone.
+    Empty for built-in shapes, config files, and models with a config alone.
     """
     if model in BUILT_IN:
         return ""
@@ -26,7 +26,7 @@ def local_weights(model: str) -> str:
 
 
 def weights_folder(weights: str) -> str:
-    """The folder of what `local_weights` found: opened from a folder, nothing is looked up on the hub."""
+    """The folder of a result of `local_weights`: opened from a folder, nothing is looked up on the hub."""
     return str(cached_folder(weights) or weights)
 
 
@@ -40,7 +40,7 @@ def cached_folder(model: str) -> Path | None:
 
 
 def _holds_weights(folder: Path) -> bool:
-    """Whether all weights are there: the one file of them, or every shard that an index names."""
+    """True if all weights are there: the one file of them, or every shard that an index names."""
     if any((folder / name).is_file() for name in WHOLE):
         return True
     for name in WHOLE:
