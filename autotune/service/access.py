@@ -1,4 +1,4 @@
-"""Who may call: tokens and sessions, roles, the server's own names, and limits of bodies and of wrong tokens."""
+"""Access to the service: tokens and sessions, roles, the server's names, and limits of bodies and of wrong tokens."""
 
 import hmac
 import ipaddress
@@ -21,15 +21,15 @@ from autotune.service.problems import SECURITY_HEADERS, Problem, respond
 
 COOKIE = "autotune_session"
 FORM_FIELD, FORM_HEADER = "form_secret", "X-Form-Secret"
-"""Where the secret of a session's forms is expected with every method that changes something."""
+"""Field and header for the secret of a session's forms, required with every method that changes something."""
 SAFE = ("GET", "HEAD", "OPTIONS")
 MOST_BYTES = 64 * 1024
-"""Of a request's body."""
+"""Largest request body."""
 MOST_FAILURES, WINDOW_S = 10, 60.0
-"""Wrong tokens of one address within these seconds; of more nothing is written down. A right one is always taken."""
+"""Wrong tokens of one address within these seconds; further ones are not recorded. A valid one is always accepted."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 HEALTH = ("/livez", "/readyz")
-"""Paths that are asked for by address, whatever the server's name is."""
+"""Paths that may be requested by any host name."""
 
 _Bearer = Annotated[Any, Security(HTTPBearer(auto_error=False, description="A token of `autotune token create`."))]
 _Cookie = Annotated[Any, Security(APIKeyCookie(name=COOKIE, auto_error=False, description="A session of the page."))]
@@ -43,7 +43,7 @@ class Failures:
         self._lock = threading.Lock()
 
     def add(self, address: str) -> None:
-        """Count one more; what is older than a minute is dropped. Raises Problem 429 for an address with too many."""
+        """Count one more; entries older than a minute are dropped. Raises Problem 429 for an address with too many."""
         now = time.monotonic()
         with self._lock:  # requests are checked in several threads
             self._times = {key: times for key, times in self._times.items() if times[-1] > now - WINDOW_S}
@@ -60,14 +60,14 @@ def address_of(request: Request) -> str:
 
 
 def cookie_name(request: Request) -> str:
-    """The session's cookie; encrypted it can only be this host's own: browsers take `__Host-` from nobody else."""
+    """The session's cookie; encrypted it can only come from this host: browsers take `__Host-` from nobody else."""
     return f"__Host-{COOKIE}" if request.url.scheme == "https" else COOKIE
 
 
 def caller(request: Request) -> Caller:
-    """Who sends this request, by the token or the session that it carries; raises Problem 401 or 429.
+    """Sender of this request, by the token or the session that it carries; raises Problem 401 or 429.
 
-    A session that is to change something counts only from the page's own origin.
+    A session that is to change something counts only from the page's origin.
     """
     state, found = request.state, None
     accounts: Accounts = request.app.state.accounts
@@ -132,7 +132,7 @@ async def _form(request: Request) -> Any:
 
 
 def is_same_origin(request: Request) -> bool:
-    """Whether a browser sends this from the page itself."""
+    """True if a browser sends this from the page itself."""
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site == "same-origin"
@@ -170,7 +170,7 @@ class Guard:
 
         async def receive_within_limit() -> Message:
             nonlocal total
-            if is_sent:  # it ends a stream too
+            if is_sent:  # this also ends a stream
                 return {"type": "http.disconnect"}
             message = await receive()
             total += len(message.get("body", b""))
@@ -207,7 +207,7 @@ def _refusal(request: Request) -> Problem | None:
 
 
 def _is_proxy(text: str, networks: Sequence[str]) -> bool:
-    """Whether this address is in these networks, or of this machine: no network sees what that sends."""
+    """True if this address is in these networks, or of this machine, with traffic that no network sees."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

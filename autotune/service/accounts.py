@@ -1,4 +1,4 @@
-"""Who may use the service: tokens with a role, sessions of the page, and the audit."""
+"""Users of the service: tokens with a role, sessions of the page, and the audit."""
 
 import hmac
 import re
@@ -21,25 +21,25 @@ RIGHTS = {
     "admin": ("viewer", "submitter", "admin", "metrics"),
     "metrics": ("metrics",),
 }
-"""Role -> the roles whose rights it has."""
+"""Role -> the roles with rights that it includes."""
 SESSION = timedelta(hours=12)
-"""How long a session of the page lasts."""
+"""Lifetime of a session of the page."""
 USER = r"^[A-Za-z][A-Za-z0-9_.@+-]{0,63}$"
 """The pattern of a user's name."""
 FIRST_ADMIN_DAYS = 1.0
-"""How long the token lasts that the first start makes."""
+"""Lifetime of the token that the first start creates."""
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Who sends a request."""
+    """Sender of a request."""
 
     user: str
     role: str
     token_id: str
 
     def may(self, role: str) -> bool:
-        """Whether the caller has the rights of this role."""
+        """True if the caller has the rights of this role."""
         return role in RIGHTS[self.role]
 
 
@@ -53,7 +53,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Token:
-    """A token as it is listed: without its secret, which nobody knows any more."""
+    """A token as it is listed: without its secret, which is not stored."""
 
     id: str
     user: str
@@ -78,10 +78,10 @@ class Accounts:
     def create(
         self, user: str, role: str, days: float | None, created_by: str, key: str | None = None
     ) -> tuple[Token, str]:
-        """A new token and its secret, which is stored hashed only. It expires after so many days, or never.
+        """A new token and its secret, which is stored hashed only. It expires after this number of days, or never.
 
-        key: of the form that wants it; with one key there is one token. Raises InvalidRequest for a role that does not exist, and
-        for other names and numbers that make no sense; Conflict for a key that was sent before.
+        key: of the form that requests it; with one key there is one token. Raises InvalidRequest for a role that does not exist,
+        and for other names and numbers that make no sense; Conflict for a key that was sent before.
         """
         if role not in RIGHTS:
             raise InvalidRequest(f"There is no role {role!r}.", did_you_mean(role, RIGHTS))
@@ -99,7 +99,7 @@ class Accounts:
             return [Token(*row) for row in connection.execute(select(*_TOKEN).order_by(tokens.c.created_at))]
 
     def revoke(self, token_id: str) -> bool:
-        """End a token and its sessions; False where there is no such valid token.
+        """End a token and its sessions; False if there is no such valid token.
 
         Raises Conflict for the last valid token of an admin.
         """
@@ -116,7 +116,7 @@ class Accounts:
             return bool(connection.execute(change).rowcount)
 
     def caller(self, secret: str) -> Caller | None:
-        """Whose secret this is; None where it is wrong, expired or revoked."""
+        """Owner of this secret; None if it is wrong, expired or revoked."""
         parts = re.fullmatch(r"hfat_([0-9a-f]{8})_[\w-]{43}", secret, re.ASCII)
         query = select(tokens.c.secret_sha256, tokens.c.last_used_on, *_CALLER).where(*_valid())
         if parts is None:
@@ -132,12 +132,12 @@ class Accounts:
         return Caller(*row[2:])
 
     def is_valid(self, token_id: str) -> bool:
-        """Whether this token is neither expired nor revoked."""
+        """True if this token is neither expired nor revoked."""
         with reading(self._engine) as connection:
             return bool(connection.scalar(select(func.count()).where(tokens.c.id == token_id, *_valid())))
 
     def sign_in(self, secret: str) -> tuple[str, Session] | None:
-        """The id of a new session, which is stored hashed only, and the session; None where the secret is not valid."""
+        """The id of a new session, which is stored hashed only, and the session; None if the secret is not valid."""
         caller = self.caller(secret)
         if caller is None:
             return None
@@ -150,7 +150,7 @@ class Accounts:
         return session_id, session
 
     def session(self, session_id: str) -> Session | None:
-        """The session of this id; None where it is over, or its token is."""
+        """The session of this id; None if it or its token has ended."""
         same = (sessions.c.id_sha256 == _hash(session_id)) & (sessions.c.expires_at > datetime.now(UTC))
         with reading(self._engine) as connection:
             query = select(sessions.c.form_secret, *_CALLER).join_from(sessions, tokens).where(same, *_valid())
@@ -165,7 +165,7 @@ class Accounts:
     def record(
         self, caller: Caller | None, action: str, outcome: str, search_id: str | None = None, remote: str | None = None
     ) -> None:
-        """Write into the audit what was done, by whom, from which address, and how it ended."""
+        """Write an action into the audit, with its user, address and outcome."""
         who = {"user": caller.user, "token_id": caller.token_id} if caller else {}
         values = {"at": datetime.now(UTC), "action": action, "search_id": search_id, "remote": remote}
         with writing(self._engine) as connection:

@@ -1,4 +1,4 @@
-"""Types of what the API takes and answers, and what its routes share."""
+"""Types of the API's requests and answers, and parts that its routes share."""
 
 import csv
 import io
@@ -25,7 +25,7 @@ ROOT = "/api/v1"
 MOST_EVENTS, ALL_EVENTS = 500, 100_000
 """Events in one answer; more than any search has."""
 _HIDDEN = ("version", "interruptions", "restarts", "not_before", "pid", "pid_started")
-"""Of a search, what is the server's own."""
+"""Fields of a search that only the server uses."""
 
 
 class _Plain(Request):
@@ -72,16 +72,16 @@ PROBLEMS = {
     "429": "A limit is reached: wait for the seconds of Retry-After",
     "503": "The server cannot do it now",
 }
-"""Status -> what it says."""
+"""Status -> its description."""
 _PROBLEM = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
 
 
 def routes() -> APIRouter:
-    """A router whose errors are described."""
+    """A router with descriptions of its errors."""
     responses: dict[int | str, dict[str, Any]] = {
         status: {"description": PROBLEMS[status], "content": _PROBLEM} for status in ("401", "403", "421", "429", "503")
     }
-    responses["4XX"] = {}  # else FastAPI describes problems of its own kind
+    responses["4XX"] = {}  # else FastAPI describes its kind of problems
     return APIRouter(
         prefix=ROOT, route_class=_Route, responses=responses, generate_unique_id_function=lambda route: route.name
     )
@@ -96,7 +96,7 @@ Limit = Annotated[int, Query(ge=1, le=MOST_EVENTS)]
 Text = Annotated[str | None, Query(max_length=300, pattern=r"^[^\x00]*$")]
 
 
-# What is answered -------------------------------------------------------------------------------------------------
+# Answers -------------------------------------------------------------------------------------------------
 
 _kinds: dict[str, Any] = {name: (kind, ...) for name, kind in get_type_hints(Search).items() if name not in _HIDDEN}
 _kinds |= {
@@ -108,7 +108,7 @@ ShownSearch = create_model("Search", **_kinds)
 
 
 class CheckedRequest(BaseModel):
-    """What a dry run would have submitted."""
+    """Request that a dry run would have submitted."""
 
     model_config = ConfigDict(extra="forbid")
     request: dict[str, Any]
@@ -148,7 +148,7 @@ class SecretToken(BaseModel):
 
 
 class Names(BaseModel):
-    """What a request may name; hub: off, cached or online."""
+    """Names that a request may use; hub: off, cached or online."""
 
     built_in: dict[str, str]
     models: list[str]
@@ -158,7 +158,7 @@ class Names(BaseModel):
 
 
 def shown(search: Search, place: int | None = None) -> dict[str, Any]:
-    """A search as it is answered."""
+    """A search as in an answer."""
     values = {field.name: getattr(search, field.name) for field in fields(search) if field.name not in _HIDDEN}
     here = f"{ROOT}/searches/{search.id}"
     links = {"self": here} | {name: f"{here}/{name}" for name in ("events", "trials", "files")}
@@ -166,7 +166,7 @@ def shown(search: Search, place: int | None = None) -> dict[str, Any]:
 
 
 def is_fresh(request: Request, response: Response, tag: str) -> bool:
-    """Whether the caller has this version already; else its tag is sent."""
+    """True if the caller has this version already; else its tag is sent."""
     response.headers["ETag"] = f'"{tag}"'
     response.headers["Cache-Control"] = "private, no-cache"
     tags = (given.strip().removeprefix("W/") for given in request.headers.get("if-none-match", "").split(","))
@@ -174,7 +174,7 @@ def is_fresh(request: Request, response: Response, tag: str) -> bool:
 
 
 def accepted(request: Request, *offered: str) -> str:
-    """The type of these that the caller likes best, the first of equals. Raises Problem 406."""
+    """The type of these that the caller prefers, the first of equals. Raises Problem 406."""
     likes = dict.fromkeys(offered, 0.0)
     for kind in offered:
         near = 0

@@ -147,7 +147,7 @@ async def events(
     limit: answers.Limit = MOST_EVENTS,
     last: answers.LastEvent = None,
 ) -> Any:
-    """A search's events after the given one: a stream, or a page of them where JSON is accepted."""
+    """A search's events after the given one: a stream, or a page of them if JSON is accepted."""
     store: Store = request.app.state.store
     await run_in_threadpool(found_search, request, search_id)
     start = last if last is not None else after or 0
@@ -155,7 +155,7 @@ async def events(
         return [_event(event, event.seq) for event in await run_in_threadpool(store.events, search_id, start, limit)]
 
     def read(after: int) -> tuple[Sequence[Item], bool]:
-        search = store.read(search_id)  # before the events: of an ended search they are all there
+        search = store.read(search_id)  # before the events: an ended search has all of them
         found = store.events(search_id, after, MOST_EVENTS)
         is_last = search is None or (search.state in ENDED and len(found) < MOST_EVENTS)
         return [(event.seq, event.kind, event.body) for event in found], is_last
@@ -233,7 +233,7 @@ def result(request: Request, _who: Viewer, search_id: str) -> dict[str, Any]:
     response_class=Response,
 )
 def trial_log(request: Request, _who: Viewer, search_id: str, number: int) -> Response:
-    """What a failed trial printed, once the search has ended."""
+    """Output of a failed trial, once the search has ended."""
     return _file(request, search_id, f"trial-{number}.log")
 
 
@@ -274,7 +274,7 @@ def served(file: tuple[Artifact, bytes], request: Request) -> Response:
 # Comparisons ------------------------------------------------------------------------------------------------------
 
 _alone = CapacityLimiter(1)
-"""Comparisons at once: they need pandas, a process each, and a core that a search may be measuring on."""
+"""Simultaneous comparisons: they need pandas, a process each, and a core that a search may be measuring on."""
 MOST_WAITING = 4
 _places = CapacityLimiter(1 + MOST_WAITING)
 """Comparisons that are made or wait."""
@@ -299,7 +299,7 @@ async def comparisons(
 
 
 def compared(store: Store, searches: Iterable[Search]) -> list[dict[str, Any]]:
-    """Rows of `autotune compare`, which call a study by its search's id. Raises Problem 409 where it cannot be compared."""
+    """Rows of `autotune compare`, with its search's id as the name of a study. Raises Problem 409 if one cannot be compared."""
     with tempfile.TemporaryDirectory() as place:
         folders = []
         for search in searches:
@@ -341,7 +341,7 @@ def document() -> dict[str, Any]:
 
 
 def _statuses(path: str, method: str, operation: Mapping[str, Any]) -> list[str]:
-    """The problems of an operation besides those that each has."""
+    """The problems of an operation in addition to the ones that each has."""
     kinds = operation["responses"].get("200", {}).get("content", {})
     statuses = (
         ["404"] * ("{" in path or "comparisons" in path)

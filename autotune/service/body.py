@@ -54,9 +54,9 @@ MOST_SPACE_BYTES = 16 * 1024
 MOST_CONFIG_BYTES = 2**20
 MOST_INDEX_BYTES = 2**25
 MOST_ERRORS = 10
-"""Of a request, that are told at once."""
+"""Largest number of errors of a request in one answer."""
 MOST_NAMES = 500
-"""Names below a root that are listed."""
+"""Largest number of listed names below a root."""
 
 TRAINING_ARGS = frozenset(
     """
@@ -77,7 +77,7 @@ TRAINING_ARGS = frozenset(
 )
 """Fields of TrainingArguments that a request may state: none of them names a folder, a file, an address or code."""
 NUMBERS = {setting.argument: setting for setting in SETTINGS.values() if any(type(x) is int for x in setting.values)}
-"""Field of TrainingArguments -> the setting whose limits it has."""
+"""Field of TrainingArguments -> the setting with its limits."""
 
 _PART = r"\w[\w.+=@ -]*"
 _ROOTED = re.compile(rf"(?P<root>[\w-]+):(?P<rest>{_PART}(?:/{_PART})*)", re.ASCII)
@@ -157,7 +157,7 @@ class SearchBody(_Options):  # type: ignore[misc]
     @model_validator(mode="wrap")
     @classmethod
     def _plain(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Raises ValueError for what cannot be stored."""
+        """Raises ValueError for data that cannot be stored."""
         _check_plain(data, MOST_DEPTH)
         try:
             return handler(data)
@@ -178,7 +178,7 @@ def _with_nearest(error: ErrorDetails, names: Iterable[str]) -> InitErrorDetails
 
 
 def parse_body(content: bytes) -> Any:
-    """Plain data of JSON; raises ValueError where it is none, too deep, or holds what cannot be stored or sent again."""
+    """Plain data of JSON; raises ValueError if it is invalid, too deep, or holds values that cannot be stored or sent again."""
     data = parse_json(content)
     _check_plain(data, MOST_DEPTH)
     return data
@@ -200,7 +200,7 @@ def _check_plain(data: Any, depth: int) -> None:
 class Roots:
     """The models and data that searches may name: `team:llama-8b` is a folder below the models' root `team`.
 
-    hub: off, cached (no network) or online; hub_patterns: of the ids that may be named then, as `meta-llama/*`.
+    hub: off, cached (no network) or online; hub_patterns: of the hub ids that may be named then, as `meta-llama/*`.
     """
 
     models: Mapping[str, Path] = field(default_factory=dict)
@@ -209,7 +209,7 @@ class Roots:
     hub_patterns: Sequence[str] = ()
 
     def model(self, name: str) -> str:
-        """What `search` opens for this model: built in, a path without links, or a hub id. Raises InvalidRequest."""
+        """Model that `search` opens for this name: built in, a path without links, or a hub id. Raises InvalidRequest."""
         return name if name in BUILT_IN else self._resolved("model", name)
 
     def tokenizer(self, name: str) -> str:
@@ -242,9 +242,9 @@ class Roots:
         raise InvalidRequest(f"There is no {what} {name!r} on this server.", did_you_mean(name, known))
 
     def _check_cached(self, what: str, name: str) -> None:
-        """Raise InvalidRequest for a hub id of which the cache has files that are refused, or must have files and has none.
+        """Raise InvalidRequest for a hub id with refused files in the cache, or without files that the cache must have.
 
-        Weights are never downloaded: those that a search reads are there now.
+        Weights are never downloaded: the ones that a search reads are there now.
         """
         from autotune.workload.model.weights import cached_folder
 
@@ -255,13 +255,13 @@ class Roots:
             raise InvalidRequest(f"The cache of this server does not hold the {what} {name!r}.", advice)
 
     def names(self, kind: Literal["models", "data"]) -> list[str]:
-        """What is below the roots and can be named, two folders deep, at most 500 of each root."""
+        """Names below the roots that a request may use, two folders deep, at most 500 of each root."""
         roots = self.models if kind == "models" else self.data
         return [name for root, folder in roots.items() for name in islice(_listed(root, folder, kind), MOST_NAMES)]
 
 
 def _below(root: Path, rest: str, missing: str) -> str:
-    """The path without links; raises InvalidRequest where it, or what is in it, is outside of the root, or no file or folder."""
+    """The path without links; raises InvalidRequest if it or its content is outside the root, or not a file or folder."""
     base = os.path.realpath(root)
     path = os.path.realpath(os.path.join(base, rest))
     links = [path]
@@ -278,7 +278,7 @@ def _below(root: Path, rest: str, missing: str) -> str:
 
 
 def _check_code(path: Path, name: str) -> None:
-    """Raise InvalidRequest for a model or tokenizer with code of its own."""
+    """Raise InvalidRequest for a model or tokenizer that brings code."""
     for file in [path / "config.json", path / TOKENIZER_CONFIG] if path.is_dir() else [path]:
         data = _read_small(file, name) if file.is_file() else None
         if isinstance(data, dict) and data.get("auto_map"):
@@ -289,11 +289,11 @@ def _check_code(path: Path, name: str) -> None:
 
 
 def _check_model_files(path: Path, name: str) -> None:
-    """Raise InvalidRequest for the folder of a model or tokenizer with weights that are read by unpickling, that names files
-    outside of it, or that names another model: an adapter's base model may be anywhere."""
+    """Raise InvalidRequest for the folder of a model or tokenizer with weights that are read by unpickling, or that names files
+    outside it or another model: an adapter's base model may be anywhere."""
     if (path / "adapter_config.json").exists():
         raise InvalidRequest(f"{name!r} is an adapter (adapter_config.json).", "Name the model that it is for.")
-    # Of these two, safetensors are read where both are there.
+    # Of these two, safetensors are read if both exist.
     weights = [
         path / f"{stem}{end}" for stem in ("model.safetensors", "pytorch_model.bin") for end in ("", ".index.json")
     ]
@@ -337,7 +337,7 @@ def _check_data_files(path: Path, name: str) -> None:
 
 
 def _is_plain_name(text: str) -> bool:
-    """Whether this is a name within a folder: without any way to another one."""
+    """True if this is a name within a folder, without any way to another one."""
     return not re.search(r"[/\\\0]", text) and text not in (".", "..") and not text.startswith("~")
 
 
@@ -352,7 +352,7 @@ def _read_small(file: Path, name: str) -> Any:
 
 
 def _is_safe(weights: Path) -> bool:
-    """Whether this file of weights, or all that an index names, are safetensors in the same folder."""
+    """True if this file of weights, or all files that an index names, are safetensors in the same folder."""
     if weights.suffix == ".safetensors":
         return True
     try:
@@ -381,10 +381,10 @@ def _listed(root: str, folder: Path, kind: str) -> Iterator[str]:
 
 
 def checked(body: SearchBody, roots: Roots, caller: Caller, cards: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The request as it is stored: plain data with names, no paths. Raises InvalidField for what no search could be, and
-    InvalidFields for several such fields: what is wrong is left out, and the rest is checked again.
+    """The request as it is stored: plain data with names, no paths. Raises InvalidField for a body that no search can have, and
+    InvalidFields for several such fields: wrong fields are left out, and the rest is checked again.
 
-    cards: of the devices that are lent (name -> card). All is checked that can be without opening the model; nothing heavy is
+    cards: of the lent devices (name -> card). Checks everything that needs no opened model; nothing heavy is
     imported.
     """
     errors: list[InvalidField] = []
@@ -406,7 +406,7 @@ def checked(body: SearchBody, roots: Roots, caller: Caller, cards: Mapping[str, 
 def all_errors(
     fields: Mapping[str, Any], roots: Roots, caller: Caller, cards: Mapping[str, str]
 ) -> tuple[SearchBody | None, Mapping[str, str]]:
-    """(the body of these fields, or None where it is wrong; JSON pointer -> what is wrong there), all in one pass."""
+    """(the body of these fields, or None if it is wrong; JSON pointer -> error there), all in one pass."""
     problems, rest, body = {}, dict(fields), None
     try:
         body = SearchBody.model_validate(rest)
@@ -429,7 +429,7 @@ def all_errors(
 
 
 def _blamed(error: InvalidRequest, body: SearchBody, *others: Any) -> InvalidField:
-    """The error at the field without which there is none, or another one."""
+    """The error, at the field that causes it (without it there is no error or another one)."""
     for name in body.model_dump(exclude_defaults=True):
         if (rest := _without(body, f"/{name}")) is not None:
             try:
@@ -442,7 +442,7 @@ def _blamed(error: InvalidRequest, body: SearchBody, *others: Any) -> InvalidFie
 
 
 def _without(body: SearchBody, pointer: str) -> SearchBody | None:
-    """The body without what is there; a model that any server has in the place of a wrong one. None if it is needed."""
+    """The body without the field at this pointer; a wrong model is replaced by a built-in one. None if it is needed."""
     name, _, part = pointer.removeprefix("/").partition("/")
     fields = body.model_dump(exclude_defaults=True)
     if name == "model":
@@ -492,7 +492,7 @@ def _checked(body: SearchBody, roots: Roots, caller: Caller, cards: Mapping[str,
 def job_of(request: Mapping[str, Any], roots: Roots, folder: Path, device: str) -> dict[str, Any]:
     """Arguments of `autotune.commands.search.search` for a stored request, with the paths as they are now.
 
-    folder: of the search, into which an inline space is written. Raises InvalidRequest where a name is none any more.
+    folder: of the search, into which an inline space is written. Raises InvalidRequest if a name is not valid any more.
     """
     options = {name: value for name, value in request.items() if name not in ("name", "priority", "card")}
     for name, resolve in (("model", roots.model), ("dataset", roots.dataset), ("tokenizer", roots.tokenizer)):

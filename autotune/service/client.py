@@ -1,4 +1,4 @@
-"""The client of a server: a search there as `autotune.search` does it here."""
+"""The client of a server: searches there like `autotune.search` here."""
 
 import ipaddress
 import json
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 Fetched = TypeVar("Fetched")
 API = "/api/v1"
 ARCHIVE = "study.tar.gz"
-"""The artifact with what `TuningResult.load` reads."""
+"""The artifact with the files that `TuningResult.load` reads."""
 
 SILENCE_S = 45.0
 """Seconds without a byte after which a stream is opened again; the server sends a comment every 15 s."""
 
 RETRIES_S = (0.5, 1.0, 2.0)
-"""Seconds to wait before each further attempt of a request whose answer was lost."""
+"""Seconds to wait before each further attempt of a request after its answer was lost."""
 
 MOST_BYTES = 2**28
-"""Of a file that is fetched, and of what an archive unpacks to."""
+"""Most bytes of a fetched file, and of an unpacked archive."""
 
 LOST = 20
-"""Times that the stream of a search may be lost without an event between: some minutes, which an upgrade takes."""
+"""Number of times that the stream of a search may be lost without an event between: some minutes, which an upgrade takes."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this host is this machine, by its address or as localhost."""
+    """True if this host is this machine, by its address or as localhost."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -83,8 +83,8 @@ def _saved_tokens(path: Path) -> dict[str, str]:
 def connect(url: str, token: str | None = None) -> "Client":
     """A client of the server of `autotune serve` at this address.
 
-    token: by default that of the environment variable AUTOTUNE_TOKEN, if AUTOTUNE_SERVER is this address or not set, else the
-    one that `autotune login` keeps. Nothing is sent yet. Raises InvalidRequest where there is no token, where the address
+    token: by default the value of AUTOTUNE_TOKEN in the environment, if AUTOTUNE_SERVER is this address or not set, else the
+    one that `autotune login` keeps. Nothing is sent yet. Raises InvalidRequest if there is no token, if the address
     cannot be one, and for an unencrypted one of another machine.
     """
     url = url.rstrip("/")
@@ -107,7 +107,7 @@ def connect(url: str, token: str | None = None) -> "Client":
 
 
 class Client:
-    """Searches on one server. Every method raises InvalidRequest for what the server refuses, ServerFailed where it is out of
+    """Searches on one server. Every method raises InvalidRequest if the server refuses, ServerFailed if it is out of
     reach or cannot answer now. advice: if the token is refused."""
 
     def __init__(self, url: str, token: str, advice: str) -> None:
@@ -122,7 +122,7 @@ class Client:
             base_url=f"{url}{API}",
             headers={"Authorization": f"Bearer {token}", "Accept": "application/json"},
             timeout=httpx2.Timeout(30.0, read=SILENCE_S),
-            limits=httpx2.Limits(max_keepalive_connections=0),  # nothing stays open that somebody would have to close
+            limits=httpx2.Limits(max_keepalive_connections=0),  # no connection stays open and has to be closed
             event_hooks={"response": [self._check]},
         )
         self._lost = httpx2.TransportError
@@ -150,16 +150,16 @@ class Client:
         return self.result(search_id, output_dir)
 
     def submit(self, model: str | os.PathLike[str], global_batch_size: int, **options: Any) -> dict[str, Any]:
-        """Queue a search; what the server says of it. Sent again where an answer is lost, and queued once."""
+        """Queue a search; its state on the server. Sent again if an answer is lost, and queued once."""
         body = _body(options) | {"model": os.fspath(model), "global_batch_size": global_batch_size}
         return self._ask("POST", "/searches", json=body, headers={"Idempotency-Key": str(uuid4())})
 
     def read(self, search_id: str) -> dict[str, Any]:
-        """What the server says of a search: state, progress, headline, ..."""
+        """A search as the server describes it: state, progress, headline, ..."""
         return self._ask("GET", f"/searches/{search_id}")
 
     def cancel(self, search_id: str, now: bool = False) -> dict[str, Any]:
-        """End a search after its running probe, or now; what the server says of it then."""
+        """End a search after its running probe, or now; the search afterwards."""
         return self._ask("POST", f"/searches/{search_id}/cancel", json={"now": now})
 
     def me(self) -> dict[str, Any]:
@@ -167,13 +167,13 @@ class Client:
         return self._ask("GET", "/me")
 
     def readiness(self) -> dict[str, Any]:
-        """Whether the server can accept and run searches (`ready`), and what was checked (`checks`)."""
+        """State of the server: `ready` to accept and run searches, and the results of its `checks`."""
         return self._ask("GET", f"{self.url}/readyz")
 
     def follow(self, search_id: str, watch: "Watch") -> dict[str, Any]:
-        """Call `watch` for everything that happens in a search until it has ended; what the server says of it then.
+        """Call `watch` for each event of a search until it has ended; the search afterwards.
 
-        A lost connection is opened again, and goes on after the last event.
+        A lost connection is opened again, and resumes after the last event.
         """
         from autotune.service.view import View
 
@@ -197,7 +197,7 @@ class Client:
     def result(self, search_id: str, output_dir: str | os.PathLike[str] = "reports") -> "TuningResult":
         """The result of a search that has ended; its report is fetched into a folder of `output_dir`.
 
-        Raises NothingFits or SearchFailed where there is none.
+        Raises NothingFits or SearchFailed if there is none.
         """
         from autotune.commands.result import TuningResult
         from autotune.report import FILES
@@ -264,7 +264,7 @@ class Client:
         return self._repeated(lambda: self._http.request(method, path, **options))
 
     def _repeated(self, request: Callable[[], Fetched]) -> Fetched:
-        """What this returns; called again if its answer is lost. Raises ServerFailed."""
+        """Result of this call; made again if its answer is lost. Raises ServerFailed."""
         for wait in (*RETRIES_S, None):
             try:
                 return request()
@@ -300,7 +300,7 @@ class Client:
 
 
 def _body(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options as the server takes them: what is a file here, as its content. Raises InvalidRequest."""
+    """The options as the server takes them: the content of local files instead of their paths. Raises InvalidRequest."""
     local = {name: option for name, option in OPTIONS.items() if option.local}
     for name, option in local.items():
         if options.get(name) and options[name] != option.default:

@@ -1,4 +1,4 @@
-"""Connections of the server: how long it waits for a client, and for how many of them at a time."""
+"""Connections of the server: deadlines for clients, and their number at a time."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_S = 10.0
-"""Seconds within which a new connection must be encrypted, and a request's head be there."""
+"""Seconds within which a new connection must be encrypted, and a request's head must arrive."""
 
 SILENCE_S, BODY_S = 10.0, 30.0
 """Seconds without a byte of a body, and for the whole of it."""
@@ -26,7 +26,7 @@ MOST_CONNECTIONS = 512
 
 
 class Connection(H11Protocol):
-    """A connection of uvicorn with deadlines for all that its client has to do: encrypt, send a request, read the answer.
+    """A connection of uvicorn with deadlines for each step of its client: encrypt, send a request, read the answer.
 
     tls: certificate and key of the server; None: it does not encrypt. While an answer is computed there is no deadline.
     """
@@ -56,7 +56,7 @@ class Connection(H11Protocol):
         with contextlib.suppress(OSError):  # ssl.SSLError and TimeoutError are such errors
             encrypted = await self.loop.start_tls(transport, self, tls, server_side=True, ssl_handshake_timeout=HEAD_S)
         if encrypted is None:
-            self.connection_lost(None)  # asyncio says so only after a handshake
+            self.connection_lost(None)  # asyncio calls this only after a handshake
             return
         self._encrypting = None
         super().connection_made(encrypted)
@@ -94,7 +94,7 @@ class Connection(H11Protocol):
         self.transport.abort()
 
     def _watch(self, has_sent: bool = False) -> None:
-        """Set the deadline of what the client has to do next. has_sent: bytes have just come."""
+        """Set the deadline of the client's next step. has_sent: bytes have just come."""
         now = time.monotonic()
         if not self._is_reading:
             self._wait_for("reading", now + READING_S)

@@ -21,9 +21,9 @@ class Device:
 
 
 class Devices:
-    """All devices of this server. names: as `cpu` or `cuda:1`; by default all GPUs, on a machine without one its CPU.
+    """All devices of this server. names: as `cpu` or `cuda:1`; by default all GPUs, or the CPU of a machine without GPUs.
 
-    Raises InvalidRequest for a device that is not there, or that is named twice.
+    Raises InvalidRequest for a missing device, or one that is named twice.
     """
 
     def __init__(self, names: Sequence[str] | None = None) -> None:
@@ -43,19 +43,19 @@ class Devices:
         return [name for name in self.names if name not in away]
 
     def options(self, lent: str) -> dict[str, Any]:
-        """What a search is told of the devices that it gets; a CPU is shared as its request says."""
+        """Options of a search for the devices that it gets; a CPU is shared as its request says."""
         names = lent.split(JOIN)
         if names == ["cpu"]:
             return {"device": "cpu"}
         return {"device": "cuda", "devices": len(names)}
 
     def variables(self, lent: str) -> dict[str, str]:
-        """What the process of a search on GPUs sees: no others, whatever its space asks for."""
+        """Variables that show the process of a search its GPUs alone, whatever its space requests."""
         uuids = [self._uuids[name] for name in lent.split(JOIN) if name in self._uuids]
         return {"CUDA_VISIBLE_DEVICES": ",".join(uuids)} if uuids else {}
 
     def cores(self, lent: str) -> list[int]:
-        """The cores of a search: equal shares where several GPUs are lent, of a CPU all."""
+        """The cores of a search: equal shares if several GPUs are lent, all for a CPU."""
         cores, gpus = sorted(os.sched_getaffinity(0)), [name for name in self.names if name != "cpu"]
         each = len(cores) // max(1, len(gpus))
         own = [gpus.index(name) for name in lent.split(JOIN) if name in gpus]
@@ -67,7 +67,7 @@ JOIN = ","
 
 
 def kinds(wanted: Mapping[str, Any], cards: Mapping[str, str]) -> list[tuple[list[str], int]]:
-    """(devices of one card, how many of them the search wants), for each card that will do and has so many.
+    """(devices of one card, number of them that the search wants), for each suitable card with this number of devices.
 
     wanted: a request with `device`, `devices` and `card`. cards: of all devices (name -> card). A CPU is one device, which the
     search shares out itself.
@@ -85,7 +85,7 @@ def kinds(wanted: Mapping[str, Any], cards: Mapping[str, str]) -> list[tuple[lis
 
 
 def check_devices(wanted: Mapping[str, Any], cards: Mapping[str, str]) -> None:
-    """Raise InvalidField for what none of these devices (name -> card) is, and for more than there are."""
+    """Raise InvalidField if no device (name -> card) is as requested, or if there are too few."""
     device, card = wanted["device"], wanted["card"]
     if not kinds({"device": device}, cards):
         raise InvalidField("/device", f"This server lends no {device}.", f"It lends {', '.join(cards)}.")
@@ -100,7 +100,7 @@ def check_devices(wanted: Mapping[str, Any], cards: Mapping[str, str]) -> None:
 
 
 def lend(wanted: Mapping[str, Any], cards: Mapping[str, str], free: Collection[str]) -> tuple[str, set[str]]:
-    """(devices for this search, joined; empty where too few are free, and those that are then held for it)."""
+    """(devices for this search, joined; empty if too few are free; names of free ones that are held for it then)."""
     held: set[str] = set()
     for names, count in kinds(wanted, cards):
         able = [name for name in names if name in free]
@@ -111,5 +111,5 @@ def lend(wanted: Mapping[str, Any], cards: Mapping[str, str], free: Collection[s
 
 
 def wishes(device: str) -> tuple[str, ...]:
-    """What a search may want to be content with this device."""
+    """Values of the option `device` that this device satisfies."""
     return ("auto", device, device.partition(":")[0])

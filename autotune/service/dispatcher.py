@@ -4,7 +4,7 @@
              ▲                   │ died without an end
              └─ queued again  <──┘ five times: failed
 
-Each search that is running belongs to a task here; one without a task was left by a server that ended, and is recovered.
+Each running search belongs to a task here; a search without a task was left by a server that ended, and is recovered.
 Every turn begins with the lock of the server: once another server has taken the database, this one stops.
 """
 
@@ -39,21 +39,21 @@ from autotune.service.tables import DatabaseTaken
 from autotune.study.store import check_unlocked
 
 TICK_S = 5.0
-"""How often the queue is looked at without a reason."""
+"""Seconds between looks at the queue without other cause."""
 
 RETENTION_S = 3600.0
-"""How often old events and folders are removed."""
+"""Seconds between removals of old events and folders."""
 
 DELETED = ".deleted"
-"""Ending of the folder of a search whose deletion has begun."""
+"""Ending of the folder of a search that is being deleted."""
 
 LOG, LOG_BYTES = "runner.log", 2**16
-"""The log of a search's process, and how much of it is kept when another one is started."""
+"""The log of a search's process, and the bytes of it that are kept when another one is started."""
 
 INHERITED = re.compile(
     r"PATH|LD_LIBRARY_PATH|(CUDA|NVIDIA|OMP|LC)_.*|LANG|TZ|TMPDIR|PYTHONPATH|VIRTUAL_ENV|AUTOTUNE_(THREADS_OK|SPAWN)"
 )
-"""Variables of the server that its searches get: no others, which may be secrets."""
+"""Variables of the server that its searches get: no others, as they may be secrets."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -61,9 +61,9 @@ log = structlog.get_logger("autotune")
 
 
 def runner_environment(state: Path, hub: str = "off", given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Variables of a search's process; its home and caches lie below the state folder. hub: as `Roots.hub`.
+    """Variables of a search's process; its home and caches are below the state folder. hub: as `Roots.hub`.
 
-    The server's own Hugging Face cache is used where the hub is not off; a token for it is read from below the state folder.
+    The server's Hugging Face cache is used if the hub is not off; a token for it is read from below the state folder.
     """
     root = str(Path(__file__).parents[2])
     paths = [given.get("PYTHONPATH", ""), "" if root.endswith("-packages") else root]
@@ -86,8 +86,8 @@ class Run:
     search: Search
     task: asyncio.Task[None] | None = None
     process: asyncio.subprocess.Process | None = None
-    cancel: str | None = None  # what its process was sent
-    is_ordered: bool = False  # whether its process knows what to search
+    cancel: str | None = None  # the command sent to its process
+    is_ordered: bool = False  # its process has the options of the search
 
     def send(self, line: str) -> None:
         """Write a line to its process; the empty one ends it as the death of the server does."""
@@ -95,15 +95,15 @@ class Run:
             self.process.stdin.write(f"{line}\n".encode()) if line else self.process.stdin.close()
 
     def kill(self) -> None:
-        """Kill its process; what is below that ends by itself."""
+        """Kill its process; its children then end themselves."""
         if self.process is not None and self.process.returncode is None:
             kill_group(self.process.pid)
 
 
 class Dispatcher:
-    """Runs queued searches on free devices until `run` is cancelled; the only one of its database.
+    """Runs queued searches on free devices until `run` is cancelled; the only dispatcher of its database.
 
-    state: folder of the service. keep: how long events and folders of ended searches stay. most_of_user: searches of a user
+    state: folder of the service. keep: time for which events and folders of ended searches stay. most_of_user: searches of a user
     that run at the same time. environment: variables of a search's process, by default `runner_environment`. grace_s: seconds
     that a process has to end. backoff_s: half of the wait after the first interruption; it doubles at each further one.
     """
@@ -136,7 +136,7 @@ class Dispatcher:
         return self.state / "searches" / search_id
 
     def delete(self, search_id: str) -> None:
-        """Delete an ended search and its folder; from any thread. Raises as `Store.delete`."""
+        """Delete an ended search and its folder; from any thread. Raises the errors of `Store.delete`."""
         folder = self.folder(search_id)
 
         def set_aside() -> None:
@@ -148,7 +148,7 @@ class Dispatcher:
         self._finish_deletions()
 
     def _finish_deletions(self) -> None:
-        """Remove what was set aside, also by a server that died; put it back if its search was not deleted."""
+        """Remove folders set aside, also by a server that died; put one back if its search was not deleted."""
         with self._deleting:
             for deleted in (self.state / "searches").glob(f"*{DELETED}"):
                 if self.store.read(deleted.stem) is None:
@@ -165,7 +165,7 @@ class Dispatcher:
     async def run(self) -> None:
         """Dispatch until cancelled; then the processes are ended, and their searches stay running to be recovered.
 
-        Raises DatabaseTaken, after the same end.
+        Raises DatabaseTaken, after the same steps.
         """
         self._loop = asyncio.get_running_loop()
         try:
@@ -178,7 +178,7 @@ class Dispatcher:
                 except DatabaseTaken as error:
                     self.failure = error.message
                     raise
-                except Exception as error:  # the database is away, for one
+                except Exception as error:  # for example, the database is away
                     self.failure = error.message if isinstance(error, AutotuneError) else type(error).__name__
                     log.exception("queue_unreadable")
                 with contextlib.suppress(TimeoutError):
@@ -198,14 +198,14 @@ class Dispatcher:
                 end(run)
 
     async def _tick(self) -> None:
-        """Recover, cancel, claim and start; forget what is old."""
+        """Recover, cancel, claim and start; remove old data."""
         await asyncio.to_thread(self.store.check_lock)
         await asyncio.to_thread(self._finish_deletions)
         before = {*self._runs}
         running = await asyncio.to_thread(self.store.running)
         for search in running:
             run = self._runs.get(search.id)
-            if run is None and search.id not in before:  # else it has just ended
+            if run is None and search.id not in before:  # otherwise it has just ended
                 self._begin(search, self._recover)
             elif run is not None and run.is_ordered and search.cancel not in (None, run.cancel):
                 log.info("search_cancelled", search=search.id, how=search.cancel)
@@ -246,14 +246,14 @@ class Dispatcher:
         run.task = asyncio.create_task(look_after(run))
 
     async def _recover(self, run: Run) -> None:
-        """Wait for the process that an earlier server started, which ends by itself; kill it after the grace; queue again."""
+        """Wait for the process that an earlier server started, and which ends itself; kill it after the grace; queue again."""
         search, until = run.search, time.monotonic() + self.grace_s
         while not self._stopping and (is_alive(search) or await asyncio.to_thread(is_locked, self.folder(search.id))):
             if time.monotonic() > until and search.pid is not None and is_alive(search):
                 await self._stored(self.store.check_lock)
                 kill_group(search.pid)
             await asyncio.sleep(0.1)
-        # Without a process it did not run any more when its server ended, and is not at fault.
+        # Without a process the search was not running when its server ended, and is not at fault.
         counter = None if search.pid is None else "restarts"
         await self._requeue(run, "The server was started again.", at_once=True, counter=counter)
 
@@ -286,7 +286,7 @@ class Dispatcher:
         return job_of(search.request, self.roots, folder, lent) | self.devices.options(lent)
 
     async def _carry_out(self, run: Run, folder: Path, options: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Start the search's process and store its events; its end, None where it died before."""
+        """Start the search's process and store its events; its end, None if it died before."""
         search = run.search
         with (folder / LOG).open("ab") as output:
             run.process = process = await asyncio.create_subprocess_exec(
@@ -299,7 +299,7 @@ class Dispatcher:
                 start_new_session=True,
             )
         born = psutil.Process(process.pid).create_time()
-        # It gets its order once the database knows of it: a process without one ends with the server.
+        # It gets its order after the database has recorded it: a process without one ends with the server.
         if await self._stored(self.store.started, search.id, search.attempt, process.pid, born):
             cores = self.devices.cores(search.lent or "")
             run.send(json.dumps({"run": str(search.attempt), "options": options, "cores": cores}))
@@ -340,7 +340,7 @@ class Dispatcher:
         asyncio.get_running_loop().call_later(delay_s + 0.01, self.wake)
 
     async def _stored(self, call: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
-        """What this call to the store returns; repeated while the database is away, which changes nothing twice."""
+        """Result of this call to the store, repeated while the database is away, which changes nothing twice."""
         delay_s = 0.1
         while True:
             try:
@@ -354,7 +354,7 @@ class Dispatcher:
 
 
 def death(run: Run, path: Path) -> str:
-    """How the process of a search ended, with the last line of its log."""
+    """Description of the end of a search's process, with the last line of its log."""
     code = run.process.returncode if run.process else None
     how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with exit code {code}"
     end = file_end(path, LOG_BYTES).decode(errors="replace")
@@ -369,7 +369,7 @@ def kill_group(pid: int) -> None:
 
 
 def is_alive(search: Search) -> bool:
-    """Whether the process that was started for this search still runs."""
+    """True if the process that was started for this search still runs."""
     try:
         process = psutil.Process(search.pid or 0)
         is_same = abs(process.create_time() - (search.pid_started or 0.0)) < 1.0
@@ -379,7 +379,7 @@ def is_alive(search: Search) -> bool:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process works on the study of the search in this folder."""
+    """True if a process works on the study of the search in this folder."""
     try:
         check_unlocked(folder / STUDY)
     except StudyInUse:

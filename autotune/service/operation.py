@@ -1,4 +1,4 @@
-"""Operation of the service: logs with request ids, metrics, and whether it is alive and ready."""
+"""Operation of the service: logs with request ids, metrics, liveness and readiness."""
 
 import contextlib
 import io
@@ -36,13 +36,13 @@ STUCK_S = 15.0
 """Seconds without a turn of the dispatcher from which on the service is not ready; it makes one every 5 s."""
 
 CHECKED_S = 2.0
-"""Seconds for which the result of the checks is good: anybody may ask, and they write."""
+"""Seconds for which the result of the checks is good: anybody may ask, and the checks write."""
 
 LEAST_FREE_BYTES = 2**30
 """Bytes that must be free in the state folder for the service to be ready."""
 
 OFTEN = ("/livez", "/readyz", "/metrics")
-"""Paths that other programs ask for every few seconds: logged only where they fail."""
+"""Paths that other programs request every few seconds: logged only if they fail."""
 
 METHODS = ("GET", "HEAD", "POST", "DELETE")
 SECONDS = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600)
@@ -53,7 +53,7 @@ router = APIRouter()
 
 
 def log_to_stderr(log_format: str) -> None:
-    """Log of this process on standard error, a JSON object a line or as text; what libraries log too, from INFO on."""
+    """Log of this process on standard error, a JSON object a line or as text; libraries' logs too, from INFO on."""
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -99,7 +99,7 @@ def install(app: FastAPI) -> None:
 
 
 class RequestLog:
-    """Gives each request an id (its own `X-Request-ID`, or a new one), sends it back, and logs and times the request."""
+    """Gives each request an id (its `X-Request-ID`, or a new one), sends it back, and logs and times the request."""
 
     def __init__(self, app: ASGIApp, metrics: "Metrics") -> None:
         self._app, self._metrics = app, metrics
@@ -112,7 +112,7 @@ class RequestLog:
         request_id = given if re.fullmatch(r"[\w.-]{1,64}", given, re.ASCII) else uuid4().hex
         request = Request(scope)
         request.state.request_id = request_id
-        structlog.contextvars.bind_contextvars(request_id=request_id)  # of this request alone: it is a task of its own
+        structlog.contextvars.bind_contextvars(request_id=request_id)  # of this request alone: it has a separate task
         status, streams, started = 500, False, time.perf_counter()
 
         async def send_with_id(message: Message) -> None:
@@ -146,7 +146,7 @@ class RequestLog:
 
 
 class Metrics:
-    """Numbers of one service in a registry of their own: read when they are asked for, counted since its start.
+    """Numbers of one service in a separate registry: read when requested, counted since its start.
 
     No label names a search, a user or a model.
     """
@@ -155,7 +155,7 @@ class Metrics:
         self._state, self._lock = state, threading.Lock()
         self._last = state.store.last_change()
         self.registry = prometheus.CollectorRegistry()
-        self.registry.register(self)  # first: it counts what those below show
+        self.registry.register(self)  # first: it counts for the metrics below
         prometheus.ProcessCollector(registry=self.registry)
         counter = partial(prometheus.Counter, registry=self.registry)
         histogram = partial(prometheus.Histogram, registry=self.registry)
@@ -173,7 +173,7 @@ class Metrics:
         sa.event.listen(state.engine, "handle_error", lambda _context: errors.inc())
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The numbers of this moment, those of the database only while it answers."""
+        """The current numbers; the database's only while it answers."""
         state = self._state
         plain = {
             "streams": state.hub.streams,
@@ -193,7 +193,7 @@ class Metrics:
             yield GaugeMetricFamily(f"autotune_{name}", name.replace("_", " ").capitalize(), number)
 
     def _count_events(self) -> None:
-        """Count what happened since the last time; the table of events is the only source."""
+        """Count the events since the last time; the table of events is the only source."""
         wanted = (events.c.id > self._last) & events.c.kind.in_(("state", "trial"))
         query = (
             sa.select(events.c.id, events.c.search_id, events.c.kind, events.c.body).where(wanted).order_by(events.c.id)
@@ -225,13 +225,13 @@ def metrics(request: Request) -> Response:
 
 @router.get("/livez")
 async def livez() -> dict[str, str]:
-    """Whether requests are answered."""
+    """Answer while the server is alive."""
     return {"status": "ok"}
 
 
 @router.get("/readyz")
 def readyz(request: Request) -> JSONResponse:
-    """Whether searches can be accepted and run; what was checked only for who has a token."""
+    """Readiness to accept and run searches; the checks only for a caller with a token."""
     checks = request.app.state.checks.results()
     ready = not any(checks.values())
     with contextlib.suppress(AutotuneError, HTTPException):
@@ -275,11 +275,11 @@ def _devices(state: Any) -> str:
 
 
 CHECKS = {"database": _database, "dispatcher": _dispatcher, "state folder": _state_folder, "devices": _devices}
-"""Name of a check -> what is wrong; empty where nothing is."""
+"""Name of a check -> problem; empty if there is none."""
 
 
 class Checks:
-    """The checks of a service, made at most once in `CHECKED_S` however many ask."""
+    """The checks of a service, made at most once in `CHECKED_S` for any number of callers."""
 
     def __init__(self, state: Any) -> None:
         self._state, self._lock = state, threading.Lock()
@@ -287,7 +287,7 @@ class Checks:
         self._made_at = float("-inf")
 
     def results(self) -> dict[str, str]:
-        """Name of a check -> what is wrong; empty if nothing is."""
+        """Name of a check -> problem; empty if there is none."""
         with self._lock:
             if time.monotonic() > self._made_at + CHECKED_S:
                 self._results = {name: check(self._state) for name, check in CHECKS.items()}

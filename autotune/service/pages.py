@@ -1,4 +1,4 @@
-"""The page: what the API answers as HTML, rendered here and complete without JavaScript."""
+"""The page: the API's answers as HTML, rendered here and complete without JavaScript."""
 
 import hashlib
 import json
@@ -56,7 +56,7 @@ _templates.globals |= {"STATES": STATES, "version": hashlib.sha256(repr(_STATIC)
 
 
 def shown(request: Request, name: str, status: int = 200, **values: Any) -> HTMLResponse:
-    """The template with these values, and who sees it."""
+    """The template with these values, and the user."""
     common: dict[str, Any] = {"request": request, "server": str(request.base_url).rstrip("/")}
     common |= {"who": getattr(request.state, "caller", None), "session": getattr(request.state, "session", None)}
     return HTMLResponse(_templates.get_template(f"{name}.html").render(common | values), status)
@@ -68,7 +68,7 @@ def to(path: str) -> RedirectResponse:
 
 
 class PageRoute(APIRoute):
-    """A route whose errors are pages too; who is not signed in is sent to do so."""
+    """A route with errors as pages too; callers who are not signed in are sent to sign in."""
 
     def get_route_handler(self) -> Callable[[Request], Any]:
         handler = super().get_route_handler()
@@ -200,7 +200,7 @@ async def _fields(request: Request) -> dict[str, str]:
 
 @router.post("/new")
 def submitted(request: Request, caller: Submitter, form: Annotated[dict[str, str], Depends(_fields)]) -> Response:
-    """Check the form, and start the search where that was its button."""
+    """Check the form, and start the search if that was its button."""
     values = {name: form.get(name, "") for name in (*FIELDS, "more")}
     state = request.app.state
     try:
@@ -224,7 +224,7 @@ def _body(values: Mapping[str, str]) -> dict[str, Any]:
     """The fields that a form states. Raises InvalidField."""
     try:
         body = parse_body(json.dumps(read_yaml(values["more"], aliases=False) or {}).encode())
-    except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:  # TypeError: a date is no JSON
+    except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:  # TypeError: a date is not JSON
         raise InvalidField("/more", f"This cannot be read: {' '.join(str(error).split())}.") from error
     if not isinstance(body, dict):
         raise InvalidField("/more", "These are no options.", "Write a line NAME: VALUE for each.")
@@ -238,11 +238,11 @@ def _body(values: Mapping[str, str]) -> dict[str, Any]:
 def _form(
     request: Request, values: Record, status: int = 200, problems: Mapping[str, str] = {}, wanted: Record | None = None
 ) -> Response:
-    """The form with these values. problems: JSON pointer -> what is wrong there."""
+    """The form with these values. problems: JSON pointer -> error there."""
     state = request.app.state
     errors: dict[str, list[str]] = {}
     for pointer, text in problems.items():
-        name = pointer.removeprefix("/").partition("/")[0]  # empty: of the body as a whole
+        name = pointer.removeprefix("/").partition("/")[0]  # empty: the body as a whole
         errors.setdefault(name if name in FIELDS else "more", []).append(text)
     models, devices = [*BUILT_IN, *state.roots.names("models")], ["auto", *state.devices.names]
     names = {"models": models, "tasks": ["", *TASKS], "devices": devices, "key": uuid4().hex, "options": OPTIONS}

@@ -43,7 +43,7 @@ STATUS: Mapping[type[Exception], int] = {
 }
 """Status of an error of this class, or of one below it; of any other one it is 500."""
 RETRY_S = {429: "60", 503: "5"}
-"""Status -> seconds after which to try again, where the error does not say it."""
+"""Status -> seconds after which to try again, if the error has none."""
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -55,7 +55,7 @@ SECURITY_HEADERS = {
     "X-Frame-Options": "DENY",
     "Cache-Control": "no-store",
 }
-"""Of every answer that does not set one of them itself."""
+"""Headers of every answer that does not set one of them itself."""
 
 _TEXT = {"type": "string"}
 SCHEMA = {
@@ -79,7 +79,7 @@ log = structlog.get_logger("autotune")
 
 
 class Problem(HTTPException):
-    """An answer other than success. errors: JSON pointer into the body -> what is wrong there."""
+    """An answer other than success. errors: JSON pointer into the body -> error there."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class InvalidFields(InvalidRequest):
 
 
 def problem_of(error: Exception) -> Problem:
-    """The answer to this error; says nothing of what is wrong within the server."""
+    """The answer to this error; without details of errors within the server."""
     match error:
         case Problem():
             return error
@@ -152,7 +152,7 @@ def respond(request: Request, error: Exception) -> JSONResponse:
 
 
 def _methods(request: Request) -> list[str]:
-    """The methods that are taken at this path, by any route: Starlette names those of one."""
+    """The accepted methods of this path, by any route: Starlette names one route's."""
     every = getattr(request.app.state, "routes", request.app.routes)
     routes = [route for route in every if route.matches(dict(request.scope))[0] is not Match.NONE]
     methods = {method for route in routes for method in getattr(route, "methods", None) or ()}
@@ -160,7 +160,7 @@ def _methods(request: Request) -> list[str]:
 
 
 def _errors(error: RequestValidationError) -> dict[str, str]:
-    """JSON pointer -> all that is wrong there; of a parameter its name in place of a pointer."""
+    """JSON pointer -> all errors there; for a parameter its name in place of a pointer."""
     errors: dict[str, str] = {}
     for entry in error.errors():
         pointer = "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in _places(entry, error.body))
@@ -182,7 +182,7 @@ def _places(entry: Mapping[str, Any], body: Any) -> Iterator[Any]:
 
 
 def install(app: FastAPI) -> None:
-    """Answer all errors of this application so."""
+    """Answer all errors of this application as problems."""
 
     async def handle(request: Request, error: Exception) -> JSONResponse:
         return respond(request, error)

@@ -18,13 +18,13 @@ QUEUED, RUNNING, DONE = "queued", "running", "done"
 NOTHING_FITS, FAILED, CANCELLED = "nothing_fits", "failed", "cancelled"
 ENDED = (DONE, NOTHING_FITS, FAILED, CANCELLED)
 MOST_ATTEMPTS, MOST_RESTARTS = 5, 50
-"""A search that was interrupted so often, or whose server died so often while it ran, and that measured nothing in between,
+"""Number of interruptions of a search, or of deaths of its server while it ran, without a measurement in between, after which it
 has failed."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """A row of the table of searches; in a list without what is long, `request` and `result`."""
+    """A row of the table of searches; in a list without the long ones, `request` and `result`."""
 
     id: str
     owner: str
@@ -33,12 +33,12 @@ class Search:
     device: str  # as wanted: auto, cpu, cuda, cuda:1
     priority: int
     state: str
-    attempt: int  # how often it was started
+    attempt: int  # number of starts
     interruptions: int  # since it was submitted or resumed, or last measured something
     restarts: int  # as interruptions, but of the server: by no fault of the search
     version: int  # one more at every change
     not_before: datetime | None
-    cancel: str | None  # patient or now, where that is wanted
+    cancel: str | None  # patient or now, if that is requested
     lent: str | None  # the device it runs or last ran on
     pid: int | None
     pid_started: float | None  # seconds since 1970, as psutil's create_time
@@ -55,7 +55,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Event:
-    """What happened to a search: `seq` counts within the search, `id` grows over all searches."""
+    """Event of a search: `seq` counts within the search, `id` grows over all searches."""
 
     id: int
     search_id: str
@@ -114,7 +114,7 @@ class Change:
         return Search(*row)
 
     def running(self, search_id: str, attempt: int) -> Search | None:
-        """The search, where this attempt of it is running."""
+        """The search, if this attempt of it is running."""
         search = self.existing(search_id)
         return search if (search.state, search.attempt) == (RUNNING, attempt) else None
 
@@ -136,7 +136,7 @@ class Change:
         return search
 
     def append(self, search_id: str, new: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """Append the events whose keys the search does not have yet, and return them."""
+        """Append the events with keys that the search does not have yet, and return them."""
         mine = events.c.search_id == search_id
         keys = {event["key"]: event for event in reversed(new)}
         present = {*self.connection.scalars(select(events.c.key).where(mine, events.c.key.in_(keys)))}
@@ -149,7 +149,7 @@ class Change:
         return added
 
     def keep(self, search_id: str, files: Mapping[str, bytes]) -> None:
-        """Store these files, in place of those of the same names."""
+        """Store these files, in place of the ones of the same names."""
         same = (artifacts.c.search_id == search_id) & artifacts.c.name.in_(files)
         self.connection.execute(artifacts.delete().where(same))
         for name, content in files.items():

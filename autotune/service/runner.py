@@ -1,7 +1,7 @@
 """Child process of the service that runs one search, as the command line would.
 
 stdin   {"run": "7", "options": {...}, "cores": [0]}, later the line `patient` or `now` to cancel it; closed: the server is gone
-stdout  {"event": {"key", "kind", "body"}} ..., at last {"end": {...}}; no end where it was interrupted
+stdout  {"event": {"key", "kind", "body"}} ..., at last {"end": {...}}; no end if it was interrupted
 stderr  a log
 """
 
@@ -33,10 +33,10 @@ STUDY = "study"
 """Name of the study in the search's folder."""
 
 INTERRUPTED = "interrupted"
-"""End of a search that failed for no reason of its own: it is worth another attempt."""
+"""End of a search that failed for an outside reason: it is worth another attempt."""
 
 SIGNALS = {b"patient": signal.SIGINT, b"now": signal.SIGTERM}
-"""How a search is cancelled -> the signal that does so on the command line."""
+"""Way of cancelling a search -> the signal that does so on the command line."""
 
 ARCHIVED = (
     *("request.json", "result.json", "environment.json"),
@@ -45,15 +45,15 @@ ARCHIVED = (
 """Files of a study and of its trials that `TuningResult.load` reads."""
 
 LOG_BYTES = 2**20
-"""Of a failed trial's log, at most."""
+"""Most bytes of a failed trial's log."""
 
 
 def main() -> None:
-    """Run the search that standard input orders; exit code 1 where it was interrupted."""
+    """Run the search that standard input orders; exit code 1 if it was interrupted."""
     started, commands = time.monotonic(), open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115
     events = Events(os.fdopen(os.dup(1), "w", encoding="utf-8"))
-    os.dup2(2, 1)  # what libraries print belongs to the log
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
+    os.dup2(2, 1)  # libraries' output belongs to the log
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if a shell started it in the background
     if not (line := commands.readline()):
         sys.exit(1)
     order, cancelled = json.loads(line), threading.Event()
@@ -81,7 +81,7 @@ def _listen(commands: IO[bytes], cancelled: threading.Event) -> None:
 
 
 def _search(options: dict[str, Any], events: "Events", cancelled: threading.Event) -> dict[str, Any] | None:
-    """Run it: how it ended; None where something else than its owner interrupted it."""
+    """Run it; its end, None if something other than its owner interrupted it."""
     try:
         from autotune.study.plan import Progress
 
@@ -110,7 +110,7 @@ def problem(error: Exception) -> dict[str, str]:
 
 
 class Events:
-    """What happens in a search as JSON lines; each trial and each round once, also those of earlier runs."""
+    """The events of a search as JSON lines; each trial and each round once, also the ones of earlier runs."""
 
     def __init__(self, out: IO[str]) -> None:
         self.run = ""
@@ -119,7 +119,7 @@ class Events:
         self._count = 0
 
     def watch(self, progress: "Progress") -> None:
-        """Send what happened."""
+        """Send this event."""
         self.catch_up(progress)
         if progress.kind in ("trial", "confirmed", "stopping"):  # a signal's handler may call for the last one
             return
@@ -143,14 +143,14 @@ class Events:
         self.send({"event": {"key": key, "kind": kind, "body": content}})
 
     def send(self, message: dict[str, Any]) -> None:
-        """Write a line; nothing where nobody reads any more. A signal may have cut the line before it off."""
+        """Write a line; nothing if nobody reads any more. A signal may have cut the line before it off."""
         with contextlib.suppress(OSError):
             self._out.write(f"\n{json.dumps(message)}\n")
             self._out.flush()
 
 
 def body(progress: "Progress", trial: Trial | None = None, measured: Measurement | None = None) -> dict[str, Any]:
-    """A progress as plain data without paths. trial, measured: what it is of, if that has ended."""
+    """A progress as plain data without paths. trial, measured: its subject, if that has ended."""
     from autotune.core.units import finite
     from autotune.report.live.text import now_text
     from autotune.report.trial_text import outcome_text
@@ -205,7 +205,7 @@ def _scrubbed(data: Any) -> Any:
 
 
 def _left(folder: Path, events: Events) -> dict[str, Any]:
-    """What the study left: headline, statement, result, and files relative to this folder; {} where it had not begun."""
+    """Results of the study: headline, statement, result, and files relative to this folder; {} if it had not begun."""
     from autotune.commands.result import TuningResult
     from autotune.report import FILES
     from autotune.study.plan import Progress

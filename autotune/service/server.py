@@ -35,7 +35,7 @@ from autotune.service.stream import Hub
 from autotune.service.tables import DatabaseTaken, ServerLock, connect_database
 
 CONNECTIONS_S = 3
-"""Seconds that answers may take to end once the server stops; what is left of the 30 is for the running searches."""
+"""Seconds that answers may take to end once the server stops; the rest of the 30 is for the running searches."""
 
 TOKEN_FILE = "admin.token"
 """File of the first admin's token in the state folder."""
@@ -50,7 +50,7 @@ def default_state() -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How a server is run. Raises InvalidRequest where it would be open to a network without encryption."""
+    """Settings of a server. Raises InvalidRequest if it would be open to a network without encryption."""
 
     host: str = "127.0.0.1"
     port: int = 8321  #: 0: a free one
@@ -61,10 +61,10 @@ class Settings:
     data: Mapping[str, Path] = field(default_factory=dict)
     hub: str = "off"  #: off, cached or online
     hub_patterns: Sequence[str] = ()  #: of hub ids that requests may name
-    allowed_hosts: Sequence[str] = ()  #: names by which the server may be addressed, besides `host`
+    allowed_hosts: Sequence[str] = ()  #: names by which the server may be addressed, in addition to `host`
     tls_cert: Path | None = None
     tls_key: Path | None = None
-    behind_proxy: Sequence[str] = ()  #: addresses or networks of the proxies whose forwarded headers count, none of all
+    behind_proxy: Sequence[str] = ()  #: addresses or networks of the proxies; only their forwarded headers count
     keep: float | None = None  #: days after which the audit, events and folders of ended searches go; None: never
     log_format: str = "json"  #: or text
     metrics_port: int | None = None  #: on the loopback, without a token
@@ -85,7 +85,7 @@ class Settings:
 
     @property
     def is_for_proxies(self) -> bool:
-        """Whether only the proxies may connect: anybody else would send tokens unencrypted."""
+        """True if only the proxies may connect: anybody else would send tokens unencrypted."""
         return bool(self.behind_proxy) and self.tls_cert is None and not is_loopback(self.host)
 
     @property
@@ -111,10 +111,10 @@ def _check_network(text: str) -> None:
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """The application, with its database open and held until it has stopped.
+    """The application, with its database open and locked until it has stopped.
 
     Raises StorageFailed for a state folder or database that cannot be used, or that another server uses; InvalidRequest
-    for devices that are not there.
+    for missing devices.
     """
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=_lifespan)
     state = app.state
@@ -148,7 +148,7 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def _make_state_folder(state: Path) -> None:
-    """Make it for this user alone, or leave the one that is there as it is; raises StorageFailed if that is not a server's."""
+    """Make it for this user alone, or leave an existing one unchanged; raises StorageFailed if that is not a server's."""
     try:
         with contextlib.suppress(FileExistsError):
             state.parent.mkdir(parents=True, exist_ok=True)
@@ -195,8 +195,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, which is announced once signals end it as they should, whose streams of events end when it stops,
-    and which a second Ctrl-C ends wherever it is."""
+    """uvicorn's server, which is announced once signals end it properly; its streams of events end when it stops,
+    and a second Ctrl-C ends it at any point."""
 
     def __init__(self, config: uvicorn.Config, announce: Callable[[], None]) -> None:
         super().__init__(config)
@@ -215,11 +215,11 @@ class _Server(uvicorn.Server):
 
 
 def serve(settings: Settings, announce: Callable[[dict[str, Any]], None], is_private: bool = False) -> None:
-    """Answer requests and run searches until SIGTERM or Ctrl-C; running searches go on at the next start.
+    """Answer requests and run searches until SIGTERM or Ctrl-C; running searches resume at the next start.
 
     announce: gets the address, the state folder, and if there was no token the secret of the first admin's, once requests are
-    accepted. is_private: nobody else reads or keeps what it gets; else the secret is in a file, and its path is given.
-    Raises as `create_app`; InvalidRequest for an address or a certificate that cannot be used; DatabaseTaken at the end if
+    accepted. is_private: nobody else reads or keeps its argument; else the secret is in a file, and its path is given.
+    Raises the errors of `create_app`; InvalidRequest for an unusable address or certificate; DatabaseTaken at the end if
     another server has taken the database.
     """
     os.umask(0o077)
@@ -234,7 +234,7 @@ def serve(settings: Settings, announce: Callable[[dict[str, Any]], None], is_pri
             server_header=False,
             http=partial(Connection, tls=_tls(settings)),  # type: ignore[arg-type]
             limit_concurrency=MOST_CONNECTIONS,
-            proxy_headers=False,  # of the application: it must see who connects
+            proxy_headers=False,  # the application's task: it must see who connects
             timeout_graceful_shutdown=CONNECTIONS_S,
         )
         if settings.metrics_port is not None:

@@ -1,4 +1,4 @@
-"""REST under /api/v1: what this server has: devices, spaces, models and tokens."""
+"""REST under /api/v1: this server's devices, spaces, models and tokens."""
 
 import re
 from dataclasses import asdict
@@ -58,7 +58,7 @@ def create_token(request: Request, who: Admin, body: NewToken) -> SecretToken:
 
 
 def new_token(request: Request, who: Caller, body: NewToken, key: str | None = None) -> SecretToken:
-    """Create it. key: as of `Accounts.create`, whose errors it raises."""
+    """Create it. key: as of `Accounts.create`. Raises its errors."""
     token, secret = request.app.state.accounts.create(body.user, body.role, body.days, who.user, key)
     note(request, who, f"create token {token.id}")
     return SecretToken(token=token, secret=secret)

@@ -1,9 +1,9 @@
 """The searches of the service: their queue, their events, and the files of their reports.
 
 queued → running → done | nothing_fits | failed | cancelled
-   └──→ cancelled  └──→ queued again where it was interrupted, failed after too many interruptions
+   └──→ cancelled  └──→ queued again if it was interrupted, failed after too many interruptions
 
-What the dispatcher writes is refused once another server has taken the database: `ServerLock`.
+Writes of the dispatcher are refused once another server has taken the database: `ServerLock`.
 """
 
 import builtins
@@ -51,7 +51,7 @@ class Store:
     """Searches in the database; every method is one transaction, and may be called from any thread.
 
     on_change: called with a search's id after every committed change, in the thread that made it. lock: of the server; by default
-    no server has ever used the database. Methods that change a search raise Conflict where it does not exist, those of the
+    no server has ever used the database. Methods that change a search raise Conflict if it does not exist, methods of the
     dispatcher that write raise DatabaseTaken; all raise StorageFailed.
     """
 
@@ -81,8 +81,8 @@ class Store:
     ) -> tuple[Search, bool]:
         """The search, on disk when this returns, and whether it is new: the same key and request give the same search.
 
-        Raises LimitReached where so many are queued, of this owner or of all, or where the audit has so many submissions of the
-        owner within an hour; KeyReused for a key with another request.
+        Raises LimitReached if the limit of queued ones is reached, this owner's or in all, or the limit of submissions of the
+        owner within an hour, by the audit; KeyReused for a key with another request.
         """
         digest = hashlib.sha256(json.dumps([name, priority, request], sort_keys=True).encode()).hexdigest()
         mine = searches.c.owner == owner
@@ -104,7 +104,7 @@ class Store:
             return change.enter(search_id, QUEUED), True
 
     def read(self, search_id: str) -> Search | None:
-        """The search of this id; None where there is none."""
+        """The search of this id; None if there is none."""
         rows = self._rows(select(*SEARCH).where(searches.c.id == search_id))
         return Search(*rows[0]) if rows else None
 
@@ -136,7 +136,7 @@ class Store:
         return dict.fromkeys((QUEUED, RUNNING, *ENDED), 0) | dict(rows)
 
     def place(self, search: Search) -> int | None:
-        """Its place in the queue, 1 for the next; None where it is not queued."""
+        """Its place in the queue, 1 for the next; None if it is not queued."""
         if search.state != QUEUED:
             return None
         same = (searches.c.priority == search.priority) & (searches.c.id <= search.id)
@@ -145,7 +145,7 @@ class Store:
         return max(1, int(rows[0][0]))  # 0: it was claimed meanwhile
 
     def cancel(self, search_id: str, now: bool) -> Search:
-        """Cancel a queued search at once, note the wish for a running one, leave an ended one as it is."""
+        """Cancel a queued search at once, note the request for a running one, leave an ended one as it is."""
         with self._writing() as change:
             search = change.existing(search_id)
             if search.state == QUEUED:
@@ -168,7 +168,7 @@ class Store:
     def delete(self, search_id: str, before_commit: Callable[[], None] = lambda: None) -> None:
         """Remove an ended search with its events and artifacts; raises Conflict for others.
 
-        before_commit: called once nothing but the database can refuse.
+        before_commit: called once only the database can refuse.
         """
         with self._writing() as change:
             search = change.existing(search_id)
@@ -181,17 +181,17 @@ class Store:
     # The dispatcher ---------------------------------------------------------------------------------------------
 
     def check_lock(self) -> None:
-        """Raise as `ServerLock.check` does."""
+        """Raise the errors of `ServerLock.check`."""
         if self._lock is not None:
             self._lock.check()
 
     def claim(
         self, devices: Collection[str], most_of_user: int = 2, cards: Mapping[str, str] | None = None
     ) -> Search | None:
-        """Start the next search for which these free devices will do; None where there is none.
+        """Start the next search that these free devices suffice for; None if there is none.
 
-        cards: of all devices (name -> card); by default there are no others. Left out are searches whose time has not come, and
-        those of owners with `most_of_user` running searches. A search that wants any device gets the first. One that wants
+        cards: of all devices (name -> card); by default there are no others. Left out are searches before their time, and
+        searches of owners with `most_of_user` running searches. A search that wants any device gets the first. One that wants
         several waits for them, and none after it gets those.
         """
         now, free = datetime.now(UTC), {*devices}
@@ -216,7 +216,7 @@ class Store:
             return None
 
     def fail_unserved(self, cards: Mapping[str, str]) -> builtins.list[str]:
-        """Fail the queued searches that want what none of the devices is (name -> card), and return their ids.
+        """Fail the queued searches that request a device that none of these is (name -> card), and return their ids.
 
         They were submitted to a server with other devices; they can be resumed once it has them again.
         """
@@ -234,7 +234,7 @@ class Store:
         return failed
 
     def started(self, search_id: str, attempt: int, pid: int, pid_started: float) -> bool:
-        """Record the process of this attempt; False where the attempt has ended."""
+        """Record the process of this attempt; False if the attempt has ended."""
         with self._dispatching() as change:
             running = change.running(search_id, attempt) is not None
             return running and bool(change.update(search_id, pid=pid, pid_started=pid_started))
@@ -248,9 +248,9 @@ class Store:
     def requeue(
         self, search_id: str, attempt: int, reason: str, delay_s: float = 0.0, counter: str | None = "interruptions"
     ) -> Search:
-        """Queue a search again whose attempt was interrupted; cancelled where that was wanted, failed after too many.
+        """Queue a search again after its attempt was interrupted; cancelled if that was requested, failed after too many.
 
-        counter: what is counted, `interruptions` or `restarts`; None: nothing. An attempt that has ended stays as it is.
+        counter: `interruptions` or `restarts`, increased by one; None: neither. An attempt that has ended stays as it is.
         """
         with self._dispatching() as change:
             search = change.running(search_id, attempt)
@@ -279,7 +279,7 @@ class Store:
         problem: Mapping[str, Any] | None = None,
         artifacts: Mapping[str, bytes] = {},
     ) -> bool:
-        """End this attempt with its result and the files of its report; False where it has ended already."""
+        """End this attempt with its result and the files of its report; False if it has ended already."""
         answer = {"headline": headline, "statement": statement, "result": result, "problem": problem}
         with self._dispatching() as change:
             if change.running(search_id, attempt) is None:
@@ -295,10 +295,10 @@ class Store:
     # Events and files -------------------------------------------------------------------------------------------
 
     def add_events(self, search_id: str, attempt: int, new: Sequence[Mapping[str, Any]]) -> int:
-        """Add the events of {"key", "kind", "body"} whose key the search does not have yet, and return their number.
+        """Add the events of {"key", "kind", "body"} with keys that the search does not have yet, and return their number.
 
         The last of them is the search's progress; with a new measurement earlier interruptions do not count any more.
-        None is added where the attempt has ended.
+        None is added if the attempt has ended.
         """
         with self._dispatching() as change:
             added = change.append(search_id, new) if change.running(search_id, attempt) else []
@@ -308,17 +308,17 @@ class Store:
             return len(added)
 
     def events(self, search_id: str, after: int = 0, limit: int = 500) -> builtins.list[Event]:
-        """The first events of a search whose `seq` is greater."""
+        """The first events of a search with a greater `seq`."""
         query = select(*_EVENT).where(events.c.search_id == search_id, events.c.seq > after)
         return [Event(*row) for row in self._rows(query.order_by(events.c.seq).limit(limit))]
 
     def changes(self, after: int = 0, limit: int = 500) -> builtins.list[Event]:
-        """The first changes of any search's state whose `id` is greater."""
+        """The first changes of any search's state with a greater `id`."""
         query = select(*_EVENT).where(events.c.kind == "state", events.c.id > after)
         return [Event(*row) for row in self._rows(query.order_by(events.c.id).limit(limit))]
 
     def last_change(self) -> int:
-        """The greatest `id` of an event; 0 where there is none."""
+        """The greatest `id` of an event; 0 if there is none."""
         return self._rows(select(func.max(events.c.id)))[0][0] or 0
 
     def artifacts(self, search_id: str) -> builtins.list[Artifact]:
@@ -327,13 +327,13 @@ class Store:
         return [Artifact(*row) for row in self._rows(query)]
 
     def artifact(self, search_id: str, name: str) -> tuple[Artifact, bytes] | None:
-        """A file of a search's report, and its content; None where there is none of this name."""
+        """A file of a search's report, and its content; None if there is none of this name."""
         query = select(artifacts.c.content, *_ARTIFACT)
         rows = self._rows(query.where(artifacts.c.search_id == search_id, artifacts.c.name == name))
         return (Artifact(*rows[0][1:]), rows[0].content) if rows else None
 
     def forget(self, before: datetime) -> builtins.list[str]:
-        """Delete what is older than this time: entries of the audit, searches that were cancelled before they were started, and
+        """Delete data older than this time: entries of the audit, searches that were cancelled before they were started, and
         the events of other searches that have ended; return the ids of these."""
         old = (searches.c.state.in_(ENDED), searches.c.ended_at < before)
         rest = select(searches.c.id).where(*old)

@@ -1,4 +1,4 @@
-"""Server-sent events: what the table of events has after the last that was received, then what comes."""
+"""Server-sent events: the events in the table after the last received one, then new ones."""
 
 import asyncio
 import contextlib
@@ -21,20 +21,20 @@ MOST_OF_TOKEN, MOST = 10, 200
 """Streams that are open at once."""
 RETRY_MS = 2000
 SILENCE_S = 15.0
-"""Seconds after which a comment shows that the stream is alive, and its token is looked at again."""
+"""Seconds after which a comment shows that the stream is alive, and its token is checked again."""
 EVERY = ""
 """In place of a search's id: all of them."""
 
 Item = tuple[int, str, dict[str, Any]]
 """An event: its number, its kind, its data."""
 Read = Callable[[int], tuple[Sequence[Item], bool]]
-"""Number of an event -> events after it, and whether there will be no more."""
+"""Number of an event -> events after it, and True if there will be no more."""
 Sent = tuple[bytes, int, bool]
-"""Events as they are sent, the number of the last one, and whether there will be no more."""
+"""Events as they are sent, the number of the last one, and True if there will be no more."""
 
 
 class Hub:
-    """The open streams, and what they wait for. Streams at the same place of the same search read it once."""
+    """The open streams, and the events that they wait for. Streams at the same place of the same search read it once."""
 
     def __init__(self) -> None:
         self._waiting: dict[asyncio.Event, str] = {}
@@ -44,7 +44,7 @@ class Hub:
         self._is_closed = False
 
     def wake(self, search_id: str) -> None:
-        """Have the streams of this search look into the table; from any thread."""
+        """Make the streams of this search read the table; from any thread."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._wake, search_id)
@@ -56,15 +56,15 @@ class Hub:
 
     @property
     def streams(self) -> int:
-        """Number of those that are open."""
+        """Number of open streams."""
         return self._open.total()
 
     def stream(
         self, token_id: str, search_id: str, after: int, read: Read, is_valid: Callable[[str], bool]
     ) -> StreamingResponse:
-        """Answer with a search's events, or those of EVERY one, as long as the token is valid.
+        """Answer with a search's events, or the events of EVERY search, as long as the token is valid.
 
-        Raises Problem 429 where as many streams are open as may be.
+        Raises Problem 429 if the limit of open streams is reached.
         """
         if self._open[token_id] >= MOST_OF_TOKEN or self.streams >= MOST:
             raise Problem(429, "Too many streams are open.", "Close one, or read the events as JSON.")
@@ -111,7 +111,7 @@ class Hub:
             del self._waiting[changed]
 
     async def _shared(self, search_id: str, after: int, read: Read) -> Sent:
-        """What is read there, by one reader for all that ask meanwhile and since the search's last change."""
+        """Result of reading there, by one reader for all callers meanwhile and since the search's last change."""
         place = (search_id, after)
         if place not in self._reads:
             task = self._reads[place] = asyncio.create_task(_formatted(read, after))
@@ -126,7 +126,7 @@ async def _formatted(read: Read, after: int) -> Sent:
 
 
 class _Stream(StreamingResponse):
-    """A stream that gives its place back however it ends."""
+    """A stream that gives its place back at any end."""
 
     def __init__(self, content: AsyncIterator[bytes], release: Callable[[], None]) -> None:
         super().__init__(

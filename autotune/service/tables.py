@@ -127,7 +127,7 @@ audit = Table(
     Index("audit_at", "at"),
 )
 
-server = Table(  # one row; epoch: how many servers have taken the database
+server = Table(  # one row; epoch: number of servers that have taken the database
     "server",
     metadata,
     Column("id", Integer, primary_key=True),
@@ -185,7 +185,7 @@ def _migrations() -> Any:
 
 
 def migrate(engine: Engine) -> None:
-    """Create the tables of this version, or migrate them; raises StorageFailed where a newer version wrote the database."""
+    """Create the tables of this version, or migrate them; raises StorageFailed if a newer version wrote the database."""
     from alembic import command
     from alembic.util import CommandError
 
@@ -205,8 +205,8 @@ def migrate(engine: Engine) -> None:
 def connect_database(url: str, create: bool = True) -> Engine:
     """The database at this URL as it is; create: make the file of SQLite and its folder, which only this user may read.
 
-    Raises InvalidRequest for a URL that is of neither SQLite (a file) nor PostgreSQL, and without `create` for a file that does
-    not exist; StorageFailed if its folder cannot be used. A server out of reach is met by the first transaction.
+    Raises InvalidRequest for a URL of neither SQLite (a file) nor PostgreSQL, and without `create` for a file that does
+    not exist; StorageFailed if its folder cannot be used. A server out of reach shows in the first transaction.
     """
     try:
         address = sa.make_url(url)
@@ -216,7 +216,7 @@ def connect_database(url: str, create: bool = True) -> Engine:
             options |= {"keepalives_idle": DEAD_S, "keepalives_interval": PROBE_S, "keepalives_count": PROBES}
             engine = sa.create_engine(address, pool_pre_ping=True, connect_args=options)
         elif address.drivername == "sqlite" and address.database not in (None, "", ":memory:"):
-            engine = sa.create_engine(address, connect_args={"timeout": 30})  # waits so long for another writer
+            engine = sa.create_engine(address, connect_args={"timeout": 30})  # waits for another writer
             if create:
                 _create_file(Path(address.database))
             elif not Path(address.database).exists():
@@ -236,7 +236,7 @@ def connect_database(url: str, create: bool = True) -> Engine:
 
 
 def _create_file(path: Path) -> None:
-    """Create it and its folder for this user alone, where SQLite would let others read it; raises StorageFailed."""
+    """Create it and its folder for this user alone, as SQLite would let others read it; raises StorageFailed."""
     _prepare_folder(path.parent)
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -245,7 +245,7 @@ def _create_file(path: Path) -> None:
 
 
 def _prepare_folder(folder: Path) -> None:
-    """Create it; raises StorageFailed where that is impossible, or where it is on a network file system."""
+    """Create it; raises StorageFailed if that is impossible, or if it is on a network file system."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
@@ -259,7 +259,7 @@ def _prepare_folder(folder: Path) -> None:
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:
-    connection.isolation_level = None  # transactions begin in `_begin`, not where the driver would begin them
+    connection.isolation_level = None  # transactions begin in `_begin`, not when the driver would begin them
     for setting in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
         connection.execute(f"PRAGMA {setting}").close()
 
@@ -277,7 +277,7 @@ def writing(engine: Engine) -> Iterator[Connection]:
     """A transaction that writes, on disk at its end. There is one at a time in the whole database: what it has read stays true,
     and ids of events become visible in their order.
 
-    Raises StorageFailed where the database refuses, InvalidRequest for texts that it cannot hold.
+    Raises StorageFailed if the database refuses, InvalidRequest for texts that it cannot hold.
     """
     with _reporting(engine), engine.execution_options(writes=True).begin() as connection:
         yield connection
@@ -285,7 +285,7 @@ def writing(engine: Engine) -> Iterator[Connection]:
 
 @contextlib.contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
-    """A transaction that only reads, at the same time as any other. Raises as `writing` does."""
+    """A transaction that only reads, at the same time as any other. Raises the errors of `writing`."""
     with _reporting(engine), engine.connect() as connection:
         yield connection
 
@@ -321,8 +321,8 @@ class ServerLock:
     """As a context: the right to be the one server of a database and of a state folder.
 
     Files are locked, and with PostgreSQL a session holds an advisory lock. Whoever has them raises the epoch of the database,
-    and `check_epoch` refuses what a server of an earlier epoch writes, whether that has noticed its loss or not.
-    Entering it migrates the tables, and raises DatabaseTaken while another server is there, else as `migrate` does.
+    and `check_epoch` refuses writes of a server of an earlier epoch, whether it has noticed its loss or not.
+    Entering it migrates the tables, and raises DatabaseTaken while another server is there, else the errors of `migrate`.
     """
 
     def __init__(self, engine: Engine, state_folder: Path) -> None:
@@ -355,7 +355,7 @@ class ServerLock:
         self._release()
 
     def check(self) -> None:
-        """Take again what was lost: a lock file that was removed, or the lock of a session that was cut. From any thread.
+        """Take a lost lock again: a lock file that was removed, or the lock of a session that was cut. From any thread.
 
         Raises DatabaseTaken if another server is there now, or was in between, or if the lock cannot be taken again within
         `TAKE_AGAIN_S`; StorageFailed until then, and if the database is out of reach.
@@ -393,7 +393,7 @@ class ServerLock:
         self._files[path] = file
 
     def _lock_session(self) -> bool:
-        """Whether a session of this server has the advisory lock; True for SQLite, which needs none."""
+        """True if a session of this server has the advisory lock; True for SQLite, which needs none."""
         if self._engine.dialect.name == "sqlite":
             return True
         if self._session is not None:

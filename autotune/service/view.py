@@ -8,7 +8,7 @@ from autotune.core import Configuration, Measurement, Trial
 from autotune.study.plan import Progress
 
 SAME = ("objective", "number", "probes_left", "seconds_left", "seconds_to_go", "max_gain", "message")
-"""Fields of a Progress that an event has as they are."""
+"""Fields of a Progress that an event has unchanged."""
 
 
 class View:
@@ -18,7 +18,7 @@ class View:
         self._trials: dict[int, Trial] = {}
 
     def progress(self, kind: str, body: Mapping[str, Any]) -> Progress | None:
-        """The progress that an event of this kind is of; None for what is not shown."""
+        """The progress of an event of this kind; None if it is not shown."""
         if kind == "state":
             reason = f": {body['reason']}" if body.get("reason") else ""
             waits = body["state"] in ("queued", "running")
