@@ -27,7 +27,7 @@ USAGE_ERROR: Any = typer.BadParameter.__bases__[0]
 """typer's error for unknown words; it has no public name."""
 
 DEFAULT_SPACE, WIDTH = "default", 80
-"""The search space of a search that names none, which is listed first; columns of the list."""
+"""Default search space, which is listed first; columns of the list."""
 
 OF_SEVERAL_DEVICES = ("--devices", "--cores-per-device", "--executor")
 

@@ -16,7 +16,7 @@ from autotune.core.interrupt import Terminated, ending_on_signals
 from autotune.core.units import broken
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C; as in shells, those of other signals are 128 plus the signal's number."""
+"""Exit code after Ctrl-C; as in shells, the codes of other signals are 128 plus the signal's number."""
 
 WORDS = "autotune.words"
 """Key of a context's `meta`: the words of the command line."""
@@ -25,7 +25,7 @@ PAGE = "report.html"
 """The file of a report folder that people open."""
 
 NORMAL_EXITS = (typer.Exit, typer.Abort, BrokenPipeError)
-"""Exceptions that end a command as intended; BrokenPipeError: the reader of standard output is gone."""
+"""Exceptions that end a command intentionally; BrokenPipeError: the reader of standard output is gone."""
 
 
 class ErrorReporter:
@@ -33,7 +33,7 @@ class ErrorReporter:
 
     as_json: standard output gets exactly one JSON object, the result given to `json()` or else the error; everything else
     that is printed within goes to standard error. An unexpected error is such an object too, and its traceback follows.
-    SIGTERM and SIGHUP end the command as a second Ctrl-C does. when_interrupted: what is kept then, and how to resume.
+    SIGTERM and SIGHUP end the command as a second Ctrl-C does. when_interrupted: message about kept results and resuming.
     """
 
     def __init__(self, as_json: bool = False, when_interrupted: str = "Run the same command again.") -> None:
@@ -81,7 +81,7 @@ class ErrorReporter:
 
 
 def _show_warning(usual: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any) -> None:
-    """Show a warning about a study's files as one line, any other as Python does."""
+    """Show a warning about a study's files as one line, any other like Python."""
     if issubclass(category, UnreadableFile):
         print(on_terminal(f"Warning: {message}.", sys.stderr), file=sys.stderr)
     else:
@@ -95,10 +95,10 @@ def on_terminal(text: str, stream: TextIO) -> str:
 
 
 def json_error(kind: str, message: str, advice: str, code: int) -> dict[str, Any]:
-    """What `--json` prints instead of a result: the error's type, message, advice and exit code."""
+    """The output of `--json` instead of a result: the error's type, message, advice and exit code."""
     return {"error": {"type": kind, "message": message, "advice": advice, "exit_code": code}}
 
 
 def resuming(kept: str, fresh: bool = False) -> str:
-    """What is kept of an interrupted command, and how to resume it; fresh: it was started with --fresh."""
+    """Message about kept results of an interrupted command and resuming it; fresh: it was started with --fresh."""
     return f"{kept} Run the same command again{', without --fresh,' if fresh else ''} to resume."

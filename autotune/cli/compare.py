@@ -52,7 +52,7 @@ def compare(
 
 
 def _prices(texts: list[str]) -> str | dict[str, str] | None:
-    """One price for all, or study -> price. Raises InvalidRequest where both are given."""
+    """One price for all, or study -> price. Raises InvalidRequest if both are given."""
     from autotune.core.errors import InvalidRequest
 
     named = {name: price for name, equals, price in (text.rpartition("=") for text in texts) if equals}

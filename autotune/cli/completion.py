@@ -10,7 +10,7 @@ from autotune.core.errors import AutotuneError
 from autotune.core.request import OPTIONS
 
 Words = Iterable[tuple[str, str]]
-"""(word, what it is); bash shows the words alone."""
+"""(word, description); bash shows the words alone."""
 
 
 def _completion(words: Callable[[], Words]) -> Callable[[str], list[tuple[str, str]]]:

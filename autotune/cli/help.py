@@ -25,7 +25,7 @@ MANY = 10
 """Options from which on a command has panels."""
 
 TYPES = {int: "INT", float: "NUMBER"}
-"""Types of options whose values need no word of their own."""
+"""Types of options with values that need no metavar."""
 
 EXAMPLES = """
 autotune search gpt2-mini -b 16 --sequence-length 32 --device cpu --n-trials 4
@@ -47,7 +47,7 @@ autotune login https://tune.example.org
 autotune search-spaces
 autotune guide bert-mini --device cpu
 """
-"""Commands to start from, at the end of each one's help."""
+"""Commands to start from, at the end of each command's help."""
 
 START = """autotune finds the fastest TrainingArguments for your model on your hardware.
 
@@ -60,7 +60,7 @@ A first search, on a built-in model:
   autotune studies                                   your results
 
 All commands: autotune --help     Options of a command: autotune search --help"""
-"""What `autotune` alone prints."""
+"""Output of `autotune` without arguments."""
 
 
 def examples(name: str) -> list[str]:
@@ -69,7 +69,7 @@ def examples(name: str) -> list[str]:
 
 
 class WithPanels:
-    """A command whose help has panels, words for types, none for flags, and defaults after the text."""
+    """A command with panels in its help, words for types, none for flags, and defaults after the text."""
 
     def format_help(self: Any, ctx: Any, formatter: Any) -> None:
         shown, declared = copy(self), inspect.signature(self.callback).parameters
@@ -83,7 +83,7 @@ class WithPanels:
 
 
 def _position(parameter: Any) -> tuple[int, int]:
-    """Arguments and options of one command alone come first in their panel, those of each command last."""
+    """Arguments and options of one command alone come first in their panel, options of all commands last."""
     panel = PANELS.index(PANEL_OF.get(parameter.name, "Output"))
     return panel, ORDER.index(parameter.name) if parameter.name in ORDER else -1
 
@@ -106,7 +106,7 @@ def _for_help(parameter: Any, annotation: Any, in_panels: bool) -> Any:
         return shown
     panel = PANEL_OF.get(parameter.name, "Output")
     shown.rich_help_panel = None
-    if in_panels:  # what one command requires, another one has a default for
+    if in_panels:  # an option that one command requires has a default in another one
         shown.rich_help_panel = "Workload" if panel == "Required" and not parameter.required else panel
     if parameter.is_flag:
         shown.metavar = ""

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share; those of a search are made from their declarations."""
+"""Arguments and options that several commands share; a search's are made from their declarations."""
 
 import inspect
 from collections.abc import Callable

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 def search_on(
     server: str | None, options: dict[str, Any], command: ErrorReporter, *, detach: bool, as_json: bool, quiet: bool
 ) -> "TuningResult | None":
-    """Search on this server as `autotune search` does; None where it is left to the server, which is printed.
+    """Search on this server as `autotune search` does; None if it is left to the server; this is printed.
 
-    Raises as there. KeyboardInterrupt leaves the search running, unless whoever is at the terminal cancels it."""
+    Raises as there. KeyboardInterrupt leaves the search running, unless the user at the terminal cancels it."""
     if server is None:
         raise InvalidRequest("--detach leaves a search to a server.", "Pass --server URL too.")
     from rich.console import Console
@@ -63,7 +63,7 @@ def _confirmed(question: str) -> bool:
 
 
 def check_server(server: str, command: ErrorReporter, as_json: bool) -> None:
-    """Print what a server says of its readiness; ends with exit code 1 where it is not ready."""
+    """Print what a server says of its readiness; ends with exit code 1 if it is not ready."""
     from autotune.service.client import connect
 
     answer = connect(server).readiness()

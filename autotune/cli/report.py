@@ -128,7 +128,7 @@ def _write(content: str | bytes, output: str | None) -> None:
 
 
 def _log(result: "TuningResult", names: Sequence[str], folder: Path) -> None:
-    """Record a finished study in loggers; exits with 1 where one of them failed."""
+    """Record a finished study in loggers; exits with 1 if one of them failed."""
     from autotune.report.loggers.guarded import LoggerGroup
 
     loggers = LoggerGroup(names, result.request.objective, folder)

@@ -60,7 +60,7 @@ def _run_search(
     from autotune.space.user_arguments import read_user_arguments
     from autotune.study.limits import check_request
 
-    # Wrong options are refused within a second: the search's own imports take as long.
+    # Wrong options are refused within a second: the search's imports take as long.
     request = tuning_request(**options | {"args": read_user_arguments(options["args"]).fields})
     check_request(request)
 
@@ -74,7 +74,7 @@ def _run_search(
     from autotune.commands import search as workflow
     from autotune.report.live.views import watcher
 
-    # By name: what a logger prints goes to standard error, wherever the table is written.
+    # By name: output of loggers goes to standard error, wherever the table is written.
     console = Console(file=sys.stderr if as_json else sys.stdout)
     latest: list[Progress] = []
     try:

@@ -1,4 +1,4 @@
-"""`autotune serve`, `autotune token` and `autotune login`: searches for a team, and who may ask for them."""
+"""`autotune serve`, `autotune token` and `autotune login`: searches for a team, and access to them."""
 
 import sys
 from contextlib import ExitStack
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from autotune.service.accounts import Token
 
 LIBRARIES = ("fastapi", "uvicorn", "multipart", "sqlalchemy", "alembic", "structlog", "prometheus_client")
-"""What the server needs beyond a search."""
+"""Packages that the server needs in addition to a search's."""
 
 STATE = "Folder of the database and of running searches."
 State = Annotated[o.Text, Option(help=STATE, metavar="PATH", show_default="~/.local/state/autotune")]
