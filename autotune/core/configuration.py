@@ -9,7 +9,7 @@ from autotune.core.units import counted
 Value = str | int | float | bool
 
 RANKS = "data_parallel_size"
-"""The setting that is a size of the configuration too: among `settings` where it is one of the search space."""
+"""The setting that is a size of the configuration too: among `settings` if the search space has it."""
 
 SIZES = ("micro_batch_size", "gradient_accumulation_steps", RANKS)
 """Sizes of a configuration."""
@@ -17,11 +17,11 @@ SIZES = ("micro_batch_size", "gradient_accumulation_steps", RANKS)
 
 @dataclass(frozen=True)
 class Configuration:
-    """One way of training whose global batch size is exact by construction."""
+    """One way of training, with a global batch size that is exact by construction."""
 
     micro_batch_size: int  #: samples in one forward and backward of one rank
     gradient_accumulation_steps: int  #: micro-steps in one optimizer step
-    data_parallel_size: int = 1  #: ranks, each with its own micro-batches
+    data_parallel_size: int = 1  #: ranks, each with different micro-batches
     settings: tuple[tuple[str, Value], ...] = ()  #: name and value of all other settings, in the search space's order
 
     def __post_init__(self) -> None:
@@ -41,7 +41,7 @@ class Configuration:
     ) -> "Configuration":
         """The configuration of this micro-batch size and exactly this global batch size.
 
-        data_parallel_size: by default the settings', else 1. Raises ValueError where micro-batch x ranks does not divide it.
+        data_parallel_size: by default the settings', else 1. Raises ValueError if micro-batch x ranks does not divide it.
         """
         if data_parallel_size is None:
             data_parallel_size = int(settings.get(RANKS, 1))
@@ -78,7 +78,7 @@ class Configuration:
         return self.unlike(None)
 
     def unlike(self, base: "Configuration | None") -> str:
-        """Its sizes, and the settings whose value is not the base's, as text."""
+        """Its sizes, and the settings with another value than the base's, as text."""
         ranks = f" x {self.data_parallel_size} ranks" if self.data_parallel_size > 1 else ""
         same = base.values if base is not None else {}
         values = [f"{name} {word(value)}" for name, value in self.settings if name != RANKS and same.get(name) != value]
@@ -90,7 +90,7 @@ class Configuration:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Configuration":
-        """The configuration that `to_dict` made plain. Raises KeyError or ValueError for other data."""
+        """The configuration from the result of `to_dict`. Raises KeyError or ValueError for other data."""
         micro, accumulation, ranks = (data[name] for name in SIZES)
         return cls(micro, accumulation, ranks, tuple(data["settings"].items()))
 

@@ -15,4 +15,4 @@ class Device(Serializable):
     high: float = 1.0  #: its upper end
     trials: int = 0  #: that it probed
     rounds: int = 0  #: measurements made again
-    left_out: str = ""  #: why it was not used to the end; empty where it was
+    left_out: str = ""  #: reason why it was not used to the end; empty if it was

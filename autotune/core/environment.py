@@ -12,11 +12,11 @@ from typing import Any
 from autotune.core.io import Serializable
 
 LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "bitsandbytes", "peft", "deepspeed", "optuna")
-"""Packages whose versions are part of an environment's identity."""
+"""Packages with versions that are part of an environment's identity."""
 
 
 def installed_versions() -> dict[str, str]:
-    """Library, python among them -> its version; without those that are not installed."""
+    """Library, python among them -> its version; without packages that are not installed."""
     versions = {}
     for name in LIBRARIES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -26,7 +26,7 @@ def installed_versions() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Environment(Serializable):
-    """Facts about the device and the libraries; no host name, no secret. None: unknown, or of no meaning on a CPU."""
+    """Facts about the device and the libraries; no host name, no secret. None: unknown, or without meaning on a CPU."""
 
     device: str  #: as torch names it: `cpu` or `cuda:0`
     device_name: str  #: the processor or card as it calls itself
@@ -41,26 +41,26 @@ class Environment(Serializable):
     cpu_count: int = 1  #: cores that this process may use
     threads: int = 1  #: compute threads a training process gets by default
     context_bytes: int = 0  #: bytes of the device that a process holds before its first tensor; 0 on a CPU
-    context_source: str = ""  #: how these were read
+    context_source: str = ""  #: source of these bytes
     versions: Mapping[str, str] = field(default_factory=dict)  #: library, python included -> its version
     autotune_version: str = ""  #: of autotune, which decides no speed; empty in studies of before it was written
     training_argument_fields: tuple[str, ...] = ()  #: the names that this transformers' TrainingArguments has
     training_argument_defaults: Mapping[str, Any] = field(default_factory=dict)  #: of the fields with a plain value
-    checkpointing_options: tuple[str, ...] = ()  #: what this version has: `every_n_layers`, `offload`
-    precisions: Mapping[str, str | None] = field(default_factory=dict)  #: value -> why it does not work here, or None
+    checkpointing_options: tuple[str, ...] = ()  #: options of this version: `every_n_layers`, `offload`
+    precisions: Mapping[str, str | None] = field(default_factory=dict)  #: value -> reason against it here, or None
     optimizers: Mapping[str, str | None] = field(default_factory=dict)  #: as `precisions`
-    optimizer_bytes: Mapping[str, int] = field(default_factory=dict)  #: bytes its library takes besides tensors
+    optimizer_bytes: Mapping[str, int] = field(default_factory=dict)  #: bytes its library takes in addition to tensors
     quantizations: Mapping[str, str | None] = field(default_factory=dict)  #: as `precisions`
-    unused_gpu: str = ""  #: why `auto` means the CPU on a machine that has a GPU or its driver; else empty
+    unused_gpu: str = ""  #: reason why `auto` means the CPU on a machine that has a GPU or its driver; else empty
     others: tuple[str, ...] = ()  #: processes that hold memory on the device, as text
     libraries: Mapping[str, str] = field(default_factory=dict)  #: installed library to preload (`jemalloc`) -> its name
-    variables: Mapping[str, str] = field(default_factory=dict)  #: the user's own variables that autotune reads
+    variables: Mapping[str, str] = field(default_factory=dict)  #: the user's environment variables that autotune reads
     compile_backends: Mapping[str, str | None] = field(default_factory=dict)  #: of torch.compile, as `precisions`
-    liger: str | None = "liger-kernel was not looked for"  #: why Liger's kernels cannot be used here, or None
+    liger: str | None = "liger-kernel was not looked for"  #: reason why Liger's kernels cannot be used here, or None
 
     @property
     def is_cpu(self) -> bool:
-        """Whether the training runs on the processor itself."""
+        """True if the training runs on the CPU."""
         return self.device == "cpu"
 
     @property

@@ -22,7 +22,7 @@ from autotune.core.options import in_python
 
 
 class AutotuneError(Exception):
-    """Base of all errors: a message, and what to do about it.
+    """Base of all errors: a message, and advice.
 
     `str(error)` is one line: the message, then the advice. Both are written with options as on the command line; in Python
     they show arguments: `fresh=True` for `--fresh`.
@@ -35,12 +35,12 @@ class AutotuneError(Exception):
 
     @property
     def message(self) -> str:
-        """What is wrong, with options as Python's arguments."""
+        """The message, with options as Python's arguments."""
         return in_python(self.written[0])
 
     @property
     def advice(self) -> str:
-        """What to do about it, with options as Python's arguments; may be empty."""
+        """The advice, with options as Python's arguments; may be empty."""
         return in_python(self.written[1])
 
     @property
@@ -58,7 +58,7 @@ class AutotuneError(Exception):
         return f"{self.message} {self.advice}".strip()
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows in place of a traceback: the inside of autotune tells nobody what to do."""
+        """Lines that IPython shows in place of a traceback: autotune's internals help nobody."""
         return [f"{type(self).__name__}: {self}"]
 
 
@@ -119,7 +119,7 @@ class LossWarning(UserWarning):
 
 
 class UnreadableFile(UserWarning):
-    """A file of a study cannot be read, and what it holds is left out."""
+    """A file of a study cannot be read, and its content is left out."""
 
 
 class NotApplied(UserWarning):
@@ -127,11 +127,11 @@ class NotApplied(UserWarning):
 
 
 class BatchSizeChanged(UserWarning):
-    """The Trainer's own arguments have another global batch size than the search."""
+    """The Trainer's arguments have another global batch size than the search."""
 
 
 for _kind in [kind for kind in vars().values() if isinstance(kind, type) and issubclass(kind, Exception)]:
-    _kind.__module__ = "autotune.errors"  # from where they are imported, also in tracebacks and documents
+    _kind.__module__ = "autotune.errors"  # the module from which they are imported, also in tracebacks and documents
 
 
 FEW = 30

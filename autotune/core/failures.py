@@ -1,7 +1,7 @@
 """Exception, text or exit code -> outcome and reason.
 
 Out of memory is recognised by class, then by the texts below, then by the exit signal together with the kernel's counter.
-A text that merely contains the word memory is no out-of-memory.
+A text that merely contains the word memory is not an out-of-memory.
 """
 
 import errno
@@ -14,7 +14,7 @@ from pathlib import Path
 from autotune.core.measurement import Outcome
 from autotune.core.paths import scrubbed
 
-# What allocators and libraries say when memory ran out, each from the library's own source or a report of its users.
+# Messages of allocators and libraries when memory ran out, each from the library's source or a report of its users.
 _OUT_OF_MEMORY = (
     r"CUDA out of memory",
     r"(?:cuda|hip)ErrorMemoryAllocation",
@@ -36,8 +36,8 @@ _OUT_OF_MEMORY = (
     r"\bENOMEM\b",
     r"WinError 1455\b",
     r"\bbad_alloc\b",
-    # However a library words it: the phrase at the beginning of what it says, or an allocation that was refused. Advice on what
-    # to do "if you run out of memory" is neither.
+    # In any library's words: the phrase at the beginning of its message, or an allocation that was refused. Advice on what
+    # to do "if you run out of memory" is not meant.
     r"(?im:(?:^|[:\])>'\"] ?|\berror )out[ _]of[ _]memory\b)",
     r"(?i:(?:failed|unable|not able|cannot|can't|could ?n[o']t)(?: to)? (?:pre-?|m|re)?alloc(?:ate)?\b"
     r"[^\n]{0,60}?(?:\bbytes?\b|\bmemory\b|\d ?[KMGTP]i?B\b))",
@@ -62,7 +62,7 @@ _OUT_OF_MEMORY = (
 )
 _OUT_OF_MEMORY_RULE = re.compile("|".join(f"(?:{text})" for text in _OUT_OF_MEMORY))
 
-# These sound like an out-of-memory and are none, or say what cannot work here; the first that matches counts. Every error of
+# These sound like an out-of-memory and are not, or cannot work here; the first that matches counts. Every error of
 # CUDA ends in advice on "device-side assertions": only a triggered one is meant.
 _CRASHED = {
     r"illegal memory access|shared memory.*: Permission denied|device-side assert triggered|misaligned address": "",
@@ -115,7 +115,7 @@ SHARED_MEMORY_FULL = "/dev/shm, the memory that data loader workers share, is fu
 _WARNING = re.compile(r"\S.*:\d+: \w*Warning: ")  # as warnings.formatwarning writes them, the source line below
 _WORKER_KILLED = re.compile(r"DataLoader worker \(pid\(?s?\)? ?[\d, ]+\) (?:is )?killed by signal: Killed")
 _DATA = re.compile(r"DataLoader worker|in _worker_loop|[Ii]nsufficient shared memory|shared memory(?: object|\(shm\))")
-# Where a library says MB it divided by 1024 twice (torch's MPS and CPU allocators in earlier releases).
+# If a library says MB, it divided by 1024 twice (torch's MPS and CPU allocators in earlier releases).
 _UNITS = {"": 1, "bytes": 1, "B": 1} | {
     f"{letter}{binary}B": 1024**power for power, letter in enumerate("KMGTPE", start=1) for binary in ("i", "")
 }
@@ -129,11 +129,11 @@ _REFUSED = (
 
 @dataclass(frozen=True)
 class Failure:
-    """How a probe failed."""
+    """Failure of a probe."""
 
     outcome: Outcome
     reason: str
-    where: str = ""  # the stage, where known
+    where: str = ""  # the stage, if known
     refused_bytes: int | None = None  # of the request that was refused
 
 
@@ -152,7 +152,7 @@ def from_exception(error: BaseException, stage: str) -> Failure:
 
 
 def _fills_shared_memory(error: BaseException) -> bool:
-    """Whether the disk that is full is that of shared memory: Python's semaphores and queues are files there."""
+    """True if the full disk is shared memory: Python's semaphores and queues are files there."""
     is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
     frames = traceback.extract_tb(error.__traceback__) if is_full else []
     return any("multiprocessing" in Path(frame.filename).parts for frame in frames)
@@ -163,7 +163,7 @@ def from_text(text: str, where: str = "") -> Failure:
     for outcome, rule, reason in _OTHER_RULES:
         if match := rule.search(text):
             # A full disk and full shared memory have the same errno: the table above has the latter by name. And a
-            # compiler may fail for want of memory.
+            # compiler may fail for lack of memory.
             if ("No space left" in match[0] or "compiling" in reason) and _OUT_OF_MEMORY_RULE.search(text):
                 continue
             line = _line_of(text, match.start())
@@ -174,14 +174,14 @@ def from_text(text: str, where: str = "") -> Failure:
 
 
 def worker_killed_for_memory(log_tail: str, kernel_oom_kills: int) -> bool:
-    """Whether a data loader's worker was killed and the kernel says that it ended processes for want of memory."""
+    """True if a data loader's worker was killed and the kernel has ended processes for lack of memory."""
     return bool(kernel_oom_kills and _WORKER_KILLED.search(log_tail))
 
 
 def from_exit(code: int | None, kernel_oom_kills: int, log_tail: str) -> Failure:
     """The failure of a child that ended without an answer.
 
-    code: exit code, or -signal. kernel_oom_kills: how many processes the kernel ended for memory meanwhile.
+    code: exit code, or -signal. kernel_oom_kills: number of processes that the kernel ended for memory meanwhile.
     """
     if code == -signal.SIGKILL and kernel_oom_kills:
         return Failure(Outcome.OUT_OF_MEMORY, "killed by the kernel: the machine's memory ran out", "host")
@@ -196,7 +196,7 @@ def from_exit(code: int | None, kernel_oom_kills: int, log_tail: str) -> Failure
 
 
 def relevant_end(log: str, lines: int = 30) -> str:
-    """The end of a process's output that says why it ended: from the last traceback on, without Python's warnings."""
+    """The end of a process's output with the reason of its end: from the last traceback on, without Python's warnings."""
     return "\n".join(_relevant_lines(log)[-lines:])
 
 
@@ -223,7 +223,7 @@ def _error_line(log: str) -> str:
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
-    """The exception and what it was raised from, the outermost first."""
+    """The exception and the exceptions that it was raised from, the outermost first."""
     chain: list[BaseException] = []
     while error is not None and error not in chain:
         chain.append(error)

@@ -2,8 +2,8 @@
 
 The table is `gpus.csv`: memory as it is sold, what programs can use of it, compute capability (none on AMD), dense TFLOP/s
 with float32 sums (sheets that print them with sparsity are halved), other names, source.
-Written down without the sheets at hand: check a figure in its source before much depends on it. No sheet says how much
-memory a program gets: that is what torch shows of such cards, within a tenth or two of a GiB.
+Written without the sheets at hand: check a figure in its source before much depends on it. No sheet says how much
+memory a program gets: it is the size that torch shows of such cards, within a tenth or two of a GiB.
 """
 
 import csv
@@ -87,7 +87,7 @@ def find_card(name: str) -> Card:
 
 
 def card_of(device_name: str, total_memory_bytes: int) -> Card | None:
-    """The card of the name that torch or NVML shows, with about as much memory; None where the list has no such card.
+    """The card of the name that torch or NVML shows, with about as much memory; None if the list has no such card.
 
     A slice of a card, a laptop's, or another form of it computes less than its sheet says: none of them is guessed.
     """

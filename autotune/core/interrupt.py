@@ -1,4 +1,4 @@
-"""Signals during a search: the first Ctrl-C ends it after the running probe, all else at once.
+"""Signals during a search: the first Ctrl-C ends it after the running probe, other signals at once.
 
 SIGINT           the running probe, round or training is finished and stored, then KeyboardInterrupt
 SIGINT again     KeyboardInterrupt at once
@@ -6,7 +6,7 @@ SIGTERM, SIGHUP  Terminated at once, in commands
 any of them      while the report is written: after that; from then on at once
 
 An exception that a handler raises is lost while Python runs a weakref callback or a `__del__`: SIGTERM and SIGHUP are
-recorded as well, and the next `check` raises what was lost.
+recorded as well, and the next `check` raises a lost one.
 """
 
 import contextlib
@@ -43,28 +43,28 @@ _process = _Process()
 
 
 def check() -> None:
-    """Raise Terminated after SIGTERM or SIGHUP; called before and during anything that takes a while."""
+    """Raise Terminated after SIGTERM or SIGHUP; called before and during any long step."""
     if _process.ended_by is not None:
         raise Terminated(_process.ended_by)
 
 
 @dataclass
 class StopRequest:
-    """The user's request to end the search after what is running."""
+    """The user's request to end the search after the running measurement."""
 
     to_stop: bool = False
     writing: bool = False  # the report is being written
-    meanwhile: bool = False  # Ctrl-C was pressed during that
+    meanwhile: bool = False  # Ctrl-C was pressed while it was written
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt where nothing that takes a while may be started."""
+        """Raise KeyboardInterrupt if no long step may be started."""
         check()
         if self.to_stop:
             raise KeyboardInterrupt
 
     @contextlib.contextmanager
     def held_back(self) -> Iterator[None]:
-        """Within, signals wait; raises KeyboardInterrupt at the end where one arrived. Later ones interrupt at once."""
+        """Within, signals wait; raises KeyboardInterrupt at the end if one arrived. Later ones interrupt at once."""
         before = _process.ended_by
         self.writing, self.meanwhile, _process.writing = True, False, True
         try:
@@ -81,7 +81,7 @@ class StopRequest:
 def graceful_interrupt(wish: StopRequest, tell: Callable[[str], None]) -> Iterator[None]:
     """Within: the first Ctrl-C sets the request and calls `tell`, the second raises KeyboardInterrupt.
 
-    Only in the main thread, where Python handles signals, and only where nobody else handles them. Restores the handler.
+    Only in the main thread, because Python handles signals there, and only if nobody else handles them. Restores the handler.
     """
 
     def handle(_number: int, _frame: FrameType | None) -> None:
@@ -121,7 +121,7 @@ def ending_on_signals() -> Iterator[None]:
 
 
 def _leave_closed_terminal() -> None:
-    """Send output to /dev/null where the terminal is gone: printing would fail in the middle of the report."""
+    """Send output to /dev/null if the terminal is gone: printing would fail in the middle of the report."""
     for fd in (1, 2):
         try:
             os.write(fd, b"")

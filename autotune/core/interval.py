@@ -31,12 +31,12 @@ class Interval(float):
 
     @property
     def is_vague(self) -> bool:
-        """Whether half of the interval is wider than half the value, so that the value is hardly known."""
+        """True if half of the interval is wider than half the value, so that the value is hardly known."""
         return self.relative_width > 1
 
 
 class Ratio(Interval):
-    """How many times one number is another, such as a speed-up; as text `1.46x (1.26 to 1.70)`, `float()` is the number alone."""
+    """One number as a multiple of another, such as a speed-up; as text `1.46x (1.26 to 1.70)`, `float()` is the number alone."""
 
     def __str__(self) -> str:
         if self.low == self.high:
@@ -50,7 +50,7 @@ MEMORY = 0.92
 
 A shared machine is now faster, now slower, for seconds and for minutes: the mean of n neighbouring steps errs like
 n^(MEMORY - 1), not like 1 / sqrt(n). Fitted so that 95 % intervals of 3 to 24 steps cover the value of the whole run in
-92 to 96 % of windows of recorded runs on two occasions: benchmarks/stopping.py, whose table is in reports/stopping.md.
+92 to 96 % of windows of recorded runs on two occasions: benchmarks/stopping.py, with a table in reports/stopping.md.
 """
 
 
@@ -58,8 +58,8 @@ def ratio_interval(counts: Sequence[float], seconds: Sequence[float], memory: fl
     """counts / seconds over all entries, with the 95 % interval of that ratio.
 
     memory: the Hurst exponent of the entries' noise; 0.5 for independent ones, such as rounds apart in time. The variance
-    is that of the ratio estimator (Cochran, Sampling Techniques, 3rd ed., section 6.4) with residuals
-    count - ratio x seconds; of n entries with long memory the mean has the variance s^2 n^(2H-2), and their own spread
+    is the ratio estimator's (Cochran, Sampling Techniques, 3rd ed., section 6.4) with residuals
+    count - ratio x seconds; of n entries with long memory the mean has the variance s^2 n^(2H-2), and their spread
     shows s^2 (n - n^(2H-1)) / (n - 1) of it (Beran, Statistics for Long-Memory Processes, sections 1.1 and 8.2).
     One entry alone gives (0, infinity).
     """
@@ -74,7 +74,7 @@ def ratio_interval(counts: Sequence[float], seconds: Sequence[float], memory: fl
 
 
 def foreseen_width(speed: Interval, steps: int, more: int, memory: float = MEMORY) -> float:
-    """The relative width of the interval after `more` steps that vary as those before."""
+    """The relative width of the interval after `more` steps that vary as the earlier ones."""
 
     def width(n: int) -> float:
         return student_t_975(n - 1) * math.pow(n, memory - 1) / math.sqrt((n - math.pow(n, 2 * memory - 1)) / (n - 1))
@@ -92,7 +92,7 @@ def quotient_of_means(above: Interval, below: Interval) -> Ratio:
 def quotient_interval(above: Sequence[float], below: Sequence[float]) -> Ratio:
     """above / below of numbers taken in pairs, with the 95 % interval of their geometric mean.
 
-    What slows both of a pair at a time cancels. One pair alone gives (0, infinity).
+    A slowdown of both of a pair at a time cancels. One pair alone gives (0, infinity).
     """
     logarithms = [math.log(upper / lower) for upper, lower in zip(above, below, strict=True)]
     n, mean = len(logarithms), fmean(logarithms)
@@ -103,7 +103,7 @@ def quotient_interval(above: Sequence[float], below: Sequence[float]) -> Ratio:
 
 
 def pairs_needed(quotient: Interval, pairs: int, most: int) -> int | None:
-    """Pairs from which on the `quotient_interval` of pairs that vary as these will not hold 1; None beyond `most`."""
+    """Pairs from which on the `quotient_interval` of pairs that vary as these will exclude 1; None beyond `most`."""
     if pairs < 2 or quotient.low <= 0:
         return None
     deviation = math.log(quotient.high / quotient.low) / 2 * math.sqrt(pairs) / student_t_975(pairs - 1)

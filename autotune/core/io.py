@@ -16,7 +16,7 @@ MISSING = "it is missing"
 
 
 class Unreadable(ValueError):
-    """A file that does not hold what belongs there; its text says why in a few words, and shows nothing of the file."""
+    """A file that does not hold what belongs there; its text gives the reason in a few words, without content of the file."""
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -28,7 +28,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def write_json(path: Path, data: Any, mode: int = 0o666) -> None:
-    """Write to a temporary file, then rename it: whole or not at all. Raises OSError where the disk refuses.
+    """Write to a temporary file, then rename it: whole or not at all. Raises OSError if the disk refuses.
 
     mode: who may read and write it, less the umask.
     """
@@ -50,7 +50,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_record(path: Path, build: Callable[[Any], Any] = lambda data: data) -> Any:
-    """What `build` makes of the content of a JSON file. Raises FileNotFoundError, and Unreadable for any other fault."""
+    """The result of `build` for the content of a JSON file. Raises FileNotFoundError, and Unreadable for any other fault."""
     try:
         return build(read_json(path))
     except FileNotFoundError:
@@ -67,7 +67,7 @@ def read_record(path: Path, build: Callable[[Any], Any] = lambda data: data) -> 
 
 
 def file_end(path: Path, size: int) -> bytes:
-    """The last bytes of a file, at most so many; raises OSError."""
+    """The last bytes of a file, at most `size`; raises OSError."""
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - size))
         return file.read()
@@ -83,7 +83,7 @@ class Serializable:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The value that `to_dict` made plain; unknown keys are ignored, missing ones have their defaults.
+        """The value from the result of `to_dict`; unknown keys are ignored, missing ones have their defaults.
 
         Raises KeyError, TypeError or ValueError for other data.
         """

@@ -1,4 +1,4 @@
-"""Measurement of a probe: raw facts, and what follows from them."""
+"""Measurement of a probe: raw facts, and values that follow from them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,13 +14,13 @@ from autotune.core.step import Step, drift
 from autotune.core.units import counted, in_ranges
 
 INPUT_BOUND = 0.10
-"""Share of a step spent waiting for data from which on a training is called input-bound."""
+"""Share of a step spent waiting for data from which a training is called input-bound."""
 
 JOIN = " + "
-"""Between the names of the devices that one measurement ran on."""
+"""Separator of the names of the devices that one measurement ran on."""
 
 ROUNDS_THAT_TELL = 3
-"""Rounds from which on their differences give the interval, not those of the steps within them."""
+"""Rounds from which on their differences give the interval, not the differences of the steps within them."""
 
 WIDE_PROBE, WIDE_ROUNDS = 0.50, 0.10
 """Full width of a speed's interval, as a share of it, from which on there is a warning: of a probe, of pooled rounds."""
@@ -29,7 +29,7 @@ LEAST_EXCESS = 0.01
 """Share of the allowed memory by which an out-of-memory exceeds it at least, in the study's constraint."""
 
 HOST_STAGES = ("data", "host")
-"""Stages in which an out-of-memory says nothing about the device."""
+"""Stages in which an out-of-memory is not about the device."""
 
 
 def _mean(part: str, meaning: str) -> property:
@@ -43,7 +43,7 @@ def _mean(part: str, meaning: str) -> property:
 
 
 class Outcome(StrEnum):
-    """How a probe ended."""
+    """End of a probe."""
 
     COMPLETED = "completed"
     OUT_OF_MEMORY = "out_of_memory"
@@ -62,13 +62,13 @@ class Measurement(Serializable):
     """
 
     outcome: Outcome  #: how the probe ended
-    reason: str = ""  #: why it did not complete
+    reason: str = ""  #: reason why it did not complete
     where: str = ""  #: stage in which it ended
     accumulation_steps: int = 1  #: requested
-    accumulation_steps_run: int = 1  #: run in the probe; where fewer than requested, speed is composed
+    accumulation_steps_run: int = 1  #: run in the probe; if fewer than requested, speed is composed
     data_parallel_size: int = 1  #: ranks
     steps: tuple[Step, ...] = ()  #: the timed ones
-    rounds: tuple[int, ...] = ()  #: timed steps of each round where this pools several; empty: one round, all of them
+    rounds: tuple[int, ...] = ()  #: timed steps of each round if this pools several; empty: one round, all of them
     untimed_steps: int = 0  #: run before the timed ones
     ended_early: bool = False  #: it could not become the best any more
     allowed_bytes: int | None = None  #: bytes of memory that the probe was limited to
@@ -81,7 +81,7 @@ class Measurement(Serializable):
     refused_bytes: int | None = None  #: bytes of the request that was refused
     micro_batch_bytes: int = 0  #: bytes of one micro-step's batch
     stage_peak_bytes: Mapping[str, int] = field(default_factory=dict)  #: stage -> highest use in bytes
-    worst_batch: str = ""  #: how the batch on which memory was read was made; empty where all batches are alike
+    worst_batch: str = ""  #: origin of the batch on which memory was read; empty if all batches are alike
     allocator_retries: int = 0  #: times the device's allocator had to free its cache and retry; any: does not fit
     skipped_steps: int = 0  #: optimizer steps that fp16's loss scaling skipped
     compile_s: float = 0.0  #: seconds of compiling before the timed steps; a confirmation's: its trial's probe's
@@ -89,18 +89,18 @@ class Measurement(Serializable):
     whole_fetch_s: float | None = None  #: seconds of one wait for all batches of a whole step; None unless few were run
     round: int = 0  #: number of the confirmation round, from 1; 0: a probe
     losses: tuple[float, ...] = ()  #: of a confirmation round with whole steps: mean loss of each of its first steps
-    whole_because: str = ""  #: why it ran all micro-steps after it was measured with few of them; empty if it was not
-    training_steps: int | None = None  #: of the run that this was measured for, where announced
+    whole_because: str = ""  #: why it ran all micro-steps after it was measured with few of them; empty if it did not
+    training_steps: int | None = None  #: of the run that this was measured for, if announced
     joules: float | None = None  #: the device's energy over the timed steps; None without a counter or below a second
     surroundings: Mapping[str, Any] = field(default_factory=dict)  #: temperature, clocks, swap …, by name with its unit
     repeated_because: tuple[str, ...] = ()  #: warnings of the measurements that this one repeats
     settings: Mapping[str, Any] = field(default_factory=dict)  #: read back from the running Trainer
-    asked: Mapping[str, Any] = field(default_factory=dict)  #: what the configuration requested
+    asked: Mapping[str, Any] = field(default_factory=dict)  #: requested by the configuration
     seconds_to_first_line: float | None = None  #: seconds from the order to the child's first line
     probe_seconds: float = 0.0  #: seconds of the whole probe
     started_s: float | None = field(default=None, compare=False)  #: seconds since the epoch; None: not known
     device: str = ""  #: of several devices of a search the one that measured this
-    observed_warnings: tuple[str, ...] = ()  #: what was seen around the probe that speaks against its numbers
+    observed_warnings: tuple[str, ...] = ()  #: observations around the probe that make its numbers doubtful
     log_tail: str = field(default="", compare=False)  #: the end of its output
 
     def __post_init__(self) -> None:
@@ -114,7 +114,7 @@ class Measurement(Serializable):
 
     @property
     def is_composed(self) -> bool:
-        """Whether fewer micro-steps were run than requested."""
+        """True if fewer micro-steps were run than requested."""
         return self.accumulation_steps_run < self.accumulation_steps
 
     @property
@@ -145,17 +145,17 @@ class Measurement(Serializable):
 
     @property
     def tokens_per_second(self) -> Interval | None:
-        """Tokens / second, padding included; None unless completed or where samples have no tokens."""
+        """Tokens / second, padding included; None unless completed or if samples have no tokens."""
         return self._rate("tokens") if any(step.tokens for step in self.steps) else None
 
     @property
     def non_padding_tokens_per_second(self) -> Interval | None:
-        """Tokens / second, padding left out; None unless completed or where samples have no tokens."""
+        """Tokens / second, padding left out; None unless completed or if samples have no tokens."""
         return self._rate("non_padding_tokens") if any(step.non_padding_tokens for step in self.steps) else None
 
     @property
     def joules_per_sample(self) -> float | None:
-        """The device's energy / sample, composed as the speed is at the power that was measured; None where unknown."""
+        """The device's energy / sample, composed as the speed is at the power that was measured; None if unknown."""
         if self.joules is None or not self.steps:
             return None
         watts = self.joules / sum(step.seconds for step in self.steps)
@@ -215,12 +215,12 @@ class Measurement(Serializable):
 
     @property
     def input_bound(self) -> bool:
-        """Whether the data loader holds the training up."""
+        """True if the data loader holds the training up."""
         return (self.data_wait_share or 0.0) >= INPUT_BOUND
 
     @property
     def peak_bytes(self) -> int | None:
-        """The peak in bytes that is compared with the limit: the device's figure where known, else reserved and context.
+        """The peak in bytes that is compared with the limit: the device's figure if known, else reserved and context.
 
         On a CPU without library files' pages, which are resident but not limited.
         """
@@ -234,7 +234,7 @@ class Measurement(Serializable):
 
     @property
     def fits(self) -> float:
-        """The study's constraint: peak / allowed - 1; feasible where <= 0.
+        """The study's constraint: peak / allowed - 1; feasible if <= 0.
 
         For an out-of-memory (held + refused) / allowed - 1, at least 0.01; 1.0 for other infeasible ends.
         """
@@ -250,7 +250,7 @@ class Measurement(Serializable):
 
     @property
     def feasible(self) -> bool:
-        """Whether it completed within the memory allowed."""
+        """True if it completed within the memory allowed."""
         return self.outcome is Outcome.COMPLETED and self.fits <= 0
 
     @property

@@ -1,4 +1,4 @@
-"""Error of a search without a result: its cause by how the trials ended, and what to do about it."""
+"""Error of a search without a result: its cause by the trials' outcomes, and advice."""
 
 from collections.abc import Sequence
 
@@ -22,10 +22,10 @@ FITTED = (Outcome.TIMED_OUT, Outcome.NON_FINITE_LOSS)
 
 
 def why_no_answer(trials: Sequence[Trial], allowed_bytes: int) -> AutotuneError:
-    """The error that says why none of these trials is a result; not raised here.
+    """The error with the reason why none of these trials is a result; not raised here.
 
-    NothingFits where the baseline ran out of memory and no other trial fitted. Else SearchFailed with the outcome of the
-    baseline or, where that ran out of memory, of the first trial that fitted and did not complete.
+    NothingFits if the baseline ran out of memory and no other trial fitted. Else SearchFailed with the outcome of the
+    baseline or, if that ran out of memory, of the first trial that fitted and did not complete.
     """
     if not trials:
         return SearchFailed("No trial was measured.", "Run the same command again.")

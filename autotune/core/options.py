@@ -3,7 +3,7 @@
 import re
 
 OF_OTHER_COMMANDS = ("global-batch-size", "gpu", "steps", "seconds", "rounds", "price-per-hour", "output")
-"""Options of commands that are Python functions too, beside those of a search."""
+"""Options of commands that are Python functions too, in addition to a search's."""
 
 _VALUE = r"=(?P<word>[^\s;]*[^\s;:,.?!()])| (?P<pair>[a-z]\w*=[^\s;]*[^\s;:,.?!()])| (?P<number>\d[\w.]*\w|\d|'[^']*')"
 _COMMAND = r"\bautotune (?:search|estimate|doctor|report|explain|verify|compare|studies|serve|token|login|guide)(?:\\\n|[^`\n])*"
@@ -21,7 +21,7 @@ def in_python(text: str) -> str:
 
 
 def _argument(option: re.Match[str]) -> str:
-    from autotune.core.request import OPTIONS, flag_of, is_switch  # which imports the errors that speak by this module
+    from autotune.core.request import OPTIONS, flag_of, is_switch  # it imports the errors that use this module
 
     names = {flag_of(name): name for name in OPTIONS} | {f"--{name}": name for name in OF_OTHER_COMMANDS}
     if option["command"] or option["flag"] not in names:

@@ -17,7 +17,7 @@ def scrubbed(text: str) -> str:
 
 
 HIDDEN = "…/"
-"""In place of the folders of an absolute path, where a report does not show them."""
+"""In place of the folders of an absolute path, which a report does not show."""
 
 
 def named(place: str) -> str:
@@ -31,7 +31,7 @@ def hidden(place: str) -> str:
 
 
 def shown(folder: Path | None) -> str:
-    """The folder relative to the current one where it is below it."""
+    """The folder relative to the current one if it is below it."""
     if folder is None:
         return "."
     try:
@@ -41,7 +41,7 @@ def shown(folder: Path | None) -> str:
 
 
 def reads_as_path(name: str) -> bool:
-    """Whether a name can only be a file or a folder, never a hub id (`user/name`)."""
+    """True if a name can only be a file or a folder, never a hub id (`user/name`)."""
     return name.startswith((".", "~", os.sep, HIDDEN)) or name.endswith(os.sep) or name.count("/") > 1
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 def kept_random_state() -> Iterator[None]:
     """Restore the global generators of `random`, numpy and torch (CPU and initialised CUDA devices) at the end.
 
-    numpy and torch only where the caller has imported them: neither is loaded for this, and no device is initialised.
+    numpy and torch only if the caller has imported them: neither is loaded for this, and no device is initialised.
     """
     restore = [(random.setstate, random.getstate())]
     if numpy := sys.modules.get("numpy"):

@@ -1,11 +1,11 @@
-"""Slot: which measurement of a study one is."""
+"""Slot: identity of a measurement within a study."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class SlotKind(StrEnum):
-    """Whose measurement it is."""
+    """Kind of a measurement."""
 
     TRIAL = "trial"
     REFERENCE = "reference"
@@ -14,10 +14,10 @@ class SlotKind(StrEnum):
 
 @dataclass(frozen=True)
 class Slot:
-    """One measurement of a study, by which its job, its folder and its result are found.
+    """One measurement of a study: its key for the job, the folder and the result.
 
     TRIAL: a trial's probe, or one of its confirmation rounds. REFERENCE: the training in a round that the losses are compared
-    with, if no trial is that. DEVICE: what another device measured too, repeated on this one so that they can be compared.
+    with, if no trial is this training. DEVICE: another device's measurement repeated on this one, to compare the two.
     """
 
     number: int = 0  #: of the trial, 0 the baseline; or the place of the device among several; 0 of the reference

@@ -1,6 +1,6 @@
 """Step: one timed optimizer step and its parts.
 
-One optimizer step, from the end of the one before it to its own end:
+One optimizer step, from the end of the one before it to its end:
 
     | data wait | first micro-step | middle ... middle | last micro-step, clipping, optimizer |
                   writes gradients   adds to them        synchronises ranks
@@ -13,7 +13,7 @@ from autotune.core.interval import ratio_interval
 from autotune.core.io import Serializable
 
 DRIFT = 0.10
-"""Change of speed from the first to the second half of the timed steps from which on there is a warning."""
+"""Change of speed from the first to the second half of the timed steps from which there is a warning."""
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,12 @@ class Step(Serializable):
 
     seconds: float  #: from the end of the step before to the end of this one
     data_wait_s: float  #: the device waited for its micro-batches
-    first_s: float  #: its first micro-step; 0 where only one was run
+    first_s: float  #: its first micro-step; 0 if only one was run
     middle_s: float  #: mean of the micro-steps between the first and the last
     last_s: float  #: its last micro-step with clipping and optimizer
     optimizer_s: float  #: the part of last_s in clipping and the optimizer
     samples: int
-    tokens: int  #: padding included; 0 where a sample has none
+    tokens: int  #: padding included; 0 if a sample has none
     forward_s: float = 0.0  #: of all its micro-steps together
     backward_s: float = 0.0
     middle_forward_s: float = 0.0  #: mean of the micro-steps between the first and the last
@@ -36,13 +36,13 @@ class Step(Serializable):
 
     @property
     def overhead_s(self) -> float:
-        """Outside all parts: the Trainer's own work."""
+        """Outside all parts: the Trainer's work."""
         return max(0.0, self.seconds - self.data_wait_s - self.forward_s - self.backward_s - self.optimizer_s)
 
     def composed(self, run: int, requested: int) -> "Step":
         """This step with `requested` accumulation steps instead of the `run` it had: first + (k - 2) middle + last.
 
-        Fetching is counted batch by batch; what the Trainer does once a step stays once.
+        Fetching is counted batch by batch; work that the Trainer does once a step stays once.
         """
         if run == requested:
             return self
@@ -61,9 +61,9 @@ class Step(Serializable):
 
 
 def drift(steps: Sequence[Step]) -> float:
-    """The change of speed from the first half of the steps to the second; 0 where it may be chance or is small.
+    """The change of speed from the first half of the steps to the second; 0 if it may be chance or is small.
 
-    Counted in tokens where there are any: samples of real data differ in length.
+    Counted in tokens if there are any: samples of real data differ in length.
     """
     if len(steps) < 8:
         return 0.0

@@ -1,7 +1,7 @@
-"""Texts that others wrote, as a terminal may show them."""
+"""Texts of other origin, as a terminal may show them."""
 
 HIDDEN = ("Cc", "Cf", "Zl", "Zp")
-"""Unicode's categories of characters that nobody sees: they move a terminal's cursor, or turn the order of what is written."""
+"""Unicode's categories of characters that nobody sees: they move a terminal's cursor, or turn the order of the text."""
 
 
 def printable(text: object) -> str:

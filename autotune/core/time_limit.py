@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from autotune.core.errors import TimeIsOver
 
 GRACE = 0.05
-"""Share of the limit by which something that was started in time may exceed it."""
+"""Share of the limit by which a step that was started in time may exceed it."""
 
 CLOSING_S, CLOSING = 3.0, 0.1
 """Time kept for the report and for ending processes: seconds, and the largest share of the limit."""
@@ -19,19 +19,19 @@ LEAST_S, LONGER = 60.0, 3
 
 @dataclass(frozen=True)
 class TimeLimit:
-    """How long a command may take."""
+    """Longest time that a command may take."""
 
     seconds: float | None = None  # None: no limit
     started: float = field(default_factory=time.monotonic)  # by the monotonic clock
 
     @property
     def is_set(self) -> bool:
-        """Whether there is a limit."""
+        """True if there is a limit."""
         return self.seconds is not None
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more may be started."""
+        """True if nothing more may be started."""
         return self.seconds_left() <= 0
 
     def seconds_left(self) -> float:
@@ -50,10 +50,10 @@ class TimeLimit:
         )
 
     def check(self, what: str, seconds: float = 0.0) -> None:
-        """Raise TimeIsOver where the limit is less than so many seconds away. what: as in `too_late`."""
+        """Raise TimeIsOver if the limit is less than `seconds` away. what: as in `too_late`."""
         if self.is_over or seconds > self.seconds_left():
             raise self.too_late(what)
 
     def cut(self, deadline_s: float) -> float:
-        """The deadline in seconds of what starts now: this one, or shortly after the limit."""
+        """The deadline in seconds of a step that starts now: this one, or shortly after the limit."""
         return deadline_s if self.seconds is None else min(deadline_s, self.seconds_left() + GRACE * self.seconds)

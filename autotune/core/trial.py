@@ -10,16 +10,16 @@ from autotune.core.measurement import Measurement, pooled
 
 @dataclass(frozen=True)
 class Trial:
-    """A configuration, its probe's measurement, and those of its rounds: each time that it was measured again."""
+    """A configuration, its probe's measurement, and the measurements of its rounds: each time that it was measured again."""
 
     number: int  #: 0 is the baseline
     configuration: Configuration  #: the values tried
     measurement: Measurement  #: of its probe
     confirmations: tuple[Measurement, ...] = ()  #: of its rounds; the first with whole steps
-    disqualified_reason: str = ""  #: why it cannot win although it fits
+    disqualified_reason: str = ""  #: reason why it cannot win although it fits
 
     def with_training_steps(self, training_steps: int | None) -> "Trial":
-        """The same trial for a run of so many steps."""
+        """The same trial for a run of `training_steps` steps."""
         probe, *rounds = (replace(measured, training_steps=training_steps) for measured in self.measurements)
         return replace(self, measurement=probe, confirmations=tuple(rounds))
 
@@ -33,32 +33,32 @@ class Trial:
 
     @property
     def confirmed(self) -> bool:
-        """Whether it was measured again, and completed each time. Whether its speed-up is proven is another question."""
+        """True if it was measured again, and completed each time. A proven speed-up is a separate question."""
         return bool(self.confirmations) and all(measured.feasible for measured in self.confirmations)
 
     @property
     def rounds(self) -> tuple[int, ...]:
-        """The numbers, from 1, of its rounds: all trials have the same weights and samples in those of one number."""
+        """The numbers, from 1, of its rounds: all trials have the same weights and samples in rounds of one number."""
         return tuple(measured.round or place for place, measured in enumerate(self.confirmations, 1))
 
     @property
     def feasible(self) -> bool:
-        """Whether it completed within the memory allowed, each time."""
+        """True if it completed within the memory allowed, each time."""
         return self.final.feasible
 
     @property
     def samples_per_second(self) -> Interval | None:
-        """Samples / second with its 95 % interval; None where no step was timed."""
+        """Samples / second with its 95 % interval; None if no step was timed."""
         return self.final.samples_per_second
 
     @property
     def tokens_per_second(self) -> Interval | None:
-        """Tokens / second, padding included, with its 95 % interval; None where unknown."""
+        """Tokens / second, padding included, with its 95 % interval; None if unknown."""
         return self.final.tokens_per_second
 
     @property
     def peak_bytes(self) -> int | None:
-        """Highest memory use in bytes over the probe and its rounds; None where unknown."""
+        """Highest memory use in bytes over the probe and its rounds; None if unknown."""
         return max((measured.peak_bytes for measured in self.measurements if measured.peak_bytes), default=None)
 
     @property
