@@ -145,12 +145,12 @@ class Measurement(Serializable):
 
     @property
     def tokens_per_second(self) -> Interval | None:
-        """Tokens / second, padding included; None unless completed or if samples have no tokens."""
+        """Tokens / second, padding included; None unless completed with samples that have tokens."""
         return self._rate("tokens") if any(step.tokens for step in self.steps) else None
 
     @property
     def non_padding_tokens_per_second(self) -> Interval | None:
-        """Tokens / second, padding left out; None unless completed or if samples have no tokens."""
+        """Tokens / second, padding left out; None unless completed with samples that have tokens."""
         return self._rate("non_padding_tokens") if any(step.non_padding_tokens for step in self.steps) else None
 
     @property
