@@ -2,7 +2,7 @@
 
     log(speed) = configuration + device + drift of the device at that time + noise of the process
 
-Errors of measurements are learned from the two configurations' alone, from a prior that is as wide as devices differ:
+Errors are learned from the measurements of the two configurations alone, from a prior that is as wide as devices differ:
 so a claim follows from the two trials' files, whatever else a study holds.
 """
 

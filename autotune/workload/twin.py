@@ -139,7 +139,7 @@ def _copied(args: Any) -> Any:
 
 
 def _outlines(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts with copies of the models among them, with tensors without storage."""
+    """The parts, with copies without storage of the models among them."""
     import torch
 
     modules = {name: part for name, part in parts.items() if isinstance(part, torch.nn.Module)}
@@ -298,7 +298,7 @@ def _equal(ours: Any, other: Any) -> bool:
 
 
 class _Comparison:
-    """Comparison of values of a Trainer and its twin are the same, if one Trainer counts as the other, and so do their models."""
+    """Comparison of values of a Trainer and its twin: one Trainer counts as the other, and so do their models."""
 
     def __init__(self, trainer: Any, twin: Any, model: Any) -> None:
         pairs = [(trainer, twin), *((getattr(trainer, name), getattr(twin, name)) for name in OF_EACH_TRAINER)]

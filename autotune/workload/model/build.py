@@ -134,7 +134,7 @@ def _made_in_four_bits(
 def model_outline(config: Any, task: str, trust_remote_code: bool = False, dtype: str = "float32") -> Any:
     """The model without storage, on torch's meta device: all shapes and flags, no memory.
 
-    A model whose code cannot be built so is built on the CPU. Raises InvalidRequest if that fails too.
+    A model that cannot be built there is built on the CPU. Raises InvalidRequest if that fails too.
     """
     try:
         return _without_storage(task, config, _arguments(trust_remote_code, dtype))
