@@ -34,7 +34,7 @@ LIBRARIES = ("transformers", "trl")
 """Packages of Trainers with methods that assign nothing that a new Trainer's methods would not assign too."""
 
 MADE_IN_TRAINING = ("_loggers_initialized", "_memory_tracker", "model_init")
-"""Attributes of a Trainer that do not decide how it trains, or that are read separately, in addition to those that the methods
+"""Attributes of a Trainer that do not decide how it trains, or that are read separately, in addition to the ones that the methods
 of `LIBRARIES` assign."""
 
 OF_ACCELERATOR = ("state", "gradient_state", "step", "scaler", "trackers", "log_with", "flag_tensor", "ddp_handler")
