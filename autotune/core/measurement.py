@@ -79,6 +79,9 @@ class Measurement(Serializable):
     peak_file_bytes: int = 0  #: of a CPU's peak, bytes of library files' pages: resident, but outside the limit
     held_bytes: int | None = None  #: bytes in use when memory ran out
     refused_bytes: int | None = None  #: bytes of the request that was refused
+    tokens_per_sample: float | None = (
+        None  #: of the data's batches on average, padding included; None if all are as long
+    )
     micro_batch_bytes: int = 0  #: bytes of one micro-step's batch
     stage_peak_bytes: Mapping[str, int] = field(default_factory=dict)  #: stage -> highest use in bytes
     worst_batch: str = ""  #: origin of the batch on which memory was read; empty if all batches are alike
@@ -109,8 +112,9 @@ class Measurement(Serializable):
 
     @property
     def composed_steps(self) -> list[Step]:
-        """The timed steps with the accumulation that was requested."""
-        return [step.composed(self.accumulation_steps_run, self.accumulation_steps) for step in self.steps]
+        """The timed steps with the accumulation that was requested, each as long as the data's steps are on average."""
+        run, requested = self.accumulation_steps_run, self.accumulation_steps
+        return [step.composed(run, requested, self.tokens_per_sample) for step in self.steps]
 
     @property
     def is_composed(self) -> bool:
@@ -192,8 +196,11 @@ class Measurement(Serializable):
         if not self.steps:
             return None
         run = self.accumulation_steps_run
+        longer = [1.0 for _ in self.steps]
+        if per_sample := self.tokens_per_sample:
+            longer = [per_sample * step.samples / step.tokens if step.tokens else 1.0 for step in self.steps]
         busy = (s.first_s + s.middle_s * max(0, run - 2) + s.last_s - s.optimizer_s for s in self.steps)
-        return fmean(busy) / run
+        return fmean(seconds * times for seconds, times in zip(busy, longer, strict=True)) / run
 
     optimizer_step_time_s = _mean("optimizer_s", "Mean seconds of clipping and the optimizer's step.")
     data_wait_s = _mean(
@@ -274,7 +281,7 @@ class Measurement(Serializable):
     def to_dict(self) -> dict[str, Any]:
         """Plain data; the log's tail stays in the log, which names paths of the machine."""
         plain = super().to_dict() | {"log_tail": ""}
-        unset = {name for name, value in (("device", self.device), ("started_s", self.started_s)) if not value}
+        unset = {name for name in ("device", "started_s", "tokens_per_sample") if not plain[name]}
         return {name: value for name, value in plain.items() if name not in unset}
 
 

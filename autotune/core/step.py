@@ -39,15 +39,32 @@ class Step(Serializable):
         """Outside all parts: the Trainer's work."""
         return max(0.0, self.seconds - self.data_wait_s - self.forward_s - self.backward_s - self.optimizer_s)
 
-    def composed(self, run: int, requested: int) -> "Step":
+    def composed(self, run: int, requested: int, tokens_per_sample: float | None = None) -> "Step":
         """This step with `requested` accumulation steps instead of the `run` it had: first + (k - 2) middle + last.
 
-        Fetching is counted batch by batch; work that the Trainer does once a step stays once.
+        Fetching is counted batch by batch; work that the Trainer does once a step stays once. tokens_per_sample: of the data's
+        batches on average, padding included, if they differ in length. Then forward and backward take the time of as many
+        tokens as such a step has: few steps meet long or short texts by chance, and a speed would tell more of these.
         """
-        if run == requested:
-            return self
         more = requested - run
         wait = self.data_wait_s * requested / run
+        if tokens_per_sample and self.tokens:
+            samples = self.samples * requested // run
+            longer = tokens_per_sample * samples / self.tokens
+            computing = self.forward_s + self.backward_s
+            between = max(0.0, self.middle_s - self.middle_forward_s - self.middle_backward_s)
+            return replace(
+                self,
+                seconds=self.seconds + (longer - 1) * computing + (wait - self.data_wait_s) + more * between,
+                data_wait_s=wait,
+                forward_s=longer * self.forward_s,
+                backward_s=longer * self.backward_s,
+                samples=samples,
+                tokens=round(tokens_per_sample * samples),
+                non_padding_tokens=round(longer * self.non_padding_tokens),
+            )
+        if not more:
+            return self
         return replace(
             self,
             seconds=self.seconds + more * self.middle_s + (wait - self.data_wait_s),

@@ -21,7 +21,7 @@ from autotune.probe.train.callbacks import add_callbacks, drop_trackers
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory, memory_of
 from autotune.probe.train.read_back import Misconfigured
 from autotune.probe.train.timer import Stopwatch
-from autotune.probe.train.worst_batch import WORST_STEPS, worst_batch
+from autotune.probe.train.worst_batch import WORST_STEPS, tokens_per_sample, worst_batch
 from autotune.space.settings import checkpointing, precision
 from autotune.space.settings.quantization import FIELD as FOUR_BITS
 from autotune.space.settings.threads import VARIABLE as THREADS
@@ -81,6 +81,7 @@ def run(order: TrainingOrder, objects: bytes, started: float, scratch: Path) -> 
     held = None
     try:
         trainer = prepared_trainer(order, objects, scratch, memory, most_steps(order), **round_fields(order))
+        watch.tokens_per_sample = tokens_per_sample(order, trainer)
         watch.attach(trainer, worst_batch(order, trainer))
         trainer.train()
         failure = watch.failure() or failure
@@ -112,6 +113,7 @@ def run(order: TrainingOrder, objects: bytes, started: float, scratch: Path) -> 
         context_bytes=order.environment.context_bytes,
         held_bytes=held,
         refused_bytes=failure.refused_bytes,
+        tokens_per_sample=watch.tokens_per_sample,
         micro_batch_bytes=watch.micro_batch_bytes,
         worst_batch=watch.worst_batch,
         skipped_steps=watch.skipped_steps,

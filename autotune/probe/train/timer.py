@@ -61,8 +61,8 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
 
     stage: what is done now (build, data, forward, backward, optimizer), where a failure happens.
     steps: the timed ones so far; skipped_timed_steps: those of them that loss scaling skipped.
-    recompiled_graphs: compiled in the timed steps. whole_fetch_s: see `Measurement`. settings: setting -> value that the running
-    training shows.
+    recompiled_graphs: compiled in the timed steps. tokens_per_sample, whole_fetch_s: see `Measurement`. settings: setting ->
+    value that the running training shows.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         self.ended_early = False
         self.settings: dict[str, Any] = {}
         self.micro_batch_bytes = 0
+        self.tokens_per_sample: float | None = None
         self.skipped_steps = 0
         self.skipped_timed_steps = 0
         self.recompiled_graphs = 0
@@ -156,7 +157,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
                 seconds -= self.whole_fetch_s  # no other step is like it
             self._first.append(seconds)
             if not self._is_on_the_worst():
-                self.untimed.append(seconds)
+                self.untimed.append(seconds * self._longer(marks.counted))
                 last = len(self.untimed) >= self.order.timing.untimed_most
                 if self._settled() and (last or self._graphs == before):
                     self.surroundings.start()
@@ -254,6 +255,15 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         samples = marks.counted.samples
         return None if samples is None or self.order.workload.user_objects else int(samples)
 
+    def _longer(self, counted: Counted) -> float:
+        """Tokens of an average step / tokens of this one."""
+        samples = (counted.samples if isinstance(counted.samples, int) else 0) if self.tokens_per_sample else 0
+        return (
+            self.tokens_per_sample * samples / counted.tokens
+            if self.tokens_per_sample and samples and counted.tokens
+            else 1.0
+        )
+
     def _step_seconds(self, end: Any) -> float:
         seconds, self._previous_end = self._clock.between(self._previous_end, end), end
         return seconds
@@ -317,7 +327,8 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
     def _speed(self) -> Interval:
         """The composed speed so far, as the objective counts it."""
         order, of = self.order, self.order.configuration
-        steps = [step.composed(order.accumulation_steps_run, of.gradient_accumulation_steps) for step in self.steps]
+        run, requested = order.accumulation_steps_run, of.gradient_accumulation_steps
+        steps = [step.composed(run, requested, self.tokens_per_sample) for step in self.steps]
         counts = [step.non_padding_tokens or step.tokens if order.count_tokens else step.samples for step in steps]
         return ratio_interval([of.data_parallel_size * count for count in counts], [step.seconds for step in steps])
 

@@ -1,11 +1,22 @@
-"""Worst batch: the longest samples of the data, which need the most memory."""
+"""Batches of data whose samples differ in length: the longest, which needs the most memory, and the average one.
+
+Both are made by the Trainer's own loader, from the samples that the workload names.
+"""
 
 import math
+import random
+import time
 from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any
 
+from torch.utils.data import RandomSampler
+
 from autotune.probe.order import TrainingOrder
+from autotune.probe.train.batch_stats import count
+
+MOST_SAMPLES, MOST_SECONDS = 2048, 1.0
+"""Of the data, and for making batches of them, to know how long a batch is on average: with 2048 samples it errs by 1 to 2 %."""
 
 WORST_STEPS = 2
 """Optimizer steps on it: the first makes the optimizer's state, the second has it from the start."""
@@ -27,17 +38,45 @@ class WorstBatch:
         return [send_to_device(recursively_apply(torch.clone, batch), device) for batch in batches]
 
 
-def worst_batch(order: TrainingOrder, trainer: Any) -> WorstBatch | None:
-    """Made by the Trainer's own loader from the longest samples; None where these are unknown."""
-    longest = order.workload.longest
-    if not longest:
-        return None
-    loader = trainer.get_train_dataloader()
-    # A loader for generation has the samples of several micro-steps in each batch.
+def _loader(order: TrainingOrder, trainer: Any) -> Any:
+    """The Trainer's loader; None if all samples are alike, or if a user's own Trainer has another kind of loader."""
+    loader = trainer.get_train_dataloader() if order.workload.longest else None
+    return loader if hasattr(loader, "dataset") and getattr(loader, "collate_fn", None) is not None else None
+
+
+def _size(order: TrainingOrder, loader: Any) -> int:
+    """Samples of a batch: a loader for generation has those of several micro-steps in each."""
     size = getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
-    size = size or order.configuration.micro_batch_size
-    if not hasattr(loader, "dataset") or getattr(loader, "collate_fn", None) is None:
-        return None  # a user's own Trainer
+    return int(size or order.configuration.micro_batch_size)
+
+
+def tokens_per_sample(order: TrainingOrder, trainer: Any) -> float | None:
+    """Tokens of a sample, padding included, in the loader's batches on average.
+
+    None if all are as long, if the loader does not shuffle, or if its batches show no samples or no tokens. The batches are random
+    ones, the same samples for each configuration: their mean has the same error for all, which the quotient of two speeds has not.
+    """
+    loader = _loader(order, trainer)
+    batches = getattr(loader, "batch_sampler", None)
+    sampler = getattr(batches, "sampler", getattr(getattr(batches, "batch_sampler", None), "sampler", None))
+    if not isinstance(sampler, RandomSampler):
+        return None
+    size, places = _size(order, loader), list(range(len(loader.dataset)))
+    random.Random(0).shuffle(places)
+    until, samples, tokens = time.monotonic() + MOST_SECONDS, 0, 0
+    for begin in range(0, min(MOST_SAMPLES, len(places) - size + 1), size):
+        counted = count([loader.collate_fn([loader.dataset[place] for place in places[begin : begin + size]])])
+        samples, tokens = samples + int(counted.samples or 0), tokens + counted.tokens
+        if time.monotonic() > until:
+            break
+    return tokens / samples if samples and tokens else None
+
+
+def worst_batch(order: TrainingOrder, trainer: Any) -> WorstBatch | None:
+    """Made by the Trainer's loader from the longest samples; None if these are unknown."""
+    if (loader := _loader(order, trainer)) is None:
+        return None
+    longest, size = order.workload.longest, _size(order, loader)
     # Micro-batches continue where the one before ended: a step has the same samples whatever its micro-batch size.
     places = [longest[place % len(longest)] for place in range(math.lcm(size, len(longest)))]
     batches = [places[begin : begin + size] for begin in range(0, len(places), size)]
