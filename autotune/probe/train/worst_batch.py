@@ -53,8 +53,9 @@ def _size(order: TrainingOrder, loader: Any) -> int:
 def tokens_per_sample(order: TrainingOrder, trainer: Any) -> float | None:
     """Tokens of a sample, padding included, in the loader's batches on average.
 
-    None if all are as long, if the loader does not shuffle, or if its batches show no samples or no tokens. The batches are random
-    ones, the same samples for each configuration: their mean has the same error for all, which the quotient of two speeds has not.
+    None if all are as long, if the loader does not shuffle, or if its batches show no samples or no tokens. The batches are
+    random ones, the same samples for each configuration: their mean has the same error for all, and the quotient of two speeds
+    has none of it.
     """
     loader = _loader(order, trainer)
     batches = getattr(loader, "batch_sampler", None)
