@@ -50,6 +50,29 @@ def test_a_step_of_three_micro_steps_becomes_one_of_many() -> None:
     assert (composed_step.samples, composed_step.tokens, composed_step.non_padding_tokens) == (32, 320, 240)
 
 
+def test_steps_on_long_and_on_short_texts_are_alike_once_each_is_as_long_as_the_average() -> None:
+    def on(tokens: int) -> Step:
+        forward, backward = 1e-3 * tokens, 2e-3 * tokens
+        times = {"data_wait_s": 0.3, "optimizer_s": 0.5, "forward_s": forward, "backward_s": backward}
+        between = {
+            "middle_s": 0.1 + (forward + backward) / 3,
+            "middle_forward_s": forward / 3,
+            "middle_backward_s": backward / 3,
+        }
+        return step(
+            0.8 + 0.3 + forward + backward, samples=6, tokens=tokens, non_padding_tokens=tokens // 2, **times, **between
+        )
+
+    long, short = (on(tokens).composed(3, 12, tokens_per_sample=100.0) for tokens in (1200, 300))
+    # 24 samples of 100 tokens at 3 ms; waiting for 12 instead of 3 batches; 12 times 0.1 s around micro-steps; the optimizer once
+    assert long.seconds == pytest.approx(24 * 100 * 3e-3 + 4 * 0.3 + 12 * 0.1 + 0.5)
+    assert short.seconds == pytest.approx(long.seconds)
+    assert (long.samples, long.tokens, long.non_padding_tokens) == (24, 2400, 1200)
+    again = long.composed(12, 12, tokens_per_sample=100.0)
+    assert again.seconds == pytest.approx(long.seconds)
+    assert on(300).composed(3, 3) == on(300)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_parts_of_a_step_always_add_up_to_its_seconds(seed: int) -> None:
     chance = random.Random(seed)

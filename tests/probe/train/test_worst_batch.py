@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from autotune.core import Environment, Measurement, Outcome, Workload
 from autotune.probe.order import Order
 from autotune.probe.process.launcher import ProbeHost
-from autotune.probe.train.worst_batch import WORST_STEPS, WorstBatch, feed, worst_batch
+from autotune.probe.train.worst_batch import WORST_STEPS, WorstBatch, feed, tokens_per_sample, worst_batch
 from tests.probe.probes import MIB, configuration, make_order, measured
 
 STAGES = ["build", "data", "forward", "backward", "optimizer"]
@@ -62,6 +63,10 @@ def test_memory_is_that_of_the_longest_sample_and_time_that_of_the_ordinary_ones
     assert [step.tokens for step in worst.steps] == [step.tokens for step in usual.steps]
     assert [step.non_padding_tokens for step in worst.steps] == [step.non_padding_tokens for step in usual.steps]
     assert max(step.tokens for step in worst.steps) < 4 * 64, "the long line is not among the timed ones"
+    # Of 400 samples in batches of four one hundredth holds the long one: 4 x 192 tokens instead of 4 x 8.
+    assert usual.tokens_per_sample is None
+    assert worst.tokens_per_sample == pytest.approx((99 * 8 + 192) / 100, rel=0.2)
+    assert worst.samples_per_second is not None
     assert worst.micro_batch_bytes == 3 * 8 * 4 * 192 > usual.micro_batch_bytes
     assert worst.peak_bytes is not None
     assert usual.peak_bytes is not None
@@ -99,6 +104,20 @@ def trainer_on(dataset: list[Any]) -> Any:
     """A Trainer's loader whose collator keeps the samples as they are."""
     loader = SimpleNamespace(dataset=dataset, collate_fn=list)
     return SimpleNamespace(get_train_dataloader=lambda: loader)
+
+
+def test_the_average_batch_is_of_the_same_random_samples_whatever_its_size() -> None:
+    def of(micro: int, shuffled: bool = True) -> float | None:
+        samples = [torch.zeros(1 + place % 7, dtype=torch.long) for place in range(60)]
+        padded = lambda batch: {"input_ids": torch.nn.utils.rnn.pad_sequence(batch, batch_first=True)}  # noqa: E731
+        loader = DataLoader(samples, batch_size=micro, shuffle=shuffled, collate_fn=padded)  # type: ignore[arg-type]
+        return tokens_per_sample(order((6,), micro), SimpleNamespace(get_train_dataloader=lambda: loader))
+
+    assert of(1) == pytest.approx(sum(1 + place % 7 for place in range(60)) / 60), "without padding that of the data"
+    assert of(60) == 7.0
+    assert of(4) == of(4)
+    assert 4.0 < (of(4) or 0.0) < 7.0
+    assert of(4, shuffled=False) is None
 
 
 @pytest.mark.parametrize(
