@@ -1,6 +1,5 @@
 """Text of `autotune doctor`: the facts about a device, and which settings work on it."""
 
-import re
 from collections.abc import Mapping
 
 from autotune.core.environment import Environment
@@ -41,5 +40,5 @@ def _parts(label: str, table: Mapping[str, str | None], everything: bool) -> lis
     parts = [(label, ", ".join(works) or "none")]
     for reason in dict.fromkeys(filter(None, table.values())) if everything else ():
         names = ", ".join(name for name, why in table.items() if why == reason)
-        parts.append(("", f"not {names}: {re.sub(r'^[A-Z][A-Za-z]*(Error|Exception): ', '', reason)}"))
+        parts.append(("", f"not {names}: {reason}"))
     return parts

@@ -12,9 +12,11 @@ from autotune.core.errors import InvalidRequest, LossWarning
 from autotune.core.options import in_python
 from autotune.core.request import EXPLANATION_ROUNDS
 from autotune.core.units import counted
+from autotune.core.warning import ResultWarning
 from autotune.report.checks import warnings
 from autotune.report.claim import claim_fields, headline
 from autotune.report.evidence import loss_warning, numerics_lines
+from autotune.report.markdown import sentence
 from autotune.report.snippets import launch_lines
 from autotune.report.trial_text import plain_trial, speed_line, speedup_fields
 from autotune.study.objective import best_trial
@@ -71,23 +73,16 @@ class TuningResult(SearchResult):
         self._warn_of_losses()
         return applied(self, trainer, allow_defaults)
 
-    @property
-    def loss_warning(self) -> str:
-        """That the recommended trial does not train like fp32, or that it is not known; else empty."""
-        best, why_none = self.best_trial, "" if self.complete else "the search did not come to its end"
-        if best is not None and not best.confirmations:
-            why_none = why_none or "nothing was measured again"
-        return loss_warning(self.numerics, best, why_none)
-
     def _warn_of_losses(self) -> None:
-        if warning := self.loss_warning:
-            warn(in_python(f"{warning[:1].upper()}{warning[1:]}."), LossWarning, stacklevel=3)
+        if warning := loss_warning(self):
+            warn(in_python(sentence(warning.text)), LossWarning, stacklevel=3)
 
     @property
-    def warnings(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[ResultWarning, ...]:
         """What speaks against trusting the answer, as the summary has it: warnings of the study, the best trial and the
-        baseline, and losses that are not as fp32's or were not compared; each once. Raises InvalidRequest as `setup` does."""
-        return tuple(dict.fromkeys(filter(None, (*warnings(self), self.loss_warning))))
+        baseline, and losses that are not as fp32's or were not compared; each with its kind, its numbers and, as text, a
+        sentence."""
+        return warnings(self)
 
     def verify(
         self, steps: int | None = None, seconds: float | None = None, watch: Callable[[str], None] | bool | None = None
@@ -131,7 +126,7 @@ class TuningResult(SearchResult):
             "best": plain_trial(self.best_trial, self.baseline_trial),
             "baseline": plain_trial(self.baseline_trial, self.baseline_trial),
             **speedup_fields(self),
-            "warnings": list(self.warnings),
+            "warnings": [warning.to_dict() for warning in self.warnings],
             "disqualified": [
                 {**(plain_trial(trial, self.baseline_trial) or {}), "reason": reason}
                 for trial, reason in self.disqualified

@@ -15,7 +15,8 @@ from autotune.core.loss_curves import Numerics
 from autotune.core.paths import hidden, named, scrubbed
 from autotune.core.sanity import SanityCheck
 from autotune.core.slot import Slot
-from autotune.core.stop_reason import UNFINISHED, StopReason
+from autotune.core.stop_reason import KILLED, StopReason
+from autotune.core.warning import ResultWarning, WarningKind
 from autotune.probe.order import ANSWER, ORDER
 from autotune.report.claim import claim_fields
 from autotune.report.snippets import launch_lines
@@ -48,7 +49,9 @@ def begin(result: SearchResult, folder: str | Path) -> None:
         "space_size": result.space_size,
         "ruled_out": [asdict(value) for value in result.ruled_out],
         "notes": list(result.notes),
-        "warnings": [text for text in result.study_warnings if text not in result.unreadable],
+        "warnings": [
+            warning.to_dict() for warning in result.study_warnings if warning.kind is not WarningKind.UNREADABLE_FILE
+        ],
         "finished": result.finished,
         "arithmetic": result.arithmetic.to_dict(),
         "date": result.date,
@@ -89,7 +92,7 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
     """Fields of the result in a report folder.
 
     Raises InvalidRequest if there is none, or if what cannot be read decides the answer: request, environment, result, and the
-    baseline's measurements. Warns with `UnreadableFile` of each other file that cannot be read; `unreadable` has them too.
+    baseline's measurements. Warns with `UnreadableFile` of each other file that cannot be read; `study_warnings` has them too.
     """
     folder = Path(folder)
     if not (folder / REQUEST).exists():
@@ -108,11 +111,11 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
         "estimated_peaks": read_peaks(folder, damage),
     }
     unreadable = [
-        f"the file {path.relative_to(folder)} cannot be read ({why}) and is left out; the same search makes it again"
+        ResultWarning(WarningKind.UNREADABLE_FILE, detail=f"{path.relative_to(folder)} cannot be read ({why})")
         for path, why in damage.items()
     ]
-    for text in unreadable:
-        warn(f"in the study {folder.name} {text}", UnreadableFile, stacklevel=3)
+    for warning in unreadable:
+        warn(f"in the study {folder.name} {warning}", UnreadableFile, stacklevel=3)
     return {
         **fields,
         **ended,
@@ -127,7 +130,6 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
             for trial in trials
         ],
         "study_warnings": (*fields["study_warnings"], *unreadable),
-        "unreadable": tuple(unreadable),
         "folder": folder,
     }
 
@@ -180,7 +182,7 @@ def _of_request(record: dict[str, Any]) -> dict[str, Any]:
         "space_size": record["space_size"],
         "ruled_out": [RuledOut(**row) for row in record["ruled_out"]],
         "notes": record["notes"],
-        "study_warnings": tuple(record["warnings"]),
+        "study_warnings": tuple(map(ResultWarning.from_dict, record["warnings"])),
         "identity": record["identity"],
         "finished": record["finished"],
         "date": record["date"],
@@ -192,7 +194,7 @@ def _of_result(ended: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """(fields of the result in result.json; number of a trial -> why it cannot win). Raises as `_of_request`."""
     numerics, rehearsal = ended.get("numerics"), ended.get("rehearsal")
     fields = {
-        "stop": StopReason.from_dict(ended["stop"]) if "stop" in ended else UNFINISHED,
+        "stop": StopReason.from_dict(ended["stop"]) if "stop" in ended else KILLED,
         "complete": ended.get("complete", False),
         "duplicate_proposals": ended.get("answered_at_once", 0),
         "left_out": tuple(ended.get("left_out", ())),

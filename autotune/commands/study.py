@@ -13,8 +13,9 @@ from autotune.core import Environment, TuningRequest, Workload
 from autotune.core.configuration import RANKS
 from autotune.core.interrupt import graceful_interrupt
 from autotune.core.paths import shown
-from autotune.core.stop_reason import UNFINISHED, stop_reason_of
+from autotune.core.stop_reason import KILLED, stop_reason_of
 from autotune.core.units import counted
+from autotune.core.warning import ResultWarning, WarningKind
 from autotune.executors import Executor
 from autotune.executors.local import LocalHost, joined, local_executors, lock_card, on_cores, pool_of
 from autotune.probe.device import nvml as device
@@ -41,7 +42,7 @@ from autotune.study.limits import check_model_fits, least_bytes, memory_limit
 from autotune.study.loop import import_trials, open_study
 from autotune.study.loop import search as run_study
 from autotune.study.objective import best_trial
-from autotune.study.plan import Watch, plan_of
+from autotune.study.plan import ProgressKind, Watch, plan_of
 from autotune.study.store import check_identity, is_unmeasured, locked, read_peaks, read_prospects, remove_study
 from autotune.study.warm_start import keeping_peaks, trace_ahead, warm_up
 from autotune.workload.model.rebuild import ITSELF, MODEL_INIT
@@ -59,7 +60,7 @@ def run(
     card: device.Card | None,
     source: str,
     notes: tuple[str, ...],
-    warnings: tuple[str, ...],
+    warnings: tuple[ResultWarning, ...],
     fresh: bool,
     watch: Watch | bool | None,
     fingerprint: str,
@@ -80,7 +81,7 @@ def run(
             with on_cores(getattr(host, "cores", frozenset())):
                 environment, card = read_environment(host, request, card)
         if environment.unused_gpu:
-            warnings = (*warnings, f"the CPU was measured: {environment.unused_gpu}")
+            warnings = (*warnings, ResultWarning(WarningKind.UNUSED_GPU, detail=environment.unused_gpu))
         check_fields(base, environment, source)
         request = dataclasses.replace(request, training_args=what_differs(base, environment))
         workload = executors[0].workload if executors else read_workload(host, request)
@@ -147,7 +148,7 @@ def _run(
     @cache
     def estimate() -> None:
         what = "speed" if workload.user_objects else "memory and speed"  # a caller's own model is not traced
-        watch(study.progress("preparing", message=f"estimating {what} of untried configurations"))
+        watch(study.progress(ProgressKind.PREPARING, message=f"estimating {what} of untried configurations"))
         hosts = [executor.host for executor in executors if executor.name in pool.devices]
         notes.extend(warm_up(study, [*hosts, host][0], environment, workload, base, past.others, traces))
 
@@ -170,7 +171,7 @@ def _run(
     result = unmeasured
     watch = keeping_peaks(watch, study)
     with (
-        graceful_interrupt(study.wish, lambda message: watch(study.progress("stopping", message=message))),
+        graceful_interrupt(study.wish, lambda message: watch(study.progress(ProgressKind.STOPPING, message=message))),
         ExitStack() as stack,
     ):
         try:
@@ -202,8 +203,6 @@ def _run(
                     arithmetic=study.warm_start.arithmetic,
                     devices=fleet.described(study.ledger),
                 )
-                if result.complete and (warning := result.loss_warning):
-                    result = dataclasses.replace(result, study_warnings=(*result.study_warnings, warning))
                 result.save(folder)
                 study.write_optuna(fleet.effects(study.ledger))
             loggers.finish(result, result.complete)
@@ -238,7 +237,7 @@ def _unmeasured(
         workload=workload,
         environment=environment,
         trials=(),
-        stop=UNFINISHED,
+        stop=KILLED,
         complete=False,
         date=date.today().isoformat(),
         memory_limit_bytes=limit,

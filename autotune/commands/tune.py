@@ -14,6 +14,7 @@ from autotune.commands.search import search
 from autotune.commands.trainer.offload import free_cache, off_device
 from autotune.core.random_state import kept_random_state
 from autotune.core.request import TuneOptions, accepts
+from autotune.core.warning import ResultWarning
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.train.callbacks import is_tracker
 from autotune.space.settings import precision
@@ -107,15 +108,15 @@ def _device(args: Any) -> str:
     return "cpu" if args.device.type == "cpu" else f"cuda:{args.device.index or 0}"
 
 
-def _payload(trainer: Any, notes: list[str], held: str) -> Payload:
-    """What a child needs to build this Trainer again. held: note on memory that this process holds on the device."""
+def _payload(trainer: Any, notes: list[str], held: ResultWarning | None) -> Payload:
+    """What a child needs to build this Trainer again. held: warning of memory that this process holds on the device."""
     args, model = trainer.args, trainer.model
     model_init, reason = rebuilt(model, type(trainer))
     if model_init is None:
         notes.append(f"the model is sent to probes as it is: {reason}")
     else:
         notes.append("random weights: each probe builds the model from its class and config")
-    notes += [held] if held else []
+    notes += [held.text] if held else []
     later = set_later(trainer)
     set_names = sorted({*later.attributes, *(f"args.{name}" for name in later.of_arguments)})
     if set_names:

@@ -138,13 +138,18 @@ FEW = 30
 """Choices up to which all of them are listed."""
 
 
+def nearest_choice(word: object, choices: Iterable[object]) -> str:
+    """`Did you mean 'bf16'?` for a misspelt word; empty if nothing is like it."""
+    close = get_close_matches(str(word), map(str, choices), n=1, cutoff=0.6)
+    return f"Did you mean {close[0]!r}?" if close else ""
+
+
 def did_you_mean(word: object, choices: Iterable[object]) -> str:
     """Advice for a misspelt word: the nearest choice, and all of them if they are few."""
     words = list(dict.fromkeys(map(str, choices)))
     if not words:
         return "Nothing of that kind is known."
-    close = get_close_matches(str(word), words, n=1, cutoff=0.6)
-    nearest = f"Did you mean {close[0]!r}?" if close else ""
+    nearest = nearest_choice(word, words)
     if len(words) > FEW:
         return nearest or f"Known are {', '.join(words[:FEW])}, …"
     return f"{nearest} Known: {', '.join(words)}.".strip()

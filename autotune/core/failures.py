@@ -68,6 +68,7 @@ _CRASHED = {
     r"illegal memory access|shared memory.*: Permission denied|device-side assert triggered|misaligned address": "",
     r"\[Errno 28\]|No space left on device": "the disk is full",
 }
+COMPILING_FAILS = "compiling fails"
 _UNSUPPORTED = {
     r"OutOfResources|out of resources?: .*Hardware limit": "a kernel's tile does not fit this chip at any batch size",
     r"cannot allocate memory in static TLS block": "the library cannot be loaded that late",
@@ -102,7 +103,7 @@ _UNSUPPORTED = {
     r"mix of the legacy and new APIs to set the (?:matmul precision|TF32)": (
         "this torch cannot compile together with TF32 that training arguments set"
     ),
-    r"(?:InductorError|BackendCompilerFailed|CppCompileError|InternalTorchDynamoError)\b": "compiling fails",
+    r"(?:InductorError|BackendCompilerFailed|CppCompileError|InternalTorchDynamoError)\b": COMPILING_FAILS,
 }
 _OTHER_RULES = [
     (outcome, re.compile(text), reason)
@@ -164,7 +165,7 @@ def from_text(text: str, where: str = "") -> Failure:
         if match := rule.search(text):
             # A full disk and full shared memory have the same errno: the table above has the latter by name. And a
             # compiler may fail for lack of memory.
-            if ("No space left" in match[0] or "compiling" in reason) and _OUT_OF_MEMORY_RULE.search(text):
+            if ("No space left" in match[0] or reason == COMPILING_FAILS) and _OUT_OF_MEMORY_RULE.search(text):
                 continue
             line = _line_of(text, match.start())
             return Failure(outcome, f"{reason}: {line}" if reason else line, where)

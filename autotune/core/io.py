@@ -10,9 +10,14 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Self, get_args, get_origin, get_type_hints
 
+MISSING = "it is missing"
+
+
 TOO_DEEP = "it is nested too deeply"
 
-MISSING = "it is missing"
+
+class TooDeep(ValueError):
+    """JSON that is nested more deeply than Python can read."""
 
 
 class Unreadable(ValueError):
@@ -24,7 +29,7 @@ def parse_json(text: str | bytes) -> Any:
     try:
         return json.loads(text)
     except RecursionError:
-        raise ValueError(TOO_DEEP) from None
+        raise TooDeep(TOO_DEEP) from None
 
 
 def write_json(path: Path, data: Any, mode: int = 0o666) -> None:
@@ -61,9 +66,10 @@ def read_record(path: Path, build: Callable[[Any], Any] = lambda data: data) -> 
         raise Unreadable("it is not JSON" if path.stat().st_size else "it is empty") from error
     except UnicodeDecodeError as error:
         raise Unreadable("it is not text") from error
+    except TooDeep as error:
+        raise Unreadable(TOO_DEEP) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        why = TOO_DEEP if str(error) == TOO_DEEP else "it is incomplete, or of another version"
-        raise Unreadable(why) from error
+        raise Unreadable("it is incomplete, or of another version") from error
 
 
 def file_end(path: Path, size: int) -> bytes:

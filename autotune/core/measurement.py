@@ -11,7 +11,7 @@ from typing import Any
 from autotune.core.interval import Interval, ratio_interval
 from autotune.core.io import Serializable
 from autotune.core.step import Step, drift
-from autotune.core.units import counted, in_ranges
+from autotune.core.warning import ResultWarning, WarningKind, merged
 
 INPUT_BOUND = 0.10
 """Share of a step spent waiting for data from which a training is called input-bound."""
@@ -96,14 +96,14 @@ class Measurement(Serializable):
     training_steps: int | None = None  #: of the run that this was measured for, if announced
     joules: float | None = None  #: the device's energy over the timed steps; None without a counter or below a second
     surroundings: Mapping[str, Any] = field(default_factory=dict)  #: temperature, clocks, swap …, by name with its unit
-    repeated_because: tuple[str, ...] = ()  #: warnings of the measurements that this one repeats
+    repeated_because: tuple[ResultWarning, ...] = ()  #: warnings of the measurements that this one repeats
     settings: Mapping[str, Any] = field(default_factory=dict)  #: read back from the running Trainer
     asked: Mapping[str, Any] = field(default_factory=dict)  #: requested by the configuration
     seconds_to_first_line: float | None = None  #: seconds from the order to the child's first line
     probe_seconds: float = 0.0  #: seconds of the whole probe
     started_s: float | None = field(default=None, compare=False)  #: seconds since the epoch; None: not known
     device: str = ""  #: of several devices of a search the one that measured this
-    observed_warnings: tuple[str, ...] = ()  #: observations around the probe that make its numbers doubtful
+    observed_warnings: tuple[ResultWarning, ...] = ()  #: observations around the probe that make its numbers doubtful
     log_tail: str = field(default="", compare=False)  #: the end of its output
 
     def __post_init__(self) -> None:
@@ -261,21 +261,20 @@ class Measurement(Serializable):
         return self.outcome is Outcome.COMPLETED and self.fits <= 0
 
     @property
-    def warnings(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[ResultWarning, ...]:
         """Reasons not to trust the numbers."""
         warnings = list(self.observed_warnings)
         speed = self.samples_per_second
         if speed and not self.ended_early:
             if len(self.steps) < 3:
-                warnings.append(f"only {counted(len(self.steps), 'timed step')}")
+                warnings.append(ResultWarning(WarningKind.FEW_STEPS, {"steps": len(self.steps)}))
             elif speed.relative_width > (WIDE_ROUNDS if self.rounds else WIDE_PROBE):
-                warnings.append(f"interval {speed.relative_width:.0%} wide")
+                warnings.append(ResultWarning(WarningKind.WIDE_INTERVAL, {"width": speed.relative_width}))
             if self.recompiled_graphs:
-                warnings.append(f"{counted(self.recompiled_graphs, 'graph')} compiled anew in the timed steps")
+                warnings.append(ResultWarning(WarningKind.RECOMPILED, {"graphs": self.recompiled_graphs}))
             if change := drift(self.composed_steps):
-                warnings.append(
-                    f"the second half of the timed steps ran {abs(change):.0%} {'faster' if change > 0 else 'slower'}"
-                )
+                kind = WarningKind.FASTER if change > 0 else WarningKind.SLOWER
+                warnings.append(ResultWarning(kind, {"change": abs(change)}))
         return tuple(warnings)
 
     def to_dict(self) -> dict[str, Any]:
@@ -317,8 +316,8 @@ def pooled(rounds: Sequence[Measurement]) -> Measurement:
         },
         joules=sum(joules) if len(joules) == len(rounds) else None,
         device=", ".join(dict.fromkeys(filter(None, values("device")))),
-        observed_warnings=in_ranges(joined("observed_warnings")),
-        repeated_because=tuple(dict.fromkeys(joined("repeated_because"))),
+        observed_warnings=merged(joined("observed_warnings")),
+        repeated_because=merged(joined("repeated_because")),
         whole_because="; ".join(dict.fromkeys(filter(None, values("whole_because")))),
         **{name: sum(values(name)) for name in summed},
     )

@@ -34,10 +34,8 @@ def why_no_answer(trials: Sequence[Trial], allowed_bytes: int) -> AutotuneError:
     lacking = [trial for trial in trials if _lacked_memory(trial)]
     cause = next((trial for trial in trials if trial.final.outcome in FITTED), trials[0])
     if trials[0] in lacking and cause is trials[0]:
-        least = min(lacking, key=_needed_bytes)
         return NothingFits(
-            f"Nothing fits into {format_bytes(allowed_bytes)}: the smallest of {counted(len(trials), 'trial')} "
-            f"({least.configuration}) needed at least {format_bytes(_needed_bytes(least))}.",
+            f"Nothing fits into {format_bytes(allowed_bytes)}: {smallest_need(trials)}.",
             "Raise --memory-limit, lower --headroom, or shorten --sequence-length.",
         )
     if trials[0] not in lacking:
@@ -48,6 +46,15 @@ def why_no_answer(trials: Sequence[Trial], allowed_bytes: int) -> AutotuneError:
     return SearchFailed(
         f"None of {counted(len(trials), 'trial')} completed{others}; {whose}: {ended}.",
         ADVICE.get(cause.final.outcome, ""),
+    )
+
+
+def smallest_need(trials: Sequence[Trial]) -> str:
+    """Of trials that all ran out of memory the least that any needed, in words."""
+    least = min(filter(_lacked_memory, trials), key=_needed_bytes)
+    return (
+        f"the smallest of {counted(len(trials), 'trial')} ({least.configuration}) needed at least "
+        f"{format_bytes(_needed_bytes(least))}"
     )
 
 

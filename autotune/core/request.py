@@ -16,7 +16,7 @@ from autotune.core.configuration import Value
 from autotune.core.errors import InvalidRequest, did_you_mean
 from autotune.core.io import Serializable
 from autotune.core.paths import HIDDEN
-from autotune.core.units import parse_bytes, parse_seconds, parse_share, shortened
+from autotune.core.units import NotReadable, parse_bytes, parse_seconds, parse_share, shortened
 
 TASKS = (
     "causal-lm",
@@ -474,12 +474,8 @@ def _whole(flag: str, value: Any, least: int, most: int | None) -> int:
 def _amount(flag: str, unit: str, value: Any) -> Any:
     try:
         amount = READ[unit](value)
-    except ValueError as error:
-        cause, _, advice = str(error).partition("; ")
-        raise InvalidRequest(
-            f"{flag} cannot be read: {cause}.",
-            f"{advice[:1].upper()}{advice[1:]}." if advice else "Check its size and unit.",
-        ) from error
+    except NotReadable as error:
+        raise InvalidRequest(f"{flag} cannot be read: {error.cause}.", error.advice) from error
     if unit == "seconds" and amount > LONGEST_S:
         message = f"{flag} of {shortened(value)} is more than {LONGEST_S / 86400:.0f} days."
         raise InvalidRequest(message, "Check its unit, or leave it out.")

@@ -3,24 +3,29 @@
 import math
 import re
 import textwrap
-from collections.abc import Iterable
 from decimal import Decimal
-from itertools import zip_longest
 
 _SIZES = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4, "p": 1000**5}
 _SIZES |= {f"{unit}i": 1024**power for power, unit in enumerate("kmgtp", start=1)}
 _SECONDS = {"": 1.0, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+class NotReadable(ValueError):
+    """A text that is not a quantity: why, and how to write it."""
+
+    def __init__(self, cause: str, advice: str = "Check its size and unit.") -> None:
+        super().__init__(cause, advice)
+        self.cause, self.advice = cause, advice
 
 
 def parse_bytes(text: str | int) -> int:
-    """Bytes in `600MiB` (powers of 1024), `24 GB` (powers of 1000), `1.5g`, `629145600` or `1e9`; raises ValueError."""
+    """Bytes in `600MiB` (powers of 1024), `24 GB` (powers of 1000), `1.5g`, `629145600` or `1e9`; raises NotReadable."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e\+?[0-9]+)?)\s*([kmgtp]?i?)b?\s*", str(text).lower())
     if not match or match[2] not in _SIZES:
-        raise ValueError(f"{shortened(text)} is no size; write it as 600MiB, 24GiB or a number of bytes")
+        raise NotReadable(f"{shortened(text)} is no size", "Write it as 600MiB, 24GiB or a number of bytes.")
     size = float(match[1]) * _SIZES[match[2]]
     if not 1 <= size < math.inf:
-        raise ValueError(f"{shortened(text)} is no positive size")
+        raise NotReadable(f"{shortened(text)} is no positive size")
     return int(size)
 
 
@@ -45,25 +50,6 @@ def shortened(value: object, most: int = 40) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
 
 
-def in_ranges(texts: Iterable[str]) -> tuple[str, ...]:
-    """Texts that differ in one number alone as one text: `1.7 to 1.9 cores` of `1.7 cores` and `1.9 cores`."""
-    kinds: dict[str, list[list[str]]] = {}
-    for text in dict.fromkeys(texts):
-        kinds.setdefault(without_numbers(text), []).append(_NUMBER.findall(text))
-    merged: list[str] = []
-    for kind, rows in kinds.items():
-        columns = [sorted(set(column), key=float) for column in zip(*rows, strict=True)]
-        if sum(len(column) > 1 for column in columns) == 1:
-            rows = [[" to ".join(dict.fromkeys((column[0], column[-1]))) for column in columns]]
-        merged += ["".join(map("".join, zip_longest(kind.split("\0"), row, fillvalue=""))) for row in rows]
-    return tuple(merged)
-
-
-def without_numbers(text: str) -> str:
-    """The same text for texts that differ in their numbers alone."""
-    return _NUMBER.sub("\0", text)
-
-
 _QUANTITY = r"\d (?:%|h|min|s|ms|[KMGT]i?B|samples/s|tokens/s)(?: \d+ (?:min|s))?(?!\w)"
 
 NO_BREAK = "\u00a0"
@@ -79,33 +65,33 @@ def broken(text: str, width: int, first: str = "", further: str = "", whole: str
 
 
 def parse_share(text: str | float) -> float:
-    """The fraction in `5%`, `0.05` or 0.05; raises ValueError unless 0 <= fraction < 1."""
+    """The fraction in `5%`, `0.05` or 0.05; raises NotReadable unless 0 <= fraction < 1."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e-[0-9]+)?)\s*(%?)\s*", str(text))
     if not match:
-        raise ValueError(f"{shortened(text)} is no share; write it as 5% or 0.05")
+        raise NotReadable(f"{shortened(text)} is no share", "Write it as 5% or 0.05.")
     share = float(match[1]) / (100 if match[2] else 1)
     if share >= 1:
-        raise ValueError(f"a share of {text} leaves nothing; it must be below 100%")
+        raise NotReadable(f"a share of {text} leaves nothing", "It must be below 100%.")
     return share
 
 
 def parse_seconds(text: str | float) -> float:
-    """Seconds in `90`, `90s`, `10m` or `1.5h`; raises ValueError where the text is no positive duration."""
+    """Seconds in `90`, `90s`, `10m` or `1.5h`; raises NotReadable if the text is no positive duration."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([a-z]*)\s*", str(text).lower())
     if not match or match[2] not in _SECONDS:
-        raise ValueError(f"{shortened(text)} is no duration; write it as 90, 90s, 10m or 1.5h")
+        raise NotReadable(f"{shortened(text)} is no duration", "Write it as 90, 90s, 10m or 1.5h.")
     seconds = float(match[1]) * _SECONDS[match[2]]
     if not 0 < seconds < math.inf:
-        raise ValueError(f"{shortened(text)} is no positive duration")
+        raise NotReadable(f"{shortened(text)} is no positive duration")
     return seconds
 
 
 def parse_price(text: str | float) -> tuple[float, str]:
-    """(amount, currency or empty) of `2.50`, `2.50 EUR` or `$2.50`; raises ValueError where the text is no price."""
+    """(amount, currency or empty) of `2.50`, `2.50 EUR` or `$2.50`; raises NotReadable if the text is no price."""
     sign = r"([^\W\d_]{0,3}[$€£¥₹₩₽₺₪]?)"
     match = re.fullmatch(rf"\s*{sign}\s*([0-9]*\.?[0-9]+)\s*{sign}\s*", str(text))
     if not match or (match[1] and match[3]):
-        raise ValueError(f"{text!r} is no price; write it as 2.50 or 2.50EUR")
+        raise NotReadable(f"{text!r} is no price", "Write it as 2.50 or 2.50EUR.")
     return float(match[2]), match[1] or match[3]
 
 

@@ -11,6 +11,7 @@ from autotune.core.failures import Failure
 from autotune.core.interval import Interval, quotient_of_means
 from autotune.core.loss_curves import LEAST_STEPS
 from autotune.core.slot import Slot
+from autotune.core.warning import ResultWarning, WarningKind
 from autotune.probe import ProbeOptions
 from autotune.probe.order import ANSWER, LOSSES, Timing, TrainingOrder, remove_answers, timings
 from autotune.probe.process.answers import read_answer
@@ -146,7 +147,7 @@ class LiveProbe:
             self._wait_for_memory(before[0])  # else the probe that just ended would count as another process
             after = self.device_used()
             if foreign := sorted({*before[1], *(after[1] if after else ())}):
-                warning = f"another process on the device: {', '.join(foreign)}"
+                warning = ResultWarning(WarningKind.SHARED_DEVICE, detail=", ".join(foreign))
                 measurement = replace(measurement, observed_warnings=(*measurement.observed_warnings, warning))
         return measurement
 

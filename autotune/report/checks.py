@@ -1,34 +1,45 @@
 """What to know before relying on an answer: each with what to do about it."""
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from autotune.core.loss_curves import BASELINE, Numerics
 from autotune.core.trial import Trial
-from autotune.core.units import counted, format_seconds, in_ranges, without_numbers
+from autotune.core.units import counted, format_seconds
+from autotune.core.warning import OF_THE_MACHINE, ResultWarning, WarningKind, merged
 from autotune.report.claim import Claim, State, Verdict, claim_of, left_to_gain, verification_of
+from autotune.report.evidence import loss_warning
+from autotune.report.markdown import sentence
 from autotune.report.snippets import WITHOUT_MASK, larger_budget, mask_lines, option_words
 from autotune.report.trial_text import interval_text, is_same, setting_words, short_words
 from autotune.space.settings import SETTINGS, learning_differences
 from autotune.study.objective import pays_from, speed_up
 from autotune.study.result import SearchResult
 
-DISTURBED = re.compile(
-    r"other processes|hypervisor|swapped|throttled|clock|held back|°C|on the device|device is shared"
+OF_CERTAINTY = (
+    WarningKind.WIDE_INTERVAL,
+    WarningKind.FEW_STEPS,
+    WarningKind.RECOMPILED,
+    WarningKind.FASTER,
+    WarningKind.SLOWER,
 )
-"""Warnings about the machine: measuring again while it is quiet is the cure."""
-
-WIDE = re.compile(r"interval .*wide|timed step")
 """Warnings about how sure a number is."""
+
+
+class Level(StrEnum):
+    """How much a check matters, in the order in which they are shown."""
+
+    OK = "ok"
+    WARN = "warn"
+    NOTE = "note"
 
 
 @dataclass(frozen=True)
 class Check:
     """One thing to know; plain text, commands in backticks."""
 
-    kind: Literal["ok", "note", "warn"]
+    level: Level
     title: str  # a sentence
     text: str = ""  # sentences
     action: str = ""  # what to do, a sentence
@@ -38,7 +49,7 @@ def checks(result: SearchResult, claim: Claim | None = None) -> list[Check]:
     """What was checked and is well, then warnings, then notes; empty where there is no answer."""
     best, baseline = result.best_trial, result.baseline_trial
     if best is None:
-        return [Check("warn", "Warning.", sentence(warning)) for warning in warnings(result)]
+        return [_warning(warning) for warning in warnings(result)]
     claim = claim or claim_of(result)
     found = [
         *_losses(result, best),
@@ -52,24 +63,22 @@ def checks(result: SearchResult, claim: Claim | None = None) -> list[Check]:
         *_elsewhere(result, best),
         *_left(result, claim),
     ]
-    return sorted(found, key=lambda check: ("ok", "warn", "note").index(check.kind))
+    return sorted(found, key=lambda check: [*Level].index(check.level))
 
 
-def warnings(result: SearchResult) -> list[str]:
-    """What speaks against trusting the result: files that cannot be read, warnings of the study, of the best trial, then of
-    the baseline, each once.
+def warnings(result: SearchResult) -> tuple[ResultWarning, ...]:
+    """What speaks against trusting the result: warnings of the study, of the best trial, of the losses, then of the baseline.
 
-    Those that differ in a number alone are one, with the range of the number."""
-    best, baseline = result.best_trial, result.baseline_trial
-    of_study = [text for text in result.study_warnings if text not in result.unreadable]
-    texts = [*of_study, *(best.final.warnings if best else ())]
+    Those that differ in their numbers alone are one, with the range of the numbers."""
+    best, baseline, losses = result.best_trial, result.baseline_trial, loss_warning(result)
+    found = [*result.study_warnings, *(best.final.warnings if best else ()), *([losses] if losses else [])]
     if baseline and best and not is_same(baseline, best):
-        kinds = set(map(without_numbers, texts))
-        texts += [
-            warning if without_numbers(warning) in kinds else f"baseline: {warning}"
+        kinds = {(warning.kind, warning.detail) for warning in found}
+        found += [
+            warning if (warning.kind, warning.detail) in kinds else replace(warning, of="baseline")
             for warning in baseline.final.warnings
         ]
-    return [*result.unreadable, *in_ranges(texts)]  # a range of files would name others too
+    return merged(found)
 
 
 def changed_learning(result: SearchResult) -> dict[str, str]:
@@ -118,20 +127,20 @@ def _losses(result: SearchResult, best: Trial) -> list[Check]:
             return []
         why = sentence(numerics.why_unchecked(best.number)) if numerics else ""
         again = "Run the same command again to do it." if left_out else "Compare the first losses of your run."
-        return [Check("warn", f"Losses were not compared with {reference}'s.", why, again)]
+        return [Check(Level.WARN, f"Losses were not compared with {reference}'s.", why, again)]
     note = f" {sentence(numerics.note)}" if numerics.note else ""
     values = f"{loss_values(numerics, best)}.{note}"
     if best.number == 0 and not numerics.flag(0):
         return []
     if flag := numerics.flag(best.number):
         keep = "`--keep-numerics` searches without such changes."
-        return [Check("warn", f"Losses differ from {reference}'s.", f"{sentence(flag)}{note}", keep)]
+        return [Check(Level.WARN, f"Losses differ from {reference}'s.", f"{sentence(flag)}{note}", keep)]
     difference = numerics.difference(best.number)
     if difference is not None and not difference.is_sensitive:
         text = f"{values} The loss fell too little to show a training that learns nothing."
-        return [Check("warn", "Too few steps to compare losses.", text, "Watch the first steps of your run.")]
+        return [Check(Level.WARN, "Too few steps to compare losses.", text, "Watch the first steps of your run.")]
     again = "Run the same command again to compare them with fp32's." if left_out and reference == BASELINE else ""
-    return [Check("ok", f"Losses match {reference}'s.", values, again)]
+    return [Check(Level.OK, f"Losses match {reference}'s.", values, again)]
 
 
 def _sanity(result: SearchResult) -> list[Check]:
@@ -140,11 +149,11 @@ def _sanity(result: SearchResult) -> list[Check]:
     if sanity is None or not lines:
         return []
     if sanity.problems:
-        return [Check("warn", "Evaluating or saving fails.", lines, "Try both before a long run.")]
+        return [Check(Level.WARN, "Evaluating or saving fails.", lines, "Try both before a long run.")]
     if sanity.eval_batch_size and any(size > sanity.eval_batch_size for size in sanity.eval_batches_tried):
-        return [Check("warn", "Evaluation needs a smaller batch.", lines)]
+        return [Check(Level.WARN, "Evaluation needs a smaller batch.", lines)]
     parts = {"evaluates": sanity.eval_batch_size, "saves": sanity.checkpoint_bytes}
-    return [Check("ok", f"It {' and '.join(name for name, value in parts.items() if value)}.", lines)]
+    return [Check(Level.OK, f"It {' and '.join(name for name, value in parts.items() if value)}.", lines)]
 
 
 def _verified(result: SearchResult) -> list[Check]:
@@ -157,16 +166,16 @@ def _verified(result: SearchResult) -> list[Check]:
         False: "It did not hold in plain trainings.",
         None: "Not verified yet.",
     }
-    kind: Literal["ok", "warn", "note"] = "ok" if held else "note" if held is None else "warn"
-    return [Check(kind, title[held], sentence(verification["sentence"]), "" if held else str(verification["advice"]))]
+    level = Level.OK if held else Level.NOTE if held is None else Level.WARN
+    return [Check(level, title[held], sentence(verification["sentence"]), "" if held else str(verification["advice"]))]
 
 
 def _data(best: Trial, baseline: Trial | None) -> list[Check]:
     if not (text := data_text(best, baseline)):
         return []
     if best.final.input_bound:
-        return [Check("warn", "It waits for data.", text, "Use more workers, or prepare samples beforehand.")]
-    return [Check("ok", "It no longer waits for data.", text)]
+        return [Check(Level.WARN, "It waits for data.", text, "Use more workers, or prepare samples beforehand.")]
+    return [Check(Level.OK, "It no longer waits for data.", text)]
 
 
 def _certainty(result: SearchResult, claim: Claim) -> list[Check]:
@@ -174,25 +183,30 @@ def _certainty(result: SearchResult, claim: Claim) -> list[Check]:
         return []
     action = f"`autotune verify {result.name}` trains it for longer"
     if claim.verdict is Verdict.NOT_PROVEN:
-        return [Check("warn", "The speed-up is not proven.", claim.reason, f"{action}, in turns with your settings.")]
-    return [Check("warn", "The speed-up is rough.", claim.reason, f"{action}; a quiet machine helps most.")]
+        return [
+            Check(Level.WARN, "The speed-up is not proven.", claim.reason, f"{action}, in turns with your settings.")
+        ]
+    return [Check(Level.WARN, "The speed-up is rough.", claim.reason, f"{action}; a quiet machine helps most.")]
 
 
 def _warnings(result: SearchResult, claim: Claim) -> list[Check]:
     """The warnings of the study and its trials that no other check speaks of."""
-    others = [text for text in warnings(result) if not text.startswith("losses ")]
-    disturbed = [text for text in others if DISTURBED.search(text)]
-    wide = [text for text in others if WIDE.search(text) and text not in disturbed]
+    others = [warning for warning in warnings(result) if warning.kind is not WarningKind.LOSSES]
+    disturbed = [warning.text for warning in others if warning.kind in OF_THE_MACHINE]
+    unsure = [warning.text for warning in others if warning.kind in OF_CERTAINTY]
     found = []
     if disturbed:
         action = "Measure again on a quiet machine; that helps more than more trials."
-        found.append(Check("warn", "The machine was disturbed.", " ".join(map(sentence, disturbed)), action))
-    if wide and claim.gain is None:
+        found.append(Check(Level.WARN, "The machine was disturbed.", " ".join(map(sentence, disturbed)), action))
+    if unsure and claim.gain is None:
         action = "A quiet machine makes it surer, and so does `--confirmation-rounds 6`."
-        texts = [re.sub("interval (.*) wide", r"the 95% interval is \1 wide", text) for text in wide]
-        found.append(Check("warn", "The speed is rough.", " ".join(map(sentence, texts)), action))
-    rest = [text for text in others if text not in disturbed and text not in wide]
-    return [*found, *(Check("warn", "Warning.", sentence(text)) for text in rest)]
+        found.append(Check(Level.WARN, "The speed is rough.", " ".join(map(sentence, unsure)), action))
+    rest = [warning for warning in others if warning.kind not in (*OF_THE_MACHINE, *OF_CERTAINTY)]
+    return [*found, *map(_warning, rest)]
+
+
+def _warning(warning: ResultWarning) -> Check:
+    return Check(Level.WARN, "Warning.", sentence(warning.text))
 
 
 def _learned(result: SearchResult) -> list[Check]:
@@ -203,7 +217,7 @@ def _learned(result: SearchResult) -> list[Check]:
     title = f"{' and '.join(names)} changed.".capitalize()
     hows = zip(names, changed.values(), strict=True)
     text = sentence(", ".join(f"{name} {how}" if len(changed) > 1 else how for name, how in hows))
-    return [Check("note", title, text, "To keep yours, search again with `--keep-numerics`.")]
+    return [Check(Level.NOTE, title, text, "To keep yours, search again with `--keep-numerics`.")]
 
 
 def _not_used(result: SearchResult, claim: Claim) -> list[Check]:
@@ -212,23 +226,23 @@ def _not_used(result: SearchResult, claim: Claim) -> list[Check]:
     if not result.disqualified or baseline is None or claim.state is State.NOISY:
         return []
     (trial, reason), others = result.disqualified[0], len(result.disqualified) - 1
-    gain = speed_up(trial, baseline, result.request.objective)[0]
+    gain = speed_up(trial, baseline, result.request.objective)
     name = ", ".join(short_words(trial.configuration, baseline.configuration))
     text = f"Trial {trial.number} ({name}){f', {interval_text(gain)}' if gain else ''}: {reason}."
     more = f" {counted(others, 'more trial')} likewise." if others else ""
     action = "`--allow-loss-difference` lets it win." if trial.disqualified_reason else ""
-    return [Check("note", "A faster one is not used.", f"{text}{more}", action)]
+    return [Check(Level.NOTE, "A faster one is not used.", f"{text}{more}", action)]
 
 
 def _elsewhere(result: SearchResult, best: Trial) -> list[Check]:
     """What is not in the training arguments, or costs time at the start."""
     found = []
     if result.device_note:
-        found.append(Check("warn", "Other GPUs are visible.", sentence(result.device_note)))
+        found.append(Check(Level.WARN, "Other GPUs are visible.", sentence(result.device_note)))
     if best.measurement.compile_s:
-        found.append(Check("note", "It compiles first.", sentence(compiling_text(best, result.trials))))
+        found.append(Check(Level.NOTE, "It compiles first.", sentence(compiling_text(best, result.trials))))
     if mask_lines(result.best_setup.data_arguments):
-        found.append(Check("note", "Batches change.", f"They are {WITHOUT_MASK}: take the collator too."))
+        found.append(Check(Level.NOTE, "Batches change.", f"They are {WITHOUT_MASK}: take the collator too."))
     return found
 
 
@@ -237,14 +251,14 @@ def _left(result: SearchResult, claim: Claim) -> list[Check]:
     left_out = [what for what in result.left_out if what not in ("losses", "further probes")]
     if left_out:
         text = f"There was no time for: {', '.join(left_out)}."
-        found.append(Check("note", "Not everything was done.", text, "Run the same command again to do it."))
+        found.append(Check(Level.NOTE, "Not everything was done.", text, "Run the same command again to do it."))
     left = left_to_gain(result)
     if left and left[0] > result.request.margin and claim.state is not State.ALONE:
         share = f"Up to {left[0]:.0%}, with 95% confidence"
         tried = f"{len(result.trials)} of {len(result.trials) + left[1]:,} configurations were tried"
         (budget,) = larger_budget(result).items()
         action = "" if claim.command else f"The same command with `{' '.join(option_words(*budget))}` continues."
-        found.append(Check("note", "There may be more to gain.", f"{share}. {tried}.", action))
+        found.append(Check(Level.NOTE, "There may be more to gain.", f"{share}. {tried}.", action))
     return found
 
 
@@ -256,9 +270,3 @@ def compiling_text(best: Trial, trials: Sequence[Trial]) -> str:
         text += f", {share:.1%} of the time of your {best.final.training_steps} steps"
     steps = pays_from(best, trials)
     return f"{text}; it pays from {steps} steps on" if steps else text
-
-
-def sentence(text: str) -> str:
-    """The text with a capital first letter and a full stop."""
-    text = text.strip()
-    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '!', '?')) else '.'}" if text else ""

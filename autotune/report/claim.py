@@ -1,6 +1,5 @@
 """Claim of a report: what was found against the user's own settings, how sure it is, and what to do next."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -8,9 +7,10 @@ from typing import Any
 
 from autotune.core import Interval, Trial
 from autotune.core.errors import NothingFits
-from autotune.core.no_answer import why_no_answer
+from autotune.core.no_answer import smallest_need, why_no_answer
 from autotune.core.stop_reason import StopKind
 from autotune.core.units import counted, format_bytes, format_seconds, three_digits
+from autotune.report.markdown import sentence
 from autotune.report.snippets import larger_budget, search_command
 from autotune.report.trial_text import (
     NOT_PROVEN,
@@ -28,7 +28,7 @@ from autotune.study.result import SearchResult
 SOLID_WIDTH = 0.2
 """Full width of a speed-up's 95% interval, as a share of it, up to which it is solid."""
 
-NOTHING_LEFT = (StopKind.NOTHING_TO_WIN, StopKind.ALL_TESTED)
+NOTHING_LEFT = (StopKind.NOTHING_TO_WIN, StopKind.ALL_TESTED, StopKind.ALL_PROPOSED)
 """Reasons for which a search ended that say themselves what may be left to gain."""
 
 SAME_PEAK = 0.02
@@ -52,16 +52,16 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Headline:
-    """A headline with its state; in braces what the numbers fill in."""
+    """A headline with its state; in braces what the numbers fill in, and what begins with a space follows the speed-up."""
 
     state: State
     text: str
 
 
-FASTER = Headline(State.IMPROVED, "{times} as fast as your settings{memory}")
-AS_FAST = Headline(State.IMPROVED, "as fast as your settings{memory}")
+FASTER = Headline(State.IMPROVED, " as fast as your settings{memory}")
+AS_FAST = Headline(State.IMPROVED, "As fast as your settings{memory}")
 REFUTED = Headline(State.REFUTED, "Plain trainings were not faster than with your settings")
-NOT_FASTER = Headline(State.KEPT, "No faster settings found in {trials}")
+NOT_FASTER = Headline(State.KEPT, "No faster settings found{trials}")
 OTHER_LOSSES = Headline(State.KEPT, "Your settings are kept: what is faster does not train like fp32")
 NOISY = Headline(State.NOISY, "Too noisy to tell whether anything is faster")
 ALONE = Headline(State.ALONE, "Nothing to compare yet")
@@ -100,28 +100,53 @@ class Claim:
     """The headline of a report and the sentences below it; plain text."""
 
     state: State
-    headline: str  # without a full stop
+    text: str  # the headline of a search that came to its end, without `times` and a full stop
+    times: str = ""  # how many times as fast, in front of it
     details: tuple[str, ...] = ()  # sentences
-    figures: tuple[str, ...] = ()  # parts of headline and details that matter most
+    less: str = ""  # by how much less memory, as the text has it
     gain: Interval | None = None  # speed over the baseline's
     verdict: Verdict = Verdict.NONE
     reason: str = ""  # of the verdict, a sentence
     advice: str = ""  # what to do next, a sentence
     command: str = ""  # that does it
+    cut_off: str = ""  # `INTERRUPTED` of a search that did not come to its end
+
+    @property
+    def parts(self) -> tuple[str, str, str]:
+        """The headline as how many times as fast, the rest, and the interval; of a search that was cut off the first is empty."""
+        interval = f"95% interval {range_text(self.gain)}" if self.gain is not None else ""
+        if not self.cut_off:
+            return self.times.capitalize(), self.text, interval
+        so_far = " so far" if self.state in (State.IMPROVED, State.KEPT) else ""
+        return "", f"{self.cut_off}: {self.times}{self.text[:1].lower()}{self.text[1:]}{so_far}", interval
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """Parts of the headline that matter most."""
+        return tuple(filter(None, (self.parts[0] or self.times, self.less)))
+
+    @property
+    def headline(self) -> str:
+        """Without a full stop."""
+        return "".join(self.parts[:2])
 
 
 def headline(result: SearchResult) -> str:
     """One sentence: the answer against the baseline, with its interval."""
-    claim = claim_of(result)
-    interval = f" (95% interval {range_text(claim.gain)})" if claim.gain is not None else ""
-    return f"{claim.headline}{interval}."
+    times, text, interval = claim_of(result).parts
+    return f"{times}{text}{f' ({interval})' if interval else ''}."
 
 
 def claim_fields(result: SearchResult) -> dict[str, Any]:
     """The claim for programs: its state, how sure it is, and the share that may be left to gain; None where unknown."""
     claim, left = claim_of(result), left_to_gain(result)
     verdict = claim.verdict.lower().replace(" ", "_") or None
-    return {"state": claim.state.value, "verdict": verdict, "left_to_gain": left and left[0]}
+    return {
+        "state": claim.state.value,
+        "verdict": verdict,
+        "left_to_gain": left and left[0],
+        "headline_parts": list(claim.parts),
+    }
 
 
 def claim_of(result: SearchResult) -> Claim:
@@ -137,9 +162,15 @@ def claim_of(result: SearchResult) -> Claim:
         claim = _improved(result, best, baseline, verified_speedup(result) or result.measured_speedup)
     else:
         claim = _kept(result, baseline)
-    if not result.complete and not result.stop.is_end:
-        return _interrupted(result, claim)
-    return claim
+    if not _is_cut_off(result):
+        return claim
+    cut_off = INTERRUPTED.format(trials=counted(len(result.trials), "trial")) if result.trials else "Interrupted"
+    advice = result.stop.advice or "The same command continues where it stopped."
+    return replace(claim, cut_off=cut_off, advice=advice, command=search_command(result))
+
+
+def _is_cut_off(result: SearchResult) -> bool:
+    return not result.complete and not result.stop.is_end
 
 
 def verification_of(result: SearchResult) -> Mapping[str, Any]:
@@ -182,7 +213,7 @@ def _improved(result: SearchResult, best: Trial, baseline: Trial, gain: Interval
     memory, times = _memory_text(best, baseline), times_text(gain, sure)
     kind = AS_FAST if gain.low <= 1 <= gain.high else FASTER
     memory = f", with {memory}" if memory else ""
-    text = f"{kind.text.format(memory=memory, times=times)}{'' if is_proven else NOT_PROVEN}"
+    text = f"{kind.text.format(memory=memory)}{'' if is_proven else NOT_PROVEN}"
     how = _how_measured(result, best, baseline) if is_proven else "By single probes"
     details = [f"{how}; 95% interval {range_text(gain)}."]
     now_s, was_s = best.final.step_time_s, baseline.final.step_time_s
@@ -192,11 +223,8 @@ def _improved(result: SearchResult, best: Trial, baseline: Trial, gain: Interval
         now, was = time_texts(now_s, was_s)
         hour = f"every hour of training becomes {'' if sure is Verdict.SOLID else 'about '}{60 / gain:.0f} minutes"
         details.insert(0, f"A step takes {now} instead of {was}: {hour}.")
-    figures = (
-        *([times.capitalize()] if "{times}" in kind.text else []),
-        *([memory.removeprefix(", with ").removesuffix(" memory")] if "less" in memory else []),
-    )
-    return Claim(kind.state, text[:1].upper() + text[1:], tuple(details), figures, gain, sure, reason)
+    times, less = times if kind is FASTER else "", _less_memory(best, baseline)
+    return Claim(kind.state, text, times, tuple(details), less, gain, sure, reason)
 
 
 def _how_measured(result: SearchResult, best: Trial, baseline: Trial) -> str:
@@ -212,27 +240,27 @@ def _refuted(result: SearchResult, trial: Trial, baseline: Trial) -> Claim:
     name = ", ".join(short_words(trial.configuration, baseline.configuration))
     gain = verified_speedup(result) or Interval(0.0, 0.0, 0.0)
     details = (f"Trial {trial.number} ({name}): {interval_text(gain)}.", f"{_own_text(baseline)} They are kept.")
-    return Claim(REFUTED.state, REFUTED.text, details, verdict=verdict(gain, is_proven=True)[0], **_going_on(result))
+    return Claim(REFUTED.state, REFUTED.text, details=details, verdict=verdict(gain, is_proven=True)[0], **_going_on(result))
 
 
-def _own_text(baseline: Trial) -> str:
-    return f"Your settings: {speed_text(baseline)} samples/s, peak {format_bytes(baseline.peak_bytes)}."
+def _own_text(baseline: Trial, whose: str = "Your settings") -> str:
+    return f"{whose}: {speed_text(baseline)} samples/s, peak {format_bytes(baseline.peak_bytes)}."
 
 
 def _kept(result: SearchResult, baseline: Trial) -> Claim:
     own, objective = _own_text(baseline), result.request.objective
     gains = {
-        trial.number: speed_up(trial, baseline, objective)[0] or Interval(0.0, 0.0, 0.0)
+        trial.number: speed_up(trial, baseline, objective) or Interval(0.0, 0.0, 0.0)
         for trial in result.trials
         if not is_same(trial, baseline) and trial.feasible and speed(trial.final, objective)
     }
     details: tuple[str, ...]
     if not gains and len(result.trials) < 2:
-        details = (own.replace("Your settings", "Only your own settings were measured"),)
-        return Claim(ALONE.state, ALONE.text, details, **_going_on(result))
+        details = (_own_text(baseline, "Only your own settings were measured"),)
+        return Claim(ALONE.state, ALONE.text, details=details, **_going_on(result))
     if not gains:
         details = (own, f"{counted(len(result.trials) - 1, 'other configuration')}: {failures_text(result.trials)}.")
-        return Claim(ONLY_YOURS.state, ONLY_YOURS.text, details, **_going_on(result))
+        return Claim(ONLY_YOURS.state, ONLY_YOURS.text, details=details, **_going_on(result))
     others = [trial for trial in result.trials if trial.number in gains]
     losing = [trial for trial, _ in result.disqualified] or others
     differs = any(trial.disqualified_reason for trial, _ in result.disqualified)
@@ -242,18 +270,18 @@ def _kept(result: SearchResult, baseline: Trial) -> Claim:
         else max(others, key=lambda trial: (is_shown(trial, baseline), gains[trial.number]))
     )
     gain = gains[rival.number]
-    name = f"trial {rival.number} ({', '.join(short_words(rival.configuration, baseline.configuration))})"
+    name = f"{rival.number} ({', '.join(short_words(rival.configuration, baseline.configuration))})"
     if result.disqualified and not differs:
-        details = (f"T{name[1:]}: {interval_text(gain)}.", f"{own} They are kept.")
-        next_step = (_what_would_tell(result), _firmer_command(result))
-        return Claim(NOISY.state, NOISY.text, details, (), None, *verdict(gain, is_proven=True), *next_step)
+        details = (f"Trial {name}: {interval_text(gain)}.", f"{own} They are kept.")
+        next_step = (sentence(result.speedup_gap.advice if result.speedup_gap else ""), _firmer_command(result))
+        return Claim(NOISY.state, NOISY.text, "", details, "", None, *verdict(gain, is_proven=True), *next_step)
     kind = OTHER_LOSSES if differs else NOT_FASTER
-    text = kind.text.format(trials=counted(len(result.trials), "trial"))
+    text = kind.text.format(trials="" if _is_cut_off(result) else f" in {counted(len(result.trials), 'trial')}")
     is_proven = is_shown(rival, baseline)
     sure = Verdict.SOLID if is_proven and (gain.high <= 1 + SAME_SPEED or differs) else Verdict.ROUGH
     reason = f"The next best was {interval_text(gain)}{'' if is_proven else NOT_PROVEN}."
-    details = (own, *([] if differs else [f"Next best: {name}, {interval_text(gain)}."]))
-    return Claim(kind.state, text, details, verdict=sure, reason=reason, **_going_on(result))
+    details = (own, *([] if differs else [f"Next best: trial {name}, {interval_text(gain)}."]))
+    return Claim(kind.state, text, details=details, verdict=sure, reason=reason, **_going_on(result))
 
 
 def _no_baseline(result: SearchResult, best: Trial) -> Claim:
@@ -261,7 +289,7 @@ def _no_baseline(result: SearchResult, best: Trial) -> Claim:
     why = outcome_text(baseline) if baseline is not None and not baseline.feasible else result.speedup_reason
     peak = f"{format_bytes(best.peak_bytes)} of {format_bytes(result.allowed_bytes)} allowed"
     details = (f"Your settings: {why}.", f"The answer trains {speed_text(best)} samples/s within {peak}.")
-    return Claim(NO_BASELINE.state, NO_BASELINE.text, details)
+    return Claim(NO_BASELINE.state, NO_BASELINE.text, details=details)
 
 
 def _no_answer(result: SearchResult) -> Claim:
@@ -269,19 +297,11 @@ def _no_answer(result: SearchResult) -> Claim:
     message, advice = error.written
     text = NONE_COMPLETED.text if result.trials else NOT_MEASURED.text
     if isinstance(error, NothingFits):
-        text, _, message = message.partition(": ")
+        text = NOTHING_FITS.text.format(memory=format_bytes(result.allowed_bytes))
+        message = sentence(smallest_need(result.trials))
     elif any(trial.disqualified_reason for trial in result.trials):
         text = NONE_MAY_WIN.text
-    return Claim(State.NO_ANSWER, text, (message[:1].upper() + message[1:],), advice=advice)
-
-
-def _interrupted(result: SearchResult, claim: Claim) -> Claim:
-    after = INTERRUPTED.format(trials=counted(len(result.trials), "trial")) if result.trials else "Interrupted"
-    text = re.sub(r" in [\d,]+ trials?$", "", claim.headline[:1].lower() + claim.headline[1:])
-    so_far = " so far" if claim.state in (State.IMPROVED, State.KEPT) else ""
-    figures = tuple(figure.replace("About", "about") for figure in claim.figures)
-    claim = replace(claim, headline=f"{after}: {text}{so_far}", figures=figures)
-    return replace(claim, advice="The same command continues where it stopped.", command=search_command(result))
+    return Claim(State.NO_ANSWER, text, details=(message,), advice=advice)
 
 
 # Texts ----------------------------------------------------------------------------------------------------------------
@@ -304,9 +324,15 @@ def _memory_text(best: Trial, baseline: Trial) -> str:
     share = best.peak_bytes / baseline.peak_bytes
     if abs(share - 1) < SAME_PEAK:
         return ""
-    return (
-        f"{share:.1f}x the memory" if share >= 2 else f"{abs(share - 1):.0%} {'less' if share < 1 else 'more'} memory"
-    )
+    if less := _less_memory(best, baseline):
+        return f"{less} memory"
+    return f"{share:.1f}x the memory" if share >= 2 else f"{share - 1:.0%} more memory"
+
+
+def _less_memory(best: Trial, baseline: Trial) -> str:
+    """`24% less`; empty where both need about the same, or the answer more."""
+    share = (best.peak_bytes or 0) / baseline.peak_bytes if best.peak_bytes and baseline.peak_bytes else 1.0
+    return f"{1 - share:.0%} less" if share <= 1 - SAME_PEAK else ""
 
 
 def time_texts(*seconds: float) -> list[str]:
@@ -336,14 +362,8 @@ def _going_on(result: SearchResult) -> dict[str, Any]:
     return {"advice": "To search on (what was measured is kept):", "command": command} if command else {}
 
 
-def _what_would_tell(result: SearchResult) -> str:
-    """The advice in the reason why a speed-up is open, as a sentence."""
-    advice = result.speedup_reason.partition(": ")[2]
-    return f"{advice[:1].upper()}{advice[1:]}." if advice else ""
-
-
 def _firmer_command(result: SearchResult) -> str:
     """The search with as many rounds as would tell; empty where that is unknown."""
-    rounds = re.search(r"--confirmation-rounds (\d+)", result.speedup_reason)
+    rounds = result.speedup_gap and result.speedup_gap.rounds
     longer = {"timeout": 2 * result.request.timeout_s} if result.request.timeout_s else {}
-    return search_command(result, confirmation_rounds=int(rounds[1]), **longer) if rounds else ""
+    return search_command(result, confirmation_rounds=rounds, **longer) if rounds else ""

@@ -3,6 +3,7 @@
 from autotune.core.loss_curves import Numerics
 from autotune.core.trial import Trial
 from autotune.core.units import counted, format_bytes, format_duration
+from autotune.core.warning import ResultWarning, WarningKind
 from autotune.space.utilization import Utilization
 from autotune.study.result import SearchResult
 
@@ -86,15 +87,17 @@ def numerics_lines(numerics: Numerics | None, trial: Trial | None) -> list[str]:
     return [text, *([numerics.note] if numerics.note else [])]
 
 
-def loss_warning(numerics: Numerics | None, best: Trial | None, why_none: str = "") -> str:
-    """The warning that the best trial does not learn as float32 does, or that its losses were not compared; else empty.
+def loss_warning(result: SearchResult) -> ResultWarning | None:
+    """The warning that the answer does not learn as float32 does, or that its losses were not compared.
 
-    The baseline, which is what the user has, is never warned of as not compared. why_none: why there is no `numerics`,
-    where that is a warning.
+    The baseline, which is what the user has, is never warned of as not compared.
     """
+    best, numerics = result.best_trial, result.numerics
     if best is None:
-        return ""
-    if numerics is None:
-        return f"losses not compared with fp32's: {why_none}" if why_none and best.number else ""
-    problem = numerics.flag(best.number) or (best.number and numerics.why_unchecked(best.number))
-    return f"losses {numerics_lines(numerics, best)[0]}" if problem else ""
+        return None
+    if numerics is not None:
+        problem = numerics.flag(best.number) or (best.number and numerics.why_unchecked(best.number))
+        return ResultWarning(WarningKind.LOSSES, detail=numerics_lines(numerics, best)[0]) if problem else None
+    why = "" if best.confirmations else "nothing was measured again"
+    why = why if result.complete else "the search did not come to its end"
+    return ResultWarning(WarningKind.LOSSES, detail=f"not compared with fp32's: {why}") if why and best.number else None

@@ -36,7 +36,7 @@ def first_fold(result: SearchResult, spoken: Callable[[str], str] = str) -> Fold
     return Fold(
         _about(result),
         claim,
-        emphasised(re.sub("(?<=x as fast) as your settings", "", claim.headline), claim.figures),
+        emphasised(claim.headline, claim.figures),
         [emphasised(detail, claim.figures) for detail in claim.details],
         coded(spoken(claim.advice)),
         in_lines(claim.command),
@@ -68,7 +68,7 @@ def ranked(result: SearchResult) -> list[Trial]:
 def emphasised(text: str, parts: Iterable[str]) -> Markup:
     """The text with these parts marked, and times as ×."""
     escaped = str(escape(text))
-    for part in filter(None, parts):
+    for part in parts:
         escaped = escaped.replace(str(escape(part)), f"<em>{escape(part)}</em>", 1)
     return with_times(escaped)
 

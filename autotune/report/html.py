@@ -9,7 +9,6 @@ from markupsafe import Markup, escape
 from autotune.core import Outcome
 from autotune.core.units import counted, format_bytes, format_interval, format_seconds, three_digits
 from autotune.report import charts
-from autotune.report.checks import sentence
 from autotune.report.claim import State
 from autotune.report.device import study_parts
 from autotune.report.evidence import evidence_lines
@@ -17,6 +16,7 @@ from autotune.report.exports import YAML_FILE, answer_of, exports
 from autotune.report.fold import first_fold, ranked, with_times
 from autotune.report.ladder import ladder
 from autotune.report.logs import log_tails
+from autotune.report.markdown import sentence
 from autotune.report.page_table import table_of
 from autotune.report.pictures import pictures
 from autotune.report.snippets import snippets

@@ -38,3 +38,9 @@ def markdown_table(rows: Iterable[Sequence[str]], numeric: bool = True) -> list[
     head, *body = ([markdown_text(cell) for cell in row] for row in rows)
     rule = ["---", *["---:" if numeric else "---"] * (len(head) - 1)]
     return [f"| {' | '.join(cells)} |" for cells in (head, rule, *body)]
+
+
+def sentence(text: str) -> str:
+    """The text with a capital first letter and a full stop."""
+    text = text.strip()
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '!', '?')) else '.'}" if text else ""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from autotune.core.device import Device
 from autotune.core.paths import named
 from autotune.core.units import NO_BREAK, broken, counted, format_bytes, format_seconds
-from autotune.report.checks import Check, checks, loss_values, warnings
+from autotune.report.checks import Check, Level, checks, loss_values, warnings
 from autotune.report.claim import claim_of, headline, time_texts
 from autotune.report.device import study_parts
 from autotune.report.evidence import evidence_lines
@@ -52,15 +52,15 @@ def answer_lines(result: SearchResult) -> list[str]:
         lines += [part for text in claim.details for part in wrapped(text, "  ")]
     lines += ["", *rows] if rows else []
     if known := checks(result, claim):
-        fine = " ".join(check.title for check in known if check.kind == "ok")
+        fine = " ".join(check.title for check in known if check.level is Level.OK)
         lines += ["", *(wrapped(fine, "  ok    ", " " * 8) if fine else [])]
-        lines += [part for check in known if check.kind != "ok" for part in _check_lines(check)]
+        lines += [part for check in known if check.level is not Level.OK for part in _check_lines(check)]
     if len(starts := launch_lines(result)) > 1 or result.best_setup.variables:
         lines += ["", *(line for start in starts for line in _command_lines(start, "  start "))]
     if claim.advice and (claim.command or not known):
         lines += ["", *wrapped(claim.advice, "  ")]
         lines += _command_lines(claim.command, "    ")
-    return [*lines, "", *wrapped(f"Why it ended: {result.stop_reason.partition(';')[0]}.")]
+    return [*lines, "", *wrapped(f"Why it ended: {result.stop.short}.")]
 
 
 def use_lines(result: SearchResult, folder: str, seconds: float = 0.0) -> list[str]:
@@ -88,7 +88,7 @@ def python_lines(result: SearchResult, folder: str) -> list[str]:
 def _check_lines(check: Check) -> list[str]:
     text = one_line(" ".join(filter(None, (check.title, check.text, check.action))))
     text = re.sub("`([^`]*)`", lambda code: code[1].replace(" ", NO_BREAK), text)
-    return broken(text, WIDTH, f"  {check.kind:<6}", " " * 8)
+    return broken(text, WIDTH, f"  {check.level:<6}", " " * 8)
 
 
 def _command_lines(command: str, first: str) -> list[str]:

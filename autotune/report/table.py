@@ -60,7 +60,7 @@ def _ranked(trials: Sequence[Trial], objective: str) -> list[int]:
 
 
 def _speedup(trial: Trial, baseline: Trial | None, objective: str) -> Interval | None:
-    return speed_up(trial, baseline, objective)[0] if baseline is not None and trial.feasible else None
+    return speed_up(trial, baseline, objective) if baseline is not None and trial.feasible else None
 
 
 def _row(trial: Trial, use: Utilization | None) -> dict[str, Any]:
@@ -84,10 +84,10 @@ def _row(trial: Trial, use: Utilization | None) -> dict[str, Any]:
         "device": trial.measurement.device,
         "mfu": use and use.mfu,
         "measured_product_share": use and use.of_measured,
-        "warnings": "; ".join(final.warnings),
+        "warnings": "; ".join(map(str, final.warnings)),
         "failure_reason": final.reason,
         "out_of_memory_stage": final.where if final.outcome is Outcome.OUT_OF_MEMORY else "",
-        "remeasured_reason": "; ".join(final.repeated_because),
+        "remeasured_reason": "; ".join(map(str, final.repeated_because)),
         "disqualified_reason": trial.disqualified_reason,
     }
 

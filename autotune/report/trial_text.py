@@ -7,6 +7,7 @@ from typing import Any
 from autotune.core import Configuration, Interval, Outcome, Trial, Value
 from autotune.core.configuration import RANKS
 from autotune.core.units import counted, finite, format_bytes, format_interval
+from autotune.study.certainty import speedup_gap
 from autotune.study.objective import is_shown, speed_up
 from autotune.study.result import SearchResult
 
@@ -39,9 +40,9 @@ def speed_line(best: Trial, baseline: Trial | None, objective: str) -> str:
     text = f"{speed_text(best)} samples/s"
     if baseline is None or is_same(baseline, best):
         return f"{text}, the baseline itself" if baseline else text
-    speedup, reason = speed_up(best, baseline, objective)
+    speedup = speed_up(best, baseline, objective)
     if speedup is None:
-        return f"{text}, no speed-up: {reason}"
+        return f"{text}, no speed-up: {speedup_gap([baseline, best], objective)}"
     proven = "" if is_shown(best, baseline) else NOT_PROVEN
     return f"{text}, {speedup:.2f}x the baseline (95% interval {range_text(speedup)}){proven}"
 
@@ -96,16 +97,16 @@ def plain_trial(trial: Trial | None, baseline: Trial | None) -> dict[str, Any] |
         "input_bound": final.input_bound,
         "joules_per_sample": final.joules_per_sample,
         "confirmed": is_shown(trial, baseline),
-        "warnings": list(final.warnings),
+        "warnings": [warning.to_dict() for warning in final.warnings],
     }
 
 
 def speedup_fields(result: SearchResult) -> dict[str, Any]:
-    """The speed-up with its interval for JSON, or why there is none; the baseline is 1 time as fast as itself, not measured."""
+    """The speed-up with its interval for JSON, and why there is none or it is open; the baseline's own is not measured."""
     fields = interval_fields("speedup", result.measured_speedup)
     if fields["speedup"] is not None and not result.changes_settings:
         fields |= {"speedup_low": None, "speedup_high": None}
-    return fields | {"speedup_reason": result.speedup_reason}
+    return fields | {"speedup_gap": result.speedup_gap and result.speedup_gap.to_dict()}
 
 
 def interval_fields(name: str, interval: Interval | None) -> dict[str, float | None]:
@@ -125,7 +126,7 @@ def difference(trial: Trial, result: SearchResult) -> str:
 def warnings_text(trial: Trial) -> str:
     """The warnings about a trial's numbers, and those for which it was measured again."""
     remeasured = [f"measured again because {warning}" for warning in trial.final.repeated_because]
-    return "; ".join([*trial.final.warnings, *remeasured])
+    return "; ".join([*map(str, trial.final.warnings), *remeasured])
 
 
 def failures_text(trials: Sequence[Trial]) -> str:

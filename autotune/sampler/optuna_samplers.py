@@ -11,6 +11,7 @@ import optuna
 from optuna.trial import TrialState
 
 from autotune.core import Configuration, Measurement, Outcome, Trial
+from autotune.core.stop_reason import StopKind, StopReason
 from autotune.sampler.parameters import configuration_of, distributions, parameters
 from autotune.sampler.physics import ALONE, PhysicsSampler, Situation, WarmStart
 from autotune.sampler.policy import Choice, End, Why
@@ -90,7 +91,7 @@ class OptunaSampler:
         """The next proposal that no trial answers for; once there is none, or no time, what is measured again."""
         longest_s = max((trial.measurement.probe_seconds for trial in trials[-2:]), default=0.0)
         end = End.PROBES if situation.probes_left <= 0 else End.TIME
-        reason, new = "", None
+        reason, new = None, None
         is_time = end is not End.PROBES and longest_s <= situation.seconds_left
         # The first proposal is tried, whatever time that leaves; others leave time for a proof: the fastest and the baseline
         # measured side by side; the probe counts as one of them.
@@ -108,12 +109,12 @@ class OptunaSampler:
             return Choice(new, Why.NEW, untried=self.space.size)
         if again.end is End.TIME:
             return again
-        return replace(again, end=End.ALL if is_time else end, reason=reason)
+        return replace(again, end=End.ALL if is_time else end, stop=reason)
 
     def propose(
         self, trials: Sequence[Trial], running: Sequence[Configuration] = (), devices: DeviceEffects = NO_EFFECTS
-    ) -> tuple[Configuration | None, str]:
-        """(the next configuration that no trial answers for, "") or (None, why there is none); a proposal with such a trial is
+    ) -> tuple[Configuration | None, StopReason | None]:
+        """(the next configuration that no trial answers for, None) or (None, why there is none); a proposal with such a trial is
         told at once, and counted."""
         for trial in trials:
             if trial.number not in self._told:
@@ -134,7 +135,7 @@ class OptunaSampler:
                     self.study.tell(asked, state=TrialState.FAIL)
             elif answer is None and configuration in self.space:
                 self._asked[configuration] = asked
-                return configuration, ""
+                return configuration, None
             else:
                 asked.set_user_attr("answered_by", answer.number if answer else "outside --only")
                 is_same = answer is not None and answer.configuration == configuration and answer.measurement.feasible
@@ -145,11 +146,11 @@ class OptunaSampler:
     def _ask(self, configuration: Configuration) -> optuna.Trial:
         return ask_for(self.study, self.space, configuration)
 
-    def _exhausted(self) -> str:
+    def _exhausted(self) -> StopReason:
         """The reason why nothing new is proposed: the whole space was walked through, or many proposals were answered already."""
         if self.space.size <= WALKED_THROUGH:
-            return "all configurations have been measured or ruled out"
-        return f"{ANSWERED_IN_A_ROW} proposals in a row were measured or ruled out already"
+            return StopReason(StopKind.ALL_TESTED)
+        return StopReason(StopKind.ALL_PROPOSED, {"proposals": ANSWERED_IN_A_ROW})
 
     def _all_answered(self, trials: Sequence[Trial], running: Sequence[Configuration]) -> bool:
         """True if the trials answer for every configuration of a space small enough to walk through."""

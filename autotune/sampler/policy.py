@@ -21,6 +21,7 @@ from scipy.special import ndtr
 
 from autotune.core import Configuration, Outcome
 from autotune.core.interval import Ratio
+from autotune.core.stop_reason import StopReason
 from autotune.sampler.claim import EACH, beside, claim, contrast_of, errors_of, own_noise
 from autotune.sampler.cost_model import CostModel
 from autotune.sampler.costs import Costs, Places
@@ -129,7 +130,7 @@ class Choice:
     max_gain_if_fits: float = math.inf  # the same of all untried ones, in draws in which they fit
     untried: int = 0  # configurations considered
     promising: Configuration | None = None  # at the end: what is untried and expected to be faster than the winner
-    reason: str = ""  # why nothing new is proposed, of a sampler that knows no gains
+    stop: StopReason | None = None  # why nothing new is proposed, of a sampler that knows no gains
 
 
 def choose(

@@ -27,7 +27,7 @@ from autotune.core.io import file_end
 from autotune.core.paths import scrubbed
 
 if TYPE_CHECKING:
-    from autotune.study.plan import Progress
+    from autotune.study.plan import Progress, ProgressKind
 
 STUDY = "study"
 """Name of the study in the search's folder."""
@@ -83,9 +83,9 @@ def _listen(commands: IO[bytes], cancelled: threading.Event) -> None:
 def _search(options: dict[str, Any], events: "Events", cancelled: threading.Event) -> dict[str, Any] | None:
     """Run it; its end, None if something other than its owner interrupted it."""
     try:
-        from autotune.study.plan import Progress
+        from autotune.study.plan import Progress, ProgressKind
 
-        events.watch(Progress("preparing", (), message="reading device, model and data"))
+        events.watch(Progress(ProgressKind.PREPARING, (), message="reading device, model and data"))
         from autotune.commands.search import search
 
         search(**options, watch=events.watch)
@@ -121,10 +121,14 @@ class Events:
     def watch(self, progress: "Progress") -> None:
         """Send this event."""
         self.catch_up(progress)
-        if progress.kind in ("trial", "confirmed", "stopping"):  # a signal's handler may call for the last one
+        if progress.kind in (
+            ProgressKind.TRIAL,
+            ProgressKind.CONFIRMED,
+            ProgressKind.STOPPING,
+        ):  # a signal's handler may call for the last one
             return
         self._count += 1
-        kind = "preparing" if progress.kind == "preparing" else "progress"
+        kind = "preparing" if progress.kind is ProgressKind.PREPARING else "progress"
         self._event(f"{kind}:{self.run}:{self._count}", kind, body(progress))
 
     def catch_up(self, progress: "Progress") -> None:
@@ -173,7 +177,7 @@ def body(progress: "Progress", trial: Trial | None = None, measured: Measurement
         "reason": "" if trial is None or trial.feasible else scrubbed(outcome_text(trial)),
         "samples_per_second": speed(trial),
         "peak_bytes": trial and trial.peak_bytes,
-        "warnings": [scrubbed(text) for text in trial.final.warnings] if trial else [],
+        "warnings": [scrubbed(warning.text) for warning in trial.final.warnings] if trial else [],
         "best": best and best.number,
         "best_samples_per_second": speed(best),
         "best_configuration": best and best.configuration.unlike(first.configuration if first else None),
@@ -208,7 +212,7 @@ def _left(folder: Path, events: Events) -> dict[str, Any]:
     """Results of the study: headline, statement, result, and files relative to this folder; {} if it had not begun."""
     from autotune.commands.result import TuningResult
     from autotune.report import FILES
-    from autotune.study.plan import Progress
+    from autotune.study.plan import Progress, ProgressKind
 
     study = folder / STUDY
     try:
@@ -216,7 +220,7 @@ def _left(folder: Path, events: Events) -> dict[str, Any]:
     except AutotuneError:
         return {}
     answer = {name: value for name, value in result.to_dict().items() if name != "folder"}
-    events.catch_up(Progress("done", tuple(result.trials), result.request.objective))
+    events.catch_up(Progress(ProgressKind.DONE, tuple(result.trials), result.request.objective))
     files = [f"{STUDY}/{name}" for name in ("request.json", *FILES) if (study / name).exists()]
     files += _packed(folder, study, result.trials)
     return {"headline": answer["headline"], "statement": answer["statement"], "result": answer, "files": files}

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from autotune.core import Configuration, Measurement, Trial
-from autotune.study.plan import Progress
+from autotune.study.plan import Progress, ProgressKind
 
 SAME = ("objective", "number", "probes_left", "seconds_left", "seconds_to_go", "max_gain", "message")
 """Fields of a Progress that an event has unchanged."""
@@ -22,12 +22,14 @@ class View:
         if kind == "state":
             reason = f": {body['reason']}" if body.get("reason") else ""
             waits = body["state"] in ("queued", "running")
-            return Progress("preparing", self._sorted(), message=f"{body['state']}{reason}") if waits else None
+            return (
+                Progress(ProgressKind.PREPARING, self._sorted(), message=f"{body['state']}{reason}") if waits else None
+            )
         configuration = None
         if body["values"]:
             settings = {name: value for name, value in body["values"].items() if name not in body["sizes"]}
             configuration = Configuration(**body["sizes"], settings=tuple(settings.items()))
-        if kind in ("trial", "confirmed") and configuration:
+        if kind in (ProgressKind.TRIAL, ProgressKind.CONFIRMED) and configuration:
             measured, number = Measurement.from_dict(body["measurement"]), body["number"]
             if kind == "trial":
                 self._trials[number] = Trial(number, configuration, measured)
@@ -36,10 +38,10 @@ class View:
         for number, reason in body["disqualified"].items():
             self._trials[int(number)] = replace(self._trials[int(number)], disqualified_reason=reason)
         return Progress(
-            kind=body["kind"],
+            kind=ProgressKind(body["kind"]),
             trials=self._sorted(),
             configuration=configuration,
-            trial=self._trials.get(body["number"]) if kind in ("trial", "confirmed") else None,
+            trial=self._trials.get(body["number"]) if kind in (ProgressKind.TRIAL, ProgressKind.CONFIRMED) else None,
             **{name: body[name] for name in SAME},
         )
 

@@ -93,8 +93,8 @@ def _so_far(progress: Record) -> str:
 def headline(search: Record, is_measured: bool) -> Sequence[str]:
     """The outline of a search in three parts: how many times as fast, the sentence, and what is beside it."""
     if search["state"] != RUNNING:
-        parts = re.fullmatch(r"(\d[\d.]*x)?(.*?)(?: \((.*)\))?\.?", outline(search), re.DOTALL)
-        return parts.groups("") if parts else ("", "", "")
+        parts: Sequence[str] = (search["result"] or {}).get("headline_parts") or ("", outline(search), "")
+        return parts
     progress = search["progress"] or {}
     if progress.get("best") and (progress["speedup"] or 0) > 1:
         return f"{progress['speedup']:.2f}×", f" as fast as your settings {_so_far(progress)}", progress["doing"]

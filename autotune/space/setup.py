@@ -6,7 +6,7 @@ from typing import Any
 
 from autotune.core.configuration import Configuration, Value, word
 from autotune.core.environment import Environment
-from autotune.core.errors import InvalidRequest, did_you_mean
+from autotune.core.errors import InvalidRequest, nearest_choice
 from autotune.space.settings import SETTINGS, Effect
 from autotune.space.settings.checkpointing import field_name
 from autotune.space.settings.micro_batch_size import divisors
@@ -197,6 +197,6 @@ def check_fields(base: Mapping[str, Any], environment: Environment, source: str)
             raise InvalidRequest(
                 f"{source}: TrainingArguments of transformers {environment.versions.get('transformers')} "
                 f"has no field {name!r}.",
-                did_you_mean(name, environment.training_argument_fields).partition("Known:")[0].strip()
+                nearest_choice(name, environment.training_argument_fields)
                 or "Take it out, or use the transformers that it was written for.",
             )

@@ -1,47 +1,98 @@
 """Why a speed-up is missing or open, and what would tell."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 
-from autotune.core.interval import Interval, pairs_needed
+from autotune.core.interval import pairs_needed
+from autotune.core.reason import Reason
 from autotune.core.request import CONFIRMATION_ROUNDS, MOST_ROUNDS
 from autotune.core.trial import Trial
 from autotune.study.objective import best_trial, disqualified, is_shown, speed_up
 
 
-def speedup_reason(trials: Sequence[Trial], objective: str, timeout_s: float | None = None) -> str:
-    """Why there is no speed-up, or why it is open and what would tell; empty where it is neither.
+class GapKind(StrEnum):
+    """Why there is no speed-up, or why it is open."""
+
+    NOTHING_TO_COMPARE = "nothing_to_compare"
+    NO_BASELINE = "baseline_does_not_run"
+    NO_SPEED = "baseline_has_no_speed"
+    NOT_BESIDE = "not_measured_side_by_side"
+    TOO_FEW_ROUNDS = "too_few_rounds"
+    TOO_NOISY = "too_noisy"
+
+
+@dataclass(frozen=True)
+class SpeedupGap(Reason):
+    """Why there is no speed-up, or why it cannot be told whether trial `numbers["trial"]` is faster."""
+
+    kind: GapKind
+
+    @property
+    def text(self) -> str:
+        """For people, with what would tell."""
+        match self.kind:
+            case GapKind.NOTHING_TO_COMPARE:
+                return "there is nothing to compare"
+            case GapKind.NO_BASELINE:
+                return f"the baseline does not run here: {self.detail}"
+            case GapKind.NO_SPEED:
+                return "the baseline has no speed to compare with"
+        ends = "{low:.2f} to {high:.2f}".format_map(self.numbers)
+        return f"cannot tell whether trial {self.numbers['trial']:.0f} is faster ({ends} times as fast): {self.advice}"
+
+    @property
+    def rounds(self) -> int | None:
+        """Rounds that would tell; None if that is unknown."""
+        return int(self.numbers["rounds"]) if "rounds" in self.numbers else None
+
+    @property
+    def advice(self) -> str:
+        """What would tell; empty if nothing was measured that could be compared."""
+        rounds, has_timeout = self.rounds, "timeout_s" in self.numbers
+        match self.kind:
+            case GapKind.NOT_BESIDE:
+                with_what = "a longer --timeout" if has_timeout else f"--confirmation-rounds {rounds}"
+                return f"measure it side by side with your settings by the same command and {with_what}"
+            case GapKind.TOO_FEW_ROUNDS:
+                return (
+                    f"about {rounds} measurements of each would tell here, fewer on a quieter machine: the same command with "
+                    f"--confirmation-rounds {rounds}{' and a longer --timeout' if has_timeout else ''}"
+                )
+            case GapKind.TOO_NOISY:
+                return f"search again on a quieter machine; here not even {MOST_ROUNDS} measurements of each would tell"
+        return ""
+
+
+def speedup_gap(trials: Sequence[Trial], objective: str, timeout_s: float | None = None) -> SpeedupGap | None:
+    """Why there is no speed-up, or why it is open and what would tell; None if it is neither.
 
     Open is that of the fastest trial which lost to the baseline only because it could not be told. timeout_s: the search's,
     in seconds.
     """
     best = best_trial(trials, objective)
     if best is None or trials[0].number != 0:
-        return "there is nothing to compare"
-    gain, reason = speed_up(best, trials[0], objective)
-    if gain is None or best.number != 0:
-        return reason
-    for trial, _ in disqualified(trials, objective):
-        gain, _ = speed_up(trial, best, objective)
-        if not trial.disqualified_reason and gain is not None:
-            return _cannot_tell(trial, gain, best, timeout_s)
-    return ""
+        return SpeedupGap(GapKind.NOTHING_TO_COMPARE)
+    baseline, final = trials[0], trials[0].final
+    if not baseline.feasible:
+        return SpeedupGap(GapKind.NO_BASELINE, detail=f"{final.outcome} ({final.reason or 'no reason given'})")
+    if speed_up(best, baseline, objective) is None:
+        return SpeedupGap(GapKind.NO_SPEED)
+    if best.number == 0:
+        rivals = (trial for trial, _ in disqualified(trials, objective) if not trial.disqualified_reason)
+        return next((_open(trial, best, objective, timeout_s) for trial in rivals), None)
+    return None
 
 
-def _cannot_tell(trial: Trial, gain: Interval, baseline: Trial, timeout_s: float | None) -> str:
-    which = f"cannot tell whether trial {trial.number} is faster ({gain.low:.2f} to {gain.high:.2f} times as fast)"
-    return f"{which}: {_what_would_tell(trial, gain, baseline, timeout_s)}"
-
-
-def _what_would_tell(trial: Trial, gain: Interval, baseline: Trial, timeout_s: float | None) -> str:
-    longer = " and a longer --timeout" if timeout_s is not None else ""
+def _open(trial: Trial, baseline: Trial, objective: str, timeout_s: float | None) -> SpeedupGap | None:
+    gain = speed_up(trial, baseline, objective)
+    if gain is None:
+        return None
+    numbers = {"trial": trial.number, "low": gain.low, "high": gain.high}
+    numbers |= {} if timeout_s is None else {"timeout_s": timeout_s}
     if not is_shown(trial, baseline):
-        more = "--timeout" if timeout_s is not None else f"--confirmation-rounds {2 * CONFIRMATION_ROUNDS}"
-        return f"measure it side by side with your settings by the same command and {'a longer ' * (timeout_s is not None)}{more}"
-    measured = min(len(trial.measurements), len(baseline.measurements))
-    needed = pairs_needed(gain, measured, MOST_ROUNDS)
+        return SpeedupGap(GapKind.NOT_BESIDE, numbers if timeout_s else numbers | {"rounds": 2 * CONFIRMATION_ROUNDS})
+    needed = pairs_needed(gain, min(len(trial.measurements), len(baseline.measurements)), MOST_ROUNDS)
     if needed is None:
-        return f"search again on a quieter machine; here not even {MOST_ROUNDS} measurements of each would tell"
-    return (
-        f"about {needed} measurements of each would tell here, fewer on a quieter machine: "
-        f"the same command with --confirmation-rounds {needed}{longer}"
-    )
+        return SpeedupGap(GapKind.TOO_NOISY, numbers)
+    return SpeedupGap(GapKind.TOO_FEW_ROUNDS, numbers | {"rounds": needed})

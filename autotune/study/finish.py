@@ -11,7 +11,7 @@ from autotune.core.failures import Failure
 from autotune.core.sanity import SanityCheck
 from autotune.study.objective import best_trial, fastest_so_far, is_shown
 from autotune.study.pacing import CHECKED_STEPS, sanity_check_seconds
-from autotune.study.plan import Watch
+from autotune.study.plan import ProgressKind, Watch
 from autotune.study.sanity_check import check_sanity
 from autotune.study.schedule import missing_losses
 from autotune.study.store import reporting_storage
@@ -42,7 +42,11 @@ def finish(study: Study, train: Train, watch: Watch) -> SanityCheck | None:
     def attempt(configuration: Configuration, folder: Path) -> tuple[Any, Failure | None]:
         study.wish.check()
         study.plan.time.check("evaluation and checkpoint were tried", sanity_check_seconds(best))
-        watch(study.progress("finishing", message="one evaluation batch and one checkpoint at the winner's settings"))
+        watch(
+            study.progress(
+                ProgressKind.FINISHING, message="one evaluation batch and one checkpoint at the winner's settings"
+            )
+        )
         within = study.plan.time.cut(deadline_s)
         answer, failure = train("rehearsal", configuration, folder, within, {})
         if failure is not None and failure.outcome is Outcome.TIMED_OUT and within < deadline_s:

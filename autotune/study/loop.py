@@ -25,7 +25,7 @@ from autotune.study.fleet import Fleet
 from autotune.study.job import Done, Job
 from autotune.study.ledger import Ledger
 from autotune.study.measure import measure
-from autotune.study.plan import Plan, Watch
+from autotune.study.plan import Plan, ProgressKind, Watch
 from autotune.study.schedule import next_job
 from autotune.study.stopping import time_is_over
 from autotune.study.store import probe_folder, reporting_storage
@@ -107,7 +107,7 @@ def search(
     fleet = probe if isinstance(probe, Fleet) else Fleet(as_pool(probe))
     ledger, pool = study.ledger, fleet.pool
     if ledger.trials or ledger.unfinished:
-        watch(study.progress("resumed", message="; ".join(_resuming(study))))
+        watch(study.progress(ProgressKind.RESUMED, message="; ".join(_resuming(study))))
     stop_if_it_crashes(study)
     with fleet.abandoning():
         while True:
@@ -115,7 +115,7 @@ def search(
                 study.wish.check()
                 fleet.check_devices(
                     study.plan.time.seconds_left(),
-                    lambda message: watch(study.progress("preparing", message=message)),
+                    lambda message: watch(study.progress(ProgressKind.PREPARING, message=message)),
                     study.wish.check,
                 )
             if ledger.trials:
@@ -130,7 +130,7 @@ def search(
     with reporting_storage(study.folder):
         ledger.keep_gap(step.gap)
     ledger.leave_out(*step.left_out)
-    watch(study.progress("done", message=step.reason.text))
+    watch(study.progress(ProgressKind.DONE, message=step.reason.text))
     return step.reason
 
 
@@ -149,7 +149,7 @@ def _start(study: Study, fleet: Fleet, job: Job, watch: Watch) -> None:
     ledger, slot = study.ledger, job.slot
     ledger.begin(job)
     if job.devices and slot.kind is not SlotKind.DEVICE and (job.answer is None or not slot.round):
-        kind = "confirming" if slot.round else "probing"
+        kind = ProgressKind.CONFIRMING if slot.round else ProgressKind.PROBING
         number = None if slot.kind is SlotKind.REFERENCE else slot.number
         configuration = None if number is None else job.configuration
         watch(study.progress(kind, number=number, configuration=configuration, message=job.message))
@@ -202,6 +202,10 @@ def _take(study: Study, fleet: Fleet, job: Job, measurement: Measurement, second
     if slot.kind is SlotKind.TRIAL:
         trial = next((trial for trial in ledger.trials if trial.number == slot.number), None)
         what = {"number": slot.number, "configuration": job.configuration, "trial": trial}
-        watch(study.progress("confirmed" if slot.round else "trial", message=fleet.pool.running, **what))
+        watch(
+            study.progress(
+                ProgressKind.CONFIRMED if slot.round else ProgressKind.TRIAL, message=fleet.pool.running, **what
+            )
+        )
         if not slot.round:
             stop_if_it_crashes(study)

@@ -83,7 +83,7 @@ def leader(trials: Sequence[Trial], objective: str) -> Trial | None:
     def is_proven(trial: Trial) -> bool:
         if baseline is None or not learning_differences(trial.configuration, baseline.configuration):
             return True
-        gain, _ = speed_up(trial, baseline, objective)
+        gain = speed_up(trial, baseline, objective)
         return gain is None or gain.low > 1
 
     return max(filter(is_proven, able), key=lambda trial: speeds[trial.number], default=None)
@@ -142,7 +142,7 @@ def is_better(trial: Trial, baseline: Trial, objective: str) -> bool:
     What is only leaner has to learn alike and its speed to be proven, because a single probe's interval does not cover what
     differs between two processes.
     """
-    gain, _ = speed_up(trial, baseline, objective)
+    gain = speed_up(trial, baseline, objective)
     if gain is None:
         return False
     if gain.low > 1:
@@ -249,7 +249,7 @@ def disqualified(trials: Sequence[Trial], objective: str) -> list[tuple[Trial, s
             continue
         if best is not None and claimed(trial, best, objective) <= 1:
             continue
-        gain = speed_up(trial, baseline, objective)[0] if baseline is not None else None
+        gain = speed_up(trial, baseline, objective) if baseline is not None else None
         if trial.disqualified_reason:
             rivals.append((trial, trial.disqualified_reason))
         elif gain is not None and is_open(gain) and gain.high >= 1 and trial in competing:
@@ -268,19 +268,12 @@ def pareto_front(trials: Sequence[Trial]) -> list[Trial]:
     return front
 
 
-def speed_up(best: Trial, baseline: Trial, objective: str) -> tuple[Ratio | None, str]:
-    """How many times as fast as the baseline, with its interval; None and the reason where the baseline has no speed."""
-    if not baseline.feasible:
-        return (
-            None,
-            f"the baseline does not run here: {baseline.final.outcome} ({baseline.final.reason or 'no reason given'})",
-        )
+def speed_up(best: Trial, baseline: Trial, objective: str) -> Ratio | None:
+    """How many times as fast as the baseline, with its interval; None if one of them has no speed."""
     above, below = speed(best.final, objective), speed(baseline.final, objective)
-    if above is None or below is None:
-        return None, "the baseline has no speed to compare with"
-    if best.number == baseline.number:
-        return Ratio(1.0, 1.0, 1.0), ""
-    return claimed(best, baseline, objective), ""
+    if not baseline.feasible or above is None or below is None:
+        return None
+    return Ratio(1.0, 1.0, 1.0) if best.number == baseline.number else claimed(best, baseline, objective)
 
 
 def fastest_so_far(trials: Sequence[Trial]) -> Trial | None:
@@ -293,5 +286,5 @@ def fastest_so_far(trials: Sequence[Trial]) -> Trial | None:
 def told_speed_up(trial: Trial, baseline: Trial, objective: str) -> Ratio | None:
     """How many times as fast as the baseline, to show while a search runs; None if noise hides it (its interval is wider
     than TOLD_WIDTH)."""
-    gain, _ = speed_up(trial, baseline, objective)
+    gain = speed_up(trial, baseline, objective)
     return gain if gain is not None and gain.relative_width <= TOLD_WIDTH else None

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 
@@ -75,12 +76,25 @@ def plan_of(request: TuningRequest, environment: Environment, time: TimeLimit, a
     )
 
 
+class ProgressKind(StrEnum):
+    """Kind of a progress."""
+
+    PREPARING = "preparing"
+    RESUMED = "resumed"
+    PROBING = "probing"
+    TRIAL = "trial"  # one has ended
+    CONFIRMING = "confirming"  # one is measured again
+    CONFIRMED = "confirmed"  # one was measured again
+    FINISHING = "finishing"
+    STOPPING = "stopping"
+    DONE = "done"
+
+
 @dataclass(frozen=True)
 class Progress:
     """Something that happened, for those who watch.
 
-    kind: preparing, resumed, probing, trial, confirming and confirmed (a trial is and was measured again), finishing, stopping,
-    done. message: what is done while preparing and finishing, why a trial is measured again, and that other devices still
+    message: what is done while preparing and finishing, why a trial is measured again, and that other devices still
     measure where one has ended. trials: those known so far. objective: of the search. number, configuration: of the trial that
     is measured. trial: the one that ended.
     probes_left: of the budget. seconds_left: seconds of the budget's time; None without a timeout. seconds_to_go: that the
@@ -89,7 +103,7 @@ class Progress:
     before it is open.
     """
 
-    kind: str
+    kind: ProgressKind
     trials: tuple[Trial, ...]
     objective: str = "samples_per_second"
     number: int | None = None

@@ -16,11 +16,12 @@ from autotune.core.prospect import OptimalityGap
 from autotune.core.sanity import SanityCheck
 from autotune.core.stop_reason import StopReason
 from autotune.core.units import format_parameters
+from autotune.core.warning import ResultWarning
 from autotune.memory.peak import MemoryPeak
 from autotune.space.search_space import RuledOut
 from autotune.space.setup import TrainingSetup, training_setup
 from autotune.space.utilization import Arithmetic, Utilization, utilization
-from autotune.study.certainty import speedup_reason
+from autotune.study.certainty import SpeedupGap, speedup_gap
 from autotune.study.objective import best_trial, disqualified, pareto_front, speed_up
 
 
@@ -41,8 +42,7 @@ class SearchResult:
     space_size: int = 0  # configurations that could be proposed
     ruled_out: Sequence[RuledOut] = ()  # values that were never probed, with the reason
     notes: Sequence[str] = ()  # what else a reader should know
-    study_warnings: Sequence[str] = ()  # about every number of the study
-    unreadable: Sequence[str] = ()  # those of these warnings that are about files of its folder that cannot be read
+    study_warnings: Sequence[ResultWarning] = ()  # about every number of the study
     duplicate_proposals: int = 0  # that earlier trials already answered
     left_out: Sequence[str] = ()  # what there was no time for
     finished: str = ""  # fingerprint of the request that this answers completely
@@ -65,9 +65,11 @@ class SearchResult:
 
     def __post_init__(self) -> None:
         texts = {
-            "stop": replace(self.stop, text=scrubbed(self.stop.text)),
+            "stop": replace(self.stop, detail=scrubbed(self.stop.detail)),
             "notes": tuple(map(scrubbed, self.notes)),
-            "study_warnings": tuple(map(scrubbed, self.study_warnings)),
+            "study_warnings": tuple(
+                replace(warning, detail=scrubbed(warning.detail)) for warning in self.study_warnings
+            ),
             "ruled_out": tuple(replace(value, reason=scrubbed(value.reason)) for value in self.ruled_out),
         }
         for name, text in texts.items():
@@ -144,7 +146,7 @@ class SearchResult:
     def measured_speedup(self) -> Ratio | None:
         """How many times as fast as the baseline the best trial is; None where there is nothing to compare."""
         best, baseline = self.best_trial, self.baseline_trial
-        return speed_up(best, baseline, self.request.objective)[0] if best and baseline else None
+        return speed_up(best, baseline, self.request.objective) if best and baseline else None
 
     @property
     def speedup(self) -> Ratio | None:
@@ -153,12 +155,18 @@ class SearchResult:
 
         Raises NothingFits and SearchFailed as `best` does, InvalidRequest as `baseline` does.
         """
-        return speed_up(self.best, self.baseline, self.request.objective)[0]
+        return speed_up(self.best, self.baseline, self.request.objective)
+
+    @cached_property
+    def speedup_gap(self) -> SpeedupGap | None:
+        """Why there is no speed-up, or why it cannot be told whether there is one and what would tell; None if it is neither."""
+        gap = speedup_gap(self.trials, self.request.objective, self.request.timeout_s)
+        return gap and replace(gap, detail=scrubbed(gap.detail))
 
     @property
     def speedup_reason(self) -> str:
-        """Why there is no speed-up, or why it cannot be told whether there is one and what would tell; else empty."""
-        return scrubbed(speedup_reason(self.trials, self.request.objective, self.request.timeout_s))
+        """The same in words, else empty."""
+        return str(self.speedup_gap or "")
 
     @property
     def disqualified(self) -> list[tuple[Trial, str]]:

@@ -14,7 +14,7 @@ from autotune.sampler.physics import PhysicsSampler, WarmStart
 from autotune.space.search_space import SearchSpace
 from autotune.study.ledger import Ledger
 from autotune.study.pacing import finishing_seconds, seconds_to_go
-from autotune.study.plan import Plan, Progress
+from autotune.study.plan import Plan, Progress, ProgressKind
 from autotune.study.reference import reference_seconds
 from autotune.study.store import probe_folder, write_optuna_study
 
@@ -88,7 +88,7 @@ class Study:
         checks_s = finishing_seconds(self.trials, self.plan.objective) + self.reference_seconds()
         return left - checks_s if checks_s < left else left
 
-    def progress(self, kind: str, **what: Any) -> Progress:
+    def progress(self, kind: ProgressKind, **what: Any) -> Progress:
         """Where the study stands, for those who watch."""
         plan, ledger = self.plan, self.ledger
         return Progress(
@@ -101,7 +101,7 @@ class Study:
             seconds_to_go=seconds_to_go(
                 plan,
                 self.trials,
-                kind not in ("finishing", "done"),
+                kind not in (ProgressKind.FINISHING, ProgressKind.DONE),
                 ledger.pace,
                 self.reference_seconds(),
             ),

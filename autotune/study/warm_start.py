@@ -21,7 +21,7 @@ from autotune.space.search_space import SearchSpace
 from autotune.space.settings import MICRO, SETTINGS, Context
 from autotune.space.utilization import Arithmetic, SampleFlops
 from autotune.study.pacing import time_for_a_probe
-from autotune.study.plan import Progress, Watch
+from autotune.study.plan import Progress, ProgressKind, Watch
 from autotune.study.store import keep_peaks, reporting_storage
 from autotune.study.study import Study
 
@@ -167,7 +167,7 @@ def keeping_peaks(watch: Watch, study: Study) -> Watch:
     """The same watch, before which every trial's estimated peak is written into the study's folder. Raises StorageFailed."""
 
     def both(progress: Progress) -> None:
-        if progress.kind == "trial":
+        if progress.kind is ProgressKind.TRIAL:
             _keep_peaks(study)
         watch(progress)
 

@@ -12,7 +12,7 @@ from autotune.core import Interval, InvalidRequest, Trial, Workload
 from autotune.core.errors import did_you_mean
 from autotune.core.interval import quotient_of_means
 from autotune.core.paths import named
-from autotune.core.units import parse_price
+from autotune.core.units import NotReadable, parse_price
 from autotune.report.checks import warnings
 from autotune.report.claim import claim_fields
 from autotune.report.columns import FIRST
@@ -110,9 +110,8 @@ def _prices(given: float | str | Mapping[str, float | str] | None, names: Mappin
 def _price(text: float | str) -> Price:
     try:
         return parse_price(text)
-    except ValueError as error:
-        message, _, advice = str(error).partition("; ")
-        raise InvalidRequest(f"The price cannot be read: {message}.", f"{advice[:1].upper()}{advice[1:]}.") from error
+    except NotReadable as error:
+        raise InvalidRequest(f"The price cannot be read: {error.cause}.", error.advice) from error
 
 
 def _row(name: str, result: TuningResult, price: Price | None) -> dict[str, Any]:
@@ -150,7 +149,7 @@ def _row(name: str, result: TuningResult, price: Price | None) -> dict[str, Any]
         "why_no_speedup": result.speedup_reason,
         "price_per_hour": price and price[0],
         "currency": price[1] if price else "",
-        "warnings": "; ".join(warnings(result)),
+        "warnings": "; ".join(map(str, warnings(result))),
     }
 
 

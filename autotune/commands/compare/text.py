@@ -57,7 +57,7 @@ def about(row: Row) -> list[str]:
         lines.append(f"{text} {row['compared_with']}")
     if row["why_not_compared"] not in ("", FIRST):
         lines.append(f"compared with no other: {row['why_not_compared']}")
-    return lines + [f"warning: {warning}" for warning in row["warnings"].split("; ") if warning]
+    return [*lines, *([f"warnings: {row['warnings']}"] if row["warnings"] else [])]
 
 
 def interval_of(row: Row, name: str) -> Interval | None:

@@ -5,6 +5,7 @@ from typing import Any
 from autotune.commands.layout import aligned
 from autotune.core.gpus import CARDS
 from autotune.core.units import broken, format_bytes, format_parameters
+from autotune.memory.estimate import OPTIMIZER_STEP
 from autotune.report.markdown import WIDTH, wrapped
 
 WIDEST = 8
@@ -101,7 +102,7 @@ def _splits(names: list[str], groups: dict[tuple[str, ...], list[Row]]) -> list[
         parts = [_gib(row["split"][part]) for part in PARTS]
         size = f"{row['micro_batch_size']} x {row['gradient_accumulation_steps']}"
         cached = _gib(row["peak_reserved_bytes"] - row["peak_allocated_bytes"])
-        table[settings] = [size, _peak(row), *parts, cached, row["where"].removeprefix("optimizer ")]
+        table[settings] = [size, _peak(row), *parts, cached, "step" if row["where"] == OPTIMIZER_STEP else row["where"]]
     return [*_table(names, ["sizes", "peak", *PARTS.values(), "cached", "at"], table), *reasons]
 
 

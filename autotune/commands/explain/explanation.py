@@ -219,5 +219,5 @@ def _trial_dict(trial: Trial) -> dict[str, Any]:
         "peak_bytes": trial.peak_bytes,
         "stage_peak_bytes": dict(trial.measurement.stage_peak_bytes),
         "step": step_split(trial.final),
-        "warnings": list(trial.final.warnings),
+        "warnings": [warning.to_dict() for warning in trial.final.warnings],
     }

@@ -82,7 +82,7 @@ def explained(
     memory = breakdown({"baseline": baseline.configuration, "answer": best.configuration})
     counted = replace(result, arithmetic=memory.arithmetic)
     use = {"baseline": counted.utilization(baseline), "answer": counted.utilization(best)}
-    confirmed, reason = speed_up(best, baseline, objective)
+    confirmed, reason = speed_up(best, baseline, objective), result.speedup_reason
     if confirmed is not None and not is_shown(best, baseline):
         confirmed, reason = None, "the speed-up is that of single probes, not proven"
     return Explanation(

@@ -118,7 +118,11 @@ def _warnings(explanation: Explanation) -> list[str]:
     trials += [*(step.after for step in explanation.steps), *(row.without for row in explanation.ablations)]
     warnings = {trial.configuration: trial.final.warnings for trial in trials}
     return [
-        *(f"warnings of {configuration}: {'; '.join(texts)}" for configuration, texts in warnings.items() if texts),
+        *(
+            f"warnings of {configuration}: {'; '.join(map(str, texts))}"
+            for configuration, texts in warnings.items()
+            if texts
+        ),
         *(f"memory: {problem}" for problem in explanation.memory.problems),
         *(f"note: {note}" for note in explanation.notes),
     ]

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from autotune.core import Configuration, Environment, Interval, Trial, Value, Workload
+from autotune.core.warning import ResultWarning
 from autotune.report.trial_text import interval_fields
 from autotune.space.settings import SETTINGS, Context
 
@@ -119,7 +120,7 @@ class GuideRow:
         return self.trial.peak_bytes if self.trial and self.trial.feasible else None
 
     @property
-    def warnings(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[ResultWarning, ...]:
         return self.trial.final.warnings if self.trial else ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -135,7 +136,7 @@ class GuideRow:
             "peak_bytes": self.peak_bytes,
             "speed_of_vanilla": self.speed_ratio,
             "peak_of_vanilla": self.peak_ratio,
-            "warnings": list(self.warnings),
+            "warnings": [warning.to_dict() for warning in self.warnings],
             "guides": self.method.theirs and asdict(self.method.theirs),
         }
 

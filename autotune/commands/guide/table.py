@@ -20,7 +20,8 @@ from autotune.report.markdown import markdown_table, markdown_text, wrapped
 from autotune.report.table import frame
 from autotune.report.trial_text import outcome_text, speed_text
 
-THEIRS = f"The guides' own figures, not this machine's: {THEIR_MODEL}, 512 tokens, batch of 4, {THEIR_MACHINE}"
+THEIRS = "The guides' own figures, not this machine's"
+THEIR_TRAINING = f"{THEIR_MODEL}, 512 tokens, batch of 4, {THEIR_MACHINE}"
 HEAD = ("method", "seconds", "samples/s", "x", "peak", "x")
 HEAD_WITH_THEIRS = ("method", "seconds", "samples/s", "peak", "their /s", "their peak")
 _LINE, _LINE_WITH_THEIRS = "{:<27}{:>10}{:>16}{:>6}{:>11}{:>6}", "{:<27}{:>8}{:>14}{:>10}{:>9}{:>12}"
@@ -32,7 +33,7 @@ def ladder_lines(ladder: Ladder) -> list[str]:
     table = [line.format(*cells).rstrip() for cells in _table(ladder)]
     theirs = [_LINE.format(*cells).rstrip() for cells in _their_table()]
     lines = [*_all_wrapped(title(ladder)), "", *table, "", *legend(ladder), *_all_wrapped(remarks(ladder))]
-    return [*lines, "", *wrapped(f"{THEIRS}:"), "", *theirs]
+    return [*lines, "", *wrapped(f"{THEIRS}: {THEIR_TRAINING}:"), "", *theirs]
 
 
 def latest_line(ladder: Ladder) -> str:
@@ -41,7 +42,7 @@ def latest_line(ladder: Ladder) -> str:
     head = f"{len(ladder.trials)} of {len(ladder.methods)}: {row.method.name}: "
     if not row.trial or not row.speed:
         return f"{head}{'; '.join(_reasons(row))}"
-    warnings = f"; warning: {'; '.join(row.warnings)}" if row.warnings else ""
+    warnings = f"; warning: {'; '.join(map(str, row.warnings))}" if row.warnings else ""
     return f"{head}{speed_text(row.trial)} samples/s, peak {format_bytes(row.peak_bytes)}{warnings}"
 
 
@@ -70,7 +71,7 @@ def remarks(ladder: Ladder) -> list[str]:
             methods.setdefault(reason, []).append(row.method.name)
     return [
         *(f"{', '.join(names)}: {reason}" for reason, names in methods.items()),
-        *(f"? {row.method.name}: {'; '.join(row.warnings)}" for row in ladder.rows if row.warnings),
+        *(f"? {row.method.name}: {'; '.join(map(str, row.warnings))}" for row in ladder.rows if row.warnings),
         *(f"note: {note}" for note in ladder.notes),
     ]
 
@@ -143,12 +144,11 @@ def _all_wrapped(texts: Iterable[str]) -> list[str]:
 def ladder_page(ladder: Ladder, picture: str) -> str:
     """guide.md. picture: name of the figure's file."""
     versions = ladder.environment.identity()["versions"].items()
-    head, _, training = THEIRS.partition(": ")
     lines = (*legend(ladder), *remarks(ladder), f"versions: {', '.join(f'{name} {text}' for name, text in versions)}")
     parts = [f"# The guides' ladder: {markdown_text(ladder.workload.name)}", ""]
     parts += [markdown_text(f"{', '.join(title(ladder))}."), "", *markdown_table(_table(ladder)), ""]
     parts += [f"![Memory and speed of each method]({picture})", "", *(f"- {markdown_text(line)}" for line in lines)]
-    parts += ["", f"## {head}", "", f"{training}.", "", *markdown_table(_their_table())]
+    parts += ["", f"## {THEIRS}", "", f"{THEIR_TRAINING}.", "", *markdown_table(_their_table())]
     return "\n".join(parts) + "\n"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from autotune.core.units import format_bytes
+from autotune.core.warning import ResultWarning, WarningKind
 
 State = tuple[dict[str, Any], str]
 """An optimizer's state of one parameter, and the name of a tensor in it."""
@@ -32,21 +32,20 @@ def moved(model: Any, states: Iterable[State], device: Any) -> None:
 
 
 @contextmanager
-def off_device(model: Any, optimizer: Any = None, device: str = "auto") -> Iterator[str]:
+def off_device(model: Any, optimizer: Any = None, device: str = "auto") -> Iterator[ResultWarning | None]:
     """Within, the model is on the CPU and its device's cache is empty; afterwards it is moved back, however that ends.
 
-    device: of the search. Yields a note on memory that this process holds of a GPU nevertheless, or an empty text. Does not
-    initialise CUDA.
+    device: of the search. Yields a warning of memory that this process holds of a GPU nevertheless. Does not initialise CUDA.
     """
     place = next((parameter.device for parameter in model.parameters()), None)
     if place is None or place.type == "cpu":
-        yield "" if device == "cpu" else held_note()
+        yield None if device == "cpu" else held_memory()
         return
     states = states_on(place, optimizer)
     try:
         moved(model, states, "cpu")
         free_cache()
-        yield "" if device == "cpu" else held_note()
+        yield None if device == "cpu" else held_memory()
     finally:
         moved(model, states, place)
 
@@ -60,16 +59,16 @@ def free_cache() -> None:
         torch.cuda.empty_cache()
 
 
-def held_note() -> str:
-    """Memory that this process holds on its GPU, in words; empty where CUDA is not initialised."""
+def held_memory() -> ResultWarning | None:
+    """The warning of memory that this process holds on its GPU; None if CUDA is not initialised."""
     import torch
 
     if not torch.cuda.is_initialized():
-        return ""
+        return None
     held, what = _held_by_nvml(), "its CUDA context and other allocations"
     if held is None:
         held, what = torch.cuda.memory_reserved(), "without its CUDA context"
-    return f"this process still holds {format_bytes(held)} on the device ({what}): counted as not free"
+    return ResultWarning(WarningKind.HELD_MEMORY, {"bytes": held}, what)
 
 
 def _held_by_nvml() -> int | None:

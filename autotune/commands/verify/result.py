@@ -9,7 +9,8 @@ from typing import Any
 
 from autotune.core import Interval, Measurement, Outcome, Trial
 from autotune.core.measurement import ROUNDS_THAT_TELL
-from autotune.core.units import counted, format_bytes, format_duration, in_ranges
+from autotune.core.units import counted, format_bytes, format_duration
+from autotune.core.warning import ResultWarning, merged
 from autotune.report.claim import SOLID_WIDTH
 from autotune.report.markdown import wrapped
 from autotune.report.trial_text import interval_fields, range_text, speed_text
@@ -113,7 +114,7 @@ class Verification:
     @property
     def promised(self) -> Interval | None:
         """Speed-up by the search, with its 95 % interval; None where the user's settings do not run."""
-        return speed_up(self.best, self.baseline, self.objective)[0] if self.baseline else None
+        return speed_up(self.best, self.baseline, self.objective) if self.baseline else None
 
     @property
     def measured(self) -> Interval | None:
@@ -208,9 +209,9 @@ class Verification:
         return f"`autotune report {self.name}` writes the report with the speed-up that was measured now."
 
     @property
-    def disturbances(self) -> tuple[str, ...]:
+    def disturbances(self) -> tuple[ResultWarning, ...]:
         """What was seen besides the trainings."""
-        return in_ranges(text for measured in (*self.yours, *self.answer) for text in measured.observed_warnings)
+        return merged(warning for measured in (*self.yours, *self.answer) for warning in measured.observed_warnings)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: what `--json` prints and verification.json holds. Speeds are samples / second, peaks bytes, times seconds.
@@ -236,8 +237,8 @@ class Verification:
             "measured": interval_fields("speedup", self.measured) | measured,
             "rounds": {"yours": [*map(_round, self.yours)], "answer": [*map(_round, self.answer)]},
             "seconds": sum(measured.probe_seconds for measured in (*self.yours, *self.answer)),
-            "warnings": list(self.disturbances),
-            "warnings_of_the_promise": list(self.best.final.warnings),
+            "warnings": [warning.to_dict() for warning in self.disturbances],
+            "warnings_of_the_promise": [warning.to_dict() for warning in self.best.final.warnings],
             "notes": list(self.notes),
         }
 
@@ -319,5 +320,5 @@ def _round(measured: Measurement) -> dict[str, Any]:
         "untimed_steps": measured.untimed_steps,
         "seconds": measured.probe_seconds,
         "surroundings": dict(measured.surroundings),
-        "warnings": list(measured.observed_warnings),
+        "warnings": [warning.to_dict() for warning in measured.observed_warnings],
     }

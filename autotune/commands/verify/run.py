@@ -20,6 +20,7 @@ from autotune.core.measurement import ROUNDS_THAT_TELL
 from autotune.core.paths import cache_folder
 from autotune.core.slot import Slot
 from autotune.core.units import format_bytes, format_seconds, three_digits
+from autotune.core.warning import ResultWarning, WarningKind
 from autotune.probe import ProbeOptions
 from autotune.probe.device import nvml
 from autotune.probe.order import CHILD_ANSWER, Timing
@@ -236,9 +237,7 @@ class _Turns:
         text = f"Training {both}, {self._rounds} times; of each {' or '.join(length)} in all."
         lines = wrapped(f"{text} This takes about {format_seconds(whole_s)}.")
         for side, trial in self._sides.items():
-            sizes, comma, settings = str(trial.configuration).partition(", ")
-            text = f"{sizes} = {trial.configuration.global_batch_size}{comma}{settings}"
-            lines += wrapped(text, f"  {side:<8}", " " * 10)
+            lines += wrapped(str(trial.configuration), f"  {side:<8}", " " * 10)
         return "\n".join(lines)
 
     def run(self, show: Callable[[str], None]) -> None:
@@ -290,7 +289,7 @@ class _Turns:
         )
         (place / CHILD_ANSWER).unlink(missing_ok=True)
         others = sorted({*(before[1] if before else ()), *((self._device_used() or (0, []))[1] if before else ())})
-        warnings = (f"another process on the device: {', '.join(others)}",) if others else ()
+        warnings = (ResultWarning(WarningKind.SHARED_DEVICE, detail=", ".join(others)),) if others else ()
         facts: dict[str, Any] = {
             "accumulation_steps": configuration.gradient_accumulation_steps,
             "accumulation_steps_run": configuration.gradient_accumulation_steps,
@@ -316,7 +315,7 @@ class _Turns:
             untimed_steps=answer["untimed_steps"],
             joules=answer["joules"],
             surroundings=answer["surroundings"],
-            observed_warnings=(*warnings, *answer["observed_warnings"]),
+            observed_warnings=(*warnings, *map(ResultWarning.from_dict, answer["observed_warnings"])),
             **answer["peaks"],
             **facts,
         )

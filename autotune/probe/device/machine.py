@@ -11,8 +11,15 @@ from typing import Any
 import psutil
 
 from autotune.core import Environment
-from autotune.core.units import counted, format_bytes
-from autotune.probe.device.telemetry import CardReading, card_facts, card_reader, card_warnings, fell, joules_between
+from autotune.core.warning import ResultWarning, WarningKind
+from autotune.probe.device.telemetry import (
+    CardReading,
+    card_facts,
+    card_reader,
+    card_warnings,
+    clock_warnings,
+    joules_between,
+)
 
 BUSY_SHARE = 0.25
 """Cores of foreign work from which a CPU's measurement has a warning: an eighth of the smallest machines (two cores), and
@@ -80,7 +87,7 @@ class MachineMonitor:
         """
         return machine_facts(self._begun[0], self._ended[0]) | card_facts(self._begun[1], self._ended[1])
 
-    def warnings(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[ResultWarning, ...]:
         """Reasons not to trust the timed steps."""
         most = BUSY_SHARE if self._on_cpu else BUSY_MACHINE * self._begun[0].get("cores", 0)
         facts = machine_facts(self._begun[0], self._ended[0])
@@ -119,25 +126,22 @@ def machine_facts(begun: Reading, ended: Reading) -> dict[str, Any]:
     return {name: round(value, digits) for name, (value, digits) in facts.items() if value is not None}
 
 
-def machine_warnings(facts: Mapping[str, Any], busy_cores: float) -> list[str]:
+def machine_warnings(facts: Mapping[str, Any], busy_cores: float) -> list[ResultWarning]:
     """Reasons not to trust times with these facts. busy_cores: of foreign work, beyond which it counts."""
-    warnings: list[str] = []
+    warnings: list[ResultWarning] = []
     foreign, stolen = facts.get("foreign_cores", 0.0), facts.get("stolen_cores", 0.0)
     if foreign > busy_cores:
         mostly_stolen = stolen > foreign / 2
         others = foreign - stolen if mostly_stolen else foreign
         if mostly_stolen:
-            warnings.append(f"the hypervisor gave {stolen:.1f} cores of this machine to others")
+            warnings.append(ResultWarning(WarningKind.STOLEN_CORES, {"cores": stolen}))
         if others > busy_cores:
-            warnings.append(f"other processes used {others:.1f} cores meanwhile")
+            warnings.append(ResultWarning(WarningKind.OTHER_PROCESSES, {"cores": others}))
     if (swapped := facts.get("swapped_bytes", 0)) > SWAPPED_BYTES:
-        warnings.append(f"the machine swapped {format_bytes(swapped)} meanwhile")
+        warnings.append(ResultWarning(WarningKind.SWAPPED, {"bytes": swapped}))
     if throttles := facts.get("cpu_heat_throttles"):
-        warnings.append(f"the CPU was throttled for heat {counted(throttles, 'time')}")
-    before, after = facts.get("cpu_mhz_at_start"), facts.get("cpu_mhz")
-    if fell(before, after):
-        warnings.append(f"the CPU's clock fell from {before:.0f} to {after:.0f} MHz meanwhile")
-    return warnings
+        warnings.append(ResultWarning(WarningKind.CPU_HEAT, {"throttles": throttles}))
+    return [*warnings, *clock_warnings(WarningKind.CPU_CLOCK, facts.get("cpu_mhz_at_start"), facts.get("cpu_mhz"))]
 
 
 def machine_memory() -> tuple[int, int]:

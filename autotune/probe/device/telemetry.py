@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from autotune.core.warning import ResultWarning, WarningKind
 from autotune.probe.device.nvml import opened
 
 JOULES_LEAST_S = 1.0
@@ -82,24 +83,24 @@ def card_facts(begun: CardReading, ended: CardReading) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def card_warnings(begun: CardReading, ended: CardReading) -> list[str]:
+def card_warnings(begun: CardReading, ended: CardReading) -> list[ResultWarning]:
     """Reasons not to trust times between these readings."""
     warnings = []
-    brakes = [reason for reason in _reasons_met(begun, ended) if reason not in OWN_LIMITS]
-    if brakes:
-        warnings.append(f"the card was held back: {', '.join(brakes)}")
-    regulated = _at_power_limit(begun) or _at_power_limit(ended)
-    if not regulated and fell(begun.sm_clock_mhz, ended.sm_clock_mhz):
-        warnings.append(f"the card's SM clock fell from {begun.sm_clock_mhz} to {ended.sm_clock_mhz} MHz meanwhile")
+    if brakes := [reason for reason in _reasons_met(begun, ended) if reason not in OWN_LIMITS]:
+        warnings.append(ResultWarning(WarningKind.CARD_BRAKES, detail=", ".join(brakes)))
+    if not (_at_power_limit(begun) or _at_power_limit(ended)):
+        warnings += clock_warnings(WarningKind.CARD_CLOCK, begun.sm_clock_mhz, ended.sm_clock_mhz)
     heat, limit = ended.temperature_c, ended.slowdown_temperature_c
     if heat is not None and limit is not None and heat >= limit - HEAT_MARGIN_C:
-        warnings.append(f"the card was at {heat} °C, and slows down from {limit} °C")
+        warnings.append(ResultWarning(WarningKind.CARD_HEAT, {"temperature_c": heat, "limit_c": limit}))
     return warnings
 
 
-def fell(before: float | None, after: float | None) -> bool:
-    """Whether a clock lost more than CLOCK_FALL of its first value; False where either is unknown."""
-    return before is not None and after is not None and after < before * (1 - CLOCK_FALL)
+def clock_warnings(kind: WarningKind, before: float | None, after: float | None) -> list[ResultWarning]:
+    """The warning of a clock (MHz) that lost more than CLOCK_FALL of its first value; none if either is unknown."""
+    if before is None or after is None or after >= before * (1 - CLOCK_FALL):
+        return []
+    return [ResultWarning(kind, {"fall": 1 - after / before, "mhz": after})]
 
 
 def _reasons_met(begun: CardReading, ended: CardReading) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 from autotune.core import Measurement, Outcome, failures, read_json
 from autotune.core.failures import Failure
 from autotune.core.io import file_end
+from autotune.core.warning import ResultWarning, WarningKind
 from autotune.probe.order import LOG, Order, TrainingOrder, answer_name
 from autotune.probe.process.ranks import decisive, merge_ranks, merge_values
 
@@ -43,7 +44,7 @@ def read_answer(order: TrainingOrder, account: Account) -> Measurement:
     completed = [end for end in ends if isinstance(end, Measurement) and end.outcome is Outcome.COMPLETED]
     if len(completed) == order.ranks:
         measurement = merge_ranks(completed) if order.ranks > 1 else completed[0]
-        repeated = ("killed from outside",) * bool(account.get("killed"))
+        repeated = (ResultWarning(WarningKind.KILLED),) * bool(account.get("killed"))
         return replace(measurement, repeated_because=repeated, probe_seconds=seconds)
     end = ends[decisive(ends)]
     if isinstance(end, Measurement):

@@ -20,6 +20,7 @@ from typing import Any, Self
 
 from autotune.core import Measurement, Outcome, read_json, write_json
 from autotune.core.failures import Failure
+from autotune.core.warning import merged
 
 GRAVEST = (
     Outcome.OUT_OF_MEMORY,
@@ -121,7 +122,7 @@ def merge_ranks(ranks: Sequence[Measurement]) -> Measurement:
         allocator_retries=sum(rank.allocator_retries for rank in ranks),
         joules=sum(joules) if len(joules) == len(ranks) else None,
         losses=tuple(fmean(losses) for losses in zip(*(rank.losses for rank in ranks), strict=False)),
-        observed_warnings=tuple(dict.fromkeys(warning for rank in ranks for warning in rank.observed_warnings)),
+        observed_warnings=merged(warning for rank in ranks for warning in rank.observed_warnings),
     )
 
 

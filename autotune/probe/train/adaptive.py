@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from enum import Enum, auto
 from itertools import accumulate
 from statistics import fmean, median, variance
 
@@ -52,21 +53,29 @@ def _changes(step_times_s: Sequence[float], seconds: float) -> bool:
     return abs(fmean(after) - fmean(before)) > max(2 * error, STEADY * fmean(before))
 
 
-def verdict(speed: Interval, steps: int, seconds: float, timing: Timing, to_reach: float | None) -> str:
-    """`continue`, `hopeless` (its whole interval is below the speed to reach) or `enough`.
+class Decision(Enum):
+    """Whether a probe goes on."""
+
+    GO_ON = auto()
+    HOPELESS = auto()  # the whole interval is below the speed to reach
+    ENOUGH = auto()
+
+
+def decide(speed: Interval, steps: int, seconds: float, timing: Timing, to_reach: float | None) -> Decision:
+    """Whether a probe goes on after these steps.
 
     speed: so far, of `steps` timed steps that took `seconds`. Enough: the interval that `timing` aims at is reached, or
     cannot be with as many steps as it allows: then rounds apart in time tell more than further steps. Never before its
     least seconds.
     """
     if steps >= HOPELESS_LEAST and to_reach is not None and speed.high < to_reach:
-        return "hopeless"
+        return Decision.HOPELESS
     if seconds < timing.timed_seconds_least:
-        return "continue"
+        return Decision.GO_ON
     if steps >= timing.timed_most or (seconds > timing.seconds and steps >= HOPELESS_LEAST):
-        return "enough"
+        return Decision.ENOUGH
     if steps < timing.timed_least:
-        return "continue"
+        return Decision.GO_ON
     wanted = 2 * timing.target
     within_reach = foreseen_width(speed, steps, timing.timed_most - steps) <= wanted
-    return "continue" if speed.relative_width > wanted and within_reach else "enough"
+    return Decision.GO_ON if speed.relative_width > wanted and within_reach else Decision.ENOUGH

@@ -52,7 +52,7 @@ def run(order: TrainingOrder, objects: bytes, scratch: Path) -> dict[str, Any]:
         "peaks": {name: value for name, value in memory.peaks().items() if name != "stage_peak_bytes"},
         "joules": surroundings.joules,
         "surroundings": surroundings.facts(),
-        "observed_warnings": list(surroundings.warnings()),
+        "observed_warnings": [warning.to_dict() for warning in surroundings.warnings()],
     }
 
 

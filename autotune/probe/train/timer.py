@@ -31,7 +31,7 @@ from autotune.probe.device.compile import graphs_compiled
 from autotune.probe.device.machine import MachineMonitor
 from autotune.probe.order import TrainingOrder
 from autotune.probe.process.ranks import LastStep
-from autotune.probe.train.adaptive import settled, verdict
+from autotune.probe.train.adaptive import Decision, decide, settled
 from autotune.probe.train.batch_stats import Counted, count
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory
 from autotune.probe.train.read_back import ReadBack
@@ -315,12 +315,12 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
             return False
         if steps > timing.timed_most and self._timed_s < timing.timed_seconds_least:
             return False  # hopeless was decided before; the intervals of ever more steps would cost ever more
-        decision = verdict(self._speed(), steps, self._timed_s, timing, self.order.speed_to_reach)
-        if decision == "continue":
+        decision = decide(self._speed(), steps, self._timed_s, timing, self.order.speed_to_reach)
+        if decision is Decision.GO_ON:
             return False
         self._clock.synchronize()
         self._read_steps()
-        self.ended_early = decision == "hopeless"
+        self.ended_early = decision is Decision.HOPELESS
         self.surroundings.stop()
         return True
 

@@ -39,7 +39,7 @@ def draw(result: SearchResult) -> Drawing | None:
     axes.grid()
     side = "below" if is_memory else "above"
     text = f"With 95% confidence no untested configuration is {side} the bound. " if bound else ""
-    caption = f"{text}It ended: {result.stop_reason.partition(';')[0]}."
+    caption = f"{text}It ended: {result.stop.short}."
     return Drawing("search-progress", "How the search went", caption, figure)
 
 

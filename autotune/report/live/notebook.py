@@ -12,6 +12,8 @@ from autotune.report.live import text
 from autotune.report.live.text import HEADER, ROWS, LiveView
 from autotune.study.plan import Progress, Watch
 
+STOPPING = "stopping after the running probe; interrupt again to stop at once"
+
 SHORT = 20
 """Characters of a cell that is not broken into lines."""
 
@@ -42,7 +44,7 @@ class NotebookTable(LiveView):
 
     def _show(self, progress: Progress) -> None:
         self._take(progress)
-        self._update(page(self._last, self._elapsed(), self._notice.replace("press Ctrl-C", "interrupt")))
+        self._update(page(self._last, self._elapsed(), STOPPING if self._notice else ""))
 
     def _update(self, html: str) -> None:
         if self._handle is not None:  # None where the front end takes no displays

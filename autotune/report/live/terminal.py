@@ -102,7 +102,7 @@ def _legend(progress: Progress, end: str = "Ctrl-C keeps what is measured") -> T
         "* best so far": progress.best,
         f"fastest first{NOT_PROVEN}": progress.fastest and len(trials) > 1,
         "x cannot win": any(trial.disqualified_reason for trial in trials),
-        "? uncertain": any("?" in "".join(text.cells(trial, progress)[2:4]) for trial in trials),
+        "? uncertain": any(text.is_uncertain(trial, progress) for trial in trials),
         f"{len(trials) - ROWS} more in the report": len(trials) > ROWS,
         end: end,
     }
@@ -119,13 +119,11 @@ def table(progress: Progress, width: int, rows: int) -> list[Text]:
         mark, configuration, speed, *numbers = texts
         if not any(numbers):  # a failure's words begin where the numbers do
             speed = speed.ljust(widths[1] - 2)
-        elif not speed.endswith(" ?"):
-            speed = f"{speed}  "
         shown = "".join(cell.rjust(size) for cell, size in zip((speed, *numbers), widths[1:], strict=False))
         return _line(f"  {mark:<3}{fitted(configuration, room):<{room}}{shown}".rstrip(), style)
 
-    lines = [line(HEADER, "bold")]
+    lines = [line((*HEADER[:2], f"{HEADER[2]}  ", *HEADER[3:]), "bold")]
     for trial in text.ranked(progress, rows):
         style = "bold green" if is_same(trial, progress.best) else "" if trial.feasible else "dim"
-        lines.append(line(text.cells(trial, progress), style))
+        lines.append(line(text.cells(trial, progress, sure="  "), style))
     return lines

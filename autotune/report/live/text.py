@@ -8,7 +8,7 @@ from autotune.core.prospect import more_to_gain
 from autotune.core.units import format_bytes, format_seconds
 from autotune.report.markdown import one_line
 from autotune.report.trial_text import NOT_PROVEN, is_same, short_words, speed_text
-from autotune.study.plan import Progress
+from autotune.study.plan import Progress, ProgressKind
 
 ROWS = 12
 """Trials that are shown while the search runs."""
@@ -17,7 +17,7 @@ HEADER = ("", "configuration", "samples/s", "vs yours", "peak")
 
 PHASES = ("prepare", "search", "check")
 
-BEGINNING = Progress("preparing", (), message="reading device, model and data")
+BEGINNING = Progress(ProgressKind.PREPARING, (), message="reading device, model and data")
 """Before the first event."""
 
 FAILURES = {
@@ -38,7 +38,7 @@ class LiveView:
         self._begun = self._since = time.monotonic()
 
     def _take(self, progress: Progress) -> None:
-        if progress.kind == "stopping":
+        if progress.kind is ProgressKind.STOPPING:
             self._notice = progress.message
         else:
             self._last, self._since = progress, time.monotonic()
@@ -63,15 +63,20 @@ def ranked(progress: Progress, rows: int) -> list[Trial]:
     return first if trials[0] in first else [*first[:-1], trials[0]]
 
 
-def cells(trial: Trial, progress: Progress) -> tuple[str, str, str, str, str]:
+def cells(trial: Trial, progress: Progress, sure: str = "") -> tuple[str, str, str, str, str]:
     """A trial's row under HEADER: a star for the best one, a cross for what cannot win, `?` after a number with a warning and
-    for a ratio that noise hides."""
+    for a ratio that noise hides. sure: after a number without a warning."""
     baseline = progress.trials[0]
     mark = "*" if is_same(trial, progress.best) else "x" if trial.disqualified_reason else ""
     if not trial.feasible:
         return mark, short(trial.configuration, baseline), failure(trial), "", ""
-    speed = f"{speed_text(trial)}{' ?' if trial.final.warnings else ''}"
+    speed = f"{speed_text(trial)}{' ?' if trial.final.warnings else sure}"
     return mark, short(trial.configuration, baseline), speed, _ratio(trial, progress), format_bytes(trial.peak_bytes)
+
+
+def is_uncertain(trial: Trial, progress: Progress) -> bool:
+    """True if the trial's row has a `?`."""
+    return trial.feasible and (bool(trial.final.warnings) or _ratio(trial, progress) == "?")
 
 
 def _ratio(trial: Trial, progress: Progress) -> str:
@@ -106,9 +111,9 @@ def fitted(text: str, width: int) -> str:
 
 def phase_of(progress: Progress) -> int:
     """Place in PHASES: measuring the baseline is part of preparing."""
-    if progress.kind in ("finishing", "done"):
+    if progress.kind in (ProgressKind.FINISHING, ProgressKind.DONE):
         return 2
-    return int(len(progress.trials) > 1 or (progress.kind == "probing" and len(progress.trials) == 1))
+    return int(len(progress.trials) > 1 or (progress.kind is ProgressKind.PROBING and len(progress.trials) == 1))
 
 
 def phases_text(progress: Progress, width: int) -> str:
@@ -134,7 +139,7 @@ def to_go_text(progress: Progress, since_s: float = 0.0) -> str:
 
     since_s: seconds since that was estimated.
     """
-    if progress.seconds_to_go is None or progress.kind == "done":
+    if progress.seconds_to_go is None or progress.kind is ProgressKind.DONE:
         return ""
     left = progress.seconds_to_go - since_s
     if left < 0:
@@ -149,8 +154,16 @@ def to_go_text(progress: Progress, since_s: float = 0.0) -> str:
 
 def now_text(progress: Progress) -> str:
     """What runs now, and why: `measured again, to prove the speed-up: 4x2 bf16 adafactor`."""
-    if progress.kind not in ("preparing", "resumed", "probing", "confirming", "finishing"):
-        return "writing the report" if progress.kind == "done" else progress.message or "choosing what is next"
+    if progress.kind not in (
+        ProgressKind.PREPARING,
+        ProgressKind.RESUMED,
+        ProgressKind.PROBING,
+        ProgressKind.CONFIRMING,
+        ProgressKind.FINISHING,
+    ):
+        return (
+            "writing the report" if progress.kind is ProgressKind.DONE else progress.message or "choosing what is next"
+        )
     baseline = progress.trials[0] if progress.trials else None
     parts = [progress.message, short(progress.configuration, baseline) if progress.configuration else ""]
     return one_line(": ".join(filter(None, parts)))
@@ -159,7 +172,7 @@ def now_text(progress: Progress) -> str:
 def gain_text(progress: Progress) -> str:
     """By how much something new may still beat the best, as far as the sampler knows; empty where the search is over, or
     measures something again."""
-    is_over = phase_of(progress) > 1 or progress.kind == "confirming"
+    is_over = phase_of(progress) > 1 or progress.kind is ProgressKind.CONFIRMING
     return "" if progress.max_gain is None or is_over else more_to_gain(progress.max_gain)
 
 

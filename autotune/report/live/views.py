@@ -16,7 +16,7 @@ from autotune.report.live.terminal import LiveTable
 from autotune.report.live.text import lead_text, now_text, short, to_go_text
 from autotune.report.markdown import one_line
 from autotune.report.trial_text import outcome_text, speed_text
-from autotune.study.plan import Progress, Watch
+from autotune.study.plan import Progress, ProgressKind, Watch
 
 Watching = contextlib.AbstractContextManager[Watch]
 """A context that gives what to pass to `search(watch=...)`."""
@@ -65,24 +65,31 @@ def is_lively(console: Console, environment: Mapping[str, str] = os.environ) -> 
 
 def print_stopping(progress: Progress) -> None:
     """Print the answer to Ctrl-C, and nothing else."""
-    if progress.kind == "stopping":
+    if progress.kind is ProgressKind.STOPPING:
         print(progress.message, file=sys.stderr, flush=True)
 
 
 def print_line(console: Console, progress: Progress) -> None:
     """Print a line for each event, for logs and CI."""
-    text = progress.message if progress.kind in ("preparing", "resumed", "finishing", "stopping") else ""
-    if progress.kind == "confirming":
+    text = (
+        progress.message
+        if progress.kind
+        in (ProgressKind.PREPARING, ProgressKind.RESUMED, ProgressKind.FINISHING, ProgressKind.STOPPING)
+        else ""
+    )
+    if progress.kind is ProgressKind.CONFIRMING:
         text = now_text(progress)
-    if progress.kind in ("trial", "confirmed") and progress.trial:
+    if progress.kind in (ProgressKind.TRIAL, ProgressKind.CONFIRMED) and progress.trial:
         trial = progress.trial
-        again = f", measured {counted(len(trial.measurements), 'time')}" if progress.kind == "confirmed" else ""
+        again = (
+            f", measured {counted(len(trial.measurements), 'time')}" if progress.kind is ProgressKind.CONFIRMED else ""
+        )
         what = short(trial.configuration, progress.trials[0])
         result = f"{speed_text(trial)} samples/s, peak {format_bytes(trial.peak_bytes)}"
-        warnings = f"warning: {'; '.join(trial.final.warnings)}" if trial.final.warnings else ""
+        warnings = f"warning: {'; '.join(map(str, trial.final.warnings))}" if trial.final.warnings else ""
         left = (
             f"{counted(progress.probes_left, 'trial')} left"
-            if progress.kind == "trial" and progress.probes_left
+            if progress.kind is ProgressKind.TRIAL and progress.probes_left
             else ""
         )
         parts = (

@@ -138,7 +138,7 @@ def ending(result: SearchResult, folder: Path, complete: bool) -> Ending:
     best, words = result.best_trial, {"headline": headline(result), "statement": result.stop_reason}
     if result.baseline_trial is not None:
         words["baseline"] = str(result.baseline_trial.configuration)
-    numbers = {name: value for name, value in speedup_fields(result).items() if name != "speedup_reason"}
+    numbers = {name: value for name, value in speedup_fields(result).items() if name != "speedup_gap"}
     if best is not None:
         words["best"] = str(best.configuration)
         numbers |= {"best_trial": best.number, **_speed_fields("best_", best), "best_peak_bytes": best.peak_bytes}

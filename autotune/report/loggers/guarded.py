@@ -17,7 +17,7 @@ from autotune.core import Trial, TuningRequest, read_json, write_json
 from autotune.core.paths import scrubbed
 from autotune.report.loggers import Logger
 from autotune.report.loggers.events import StudyEvent, ending, rows, study_facts
-from autotune.study.plan import Progress, Watch
+from autotune.study.plan import Progress, ProgressKind, Watch
 from autotune.study.result import SearchResult
 from autotune.study.store import RUNS, read_prospects
 
@@ -55,9 +55,9 @@ class LoggerGroup:
 
         def both(progress: Progress) -> None:
             watch(progress)
-            if progress.kind == "stopping":  # from a signal's handler, maybe while a trial is being logged
+            if progress.kind is ProgressKind.STOPPING:  # from a signal's handler, maybe while a trial is being logged
                 return
-            if progress.kind == "probing" and progress.number is not None and progress.max_gain is not None:
+            if progress.kind is ProgressKind.PROBING and progress.number is not None and progress.max_gain is not None:
                 self._max_gain[progress.number] = progress.max_gain
             self.log(progress.trials)
 
