@@ -11,6 +11,7 @@ from autotune.commands.result import TuningResult
 from autotune.core import Configuration, Environment, InvalidRequest, Measurement, Outcome, Step, Trial, Value, Workload
 from autotune.core.request import tuning_request
 from autotune.core.stop_reason import StopKind, StopReason
+from autotune.core.warning import ResultWarning, WarningKind
 from autotune.probe.replay import recorded
 from autotune.space.search_space import RuledOut, SearchSpace
 
@@ -124,6 +125,11 @@ def completed(
     return replace(recorded(of, samples_per_second, peak_bytes, max(ALLOWED, peak_bytes), spread), **facts)
 
 
+def warned(*processes: str) -> tuple[ResultWarning, ...]:
+    """Warnings of other processes on the device."""
+    return tuple(ResultWarning(WarningKind.SHARED_DEVICE, detail=name) for name in processes)
+
+
 def ended(outcome: Outcome, **facts: Any) -> Measurement:
     """A probe that did not complete."""
     return Measurement(outcome, **{"reason": f"it {outcome.value}", "allowed_bytes": ALLOWED, **facts})
@@ -192,7 +198,7 @@ def result(trials: list[Trial] | None = None, **facts: Any) -> TuningResult:
             "workload": workload(),
             "environment": cpu(),
             "trials": trials,
-            "stop": StopReason(StopKind.BUDGET, "the budget of 3 trials is used"),
+            "stop": StopReason(StopKind.BUDGET, {"n_trials": 3}),
             "memory_limit_bytes": 1100 * MIB,
             "allowed_bytes": ALLOWED,
             "space_size": 20,

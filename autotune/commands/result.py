@@ -15,7 +15,7 @@ from autotune.core.units import counted
 from autotune.core.warning import ResultWarning
 from autotune.report.checks import warnings
 from autotune.report.claim import claim_fields, headline
-from autotune.report.evidence import loss_warning, numerics_lines
+from autotune.report.evidence import loss_fields, loss_warning
 from autotune.report.markdown import sentence
 from autotune.report.snippets import launch_lines
 from autotune.report.trial_text import plain_trial, speed_line, speedup_fields
@@ -131,8 +131,8 @@ class TuningResult(SearchResult):
                 {**(plain_trial(trial, self.baseline_trial) or {}), "reason": reason}
                 for trial, reason in self.disqualified
             ],
-            "losses": numerics_lines(self.numerics, self.best_trial),
-            "also_checked": self.rehearsal.lines() if self.rehearsal else [],
+            "losses": loss_fields(self),
+            "rehearsal": self.rehearsal and self.rehearsal.to_dict() | {"text": self.rehearsal.lines()},
             "training_arguments": setup.training_arguments,
             "model_arguments": setup.model_arguments,
             "environment_variables": setup.variables,

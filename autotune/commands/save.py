@@ -23,6 +23,7 @@ from autotune.report.snippets import launch_lines
 from autotune.report.trial_text import speedup_fields
 from autotune.space.search_space import RuledOut
 from autotune.space.utilization import Arithmetic
+from autotune.study.loss_check import disqualify_flagged
 from autotune.study.result import SearchResult
 from autotune.study.store import (
     EXPLAINED,
@@ -49,9 +50,7 @@ def begin(result: SearchResult, folder: str | Path) -> None:
         "space_size": result.space_size,
         "ruled_out": [asdict(value) for value in result.ruled_out],
         "notes": list(result.notes),
-        "warnings": [
-            warning.to_dict() for warning in result.study_warnings if warning.kind is not WarningKind.UNREADABLE_FILE
-        ],
+        "warnings": [warning.to_dict() for warning in result.study_warnings if warning not in result.unreadable],
         "finished": result.finished,
         "arithmetic": result.arithmetic.to_dict(),
         "date": result.date,
@@ -74,9 +73,6 @@ def save(result: SearchResult, folder: str | Path) -> Path:
         "launch": launch_lines(result),
         "answered_at_once": result.duplicate_proposals,
         "left_out": list(result.left_out),
-        "barred": {
-            str(trial.number): trial.disqualified_reason for trial in result.trials if trial.disqualified_reason
-        },
         "numerics": result.numerics and result.numerics.to_dict(),
         "rehearsal": result.rehearsal and result.rehearsal.to_dict(),
         **({"devices": [device.to_dict() for device in result.devices]} if result.devices else {}),
@@ -101,9 +97,12 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
     environment = _part(folder / "environment.json", Environment.from_dict)
     # Written before request.json says that the search is finished; a search that was killed has none.
     is_written = (folder / "result.json").exists() or fields["finished"]
-    ended, reasons = _part(folder / "result.json", _of_result) if is_written else _of_result({})
+    ended = _part(folder / "result.json", _of_result) if is_written else _of_result({})
     damage: Damage = {}
-    trials = _trials(folder, damage)
+    request, numerics = fields["request"], ended["numerics"]
+    trials = [trial.with_training_steps(request.training_steps) for trial in _trials(folder, damage)]
+    if trials and numerics and not request.allow_loss_difference:
+        disqualify_flagged(trials, numerics, request.require_parity)
     extras = {
         "verification": _extra(folder / VERIFICATION, damage),
         "explanation": _extra(folder / EXPLAINED, damage),
@@ -122,13 +121,7 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
         **extras,
         "workload": _with_its_code(fields["workload"], folder),
         "environment": environment,
-        "trials": [
-            replace(
-                trial.with_training_steps(fields["request"].training_steps),
-                disqualified_reason=reasons.get(str(trial.number), ""),
-            )
-            for trial in trials
-        ],
+        "trials": trials,
         "study_warnings": (*fields["study_warnings"], *unreadable),
         "folder": folder,
     }
@@ -190,10 +183,10 @@ def _of_request(record: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _of_result(ended: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """(fields of the result in result.json; number of a trial -> why it cannot win). Raises as `_of_request`."""
+def _of_result(ended: dict[str, Any]) -> dict[str, Any]:
+    """Fields of the result in result.json. Raises as `_of_request`."""
     numerics, rehearsal = ended.get("numerics"), ended.get("rehearsal")
-    fields = {
+    return {
         "stop": StopReason.from_dict(ended["stop"]) if "stop" in ended else KILLED,
         "complete": ended.get("complete", False),
         "duplicate_proposals": ended.get("answered_at_once", 0),
@@ -202,7 +195,6 @@ def _of_result(ended: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         "rehearsal": SanityCheck.from_dict(rehearsal) if rehearsal else None,
         "devices": tuple(map(Device.from_dict, ended.get("devices", ()))),
     }
-    return fields, dict(ended.get("barred", {}))
 
 
 def _public(request: TuningRequest) -> TuningRequest:

@@ -50,7 +50,7 @@ class Curve(Serializable):
 
 
 @dataclass(frozen=True)
-class Difference:
+class Difference(Serializable):
     """How much more a trial's loss is than the reference's over the second half of the steps that they share."""
 
     loss: float  #: mean over the rounds

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from autotune.core.errors import SearchFailed, TimeIsOver
 from autotune.core.interrupt import Terminated
@@ -44,6 +45,10 @@ class StopReason(Reason):
         if self.kind is StopKind.NOTHING_TO_WIN and "max_gain_if_fits" in self.numbers:
             return max(self.numbers["margin"], self.numbers["max_gain_if_fits"])
         return 0.0 if self.kind is StopKind.ALL_TESTED else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, with text and bound."""
+        return super().to_dict() | {"bound": self.bound}
 
     @property
     def text(self) -> str:

@@ -101,5 +101,5 @@ def _one(group: list[ResultWarning]) -> ResultWarning:
     if all(warning == first for warning in group):
         return first
     numbers = {name: min(warning.numbers[name] for warning in group) for name in first.numbers}
-    most = {name: max((warning.numbers | warning.most)[name] for warning in group) for name in first.numbers}
+    most = {name: max({**warning.numbers, **warning.most}[name] for warning in group) for name in first.numbers}
     return replace(first, numbers=numbers, most=most)

@@ -88,11 +88,16 @@ class Verdict(StrEnum):
     wide, so that the user's settings are kept. Rough: all else.
     """
 
-    SOLID = "Solid"
-    ROUGH = "Rough"
-    NOT_PROVEN = "Not proven"
-    NOISY = "Too noisy"
+    SOLID = "solid"
+    ROUGH = "rough"
+    NOT_PROVEN = "not_proven"
+    NOISY = "too_noisy"
     NONE = ""
+
+    @property
+    def text(self) -> str:
+        """For people: `Not proven`."""
+        return self.replace("_", " ").capitalize()
 
 
 @dataclass(frozen=True)
@@ -140,10 +145,9 @@ def headline(result: SearchResult) -> str:
 def claim_fields(result: SearchResult) -> dict[str, Any]:
     """The claim for programs: its state, how sure it is, and the share that may be left to gain; None where unknown."""
     claim, left = claim_of(result), left_to_gain(result)
-    verdict = claim.verdict.lower().replace(" ", "_") or None
     return {
         "state": claim.state.value,
-        "verdict": verdict,
+        "verdict": claim.verdict.value or None,
         "left_to_gain": left and left[0],
         "headline_parts": list(claim.parts),
     }
@@ -240,7 +244,9 @@ def _refuted(result: SearchResult, trial: Trial, baseline: Trial) -> Claim:
     name = ", ".join(short_words(trial.configuration, baseline.configuration))
     gain = verified_speedup(result) or Interval(0.0, 0.0, 0.0)
     details = (f"Trial {trial.number} ({name}): {interval_text(gain)}.", f"{_own_text(baseline)} They are kept.")
-    return Claim(REFUTED.state, REFUTED.text, details=details, verdict=verdict(gain, is_proven=True)[0], **_going_on(result))
+    return Claim(
+        REFUTED.state, REFUTED.text, details=details, verdict=verdict(gain, is_proven=True)[0], **_going_on(result)
+    )
 
 
 def _own_text(baseline: Trial, whose: str = "Your settings") -> str:

@@ -1,5 +1,7 @@
 """Evidence behind a trial's numbers: parts of a step, memory by stage, losses, evaluation, checkpoint."""
 
+from typing import Any
+
 from autotune.core.loss_curves import Numerics
 from autotune.core.trial import Trial
 from autotune.core.units import counted, format_bytes, format_duration
@@ -85,6 +87,20 @@ def numerics_lines(numerics: Numerics | None, trial: Trial | None) -> list[str]:
             f"({numerics.weights})"
         )
     return [text, *([numerics.note] if numerics.note else [])]
+
+
+def loss_fields(result: SearchResult) -> dict[str, Any] | None:
+    """The comparison of the answer's losses for JSON: with what, by how much they differ, and in words; None if there is none."""
+    best, numerics = result.best_trial, result.numerics
+    if best is None or numerics is None:
+        return None
+    difference = numerics.difference(best.number)
+    return {
+        "reference": numerics.reference,
+        "is_flagged": bool(numerics.flag(best.number)),
+        **(difference.to_dict() if difference else {}),
+        "text": numerics_lines(numerics, best),
+    }
 
 
 def loss_warning(result: SearchResult) -> ResultWarning | None:

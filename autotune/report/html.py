@@ -58,7 +58,7 @@ def page(result: SearchResult) -> str:
         memory=charts.memory_parts(result),
         dots=charts.dot_plot(result),
         pictures=pictures(result),
-        evidence=[f"{claim.verdict}. {claim.reason}"] * bool(claim.verdict)
+        evidence=[f"{claim.verdict.text}. {claim.reason}"] * bool(claim.verdict)
         + ([sentence(line) for line in evidence_lines(result, best)] if best else []),
         where=study_parts(result),
         table=table_of(trials, result.utilizations, result.request.objective),

@@ -139,8 +139,10 @@ class Events:
                 self._once(f"round:{trial.number}:{number}", "confirmed", progress, trial, measured)
 
     def _once(self, key: str, kind: str, progress: "Progress", trial: Trial, measured: Measurement) -> None:
+        from autotune.study.plan import ProgressKind
+
         if key not in self._sent:
-            self._event(key, kind, body(replace(progress, kind=kind), trial, measured))
+            self._event(key, kind, body(replace(progress, kind=ProgressKind(kind)), trial, measured))
             self._sent.add(key)
 
     def _event(self, key: str, kind: str, content: dict[str, Any]) -> None:

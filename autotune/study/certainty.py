@@ -17,6 +17,7 @@ class GapKind(StrEnum):
     NOTHING_TO_COMPARE = "nothing_to_compare"
     NO_BASELINE = "baseline_does_not_run"
     NO_SPEED = "baseline_has_no_speed"
+    NOT_PROVEN = "not_proven"
     NOT_BESIDE = "not_measured_side_by_side"
     TOO_FEW_ROUNDS = "too_few_rounds"
     TOO_NOISY = "too_noisy"
@@ -38,6 +39,8 @@ class SpeedupGap(Reason):
                 return f"the baseline does not run here: {self.detail}"
             case GapKind.NO_SPEED:
                 return "the baseline has no speed to compare with"
+            case GapKind.NOT_PROVEN:
+                return "the speed-up is that of single probes, not proven"
         ends = "{low:.2f} to {high:.2f}".format_map(self.numbers)
         return f"cannot tell whether trial {self.numbers['trial']:.0f} is faster ({ends} times as fast): {self.advice}"
 

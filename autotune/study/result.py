@@ -16,7 +16,7 @@ from autotune.core.prospect import OptimalityGap
 from autotune.core.sanity import SanityCheck
 from autotune.core.stop_reason import StopReason
 from autotune.core.units import format_parameters
-from autotune.core.warning import ResultWarning
+from autotune.core.warning import ResultWarning, WarningKind
 from autotune.memory.peak import MemoryPeak
 from autotune.space.search_space import RuledOut
 from autotune.space.setup import TrainingSetup, training_setup
@@ -79,6 +79,11 @@ class SearchResult:
     def stop_reason(self) -> str:
         """The reason why the search ended, in words."""
         return self.stop.text
+
+    @property
+    def unreadable(self) -> list[ResultWarning]:
+        """Warnings of files of the study that cannot be read."""
+        return [warning for warning in self.study_warnings if warning.kind is WarningKind.UNREADABLE_FILE]
 
     # What was found ---------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from autotune.report.exports import answer_of
 from autotune.space.search_space import RuledOut
 from autotune.space.user_arguments import read_training_args
 from autotune.study.store import PROSPECT, REQUEST
-from tests.makers import configuration, ended, out_of_memory, result, trial, workload
+from tests.makers import configuration, ended, out_of_memory, result, trial, warned, workload
 from tests.trainers import CHECKPOINTING
 
 NOTHING_LEFT = StopReason(StopKind.NOTHING_TO_WIN, "no untested configuration is left")
@@ -263,7 +263,7 @@ def test_the_plain_answer_is_json(tmp_path: Path) -> None:
 
 def test_a_saved_result_is_loaded_without_loss_also_from_a_folder_that_moved(tmp_path: Path) -> None:
     crashed = Trial(3, configuration(), ended(Outcome.CRASHED, log_tail="Traceback\n  é\n"))
-    made = result([*result().trials, crashed], study_warnings=("others held memory",))
+    made = result([*result().trials, crashed], study_warnings=warned("others held memory"))
     folder = made.save(tmp_path / "study").rename(tmp_path / "moved")
     again = TuningResult.load(folder)
     assert list(again.trials) == list(made.trials)
@@ -386,7 +386,7 @@ def test_a_folder_in_place_of_a_measurement_is_named_too(tmp_path: Path) -> None
 
 
 def test_what_cannot_be_read_is_no_warning_of_the_study_once_it_can_be(tmp_path: Path) -> None:
-    folder = result(study_warnings=("others held memory",)).save(tmp_path)
+    folder = result(study_warnings=warned("others held memory")).save(tmp_path)
     path = folder / "probes" / "0002" / ANSWER
     kept = path.read_bytes()
     path.write_text('{"outcome": "surprise"}')
@@ -460,11 +460,11 @@ def test_warnings_are_of_the_study_the_best_the_baseline_and_the_losses_each_onc
     falling = {1: Curve((9.0, 8.0, 7.0, 6.0))}
     made = result(
         [
-            trial(0, 10.0, observed_warnings=("throttled",)),
-            trial(1, 40.0, of=configuration(16), observed_warnings=("a busy machine", "others held memory")),
-            trial(2, 30.0, of=configuration(4), observed_warnings=("of no interest",)),
+            trial(0, 10.0, observed_warnings=warned("throttled")),
+            trial(1, 40.0, of=configuration(16), observed_warnings=warned("a busy machine", "others held memory")),
+            trial(2, 30.0, of=configuration(4), observed_warnings=warned("of no interest")),
         ],
-        study_warnings=("others held memory",),
+        study_warnings=warned("others held memory"),
         numerics=Numerics(falling, {1: {1: Curve((9.0,) * 4)}}),
     )
     *others, losses = made.warnings

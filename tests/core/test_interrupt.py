@@ -30,7 +30,7 @@ from autotune.study.objective import best_trial
 from autotune.study.plan import Plan, Progress
 from autotune.study.store import read_trial
 from autotune.study.study import Study
-from tests.makers import ALLOWED, machine, space
+from tests.makers import ALLOWED, machine, space, warned
 
 
 @pytest.fixture(autouse=True)
@@ -209,7 +209,7 @@ class Pressing:
         measurement = self.inner(configuration, options)
         if len(self.inner.asked) == self.at:
             press()
-        return replace(measurement, observed_warnings=("another process",)) if self.disturbed else measurement
+        return replace(measurement, observed_warnings=warned("another process")) if self.disturbed else measurement
 
 
 def opened(folder: Path, n_trials: int = 4, rounds: int = 2) -> Study:

@@ -8,7 +8,7 @@ import pytest
 from autotune.core.interval import ratio_interval
 from autotune.core.measurement import INPUT_BOUND, LEAST_EXCESS, Measurement, Outcome, pooled
 from autotune.core.step import Step
-from tests.makers import ALLOWED, GIB, MIB, completed, configuration, ended, out_of_memory, step
+from tests.makers import ALLOWED, GIB, MIB, completed, configuration, ended, out_of_memory, step, warned
 
 
 def of_steps(*steps: Step, **facts: object) -> Measurement:
@@ -44,7 +44,7 @@ def test_any_other_end_needs_no_step_and_has_no_speed(outcome: Outcome) -> None:
 
 def test_a_measurement_survives_json() -> None:
     whole = completed(
-        observed_warnings=("throttled",),
+        observed_warnings=warned("throttled"),
         rounds=(3, 3),
         stage_peak_bytes={"build": 1, "forward": 2},
         surroundings={"temperature_c": 61, "throttle_reasons": ["heat"]},
@@ -175,7 +175,7 @@ def test_what_ran_out_of_memory_misses_by_what_it_wanted(held: int | None, refus
 
 def test_a_measurement_warnings_itself() -> None:
     assert completed().warnings == ()
-    assert completed(observed_warnings=("throttled",)).warnings == ("throttled",)
+    assert completed(observed_warnings=warned("throttled")).warnings == ("throttled",)
     assert completed(steps=(step(), step())).warnings == ("only 2 timed steps",)
     assert "wide" in completed(spread=0.3).warnings[0]
     assert completed(spread=0.3, ended_early=True).warnings == ()
@@ -192,8 +192,12 @@ def test_a_speed_that_drifts_is_warned(factor: float, text: str) -> None:
 
 
 def test_rounds_are_pooled_into_all_steps_the_highest_peak_and_every_warning() -> None:
-    first = completed(samples_per_second=10.0, peak_bytes=500 * MIB, observed_warnings=("a", "b"), probe_seconds=1.0)
-    second = completed(samples_per_second=20.0, peak_bytes=600 * MIB, observed_warnings=("b", "c"), probe_seconds=2.0)
+    first = completed(
+        samples_per_second=10.0, peak_bytes=500 * MIB, observed_warnings=warned("a", "b"), probe_seconds=1.0
+    )
+    second = completed(
+        samples_per_second=20.0, peak_bytes=600 * MIB, observed_warnings=warned("b", "c"), probe_seconds=2.0
+    )
     measured = pooled([first, second])
     assert measured.steps == (*first.steps, *second.steps)
     assert measured.rounds == (6, 6)
@@ -205,8 +209,10 @@ def test_rounds_are_pooled_into_all_steps_the_highest_peak_and_every_warning() -
 
 
 def test_counts_of_rounds_are_added_and_their_energy_too_where_all_know_it() -> None:
-    first = completed(allocator_retries=1, skipped_steps=2, joules=10.0, untimed_steps=3, repeated_because=("a",))
-    second = completed(allocator_retries=2, skipped_steps=0, joules=20.0, untimed_steps=4, repeated_because=("b", "a"))
+    first = completed(allocator_retries=1, skipped_steps=2, joules=10.0, untimed_steps=3, repeated_because=warned("a"))
+    second = completed(
+        allocator_retries=2, skipped_steps=0, joules=20.0, untimed_steps=4, repeated_because=warned("b", "a")
+    )
     measured = pooled([first, second])
     assert (measured.allocator_retries, measured.skipped_steps, measured.untimed_steps) == (3, 2, 7)
     assert measured.joules == 30.0

@@ -9,7 +9,7 @@ from autotune.core.stop_reason import StopKind, StopReason
 from autotune.space.search_space import RuledOut
 from autotune.space.setup import TrainingSetup
 from autotune.study.result import SearchResult
-from tests.makers import MIB, completed, configuration, cpu, ended, out_of_memory, result, trial, workload
+from tests.makers import MIB, completed, configuration, cpu, ended, out_of_memory, result, trial, warned, workload
 
 HOSTILE = "</script><script>document.title='ran'</script>{{ 7*7 }}{% if %}&amp;\"'<img src=x onerror=\"document.title='ran'\">"
 """Text that does something wherever it is not text."""
@@ -40,17 +40,17 @@ def hostile() -> SearchResult:
     slow, fast = configuration(8, optimizer=HOSTILE), configuration(16, precision=HOSTILE)
     trials = [
         trial(0, 10.0, of=slow, confirmed=10.0),
-        Trial(1, fast, completed(fast, 40.0), (completed(fast, 40.0, observed_warnings=(HOSTILE,)),) * 2),
+        Trial(1, fast, completed(fast, 40.0), (completed(fast, 40.0, observed_warnings=warned(HOSTILE)),) * 2),
         Trial(2, slow, ended(Outcome.CRASHED, reason=HOSTILE, where=HOSTILE, log_tail=HOSTILE)),
         Trial(3, slow, ended(Outcome.UNSUPPORTED, reason=HOSTILE * 5)),
-        trial(4, 5.0, of=slow, repeated_because=(HOSTILE,)),
+        trial(4, 5.0, of=slow, repeated_because=warned(HOSTILE)),
     ]
     study = result(
         [*trials[:4], replace(trials[4], disqualified_reason=HOSTILE)],
         request=tuning_request("gpt2-mini", 48, device="cpu", study_name=None),
         workload=workload(name=HOSTILE, architecture=HOSTILE, text_source=HOSTILE),
         environment=cpu(device_name=HOSTILE, versions={HOSTILE: HOSTILE}),
-        stop=StopReason(StopKind.BUDGET, HOSTILE),
+        stop=StopReason(StopKind.FAILED, detail=HOSTILE),
         ruled_out=(RuledOut("precision", HOSTILE, HOSTILE),),
         notes=(HOSTILE,),
     )

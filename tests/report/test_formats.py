@@ -17,7 +17,7 @@ from autotune.report.columns import trial_columns
 from autotune.report.formats import FORMATS, formatted, only, quoted, read_table
 from autotune.report.table import frame
 from autotune.space.settings import SETTINGS
-from tests.makers import completed, configuration, ended, out_of_memory, result, step, trial
+from tests.makers import completed, configuration, ended, out_of_memory, result, step, trial, warned
 
 ROOT = Path(__file__).parents[2]
 TEXTS = [
@@ -28,7 +28,7 @@ TEXTS = [
 ODD = [Trial(number, configuration(), ended(Outcome.CRASHED, reason=text)) for number, text in enumerate(TEXTS)]
 MIXED = [
     trial(0, confirmed=0.1 + 0.2),
-    trial(1, 20.0, peak_device_bytes=2**40 + 1, observed_warnings=("throttled", "=a, b")),
+    trial(1, 20.0, peak_device_bytes=2**40 + 1, observed_warnings=warned("throttled", "=a, b")),
     Trial(2, configuration(), completed(steps=(step(0.7, samples=48),))),
     Trial(3, configuration(48), out_of_memory(configuration(48))),
     Trial(4, Configuration.exact(48, 8, {"liger": "none"}), ended(Outcome.UNSUPPORTED)),

@@ -12,7 +12,18 @@ from autotune.report.exports import exports
 from autotune.report.notebook import notebook_html
 from autotune.report.snippets import script_lines, snippets
 from autotune.report.summary import answer_lines, summary
-from tests.makers import configuration, ended, gpu, out_of_memory, result, trial, verification, with_setup, workload
+from tests.makers import (
+    configuration,
+    ended,
+    gpu,
+    out_of_memory,
+    result,
+    trial,
+    verification,
+    warned,
+    with_setup,
+    workload,
+)
 from tests.report.exports.answers import EVERY
 
 SLOW = configuration(8, lora="none", packing="none", padding="none")
@@ -20,8 +31,15 @@ FAST = configuration(16, lora="8", packing="none", padding="64", attention_mask=
 FALLING = {number: Curve(tuple(9.0 - step / 10 for step in range(14))) for number in (1, 2, 3)}
 RICH = result(
     [
-        trial(0, 10.0, of=SLOW, confirmed=10.0, observed_warnings=("clocks fell to 1.7 GHz",)),
-        trial(1, 20.0, of=FAST, confirmed=20.0, observed_warnings=("clocks fell to 1.9 GHz",), repeated_because=("x",)),
+        trial(0, 10.0, of=SLOW, confirmed=10.0, observed_warnings=warned("clocks fell to 1.7 GHz")),
+        trial(
+            1,
+            20.0,
+            of=FAST,
+            confirmed=20.0,
+            observed_warnings=warned("clocks fell to 1.9 GHz"),
+            repeated_because=warned("x"),
+        ),
         replace(trial(2, 30.0, confirmed=30.0), disqualified_reason="its loss differs"),
         Trial(3, SLOW, ended(Outcome.CRASHED, reason="a | b\nc\r\nd")),
     ],
@@ -29,7 +47,7 @@ RICH = result(
     environment=gpu(
         device_count=4, variables={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, others=("python (7)",)
     ),
-    study_warnings=("another process is on the device",),
+    study_warnings=warned("another process is on the device"),
     notes=("a *note*",),
     left_out=("losses",),
     verification=verification(FAST, speed_up=1.9),

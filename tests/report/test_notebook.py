@@ -9,7 +9,7 @@ from autotune.core import Configuration, Outcome, Trial
 from autotune.core.request import tuning_request
 from autotune.core.stop_reason import StopKind, StopReason
 from autotune.report import html, notebook
-from tests.makers import configuration, ended, out_of_memory, result, trial, workload
+from tests.makers import configuration, ended, out_of_memory, result, trial, warned, workload
 from tests.report.reading import Read
 
 HOSTILE = '<script>alert("1")</script>|$x$'
@@ -23,12 +23,12 @@ EVERY = {
     "a value of another version": result([trial(0, of=configuration(precision="fp6"))]),
     "hostile names": result(
         [
-            trial(0, observed_warnings=(HOSTILE,)),
+            trial(0, observed_warnings=warned(HOSTILE)),
             Trial(1, configuration(16), ended(Outcome.CRASHED, reason=HOSTILE)),
         ],
         request=tuning_request(HOSTILE, 48),
         workload=workload(name=HOSTILE),
-        stop=StopReason(StopKind.BUDGET, HOSTILE),
+        stop=StopReason(StopKind.FAILED, detail=HOSTILE),
     ),
 }
 

@@ -5,7 +5,7 @@ import pytest
 from autotune.core import Outcome, Trial
 from autotune.report.page_table import LONGEST, Cell, Table, table_of
 from autotune.report.table import frame
-from tests.makers import MIB, configuration, ended, out_of_memory, trial
+from tests.makers import MIB, configuration, ended, out_of_memory, trial, warned
 
 SLOW, FAST = configuration(8), configuration(16, precision="bf16")
 TRIALS = [
@@ -26,7 +26,7 @@ def test_all_columns_of_the_frame_are_there_and_those_shown_at_first_say_somethi
         *("number", "outcome", "speedup", "samples_per_second", "peak_bytes"),
         *("micro_batch_size", "gradient_accumulation_steps", "precision", "probe_seconds", "failure_reason"),
     ]
-    assert "warnings" in usual(table_of([trial(0, observed_warnings=("throttled",))]))
+    assert "warnings" in usual(table_of([trial(0, observed_warnings=warned("throttled"))]))
     assert not {"outcome", "failure_reason", "data_wait_share"} & set(usual(table_of([trial(0)]))), (
         "nothing failed or waited"
     )

@@ -101,7 +101,7 @@ def test_names_notes_and_reasons_are_text_outside_of_code() -> None:
         [trial(0, 10.0, of=SLOW, confirmed=10.0), trial(1, 40.0, of=FAST), crashed],
         request=replace(tuning_request("m", 48), study_name=odd),
         workload=workload(name=odd),
-        stop=StopReason(StopKind.BUDGET, odd),
+        stop=StopReason(StopKind.FAILED, detail=odd),
         notes=(odd,),
         ruled_out=(RuledOut("precision", "fp16", odd),),
     )

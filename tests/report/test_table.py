@@ -8,12 +8,12 @@ import pytest
 
 from autotune.core import Configuration, Outcome, Step, Trial
 from autotune.report.table import frame
-from tests.makers import MIB, completed, configuration, ended, out_of_memory, trial
+from tests.makers import MIB, completed, configuration, ended, out_of_memory, trial, warned
 
 MIXED = [
     trial(0, 10.0, of=configuration(8), confirmed=9.5, probe_seconds=2.0),
     trial(1, 20.0, 700 * MIB, of=configuration(16, precision="bf16", pin_memory=True), ended_early=True),
-    trial(2, 30.0, peak_device_bytes=None, peak_reserved_bytes=5, observed_warnings=("throttled", "a, b")),
+    trial(2, 30.0, peak_device_bytes=None, peak_reserved_bytes=5, observed_warnings=warned("throttled", "a, b")),
     Trial(3, configuration(48), out_of_memory(configuration(48))),
     Trial(4, configuration(24), ended(Outcome.CRASHED, reason='it said "no", twice\nand\r\nmore | é')),
     Trial(
@@ -23,7 +23,7 @@ MIXED = [
             steps=(Step(2.0, 0.5, 0, 0, 1.5, 0.25, 48, 480, 0.4, 0.75, non_padding_tokens=240),),
             joules=96.0,
             skipped_steps=1,
-            repeated_because=("a foreign process", "throttled"),
+            repeated_because=warned("a foreign process", "throttled"),
         ),
         disqualified_reason="its loss differs",
     ),

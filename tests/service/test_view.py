@@ -15,13 +15,13 @@ from autotune.service.runner import Events
 from autotune.service.view import View
 from autotune.study.plan import Progress
 from autotune.study.schedule import MESSAGES
-from tests.makers import completed, configuration, ended, out_of_memory, trial
+from tests.makers import completed, configuration, ended, out_of_memory, trial, warned
 
 TRIALS = (
     trial(0, 40.0),
     Trial(1, configuration(48), out_of_memory(configuration(48))),
     Trial(2, configuration(16), ended(Outcome.CRASHED, reason="it fell: hard, twice")),
-    trial(3, 80.0, of=configuration(16, precision="bf16"), observed_warnings=("another process",)),
+    trial(3, 80.0, of=configuration(16, precision="bf16"), observed_warnings=warned("another process")),
 )
 
 

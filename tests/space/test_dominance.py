@@ -6,7 +6,7 @@ import pytest
 
 from autotune.core import Configuration, Measurement, Outcome, Trial
 from autotune.space.dominance import NEVER_PROBED, crashing_values, implied_by
-from tests.makers import completed, ended, out_of_memory, trial
+from tests.makers import completed, ended, out_of_memory, trial, warned
 from tests.makers import configuration as at
 
 KIND = {"optimizer": "adafactor", "precision": "bf16"}
@@ -52,7 +52,7 @@ IMPLIED: dict[str, tuple[Configuration, Measurement | None, list[Configuration],
     "met while accumulating it rules out only what accumulates too": (at(12), None, [at(24)], [at(48)]),
     "a warning leaves all others open": (
         at(12),
-        oom(observed_warnings=("another process on the device: python (7)",)),
+        oom(observed_warnings=warned("another process on the device: python (7)")),
         [at(12)],
         [at(16)],
     ),

@@ -29,7 +29,7 @@ from autotune.study.objective import best_trial
 from autotune.study.plan import Plan, Progress
 from autotune.study.schedule import missing_losses
 from autotune.study.study import Study
-from tests.makers import ALLOWED, MIB, completed, ended, out_of_memory, space
+from tests.makers import ALLOWED, MIB, completed, ended, out_of_memory, space, warned
 
 OBJECTIVES = ("samples_per_second", "tokens_per_second")
 LOSSES = tuple(9 - 0.05 * step for step in range(12))
@@ -155,7 +155,7 @@ class World:
             return ended(Outcome.TIMED_OUT, probe_seconds=options.deadline_s)
         is_disturbed = rng.random() < self.disturbed
         return replace(
-            measurement, settings=tried.values, observed_warnings=("another process",) if is_disturbed else ()
+            measurement, settings=tried.values, observed_warnings=warned("another process") if is_disturbed else ()
         )
 
 

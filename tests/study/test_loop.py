@@ -49,7 +49,7 @@ from autotune.study.store import (
 from autotune.study.study import Study
 from tests import makers
 from tests.clocks import SimulatedTime, TimedProbe, taking
-from tests.makers import ALLOWED, MIB, completed, ended, machine, out_of_memory, space
+from tests.makers import ALLOWED, MIB, completed, ended, machine, out_of_memory, space, warned
 
 ROOT = Path(__file__).parents[2]
 
@@ -416,7 +416,9 @@ def test_what_was_disturbed_is_probed_again_before_it_is_told(tmp_path: Path) ->
     def world(configuration: Configuration) -> Measurement:
         first = len(probe.asked) == 1
         return (
-            out_of_memory(configuration, observed_warnings=("another process",)) if first else completed(configuration)
+            out_of_memory(configuration, observed_warnings=warned("another process"))
+            if first
+            else completed(configuration)
         )
 
     probe = replay(world)
@@ -430,7 +432,7 @@ def test_what_was_disturbed_is_probed_again_before_it_is_told(tmp_path: Path) ->
 
 
 def test_on_a_machine_that_stays_disturbed_a_search_takes_it_as_it_is(tmp_path: Path) -> None:
-    probe = replay(lambda configuration: replace(machine(configuration), observed_warnings=("another process",)))
+    probe = replay(lambda configuration: replace(machine(configuration), observed_warnings=warned("another process")))
     study, _ = run(tmp_path, probe, n_trials=6)
     assert len(study.trials) == 6
     feasible = [trial for trial in study.trials if trial.measurement.outcome is Outcome.COMPLETED]

@@ -26,7 +26,7 @@ from autotune.study.measure import (
 )
 from autotune.study.plan import Plan
 from autotune.study.store import probe_folder, read_trial
-from tests.makers import ALLOWED, MIB, completed, configuration, ended, out_of_memory, space, trial
+from tests.makers import ALLOWED, MIB, completed, configuration, ended, out_of_memory, space, trial, warned
 
 OF = configuration()
 FOREIGN = ("another process on the device: 4711",)
@@ -81,7 +81,7 @@ def test_a_disturbed_measurement_is_made_anew_and_says_why(tmp_path: Path) -> No
 
 
 def test_what_stays_disturbed_is_repeated_no_more_than_twice_and_keeps_every_reason(tmp_path: Path) -> None:
-    throttled = replace(disturbed(), observed_warnings=("throttled",))
+    throttled = replace(disturbed(), observed_warnings=warned("throttled"))
     probe = answering(disturbed(), throttled, disturbed(7.0))
     measurement = measure(tmp_path, plan(), [], probe, Job(Slot(), OF))
     assert len(probe.asked) == 1 + REPEATS == 3

@@ -6,12 +6,9 @@ from typing import Any
 from autotune.commands.layout import ratio_text
 from autotune.core.interval import Interval
 from autotune.core.units import counted, format_bytes, format_interval, three_digits
-from autotune.report.claim import State, gain_words
+from autotune.report.claim import State, Verdict, gain_words
 from autotune.report.columns import FIRST
 from autotune.report.markdown import markdown_table, markdown_text
-
-SOLID = "solid"
-"""Of a row's verdict."""
 
 Row = dict[str, Any]
 """A row of `autotune.commands.compare.columns` as plain values, None where one is missing."""
@@ -74,7 +71,7 @@ def _speed_up_text(row: Row) -> str:
     gain = interval_of(row, "speedup")
     if gain is None or gain.low is None:
         return gain_words(State(row["state"]))
-    return f"{'' if row['verdict'] == SOLID else 'about '}{ratio_text(gain)}"
+    return f"{'' if row['verdict'] == Verdict.SOLID else 'about '}{ratio_text(gain)}"
 
 
 def _cost_text(row: Row) -> str:

@@ -8,19 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.commands.explain.path import Ablation, PathStep, product
-from autotune.commands.explain.reasons import change_text, changes, step_split, verdict
+from autotune.commands.explain.reasons import Bound, step_split
 from autotune.commands.explain.remeasure import Remeasured
-from autotune.commands.layout import ratio_text
 from autotune.core import Interval, Serializable, Trial
-from autotune.report.trial_text import interval_fields, outcome_text, speed_line
-from autotune.space.settings import SETTINGS
+from autotune.core.units import counted
+from autotune.report.trial_text import interval_fields, speed_line
 from autotune.space.utilization import Arithmetic, Utilization
-
-ORDER = (
-    "first settings without which the answer does not run (what saves memory precedes what needs it), then by the loss "
-    "without each in the first round, largest first; what does not run yet comes later"
-)
-"""Order of the path's settings."""
+from autotune.study.certainty import SpeedupGap
 
 
 @dataclass(frozen=True)
@@ -40,8 +34,7 @@ class Explanation:
     """Where the speed-up of a study comes from.
 
     baseline, best: the study's trials. remeasured: None where the baseline is the best. confirmed: the study's speed-up, None
-    for confirmed_reason. bound, bound_before: of best and baseline, as `reasons.bound` returns them. utilization: of
-    `baseline` and `answer`. fixed: settings that were not searched.
+    for confirmed_gap. bounds, utilization: of `baseline` and `answer`. fixed: settings that were not searched.
     """
 
     name: str
@@ -50,9 +43,8 @@ class Explanation:
     objective: str
     remeasured: Remeasured | None
     confirmed: Interval | None
-    confirmed_reason: str = ""
-    bound: tuple[str, str] = ("", "")
-    bound_before: tuple[str, str] = ("", "")
+    confirmed_gap: SpeedupGap | None = None
+    bounds: Mapping[str, Bound | None] = field(default_factory=dict)
     memory: MemoryBreakdown = field(default_factory=MemoryBreakdown)
     utilization: Mapping[str, Utilization | None] = field(default_factory=dict)
     fixed: Sequence[str] = ()
@@ -60,7 +52,8 @@ class Explanation:
 
     def __repr__(self) -> str:
         """One line: speed and speed-up of the best, and the product of the gains."""
-        return f"<Explanation of {self.name}: {speed_line(self.best, self.baseline, self.objective)}. {self.sentence}>"
+        gains = "" if self.product is None else f"; {counted(len(self.steps), 'step')} multiply to {self.product:.2f}x"
+        return f"<Explanation of {self.name}: {speed_line(self.best, self.baseline, self.objective)}{gains}>"
 
     @property
     def steps(self) -> tuple[PathStep, ...]:
@@ -94,127 +87,61 @@ class Explanation:
             return None
         return self.confirmed.low <= self.product <= self.confirmed.high
 
-    @property
-    def sentence(self) -> str:
-        """Whether the gains make up the proven speed-up."""
-        if self.remeasured is None:
-            return "Your own settings are the best that was found: there is nothing to explain."
-        if not self.remeasured.answer.feasible:
-            return f"The answer did not run this time ({outcome_text(self.remeasured.answer)}): no path was measured."
-        if self.product is None or self.total is None:
-            return "Only the answer itself runs: nothing on the way to it can be compared."
-        gains = f"The gains multiply to {ratio_text(self.total)}"
-        if self.within is None or self.confirmed is None:
-            why = self.confirmed_reason or "the path does not start at your settings"
-            return f"{gains}; there is no proven speed-up to compare it with: {why}."
-        if self.within:
-            return f"{gains}, inside the proven {ratio_text(self.confirmed)}."
-        apart = self.total.low > self.confirmed.high or self.total.high < self.confirmed.low
-        overlap = "and the intervals do not overlap" if apart else "but the intervals overlap"
-        return f"{gains}, outside the proven {ratio_text(self.confirmed)}, {overlap}."
-
-    def failure_text(self, trial: Trial) -> str:
-        """Outcome of a configuration that did not run, with the study's trial that implies it."""
-        number = self.remeasured and self.remeasured.implied.get(trial.configuration)
-        implied = "" if number is None else f" (not run again: implied by trial {number} of the search)"
-        return f"{outcome_text(trial)}{implied}"
-
     def to_dict(self) -> dict[str, Any]:
-        """Plain data: what `--json` prints. Speeds are samples (or tokens) / second, gains ratios of them, bytes, seconds."""
+        """Plain data: what `--json` prints. Speeds are samples (or tokens) / second, gains ratios of them, bytes, seconds.
+
+        did_not_run: implied_by is the study's trial that says so.
+        """
         again, values = self.remeasured, self.baseline.configuration.values
         return {
             "name": self.name,
-            "sentence": self.sentence,
             "product": self.product,
             **interval_fields("total", self.total),
             **interval_fields("confirmed", self.confirmed),
-            "confirmed_reason": self.confirmed_reason,
+            "confirmed_gap": self.confirmed_gap and self.confirmed_gap.to_dict(),
             "within": self.within,
             "rounds": again.rounds if again else 0,
-            "order": ORDER,
             "baseline": _trial_dict(self.baseline),
             "answer": _trial_dict(self.best),
             "start": _trial_dict(again.start) if again else None,
-            "starts_at_the_baseline": self.from_the_baseline,
             "answer_again": _trial_dict(again.answer) if again else None,
             "path": [
                 {
                     "settings": list(step.settings),
-                    "change": step_change(step),
-                    "together": len(step.settings) > 1,
                     **interval_fields("gain", step.gain),
-                    "verdict": verdict(step.gain),
-                    "why": step_why(step),
-                    "sentence": step_sentence(step),
                     "after": _trial_dict(step.after),
                 }
                 for step in self.steps
             ],
             "taken_back": [
                 {
-                    "setting": row.setting,
-                    "also": list(row.also),
-                    "change": ablation_change(row, self.best),
+                    "settings": [row.setting, *row.also],
                     **interval_fields("gain", row.gain),
-                    "verdict": verdict(row.gain) if row.gain is not None else "needed",
-                    "why": changes(row.without, again.answer) if again and row.gain else outcome_text(row.without),
                     "without": _trial_dict(row.without),
                 }
                 for row in self.ablations
             ],
             "did_not_run": [
-                {"configuration": trial.configuration.to_dict(), "text": str(trial.configuration)}
-                | {"outcome": self.failure_text(trial)}
+                _trial_dict(trial) | {"implied_by": again.implied.get(trial.configuration) if again else None}
                 for trial in (again.failed if again else ())
             ],
-            "bound": self.bound[0],
-            "bound_reason": self.bound[1],
-            "bound_before": self.bound_before[0],
-            "bound_before_reason": self.bound_before[1],
-            "step": {"baseline": step_split(self.baseline.final), "answer": step_split(self.best.final)},
-            "memory": dict(self.memory.peaks),
-            "memory_problems": list(self.memory.problems),
+            "bounds": {name: bound and bound.to_dict() for name, bound in self.bounds.items()},
+            "memory": self.memory.to_dict(),
             "utilization": {name: use and use.of_measured for name, use in self.utilization.items()},
             "mfu": {name: use and use.mfu for name, use in self.utilization.items()},
             "settings": {
-                name: {
-                    "value": value,
-                    "baseline": values.get(name),
-                    "fixed": name in self.fixed,
-                    "summary": SETTINGS[name].summary,
-                }
+                name: {"value": value, "baseline": values.get(name), "fixed": name in self.fixed}
                 for name, value in self.best.configuration.values.items()
             },
             "notes": list(self.notes),
         }
 
 
-def step_change(step: PathStep) -> str:
-    return change_text(step.settings, step.before.configuration, step.after.configuration)
-
-
-def step_why(step: PathStep) -> str:
-    """What the change did to step and memory; empty where that is unknown."""
-    return changes(step.before, step.after) if step.gain is not None else ""
-
-
-def step_sentence(step: PathStep) -> str:
-    """Change, gain and reason."""
-    why = step_why(step)
-    return f"{step_change(step)}: {ratio_text(step.gain)}{f': {why}' if why else ''}"
-
-
-def ablation_change(ablation: Ablation, answer: Trial) -> str:
-    """The change from the configuration without the setting to the answer."""
-    names = (ablation.setting, *ablation.also)
-    return change_text(names, ablation.without.configuration, answer.configuration)
-
-
 def _trial_dict(trial: Trial) -> dict[str, Any]:
     return {
         "configuration": trial.configuration.to_dict(),
-        "text": str(trial.configuration),
-        "outcome": outcome_text(trial),
+        "outcome": trial.final.outcome.value,
+        "reason": trial.final.reason,
         **interval_fields("samples_per_second", trial.samples_per_second),
         "peak_bytes": trial.peak_bytes,
         "stage_peak_bytes": dict(trial.measurement.stage_peak_bytes),

@@ -27,6 +27,7 @@ from autotune.probe.queries import known_rates, traced
 from autotune.probe.runner import LiveProbe
 from autotune.report.files import storage_errors, write_file
 from autotune.report.live.views import saying
+from autotune.study.certainty import GapKind, SpeedupGap
 from autotune.study.objective import is_shown, speed_up
 from autotune.study.plan import plan_of
 from autotune.study.result import SearchResult
@@ -82,9 +83,9 @@ def explained(
     memory = breakdown({"baseline": baseline.configuration, "answer": best.configuration})
     counted = replace(result, arithmetic=memory.arithmetic)
     use = {"baseline": counted.utilization(baseline), "answer": counted.utilization(best)}
-    confirmed, reason = speed_up(best, baseline, objective), result.speedup_reason
+    confirmed, gap = speed_up(best, baseline, objective), result.speedup_gap
     if confirmed is not None and not is_shown(best, baseline):
-        confirmed, reason = None, "the speed-up is that of single probes, not proven"
+        confirmed, gap = None, SpeedupGap(GapKind.NOT_PROVEN)
     return Explanation(
         name=result.name,
         baseline=baseline,
@@ -92,9 +93,8 @@ def explained(
         objective=objective,
         remeasured=remeasured,
         confirmed=confirmed,
-        confirmed_reason=reason,
-        bound=bound(best, result.trials, use["answer"]),
-        bound_before=bound(baseline, result.trials, use["baseline"]),
+        confirmed_gap=gap,
+        bounds={"baseline": bound(baseline, result.trials), "answer": bound(best, result.trials)},
         memory=memory,
         utilization=use,
         fixed=tuple(result.request.fix),

@@ -1,16 +1,30 @@
 """Text of an explanation: for a terminal of 80 columns, and as Markdown."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from autotune.commands.explain.explanation import ORDER, Explanation, ablation_change, step_sentence
-from autotune.commands.explain.reasons import changes, step_split, verdict
+from autotune.commands.explain.explanation import Explanation
+from autotune.commands.explain.reasons import BoundKind, parts, step_split
 from autotune.commands.layout import ratio_text
 from autotune.core.configuration import word
+from autotune.core.interval import Interval
 from autotune.core.trial import Trial
 from autotune.core.units import counted, format_bytes, format_duration
 from autotune.report.markdown import markdown_table, markdown_text, wrapped
 from autotune.report.trial_text import outcome_text, speed_text
 from autotune.space.settings import SETTINGS
+
+ORDER = (
+    "first settings without which the answer does not run (what saves memory precedes what needs it), then by the loss "
+    "without each in the first round, largest first; what does not run yet comes later"
+)
+"""Order of the path's settings."""
+
+
+PARTS = {"micro_steps": "micro-steps", "optimizer": "optimizer", "data_wait": "data wait", "trainer": "Trainer"}
+"""Labels of the parts of a step in a change."""
+
+SMALLEST_CHANGE = 0.02
+"""Share of the step, or of the peak: smaller changes are no reason."""
 
 STEP = {
     "step_time_s": "step",
@@ -28,7 +42,7 @@ STEP = {
 
 def explanation_lines(explanation: Explanation) -> list[str]:
     """The whole explanation for a terminal."""
-    lines = wrapped(f"{explanation.name}: {explanation.sentence}")
+    lines = wrapped(f"{explanation.name}: {sentence(explanation)}")
     for title, sentences in _sections(explanation):
         lines += ["", *wrapped(title)]
         lines += [line for sentence in sentences for line in wrapped(sentence, "  ", "    ")]
@@ -41,12 +55,88 @@ def explanation_lines(explanation: Explanation) -> list[str]:
 def explanation_markdown(explanation: Explanation) -> str:
     """explanation.md."""
     title = f"# Where the speed-up of {markdown_text(explanation.name)} comes from"
-    parts = [title, "", markdown_text(explanation.sentence), ""]
+    parts = [title, "", markdown_text(sentence(explanation)), ""]
     for title, sentences in _sections(explanation):
         parts += [f"## {title}", "", *(f"- {markdown_text(sentence)}" for sentence in sentences), ""]
     for title, rows in _tables(explanation):
         parts += [f"## {title}", "", *markdown_table([("", *HEAD), *rows]), ""]
     return "\n".join(parts)
+
+
+# Sentences --------------------------------------------------------------------------------------------------------
+
+
+def sentence(explanation: Explanation) -> str:
+    """The gains, and whether they make up the proven speed-up."""
+    again, total, confirmed = explanation.remeasured, explanation.total, explanation.confirmed
+    if again is None:
+        return "Your own settings are the best that was found: there is nothing to explain."
+    if not again.answer.feasible:
+        return f"The answer did not run this time ({outcome_text(again.answer)}): no path was measured."
+    if explanation.product is None or total is None:
+        return "Only the answer itself runs: nothing on the way to it can be compared."
+    gains = f"The gains multiply to {ratio_text(total)}"
+    if explanation.within is None or confirmed is None:
+        why = explanation.confirmed_gap or "the path does not start at your settings"
+        return f"{gains}; there is no proven speed-up to compare it with: {why}."
+    if explanation.within:
+        return f"{gains}, inside the proven {ratio_text(confirmed)}."
+    apart = total.low > confirmed.high or total.high < confirmed.low
+    overlap = "and the intervals do not overlap" if apart else "but the intervals overlap"
+    return f"{gains}, outside the proven {ratio_text(confirmed)}, {overlap}."
+
+
+def changes(before: Trial, after: Trial) -> str:
+    """`micro-steps 30 % shorter, peak 20 MiB less`: the part that changed the step most comes first.
+
+    Micro-steps are those of one step together, so that different sizes can be compared.
+    """
+    old, new = parts(before.final), parts(after.final)
+    smallest = SMALLEST_CHANGE * max(before.final.step_time_s or 0.0, 1e-12)
+    texts = []
+    for part in sorted(old, key=lambda part: abs(new[part] - old[part]), reverse=True):
+        more = new[part] - old[part]
+        if part == "micro_steps" and abs(more) > smallest and old[part] > 0:
+            texts.append(f"{PARTS[part]} {abs(more / old[part]):.0%} {'longer' if more > 0 else 'shorter'}")
+        elif abs(more) > smallest:
+            texts.append(f"{PARTS[part]} {format_duration(abs(more))} {'more' if more > 0 else 'less'}")
+    if before.peak_bytes and after.peak_bytes:
+        more = after.peak_bytes - before.peak_bytes
+        if abs(more) > SMALLEST_CHANGE * before.peak_bytes:
+            texts.append(f"peak {format_bytes(abs(more))} {'more' if more > 0 else 'less'}")
+    return ", ".join(texts) or "nothing of the step or the peak changed much"
+
+
+def verdict(gain: Interval | None) -> str:
+    """Whether a change won, lost, or made no difference beyond noise."""
+    if gain is None:
+        return "cannot be compared"
+    if gain.low > 1:
+        return "won"
+    return "lost" if gain.high < 1 else "no difference beyond noise"
+
+
+def _change_text(settings: Sequence[str], before: Trial, after: Trial) -> str:
+    """`precision fp32 -> bf16, micro_batch_size 4 -> 8`."""
+    old, new = before.configuration.values, after.configuration.values
+    return ", ".join(f"{name} {word(old[name])} -> {word(new[name])}" for name in settings)
+
+
+def _failure(explanation: Explanation, trial: Trial) -> str:
+    """Outcome of a configuration that did not run, with the study's trial that implies it."""
+    number = explanation.remeasured and explanation.remeasured.implied.get(trial.configuration)
+    implied = "" if number is None else f" (not run again: implied by trial {number} of the search)"
+    return f"{outcome_text(trial)}{implied}"
+
+
+def _bounds(explanation: Explanation) -> list[str]:
+    lines = []
+    for name, whose in (("baseline", "your settings"), ("answer", "the answer")):
+        if (bound := explanation.bounds.get(name)) is not None:
+            use = explanation.utilization.get(name)
+            arithmetic = f"; arithmetic at {use.text}" if use and use.text and bound.kind is not BoundKind.INPUT else ""
+            lines.append(f"{whose}: {bound}{arithmetic}")
+    return lines
 
 
 # Sections: a title and its sentences ------------------------------------------------------------------------------
@@ -55,12 +145,11 @@ def explanation_markdown(explanation: Explanation) -> str:
 def _sections(explanation: Explanation) -> list[tuple[str, list[str]]]:
     again = explanation.remeasured
     failed = again.failed if again else ()
-    bounds = {"your settings": explanation.bound_before[1], "the answer": explanation.bound[1]}
     sections = {
         "The path, one setting a step": _path(explanation),
         "The answer without each setting": _ablations(explanation),
-        "What did not run on the way": [f"{each.configuration}: {explanation.failure_text(each)}" for each in failed],
-        "What bounds a step": [f"{name}: {why}" for name, why in bounds.items() if why],
+        "What did not run on the way": [f"{each.configuration}: {_failure(explanation, each)}" for each in failed],
+        "What bounds a step": _bounds(explanation),
         "The settings": _settings(explanation),
         "Warnings and notes": _warnings(explanation),
     }
@@ -79,9 +168,11 @@ def _path(explanation: Explanation) -> list[str]:
             f"the nearest to your settings that runs: {again.start.configuration}: {_speed_and_peak(again.start)}",
         ]
     for number, step in enumerate(steps, 1):
+        why = f": {changes(step.before, step.after)}" if step.gain is not None else ""
         together = " (only together)" if len(step.settings) > 1 else ""
         end = f"{verdict(step.gain)}; now {_speed_and_peak(step.after)}"
-        lines.append(f"{number}. {step_sentence(step)}{together}; {end}")
+        change = _change_text(step.settings, step.before, step.after)
+        lines.append(f"{number}. {change}: {ratio_text(step.gain)}{why}{together}; {end}")
     if steps:
         gains = " x ".join("-" if step.gain is None else f"{step.gain:.3f}" for step in steps)
         product = f" = {explanation.product:.3f} over {counted(again.rounds, 'round')}" if explanation.product else ""
@@ -92,7 +183,7 @@ def _path(explanation: Explanation) -> list[str]:
 def _ablations(explanation: Explanation) -> list[str]:
     lines = []
     for row in explanation.ablations:
-        change = ablation_change(row, explanation.best)
+        change = _change_text((row.setting, *row.also), row.without, explanation.best)
         if row.gain is None:
             lines.append(f"{change}: needed: without it {outcome_text(row.without)}")
         else:

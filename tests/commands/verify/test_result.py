@@ -9,7 +9,7 @@ import pytest
 
 from autotune.commands.verify.result import Verdict, Verification, judged, verification_lines
 from autotune.core import Interval, Measurement, Outcome, Step, Trial
-from tests.makers import ALLOWED, MIB, completed, configuration, ended, trial
+from tests.makers import ALLOWED, MIB, completed, configuration, ended, trial, warned
 
 BASELINE = trial(0, 30.0, confirmed=30.0)
 BEST = trial(1, 45.0, of=configuration(16), confirmed=45.0)
@@ -34,7 +34,7 @@ def plain(speed: float, peak_bytes: int = 500 * MIB, count: int = 20, samples: i
 def rounds(*speeds: float, disturbed: Sequence[int] = (), **facts: Any) -> tuple[Measurement, ...]:
     """Plain trainings at these speeds; disturbed: numbers of rounds beside which something else ran."""
     return tuple(
-        plain(speed, round=number, observed_warnings=(WARNING,) * (number in disturbed), **facts)
+        plain(speed, round=number, observed_warnings=warned(WARNING) * (number in disturbed), **facts)
         for number, speed in enumerate(speeds, 1)
     )
 

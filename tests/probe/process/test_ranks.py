@@ -18,7 +18,7 @@ from autotune.probe.order import Timing
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.process.ranks import LastStep, decisive, merge_ranks, merge_values
 from autotune.workload.model.pickling import sent
-from tests.makers import MIB, completed, step
+from tests.makers import MIB, completed, step, warned
 from tests.probe import ranked
 from tests.probe.probes import SETTINGS, make_order, measured
 from tests.probe.processes import marked, token_of
@@ -273,9 +273,11 @@ def test_a_rank_that_lost_its_connection_does_not_hide_the_one_that_ended(said: 
 
 def test_what_ranks_measured_is_the_first_one_s_steps_and_everybody_s_peaks_warnings_and_joules() -> None:
     one = replace(
-        completed(peak_bytes=400 * MIB), joules=10.0, observed_warnings=("hot",), stage_peak_bytes={"build": 1}
+        completed(peak_bytes=400 * MIB), joules=10.0, observed_warnings=warned("hot"), stage_peak_bytes={"build": 1}
     )
-    two = replace(completed(peak_bytes=450 * MIB), joules=11.0, observed_warnings=("hot", "busy"), steps=(step(9.0),))
+    two = replace(
+        completed(peak_bytes=450 * MIB), joules=11.0, observed_warnings=warned("hot", "busy"), steps=(step(9.0),)
+    )
     both = merge_ranks([one, two])
     assert both.steps == one.steps
     assert (both.peak_bytes, both.joules, both.observed_warnings) == (450 * MIB, 21.0, ("hot", "busy"))
