@@ -154,7 +154,7 @@ def answer(trials: Sequence[Trial]) -> tuple[Trial | None, Ratio | None]:
     best = best_trial(trials, OBJECTIVE)
     if best is None or best.number == 0 or trials[0].number != 0:
         return best, None
-    return best, speed_up(best, trials[0], OBJECTIVE)[0]
+    return best, speed_up(best, trials[0], OBJECTIVE)
 
 
 def searched(

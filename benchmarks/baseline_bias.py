@@ -59,7 +59,7 @@ def facts(measurement: Measurement) -> dict[str, Any]:
         "step_times_s": [step.seconds for step in measurement.composed_steps],
         "run_step_times_s": [step.seconds for step in measurement.steps],
         "untimed_steps": measurement.untimed_steps,
-        "warnings": list(measurement.warnings),
+        "warnings": [*map(str, measurement.warnings)],
         "surroundings": dict(measurement.surroundings),
     }
 

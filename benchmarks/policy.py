@@ -210,7 +210,7 @@ def found(case: Case) -> Found:
         best = best_trial(trials, plan.objective)
         answer = best.configuration if best else None
         if best is not None and best.number and trials[0].feasible:
-            interval, _ = speed_up(best, trials[0], plan.objective)
+            interval = speed_up(best, trials[0], plan.objective)
     judged = [item for item in table.measured if table.peaks[item] <= budget]
     optimum = max(table.speeds[item] for item in judged)
     tried = {one for one, _, _ in machine.measured}

@@ -220,7 +220,7 @@ def case_of(work: Work, seed: int, root: Path, quick: bool) -> Case:
         seconds = searched(work, seed, folder, quick)
         result = SearchResult(**fields_of_saved(folder / "study"))
         rival, kept = chosen(result)
-        promised = speed_up(rival, result.baseline, result.request.objective)[0] if rival else None
+        promised = speed_up(rival, result.baseline, result.request.objective) if rival else None
         speeds, busy = trained(folder, result, rival, 3.0 if quick else PAIR_S) if rival else ([(), ()], 0.0)
         case = Case(
             work.name,

@@ -154,7 +154,7 @@ def replayed(table: Table, case: Case, prior: Prior, past: Sequence[Calibration]
     reached = table.speeds[best.configuration] if best else 0.0
     claim = None
     if best is not None and best.number and trials[0].feasible and is_shown(best, trials[0]):
-        claim, _ = speed_up(best, trials[0], plan.objective)
+        claim = speed_up(best, trials[0], plan.objective)
     tried = {trial.configuration for trial in trials}
     # As recorded, the speeds of those that were measured once are too uncertain to be judged by.
     least = 1 if case.noise is not None else 2

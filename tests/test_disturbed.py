@@ -12,6 +12,7 @@ import pytest
 
 from autotune.core import Configuration, Environment, Measurement, Outcome, Workload
 from autotune.core.slot import Slot
+from autotune.core.warning import WarningKind
 from autotune.probe import ProbeOptions
 from autotune.probe.order import Timing
 from autotune.probe.process.launcher import ProbeHost
@@ -69,8 +70,8 @@ def test_a_probe_beside_a_competitor_is_warned_and_made_again_when_it_is_gone(
     live = live_probe(host, environment, workload_of("gpt2-mini", sequence_length=16), tmp_path)
     measurement = measured_beside(1, live, tmp_path)
     assert measurement.outcome is Outcome.COMPLETED
-    assert any("other processes used" in warning for warning in measurement.repeated_because)
-    assert not any("other processes used 2" in warning for warning in measurement.observed_warnings)
+    assert any(warning.kind is WarningKind.OTHER_PROCESSES for warning in measurement.repeated_because)
+    assert not any("other processes used 2" in warning.text for warning in measurement.observed_warnings)
     trial = read_trial(probe_folder(tmp_path, Slot()), 0)
     assert trial is not None
     assert trial.measurement.repeated_because == measurement.repeated_because
@@ -81,5 +82,5 @@ def test_a_competitor_that_stays_leaves_its_warning_on_the_measurement(
 ) -> None:
     live = live_probe(host, environment, workload_of("gpt2-mini", sequence_length=16), tmp_path)
     measurement = measured_beside(1 + REPEATS, live, tmp_path)
-    assert any("other processes used" in warning for warning in measurement.warnings)
+    assert any(warning.kind is WarningKind.OTHER_PROCESSES for warning in measurement.warnings)
     assert len(measurement.repeated_because) >= REPEATS

@@ -8,7 +8,7 @@ from typing import Any
 from autotune.core import Interval, Trial
 from autotune.core.errors import NothingFits
 from autotune.core.no_answer import smallest_need, why_no_answer
-from autotune.core.stop_reason import StopKind
+from autotune.core.stop_reason import NOTHING_LEFT
 from autotune.core.units import counted, format_bytes, format_seconds, three_digits
 from autotune.report.markdown import sentence
 from autotune.report.snippets import larger_budget, search_command
@@ -27,9 +27,6 @@ from autotune.study.result import SearchResult
 
 SOLID_WIDTH = 0.2
 """Full width of a speed-up's 95% interval, as a share of it, up to which it is solid."""
-
-NOTHING_LEFT = (StopKind.NOTHING_TO_WIN, StopKind.ALL_TESTED, StopKind.ALL_PROPOSED)
-"""Reasons for which a search ended that say themselves what may be left to gain."""
 
 SAME_PEAK = 0.02
 """Share by which two peaks differ at least for a headline to speak of it."""
@@ -169,7 +166,9 @@ def claim_of(result: SearchResult) -> Claim:
     if not _is_cut_off(result):
         return claim
     cut_off = INTERRUPTED.format(trials=counted(len(result.trials), "trial")) if result.trials else "Interrupted"
-    advice = result.stop.advice or "The same command continues where it stopped."
+    if result.stop.advice:
+        return replace(claim, cut_off=cut_off, advice=result.stop.advice, command="")
+    advice = "The same command continues where it stopped."
     return replace(claim, cut_off=cut_off, advice=advice, command=search_command(result))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from autotune.core.configuration import word
 from autotune.core.request import DEFAULTS, OPTIONS, field_of, flag_of
-from autotune.core.stop_reason import StopKind
+from autotune.core.stop_reason import TIMES
 from autotune.report.exports import YAML_FILE, answer_of, switch_lines
 from autotune.report.exports.commented_yaml import commented_yaml
 from autotune.space.launch import accelerate_line, launch_line
@@ -205,7 +205,7 @@ def _without(words: Sequence[str], *names: str) -> list[str]:
 def larger_budget(result: SearchResult) -> dict[str, Any]:
     """The option that ended the search, with about twice its value."""
     request = result.request
-    if request.timeout_s and result.stop.kind is StopKind.TIME:
+    if request.timeout_s and result.stop.kind in TIMES:
         return {"timeout": 60.0 * max(3, math.ceil(request.timeout_s / 30))}
     return {"n_trials": max(20, 2 * request.n_trials)}
 

@@ -27,7 +27,7 @@ from autotune.core.io import file_end
 from autotune.core.paths import scrubbed
 
 if TYPE_CHECKING:
-    from autotune.study.plan import Progress, ProgressKind
+    from autotune.study.plan import Progress
 
 STUDY = "study"
 """Name of the study in the search's folder."""
@@ -120,12 +120,11 @@ class Events:
 
     def watch(self, progress: "Progress") -> None:
         """Send this event."""
+        from autotune.study.plan import ProgressKind
+
         self.catch_up(progress)
-        if progress.kind in (
-            ProgressKind.TRIAL,
-            ProgressKind.CONFIRMED,
-            ProgressKind.STOPPING,
-        ):  # a signal's handler may call for the last one
+        # A signal's handler may call for the last one.
+        if progress.kind in (ProgressKind.TRIAL, ProgressKind.CONFIRMED, ProgressKind.STOPPING):
             return
         self._count += 1
         kind = "preparing" if progress.kind is ProgressKind.PREPARING else "progress"

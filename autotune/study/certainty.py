@@ -2,25 +2,26 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from autotune.core.interval import pairs_needed
-from autotune.core.reason import Reason
+from autotune.core.reason import Kind, Reason
 from autotune.core.request import CONFIRMATION_ROUNDS, MOST_ROUNDS
 from autotune.core.trial import Trial
 from autotune.study.objective import best_trial, disqualified, is_shown, speed_up
 
+_OPEN = "cannot tell whether trial {trial:.0f} is faster ({low:.2f} to {high:.2f} times as fast)"
 
-class GapKind(StrEnum):
+
+class GapKind(Kind):
     """Why there is no speed-up, or why it is open."""
 
-    NOTHING_TO_COMPARE = "nothing_to_compare"
-    NO_BASELINE = "baseline_does_not_run"
-    NO_SPEED = "baseline_has_no_speed"
-    NOT_PROVEN = "not_proven"
-    NOT_BESIDE = "not_measured_side_by_side"
-    TOO_FEW_ROUNDS = "too_few_rounds"
-    TOO_NOISY = "too_noisy"
+    NOTHING_TO_COMPARE = "nothing_to_compare", "there is nothing to compare"
+    NO_BASELINE = "baseline_does_not_run", "the baseline does not run here: {detail}"
+    NO_SPEED = "baseline_has_no_speed", "the baseline has no speed to compare with"
+    NOT_PROVEN = "not_proven", "the speed-up is that of single probes, not proven"
+    NOT_BESIDE = "not_measured_side_by_side", _OPEN
+    TOO_FEW_ROUNDS = "too_few_rounds", _OPEN
+    TOO_NOISY = "too_noisy", _OPEN
 
 
 @dataclass(frozen=True)
@@ -32,17 +33,7 @@ class SpeedupGap(Reason):
     @property
     def text(self) -> str:
         """For people, with what would tell."""
-        match self.kind:
-            case GapKind.NOTHING_TO_COMPARE:
-                return "there is nothing to compare"
-            case GapKind.NO_BASELINE:
-                return f"the baseline does not run here: {self.detail}"
-            case GapKind.NO_SPEED:
-                return "the baseline has no speed to compare with"
-            case GapKind.NOT_PROVEN:
-                return "the speed-up is that of single probes, not proven"
-        ends = "{low:.2f} to {high:.2f}".format_map(self.numbers)
-        return f"cannot tell whether trial {self.numbers['trial']:.0f} is faster ({ends} times as fast): {self.advice}"
+        return ": ".join(filter(None, (super().text, self.advice)))
 
     @property
     def rounds(self) -> int | None:
@@ -52,15 +43,15 @@ class SpeedupGap(Reason):
     @property
     def advice(self) -> str:
         """What would tell; empty if nothing was measured that could be compared."""
-        rounds, has_timeout = self.rounds, "timeout_s" in self.numbers
+        rounds, has_timeout = f"--confirmation-rounds {self.rounds}", "timeout_s" in self.numbers
         match self.kind:
             case GapKind.NOT_BESIDE:
-                with_what = "a longer --timeout" if has_timeout else f"--confirmation-rounds {rounds}"
-                return f"measure it side by side with your settings by the same command and {with_what}"
+                how = "a longer --timeout" if has_timeout else rounds
+                return f"measure it side by side with your settings by the same command and {how}"
             case GapKind.TOO_FEW_ROUNDS:
                 return (
-                    f"about {rounds} measurements of each would tell here, fewer on a quieter machine: the same command with "
-                    f"--confirmation-rounds {rounds}{' and a longer --timeout' if has_timeout else ''}"
+                    f"about {self.rounds} measurements of each would tell here, fewer on a quieter machine: "
+                    f"the same command with {rounds}{' and a longer --timeout' if has_timeout else ''}"
                 )
             case GapKind.TOO_NOISY:
                 return f"search again on a quieter machine; here not even {MOST_ROUNDS} measurements of each would tell"

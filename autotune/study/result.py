@@ -65,7 +65,7 @@ class SearchResult:
 
     def __post_init__(self) -> None:
         texts = {
-            "stop": replace(self.stop, detail=scrubbed(self.stop.detail)),
+            "stop": replace(self.stop, detail=scrubbed(self.stop.detail), advice=scrubbed(self.stop.advice)),
             "notes": tuple(map(scrubbed, self.notes)),
             "study_warnings": tuple(
                 replace(warning, detail=scrubbed(warning.detail)) for warning in self.study_warnings

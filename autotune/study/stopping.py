@@ -18,21 +18,27 @@ def stop_reason(plan: Plan, trials: list[Trial], choice: Choice, space_size: int
             further = max(0, plan.probes(trials) - plan.n_trials)
             return StopReason(StopKind.BUDGET, {"n_trials": plan.n_trials, "further_trials": further})
         case End.ALL:
-            return choice.stop or StopReason(StopKind.ALL_TESTED, {"tested": len(trials), "space": space_size})
+            kind = StopKind.CORE_TESTED if len(trials) < space_size else StopKind.ALL_TESTED
+            return choice.stop or StopReason(kind)
         case End.WORTH if (reason := _not_worth_it(plan, trials, choice)) is not None:
             return reason
-    gains = {"max_gain": choice.max_gain, "max_gain_if_fits": choice.max_gain_if_fits}
-    known = {name: gain for name, gain in gains.items() if math.isfinite(gain)}
-    numbers = {"margin": plan.margin, "confidence": CONFIDENCE, "untested": choice.untried, **known}
-    return StopReason(StopKind.NOTHING_TO_WIN, numbers)
+    numbers, of_any = (
+        {"margin": plan.margin, "confidence": CONFIDENCE, "untested": choice.untried},
+        choice.max_gain_if_fits,
+    )
+    if of_any <= plan.margin:
+        return StopReason(StopKind.NOTHING_TO_WIN, numbers)
+    kind = StopKind.NOTHING_LIKELY_TO_WIN if choice.max_gain > 0 else StopKind.NOTHING_LIKELY_TO_FIT
+    return StopReason(kind, numbers | ({"max_gain_if_fits": of_any} if math.isfinite(of_any) else {}))
 
 
 def time_is_over(plan: Plan) -> StopReason:
     """The reason of a search that its time limit ended: it is reached, or leaves too little for another trial."""
     limit, left = {"limit_s": plan.time.seconds or 0.0}, plan.time.seconds_left()
-    if plan.time.is_set and left >= 1:
-        limit |= {"left_s": left, "rounds": plan.confirmation_rounds}
-    return StopReason(StopKind.TIME, limit)
+    if not (plan.time.is_set and left >= 1):
+        return StopReason(StopKind.TIME, limit)
+    trial = "another trial and its proof" if plan.confirmation_rounds else "another trial"
+    return StopReason(StopKind.LITTLE_TIME, limit | {"left_s": left}, trial)
 
 
 def _not_worth_it(plan: Plan, trials: list[Trial], choice: Choice) -> StopReason | None:
@@ -40,7 +46,9 @@ def _not_worth_it(plan: Plan, trials: list[Trial], choice: Choice) -> StopReason
     best = leader(trials, plan.objective)
     if best is None or best.final.step_time_s is None:
         return None
-    training_s, steps = run_seconds(plan.training_steps, best.final.step_time_s), plan.training_steps
-    numbers = {"training_s": training_s, "probe_s": choice.seconds} | ({"training_steps": steps} if steps else {})
+    numbers = {"training_s": run_seconds(plan.training_steps, best.final.step_time_s), "probe_s": choice.seconds}
+    if plan.training_steps is None:
+        return StopReason(StopKind.NOT_WORTH_AN_HOUR, numbers)
     promising = f"{choice.promising} (not measured)" if choice.promising else "what you have"
-    return StopReason(StopKind.NOT_WORTH_IT, numbers, promising if steps and len(trials) == 1 else "")
+    numbers["training_steps"] = plan.training_steps
+    return StopReason(StopKind.NOT_WORTH_IT, numbers, fastest=promising if len(trials) == 1 else "")

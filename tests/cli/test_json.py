@@ -16,7 +16,7 @@ from autotune.cli.app import app
 from autotune.cli.common import ErrorReporter
 from autotune.commands import search
 from autotune.core.configuration import Value
-from autotune.study.plan import Progress, Watch
+from autotune.study.plan import Progress, ProgressKind, Watch
 from tests.makers import configuration, result, trial
 from tests.terminals import surroundings
 
@@ -127,8 +127,8 @@ def test_who_interrupts_is_told_what_is_kept_and_how_to_resume(
 ) -> None:
     def interrupted(*_: Any, watch: Watch, **options: Any) -> None:
         with contextlib.redirect_stdout(sys.stderr):
-            watch(Progress("preparing", (), message="estimating memory"))
-        watch(Progress("stopping", (trial(0), trial(3, 20.0)), folder=studies / "reports" / "first"))
+            watch(Progress(ProgressKind.PREPARING, (), message="estimating memory"))
+        watch(Progress(ProgressKind.STOPPING, (trial(0), trial(3, 20.0)), folder=studies / "reports" / "first"))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(search, "search", interrupted)

@@ -22,6 +22,7 @@ from autotune.core.sanity import SanityCheck
 from autotune.core.stop_reason import StopKind, StopReason
 from autotune.memory.peak import MemoryPeak, MemorySplit
 from autotune.probe.order import ANSWER, ORDER
+from autotune.report.evidence import loss_warning
 from autotune.report.exports import answer_of
 from autotune.space.search_space import RuledOut
 from autotune.space.user_arguments import read_training_args
@@ -29,7 +30,7 @@ from autotune.study.store import PROSPECT, REQUEST
 from tests.makers import configuration, ended, out_of_memory, result, trial, warned, workload
 from tests.trainers import CHECKPOINTING
 
-NOTHING_LEFT = StopReason(StopKind.NOTHING_TO_WIN, "no untested configuration is left")
+NOTHING_LEFT = StopReason(StopKind.ALL_TESTED)
 
 
 def nothing() -> TuningResult:
@@ -143,14 +144,14 @@ def test_an_answer_that_may_not_learn_as_fp32_does_warns_wherever_it_is_handed_o
 )
 def test_an_answer_that_learns_as_fp32_does_warns_of_nothing(made: TuningResult, tmp_path: Path) -> None:
     assert made.training_arguments(str(tmp_path)).bf16
-    assert made.loss_warning == ""
+    assert loss_warning(made) is None
 
 
 def test_the_baseline_as_answer_is_warned_of_only_where_it_is_flagged() -> None:
     alone = [trial(0, 10.0, of=configuration(8), confirmed=10.0)]
-    assert with_losses(problem="fp32 crashed", trials=alone).loss_warning == ""
-    assert with_losses(trials=alone).loss_warning == ""
-    assert "which had fallen by" in with_losses(0, trials=alone).loss_warning
+    assert loss_warning(with_losses(problem="fp32 crashed", trials=alone)) is None
+    assert loss_warning(with_losses(trials=alone)) is None
+    assert "which had fallen by" in str(loss_warning(with_losses(0, trials=alone)))
 
 
 def disqualified_reason() -> list[Trial]:
@@ -272,7 +273,7 @@ def test_a_saved_result_is_loaded_without_loss_also_from_a_folder_that_moved(tmp
     assert again.request == made.request
     assert list(again.ruled_out) == list(made.ruled_out)
     assert (again.stop_reason, list(again.notes)) == (made.stop_reason, list(made.notes))
-    assert again.warnings == ("others held memory",)
+    assert again.warnings == warned("others held memory")
     assert again.to_dict() == made.to_dict() | {"folder": str(folder)}
     assert again.to_frame().equals(made.to_frame())
 
@@ -367,8 +368,8 @@ def test_whatever_cannot_be_read_is_named_and_without_the_baseline_there_is_no_a
         elif read and not gone:
             assert got is not None
             assert name in " ".join(map(str, (warning.message for warning in caught)))
-            assert name in " ".join(got.warnings)
-            assert [*got.unreadable] == [text for text in got.study_warnings if name in text]
+            assert name in " ".join(map(str, got.warnings))
+            assert [*got.unreadable] == [warning for warning in got.study_warnings if name in warning.text]
         elif got is not None and not got.unreadable and len(got.trials) == whole["trials"]:
             assert {**got.to_dict(), "warnings": []} == {**whole, "warnings": []} or gone
         (folder / name).write_bytes(kept)
@@ -400,7 +401,7 @@ def test_what_cannot_be_read_is_no_warning_of_the_study_once_it_can_be(tmp_path:
         (folder / "summary.md").read_text().split()
     )
     path.write_bytes(kept)
-    assert TuningResult.load(folder).study_warnings == ("others held memory",)
+    assert TuningResult.load(folder).study_warnings == warned("others held memory")
 
 
 def test_no_secret_is_written(tmp_path: Path) -> None:
@@ -467,12 +468,13 @@ def test_warnings_are_of_the_study_the_best_the_baseline_and_the_losses_each_onc
         study_warnings=warned("others held memory"),
         numerics=Numerics(falling, {1: {1: Curve((9.0,) * 4)}}),
     )
-    *others, losses = made.warnings
-    assert others == ["others held memory", "a busy machine", "baseline: throttled"]
-    assert losses == made.loss_warning
-    assert made.numerics.flag(1) in losses
-    assert made.study_warnings == ("others held memory",)
-    assert made.to_dict()["warnings"] == list(made.warnings)
+    *others, losses, of_baseline = made.warnings
+    assert others == [*warned("others held memory", "a busy machine")]
+    assert losses == loss_warning(made)
+    assert made.numerics.flag(1) in losses.text
+    assert (of_baseline.of, of_baseline.detail) == ("baseline", "throttled")
+    assert made.study_warnings == warned("others held memory")
+    assert made.to_dict()["warnings"] == [warning.to_dict() for warning in made.warnings]
     assert result().warnings == ()
 
 

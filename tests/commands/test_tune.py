@@ -18,6 +18,7 @@ from autotune.commands import tune
 from autotune.commands.study import _weights_text
 from autotune.core.errors import InvalidRequest, LossWarning
 from autotune.core.request import tuning_request
+from autotune.core.warning import ResultWarning, WarningKind
 from autotune.study.identity import study_identity
 from autotune.workload import extract
 from autotune.workload.model.pickling import Payload
@@ -88,7 +89,7 @@ def test_what_learns_nothing_is_fastest_and_wins_only_where_that_is_allowed(
     assert "above fp32's" in reason
     allowed = autotune.tune(trainer, allow_loss_difference=True, **options)
     assert allowed.best.configuration == disqualified_reason.configuration
-    assert any("fp32" in warning for warning in allowed.warnings)
+    assert any("fp32" in warning.text for warning in allowed.warnings)
     for hand_out in (allowed.training_arguments, lambda: allowed.apply(trainer)):
         with pytest.warns(LossWarning, match="Losses differ from fp32's"):
             hand_out()
@@ -265,11 +266,12 @@ def test_states_of_an_optimizer_that_the_trainer_made_leave_the_device_too(
     asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moved: list[Any] = []
+    held = ResultWarning(WarningKind.HELD_MEMORY, {"bytes": 2**30})
 
     @contextlib.contextmanager
-    def off_device(model: Any, optimizer: Any, device: str) -> Iterator[str]:
+    def off_device(model: Any, optimizer: Any, device: str) -> Iterator[ResultWarning]:
         moved.extend((optimizer, device))
-        yield "this process still holds 1 GiB"
+        yield held
 
     monkeypatch.setattr(tune, "off_device", off_device)
     trainer = built(tmp_path, fields={"max_steps": 1})
@@ -278,8 +280,8 @@ def test_states_of_an_optimizer_that_the_trainer_made_leave_the_device_too(
     assert moved[0].state
     assert isinstance(moved[0], torch.optim.AdamW)
     assert moved[1] == asked[0][1]["device"] == "cpu"
-    assert asked[0][0].warnings == ("this process still holds 1 GiB",)
-    assert "this process still holds 1 GiB" in asked[0][0].notes
+    assert asked[0][0].warnings == (held,)
+    assert held.text in asked[0][0].notes
 
 
 def test_the_user_s_arguments_are_kept_as_they_were_then(asked: Asked, tmp_path: Path) -> None:

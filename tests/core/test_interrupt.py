@@ -21,13 +21,13 @@ from autotune.core.interrupt import (
     ending_on_signals,
     graceful_interrupt,
 )
-from autotune.core.stop_reason import StopKind, StopReason, stop_reason_of
+from autotune.core.stop_reason import StopKind, stop_reason_of
 from autotune.probe import ProbeOptions
 from autotune.probe.replay import ReplayProbe
 from autotune.study.finish import finish
 from autotune.study.loop import open_study, search
 from autotune.study.objective import best_trial
-from autotune.study.plan import Plan, Progress
+from autotune.study.plan import Plan, Progress, ProgressKind
 from autotune.study.store import read_trial
 from autotune.study.study import Study
 from tests.makers import ALLOWED, machine, space, warned
@@ -192,7 +192,9 @@ def test_a_report_that_is_written_because_of_sigterm_raises_nothing_of_its_own()
 
 def test_a_search_that_failed_is_not_called_interrupted() -> None:
     crashed = SearchFailed("The baseline crashed: RuntimeError: no such kernel.", "Its log is in a folder.")
-    assert stop_reason_of(crashed) == StopReason(StopKind.FAILED, "the baseline crashed: RuntimeError: no such kernel")
+    reason = stop_reason_of(crashed)
+    assert (reason.kind, reason.advice) == (StopKind.FAILED, "Its log is in a folder.")
+    assert reason.text == "the baseline crashed: RuntimeError: no such kernel"
     assert stop_reason_of(ValueError("of a watch")).text == "the search failed with ValueError"
 
 
@@ -227,7 +229,7 @@ def stopped(folder: Path, probe: Pressing) -> list[Progress]:
     """What those who watch are told of a search that ends by Ctrl-C."""
     study, events = opened(folder), []
     listening = graceful_interrupt(
-        study.wish, lambda messages: events.append(Progress("stopping", (), message=messages))
+        study.wish, lambda messages: events.append(Progress(ProgressKind.STOPPING, (), message=messages))
     )
     with listening, pytest.raises(KeyboardInterrupt):
         searched(study, probe, events)

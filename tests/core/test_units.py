@@ -13,7 +13,6 @@ from autotune.core.units import (
     format_interval,
     format_parameters,
     format_seconds,
-    in_ranges,
     parse_bytes,
     parse_price,
     parse_seconds,
@@ -68,15 +67,6 @@ def test_a_long_value_is_shortened_in_a_message_and_a_short_one_is_not() -> None
     assert shortened(0) == "0"
     assert len(shortened("x" * 5000)) <= 41
     assert len(shortened(10**5000)) <= 41
-
-
-def test_texts_that_differ_in_one_number_become_one_with_its_range() -> None:
-    busy = [f"other processes used {cores} cores meanwhile" for cores in (1.9, 1.7, 1.8, 1.7)]
-    assert in_ranges([*busy, "swapped"]) == ("other processes used 1.7 to 1.9 cores meanwhile", "swapped")
-    assert in_ranges([busy[0], busy[0]]) == (busy[0],)
-    clocks = ["fell from 1800 to 1500 MHz", "fell from 1810 to 1490 MHz"]
-    assert in_ranges(clocks) == tuple(clocks)
-    assert in_ranges(["{0} of 9", "{0} of 10"]) == ("{0} of 9 to 10",)
 
 
 def test_a_size_written_and_read_again_is_within_its_last_digit() -> None:

@@ -10,12 +10,15 @@ from autotune.core.loss_curves import Curve, Numerics
 from autotune.core.measurement import Measurement
 from autotune.core.prospect import OptimalityGap
 from autotune.core.sanity import Problem, SanityCheck
+from autotune.core.warning import ResultWarning, WarningKind
 from autotune.report.checks import Check, checks, data_text
 from autotune.study.result import SearchResult
 from tests.makers import completed, configuration, gpu, result, trial, verification
 from tests.report.figures.studies import divided
 
 SLOW, FAST = configuration(8), configuration(16)
+BUSY = ResultWarning(WarningKind.OTHER_PROCESSES, {"cores": 1.6})
+HELD = ResultWarning(WarningKind.HELD_MEMORY, {"bytes": 2**30})
 FALLING = {number: Curve(tuple(9.0 - step / 10 for step in range(14))) for number in (1, 2, 3)}
 FLAT = {number: Curve((9.0,) * 14) for number in (1, 2, 3)}
 SANITY = SanityCheck(8, (8,), 0.1, 54 * 2**20, 0.2, peak_bytes={"evaluation": 210 * 2**20})
@@ -26,7 +29,7 @@ def named(study: SearchResult) -> dict[str, Check]:
     return {check.title: check for check in checks(study)}
 
 
-def disturbed(*warnings: str) -> SearchResult:
+def disturbed(*warnings: ResultWarning) -> SearchResult:
     """A study whose answer was measured with these warnings."""
     trials = [
         trial(0, 10.0, of=SLOW, confirmed=10.0),
@@ -73,8 +76,8 @@ def verified(held: bool | None) -> SearchResult:
             "Precision changed.",
             "From fp32 to bf16. To keep yours, search again with `--keep-numerics`.",
         ),
-        (disturbed("other processes used 1.6 cores meanwhile"), "warn", "The machine was disturbed.", "quiet machine"),
-        (disturbed("something else"), "warn", "Warning.", "Something else."),
+        (disturbed(BUSY), "warn", "The machine was disturbed.", "quiet machine"),
+        (disturbed(HELD), "warn", "Warning.", "This process still holds 1.00 GiB"),
         (result(left_out=("evaluation and checkpoint",)), "note", "Not everything was done.", "the same command again"),
         (
             result(prospects={2: OptimalityGap(0.2, 0.23, 268)}),
@@ -89,13 +92,13 @@ def verified(held: bool | None) -> SearchResult:
 )
 def test_each_fact_has_its_kind_and_what_to_do(study: SearchResult, kind: str, title: str, words: str) -> None:
     check = named(study)[title]
-    assert check.kind == kind
+    assert check.level == kind
     assert words in f"{check.text} {check.action}"
 
 
 def test_what_is_well_comes_first_and_mere_notes_last() -> None:
-    study = replace(disturbed("the machine swapped 1 MiB meanwhile"), rehearsal=SANITY, left_out=("the rest",))
-    kinds = [check.kind for check in checks(study)]
+    study = replace(disturbed(BUSY), rehearsal=SANITY, left_out=("the rest",))
+    kinds = [check.level for check in checks(study)]
     assert kinds == sorted(kinds, key=("ok", "warn", "note").index)
     assert set(kinds) == {"ok", "warn", "note"}
 

@@ -19,7 +19,7 @@ SLOW, FAST = configuration(8), configuration(16)
 LOST = Trial(1, FAST, out_of_memory(FAST))
 
 
-ALL_TESTED = StopReason(StopKind.ALL_TESTED, "all configurations have been measured or ruled out")
+ALL_TESTED = StopReason(StopKind.ALL_TESTED)
 
 
 def compared(
@@ -142,9 +142,7 @@ def test_a_verification_that_cannot_tell_or_is_of_another_answer_leaves_the_head
 
 def test_nothing_is_claimed_of_one_trial_and_the_search_goes_on_with_more_time() -> None:
     request = tuning_request("gpt2-mini", 48, device="cpu", timeout="30s")
-    claim = claim_of(
-        result([trial(0)], request=request, stop=StopReason(StopKind.TIME, "the time limit of 30 s is reached"))
-    )
+    claim = claim_of(result([trial(0)], request=request, stop=StopReason(StopKind.TIME, {"limit_s": 30.0})))
     assert (claim.gain, claim.verdict) == (None, Verdict.NONE)
     assert claim.command == "autotune search gpt2-mini --global-batch-size 48 --device cpu --timeout 3m"
     assert "%" not in headline(result([trial(0)]))
@@ -174,7 +172,7 @@ def test_too_noisy_says_how_many_rounds_would_tell() -> None:
     ],
 )
 def test_an_interrupted_search_goes_on_with_the_same_command(study: SearchResult, text: str, kind: StopKind) -> None:
-    stop = StopReason(kind, "no device is left to measure on: it was unplugged")
+    stop = StopReason(kind, detail="no device is left to measure on: it was unplugged")
     claim: Claim = claim_of(replace(study, complete=False, stop=stop))
     assert claim.headline == text
     assert claim.advice == "The same command continues where it stopped."

@@ -13,7 +13,7 @@ from autotune.core.stop_reason import StopKind, StopReason
 from autotune.report.summary import answer_lines, share_lines, summary
 from autotune.report.trial_text import outcome_text, speed_text
 from autotune.space.search_space import RuledOut
-from tests.makers import GIB, MIB, completed, configuration, ended, out_of_memory, result, trial, workload
+from tests.makers import GIB, MIB, completed, configuration, ended, out_of_memory, result, trial, warned, workload
 
 SLOW, FAST = configuration(8), configuration(16)
 
@@ -27,7 +27,7 @@ REPORTS = {
             trial(0, 10.0, of=SLOW, confirmed=10.0),
             trial(1, 20.0, of=configuration(16, optimizer="o" * 90), confirmed=20.0),
         ],
-        study_warnings=("w" * 60 + " other processes used 1.6 cores meanwhile " * 3,),
+        study_warnings=warned("w" * 60 + " other processes used 1.6 cores meanwhile " * 3),
     ),
 }
 

@@ -11,7 +11,7 @@ from autotune.commands.result import TuningResult
 from autotune.service.body import Roots
 from autotune.service.records import Search
 from autotune.service.runner import Events
-from autotune.study.plan import Progress
+from autotune.study.plan import Progress, ProgressKind
 from tests.service.application import Service, make_app
 
 REAL = Path(__file__).parents[1] / "data" / "studies" / "gpt2-mini-600MiB"
@@ -33,13 +33,13 @@ def sent(study: TuningResult, trials: int | None = None) -> list[dict[str, Any]]
     lines = io.StringIO()
     events = Events(lines)
     events.run = "1"
-    events.watch(Progress("preparing", (), message="reading device, model and data"))
+    events.watch(Progress(ProgressKind.PREPARING, (), message="reading device, model and data"))
     first = tuple(replace(trial, confirmations=()) for trial in study.trials[:trials])
     for number, trial in enumerate(first):
         running = {"number": trial.number, "configuration": trial.configuration, "max_gain": 0.21}
-        events.watch(Progress("probing", first[:number], probes_left=len(study.trials) - number, **running))
+        events.watch(Progress(ProgressKind.PROBING, first[:number], probes_left=len(study.trials) - number, **running))
     done = first if trials else tuple(study.trials)
-    events.watch(Progress("finishing", done, message="writing the report"))
+    events.watch(Progress(ProgressKind.FINISHING, done, message="writing the report"))
     return [json.loads(line)["event"] for line in lines.getvalue().splitlines() if line]
 
 

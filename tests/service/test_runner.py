@@ -18,7 +18,7 @@ import pytest
 from autotune.commands.result import TuningResult
 from autotune.core.errors import DeviceInUse
 from autotune.service.runner import _search
-from autotune.study.plan import Progress
+from autotune.study.plan import Progress, ProgressKind
 from tests.probe.processes import becomes_true, started_in
 from tests.service.searches import REQUEST, Replaying
 
@@ -161,7 +161,7 @@ def test_an_event_says_what_a_live_view_shows(finished: Finished) -> None:
     assert low < mean < high
     assert baseline["baseline_samples_per_second"] == baseline["samples_per_second"]
     assert baseline["probes_left"] == 3
-    shown = Progress("done", tuple(trials))
+    shown = Progress(ProgressKind.DONE, tuple(trials))
     lead, gain = shown.best or shown.fastest, shown.speedup_of(shown.best or shown.fastest)
     assert lead is not None
     assert (last["best"], last["is_proven"]) == (lead.number, shown.best is not None)

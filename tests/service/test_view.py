@@ -13,7 +13,7 @@ from autotune.report.live.views import print_line
 from autotune.sampler.policy import Why
 from autotune.service.runner import Events
 from autotune.service.view import View
-from autotune.study.plan import Progress
+from autotune.study.plan import Progress, ProgressKind
 from autotune.study.schedule import MESSAGES
 from tests.makers import completed, configuration, ended, out_of_memory, trial, warned
 
@@ -25,7 +25,7 @@ TRIALS = (
 )
 
 
-def progress(kind: str, number: int, trials: tuple[Trial, ...] = TRIALS, message: str = "") -> Progress:
+def progress(kind: ProgressKind, number: int, trials: tuple[Trial, ...] = TRIALS, message: str = "") -> Progress:
     trial = trials[number]
     return Progress(
         kind=kind,
@@ -48,11 +48,11 @@ def with_round(trials: tuple[Trial, ...]) -> tuple[Trial, ...]:
 
 
 SEARCH = (
-    Progress("preparing", (), message="estimating memory"),
-    *(progress(kind, number) for number in range(4) for kind in ("probing", "trial")),
-    progress("confirming", 3, message=MESSAGES[Why.COMPARE]),
-    progress("confirmed", 3, with_round(TRIALS)),
-    Progress("finishing", with_round(TRIALS), message="comparing losses"),
+    Progress(ProgressKind.PREPARING, (), message="estimating memory"),
+    *(progress(kind, number) for number in range(4) for kind in (ProgressKind.PROBING, ProgressKind.TRIAL)),
+    progress(ProgressKind.CONFIRMING, 3, message=MESSAGES[Why.COMPARE]),
+    progress(ProgressKind.CONFIRMED, 3, with_round(TRIALS)),
+    Progress(ProgressKind.FINISHING, with_round(TRIALS), message="comparing losses"),
 )
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from autotune.commands.compare.run import compare
-from autotune.commands.explain.reasons import bound
 from autotune.commands.result import TuningResult
 from autotune.commands.verify.result import Verification, verification_lines
 from autotune.core import Environment
@@ -125,7 +124,9 @@ def test_answer_summary_table_and_page_show_it_with_its_source_and_convention(tm
     study = found()
     facts = study
     assert any(line.split()[:1] == ["MFU"] and " 45." in line for line in answer_lines(facts))
-    assert "(MFU), 58% of the fastest" in bound(study.best, study.trials, study.utilization(study.best))[1]
+    use = study.utilization(study.best)
+    assert use is not None
+    assert "(MFU), 58% of the fastest" in use.text
     text = summary(facts)
     assert all(words in text for words in ("| MFU |", "NVIDIA H200 data sheet", "attention counted whole"))
     frame = study.to_frame().set_index("number")

@@ -14,7 +14,7 @@ from autotune.core.errors import SearchFailed, TimeIsOver
 from autotune.core.measurement import JOIN
 from autotune.core.request import SAMPLERS
 from autotune.core.slot import Slot, SlotKind
-from autotune.core.stop_reason import StopKind, StopReason
+from autotune.core.stop_reason import TIMES, StopKind, StopReason
 from autotune.core.time_limit import GRACE, TimeLimit
 from autotune.executors import ExecutorLost
 from autotune.executors.pool import Pool, Work, carried_out
@@ -37,7 +37,8 @@ LOSSES = tuple(9 - 0.05 * step for step in range(12))
 EPOCH_S = 1e9
 """Seconds since the epoch at which a world begins."""
 
-BY_GAINS = {StopKind.NOTHING_TO_WIN, StopKind.NOT_WORTH_IT}
+LIKELY = (StopKind.NOTHING_LIKELY_TO_WIN, StopKind.NOTHING_LIKELY_TO_FIT)
+BY_GAINS = {StopKind.NOTHING_TO_WIN, *LIKELY, StopKind.NOT_WORTH_IT, StopKind.NOT_WORTH_AN_HOUR}
 """Kinds of ends that follow from random draws."""
 
 
@@ -235,13 +236,14 @@ def searched(world: World, folder: Path) -> tuple[Study, StopReason | Exception]
 
 def check_again(world: World, folder: Path, end: StopReason | Exception) -> None:
     """Fail if the same search, begun once more, measures more or ends otherwise, unless it had no time or lost devices."""
-    if not isinstance(end, StopReason) or end.kind is StopKind.TIME or world.has_lost:
+    if not isinstance(end, StopReason) or end.kind in TIMES or world.has_lost:
         return
     before = world.measurements
     _, anew = searched(world, folder)
     assert world.measurements == before, f"{anew} after {end}: {world.log[before:]}"
     assert isinstance(anew, StopReason), anew
-    assert {end.kind, anew.kind} <= BY_GAINS or anew.kind is end.kind
+    kinds = {end.kind, anew.kind}
+    assert kinds <= BY_GAINS or kinds <= {StopKind.ALL_TESTED, StopKind.CORE_TESTED} or anew.kind is end.kind
 
 
 def measured(study: Study) -> dict[Slot, Measurement]:
@@ -311,14 +313,16 @@ def check(world: World, study: Study, fleet: Fleet, end: StopReason | Exception)
     if not isinstance(end, StopReason):
         return
     assert trials
-    assert not ledger.unfinished or end.kind is StopKind.TIME, f"{end.text}: {ledger.unfinished}"
+    assert not ledger.unfinished or end.kind in TIMES, f"{end.text}: {ledger.unfinished}"
     match end.kind:
-        case StopKind.TIME:
+        case StopKind.TIME | StopKind.LITTLE_TIME | StopKind.NO_TIME:
             assert plan.time.is_set, "no limit"
         case StopKind.BUDGET:
             assert len(trials) >= plan.probes(trials), f"{end.text}: {len(trials)}"
-        case StopKind.ALL_TESTED if world.space.size and not isinstance(study.sampler, OptunaSampler):
+        case StopKind.ALL_TESTED | StopKind.CORE_TESTED if world.space.size and not isinstance(
+            study.sampler, OptunaSampler
+        ):
             open_ = [one for one in world.space if implied_by(one, trials) is None]
             assert not open_, f"{end.text}: {open_}"
-        case StopKind.NOTHING_TO_WIN:
+        case StopKind.NOTHING_TO_WIN | StopKind.NOTHING_LIKELY_TO_WIN | StopKind.NOTHING_LIKELY_TO_FIT:
             assert plan.sampler == "physics", end.text

@@ -7,7 +7,7 @@ import pytest
 
 from autotune.core import Configuration, Outcome, Trial
 from autotune.core.request import MOST_ROUNDS
-from autotune.study.certainty import speedup_reason
+from autotune.study.certainty import GapKind, SpeedupGap, speedup_gap
 from autotune.study.objective import is_open, speed_up
 from tests.makers import completed, configuration, ended, trial
 
@@ -27,49 +27,54 @@ def rivals(other: Configuration, gains: Sequence[float]) -> list[Trial]:
     ]
 
 
-def rounds_advised(reason: str) -> int:
-    return int(reason.split("--confirmation-rounds ")[1].split()[0])
+def gap_of(trials: Sequence[Trial], timeout_s: float | None = None) -> SpeedupGap:
+    gap = speedup_gap(trials, SPEED, timeout_s)
+    assert gap is not None
+    return gap
 
 
 def test_a_certain_speed_up_and_one_that_is_known_to_be_none_need_no_reason() -> None:
-    assert speedup_reason(rivals(BF16, [1.5, 1.52, 1.49]), SPEED) == ""
-    assert speedup_reason(rivals(WORKERS, [1.001, 0.999, 1.002]), SPEED) == ""
-    assert speedup_reason(rivals(BF16, [0.9, 0.91, 0.92]), SPEED) == ""
+    assert speedup_gap(rivals(BF16, [1.5, 1.52, 1.49]), SPEED) is None
+    assert speedup_gap(rivals(WORKERS, [1.001, 0.999, 1.002]), SPEED) is None
+    assert speedup_gap(rivals(BF16, [0.9, 0.91, 0.92]), SPEED) is None
 
 
 @pytest.mark.parametrize("other", [BF16, WORKERS], ids=["kept from winning", "won"])
 def test_an_open_speed_up_says_so_and_how_many_rounds_would_tell(other: Configuration) -> None:
     gains = [1.0, 1.3, 1.5, 0.95, 1.2, 1.1]
     trials = rivals(other, gains[:4])
-    gain, _ = speed_up(trials[1], trials[0], SPEED)
+    gain = speed_up(trials[1], trials[0], SPEED)
     assert gain is not None
     assert is_open(gain)
-    reason = speedup_reason(trials, SPEED)
-    assert "cannot tell whether trial 1 is faster" in reason
-    assert f"{gain.low:.2f} to {gain.high:.2f}" in reason
-    advised = rounds_advised(reason)
+    gap = gap_of(trials)
+    assert "cannot tell whether trial 1 is faster" in gap.text
+    assert f"{gain.low:.2f} to {gain.high:.2f}" in gap.text
+    advised = gap.rounds
+    assert advised is not None
     assert 4 < advised <= MOST_ROUNDS
-    assert "--timeout" not in reason
-    assert "longer --timeout" in speedup_reason(trials, SPEED, timeout_s=60.0)
+    assert f"--confirmation-rounds {advised}" in gap.advice
+    assert "--timeout" not in gap.advice
+    assert "longer --timeout" in gap_of(trials, timeout_s=60.0).advice
     # As many rounds that vary alike do tell.
-    more = speed_up(*reversed(rivals(other, (gains[:4] * advised)[:advised])), SPEED)[0]
+    more = speed_up(*reversed(rivals(other, (gains[:4] * advised)[:advised])), SPEED)
     assert more is not None
     assert more.low > 1
 
 
 def test_where_no_number_of_rounds_would_tell_a_quieter_machine_is_advised() -> None:
-    reason = speedup_reason(rivals(WORKERS, [1.7, 0.8, 1.0, 0.9]), SPEED)
-    assert "quieter machine" in reason
-    assert "--rounds" not in reason
+    gap = gap_of(rivals(WORKERS, [1.7, 0.8, 1.0, 0.9]))
+    assert (gap.kind, gap.rounds) == (GapKind.TOO_NOISY, None)
+    assert "quieter machine" in gap.advice
 
 
 def test_what_was_not_measured_side_by_side_is_to_be() -> None:
     probed = [trial(0, 10.0, of=FP32, spread=0.3), trial(1, 12.0, of=WORKERS, spread=0.3)]
-    assert rounds_advised(speedup_reason(probed, SPEED)) == 4
+    assert gap_of(probed).rounds == 4
+    assert "a longer --timeout" in gap_of(probed, timeout_s=60.0).advice
 
 
 def test_a_missing_speed_up_has_its_reason() -> None:
     lost = Trial(0, FP32, ended(Outcome.OUT_OF_MEMORY))
-    assert "does not run" in speedup_reason([lost, trial(1, of=WORKERS)], SPEED)
-    assert speedup_reason([lost], SPEED) == "there is nothing to compare"
-    assert speedup_reason([], SPEED) == "there is nothing to compare"
+    assert gap_of([lost, trial(1, of=WORKERS)]).kind is GapKind.NO_BASELINE
+    assert gap_of([lost]).kind is GapKind.NOTHING_TO_COMPARE
+    assert gap_of([]).kind is GapKind.NOTHING_TO_COMPARE

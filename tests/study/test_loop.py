@@ -36,7 +36,7 @@ from autotune.study.finish import missing_proof
 from autotune.study.job import Job
 from autotune.study.loop import import_trials, open_study, search
 from autotune.study.objective import best_trial, is_shown
-from autotune.study.plan import Plan, Progress
+from autotune.study.plan import Plan, Progress, ProgressKind
 from autotune.study.store import (
     REQUEST,
     check_identity,
@@ -425,7 +425,7 @@ def test_what_was_disturbed_is_probed_again_before_it_is_told(tmp_path: Path) ->
     study, _ = run(tmp_path, probe, n_trials=1)
     assert len(probe.asked) == 2
     assert study.trials[0].feasible
-    assert study.trials[0].measurement.repeated_because == ("another process",)
+    assert study.trials[0].measurement.repeated_because == warned("another process")
     assert [item.value for item in told(study)] == [study.trials[0].samples_per_second]
     again, _ = run(tmp_path, replay(), n_trials=1)
     assert again.trials == study.trials, "why it was repeated is on disk"
@@ -815,9 +815,9 @@ def test_what_may_not_fit_is_told_while_it_is_tried_and_at_the_end(tmp_path: Pat
             assert each.risk_notes() == [
                 "trial 0 was tried although it might not fit (60% likely to; --no-risk leaves such out)"
             ]
-        assert now_text(study.progress("probing", number=0, configuration=study.space.baseline, message="x")) == (
-            "x: 2x4 (yours)"
-        )
+        assert now_text(
+            study.progress(ProgressKind.PROBING, number=0, configuration=study.space.baseline, message="x")
+        ) == ("x: 2x4 (yours)")
 
 
 @pytest.mark.parametrize("after", [2, 3, 4])

@@ -29,7 +29,7 @@ from autotune.study.store import probe_folder, read_trial
 from tests.makers import ALLOWED, MIB, completed, configuration, ended, out_of_memory, space, trial, warned
 
 OF = configuration()
-FOREIGN = ("another process on the device: 4711",)
+FOREIGN = warned("4711")
 
 
 def plan(**facts: Any) -> Plan:
@@ -86,7 +86,7 @@ def test_what_stays_disturbed_is_repeated_no_more_than_twice_and_keeps_every_rea
     measurement = measure(tmp_path, plan(), [], probe, Job(Slot(), OF))
     assert len(probe.asked) == 1 + REPEATS == 3
     assert measurement.samples_per_second == pytest.approx(7.0)
-    assert measurement.repeated_because == (*FOREIGN, "throttled")
+    assert measurement.repeated_because == (*FOREIGN, *warned("throttled"))
     assert measurement.observed_warnings == FOREIGN, "the last one is warned still"
 
 
@@ -177,7 +177,9 @@ def test_what_a_probe_wrote_itself_gets_its_time_and_why_it_was_repeated(tmp_pat
     measure(tmp_path, plan(), [], keeping(tmp_path, answering(completed(OF))), Job(Slot(), OF))
     assert before <= read_json(probe_folder(tmp_path, Slot(0)) / ANSWER)["started_s"] <= time.time()
     measure(tmp_path, plan(), [], keeping(tmp_path, answering(disturbed(), completed(OF))), Job(Slot(1), OF))
-    assert read_json(probe_folder(tmp_path, Slot(1)) / ANSWER)["repeated_because"] == list(FOREIGN)
+    assert read_json(probe_folder(tmp_path, Slot(1)) / ANSWER)["repeated_because"] == [
+        warning.to_dict() for warning in FOREIGN
+    ]
 
 
 def test_what_a_probe_wrote_whole_is_not_written_again(tmp_path: Path) -> None:

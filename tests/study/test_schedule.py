@@ -345,7 +345,7 @@ def test_once_the_budget_is_used_the_fastest_is_proven_against_the_baseline(tmp_
     best = best_trial(study.trials, "samples_per_second")
     assert best.number == 1
     assert is_shown(best, study.trials[0])
-    assert step.reason == StopReason(StopKind.BUDGET, "the budget of 2 trials is used")
+    assert step.reason == StopReason(StopKind.BUDGET, {"n_trials": 2, "further_trials": 0})
 
 
 def test_what_is_handed_out_without_a_proof_is_measured_again_once(tmp_path: Path) -> None:

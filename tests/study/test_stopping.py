@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.core.stop_reason import StopKind
+from autotune.core.stop_reason import StopKind, StopReason
 from autotune.core.time_limit import TimeLimit
 from autotune.sampler.policy import Choice, End
 from autotune.study.plan import Plan
@@ -36,12 +36,17 @@ def announced(steps: int) -> Plan:
     ("plan", "choice", "kind", "bound"),
     [
         (PLAN, ended(End.PROBES), StopKind.BUDGET, None),
-        (PLAN, ended(End.TIME), StopKind.TIME, None),
+        (PLAN, ended(End.TIME), StopKind.LITTLE_TIME, None),
         (PLAN, ended(End.ALL), StopKind.ALL_TESTED, 0.0),
-        (PLAN, replace(ended(End.ALL), reason="all were proposed"), StopKind.ALL_TESTED, None),
+        (
+            PLAN,
+            replace(ended(End.ALL), stop=StopReason(StopKind.ALL_PROPOSED, {"proposals": 200})),
+            StopKind.ALL_PROPOSED,
+            None,
+        ),
         (PLAN, ended(End.GAIN, 0.009), StopKind.NOTHING_TO_WIN, PLAN.margin),
-        (PLAN, ended(End.GAIN, 0.0, 0.2), StopKind.NOTHING_TO_WIN, 0.2),
-        (PLAN, ended(End.GAIN, math.inf), StopKind.NOTHING_TO_WIN, None),
+        (PLAN, ended(End.GAIN, 0.0, 0.2), StopKind.NOTHING_LIKELY_TO_FIT, 0.2),
+        (PLAN, ended(End.GAIN, math.inf), StopKind.NOTHING_LIKELY_TO_WIN, None),
         (announced(20), ended(End.WORTH), StopKind.NOT_WORTH_IT, None),
     ],
 )

@@ -22,7 +22,7 @@ from autotune.space.build import build_space
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import Work
 from autotune.study.loop import open_study
-from autotune.study.plan import Plan, Progress
+from autotune.study.plan import Plan, Progress, ProgressKind
 from autotune.study.store import read_peaks
 from autotune.study.warm_start import (
     AHEAD_CORES,
@@ -223,9 +223,9 @@ def test_estimated_peaks_are_written_as_soon_as_a_trial_is_known(tmp_path: Path)
     study = open_study(tmp_path, space(), PLAN, WarmStart(10**9, peak=lambda configuration: peak))
     watch = keeping_peaks(seen.append, study)
     study.ledger.trials.append(trial(0))
-    watch(Progress("probing", ()))
+    watch(Progress(ProgressKind.PROBING, ()))
     assert not read_peaks(tmp_path)
-    watch(Progress("trial", ()))
+    watch(Progress(ProgressKind.TRIAL, ()))
     assert read_peaks(tmp_path) == {0: peak}
     assert [item.kind for item in seen] == ["probing", "trial"]
 

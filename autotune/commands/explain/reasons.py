@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from autotune.core import Configuration, Measurement, Outcome, Trial, Value
-from autotune.core.reason import Reason
+from autotune.core.reason import Kind, Reason
 from autotune.space.dominance import implied_by
 from autotune.space.settings import MICRO, SETTINGS
 from autotune.space.settings.micro_batch_size import divisors
@@ -13,7 +12,7 @@ from autotune.space.settings.micro_batch_size import divisors
 # Bounds -----------------------------------------------------------------------------------------------------------
 
 
-class BoundKind(StrEnum):
+class BoundKind(Kind):
     """What holds a training up."""
 
     INPUT = "input"

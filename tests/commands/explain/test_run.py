@@ -19,7 +19,7 @@ from autotune.commands.explain import remeasure, run
 from autotune.commands.explain.explanation import Explanation, MemoryBreakdown
 from autotune.commands.explain.path import MOST_TRIED, between, differing, find_path
 from autotune.commands.explain.run import explain, explained
-from autotune.commands.explain.text import explanation_lines, explanation_markdown
+from autotune.commands.explain.text import explanation_lines, explanation_markdown, sentence
 from autotune.commands.result import TuningResult
 from autotune.core import (
     Configuration,
@@ -175,7 +175,7 @@ def test_a_configuration_that_crashes_on_the_way_is_passed_over_and_told(tmp_pat
     assert [len(step.settings) for step in explanation.steps] == [1, 1, 1]
     assert explanation.steps[0].settings == ("micro_batch_size",)
     explanation, _ = explained_in(study(TWO), tmp_path / "two", measured)
-    assert any("RuntimeError: a bug" in item["outcome"] for item in explanation.to_dict()["did_not_run"])
+    assert any("RuntimeError: a bug" in item["reason"] for item in explanation.to_dict()["did_not_run"])
 
 
 def test_a_configuration_that_fails_in_a_later_round_leaves_its_legs_to_one(tmp_path: Path) -> None:
@@ -211,8 +211,9 @@ def test_what_trials_of_the_search_settle_is_not_tried_again(tmp_path: Path) -> 
     explanation, probe = explained_in(study(answer, failed), tmp_path)
     assert configuration(16) not in {item for item, _ in requests(probe)}
     failures = explanation.to_dict()["did_not_run"]
-    assert [failure["text"] for failure in failures] == [str(configuration(16))]
-    assert "trial 2 of the search" in failures[0]["outcome"]
+    assert [failure["configuration"] for failure in failures] == [configuration(16).to_dict()]
+    assert failures[0]["implied_by"] == 2
+    assert "trial 2 of the search" in " ".join(explanation_lines(explanation))
 
 
 # A baseline or an answer that does not run ------------------------------------------------------------------------
@@ -238,7 +239,7 @@ def test_where_only_the_answer_runs_it_is_said(tmp_path: Path) -> None:
     explanation, _ = explained_in(study(TWO, of=measured), tmp_path, measured)
     assert explanation.steps == ()
     assert explanation.total is None
-    assert explanation.sentence == "Only the answer itself runs: nothing on the way to it can be compared."
+    assert sentence(explanation) == "Only the answer itself runs: nothing on the way to it can be compared."
     assert explanation_lines(explanation)
 
 
@@ -247,7 +248,7 @@ def test_an_answer_that_does_not_run_this_time_is_said_and_nothing_more_measured
         return out_of_memory(of) if of == TWO else completed(of)
 
     explanation, probe = explained_in(study(TWO), tmp_path, measured)
-    assert "did not run this time (out of memory" in explanation.sentence
+    assert "did not run this time (out of memory" in sentence(explanation)
     assert len(probe.asked) == 2
     assert explanation_lines(explanation)
 
@@ -257,8 +258,8 @@ def test_where_the_baseline_is_the_answer_nothing_is_measured_but_why_is_told(tm
     own = result([trial(0, 10.0, of=configuration(8), confirmed=10.0), slower])
     explanation, probe = explained_in(own, tmp_path)
     assert probe.asked == []
-    assert explanation.sentence.startswith("Your own settings are the best")
-    assert explanation.bound[0] == "compute"
+    assert sentence(explanation).startswith("Your own settings are the best")
+    assert str(explanation.bounds["answer"]).startswith("compute-bound")
     assert explanation_lines(explanation)
 
 
@@ -308,14 +309,14 @@ def proven_at(low: float, high: float) -> TuningResult:
 def test_it_is_said_whether_the_product_lies_within_the_proven_interval(tmp_path: Path) -> None:
     inside, _ = explained_in(proven_at(1.9, 2.0), tmp_path / "inside")
     assert inside.within is True
-    assert "inside the proven 1.95x" in inside.sentence
+    assert "inside the proven 1.95x" in sentence(inside)
     apart, _ = explained_in(proven_at(1.2, 1.21), tmp_path / "apart")
     assert apart.within is False
-    assert "outside the proven 1.2" in apart.sentence
-    assert "the intervals do not overlap" in apart.sentence
+    assert "outside the proven 1.2" in sentence(apart)
+    assert "the intervals do not overlap" in sentence(apart)
     near, _ = explained_in(proven_at(1.96, 1.97), tmp_path / "near", world(0.1))
     assert near.within is False
-    assert "the intervals overlap" in near.sentence
+    assert "the intervals overlap" in sentence(near)
 
 
 # Resuming --------------------------------------------------------------------------------------------------------
@@ -418,7 +419,8 @@ def bound_of(*others: Trial, answer: Trial | None = None) -> tuple[str, str]:
     from autotune.commands.explain.reasons import bound
 
     answer = answer or trial(1, of=TWO)
-    return bound(answer, [answer, *others])
+    reason = bound(answer, [answer, *others])
+    return (reason.kind, reason.text) if reason else ("", "")
 
 
 def test_what_bounds_a_training_is_told() -> None:
@@ -445,7 +447,7 @@ def test_what_ran_in_the_search_is_run_again_whatever_a_leaner_one_met(tmp_path:
 
 
 def test_a_change_is_told_by_what_it_did_to_the_step_and_the_peak() -> None:
-    from autotune.commands.explain.reasons import changes
+    from autotune.commands.explain.text import changes
 
     def of(seconds: float, peak: int, **parts: float) -> Trial:
         steps = tuple(step(seconds, samples=48, **parts) for _ in range(5))
@@ -511,8 +513,8 @@ def test_the_gains_of_a_real_study_make_up_its_speed_up(tmp_path: Path, monkeypa
     assert {name for step in explanation.steps for name in step.settings} == {"micro_batch_size", "checkpointing"}
     assert explanation.confirmed is not None
     assert explanation.total is not None
-    assert explanation.total.low <= explanation.confirmed.high, explanation.sentence
-    assert explanation.total.high >= explanation.confirmed.low, explanation.sentence
+    assert explanation.total.low <= explanation.confirmed.high, sentence(explanation)
+    assert explanation.total.high >= explanation.confirmed.low, sentence(explanation)
 
 
 # Ranks -----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from autotune.commands.trainer import offload
-from autotune.commands.trainer.offload import held_note, moved, off_device, states_on
+from autotune.commands.trainer.offload import held_memory, moved, off_device, states_on
+from autotune.core.warning import ResultWarning, WarningKind
 
 CPU, CARD = torch.device("cpu"), torch.device("meta")
 
@@ -100,19 +101,22 @@ def test_it_comes_back_however_the_search_ends(ending: type[BaseException] | Non
     assert places(model, optimizer) == before, "with the pages where pages were"
 
 
+HELD = ResultWarning(WarningKind.HELD_MEMORY, {"bytes": 9 * 2**30}, "its CUDA context")
+
+
 def test_a_model_on_the_cpu_stays_and_no_device_wakes() -> None:
     model, optimizer = trained()
     with off_device(model, optimizer) as held:
-        assert held == ""
+        assert held is None
     assert not torch.cuda.is_initialized()
-    assert held_note() == ""
+    assert held_memory() is None
 
 
 def test_what_is_held_on_a_card_is_no_warning_of_a_search_on_the_cpu(
     on_card: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offload, "held_note", lambda: "this process still holds 9 GiB")
+    monkeypatch.setattr(offload, "held_memory", lambda: HELD)
     for model, optimizer in (trained(), on_card):
-        for device, said in (("cpu", ""), ("cuda:0", "this process still holds 9 GiB")):
+        for device, warning in (("cpu", None), ("cuda:0", HELD)):
             with off_device(model, optimizer, device) as held:
-                assert held == said
+                assert held is warning

@@ -9,13 +9,14 @@ import pytest
 
 from autotune.commands.verify.result import Verdict, Verification, judged, verification_lines
 from autotune.core import Interval, Measurement, Outcome, Step, Trial
-from tests.makers import ALLOWED, MIB, completed, configuration, ended, trial, warned
+from autotune.core.warning import ResultWarning, WarningKind
+from tests.makers import ALLOWED, MIB, completed, configuration, ended, trial
 
 BASELINE = trial(0, 30.0, confirmed=30.0)
 BEST = trial(1, 45.0, of=configuration(16), confirmed=45.0)
 """Promised: 1.5 times as fast."""
 
-WARNING = "other processes used 1.8 cores meanwhile"
+WARNING = ResultWarning(WarningKind.OTHER_PROCESSES, {"cores": 1.8})
 
 
 def plain(speed: float, peak_bytes: int = 500 * MIB, count: int = 20, samples: int = 48, **facts: Any) -> Measurement:
@@ -34,7 +35,7 @@ def plain(speed: float, peak_bytes: int = 500 * MIB, count: int = 20, samples: i
 def rounds(*speeds: float, disturbed: Sequence[int] = (), **facts: Any) -> tuple[Measurement, ...]:
     """Plain trainings at these speeds; disturbed: numbers of rounds beside which something else ran."""
     return tuple(
-        plain(speed, round=number, observed_warnings=warned(WARNING) * (number in disturbed), **facts)
+        plain(speed, round=number, observed_warnings=(WARNING,) * (number in disturbed), **facts)
         for number, speed in enumerate(speeds, 1)
     )
 

@@ -20,6 +20,7 @@ from autotune.core.errors import ProbeHostFailed, StorageFailed, TimeIsOver
 from autotune.core.request import tuning_request
 from autotune.core.slot import Slot
 from autotune.core.time_limit import TimeLimit
+from autotune.core.warning import ResultWarning, WarningKind
 from autotune.probe import ProbeOptions, runner
 from autotune.probe.order import ANSWER, CHILD_ANSWER, LOG, ORDER, Order
 from autotune.probe.process import launcher
@@ -27,6 +28,7 @@ from autotune.probe.process.answers import read_answer
 from autotune.probe.process.launcher import REPEATS, ProbeHost, inherited
 from autotune.probe.runner import LiveProbe
 from autotune.workload.model.pickling import sent
+from tests.makers import warned
 from tests.probe import misbehaviours
 from tests.probe.probes import CALLERS, MIB, QUICK, configuration, make_order, measured
 from tests.probe.processes import alive, becomes_true, marked, token_of
@@ -174,7 +176,7 @@ def test_a_probe_that_something_else_kills_is_done_again(environment: Environmen
         measurement = measured(host, make_order(tmp_path, environment))
         killer.join()
     assert measurement.outcome is Outcome.COMPLETED
-    assert measurement.repeated_because == ("killed from outside",)
+    assert measurement.repeated_because == (ResultWarning(WarningKind.KILLED),)
 
 
 STARTING = textwrap.dedent(
@@ -464,7 +466,7 @@ def test_a_foreign_process_on_the_device_is_a_warning(probe: LiveProbe) -> None:
     answers = iter([(1000, []), (1000, []), (1000, ["blender (4711)"])])
     shared = LiveProbe(**{**vars(probe), "device_used": lambda: next(answers)})
     measurement = shared(configuration(), ProbeOptions(Slot(2), 60.0))
-    assert measurement.observed_warnings == ("another process on the device: blender (4711)",)
+    assert measurement.observed_warnings == warned("blender (4711)")
 
 
 def test_the_next_probe_waits_until_the_memory_is_back(probe: LiveProbe) -> None:

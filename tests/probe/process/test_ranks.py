@@ -280,7 +280,7 @@ def test_what_ranks_measured_is_the_first_one_s_steps_and_everybody_s_peaks_warn
     )
     both = merge_ranks([one, two])
     assert both.steps == one.steps
-    assert (both.peak_bytes, both.joules, both.observed_warnings) == (450 * MIB, 21.0, ("hot", "busy"))
+    assert (both.peak_bytes, both.joules, both.observed_warnings) == (450 * MIB, 21.0, warned("hot", "busy"))
     assert both.stage_peak_bytes == {"build": 1}
     assert merge_ranks([one, replace(two, joules=None)]).joules is None
 

@@ -15,7 +15,7 @@ from autotune.report.live.terminal import OTHER_LINES, LiveTable, table
 from autotune.report.live.text import ROWS
 from autotune.sampler.policy import Why
 from autotune.space.file import read_space
-from autotune.study.plan import Progress
+from autotune.study.plan import Progress, ProgressKind
 from autotune.study.schedule import MESSAGES
 from tests.makers import configuration, ended, out_of_memory, trial
 
@@ -30,7 +30,7 @@ def console(width: int, height: int = 24) -> Console:
 
 def progress(trials: list[Trial], **facts: object) -> Progress:
     state = {"number": len(trials), "configuration": FULL, "probes_left": 5, "seconds_to_go": 361.0}
-    return Progress("probing", tuple(trials), **state | facts)  # type: ignore[arg-type]
+    return Progress(ProgressKind.PROBING, tuple(trials), **state | facts)  # type: ignore[arg-type]
 
 
 def many(count: int = 30) -> list[Trial]:
@@ -93,7 +93,7 @@ def test_a_low_terminal_is_not_overfilled() -> None:
         out = console(80, height)
         view = LiveTable(out)
         view._take(progress(many(30), max_gain=0.4))
-        view._take(Progress("stopping", (), message="stopping after the running probe"))
+        view._take(Progress(ProgressKind.STOPPING, (), message="stopping after the running probe"))
         out.print(view._render())
         assert len(printed(out)) == min(ROWS, height - OTHER_LINES) + 8
         assert len(printed(out)) < height
@@ -110,19 +110,26 @@ def test_a_running_search_is_drawn_as_before(
     rounds = [trial(0, 9.0, of=FULL, confirmed=9.1), *trials[1:]]
     study = {"max_gain": 0.4, "folder": Path("reports/first")}
     events = [
-        Progress("preparing", (), message="reading device, model and data"),
+        Progress(ProgressKind.PREPARING, (), message="reading device, model and data"),
         progress(trials[:1], number=0, configuration=trials[0].configuration),
-        replace(progress(trials, **study | {"max_gain": 5.33}), kind="trial"),
+        replace(progress(trials, **study | {"max_gain": 5.33}), kind=ProgressKind.TRIAL),
         progress(trials, configuration=next_one, **study),
-        replace(progress(rounds, **study), kind="confirming", message=MESSAGES[Why.COMPARE], configuration=next_one),
-        Progress("stopping", (), message="stopping after the running probe; press Ctrl-C again to stop at once"),
+        replace(
+            progress(rounds, **study),
+            kind=ProgressKind.CONFIRMING,
+            message=MESSAGES[Why.COMPARE],
+            configuration=next_one,
+        ),
+        Progress(
+            ProgressKind.STOPPING, (), message="stopping after the running probe; press Ctrl-C again to stop at once"
+        ),
         replace(
             progress(rounds, **study, seconds_to_go=30.0),
-            kind="finishing",
+            kind=ProgressKind.FINISHING,
             message="one evaluation batch",
             configuration=None,
         ),
-        replace(progress(rounds, **study), kind="done", message="the budget is used"),
+        replace(progress(rounds, **study), kind=ProgressKind.DONE, message="the budget is used"),
     ]
     out = console(width, 40)
     view = LiveTable(out)
@@ -166,5 +173,5 @@ def test_a_terminal_that_was_made_narrower_is_cleared_once() -> None:
 def test_a_search_that_ends_before_its_first_trial_leaves_no_empty_table() -> None:
     out = console(80)
     with LiveTable(out) as watch:
-        watch(Progress("preparing", (), message="estimating memory"))
+        watch(Progress(ProgressKind.PREPARING, (), message="estimating memory"))
     assert "configuration" not in out.file.getvalue().rpartition("\x1b")[2]  # type: ignore[attr-defined]

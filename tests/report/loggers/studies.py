@@ -9,7 +9,7 @@ from autotune.commands.result import TuningResult
 from autotune.core.stop_reason import StopKind, StopReason
 from autotune.core.trial import Trial
 from autotune.report.loggers.guarded import LoggerGroup
-from autotune.study.plan import Progress
+from autotune.study.plan import Progress, ProgressKind
 from tests import makers
 
 SECRET = "wandb-offline-secret-0123456789"
@@ -25,7 +25,7 @@ def begun(study: TuningResult, folder: Path) -> LoggerGroup:
     """Its loggers, started in this folder as a search starts them: with no trial yet."""
     folder.mkdir(exist_ok=True)
     loggers = LoggerGroup(study.request.report_to, study.request.objective, folder)
-    loggers.start(study.request, replace(study, trials=(), stop=StopReason(StopKind.INTERRUPTED, "")))
+    loggers.start(study.request, replace(study, trials=(), stop=StopReason(StopKind.INTERRUPTED)))
     return loggers
 
 
@@ -35,11 +35,11 @@ def told(study: TuningResult, folder: Path, *, already: int = 0, complete: bool 
     watch = loggers.watching(lambda progress: None)
     trials = tuple(study.trials)
     if already:
-        watch(Progress("resumed", trials[:already]))
+        watch(Progress(ProgressKind.RESUMED, trials[:already]))
     for at in range(already, len(trials)):
         number = trials[at].number
-        watch(Progress("probing", trials[:at], number=number, max_gain=0.5 / (1 + number)))
-        watch(Progress("trial", trials[: at + 1], number=number, trial=trials[at]))
+        watch(Progress(ProgressKind.PROBING, trials[:at], number=number, max_gain=0.5 / (1 + number)))
+        watch(Progress(ProgressKind.TRIAL, trials[: at + 1], number=number, trial=trials[at]))
     study.save(folder)
     loggers.finish(study, complete)
     assert not loggers.problems

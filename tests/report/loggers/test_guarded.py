@@ -15,7 +15,7 @@ from autotune.core.prospect import OptimalityGap
 from autotune.core.request import check_installed
 from autotune.report.loggers import guarded
 from autotune.report.loggers.events import Ending, Row, StudyEvent
-from autotune.study.plan import Progress
+from autotune.study.plan import Progress, ProgressKind
 from autotune.study.store import RUNS, remove_study
 from tests.report.loggers.studies import begun, result, told
 
@@ -142,9 +142,9 @@ def test_what_is_said_from_within_a_signal_s_handler_tells_no_trial(
     study = result("wandb")
     seen: list[Progress] = []
     watch = begun(study, tmp_path / "study").watching(seen.append)
-    watch(Progress("stopping", tuple(study.trials)))
+    watch(Progress(ProgressKind.STOPPING, tuple(study.trials)))
     assert recorder.rows == []
-    watch(Progress("trial", tuple(study.trials)))
+    watch(Progress(ProgressKind.TRIAL, tuple(study.trials)))
     assert [row.number for row in recorder.rows] == [0, 1, 2]
     assert len(seen) == 2
 
