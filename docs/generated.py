@@ -184,7 +184,7 @@ def _trees() -> Iterator[ast.Module]:
 def _text(node: ast.expr) -> str:
     """A string of the source; `…` for everything in it that is filled in."""
     if isinstance(node, ast.Constant):
-        return str(node.value)
+        return re.sub(r"\{\w+(:[^{}]*)?\}", "…", str(node.value))  # what `str.format` fills in
     if isinstance(node, ast.JoinedStr):
         return re.sub("…+", "…", "".join(_text(value) for value in node.values))
     return "…"

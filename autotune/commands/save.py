@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from warnings import warn
@@ -48,7 +48,7 @@ def begin(result: SearchResult, folder: str | Path) -> None:
         "memory_limit_bytes": result.memory_limit_bytes,
         "allowed_bytes": result.allowed_bytes,
         "space_size": result.space_size,
-        "ruled_out": [asdict(value) for value in result.ruled_out],
+        "ruled_out": [value.to_dict() for value in result.ruled_out],
         "notes": list(result.notes),
         "warnings": [warning.to_dict() for warning in result.study_warnings if warning not in result.unreadable],
         "finished": result.finished,
@@ -173,7 +173,7 @@ def _of_request(record: dict[str, Any]) -> dict[str, Any]:
         "memory_limit_bytes": record["memory_limit_bytes"],
         "allowed_bytes": record["allowed_bytes"],
         "space_size": record["space_size"],
-        "ruled_out": [RuledOut(**row) for row in record["ruled_out"]],
+        "ruled_out": [*map(RuledOut.from_dict, record["ruled_out"])],
         "notes": record["notes"],
         "study_warnings": tuple(map(ResultWarning.from_dict, record["warnings"])),
         "identity": record["identity"],

@@ -1,6 +1,7 @@
 """JSON files, written whole or not at all, and dataclasses as plain data."""
 
 import json
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -110,6 +111,8 @@ def _plain(value: Any) -> Any:
         return value.value
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no number for it
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean, stdev, variance
-from typing import Any
 
 from autotune.core.io import Serializable
 
@@ -43,10 +42,6 @@ class Curve(Serializable):
     def non_finite_step(self) -> int | None:
         """The first step, counted from 1, whose loss was NaN or infinite."""
         return next((step for step, loss in enumerate(self.losses, 1) if not math.isfinite(loss)), None)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for strict JSON: NaN and infinities as text."""
-        return {"losses": [loss if math.isfinite(loss) else str(loss) for loss in self.losses]}
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ from math import prod
 from typing import Any
 
 from autotune.core.configuration import RANKS, Configuration, Value
+from autotune.core.io import Serializable
 from autotune.space.settings import ACCUMULATION, MICRO, SETTINGS
 
 
 @dataclass(frozen=True)
-class RuledOut:
+class RuledOut(Serializable):
     """A setting's value that is never probed, and why."""
 
     setting: str  #: its name

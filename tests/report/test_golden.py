@@ -8,6 +8,7 @@ import pytest
 
 from autotune.core import Outcome, Trial
 from autotune.core.loss_curves import Curve, Numerics
+from autotune.core.warning import ResultWarning, WarningKind
 from autotune.report.exports import exports
 from autotune.report.notebook import notebook_html
 from autotune.report.snippets import script_lines, snippets
@@ -29,15 +30,21 @@ from tests.report.exports.answers import EVERY
 SLOW = configuration(8, lora="none", packing="none", padding="none")
 FAST = configuration(16, lora="8", packing="none", padding="64", attention_mask="where_needed")
 FALLING = {number: Curve(tuple(9.0 - step / 10 for step in range(14))) for number in (1, 2, 3)}
+
+
+def clock(mhz: float) -> ResultWarning:
+    return ResultWarning(WarningKind.CPU_CLOCK, {"fall": 0.2, "mhz": mhz})
+
+
 RICH = result(
     [
-        trial(0, 10.0, of=SLOW, confirmed=10.0, observed_warnings=warned("clocks fell to 1.7 GHz")),
+        trial(0, 10.0, of=SLOW, confirmed=10.0, observed_warnings=(clock(1700),)),
         trial(
             1,
             20.0,
             of=FAST,
             confirmed=20.0,
-            observed_warnings=warned("clocks fell to 1.9 GHz"),
+            observed_warnings=(clock(1900),),
             repeated_because=warned("x"),
         ),
         replace(trial(2, 30.0, confirmed=30.0), disqualified_reason="its loss differs"),
@@ -47,7 +54,7 @@ RICH = result(
     environment=gpu(
         device_count=4, variables={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, others=("python (7)",)
     ),
-    study_warnings=warned("another process is on the device"),
+    study_warnings=warned("blender (7)"),
     notes=("a *note*",),
     left_out=("losses",),
     verification=verification(FAST, speed_up=1.9),

@@ -60,9 +60,9 @@ def test_the_parts_of_a_step_and_what_became_of_the_measurement_are_shown() -> N
     assert (row["data_wait_share"], bool(row["input_bound"])) == (pytest.approx(0.25), True)
     assert row["joules_per_sample"] == pytest.approx(2.0)
     assert (row["skipped_steps"], row["allocator_retries"], row["rounds"]) == (1, 0, 0)
-    assert row["remeasured_reason"] == "a foreign process; throttled"
+    assert row["remeasured_reason"] == "; ".join(map(str, warned("a foreign process", "throttled")))
     assert row["disqualified_reason"] == "its loss differs"
-    assert frame(MIXED).iloc[2]["warnings"] == "throttled; a, b"
+    assert frame(MIXED).iloc[2]["warnings"] == "; ".join(map(str, warned("throttled", "a, b")))
 
 
 def test_a_trial_that_was_measured_again_shows_its_rounds_and_the_time_of_all_its_probes() -> None:

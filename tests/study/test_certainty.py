@@ -62,7 +62,7 @@ def test_an_open_speed_up_says_so_and_how_many_rounds_would_tell(other: Configur
 
 
 def test_where_no_number_of_rounds_would_tell_a_quieter_machine_is_advised() -> None:
-    gap = gap_of(rivals(WORKERS, [1.7, 0.8, 1.0, 0.9]))
+    gap = gap_of(rivals(WORKERS, [2.5, 0.5, 1.0, 1.0]))
     assert (gap.kind, gap.rounds) == (GapKind.TOO_NOISY, None)
     assert "quieter machine" in gap.advice
 

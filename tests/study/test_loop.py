@@ -802,9 +802,7 @@ def test_a_search_goes_on_where_what_its_probes_found_runs_out_of_memory_in_the_
     assert best is not None
     assert (best.number, best.confirmed) == (2, True)
     assert len(study.trials) == study.plan.probes(study.trials) == 3
-    assert stop_reason.startswith(
-        "the budget of 2 trials is used, and 1 more for trials that ran out of memory in a round"
-    )
+    assert stop_reason.startswith("the budget of 2 trials is used; 1 more for trials that ran out of memory in a round")
 
 
 def test_what_may_not_fit_is_told_while_it_is_tried_and_at_the_end(tmp_path: Path) -> None:

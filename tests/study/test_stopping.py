@@ -36,7 +36,7 @@ def announced(steps: int) -> Plan:
     ("plan", "choice", "kind", "bound"),
     [
         (PLAN, ended(End.PROBES), StopKind.BUDGET, None),
-        (PLAN, ended(End.TIME), StopKind.LITTLE_TIME, None),
+        (PLAN, ended(End.TIME), StopKind.TIME, None),
         (PLAN, ended(End.ALL), StopKind.ALL_TESTED, 0.0),
         (
             PLAN,

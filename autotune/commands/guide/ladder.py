@@ -1,10 +1,10 @@
 """Methods of the Hugging Face guides on one GPU: their figures, and those measured on this machine."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from autotune.core import Configuration, Environment, Interval, Trial, Value, Workload
+from autotune.core import Configuration, Environment, Interval, Serializable, Trial, Value, Workload
 from autotune.core.warning import ResultWarning
 from autotune.report.trial_text import interval_fields
 from autotune.space.settings import SETTINGS, Context
@@ -20,7 +20,7 @@ THEIR_MODEL, THEIR_MACHINE = "bert-large", "one V100 of 16 GB, 2022"
 
 
 @dataclass(frozen=True)
-class Figures:
+class Figures(Serializable):
     """Printed results of a run of the guides: seconds for all samples, samples / second, device memory by NVML in bytes."""
 
     seconds: float
@@ -137,7 +137,7 @@ class GuideRow:
             "speed_of_vanilla": self.speed_ratio,
             "peak_of_vanilla": self.peak_ratio,
             "warnings": [warning.to_dict() for warning in self.warnings],
-            "guides": self.method.theirs and asdict(self.method.theirs),
+            "guides": self.method.theirs and self.method.theirs.to_dict(),
         }
 
 

@@ -24,7 +24,7 @@ def interval(value: float, width: float) -> Interval:
 
 
 @pytest.mark.parametrize(
-    ("untimed_s", Decision.ENOUGH),
+    ("untimed_s", "enough"),
     [
         ([1.0], False),
         ([1.0, 1.0], False),
@@ -64,22 +64,22 @@ def test_where_one_or_two_untimed_steps_suffice_there_is_nothing_to_compare() ->
 
 def test_a_speed_known_well_enough_is_enough_from_the_least_on() -> None:
     known = interval(10.0, 2 * TIMING.target)
-    assert decide(known, TIMING.timed_least - 1, 1.0, TIMING, None) == Decision.GO_ON
-    assert decide(known, TIMING.timed_least, 1.0, TIMING, None) == Decision.ENOUGH
+    assert decide(known, TIMING.timed_least - 1, 1.0, TIMING, None) is Decision.GO_ON
+    assert decide(known, TIMING.timed_least, 1.0, TIMING, None) is Decision.ENOUGH
 
 
 def test_a_probe_goes_on_while_further_steps_can_give_the_interval_aimed_at() -> None:
     wide = interval(10.0, 0.06)
     assert foreseen_width(wide, 5, 19) <= 2 * TIMING.target < wide.relative_width
-    assert decide(wide, 5, 1.0, TIMING, None) == Decision.GO_ON
-    assert decide(wide, 24, 1.0, TIMING, None) == Decision.ENOUGH
+    assert decide(wide, 5, 1.0, TIMING, None) is Decision.GO_ON
+    assert decide(wide, 24, 1.0, TIMING, None) is Decision.ENOUGH
 
 
 def test_a_probe_ends_where_all_the_steps_allowed_would_not_give_the_interval_aimed_at() -> None:
     hopelessly_wide = interval(10.0, 0.5)
     assert foreseen_width(hopelessly_wide, 5, 19) > 2 * TIMING.target
-    assert decide(hopelessly_wide, 5, 1.0, TIMING, None) == Decision.ENOUGH
-    assert decide(hopelessly_wide, 4, 1.0, TIMING, None) == Decision.GO_ON, "the least is the least"
+    assert decide(hopelessly_wide, 5, 1.0, TIMING, None) is Decision.ENOUGH
+    assert decide(hopelessly_wide, 4, 1.0, TIMING, None) is Decision.GO_ON, "the least is the least"
 
 
 @pytest.mark.parametrize(("steps", "said"), [(2, Decision.GO_ON), (3, Decision.ENOUGH), (4, Decision.ENOUGH)])
@@ -90,10 +90,10 @@ def test_a_probe_ends_when_its_seconds_are_over_but_not_before_three_steps(steps
 def test_a_probe_wholly_below_the_best_is_hopeless_from_three_steps_on() -> None:
     slow = Interval(50.0, 40.0, 60.0)
     assert HOPELESS_LEAST == 3
-    assert decide(slow, 2, 1.0, TIMING, FAST) == Decision.GO_ON
-    assert decide(slow, 3, 1.0, TIMING, FAST) == Decision.HOPELESS
-    assert decide(slow, 3, 1.0, TIMING, None) == Decision.GO_ON
-    assert decide(slow, 24, 99.0, TIMING, FAST) == Decision.HOPELESS, "it may not win, however long it was measured"
+    assert decide(slow, 2, 1.0, TIMING, FAST) is Decision.GO_ON
+    assert decide(slow, 3, 1.0, TIMING, FAST) is Decision.HOPELESS
+    assert decide(slow, 3, 1.0, TIMING, None) is Decision.GO_ON
+    assert decide(slow, 24, 99.0, TIMING, FAST) is Decision.HOPELESS, "it may not win, however long it was measured"
 
 
 @pytest.mark.parametrize("timing", [TIMING, CONFIRMATION])
@@ -103,11 +103,11 @@ def test_every_probe_ends_between_its_least_and_its_most(timing: Timing, spread:
         chance = random.Random(seed)
         seconds: list[float] = []
         said = Decision.GO_ON
-        while said == Decision.GO_ON:
+        while said is Decision.GO_ON:
             seconds.append(0.1 * max(0.1, chance.gauss(1.0, spread)))
             speed = ratio_interval([8] * len(seconds), seconds)
             said = decide(speed, len(seconds), sum(seconds), timing, None)
-        assert said == Decision.ENOUGH
+        assert said is Decision.ENOUGH
         assert timing.timed_least <= len(seconds) <= timing.timed_most
         if spread in (0.0, 0.3):
             assert len(seconds) == timing.timed_least
@@ -121,12 +121,12 @@ def test_on_a_gpu_steps_take_seconds_beyond_their_most_and_on_a_cpu_they_need_no
     assert not settled([9.0, *[0.05] * 29], CUDA_PROBE)
     assert settled([9.0, *[0.05] * 30], CUDA_PROBE)
     known = interval(10.0, 0.001)
-    assert decide(known, 50, 0.99, CUDA_PROBE, None) == Decision.GO_ON
-    assert decide(known, 50, 1.0, CUDA_PROBE, None) == Decision.ENOUGH
-    assert decide(known, 4, 9.0, CUDA_PROBE, None) == Decision.GO_ON, "the least is the least"
+    assert decide(known, 50, 0.99, CUDA_PROBE, None) is Decision.GO_ON
+    assert decide(known, 50, 1.0, CUDA_PROBE, None) is Decision.ENOUGH
+    assert decide(known, 4, 9.0, CUDA_PROBE, None) is Decision.GO_ON, "the least is the least"
     probe, confirmation = timings(is_cpu=True)
     assert settled([0.1, 0.05, 0.05], probe)
-    assert decide(known, confirmation.timed_least, 0.5, confirmation, None) == Decision.ENOUGH
+    assert decide(known, confirmation.timed_least, 0.5, confirmation, None) is Decision.ENOUGH
 
 
 def test_on_a_gpu_every_probe_that_may_win_is_long_enough_for_the_energy_counter() -> None:
