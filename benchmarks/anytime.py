@@ -45,17 +45,7 @@ from autotune.core.interval import Ratio  # noqa: E402
 from autotune.core.measurement import Outcome  # noqa: E402
 from autotune.core.trial import Trial  # noqa: E402
 from autotune.probe import Probe  # noqa: E402
-from autotune.report.figures.canvas import (  # noqa: E402
-    ACCENT,
-    BAD,
-    BEST,
-    MUTED,
-    Drawing,
-    figure_style,
-    file_svg,
-    legend_below,
-    new_figure,
-)
+from autotune.report.axes import Axis, Panel, drawn  # noqa: E402
 from autotune.sampler.physics import WarmStart  # noqa: E402
 from autotune.study.loop import search  # noqa: E402
 from autotune.study.objective import best_trial, speed_up  # noqa: E402
@@ -384,45 +374,53 @@ def report(courses: Sequence[Course]) -> list[str]:
     return lines
 
 
-COLOURS = dict(zip(SAMPLERS, (BEST, ACCENT, BAD, MUTED), strict=True))
+COLOURS = dict(zip(SAMPLERS, ("best", "p3", "bad", "muted"), strict=True))
 
 
-def figure(courses: Sequence[Course]) -> Drawing:
-    """Mean regret over time: a panel for each number of devices and noise, a line for each sampler and code."""
-    drawn = new_figure(height=6.4, width=10.0)
-    panels = drawn.subplots(len(DEVICES), len(NOISES), sharex=True, sharey=True, squeeze=False)
+def figure(courses: Sequence[Course]) -> str:
+    """SVG of the mean regret over time: a panel for each number of devices and noise, a line for each sampler and code."""
     times = np.arange(0.0, 60.5, 0.5)
     labels = sorted({course.label for course in courses}, reverse=True)
+    lines: dict[tuple[int, float], dict[str, tuple[str, list[float]]]] = {}
+    for devices, noise, sampler, label in product(DEVICES, NOISES, SAMPLERS, labels):
+        some = [
+            course
+            for course in courses
+            if (course.devices, course.noise, course.sampler, course.label) == (devices, noise, sampler, label)
+            and course.runs
+            and not course.drift
+        ]
+        if not some or (sampler != OURS and label != labels[0]):
+            continue
+        name = sampler if len(labels) == 1 or sampler != OURS else f"{sampler} ({label})"
+        faint = "" if label == labels[0] else " faint"
+        for place, style, text in ((1, "", name), (2, " dotted", f"{name}, best probed")):
+            if place == 1 or sampler == OURS:
+                mean = [100 * fmean(float(course.at(time)[place]) for course in some) for time in times]
+                lines.setdefault((devices, noise), {})[text] = (f"{COLOURS[sampler]}{style}{faint}", mean)
+    most = 1.05 * max((max(mean) for panel in lines.values() for _, mean in panel.values()), default=1.0)
+    panels = []
     for (row, devices), (column, noise) in product(enumerate(DEVICES), enumerate(NOISES)):
-        axes = panels[row][column]
-        axes.set_title(f"{devices} device{'s' * (devices > 1)}, noise {noise:.1%}", fontsize="medium")
-        axes.grid(axis="y")
-        for sampler, label in product(SAMPLERS, labels):
-            some = [
-                course
-                for course in courses
-                if (course.devices, course.noise, course.sampler, course.label) == (devices, noise, sampler, label)
-                and course.runs
-                and not course.drift
-            ]
-            if not some or (sampler != OURS and label != labels[0]):
-                continue
-            name = sampler if len(labels) == 1 or sampler != OURS else f"{sampler} ({label})"
-            for place, style, text in ((1, "-", name), (2, ":", f"{name}, best probed")):
-                if place == 1 or sampler == OURS:
-                    mean = [100 * fmean(float(course.at(time)[place]) for course in some) for time in times]
-                    first = row == column == 0
-                    alpha = 1.0 if label == labels[0] else 0.45
-                    axes.plot(times, mean, style, color=COLOURS[sampler], alpha=alpha, label=text if first else None)
-        axes.set_xlim(0, 60)
-        axes.set_ylim(bottom=0)
-    for axes in panels[-1]:
-        axes.set_xlabel("time in probes of the baseline")
-    for axes in panels[:, 0]:
-        axes.set_ylabel("mean regret, %")
-    legend_below(drawn, 3)
+        left, top = 220.0 * column, 215.0 * row
+        label = "time in probes of the baseline" if row == len(DEVICES) - 1 else ""
+        drawn_lines = [
+            (role, "polyline", [*zip(times, mean, strict=True)])
+            for role, mean in lines.get((devices, noise), {}).values()
+        ]
+        panels.append(
+            Panel(
+                Axis(label, 0.0, 60.0, left, left + 200),
+                Axis("mean regret, %", 0.0, most, top + 170, top),
+                f"{devices} device{'s' * (devices > 1)}, noise {noise:.1%}",
+                lines=drawn_lines,
+            )
+        )
+    legend = {text: role for panel in lines.values() for text, (role, _) in panel.items()}
+    title = "Regret of the answer over time"
     caption = "Solid: the answer if the search is cut. Dotted: the best that was probed by then."
-    return Drawing("anytime", "Regret of the answer over time", caption, drawn)
+    return drawn(
+        title, panels, f"{title}, the user's settings fit", caption, [(role, text) for text, role in legend.items()]
+    )
 
 
 NOTES = """\
@@ -465,11 +463,7 @@ def main() -> None:
             run(files[0], cases(args), args.label, workers=1 if args.files else 2)
         courses = [course for path in dict.fromkeys([FORMER, *files]) for course in read(path)]
     if args.report or not args.files:
-        with figure_style():
-            drawing = figure(courses)
-            (ROOT / "reports" / "anytime.svg").write_text(
-                file_svg(drawing, f"{drawing.title}, the user's settings fit") + "\n", encoding="utf-8"
-            )
+        (ROOT / "reports" / "anytime.svg").write_text(figure(courses) + "\n", encoding="utf-8")
         write_table(ROOT / "reports" / "anytime.md", "Searches cut at any time", report(courses))
 
 

@@ -43,7 +43,7 @@ def lines_of(trials: int, runs: list[list[float]]) -> list[str]:
         f"| {' | '.join(map(str, cells))} |",
         "",
         "Every figure, and every trial with its columns and the ends of logs; each run in an interpreter of its own, loading of",
-        "matplotlib included, that of autotune and pandas not.",
+        "autotune and pandas not included.",
     ]
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from autotune.core import Interval, Outcome, Trial
 from autotune.core.units import counted, format_bytes, format_interval, three_digits
+from autotune.report.axes import nice
 from autotune.report.claim import time_texts
 from autotune.report.trial_text import is_same, short_words
 from autotune.study.objective import speed
@@ -160,7 +161,7 @@ def dot_plot(result: SearchResult) -> DotPlot | None:
     numbers = list(dict.fromkeys(trial.number for trial in [*special, *ranked]))[:MOST_DOTS]
     low = min(rates[number].low for number in numbers)
     high = min(max(rates[number].high for number in numbers), 1.4 * rates[ranked[0].number])
-    step = _nice((high - low) / TICKS)
+    step = nice((high - low) / TICKS)
     baseline = result.baseline_trial
     rows = []
     for trial in (trial for trial in ranked if trial.number in numbers):
@@ -173,9 +174,3 @@ def dot_plot(result: SearchResult) -> DotPlot | None:
     ticks = [step * at for at in range(math.floor(low / step), math.ceil(high / step) + 1)]
     yours = rates.get(baseline.number) if baseline else None
     return DotPlot(unit_of(result), rows, ticks, yours, len(ranked) - len(rows))
-
-
-def _nice(step: float) -> float:
-    """The next 1, 2, 2.5 or 5 times a power of ten."""
-    power = 10.0 ** math.floor(math.log10(step)) if step > 0 else 1.0
-    return next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= step * 0.999)

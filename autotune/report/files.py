@@ -13,9 +13,9 @@ from autotune.core.io import write_json
 from autotune.core.slot import Slot
 from autotune.probe.order import ANSWER, ORDER
 from autotune.report.exports import EXPORTS, answer_of, exports
+from autotune.report.figures import figure_files
 from autotune.report.formats import format_of, formatted
 from autotune.report.html import page
-from autotune.report.pictures import picture_files
 from autotune.report.summary import summary
 from autotune.report.table import frame
 from autotune.study.result import SearchResult
@@ -54,7 +54,7 @@ def write_report(folder: Path, result: SearchResult, ended: Mapping[str, Any]) -
                 path.unlink(missing_ok=True)  # of an earlier answer
         for name in ("trials.csv", "trials.parquet"):
             write_table(folder / name, table)
-        for name, text in (dict.fromkeys(EXPORTS) | exports(answer_of(result)) | texts | picture_files(result)).items():
+        for name, text in (dict.fromkeys(EXPORTS) | exports(answer_of(result)) | texts | figure_files(result)).items():
             if text is not None:
                 _write_whole(folder / name, text.encode())
             else:

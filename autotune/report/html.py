@@ -13,12 +13,12 @@ from autotune.report.claim import State
 from autotune.report.device import study_parts
 from autotune.report.evidence import evidence_lines
 from autotune.report.exports import YAML_FILE, answer_of, exports
+from autotune.report.figures import figures
 from autotune.report.fold import first_fold, ranked, with_times
 from autotune.report.ladder import ladder
 from autotune.report.logs import log_tails
 from autotune.report.markdown import sentence
 from autotune.report.page_table import table_of
-from autotune.report.pictures import pictures
 from autotune.report.snippets import snippets
 from autotune.report.summary import share_lines
 from autotune.report.templates import rendered, text_of
@@ -35,7 +35,7 @@ MOST_ROWS = 30
 def page(result: SearchResult) -> str:
     """The whole report.html: style and script are inside, and its policy lets nothing else run or load.
 
-    Everything that is not the page's own text is escaped; the figures are `report.pictures`'.
+    Everything that is not the page's own text is escaped; the figures are `report.figures`'.
     """
     fold, best = first_fold(result), result.best_trial
     claim = fold.claim
@@ -57,7 +57,7 @@ def page(result: SearchResult) -> str:
         step_time=charts.step_time(result) if claim.state is not State.ALONE else None,
         memory=charts.memory_parts(result),
         dots=charts.dot_plot(result),
-        pictures=pictures(result),
+        drawn=figures(result),
         evidence=[f"{claim.verdict.text}. {claim.reason}"] * bool(claim.verdict)
         + ([sentence(line) for line in evidence_lines(result, best)] if best else []),
         where=study_parts(result),
@@ -75,7 +75,7 @@ def page(result: SearchResult) -> str:
         interval=format_interval,
         bytes=format_bytes,
         policy=_policy(script),
-        style=Markup("".join(map(text_of, ("palette.css", "fold.css", "page.css")))),
+        style=Markup("".join(map(text_of, ("palette.css", "fold.css", "page.css", "figure.css")))),
         script=Markup(script),
     )
 

@@ -13,7 +13,7 @@ from autotune.cli.app import app
 from tests.makers import result
 from tests.terminals import surroundings
 
-HEAVY = ("torch", "transformers", "optuna", "pandas", "numpy", "matplotlib")
+HEAVY = ("torch", "transformers", "optuna", "pandas", "numpy")
 
 CASES = [
     (["es"], ["estimate"]),

@@ -14,7 +14,7 @@ from autotune.core.warning import ResultWarning, WarningKind
 from autotune.report.checks import Check, checks, data_text
 from autotune.study.result import SearchResult
 from tests.makers import completed, configuration, gpu, result, trial, verification
-from tests.report.figures.studies import divided
+from tests.report.many import divided
 
 SLOW, FAST = configuration(8), configuration(16)
 BUSY = ResultWarning(WarningKind.OTHER_PROCESSES, {"cores": 1.6})

@@ -16,15 +16,15 @@ from autotune.core import Outcome, Trial
 from autotune.core.request import tuning_request
 from autotune.memory.peak import MemoryPeak, MemorySplit
 from autotune.report import charts, html
+from autotune.report.figures import Figure
 from autotune.report.html import page
-from autotune.report.pictures import Picture
 from autotune.study.result import SearchResult
 from tests.makers import MIB, configuration, ended, out_of_memory, result, trial
 from tests.report.reading import Read
 from tests.report.studies import HOSTILE
 
 FAILED = Trial(3, configuration(48), out_of_memory(configuration(48)))
-FIGURE = Picture(
+FIGURE = Figure(
     "first", "A <title>", "A hint", "A caption & more", '<svg viewBox="0 0 9 9"><circle r="3" fill="var(--p1)"/></svg>'
 )
 
@@ -80,7 +80,7 @@ def test_yours_and_tuned_are_next_to_each_other_in_figures_and_dots() -> None:
 
 
 def test_the_order_is_the_reader_s_and_every_link_has_its_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(html, "pictures", lambda facts: [FIGURE])
+    monkeypatch.setattr(html, "figures", lambda facts: [FIGURE])
     read = Read(page(with_logs(result(), "the end")))
     assert [text for _, text in read.named("h2")] == [
         *("Before you rely on it", "What each change brought", "Every configuration, fastest first", "Details"),
@@ -114,7 +114,7 @@ ALONE = result([trial(0)])
 @pytest.mark.parametrize(
     ("study", "absent", "present"),
     [
-        (ALONE, ("paste", "ladder", "configurations", "step-time", "picture-search-progress"), ("next", "every-trial")),
+        (ALONE, ("paste", "ladder", "configurations", "step-time", "figure-search-progress"), ("next", "every-trial")),
         (result([FAILED]), ("paste", "ladder", "configurations"), ("failures", "summary")),
         (result(), ("next",), ("paste", "ladder", "configurations", "summary")),
     ],

@@ -17,8 +17,8 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from autotune.commands.result import TuningResult
 from autotune.report import html
+from autotune.report.figures import Figure
 from autotune.report.html import page
-from autotune.report.pictures import Picture
 from autotune.study.result import SearchResult
 from tests.browser import MISSING, chromium, complaints, look, requested
 from tests.report.studies import HOSTILE
@@ -209,10 +209,10 @@ def test_dark_and_light_follow_the_system_until_the_reader_chooses(opened: WebDr
 def test_on_a_phone_the_page_does_not_scroll_sideways(
     browser: WebDriver, tmp_path: Path, large_facts: SearchResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wide = Picture(
+    wide = Figure(
         "wide", "Wide", "A hint", "A caption", '<svg viewBox="0 0 900 300"><rect width="900" height="300"/></svg>'
     )
-    monkeypatch.setattr(html, "pictures", lambda facts: [wide])
+    monkeypatch.setattr(html, "figures", lambda facts: [wide])
     path = tmp_path / "page.html"
     path.write_text(page(large_facts), encoding="utf-8")
     look(browser, 320)

@@ -596,4 +596,4 @@ def test_the_server_loads_nothing_heavy(tmp_path: Path) -> None:
 
     program = "import sys, autotune.service.api; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"torch", "transformers", "optuna", "pandas", "numpy", "scipy", "datasets", "matplotlib"} & set(loaded)
+    assert not {"torch", "transformers", "optuna", "pandas", "numpy", "scipy", "datasets"} & set(loaded)

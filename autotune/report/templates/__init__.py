@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 def _environment() -> Environment:
     return Environment(
         loader=PackageLoader("autotune.report", "templates"),
-        autoescape=lambda name: bool(name and name.endswith(".html")),
+        autoescape=lambda name: bool(name and name.endswith((".html", ".svg"))),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -19,7 +19,7 @@ def _environment() -> Environment:
 
 
 def rendered(name: str, **values: Any) -> str:
-    """The template's text with these values; in .html files every value is escaped."""
+    """The template's text with these values; in .html and .svg files every value is escaped."""
     return _environment().get_template(name).render(values)
 
 

@@ -3,9 +3,7 @@
 import math
 import random
 import re
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 from xml.etree import ElementTree
 
 from autotune.core import Configuration, Measurement, Outcome, Trial
@@ -13,7 +11,6 @@ from autotune.core.loss_curves import Curve, Numerics
 from autotune.core.prospect import OptimalityGap
 from autotune.memory.peak import MemoryPeak, MemorySplit
 from autotune.probe.replay import recorded
-from autotune.report.figures.canvas import Drawing, figure_style, page_svg
 from autotune.study.result import SearchResult
 from tests.makers import ALLOWED, MIB, configuration, ended, result
 
@@ -72,27 +69,6 @@ def peak(mib: int) -> MemoryPeak:
     """An estimate of so many MiB, of which the allocator leaves a tenth unused."""
     tenth = mib * MIB // 10
     return MemoryPeak(MemorySplit(tenth, tenth, 2 * tenth, 4 * tenth, tenth, 0), 10 * tenth, "forward and backward")
-
-
-def drawn(draw: Callable[[SearchResult], Drawing | None], study: SearchResult) -> Drawing:
-    """The study's figure."""
-    with figure_style():
-        drawing = draw(study)
-        assert drawing
-    return drawing
-
-
-def drawn_texts(draw: Callable[[SearchResult], Drawing | None], study: SearchResult) -> list[str]:
-    """Every text of the study's figure."""
-    with figure_style():
-        drawing = draw(study)
-        return texts(page_svg(drawing)) if drawing else []
-
-
-def drawn_places(figure: Any) -> list[tuple[float, float]]:
-    """Where the marks are, each of a trial, in the figure's first axes."""
-    marks = figure.axes[0].collections
-    return [(float(x), float(y)) for mark in marks for x, y in mark.get_offsets()]
 
 
 def texts(svg: str) -> list[str]:
