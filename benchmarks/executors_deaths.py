@@ -34,11 +34,11 @@ if str(ROOT) not in sys.path:
 from autotune.core.interval import quotient_interval  # noqa: E402
 from autotune.core.request import tuning_request  # noqa: E402
 from autotune.executors import Executor, ExecutorLost  # noqa: E402
-from autotune.executors.local import LocalHost, local_executors, on_cores, shares  # noqa: E402
+from autotune.executors.local import LocalHost, local_executors, shares  # noqa: E402
 from autotune.executors.ray import connected, ray_executors  # noqa: E402
 from autotune.probe.order import Order, Timing  # noqa: E402
 from autotune.probe.process.answers import read_answer  # noqa: E402
-from autotune.probe.process.launcher import ProbeHost  # noqa: E402
+from autotune.probe.process.launcher import ProbeHost, on_cores  # noqa: E402
 from autotune.probe.queries import read_workload  # noqa: E402
 from autotune.probe.runner import LiveProbe  # noqa: E402
 from autotune.space.build import build_space  # noqa: E402
@@ -112,7 +112,7 @@ class World:
     def below(self, executor: Executor) -> list[int]:
         """Process ids of what carries orders out for an executor, the outermost first."""
         host = executor.host
-        pid = psutil.Process(host.pid or 0).ppid() if isinstance(host, LocalHost) else host.facts["pid"]  # type: ignore[attr-defined]
+        pid = psutil.Process(host.hosts._host().pid or 0).ppid() if isinstance(host, LocalHost) else host.facts["pid"]  # type: ignore[attr-defined]
         return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
 
 
@@ -180,7 +180,7 @@ def death(which: str, folder: Path) -> dict[str, Any]:
             again = wait_until(lambda: len(now()) >= len(below) and len(now() - {*below}) > 0)
             assert not ended, ended
             below = [*below, *now()]
-            first.host.abandon()  # type: ignore[attr-defined]
+            first.host.abandon()
             gone = wait_until(lambda: not any(map(is_alive, below)))
             return {"noticed": again, "gone": gone, "redone": nan, "end": "begun again on the same device"}
         wait_until(lambda: bool(ended), 120.0)
@@ -206,7 +206,7 @@ def is_alive(pid: int) -> bool:
 def kill_local(which: str, executor: Executor, below: Sequence[int]) -> None:
     """End this part of a local executor."""
     supervisor, host, *children = below
-    assert executor.host.pid == host
+    assert executor.host.hosts._host().pid == host  # type: ignore[attr-defined]
     for pid in {"local child": children, "local host": [host], "local supervisor": [supervisor]}[which]:
         os.kill(pid, signal.SIGKILL)
 

@@ -29,6 +29,7 @@ from autotune.core.slot import Slot  # noqa: E402
 from autotune.core.workload import Workload  # noqa: E402
 from autotune.probe import ProbeOptions  # noqa: E402
 from autotune.probe.order import Order, Timing  # noqa: E402
+from autotune.probe.process.answers import ask  # noqa: E402
 from autotune.probe.process.launcher import ProbeHost  # noqa: E402
 from autotune.probe.runner import LiveProbe  # noqa: E402
 from autotune.space.setup import training_setup  # noqa: E402
@@ -196,7 +197,7 @@ def measured(host: ProbeHost, environment: Environment, workload: Workload, numb
 
 
 def asked(host: ProbeHost, kind: str, request: dict[str, Any]) -> Any:
-    return host.ask(Order(kind=kind, folder=str(host.scratch_folder()), deadline_s=300.0, request=request))
+    return ask(host, Order(kind=kind, folder=str(host.scratch_folder()), deadline_s=300.0, request=request))
 
 
 def cases(kept: Path) -> list[Case]:

@@ -24,7 +24,7 @@ from autotune.core.environment import Environment  # noqa: E402
 from autotune.core.request import tuning_request  # noqa: E402
 from autotune.core.workload import Workload  # noqa: E402
 from autotune.probe.order import Order, Timing  # noqa: E402
-from autotune.probe.process.answers import read_answer  # noqa: E402
+from autotune.probe.process.answers import ask, read_answer  # noqa: E402
 from autotune.probe.process.launcher import ProbeHost  # noqa: E402
 from autotune.space.setup import training_setup  # noqa: E402
 
@@ -85,12 +85,12 @@ def measure(host: ProbeHost, folder: Path, probes: int) -> tuple[Environment, li
     """Seconds from each order to its child's first line."""
     asked = {"device": "cpu"}
     environment = Environment.from_dict(
-        host.ask(Order(kind="capabilities", folder=str(folder / "environment"), deadline_s=600, request=asked))
+        ask(host, Order(kind="capabilities", folder=str(folder / "environment"), deadline_s=600, request=asked))
     )
     request = tuning_request("gpt2-mini", 1, sequence_length=8).to_dict()
     wanted = {"request": request, "cache": str(folder / "cache")}
     workload = Workload.from_dict(
-        host.ask(Order(kind="prepare", folder=str(folder / "workload"), deadline_s=600, request=wanted))
+        ask(host, Order(kind="prepare", folder=str(folder / "workload"), deadline_s=600, request=wanted))
     )
     configuration = Configuration(1, 1, settings=tuple(SETTINGS.items()))
     seconds = []

@@ -17,6 +17,7 @@ from autotune.core.request import tuning_request
 from autotune.memory.estimate import MemoryModel, memory_model
 from autotune.memory.keys import Wanted, wanted_traces
 from autotune.probe.order import Order
+from autotune.probe.process.answers import ask
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.trace import step as tracing
 
@@ -71,7 +72,7 @@ def asked(wanted: Wanted) -> dict[str, object]:
 def bert(host: ProbeHost, folder: str) -> Workload:
     request = tuning_request("bert-large", 4, task="sequence-classification", sequence_length=512)
     told = {"request": request.to_dict(), "cache": folder}
-    return Workload.from_dict(host.ask(Order(kind="prepare", folder=folder, deadline_s=300.0, request=told)))
+    return Workload.from_dict(ask(host, Order(kind="prepare", folder=folder, deadline_s=300.0, request=told)))
 
 
 def configuration(micro: int, accumulation: int, checkpointing: str, precision: str, optimizer: str) -> Configuration:
@@ -119,7 +120,7 @@ def seconds_of_llama(host: ProbeHost) -> list[str]:
     folder = str(host.scratch_folder())
     request = tuning_request("llama-8b", 64)
     told = {"request": request.to_dict(), "cache": folder}
-    workload = Workload.from_dict(host.ask(Order(kind="prepare", folder=folder, deadline_s=300.0, request=told)))
+    workload = Workload.from_dict(ask(host, Order(kind="prepare", folder=folder, deadline_s=300.0, request=told)))
     every = [
         configuration(micro, 64 // micro, checkpointing, precision, optimizer)
         for micro in (1, 2, 4, 8, 16, 32, 64)

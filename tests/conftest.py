@@ -36,6 +36,7 @@ if str(ROOT := Path(__file__).parents[1]) not in sys.path:
 
 from autotune.core import Environment, Measurement, Outcome, Workload  # noqa: E402
 from autotune.probe.order import Order  # noqa: E402
+from autotune.probe.process.answers import ask  # noqa: E402
 from autotune.probe.process.launcher import ProbeHost  # noqa: E402
 from autotune.space.settings import SETTINGS, Context  # noqa: E402
 from tests import nvidia  # noqa: E402
@@ -124,7 +125,7 @@ def environment(host: ProbeHost, tmp_path_factory: pytest.TempPathFactory) -> En
     """What this machine's CPU can really do, found by a child."""
     folder = tmp_path_factory.mktemp("capabilities")
     order = Order(kind="capabilities", folder=str(folder), deadline_s=ASKING_S, request={"device": "cpu"})
-    return Environment.from_dict(host.ask(order))
+    return Environment.from_dict(ask(host, order))
 
 
 @pytest.fixture(scope="session")
@@ -141,7 +142,7 @@ def workload_of(host: ProbeHost, tmp_path_factory: pytest.TempPathFactory) -> Ca
             wanted = {"request": request.to_dict(), "cache": str(tmp_path_factory.mktemp("prepared"))}
             folder = tmp_path_factory.mktemp("asking")
             order = Order(kind="prepare", folder=str(folder), deadline_s=ASKING_S, request=wanted)
-            known[key] = Workload.from_dict(host.ask(order))
+            known[key] = Workload.from_dict(ask(host, order))
         return known[key]
 
     return workload

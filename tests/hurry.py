@@ -30,7 +30,7 @@ def hurry(patch: pytest.MonkeyPatch, recorded: bool = False) -> None:
     """Hurry searches of this process. recorded: they and the other commands ask a RecordedHost."""
     patch.setattr(measure, "REPEATS", 0)
     for module in STARTING if recorded else ():
-        patch.setattr(f"autotune.{module}.ProbeHost", RECORDED_HOST)
+        patch.setattr(f"autotune.{module}.HostSet", RECORDED_HOST)
 
 
 def hurried(checkout: Path = ROOT, recorded: bool = False) -> dict[str, str]:

@@ -88,7 +88,7 @@ def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def ask(host: type[RecordedHost], monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (search, forecast, guide):
-        monkeypatch.setattr(module, "ProbeHost", partial(host, RECORDED))
+        monkeypatch.setattr(module, "HostSet", partial(host, RECORDED))
 
 
 def check(row: BadInput, code: int, out: str, err: str) -> None:

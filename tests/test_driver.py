@@ -21,6 +21,7 @@ from autotune.core.warning import WarningKind
 from autotune.probe import ProbeOptions
 from autotune.probe.device import nvml
 from autotune.probe.order import Order
+from autotune.probe.process.answers import ask
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import read_environment
 from autotune.probe.runner import LiveProbe
@@ -184,4 +185,4 @@ def test_torch_believes_the_driver_and_the_host_stays_asleep(machine: Machine, o
 def test_a_prepared_model_needs_no_card(own_host: ProbeHost, tmp_path: Path) -> None:
     wanted = {"request": tuning_request("bert-mini", 4, sequence_length=16).to_dict(), "cache": str(tmp_path / "data")}
     order = Order(kind="prepare", folder=str(tmp_path), deadline_s=300.0, request=wanted)
-    assert Workload.from_dict(own_host.ask(order)).parameters > 0
+    assert Workload.from_dict(ask(own_host, order)).parameters > 0

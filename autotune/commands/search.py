@@ -13,7 +13,8 @@ from autotune.core.request import SearchOptions, TuningRequest, accepts, tuning_
 from autotune.core.time_limit import TimeLimit
 from autotune.executors import Executor
 from autotune.executors.local import first_host, lock_card
-from autotune.probe.process.launcher import ProbeHost
+from autotune.probe import Host
+from autotune.probe.process.launcher import HostSet
 from autotune.space.user_arguments import left_out, read_user_arguments
 from autotune.study.limits import check_request
 from autotune.study.plan import Progress, Watch
@@ -34,7 +35,7 @@ def search(
     data_collator: Any = None,
     processing_class: Any = None,
     trainer_class: type | None = None,
-    probes: Callable[[bytes], ProbeHost] | None = None,
+    probes: Callable[[bytes], AbstractContextManager[Host]] | None = None,
     started: float | None = None,
     **options: Unpack[SearchOptions],
 ) -> "TuningResult":
@@ -51,7 +52,7 @@ def search(
         data_collator: See `train_dataset`.
         processing_class: See `train_dataset`.
         trainer_class: See `train_dataset`.
-        probes: Makes what starts probes from the caller's pickled objects; by default a `ProbeHost`, with processes on this
+        probes: Makes what starts probes from the caller's pickled objects; by default a `HostSet`, with processes on this
             machine.
         started: Reading of the monotonic clock from which the timeout counts; by default this call's.
         **options: Each as a keyword.
@@ -85,7 +86,7 @@ def search(
         with ExitStack() as stack:
             executors = stack.enter_context(_on_ray(request, brought.pickled)) if request.executor == "ray" else []
             notes = (*notes, *lock_card(card, stack))
-            start = probes or first_host(request, card) or ProbeHost
+            start = probes or first_host(request, card) or HostSet
             host = executors[0].host if executors else stack.enter_context(start(brought.pickled))
             if executors and request.devices != "all" and (lost := int(request.devices) - len(executors)):
                 notes = (*notes, f"{lost} of {request.devices} devices left out: lost while they read model and data")

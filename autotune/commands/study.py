@@ -17,9 +17,11 @@ from autotune.core.stop_reason import KILLED, stop_reason_of
 from autotune.core.units import counted
 from autotune.core.warning import ResultWarning, WarningKind
 from autotune.executors import Executor
-from autotune.executors.local import LocalHost, joined, local_executors, lock_card, on_cores, pool_of
+from autotune.executors.local import can_be_joined, cores_of, joined, local_executors, lock_card, pool_of
+from autotune.executors.pool import Pool
+from autotune.probe import Host
 from autotune.probe.device import nvml as device
-from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.process.launcher import on_cores
 from autotune.probe.queries import read_environment, read_workload
 from autotune.probe.runner import LiveProbe
 from autotune.report import FILES
@@ -41,6 +43,7 @@ from autotune.study.identity import study_identity
 from autotune.study.limits import check_model_fits, least_bytes, memory_limit
 from autotune.study.loop import import_trials, open_study
 from autotune.study.loop import search as run_study
+from autotune.study.measure import live_probe
 from autotune.study.objective import best_trial
 from autotune.study.plan import ProgressKind, Watch, plan_of
 from autotune.study.store import check_identity, is_unmeasured, locked, read_peaks, read_prospects, remove_study
@@ -56,7 +59,7 @@ def _import_ahead() -> None:
 
 def run(
     request: TuningRequest,
-    host: ProbeHost,
+    host: Host,
     card: device.Card | None,
     source: str,
     notes: tuple[str, ...],
@@ -78,20 +81,19 @@ def run(
         if executors:
             environment = executors[0].environment
         else:
-            with on_cores(getattr(host, "cores", frozenset())):
+            with on_cores(cores_of(host)):
                 environment, card = read_environment(host, request, card)
         if environment.unused_gpu:
             warnings = (*warnings, ResultWarning(WarningKind.UNUSED_GPU, detail=environment.unused_gpu))
         check_fields(base, environment, source)
         request = dataclasses.replace(request, training_args=what_differs(base, environment))
         workload = executors[0].workload if executors else read_workload(host, request)
-        if isinstance(host, LocalHost):
-            executors = local_executors(host, request, card, workload, stack)
+        executors = executors or local_executors(host, request, card, workload, stack)
         if len(executors) > 1:
             environment = replace_free(environment, executors)
         space_environment = environment
         if len(executors) > 1:  # ranks take devices of their own, on this machine
-            count = len(executors) if isinstance(host, LocalHost) else 1
+            count = len(executors) if can_be_joined(executors) else 1
             space_environment = dataclasses.replace(environment, device_count=count)
         space = build_space(request, space_environment, workload, request.training_args)
         if not executors:  # cards of further ranks
@@ -123,7 +125,7 @@ def replace_free(environment: Environment, executors: Sequence[Executor]) -> Env
 def _run(
     unmeasured: TuningResult,
     space: SearchSpace,
-    host: ProbeHost,
+    host: Host,
     card: device.Card | None,
     watch: Watch,
     fresh: bool,
@@ -152,20 +154,13 @@ def _run(
         hosts = [executor.host for executor in executors if executor.name in pool.devices]
         notes.extend(warm_up(study, [*hosts, host][0], environment, workload, base, past.others, traces))
 
-    def live(executor: Executor) -> LiveProbe:
-        return LiveProbe(
-            executor.host,
-            executor.environment,
-            executor.workload,
-            base,
-            plan.allowed_bytes,
-            study.probe_folder,
-            request.objective,
-            device_used=executor.device_used,
-        )
+    def probe_on(executor: Executor) -> LiveProbe:
+        on = executor.host, executor.environment, executor.workload
+        return live_probe(request, *on, plan.allowed_bytes, folder, executor.device_used)
 
-    only = Executor("", host, environment, workload, device_used=device.usage_of(card))
-    pool = pool_of(executors or [only], live)
+    usage = device.usage_of(card)
+    here = live_probe(request, host, environment, workload, plan.allowed_bytes, folder, usage)
+    pool = pool_of(executors, probe_on) if executors else Pool({"": here})
     fleet = Fleet(pool)
     loggers = LoggerGroup(request.report_to, request.objective, folder)
     result = unmeasured
@@ -182,8 +177,8 @@ def _run(
             remember(environment, unmeasured.identity, study.trials, calibrated(space, study.warm_start, study.trials))
             best = best_trial(study.trials, plan.objective)
             able = [executor for executor in executors if executor.name in pool.devices]
-            used = joined(able[: pool.width(best.configuration)] if best and able else [only])
-            result = dataclasses.replace(result, rehearsal=finish(study, live(used).train, watch), complete=True)
+            last = probe_on(joined(able[: pool.width(best.configuration)])) if best and able else here
+            result = dataclasses.replace(result, rehearsal=finish(study, last.train, watch), complete=True)
         except BaseException as error:
             result = dataclasses.replace(result, stop=stop_reason_of(error))
             raise

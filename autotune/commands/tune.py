@@ -5,6 +5,7 @@ import hashlib
 import re
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -15,7 +16,7 @@ from autotune.commands.trainer.offload import free_cache, off_device
 from autotune.core.random_state import kept_random_state
 from autotune.core.request import TuneOptions, accepts
 from autotune.core.warning import ResultWarning
-from autotune.probe.process.launcher import ProbeHost
+from autotune.probe import Host
 from autotune.probe.train.callbacks import is_tracker
 from autotune.space.settings import precision
 from autotune.space.settings.optimizer import ANY
@@ -44,7 +45,7 @@ def tune(
     *,
     global_batch_size: int | None = None,
     watch: Watch | bool | None = None,
-    probes: Callable[[bytes], ProbeHost] | None = None,
+    probes: Callable[[bytes], AbstractContextManager[Host]] | None = None,
     **options: Unpack[TuneOptions],
 ) -> TuningResult:
     """Find the fastest configuration for a built `Trainer`; `result.apply(trainer)` returns one that trains with it.

@@ -2,29 +2,41 @@
 
     study loop (one thread)  -- start, wait -->  Pool  -- a thread each -->  Executor  -- host.run(order) -->  children
 
-What an executor on another machine has to provide is a `ProbeHost` whose `run(order)`
+What an executor on another machine has to provide is an `ExecutorHost` whose `run(order)`
 
 - carries the order out on its own device, where its own paths, workload and environment are put in place of the order's,
 - writes the files of the order's folder over there (the answers `answer*.json`, `log.txt`) into `order.folder` here,
-- returns the account as the host over there gave it, or raises `ExecutorLost` and leaves no answer in the folder;
-
-and, where it is one of several,
-
-- `abandon()`, from any thread: nothing of it runs on the device soon after, and `run` raises `ExecutorLost`;
-- `restart()`, after a loss: whether it can be used again; `may_return()`: whether that is worth another attempt later.
+- returns the account as the host over there gave it, or raises `ExecutorLost` and leaves no answer in the folder.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+from autotune.probe import Host
 
 if TYPE_CHECKING:
     from autotune.core import Environment, Workload
-    from autotune.probe.process.launcher import ProbeHost
 
 
 class ExecutorLost(Exception):
     """The executor is gone: nothing is known of what it ran, which another one may run. Its text is the reason."""
+
+
+class ExecutorHost(Host, Protocol):
+    """A host that may be lost: `run` raises ExecutorLost then."""
+
+    def abandon(self) -> None:
+        """End what runs, from any thread: nothing of it runs on the device soon after, and `run` raises ExecutorLost."""
+        ...
+
+    def restart(self) -> bool:
+        """Whether it can be used again after a loss."""
+        ...
+
+    def may_return(self) -> bool:
+        """Whether another restart is worth an attempt later."""
+        ...
 
 
 @dataclass
@@ -36,7 +48,7 @@ class Executor:
     """
 
     name: str
-    host: "ProbeHost"
+    host: ExecutorHost
     environment: "Environment"
     workload: "Workload"
     likeness: Mapping[str, Any] = field(default_factory=dict)

@@ -1,29 +1,29 @@
 """Local executors: the cards of this machine, or shares of a CPU's cores, each with a host of its own."""
 
 import contextlib
+import copy
 import dataclasses
 import errno
 import fcntl
 import os
-import socket
 import stat
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 from autotune.core import InvalidRequest, TuningRequest, Workload
 from autotune.core.errors import DeviceInUse, ProbeHostFailed
 from autotune.core.measurement import JOIN
+from autotune.core.time_limit import TimeLimit
 from autotune.executors import Executor, ExecutorLost
 from autotune.executors.likeness import check_alike, likeness
 from autotune.executors.pool import Pool, ThreadPool
-from autotune.probe import Probe
+from autotune.probe import Account, Host, Probe
 from autotune.probe.device import nvml
 from autotune.probe.order import Order
-from autotune.probe.process.answers import Account
-from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.process.launcher import HostSet, on_cores
 from autotune.probe.queries import read_environment
 
 LOCKS = Path("/tmp")
@@ -34,83 +34,77 @@ MOST_RESTARTS = 2
 """How often a host that was lost is started again."""
 
 
-class LocalHost(ProbeHost):
-    """A host on some of this machine's cores; its end while it runs an order is a lost executor."""
+class LocalHost:
+    """Hosts on some of this machine's cores; their end while they run a probe is a lost executor."""
 
-    def __init__(self, objects: bytes = b"", cores: Sequence[int] = ()) -> None:
-        super().__init__(objects)
-        self.cores, self._lock, self._abandoned, self._restarts = frozenset(cores), threading.RLock(), False, 0
+    uses_cache = True
 
-    def launch(self) -> None:
-        if self._abandoned:
-            raise ExecutorLost("it was left")
-        with on_cores(self.cores):
-            super().launch()
+    def __init__(self, objects: bytes = b"", cores: Collection[int] = ()) -> None:
+        self.objects, self.cores = objects, frozenset(cores)
+        self.hosts = HostSet(objects, self.cores)
+        self.scratch_folder, self.beside = self.hosts.scratch_folder, self.hosts.beside
+        self.abandon = self.hosts.abandon
+        self._lock, self._restarts = threading.RLock(), 0
+
+    def __enter__(self) -> Self:
+        self.hosts.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.hosts.__exit__()
+
+    @property
+    def time_limit(self) -> TimeLimit:
+        """Of the command."""
+        return self.hosts.time_limit
+
+    @time_limit.setter
+    def time_limit(self, time_limit: TimeLimit) -> None:
+        self.hosts.time_limit = time_limit
+
+    def across(self, cores: frozenset[int]) -> "LocalHost":
+        """The same hosts, which run its orders on these cores."""
+        other = copy.copy(self)
+        other.cores = cores
+        return other
 
     def run(self, order: Order) -> Account:
+        is_probe = order.kind == "probe"
         try:
             with self._lock, on_cores(self.cores):
-                account = super().run(order)
+                self.hosts.cores = self.cores
+                account = self.hosts.run(order)
         except ProbeHostFailed as error:  # it was killed while it started
-            if order.kind != "probe":
-                raise
-            raise ExecutorLost(error.written[0]) from None
-        if self._abandoned or (order.kind == "probe" and account["ended"] in ("host ended", "host hung")):
-            raise ExecutorLost("it was left" if self._abandoned else "the process that starts its probes was killed")
+            if is_probe or self.hosts.is_abandoned:
+                raise self._lost(error.written[0]) from None
+            raise
+        if self.hosts.is_abandoned or (is_probe and account["ended"] in ("host ended", "host hung")):
+            raise self._lost("the process that starts its probes was killed")
         return account
 
-    def move(self, cores: frozenset[int]) -> None:
-        """Let its next children run on these cores."""
-        self.cores = cores
-        for host in (self, *self._others.values()):
-            with contextlib.suppress(OSError):  # it has ended
-                os.sched_setaffinity(host.pid or -1, cores)
-
-    def abandon(self) -> None:
-        """End what runs, from any thread."""
-        self._abandoned = True
-        for host in (self, *self._others.values()):
-            if (channel := host._channel) is not None:
-                with contextlib.suppress(OSError):
-                    channel.shutdown(socket.SHUT_RDWR)  # its supervisor ends all that is below it
+    def _lost(self, reason: str) -> ExecutorLost:
+        return ExecutorLost("it was left" if self.hosts.is_abandoned else reason)
 
     def restart(self) -> bool:
         """Whether it may be used again: it starts by itself with its next order."""
         self._restarts += 1
-        return not self._abandoned and self._restarts <= MOST_RESTARTS
+        return not self.hosts.is_abandoned and self._restarts <= MOST_RESTARTS
 
     def may_return(self) -> bool:
         """Never: what is lost for good here stays lost."""
         return False
 
 
-class JoinedHost(ProbeHost):
-    """A device's host for trainings whose ranks take other devices too: it runs on the cores of all."""
-
-    def __init__(self, host: LocalHost, cores: frozenset[int]) -> None:
-        self._host, self._cores = host, cores
-
-    def run(self, order: Order) -> Account:
-        own = self._host.cores
-        if self._host.pid is None:
-            self._host.start()
-        try:
-            self._host.move(self._cores)
-            return self._host.run(order)
-        finally:
-            self._host.move(own)
-
-
 def joined(executors: Sequence[Executor]) -> Executor:
     """The first of these local executors with the cards and the cores of all."""
     first, each = executors[0], [executor.environment for executor in executors]
-    hosts = [executor.host for executor in executors if isinstance(executor.host, LocalHost)]
     if len(executors) == 1:
         return first
+    hosts = _local(executors)
     return dataclasses.replace(
         first,
         name=JOIN.join(executor.name for executor in executors),
-        host=JoinedHost(hosts[0], frozenset[int]().union(*(host.cores for host in hosts))),
+        host=hosts[0].across(frozenset[int]().union(*(host.cores for host in hosts))),
         environment=dataclasses.replace(
             first.environment,
             cpu_count=sum(own.cpu_count for own in each),
@@ -118,18 +112,6 @@ def joined(executors: Sequence[Executor]) -> Executor:
             device_uuids=tuple(own.device_uuid for own in each if own.device_uuid),
         ),
     )
-
-
-@contextlib.contextmanager
-def on_cores(cores: frozenset[int]) -> Iterator[None]:
-    """Within, this thread and what it starts run on these cores; all of its own where there are none."""
-    before = os.sched_getaffinity(0)
-    if cores:
-        os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def count_of(request: TuningRequest, card: nvml.Card | None) -> int:
@@ -156,7 +138,7 @@ def shares(count: int, cores_per_device: int | None) -> list[list[int]]:
     return [cores[index * each : (index + 1) * each] for index in range(count)]
 
 
-def first_host(request: TuningRequest, card: nvml.Card | None) -> Callable[[bytes], ProbeHost] | None:
+def first_host(request: TuningRequest, card: nvml.Card | None) -> Callable[[bytes], LocalHost] | None:
     """What makes the host of the first of several devices; None for one device that has all cores.
 
     Raises InvalidRequest as `shares` does.
@@ -170,27 +152,39 @@ def first_host(request: TuningRequest, card: nvml.Card | None) -> Callable[[byte
 def pool_of(executors: Sequence[Executor], probe: Callable[[Executor], Probe]) -> Pool:
     """The pool of these executors. probe: makes what measures on one."""
     named = {executor.name: executor for executor in executors}
-    hosts: dict[str, Any] = {name: executor.host for name, executor in named.items()}
-    probes = {name: probe(executor) for name, executor in named.items()}
-    if not all(hasattr(host, "restart") for host in hosts.values()):
-        return Pool(probes)  # a plain host starts again by itself
-    are_local = len(named) > 1 and all(isinstance(host, LocalHost) for host in hosts.values())
     return (ThreadPool if len(named) > 1 else Pool)(
-        probes,
-        lambda name: hosts[name].abandon(),
-        lambda name: hosts[name].restart(),
-        lambda name: hosts[name].may_return(),
-        (lambda names: probe(joined([named[name] for name in names]))) if are_local else None,
+        {name: probe(executor) for name, executor in named.items()},
+        lambda name: named[name].host.abandon(),
+        lambda name: named[name].host.restart(),
+        lambda name: named[name].host.may_return(),
+        (lambda names: probe(joined([named[name] for name in names]))) if can_be_joined(executors) else None,
     )
 
 
+def can_be_joined(executors: Sequence[Executor]) -> bool:
+    """Whether ranks of a training can take several of these devices."""
+    return len(executors) == len(_local(executors)) > 1
+
+
+def _local(executors: Sequence[Executor]) -> list[LocalHost]:
+    return [executor.host for executor in executors if isinstance(executor.host, LocalHost)]
+
+
+def cores_of(host: Host) -> frozenset[int]:
+    """The cores that a host of this module is kept to; none of another host."""
+    return host.cores if isinstance(host, LocalHost) else frozenset()
+
+
 def local_executors(
-    first: LocalHost, request: TuningRequest, card: nvml.Card | None, workload: Workload, stack: contextlib.ExitStack
+    first: Host, request: TuningRequest, card: nvml.Card | None, workload: Workload, stack: contextlib.ExitStack
 ) -> list[Executor]:
-    """An executor for each device; the first one's host is there already and runs on its share.
+    """An executor for each device; the first one's host is there already and runs on its share. None for a host that
+    `first_host` did not make.
 
     Raises InvalidRequest for cards that are not alike, and where there are too few; DeviceInUse for one in use.
     """
+    if not isinstance(first, LocalHost):
+        return []
     split = shares(count_of(request, card), request.cores_per_device)
     cards = (
         [card, *(other for other in nvml.visible_cards() if card and other != card)] if card else [None] * len(split)
@@ -199,7 +193,7 @@ def local_executors(
     for own, cores in zip(cards, split, strict=False):
         host = first
         if executors:
-            host = stack.enter_context(LocalHost(first._objects, cores))
+            host = stack.enter_context(LocalHost(first.objects, cores))
             host.time_limit = first.time_limit
             lock_card(own, stack)
         with on_cores(frozenset(cores)):

@@ -22,7 +22,7 @@ from autotune.executors.likeness import likeness
 from autotune.executors.local import holds, lock_card
 from autotune.probe.device import nvml
 from autotune.probe.order import LOG, Order
-from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.process.launcher import HostSet
 from autotune.probe.queries import read_environment, read_workload
 
 LEASE_S = 60.0
@@ -46,7 +46,7 @@ class Device:
         for thread in os.listdir("/proc/self/task"):  # Ray's own threads too
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(int(thread), self._cores)
-        self._host, self._runs = ProbeHost(objects), threading.Lock()
+        self._host, self._runs = HostSet(objects), threading.Lock()
         self._environment: Environment | None = None
         self._workload: Workload | None = None
         self._pinged, self._lease_s = time.monotonic(), lease_s

@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from autotune import __version__
-from autotune.core import AutotuneError, Environment, InvalidRequest, TuningRequest, Workload, errors, interrupt
+from autotune.core import AutotuneError, Environment, InvalidRequest, TuningRequest, Workload, interrupt
 from autotune.core.errors import ProbeHostFailed
+from autotune.core.time_limit import TimeLimit
 from autotune.executors import ExecutorLost
 from autotune.executors.ray_device import LEASE_S, Device
+from autotune.probe import Account
 from autotune.probe.order import Order
-from autotune.probe.process.answers import Account
-from autotune.probe.process.launcher import GRACE_S, REPEATS, START_S, ProbeHost, write_order
+from autotune.probe.process.answers import value_of
+from autotune.probe.process.launcher import GRACE_S, REPEATS, START_S, write_order
 from autotune.probe.queries import READING_S
 
 PING_S, LOST_S = 5.0, 30.0
@@ -61,14 +63,14 @@ class Cluster:
         return True
 
 
-class RayHost(ProbeHost):
+class RayHost:
     """The host of an executor on the cluster; `run` raises ExecutorLost where it is gone."""
 
     uses_cache = False  # here are none of the device's answers: it has a cache of its own
 
     def __init__(self, cluster: Cluster, objects: bytes, device: str, cores: int) -> None:
-        super().__init__(objects)
-        self._cluster, self._device, self._cores = cluster, device, cores
+        self.time_limit = TimeLimit()
+        self._cluster, self._objects, self._device, self._cores = cluster, objects, device, cores
         self._actor: Any = None
         self._reason, self._left = "", threading.Event()
         self._folder = contextlib.ExitStack()
@@ -96,7 +98,6 @@ class RayHost(ProbeHost):
         if self._actor is None:
             self.launch()
         self.facts = self._ask("facts", seconds=seconds)
-        self._pid = self.facts["pid"]
         if not self.facts["has_authentication"] and not self._cluster.allow_unauthenticated:
             self.close()
             raise InvalidRequest(
@@ -150,7 +151,7 @@ class RayHost(ProbeHost):
         interrupt.check()
         if self._reason:
             raise ExecutorLost(self._reason)
-        if self._pid is None:
+        if self._actor is None:
             self.start()
         order = replace(order, deadline_s=self.time_limit.cut(order.deadline_s))
         write_order(order)
@@ -158,14 +159,14 @@ class RayHost(ProbeHost):
         answer = self._ask("run", number, order.to_dict(), seconds=seconds)
         if answer["number"] != number:
             raise ExecutorLost("it answered another order")
-        account: Account = _value(answer)
+        account: Account = value_of(answer)
         for name, content in answer["files"].items():
             (Path(order.folder) / Path(name).name).write_bytes(content)
         return account
 
     def read(self, request: TuningRequest) -> tuple[Environment, Workload]:
         """Facts of its device, model and data as its machine has them; raises as `read_environment` and `read_workload` do."""
-        environment, workload = _value(self._ask("read", request.to_dict(), seconds=READING_S + 2 * START_S))
+        environment, workload = value_of(self._ask("read", request.to_dict(), seconds=READING_S + 2 * START_S))
         self._request, self._identity = request, Environment.from_dict(environment).identity()
         self._wanted = self._wanted or self._facts()
         return Environment.from_dict(environment), Workload.from_dict(workload)
@@ -237,19 +238,11 @@ class RayHost(ProbeHost):
 
     def _end(self) -> None:
         """Kill the actor's process."""
-        actor, self._actor, self._pid = self._actor, None, None
+        actor, self._actor = self._actor, None
         self._left.set()
         if actor is not None:
             with contextlib.suppress(Exception):  # it is gone, or the cluster is
                 self._cluster.ray.kill(actor)
-
-
-def _value(answer: Mapping[str, Any]) -> Any:
-    """What was answered; raises the error that was."""
-    if "error" in answer:
-        kind: type[AutotuneError] = getattr(errors, answer["error"], AutotuneError)
-        raise kind(answer["message"], answer["advice"])
-    return answer["value"]
 
 
 def _reason(error: Exception) -> str:

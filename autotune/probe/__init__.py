@@ -1,11 +1,60 @@
-"""Probe: the one seam between the loop that chooses and the world that measures."""
+"""The seam between the loop that chooses and the world that measures: Probe measures, Host carries out orders."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:  # the supervisor, which the start of a search waits for, imports this package
+    from pathlib import Path
+
     from autotune.core import Configuration, Interval, Measurement
     from autotune.core.slot import Slot
+    from autotune.core.time_limit import TimeLimit
+    from autotune.probe.order import Order
+
+Account = Mapping[str, Any]
+"""How an order ended. ended: exited, timed out, host ended, host hung or not started; seconds: that it took; codes: exit code
+or -signal of each rank, None if it was ended; kernel_oom_kills: meanwhile; reason: of one not started; output: the end of a
+dead host's output; killed: how often the order was repeated because something else killed it."""
+
+
+class Host(Protocol):
+    """Carries out orders in child processes, one at a time. `ask` and `attempt` (process/answers.py) read the answers.
+
+    time_limit: of the command; no order outlasts it. uses_cache: whether its children's answers are cached, and the cache is
+    consulted instead of them.
+    """
+
+    time_limit: "TimeLimit"
+    uses_cache: bool
+
+    def run(self, order: "Order") -> Account:
+        """Carry an order out, with the answers in its folder: the account of its end. Raises ProbeHostFailed."""
+        ...
+
+    def scratch_folder(self) -> "Path":
+        """A new folder that is gone with the host, however this process ends."""
+        ...
+
+    def beside(self) -> "BackgroundHost | None":
+        """A further host, for orders that take no device. None if all orders must be this one's."""
+        ...
+
+
+class BackgroundHost(Protocol):
+    """A host that is not waited for while it carries out an order."""
+
+    def begin(self, order: "Order") -> "Order":
+        """Send an order. Before the next one `finish` takes the order that is returned."""
+        ...
+
+    def finish(self, order: "Order") -> Account:
+        """Wait for the end of an order that was begun."""
+        ...
+
+    def close(self) -> None:
+        """End it, and what it runs."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,13 @@ from autotune.core.paths import cache_folder
 from autotune.core.request import tuning_request
 from autotune.memory.estimate import MemoryModel, memory_model
 from autotune.memory.keys import wanted_traces
+from autotune.probe import BackgroundHost, Host
 from autotune.probe.cache import AnswerFile
 from autotune.probe.device import nvml
 from autotune.probe.device.machine import cpu_name, machine_memory
 from autotune.probe.order import Order
-from autotune.probe.process.answers import read_value
-from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.process.answers import ask, attempt, read_value
+from autotune.probe.process.launcher import HostSet
 from autotune.space.build import parse_overrides
 from autotune.space.settings.optimizer import ORDINARY, user_optimizer
 from autotune.space.settings.optimizer import SETTING as OPTIMIZER
@@ -58,12 +59,12 @@ def read_device(requested: str = "auto", anew: bool = False) -> Environment:
     """
     request = tuning_request("bert-mini", 1, device=requested)
     card = nvml.choose_device(request.device)
-    with ProbeHost() as host:
+    with HostSet() as host:
         return read_environment(host, request, card, every_optimizer=True, anew=anew)[0]
 
 
 def read_environment(
-    host: ProbeHost,
+    host: Host,
     request: TuningRequest,
     card: nvml.Card | None,
     every_optimizer: bool = False,
@@ -84,7 +85,7 @@ def read_environment(
 
 
 def _environment(
-    host: ProbeHost, request: TuningRequest, card: nvml.Card | None, every_optimizer: bool, anew: bool
+    host: Host, request: TuningRequest, card: nvml.Card | None, every_optimizer: bool, anew: bool
 ) -> Environment:
     device = device_name(request, card)
     optimizers = None if every_optimizer else _optimizers(request)
@@ -97,7 +98,7 @@ def _environment(
         wanted = cached.optimizers if optimizers is None else [*ORDINARY, *optimizers]
         if (environment := _as_it_is_now(cached, wanted, card, facts)) is not None:
             return environment
-    answer = host.ask(_order(host, "capabilities", device=device, optimizers=optimizers or "every", **facts))
+    answer = ask(host, _order(host, "capabilities", device=device, optimizers=optimizers or "every", **facts))
     environment = Environment.from_dict(answer)
     if host.uses_cache and not _may_pass(environment):
         earlier: dict[str, Any] = {} if cached is None else cached.to_dict()
@@ -172,25 +173,25 @@ def _optimizers(request: TuningRequest) -> list[str]:
 # Model and data ---------------------------------------------------------------------------------------------------
 
 
-def read_workload(host: ProbeHost, request: TuningRequest) -> Workload:
+def read_workload(host: Host, request: TuningRequest) -> Workload:
     """Ask a child to read model and data; raises InvalidRequest for what cannot be read as requested."""
-    return Workload.from_dict(host.ask(_order(host, "prepare", request=request.to_dict(), cache=str(cache_folder()))))
+    return Workload.from_dict(ask(host, _order(host, "prepare", request=request.to_dict(), cache=str(cache_folder()))))
 
 
-def _order(host: ProbeHost, kind: str, **request: Any) -> Order:
+def _order(host: Host, kind: str, **request: Any) -> Order:
     return Order(kind=kind, folder=str(host.scratch_folder()), deadline_s=READING_S, request=request)
 
 
 # Rates of the device ----------------------------------------------------------------------------------------------
 
 
-def device_rates(host: ProbeHost, environment: Environment) -> Mapping[str, float]:
+def device_rates(host: Host, environment: Environment) -> Mapping[str, float]:
     """precision -> floating-point operations / second of a large matrix product; optimizer -> parameters / second of its
     step; without what cannot be measured, empty where nothing can be."""
     return _without_failed(_measure_rates(host, environment, ()))
 
 
-def known_rates(host: ProbeHost, environment: Environment, seconds: float = math.inf) -> Mapping[str, float]:
+def known_rates(host: Host, environment: Environment, seconds: float = math.inf) -> Mapping[str, float]:
     """The same, from the cache if this device and this software were measured before.
 
     What failed is cached too, as null, and not tried again. seconds: that measuring may take.
@@ -211,7 +212,7 @@ def known_rates(host: ProbeHost, environment: Environment, seconds: float = math
 
 
 def _measure_rates(
-    host: ProbeHost,
+    host: Host,
     environment: Environment,
     known: Collection[str],
     seconds: float = math.inf,
@@ -221,7 +222,7 @@ def _measure_rates(
     deadline_s = min(seconds, RATES_S + FIRST_STEP_S * len(optimizers))
     order = _order(host, "rates", precisions=precisions, optimizers=optimizers)
     order = dataclasses.replace(order, deadline_s=deadline_s, environment=environment)
-    answer, failure = host.attempt(order)
+    answer, failure = attempt(host, order)
     return {} if failure is not None else answer
 
 
@@ -240,7 +241,7 @@ def _without_failed(rates: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def traced(
-    host: ProbeHost,
+    host: Host,
     workload: Workload,
     environment: Environment,
     configurations: Iterable[Configuration],
@@ -259,14 +260,14 @@ def traced(
 
 
 def begin_traces(
-    host: ProbeHost,
+    host: Host,
     workload: Workload,
     environment: Environment,
     configurations: Iterable[Configuration],
     base: Mapping[str, Any],
     context_bytes: int | None = None,
     seconds: float = math.inf,
-    beside: ProbeHost | None = None,
+    beside: BackgroundHost | None = None,
 ) -> Callable[[], MemoryModel]:
     """What waits for the traces and returns what `traced` does, or raises its errors. beside: a host of its own that begins
     with them now, unless they are cached, and is closed after them."""
@@ -291,7 +292,7 @@ def begin_traces(
             )
         answer = cached
         if order is not None:
-            answer, failure = host.attempt(order) if beside is None else _finished(beside, order, host)
+            answer, failure = attempt(host, order) if beside is None else _finished(beside, order, host)
             if failure is not None:
                 raise TracingFailed(
                     f"Tracing {workload.name} failed: {failure.reason}.", "Let `autotune search` measure instead."
@@ -303,11 +304,11 @@ def begin_traces(
     return wait
 
 
-def _finished(beside: ProbeHost, order: Order, host: ProbeHost) -> tuple[Any, Failure | None]:
-    """As `ProbeHost.attempt`, of an order that was begun beside. If that failed, as what ran meanwhile may be the cause, the
+def _finished(beside: BackgroundHost, order: Order, host: Host) -> tuple[Any, Failure | None]:
+    """As `attempt`, of an order that was begun beside. If that failed, as what ran meanwhile may be the cause, the
     host tries again."""
     with contextlib.closing(beside), contextlib.suppress(ProbeHostFailed):
         value, failure = read_value(order, beside.finish(order))
         if failure is None or failure.outcome is Outcome.TIMED_OUT:
             return value, failure
-    return host.attempt(order)
+    return attempt(host, order)

@@ -5,18 +5,20 @@ import math
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from autotune.core import Configuration, Measurement, TuningRequest, Workload, read_json, write_json
+from autotune.core.time_limit import TimeLimit
+from autotune.probe import Account
 from autotune.probe.order import Order, TrainingOrder, answer_name
-from autotune.probe.process.answers import Account
-from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.process.launcher import HostSet
 from autotune.probe.replay import recorded
 
 
-class RecordedHost(ProbeHost):
+class RecordedHost:
     """A host that starts no process. recording: a file of `save_recording`. slower: how many times as long its steps last.
     orders: all that it was sent.
 
@@ -27,25 +29,28 @@ class RecordedHost(ProbeHost):
 
     uses_cache = False
 
-    def __init__(self, recording: Path, objects: bytes = b"", slower: float = 1.0) -> None:
-        super().__init__(objects)
+    def __init__(self, recording: Path, _objects: bytes = b"", slower: float = 1.0) -> None:
+        self.time_limit = TimeLimit()
         self._recording = read_json(recording)
+        self._folders = ExitStack()
         self.slower = slower
         self.orders: list[Order] = []
 
-    def launch(self) -> None:
-        """Nothing is started."""
+    def __enter__(self) -> Self:
+        return self
 
-    start = launch
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
-        """Remove the folders that were asked for."""
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        """Remove the folders that were requested."""
+        self._folders.close()
 
     def scratch_folder(self) -> Path:
         """A new folder that is gone once this host is closed."""
-        Path(self._scratch).mkdir(mode=0o700, exist_ok=True)
-        return Path(tempfile.mkdtemp(prefix="ask-", dir=self._scratch))
+        folder = Path(tempfile.mkdtemp(prefix="ask-"))
+        self._folders.callback(shutil.rmtree, folder, ignore_errors=True)
+        return folder
 
     def run(self, order: Order) -> Account:
         """Write the answer where a child would leave it, one a rank; the account of a child that exited well.
@@ -163,8 +168,8 @@ class RecordedHost(ProbeHost):
         }
 
 
-class RecordingHost(ProbeHost):
-    """A host that keeps what its children answered, for a RecordedHost.
+class RecordingHost(HostSet):
+    """Hosts that keep what its children answered, for a RecordedHost.
 
     answers: (order, the first rank's answer) of all hosts that are to be saved together.
     """
@@ -179,7 +184,7 @@ class RecordingHost(ProbeHost):
         """None: its answers would not be kept."""
 
     def run(self, order: Order) -> Account:
-        """As `ProbeHost.run`."""
+        """As `HostSet.run`."""
         account = super().run(order)
         path = Path(order.folder) / answer_name(0)
         if path.exists():

@@ -12,10 +12,9 @@ from autotune.core.interval import Interval, quotient_of_means
 from autotune.core.loss_curves import LEAST_STEPS
 from autotune.core.slot import Slot
 from autotune.core.warning import ResultWarning, WarningKind
-from autotune.probe import ProbeOptions
+from autotune.probe import Host, ProbeOptions
 from autotune.probe.order import ANSWER, LOSSES, Timing, TrainingOrder, remove_answers, timings
-from autotune.probe.process.answers import read_answer
-from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.process.answers import attempt, read_answer
 from autotune.space.settings import SETTINGS
 from autotune.space.setup import training_setup
 
@@ -42,7 +41,7 @@ class LiveProbe:
     whom, None on a CPU. timings: of a probe and of a confirmation round; None: those of the device.
     """
 
-    host: ProbeHost
+    host: Host
     environment: Environment
     workload: Workload
     base: Mapping[str, Any]
@@ -100,7 +99,7 @@ class LiveProbe:
         before = self.device_used()
         used = None if before is None else before[0]
         order = self.order(configuration, kind, folder, deadline_s, request=request, device_used_bytes=used, **more)
-        answer = self.host.attempt(order)
+        answer = attempt(self.host, order)
         if used is not None:
             self._wait_for_memory(used)
         return answer

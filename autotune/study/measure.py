@@ -3,16 +3,28 @@
 import contextlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from autotune.core import Configuration, Interval, Measurement, Outcome, Trial, write_json
+from autotune.core import (
+    Configuration,
+    Environment,
+    Interval,
+    Measurement,
+    Outcome,
+    Trial,
+    TuningRequest,
+    Workload,
+    write_json,
+)
 from autotune.core.errors import TimeIsOver
 from autotune.core.interrupt import StopRequest
 from autotune.core.slot import SlotKind
-from autotune.probe import Probe, ProbeOptions
-from autotune.probe.order import ANSWER, ORDER
+from autotune.probe import Host, Probe, ProbeOptions
+from autotune.probe.order import ANSWER, ORDER, Timing
+from autotune.probe.runner import LiveProbe
 from autotune.space.dominance import NEVER_PROBED
 from autotune.space.settings import SETTINGS
 from autotune.study.job import Job
@@ -32,6 +44,21 @@ REPEATED = 0.1
 
 STAYS_DISTURBED = 3
 """Trials in a row that stayed disturbed after their repeats: from then on the disturbance is the machine as it is."""
+
+
+def live_probe(
+    request: TuningRequest,
+    host: Host,
+    environment: Environment,
+    workload: Workload,
+    allowed_bytes: int,
+    folder: Path,
+    device_used: Callable[[], tuple[int, list[str]] | None],
+    timings: tuple[Timing, Timing] | None = None,
+) -> LiveProbe:
+    """The probe that trains with a request's arguments, with its files in this study's folder. The rest is as in `LiveProbe`."""
+    place, base = partial(probe_folder, folder), request.training_args
+    return LiveProbe(host, environment, workload, base, allowed_bytes, place, request.objective, device_used, timings)
 
 
 def measure(

@@ -11,8 +11,8 @@ from autotune.core import Configuration, Environment, Trial, Value, Workload
 from autotune.core.errors import TracingFailed
 from autotune.memory.estimate import MemoryModel, NotTraced
 from autotune.memory.peak import MemoryPeak
+from autotune.probe import Host
 from autotune.probe.order import UNTOUCHED_BYTES
-from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import begin_traces, known_rates
 from autotune.sampler.calibration import Calibration, informed
 from autotune.sampler.physics import WarmStart, expected_work
@@ -38,7 +38,7 @@ TRACED = 500
 
 def trace_ahead(
     study: Study,
-    host: ProbeHost,
+    host: Host,
     environment: Environment,
     workload: Workload,
     base: Mapping[str, Any],
@@ -61,7 +61,7 @@ def trace_ahead(
 
 def warm_up(
     study: Study,
-    host: ProbeHost,
+    host: Host,
     environment: Environment,
     workload: Workload,
     base: Mapping[str, Any],
@@ -86,7 +86,7 @@ def warm_up(
 
 
 def build_warm_start(
-    host: ProbeHost,
+    host: Host,
     environment: Environment,
     workload: Workload,
     space: SearchSpace,
@@ -139,7 +139,7 @@ def arithmetic_of(model: MemoryModel | None, rates: Mapping[str, float]) -> Arit
 
 
 def count_operations(
-    host: ProbeHost,
+    host: Host,
     environment: Environment,
     workload: Workload,
     space: SearchSpace,

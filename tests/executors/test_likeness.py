@@ -7,12 +7,12 @@ import pytest
 from autotune.core import InvalidRequest
 from autotune.executors import Executor
 from autotune.executors.likeness import check_alike, likeness
-from autotune.probe.process.launcher import ProbeHost
+from autotune.executors.local import LocalHost
 from tests.makers import gpu, workload
 
 
 def executors(*facts: dict[str, int]) -> list[Executor]:
-    return [Executor(f"cuda:{index}", ProbeHost(), gpu(), workload(), own) for index, own in enumerate(facts)]
+    return [Executor(f"cuda:{index}", LocalHost(), gpu(), workload(), own) for index, own in enumerate(facts)]
 
 
 def test_devices_with_equal_facts_are_alike() -> None:

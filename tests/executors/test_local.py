@@ -20,6 +20,7 @@ from autotune.core.errors import SearchFailed
 from autotune.executors import Executor, ExecutorLost, local
 from autotune.executors.local import LocalHost
 from autotune.probe.device.nvml import Card
+from autotune.probe.process.launcher import on_cores
 from autotune.study.plan import Progress
 from tests.conftest import CORES
 from tests.makers import cpu, workload
@@ -46,7 +47,7 @@ def test_more_cores_than_there_are_are_refused() -> None:
 
 def test_a_thread_is_on_its_cores_and_back_afterwards() -> None:
     before = os.sched_getaffinity(0)
-    with local.on_cores(frozenset([min(before)])):
+    with on_cores(frozenset([min(before)])):
         assert os.sched_getaffinity(0) == {min(before)}
     assert os.sched_getaffinity(0) == before
 

@@ -86,7 +86,7 @@ def test_a_killed_executor_is_lost_at_once_leaves_nothing_and_is_replaced(two: l
     assert time.monotonic() - begun < 3
     assert not (tmp_path / CHILD_ANSWER).exists()
     assert wait_until(lambda: not any(map(is_alive, processes))) < 10
-    assert first.host.restart()  # type: ignore[attr-defined]
+    assert first.host.restart()
     assert first.host.run(order(first, tmp_path))["codes"] == [0]
 
 

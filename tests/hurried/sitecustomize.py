@@ -9,11 +9,11 @@ from pathlib import Path
 # The processes of probes start with nothing loaded.
 if not {"autotune.probe.process.host", "autotune.probe.process.supervisor"} & {*sys.orig_argv}:
     if recording := os.environ.get("AUTOTUNE_RECORDED"):
-        from autotune.executors import local  # noqa: F401  (a class of its own is made of the real one)
+        from autotune.executors import local  # noqa: F401  (its hosts are real)
         from autotune.probe.process import launcher
         from autotune.probe.recorded import RecordedHost
 
-        launcher.ProbeHost = partial(RecordedHost, Path(recording))  # type: ignore[assignment,misc]
+        launcher.HostSet = partial(RecordedHost, Path(recording))  # type: ignore[assignment,misc]
 
     from autotune.study import measure
 

@@ -7,9 +7,9 @@ from typing import Any
 from packaging.version import Version
 
 from autotune.core import Configuration, Environment, Measurement, Workload
+from autotune.probe import Host
 from autotune.probe.order import Order, Timing
 from autotune.probe.process.answers import read_answer
-from autotune.probe.process.launcher import ProbeHost
 from autotune.space.setup import training_setup
 
 QUICK = Timing(untimed_least=1, untimed_most=1, timed_least=3, timed_most=3, seconds=10.0)
@@ -64,6 +64,6 @@ def make_order(
     )
 
 
-def measured(host: ProbeHost, order: Order) -> Measurement:
+def measured(host: Host, order: Order) -> Measurement:
     """What the order's probe brought back."""
     return read_answer(order, host.run(order))

@@ -10,6 +10,7 @@ from transformers.training_args import OptimizerNames
 
 from autotune.core import Environment, Outcome, Workload
 from autotune.probe.order import Order
+from autotune.probe.process.answers import ask
 from autotune.probe.process.launcher import ProbeHost
 from autotune.space.settings.optimizer import ORDINARY
 from tests.conftest import ASKING_S
@@ -49,7 +50,7 @@ def tried(host: ProbeHost, tmp_path_factory: pytest.TempPathFactory) -> Environm
     request = {"device": "cpu", "optimizers": QUICK_ONES}
     folder = str(tmp_path_factory.mktemp("optimizers"))
     order = Order(kind="capabilities", folder=folder, deadline_s=ASKING_S, request=request)
-    return Environment.from_dict(host.ask(order))
+    return Environment.from_dict(ask(host, order))
 
 
 def test_each_works_or_says_why_not(tried: Environment) -> None:

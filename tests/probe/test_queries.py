@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,13 @@ from typing import Any
 import pynvml
 import pytest
 
-from autotune.core import Environment, InvalidRequest, Outcome, Workload
+from autotune.core import Environment, InvalidRequest, Workload, write_json
 from autotune.core.errors import TracingFailed
-from autotune.core.failures import Failure
 from autotune.core.request import tuning_request
-from autotune.probe import cache
+from autotune.probe import cache, queries
 from autotune.probe.device import nvml
-from autotune.probe.order import Order
+from autotune.probe.order import CHILD_ANSWER, Order
+from autotune.probe.process.answers import ask
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import begin_traces, read_environment, traced
 from autotune.space.settings.optimizer import ORDINARY
@@ -109,12 +109,11 @@ def test_an_optimizer_that_was_not_tried_is_asked_for_and_the_others_are_remembe
 def test_what_may_pass_is_not_remembered(
     host: ProbeHost, orders: list[Order], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask = host.ask
     for found in (
         {"optimizers": {"adamw_torch": "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."}},
         {"others": ["blender (4711)"]},
     ):
-        monkeypatch.setattr(host, "ask", lambda order, found=found: {**ask(order), **found})
+        monkeypatch.setattr(queries, "ask", lambda host, order, found=found: {**ask(host, order), **found})
         read_environment(host, REQUEST, None)
         assert not cached(tmp_path, "capabilities")
     assert len(orders) == 2
@@ -165,20 +164,24 @@ class CardHost:
 
     uses_cache = True
 
-    def __init__(self, fails: str = "") -> None:
-        self.asked, self.fails = 0, fails
+    def __init__(self, folder: Path, fails: str = "") -> None:
+        self.asked, self.folder, self.fails = 0, folder, fails
 
-    def scratch_folder(self) -> str:
-        return "nowhere"
+    def scratch_folder(self) -> Path:
+        return self.folder
 
-    def ask(self, order: Order) -> dict[str, Any]:
+    def run(self, order: Order) -> dict[str, Any]:
         self.asked += 1
-        if order.request["device"] == "cpu":
-            return replace(cpu(), optimizers=dict.fromkeys(ORDINARY)).to_dict()
+        write_json(self.folder / CHILD_ANSWER, {"value": self.environment(order.request).to_dict()})
+        return {"ended": "exited", "codes": [0]}
+
+    def environment(self, request: Mapping[str, Any]) -> Environment:
+        if request["device"] == "cpu":
+            return replace(cpu(), optimizers=dict.fromkeys(ORDINARY))
         if self.fails:
             raise InvalidRequest(self.fails, "Use --device=cpu.")
-        facts = {name: order.request[name] for name in ("others", "topology")}
-        return replace(gpu(), optimizers=dict.fromkeys(ORDINARY), total_memory_bytes=80 * GIB).to_dict() | facts
+        facts = {name: request[name] for name in ("others", "topology")}
+        return replace(gpu(), optimizers=dict.fromkeys(ORDINARY), total_memory_bytes=80 * GIB, **facts)
 
 
 def read_on(host: Any, device: str) -> tuple[Environment, nvml.Card | None]:
@@ -190,7 +193,7 @@ def test_a_card_s_answer_holds_for_its_driver_and_not_for_what_changes_by_itself
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine_with_driver: Machine
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    host = CardHost()
+    host = CardHost(tmp_path)
     machine_with_driver.plug({**H100, "used": 2 * GIB, "CurrPcieLinkGeneration": 1})
 
     def read(**values: Any) -> Environment:
@@ -216,7 +219,7 @@ def test_auto_means_the_cpu_and_says_why_if_torch_cannot_use_the_card(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     machine_with_driver.plug(H100)
-    host = CardHost("torch 2.13.0+cpu cannot use the GPU: it was built without.")
+    host = CardHost(tmp_path, "torch 2.13.0+cpu cannot use the GPU: it was built without.")
     with pytest.raises(InvalidRequest, match="built without"):
         read_on(host, "cuda")
     for _ in ("asked", "remembered"):
@@ -230,14 +233,14 @@ def test_auto_means_the_cpu_and_says_why_if_no_card_can_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine_with_driver: Machine
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert read_on(CardHost(), "auto")[0].unused_gpu == "", "a driver and no card"
+    assert read_on(CardHost(tmp_path), "auto")[0].unused_gpu == "", "a driver and no card"
     machine_with_driver.plug(H100)
     machine_with_driver.set({"0.error": pynvml.NVML_ERROR_GPU_IS_LOST})
-    assert read_on(CardHost(), "auto")[0].unused_gpu == "NVML: GPU is lost"
-    assert read_on(CardHost(), "cpu")[0].unused_gpu == ""
+    assert read_on(CardHost(tmp_path), "auto")[0].unused_gpu == "NVML: GPU is lost"
+    assert read_on(CardHost(tmp_path), "cpu")[0].unused_gpu == ""
     machine_with_driver.set({"0.error": None})
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert read_on(CardHost(), "auto")[0].unused_gpu == "", "hidden by the user"
+    assert read_on(CardHost(tmp_path), "auto")[0].unused_gpu == "", "hidden by the user"
 
 
 class FailingHost:
@@ -248,9 +251,9 @@ class FailingHost:
     def scratch_folder(self) -> str:
         return "nowhere"
 
-    def attempt(self, order: Any) -> tuple[Any, Failure | None]:
+    def run(self, order: Any) -> dict[str, Any]:
         assert order.kind == "trace"
-        return None, Failure(Outcome.CRASHED, "it broke")
+        return {"ended": "not started", "reason": "it broke"}
 
 
 def test_a_caller_s_own_model_cannot_be_traced() -> None:

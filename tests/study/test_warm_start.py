@@ -193,8 +193,8 @@ def test_what_cannot_be_measured_is_remembered_as_such(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     odd = replace(environment, precisions=precisions, optimizers={"no such": None})
     measured: list[Order] = []
-    attempt = host.attempt
-    monkeypatch.setattr(host, "attempt", lambda order: measured.append(order) or attempt(order))
+    run = host.run
+    monkeypatch.setattr(host, "run", lambda order: measured.append(order) or run(order))
     first = known_rates(host, odd)
     assert set(first) == set(precisions)
     assert known_rates(host, odd) == first

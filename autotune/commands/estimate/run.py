@@ -15,7 +15,7 @@ from autotune.core.units import format_bytes
 from autotune.memory.estimate import MemoryModel, NotTraced
 from autotune.memory.keys import step_key, update_key
 from autotune.memory.peak import MemoryPeak
-from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.process.launcher import HostSet
 from autotune.probe.queries import read_environment, read_workload, traced
 from autotune.report.exports import auto_class
 from autotune.sampler.candidates import narrowed
@@ -190,7 +190,7 @@ def _forecast(request: TuningRequest, source: str, card: Card | None) -> Forecas
     if card is not None and request.device == "cpu":
         raise InvalidRequest("--gpu and --device=cpu contradict each other.", "Pass only one of them.")
     check_model(request.model)
-    with ProbeHost() as host:
+    with HostSet() as host:
         here, _ = read_environment(host, replace(request, device="cpu"), None)
         check_fields(base, here, source)
         base = what_differs(base, here)

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +20,19 @@ from autotune.core.request import EXPLANATION_ROUNDS, MOST_ROUNDS
 from autotune.core.time_limit import TimeLimit
 from autotune.core.units import counted
 from autotune.memory.estimate import NotTraced
-from autotune.probe import Probe, ProbeOptions
+from autotune.probe import Host, Probe, ProbeOptions
 from autotune.probe.device import nvml
-from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.process.launcher import HostSet
 from autotune.probe.queries import known_rates, traced
 from autotune.probe.runner import LiveProbe
 from autotune.report.files import storage_errors, write_file
 from autotune.report.live.views import saying
 from autotune.study.certainty import GapKind, SpeedupGap
+from autotune.study.measure import live_probe
 from autotune.study.objective import is_shown, speed_up
 from autotune.study.plan import plan_of
 from autotune.study.result import SearchResult
-from autotune.study.store import EXPLANATION, locked, probe_folder, reporting_storage
+from autotune.study.store import EXPLANATION, locked, reporting_storage
 from autotune.study.warm_start import arithmetic_of
 
 Watch = Callable[[str], None]
@@ -152,8 +153,8 @@ class _StudyProbe:
         return breakdown
 
     @cached_property
-    def _host(self) -> ProbeHost:
-        return self.stack.enter_context(ProbeHost())
+    def _host(self) -> Host:
+        return self.stack.enter_context(HostSet())
 
     @cached_property
     def _probe(self) -> LiveProbe:
@@ -168,16 +169,8 @@ class _StudyProbe:
             )
         with reporting_storage(self.place.parent):
             write_json(self.place / "environment.json", here.to_dict())
-        return LiveProbe(
-            self._host,
-            here,
-            result.workload,
-            result.request.training_args,
-            result.allowed_bytes,
-            partial(probe_folder, self.place),
-            result.request.objective,
-            device_used=nvml.usage_of(nvml.choose_device(here.device)),
-        )
+        used = nvml.usage_of(nvml.choose_device(here.device))
+        return live_probe(result.request, self._host, here, result.workload, result.allowed_bytes, self.place, used)
 
 
 def _recorded_environment(place: Path) -> Environment | None:
@@ -186,7 +179,7 @@ def _recorded_environment(place: Path) -> Environment | None:
     return Environment.from_dict(read_json(record)) if record.exists() else None
 
 
-def _traced(host: ProbeHost, result: SearchResult, configurations: Mapping[str, Configuration]) -> MemoryBreakdown:
+def _traced(host: Host, result: SearchResult, configurations: Mapping[str, Configuration]) -> MemoryBreakdown:
     """Of these configurations, by name; one that cannot be traced is a problem in the result, not an error."""
     peaks: dict[str, Mapping[str, Any] | None] = dict.fromkeys(configurations)
     environment, base = result.environment, result.request.training_args

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Unpack
 
@@ -21,19 +20,18 @@ from autotune.core.errors import NothingFits
 from autotune.core.request import GuideOptions, accepts, tuning_request
 from autotune.core.slot import Slot
 from autotune.core.units import format_bytes
-from autotune.probe import Probe
+from autotune.probe import Host, Probe
 from autotune.probe.device import nvml
 from autotune.probe.order import CUDA_CONFIRMATION, Timing
-from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.process.launcher import HostSet
 from autotune.probe.queries import read_environment, read_workload
-from autotune.probe.runner import LiveProbe
 from autotune.report.files import storage_errors, write_file, write_table
 from autotune.report.live.views import errors, is_lively
 from autotune.space.dominance import NEVER_PROBED
 from autotune.study.job import Job
 from autotune.study.limits import check_files, check_model_fits
 from autotune.study.limits import memory_limit as limit_of
-from autotune.study.measure import keep, measure
+from autotune.study.measure import keep, live_probe, measure
 from autotune.study.plan import Plan
 from autotune.study.store import REQUEST, locked, probe_folder, remove_study, reporting_storage
 
@@ -86,7 +84,7 @@ def guide(
         )
     card = nvml.choose_device(request.device)
     check_files(request)
-    with ProbeHost() as host, _watcher(watch) as on_event:
+    with HostSet() as host, _watcher(watch) as on_event:
         environment, card = read_environment(host, request, card)
         workload, notes = _read_workload(host, request)
         limit = limit_of(request, environment, None)
@@ -98,16 +96,8 @@ def guide(
         with locked(folder):
             clear(folder)
             timing = TIMING if environment.is_cpu else ON_CUDA
-            probe = LiveProbe(
-                host,
-                environment,
-                workload,
-                {},
-                allowed,
-                partial(probe_folder, folder),
-                device_used=nvml.usage_of(card),
-                timings=(timing, timing),
-            )
+            used, timings = nvml.usage_of(card), (timing, timing)
+            probe = live_probe(request, host, environment, workload, allowed, folder, used, timings)
             return run_guide(ladder, probe, folder, on_event, request.probe_timeout_s)
 
 
@@ -194,7 +184,7 @@ def check_any_fits(ladder: Ladder) -> None:
         )
 
 
-def _read_workload(host: ProbeHost, request: TuningRequest) -> tuple[Workload, tuple[str, ...]]:
+def _read_workload(host: Host, request: TuningRequest) -> tuple[Workload, tuple[str, ...]]:
     """The guides' task where none is requested and model and data can do it, else the model's own; and notes on that."""
     notes: tuple[str, ...] = ()
     if request.task is None:

@@ -9,7 +9,6 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +20,20 @@ from autotune.core.paths import cache_folder
 from autotune.core.slot import Slot
 from autotune.core.units import format_bytes, format_seconds, three_digits
 from autotune.core.warning import ResultWarning, WarningKind
-from autotune.probe import ProbeOptions
+from autotune.probe import Host, ProbeOptions
 from autotune.probe.device import nvml
 from autotune.probe.order import CHILD_ANSWER, Timing
-from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.process.launcher import HostSet
 from autotune.probe.queries import read_environment
-from autotune.probe.runner import LiveProbe
 from autotune.report.live.views import saying
 from autotune.report.markdown import wrapped
 from autotune.space.launch import launch_line
 from autotune.space.setup import TrainingSetup
+from autotune.study.measure import live_probe
 from autotune.study.objective import is_shown
 from autotune.study.pacing import starting_seconds
 from autotune.study.result import SearchResult, training_setup_of
-from autotune.study.store import VERIFICATION, locked, probe_folder, reporting_storage
+from autotune.study.store import VERIFICATION, locked, reporting_storage
 
 MOST_STEPS = 100_000
 """The order of the samples is in the training's memory: beyond so many steps it would count."""
@@ -90,7 +89,7 @@ def verify(
     check_trainable(result)
     show = saying(watch)
     with locked(folder):
-        with ProbeHost() as host:
+        with HostSet() as host:
             here = environment_here(host, result)
             shutil.rmtree(folder / PLACE, ignore_errors=True)
             turns = _Turns(result, here, host, steps, SECONDS if steps is seconds is None else seconds)
@@ -134,7 +133,7 @@ def check_trainable(result: SearchResult, verb: str = "Verify") -> None:
         )
 
 
-def environment_here(host: ProbeHost, result: SearchResult, verb: str = "Verify") -> Environment:
+def environment_here(host: Host, result: SearchResult, verb: str = "Verify") -> Environment:
     """The study's device as it is now, with the optimizers that its request names; raises InvalidRequest if there is none of
     that kind."""
     measured = result.environment
@@ -176,7 +175,7 @@ class _Turns:
     """The trainings of a verification: sides that take turns in rounds, within steps and seconds of each side."""
 
     def __init__(
-        self, result: SearchResult, here: Environment, host: ProbeHost, steps: int | None, seconds: float | None
+        self, result: SearchResult, here: Environment, host: Host, steps: int | None, seconds: float | None
     ) -> None:
         assert result.folder is not None
         self._result, self._here = result, here
@@ -186,14 +185,8 @@ class _Turns:
         self._sides = {"yours": baseline} if baseline is not None and has_baseline else {}
         self._sides["answer"] = result.best
         self._device_used = nvml.usage_of(nvml.choose_device(here.device))
-        self._probe = LiveProbe(
-            host,
-            here,
-            result.workload,
-            result.request.training_args,
-            result.allowed_bytes,
-            partial(probe_folder, result.folder),
-            device_used=self._device_used,
+        self._probe = live_probe(
+            result.request, host, here, result.workload, result.allowed_bytes, result.folder, self._device_used
         )
         step_s = max(trial.final.step_time_s or 1.0 for trial in self._sides.values())
         whole_s = min(seconds or math.inf, (steps or math.inf) * step_s)

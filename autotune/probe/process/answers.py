@@ -7,17 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.core import Measurement, Outcome, failures, read_json
+from autotune.core import AutotuneError, Measurement, Outcome, errors, failures, read_json
+from autotune.core.errors import ProbeHostFailed
 from autotune.core.failures import Failure
 from autotune.core.io import file_end
 from autotune.core.warning import ResultWarning, WarningKind
-from autotune.probe.order import LOG, Order, TrainingOrder, answer_name
+from autotune.probe import Account, Host
+from autotune.probe.order import CHILD_ANSWER, LOG, Order, TrainingOrder, answer_name
 from autotune.probe.process.ranks import decisive, merge_ranks, merge_values
-
-Account = Mapping[str, Any]
-"""How an order ended. ended: exited, timed out, host ended, host hung or not started; seconds: that it took; codes: exit code
-or -signal of each rank, None where it was ended; kernel_oom_kills: meanwhile; reason: of one not started; output: the end of
-a dead host's output; killed: how often the order was repeated because something else killed it."""
 
 STARTER = "the process that starts probes"
 """The host's name in messages."""
@@ -76,6 +73,44 @@ def read_value(order: Order, account: Account) -> tuple[Any, Failure | None]:
     if failed := [end for end in ends if isinstance(end, Failure)]:
         return None, failed[decisive(failed)]
     return ends[0] if order.ranks == 1 else merge_values(ends), None
+
+
+def attempt(host: Host, order: Order) -> tuple[Any, Failure | None]:
+    """Have a host carry out an order of another kind than `probe`: (value, None), or (None, why it failed)."""
+    return read_value(order, host.run(order))
+
+
+def ask(host: Host, order: Order) -> Any:
+    """The value of a `prepare` or `capabilities` order; raises the child's own error, or ProbeHostFailed."""
+    account = host.run(order)
+    folder = Path(order.folder)
+    try:
+        answer = read_json(folder / CHILD_ANSWER)
+    except (OSError, ValueError):
+        host.time_limit.check("device, model and data were read")
+        output = log_tail(folder)
+        failure = failure_of(account, 0, output)
+        what = "device" if order.kind == "capabilities" else "model and data"
+        code = (account.get("codes") or [account.get("code")])[0]
+        raise ProbeHostFailed(f"Reading the {what} failed: {failure.reason}.", advice_on(code, output)) from None
+    return value_of(answer)
+
+
+def value_of(answer: Mapping[str, Any]) -> Any:
+    """The value of an answer; raises the error of autotune that it holds instead."""
+    if "error" in answer:
+        kind: type[AutotuneError] = getattr(errors, answer["error"], AutotuneError)
+        raise kind(answer["message"], answer["advice"])
+    return answer["value"]
+
+
+def advice_on(code: int | None, output: str) -> str:
+    """What to do about a process that ended with this exit code or -signal and this output."""
+    if code == -signal.SIGKILL:
+        return "Free memory, or run the same command again."
+    if failures.from_exit(code, 0, output).outcome is Outcome.OUT_OF_MEMORY:
+        return "Free memory, or raise the limit of this shell (ulimit -v)."
+    return f"The end of its output:\n{end}" if (end := failures.relevant_end(output)) else "It printed nothing."
 
 
 def _rank_ends(order: Order, account: Account, read: Callable[[Mapping[str, Any]], Any]) -> list[Any]:

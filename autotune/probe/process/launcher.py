@@ -6,24 +6,25 @@ import os
 import re
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any, Self
 
-from autotune.core import AutotuneError, Outcome, errors, failures, interrupt, read_json, write_json
+from autotune.core import failures, interrupt, write_json
 from autotune.core.errors import ProbeHostFailed, StorageFailed
 from autotune.core.time_limit import TimeLimit
+from autotune.probe import Account
 from autotune.probe.device.nvml import kept_initialized
-from autotune.probe.order import ANSWER, CHILD_ANSWER, ORDER, Order, remove_answers, remove_unfinished
+from autotune.probe.order import ANSWER, ORDER, Order, remove_answers, remove_unfinished
 from autotune.probe.process import cleanup
-from autotune.probe.process.answers import Account, failure_of, killed_from_outside, log_tail, read_value
+from autotune.probe.process.answers import advice_on, killed_from_outside
 
 GRACE_S = 20.0
 """How long after a probe's deadline the host may take to clear up before it counts as hung itself."""
@@ -47,21 +48,20 @@ _NOT_INHERITED = re.compile(
 
 
 class ProbeHost:
-    """The process that forks probes; starts itself when first asked and again where it died. Use as a context.
+    """The process that forks probes; starts itself when first asked and again if it died. Use as a context.
 
-    An order that needs variables which a process must be started with gets a host that was: one for all such orders, kept
-    beside this one to the end. Still only one probe runs at a time. time_limit: of the command; no order outlasts it.
-    As a context it is launched at once, and imports its libraries while the caller goes on.
+    objects: the caller's, pickled. variables: that the process is started with. cores: that it and its children run on; none:
+    the caller's. As a context it is launched at once, and imports its libraries while the caller goes on.
     """
 
     uses_cache = True
-    """Whether what its children answered is cached, and the cache consulted instead of them."""
 
     def __init__(self, objects: bytes = b"", variables: Mapping[str, str] | None = None) -> None:
         self.time_limit = TimeLimit()
+        self.cores = self._runs_on = frozenset[int]()
+        self._is_abandoned = False
         self._objects = objects
         self._variables = dict(variables or {})
-        self._others: dict[tuple[tuple[str, str], ...], ProbeHost] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._buffer = b""
@@ -88,7 +88,9 @@ class ProbeHost:
         return self._pid
 
     def launch(self) -> None:
-        """Let the host start, without waiting until it is ready. Raises ProbeHostFailed where there is no /proc."""
+        """Let the host start, without waiting until it is ready. Raises ProbeHostFailed if there is no /proc."""
+        if self._is_abandoned:
+            raise ProbeHostFailed("The process that starts probes was ended.", "Run the same command again to resume.")
         if not Path("/proc/self/status").exists():
             raise ProbeHostFailed(
                 "/proc cannot be read here: memory and processes are measured by it.",
@@ -98,7 +100,7 @@ class ProbeHost:
         self._shared_memory = cleanup.shared_memory()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the host; of no name, so never left behind)
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, on_cores(self.cores):
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "autotune.probe.process.supervisor", str(theirs.fileno()), self._scratch],
                 env=_host_environment(self._token, self._scratch) | self._variables,
@@ -108,7 +110,7 @@ class ProbeHost:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
-        self._channel = ours
+        self._channel, self._runs_on = ours, self.cores
         self._buffer = b""
 
     def start(self) -> None:
@@ -137,8 +139,6 @@ class ProbeHost:
         """Carry an order out, and up to twice more where something else killed it: the account of its end.
 
         Raises ProbeHostFailed where no host can be started, StorageFailed where the order's folder cannot be written."""
-        if dict(order.host_environment) != self._variables:
-            return self._run_elsewhere(order)
         account = self._run(order)
         for again in range(REPEATS):
             if not killed_from_outside(account):
@@ -151,6 +151,10 @@ class ProbeHost:
         interrupt.check()
         if self._pid is None:
             self.start()
+        if self._runs_on != self.cores:
+            with contextlib.suppress(OSError):  # it has ended
+                os.sched_setaffinity(self._pid or -1, self.cores)
+            self._runs_on = self.cores
         return self.finish(self.begin(order))
 
     def begin(self, order: Order) -> Order:
@@ -193,29 +197,11 @@ class ProbeHost:
         self.close()
         return ending
 
-    def _run_elsewhere(self, order: Order) -> Account:
-        """Have it run by a host that was started with its variables; one that cannot be started so ends no search."""
-        own = dict(order.host_environment)
-        other = self._others.setdefault(tuple(sorted(own.items())), ProbeHost(self._objects, own))
-        other.time_limit = self.time_limit
-        begun = time.monotonic()
-        try:
-            return other.run(order)
-        except ProbeHostFailed as error:
-            variables = " ".join(f"{name}={value}" for name, value in own.items())
-            reason = f"no process can be started with {variables}: {error.written[0]}"
-            seconds = time.monotonic() - begun
-            return {"ended": "not started", "reason": reason, "seconds": seconds, "kernel_oom_kills": 0}
-
-    def beside(self) -> "ProbeHost | None":
-        """A further host, for orders that take no device: it has one thread. None if all orders must be this one's."""
+    def beside(self) -> "ProbeHost":
+        """A further host, for orders that take no device: it has one thread."""
         other = ProbeHost(variables={"OMP_NUM_THREADS": "1"})
         other.time_limit = self.time_limit
         return other
-
-    def attempt(self, order: Order) -> tuple[Any, failures.Failure | None]:
-        """(value, None) of an order that trains something else than a probe, or (None, why it failed)."""
-        return read_value(order, self.run(order))
 
     def scratch_folder(self) -> Path:
         """A new folder that is gone with the host, however this process ends."""
@@ -227,29 +213,15 @@ class ProbeHost:
         self.start()
         return Path(tempfile.mkdtemp(prefix="ask-", dir=self._scratch))
 
-    def ask(self, order: Order) -> Any:
-        """The value of a `prepare` or `capabilities` order; raises the child's own error, or ProbeHostFailed."""
-        account = self.run(order)
-        folder = Path(order.folder)
-        try:
-            answer = read_json(folder / CHILD_ANSWER)
-        except (OSError, ValueError):
-            self.time_limit.check("device, model and data were read")
-            output = log_tail(folder)
-            failure = failure_of(account, 0, output)
-            what = "device" if order.kind == "capabilities" else "model and data"
-            code = (account.get("codes") or [account.get("code")])[0]
-            raise ProbeHostFailed(f"Reading the {what} failed: {failure.reason}.", _advice(code, output)) from None
-        if "error" in answer:
-            kind: type[AutotuneError] = getattr(errors, answer["error"], AutotuneError)
-            raise kind(answer["message"], answer["advice"])
-        return answer["value"]
+    def abandon(self) -> None:
+        """End what runs, from any thread, and start nothing more."""
+        self._is_abandoned = True
+        if (channel := self._channel) is not None:
+            with contextlib.suppress(OSError):
+                channel.shutdown(socket.SHUT_RDWR)  # its supervisor ends all that is below it
 
     def close(self) -> None:
         """End the host and everything below it; nothing is left in processes, shared memory or temporary folders."""
-        for other in self._others.values():
-            other.close()
-        self._others.clear()
         if self._channel is not None:
             self._channel.close()
         if self._process is not None:
@@ -295,6 +267,83 @@ class ProbeHost:
         line, _, self._buffer = self._buffer.partition(b"\n")
         message: dict[str, Any] = json.loads(line)
         return message
+
+
+class HostSet:
+    """Hosts by the variables that they were started with: each order goes to the host of its `host_environment`.
+
+    Only one order runs at a time. cores: as of a ProbeHost. As a context the host without variables is launched at once, and
+    all end with the context.
+    """
+
+    uses_cache = True
+
+    def __init__(self, objects: bytes = b"", cores: frozenset[int] = frozenset()) -> None:
+        self.time_limit, self.cores, self.is_abandoned = TimeLimit(), cores, False
+        self._objects = objects
+        self._hosts: dict[frozenset[tuple[str, str]], ProbeHost] = {}
+
+    def __enter__(self) -> Self:
+        self._host().__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _host(self, variables: Mapping[str, str] = MappingProxyType({})) -> ProbeHost:
+        """The host with these variables, which may not have been started yet."""
+        key = frozenset(variables.items())
+        if key not in self._hosts:
+            self._hosts[key] = ProbeHost(self._objects, variables)
+        host = self._hosts[key]
+        host.time_limit, host.cores = self.time_limit, self.cores
+        return host
+
+    def run(self, order: Order) -> Account:
+        """As `ProbeHost.run`; a host that cannot be started with an order's variables ends that order alone."""
+        host, begun = self._host(order.host_environment), time.monotonic()
+        try:
+            return host.run(order)
+        except ProbeHostFailed as error:
+            if not order.host_environment:
+                raise
+            variables = " ".join(f"{name}={value}" for name, value in order.host_environment.items())
+            reason = f"no process can be started with {variables}: {error.written[0]}"
+            seconds = time.monotonic() - begun
+            return {"ended": "not started", "reason": reason, "seconds": seconds, "kernel_oom_kills": 0}
+
+    def scratch_folder(self) -> Path:
+        """As `ProbeHost.scratch_folder`, of the host without variables."""
+        return self._host().scratch_folder()
+
+    def beside(self) -> ProbeHost | None:
+        """As `ProbeHost.beside`."""
+        return self._host().beside()
+
+    def abandon(self) -> None:
+        """As `ProbeHost.abandon`, of all hosts."""
+        self.is_abandoned = True
+        for host in [*self._hosts.values()]:
+            host.abandon()
+
+    def close(self) -> None:
+        """End all hosts."""
+        for host in self._hosts.values():
+            host.__exit__()
+
+
+@contextlib.contextmanager
+def on_cores(cores: frozenset[int]) -> Iterator[None]:
+    """Within, this thread and what it starts run on these cores; on all that it had if there are none."""
+    if not cores:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def write_order(order: Order) -> None:
@@ -350,13 +399,13 @@ def _host_environment(token: str, scratch: str) -> dict[str, str]:
 def _not_started(message: Mapping[str, Any] | None, output: str) -> ProbeHostFailed:
     """Why there is no host. message: its first, None where none came in time; output: the end of what it printed."""
     if message is None:
-        failure, advice = f"not ready after {START_S:.0f} s", _advice(None, output)
+        failure, advice = f"not ready after {START_S:.0f} s", advice_on(None, output)
     elif "refused" in message:
         return _refused(message["refused"])
     else:
         code, kills = message["host_ended"], message["kernel_oom_kills"]
         failure = failures.from_exit(code, kills, output).reason
-        advice = _advice(code, output)
+        advice = advice_on(code, output)
     return ProbeHostFailed(f"The process that starts probes failed: {failure}.", advice)
 
 
@@ -367,12 +416,3 @@ def _refused(reason: str) -> ProbeHostFailed:
         "Uninstall the package that does it, name harmless threads in AUTOTUNE_THREADS_OK=NAME,NAME, "
         "or set AUTOTUNE_SPAWN=1: each probe then imports all libraries by itself, which takes seconds.",
     )
-
-
-def _advice(code: int | None, output: str) -> str:
-    """What to do about a process that ended with this exit code or -signal and this output."""
-    if code == -signal.SIGKILL:
-        return "Free memory, or run the same command again."
-    if failures.from_exit(code, 0, output).outcome is Outcome.OUT_OF_MEMORY:
-        return "Free memory, or raise the limit of this shell (ulimit -v)."
-    return f"The end of its output:\n{end}" if (end := failures.relevant_end(output)) else "It printed nothing."

@@ -67,7 +67,7 @@ def known_machine(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture
 def recorded(known_machine: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trainings are answered by a recorded host."""
-    monkeypatch.setattr(run, "ProbeHost", RECORDED_HOST)
+    monkeypatch.setattr(run, "HostSet", RECORDED_HOST)
 
 
 def command(folder: Path, *words: str) -> tuple[int, str, str]:
@@ -171,8 +171,8 @@ def test_a_device_that_the_search_has_read_is_not_asked_again_and_one_host_train
     request = replace(result.request, only=only)
     read_environment(CachingHost(), request, None)
     assert [order.kind for order in hosts.pop().orders] == ["capabilities"]
-    monkeypatch.setattr(run, "ProbeHost", CachingHost)
-    monkeypatch.setattr(queries, "ProbeHost", CachingHost)
+    monkeypatch.setattr(run, "HostSet", CachingHost)
+    monkeypatch.setattr(queries, "HostSet", CachingHost)
     replace(result, request=request).save(copied)
     assert verify(copied, steps=1, watch=False).measured is not None
     (host,) = hosts

@@ -24,7 +24,7 @@ from autotune.core.warning import ResultWarning, WarningKind
 from autotune.probe import ProbeOptions, runner
 from autotune.probe.order import ANSWER, CHILD_ANSWER, LOG, ORDER, Order
 from autotune.probe.process import launcher
-from autotune.probe.process.answers import read_answer
+from autotune.probe.process.answers import ask, read_answer
 from autotune.probe.process.launcher import REPEATS, ProbeHost, inherited
 from autotune.probe.runner import LiveProbe
 from autotune.workload.model.pickling import sent
@@ -266,7 +266,7 @@ def test_a_child_killed_while_it_reads_the_device_is_said_to_be_killed(host: Pro
 
     killer = killing(kill, lambda: bool({child.pid for child in first.children()} - {*killed}), 1 + REPEATS)
     with pytest.raises(ProbeHostFailed, match="Reading the device failed: ended by SIGKILL") as met:
-        host.ask(order)
+        ask(host, order)
     killer.join()
     assert "Warning" not in str(met.value)
 
@@ -348,7 +348,7 @@ def test_a_childs_own_error_is_raised_with_its_advice(host: ProbeHost, tmp_path:
         request={"request": request.to_dict(), "cache": str(tmp_path / "cache")},
     )
     with pytest.raises(InvalidRequest) as caught:
-        host.ask(order)
+        ask(host, order)
     assert "no-such-model-anywhere" in caught.value.message
     assert caught.value.advice
 
@@ -356,7 +356,7 @@ def test_a_childs_own_error_is_raised_with_its_advice(host: ProbeHost, tmp_path:
 def test_reading_that_dies_shows_the_end_of_its_output(bad_host: ProbeHost, tmp_path: Path) -> None:
     request = {"request": {"model": "bert-mini"}, "cache": str(tmp_path)}
     with pytest.raises(ProbeHostFailed) as caught:
-        bad_host.ask(Order(kind="prepare", folder=str(tmp_path), deadline_s=60.0, request=request))
+        ask(bad_host, Order(kind="prepare", folder=str(tmp_path), deadline_s=60.0, request=request))
     assert caught.value.message.startswith("Reading the model and data failed: ended with exit code 1: TypeError")
     assert "Traceback" in caught.value.advice
 
@@ -492,7 +492,7 @@ def test_no_order_outlasts_the_command_s_time(tmp_path: Path) -> None:
         host.time_limit = TimeLimit(1.0, time.monotonic() - 0.9)
         begun = time.monotonic()
         with pytest.raises(TimeIsOver, match="timeout="):
-            host.ask(order)
+            ask(host, order)
         assert time.monotonic() - begun < 10
     with ProbeHost() as slow:
         slow.time_limit = TimeLimit(0.1)

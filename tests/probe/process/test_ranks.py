@@ -15,6 +15,7 @@ from autotune.core import Configuration, Environment, Measurement, Outcome
 from autotune.core.failures import Failure
 from autotune.core.sanity import SanityCheck
 from autotune.probe.order import Timing
+from autotune.probe.process.answers import attempt
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.process.ranks import LastStep, decisive, merge_ranks, merge_values
 from autotune.workload.model.pickling import sent
@@ -151,7 +152,7 @@ def test_ranks_rehearse_an_evaluation_and_a_checkpoint_together(
     ranked_host: ProbeHost, environment: Environment, tmp_path: Path
 ) -> None:
     order = make_order(tmp_path, environment, asked=on_ranks(2), kind="rehearsal", deadline_s=DEADLINE_S)
-    value, failure = ranked_host.attempt(order)
+    value, failure = attempt(ranked_host, order)
     assert failure is None, failure
     rehearsal = SanityCheck.from_dict(value)
     assert not rehearsal.problems
@@ -171,7 +172,7 @@ def test_a_rank_that_is_killed_ends_an_order_of_another_kind_at_once(
         variables={"FAILING_RANK": "1"},
         deadline_s=DEADLINE_S,
     )
-    value, failure = ranked_host.attempt(order)
+    value, failure = attempt(ranked_host, order)
     ended = time.monotonic() - json.loads((tmp_path / "failed").read_text())
     assert value is None
     assert failure is not None

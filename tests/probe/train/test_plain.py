@@ -10,6 +10,7 @@ import pytest
 from autotune.core import Environment, Outcome, Workload
 from autotune.core.failures import Failure
 from autotune.probe.order import Timing
+from autotune.probe.process import answers
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.train.plain import PlainTimer
 from tests.probe import misbehaviours
@@ -33,7 +34,7 @@ def bert(host: ProbeHost, environment: Environment, workload_of: Callable[..., W
             timing=timing,
             **fields,
         )
-        return host.attempt(order)
+        return answers.attempt(host, order)
 
     return attempt
 
@@ -46,7 +47,7 @@ def own(own_host: ProbeHost, environment: Environment, tmp_path: Path) -> Attemp
         order = make_order(
             tmp_path, environment, behaviour, kind="verification", timing=timing(steps), request={"round": 1}, **fields
         )
-        return own_host.attempt(order)
+        return answers.attempt(own_host, order)
 
     return attempt
 

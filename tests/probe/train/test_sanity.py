@@ -16,6 +16,7 @@ from autotune.commands import tune
 from autotune.core import Environment, Outcome, Workload
 from autotune.core.failures import Failure
 from autotune.core.sanity import SanityCheck
+from autotune.probe.process.answers import attempt
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.train import sanity
 from autotune.probe.train.memory_limit import memory_of
@@ -79,7 +80,7 @@ def own(own_host: ProbeHost, environment: Environment, tmp_path: Path) -> Rehear
 
     def rehearse(behaviour: str = "", **fields: Any) -> SanityCheck:
         order = make_order(tmp_path, environment, behaviour, **{"kind": "rehearsal", **fields})
-        return came_to(own_host.attempt(order))
+        return came_to(attempt(own_host, order))
 
     return rehearse
 
@@ -93,7 +94,7 @@ def prepared(
     def rehearse(model: str, **fields: Any) -> SanityCheck:
         workload = workload_of(model, **({} if model == "vit-mini" else {"sequence_length": 16}))
         order = make_order(tmp_path, environment, **{"kind": "rehearsal", "workload": workload, **fields})
-        return came_to(host.attempt(order))
+        return came_to(attempt(host, order))
 
     return rehearse
 
@@ -130,7 +131,7 @@ def test_a_checkpoint_of_the_model_alone_is_as_small_as_the_user_has_it(prepared
 @pytest.mark.nightly
 def test_data_that_can_only_be_run_through_is_evaluated_too(environment: Environment, tmp_path: Path) -> None:
     with ProbeHost(sent({**OBJECTS, "train_dataset": Stream()})) as host:
-        rehearsal = came_to(host.attempt(make_order(tmp_path, environment, kind="rehearsal")))
+        rehearsal = came_to(attempt(host, make_order(tmp_path, environment, kind="rehearsal")))
     assert rehearsal.problems == ()
     assert rehearsal.eval_batch_size == 8
 
@@ -256,7 +257,7 @@ def test_an_evaluation_that_fails_on_our_selection_of_samples_alone_is_no_proble
     environment: Environment, tmp_path: Path
 ) -> None:
     with ProbeHost(sent({**OBJECTS, "trainer_class": Tabular})) as host:
-        rehearsal = came_to(host.attempt(make_order(tmp_path, environment, kind="rehearsal")))
+        rehearsal = came_to(attempt(host, make_order(tmp_path, environment, kind="rehearsal")))
     assert (rehearsal.problems, rehearsal.eval_batch_size) == ((), None)
 
 
@@ -278,7 +279,7 @@ def test_trl_s_sft_trainer_evaluates(environment: Environment, tmp_path: Path, p
     monkeypatch.setattr(tune, "search", lambda brought, *_, **__: payloads.append(brought))
     tune.tune(trainer)
     with ProbeHost(payloads[0].pickled) as host:
-        rehearsal = came_to(host.attempt(make_order(tmp_path, environment, kind="rehearsal")))
+        rehearsal = came_to(attempt(host, make_order(tmp_path, environment, kind="rehearsal")))
     assert rehearsal.problems == ()
     assert rehearsal.eval_batch_size == 8
 

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from autotune.core import Environment, Outcome, Workload
-from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.process.launcher import HostSet
 from autotune.space.settings import Context
 from autotune.space.settings.cpu_allocator import SETTING
 from autotune.space.setup import training_setup
@@ -63,17 +63,17 @@ def test_what_is_not_installed_or_not_the_device_s_is_unavailable() -> None:
 
 
 @pytest.fixture(scope="module")
-def hosts() -> Iterator[ProbeHost]:
-    """A host of this module's own, so that those started beside it end with it."""
-    with ProbeHost() as host:
-        yield host
+def hosts() -> Iterator[HostSet]:
+    """Hosts of this module's own, so that they end with it."""
+    with HostSet() as hosts:
+        yield hosts
 
 
 @pytest.mark.parametrize("value", ["glibc_mmap", "jemalloc", "tcmalloc"])
 @pytest.mark.nightly
 def test_a_probe_runs_in_a_process_that_was_started_with_it(
     value: str,
-    hosts: ProbeHost,
+    hosts: HostSet,
     environment: Environment,
     workload_of: Callable[..., Workload],
     tmp_path: Path,
@@ -90,7 +90,7 @@ def test_a_probe_runs_in_a_process_that_was_started_with_it(
 
 @pytest.mark.nightly
 def test_what_no_process_can_be_started_with_is_unsupported_and_ends_no_search(
-    hosts: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
+    hosts: HostSet, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
 ) -> None:
     model = workload_of("bert-mini", sequence_length=16)
     broken = {"LD_PRELOAD": "", "PYTHONHOME": str(tmp_path)}
@@ -107,7 +107,7 @@ def test_hosts_started_beside_another_end_with_it(
 ) -> None:
     model = workload_of("bert-mini", sequence_length=16)
     before = set(psutil.Process().children())
-    with ProbeHost() as host:
+    with HostSet() as host:
         order = make_order(tmp_path, environment, asked=configuration(2), workload=model)
         other = replace(order, host_environment={"MALLOC_ARENA_MAX": "1"})
         measured(host, other)

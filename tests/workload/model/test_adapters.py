@@ -17,6 +17,7 @@ from autotune.core import Configuration, Environment, Measurement, Outcome, Work
 from autotune.memory.estimate import memory_model
 from autotune.memory.keys import UpdateKey, update_key, wanted_traces
 from autotune.probe.order import Order
+from autotune.probe.process.answers import ask
 from autotune.probe.process.launcher import ProbeHost
 from autotune.workload.data.synthetic import SyntheticSamples
 from autotune.workload.model.adapters import in_four_bits
@@ -193,7 +194,7 @@ def traced(
         workload = workload_of("llama-mini", sequence_length=64)
         wanted = wanted_traces(configurations, environment, {}, workload.task)
         order = Order(kind="trace", folder=str(tmp_path), deadline_s=240, workload=workload, request=wanted.request())
-        return memory_model(host.ask(order), wanted, environment, {})
+        return memory_model(ask(host, order), wanted, environment, {})
 
     return traced
 
@@ -242,7 +243,7 @@ def test_an_adapter_is_evaluated_and_saved_in_the_rehearsal(
 ) -> None:
     workload = workload_of("gpt2-mini", sequence_length=16)
     order = make_order(tmp_path, environment, asked=configuration(2, lora="8"), workload=workload, kind="rehearsal")
-    told = host.ask(order)
+    told = ask(host, order)
     assert not told["problems"]
     assert told["eval_batch_size"]
     assert 0 < told["checkpoint_bytes"] < workload.parameter_bytes, "the adapter alone, with its optimizer's states"
