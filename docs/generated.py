@@ -61,7 +61,7 @@ def _setting(setting: Setting, spaces: dict[str, Any]) -> Iterator[str]:
     searched = ", ".join(f"`{name}`" for name, settings in spaces.items() if setting.name in settings)
     yield from (f"## {setting.name}", "", setting.summary, "")
     yield f"- values: {values}"
-    yield f"- changes: {', '.join(sorted(setting.changes, reverse=True))}"
+    yield f"- changes: {', '.join(setting.changes)}"
     if setting.active_if:
         name, means = setting.active_if
         able = ", ".join(f"`{word(value)}`" for value in SETTINGS[name].values if means(value))

@@ -117,7 +117,7 @@ def search_spaces(as_json: o.AsJson = False) -> None:
             return
         for name, path in sorted(named_spaces().items(), key=lambda space: (space[0] != DEFAULT_SPACE, space[0])):
             settings = ", ".join(
-                f"{setting}*" if "numerics" in SETTINGS[setting].changes else setting for setting in read_space(name)
+                f"{setting}*" if SETTINGS[setting].learning else setting for setting in read_space(name)
             )
             indent = " " * 13
             print("\n".join(broken(describe_space(path), WIDTH, f"{name:12} ", indent)))

@@ -225,7 +225,9 @@ def _unmeasured(
     folder = request.study_folder(workload.task, environment.device)
     limit = memory_limit(request, environment, None if fresh or is_unmeasured(folder) else folder)
     allowed = int(limit * (1 - request.headroom))
-    if not any(SETTINGS[name].spares_gradients(value) for name, values in space.values.items() for value in values):
+    if not any(
+        SETTINGS[name].costs.spares_gradients(value) for name, values in space.values.items() for value in values
+    ):
         check_model_fits(workload, allowed, limit, least_bytes(space, environment))
     return TuningResult(
         request=request,

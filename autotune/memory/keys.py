@@ -84,7 +84,7 @@ def step_key(configuration: Configuration, environment: Environment) -> StepKey:
     """The fields of the settings that change the memory of forward and backward."""
     fields: dict[str, Any] = {}
     for name, value in on_one_rank(configuration).settings:
-        if "memory" in SETTINGS[name].changes and SETTINGS[name].traced and name != "optimizer":
+        if SETTINGS[name].costs.memory and SETTINGS[name].costs.traced and name != "optimizer":
             effect = SETTINGS[name].apply(value, environment)
             for part in (effect.training_arguments, effect.model_arguments, effect.environment, effect.adapter):
                 fields |= part

@@ -129,7 +129,7 @@ class LiveProbe:
         ready = fields.get("dataloader_num_workers", 0) * (fields.get("dataloader_prefetch_factor") or PREFETCH_FACTOR)
         own = self.timings or timings(self.environment.is_cpu)
         timing, least = own[bool(options.slot.round)], 1 + -(-ready // accumulation_steps_run)
-        period = max(SETTINGS[name].period(value) for name, value in configuration.values.items())
+        period = max(SETTINGS[name].costs.period(value) for name, value in configuration.values.items())
         return replace(
             timing,
             untimed_least=max(timing.untimed_least, least),

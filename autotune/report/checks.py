@@ -87,7 +87,8 @@ def changed_learning(result: SearchResult) -> dict[str, str]:
         return {}
     best, baseline = result.best_trial.configuration, result.baseline_trial.configuration
     values, before = best.values, baseline.values
-    differences = {name: SETTINGS[name].differs(values[name]) for name in learning_differences(best, baseline)}
+    names = learning_differences(best, baseline)
+    differences = {name: how.differs(values[name]) for name in names if (how := SETTINGS[name].learning)}
     return {
         name: f"from {before[name]} to {values[name]}{f' ({how})' if how else ''}" for name, how in differences.items()
     }

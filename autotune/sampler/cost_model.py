@@ -76,14 +76,12 @@ class CostModel:
             values,
             baseline,
             lambda setting, value: prior.prior_std(setting, value, base[setting]),
-            lambda setting: "memory" in SETTINGS[setting].changes and setting != "optimizer",
+            lambda setting: SETTINGS[setting].costs.memory and setting != "optimizer",
         )
         self._values = values
         self._settings = settings = [name for name in values if name != "micro_batch_size"]
         # Configurations that differ only in settings without memory use have one peak.
-        self._memory_points = self.points.only(
-            [i for i, name in enumerate(settings) if "memory" in SETTINGS[name].changes]
-        )
+        self._memory_points = self.points.only([i for i, name in enumerate(settings) if SETTINGS[name].costs.memory])
         self.estimates = np.array([estimate(configuration) for configuration in self.configurations], float) / MIB
         self._expected = _expected(self.points, values, baseline, prior)
         self.promising = self._promising(replace(prior, learned={}))
@@ -156,7 +154,9 @@ class CostModel:
         for seen in observations:
             if seen.compile_s:
                 measured.setdefault(_slow_start(seen.configuration), []).append(seen.compile_s)
-        seconds = {key: sum(SETTINGS[name].seconds(value) for name, value in key) for key in set(self._slow_starts)}
+        seconds = {
+            key: sum(SETTINGS[name].costs.seconds(value) for name, value in key) for key in set(self._slow_starts)
+        }
         seconds |= {key: median(times) for key, times in measured.items() if key}
         return np.array([seconds[key] for key in self._slow_starts])
 
@@ -197,7 +197,7 @@ class CostModel:
                 std = math.sqrt(sum(weight * (std**2 + (value - mean) ** 2) for weight, value, std in by_scales))
                 at = codes[times.optimizer.places, column] == code
                 of_optimizer = times.optimizer.of(prior.optimizer_step.value**2 * at)
-                at = (codes[memory.places, column] == code) & ("memory" in SETTINGS[name].changes)
+                at = (codes[memory.places, column] == code) & SETTINGS[name].costs.memory
                 of_peak = memory.of((in_mib + share * there) * at)
                 told = (
                     (mean, std),
@@ -290,7 +290,7 @@ def _told(mean: float, lost: float, variance: float) -> tuple[float, float]:
 
 
 def _slow_start(configuration: Configuration) -> SlowStart:
-    return tuple((name, value) for name, value in configuration.settings if SETTINGS[name].seconds(value))
+    return tuple((name, value) for name, value in configuration.settings if SETTINGS[name].costs.seconds(value))
 
 
 def _usual(shared: Overlap) -> Overlap:

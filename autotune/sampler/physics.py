@@ -180,9 +180,9 @@ class PhysicsSampler:
 
 
 def expected_work(values: Mapping[str, Sequence[Value]], rates: Mapping[str, float]) -> dict[str, dict[Value, Work]]:
-    """The prior's work of the settings' values on a device with these rates (Setting.work)."""
+    """The prior's work of the settings' values on a device with these rates (Costs.work)."""
     return {
-        name: {value: SETTINGS[name].work(value, rates) for value in choices}
+        name: {value: SETTINGS[name].costs.work(value, rates) for value in choices}
         for name, choices in values.items()
         if name != MICRO
     }

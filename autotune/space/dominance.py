@@ -72,7 +72,7 @@ def _answers(trial: Trial, other: Configuration) -> bool:
         case Outcome.OUT_OF_MEMORY:
             return not measurement.observed_warnings and _needs_at_least_as_much(other, mine, measurement.where)
         case Outcome.NON_FINITE_LOSS:
-            return _same(mine, other, *(name for name, setting in SETTINGS.items() if "numerics" in setting.changes))
+            return _same(mine, other, *(name for name, setting in SETTINGS.items() if setting.learning))
         case Outcome.UNSUPPORTED if measurement.where == TOO_FEW_DEVICES:
             return other.data_parallel_size >= mine.data_parallel_size
         case Outcome.UNSUPPORTED if measurement.where != NEVER_PROBED:
@@ -101,9 +101,9 @@ def _needs_at_least_as_much(other: Configuration, mine: Configuration, where: st
             if name in (*HOST_SETTINGS, MICRO):
                 if other.values[name] < value:  # type: ignore[operator]
                     return False
-            elif "memory" in setting.changes and other.values[name] != value:
+            elif setting.costs.memory and other.values[name] != value:
                 return False
-        elif "memory" in setting.changes and not setting.needs_at_least_as_much(other.values[name], value):
+        elif setting.costs.memory and not setting.costs.needs_at_least_as_much(other.values[name], value):
             return False
     return True
 
@@ -113,7 +113,7 @@ def _same_kind(configuration: Configuration, other: Configuration, ignored: Coll
     names = [
         name
         for name, setting in SETTINGS.items()
-        if not (setting.ordered or setting.of_process or setting.changes == {"speed"} or name in ignored)
+        if not (setting.ordered or setting.costs.of_process or setting.changes == ("speed",) or name in ignored)
     ]
     return configuration.data_parallel_size == other.data_parallel_size and _same(configuration, other, *names)
 

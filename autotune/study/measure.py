@@ -172,7 +172,7 @@ def _deadline_s(plan: Plan, trials: Sequence[Trial], job: Job) -> float:
     if plan.probe_timeout_s is not None:
         return plan.probe_timeout_s
     configuration = job.configuration
-    added = 10 * sum(SETTINGS[name].seconds(value) for name, value in configuration.values.items())
+    added = 10 * sum(SETTINGS[name].costs.seconds(value) for name, value in configuration.values.items())
     if not trials or not trials[0].measurement.steps:
         return LONGEST_BASELINE_S + added
     seconds = max(60.0, 10 * trials[0].measurement.probe_seconds)

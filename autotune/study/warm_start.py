@@ -189,9 +189,9 @@ def _peak(model: MemoryModel | None, configuration: Configuration) -> MemoryPeak
 def expected_effects(
     space: SearchSpace, environment: Environment, workload: Workload
 ) -> dict[str, dict[Value, Effect]]:
-    """Prior.effects: what the settings say of their values on this device (Setting.change)."""
+    """Prior.effects: what the settings say of their values on this device (Costs.change)."""
     effects = {
-        name: {value: Effect(*SETTINGS[name].change(value, Context(environment, workload))) for value in values}
+        name: {value: Effect(*SETTINGS[name].costs.change(value, Context(environment, workload))) for value in values}
         for name, values in space.values.items()
         if name != MICRO
     }
@@ -200,7 +200,7 @@ def expected_effects(
 
 def _needs(space: SearchSpace) -> list[Configuration]:
     """A configuration for each combination of the values that change memory, those near the baseline first."""
-    traced_settings = [name for name, setting in SETTINGS.items() if "memory" in setting.changes and setting.traced]
+    traced_settings = [name for name, setting in SETTINGS.items() if setting.costs.memory and setting.costs.traced]
     names = [name for name in traced_settings if name in space.values and name != MICRO]
     return [
         space.baseline,
@@ -229,9 +229,9 @@ def _combined(space: SearchSpace, named: Sequence[str]) -> Iterator[Configuratio
 
 
 def _traceable(space: SearchSpace, configuration: Configuration) -> Configuration:
-    """The same but for settings whose value cannot be traced, which are at `none`; what that changes `Setting.change` says."""
+    """The same but for settings whose value cannot be traced, which are at `none`; what that changes `Costs.change` says."""
     values = configuration.values
-    traceable = {name: value if SETTINGS[name].traceable(value) else "none" for name, value in values.items()}
+    traceable = {name: value if SETTINGS[name].costs.traceable(value) else "none" for name, value in values.items()}
     return configuration if traceable == values else space.configuration(traceable)
 
 

@@ -216,7 +216,7 @@ def _configurations(space: SearchSpace) -> list[Configuration]:
     """All configurations, of a large space those that differ in memory; raises InvalidRequest for too many."""
     baseline = space.baseline.values
     if space.size > MOST:
-        kept = {name: baseline[name] for name in space.values if "memory" not in SETTINGS[name].changes}
+        kept = {name: baseline[name] for name in space.values if not SETTINGS[name].costs.memory}
         space = narrowed(space, kept)
     if space.size > MOST:
         raise InvalidRequest(
@@ -264,7 +264,7 @@ def _rows(
         groups.setdefault((sizes, keys), []).append(configuration)
     for group in groups.values():
         first = group[0]
-        names = [name for name, _ in first.settings if "memory" in SETTINGS[name].changes]
+        names = [name for name, _ in first.settings if SETTINGS[name].costs.memory]
         settings = {name: tuple(dict.fromkeys(member.values[name] for member in group)) for name in names}
         peak, reason = None, ""
         try:
@@ -294,7 +294,7 @@ def _notes(workload: Workload, environment: Environment, space: SearchSpace, mod
         notes.append("peaks are of one rank, without buffers to exchange gradients and without what sharding saves")
     if workload.data:
         notes.append("all samples as long as the longest, masks as with padding")
-    notes += [str(value) for value in space.ruled_out if "memory" in SETTINGS[value.setting].changes]
+    notes += [str(value) for value in space.ruled_out if SETTINGS[value.setting].costs.memory]
     return tuple(dict.fromkeys(notes))
 
 

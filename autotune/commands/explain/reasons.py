@@ -79,7 +79,7 @@ def _did_not_fit(trial: Trial, trials: Sequence[Trial]) -> tuple[str, int] | Non
         setting = SETTINGS[name]
         tried = dict.fromkeys(each.configuration.values[name] for each in trials if name in each.configuration.values)
         for value in divisors(trial.configuration.global_batch_size) if name == MICRO else tried:
-            if value == own or "memory" not in setting.changes or not setting.needs_at_least_as_much(value, own):
+            if value == own or not setting.costs.memory or not setting.costs.needs_at_least_as_much(value, own):
                 continue
             if (implying := implied_by(with_value(trial.configuration, name, value), failed)) is not None:
                 return f"{name} {value}", implying.number

@@ -1,7 +1,8 @@
 """Attention mask: whether the model gets one that hides nothing."""
 
 from autotune.space.collators import WithoutFullMask
-from autotune.space.settings.setting import Effect, Setting
+from autotune.space.settings.packing import UNKNOWN
+from autotune.space.settings.setting import Costs, Effect, Setting
 
 ALWAYS, WHERE_NEEDED = NAMES = ("always", "where_needed")
 
@@ -16,11 +17,10 @@ SETTING = Setting(
     values=NAMES,
     summary="Without a mask that hides nothing, no model has to look at it, and models compiled in blocks take attention's fast "
     "kernels.",
-    from_user=lambda context: ALWAYS,  # every collator of transformers makes one
     apply=lambda value, environment: Effect(data_arguments={FIELD: value == WHERE_NEEDED}),
     read_back=lambda observed: WHERE_NEEDED if isinstance(observed.trainer.data_collator, WithoutFullMask) else ALWAYS,
     unavailable=lambda value, context: (
-        None if value == ALWAYS else context.workload.collating.get("attention_mask", "its batches are not known")
+        None if value == ALWAYS else context.workload.collating.get("attention_mask", UNKNOWN)
     ),
-    traced=False,
+    costs=Costs(traced=False),
 )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from autotune.core import Environment, Value
-from autotune.space.settings.setting import Context, Effect, Setting, one_of
+from autotune.space.settings.setting import NO_MEMORY, Context, Effect, Learning, Setting, one_of
 
 RANDOM, GROUPED, SEQUENTIAL, REBALANCED = NAMES = ("random", "group_by_length", "sequential", "batch_rebalance")
 
@@ -38,7 +38,8 @@ def _unavailable(value: Value, context: Context) -> str | None:
 SETTING = Setting(
     name="batching",
     values=NAMES,
-    changes={"speed", "numerics"},
+    costs=NO_MEMORY,
+    learning=Learning(),
     summary="Samples of like length together need less padding, and come in another order.",
     from_user=lambda context: _strategy(context.arguments),
     apply=_apply,

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotune.core import Environment, Value
-from autotune.space.settings.setting import Context, Effect, Observed, Setting, Work, one_of
+from autotune.space.settings.rules import first_of
+from autotune.space.settings.setting import Context, Costs, Effect, Observed, Setting, Work, one_of
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "full": {"use_reentrant": False},
@@ -114,8 +115,6 @@ def _read_back(observed: Observed) -> str:
 
 
 def _unavailable(value: Value, context: Context) -> str | None:
-    if value == "none":
-        return None
     workload = context.workload
     if workload.supports_checkpointing is False:
         return f"{workload.architecture or 'this model'} does not support activation checkpointing"
@@ -152,7 +151,6 @@ SETTING = Setting(
     from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
-    unavailable=_unavailable,
-    needs_at_least_as_much=_needs_at_least_as_much,
-    work=_work,
+    unavailable=first_of(_unavailable),
+    costs=Costs(_needs_at_least_as_much, work=_work),
 )

@@ -3,7 +3,8 @@
 from typing import Any
 
 from autotune.core import Environment, Value
-from autotune.space.settings.setting import ACCUMULATION, Context, Effect, Observed, Setting, one_of
+from autotune.space.settings.rules import first_of, needs_field
+from autotune.space.settings.setting import ACCUMULATION, Context, Costs, Effect, Observed, Setting, one_of
 from autotune.space.variables import without_native_allocator
 
 FIELDS = ON, MODE, BACKEND = "torch_compile", "torch_compile_mode", "torch_compile_backend"
@@ -86,11 +87,7 @@ def _in_blocks(model: Any) -> bool:
 
 
 def _unavailable(value: Value, context: Context) -> str | None:
-    if value == NONE:
-        return None
     environment = context.environment
-    if ON not in environment.training_argument_fields:
-        return f"this transformers' TrainingArguments has no field {ON}"
     if reason := environment.compile_backends.get("inductor", "torch offers no inductor here"):
         return reason
     if value == "reduce_overhead" and environment.is_cpu:
@@ -107,8 +104,7 @@ SETTING = Setting(
     from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
-    unavailable=_unavailable,
+    unavailable=first_of(needs_field(ON), _unavailable),
     forbidden={ACCUMULATION: lambda value, steps: OVERWRITTEN if value in GRAPHS and int(steps) > 1 else None},
-    seconds=lambda value: EXPECTED_S.get(str(value), 0.0),
-    traced=False,
+    costs=Costs(traced=False, seconds=lambda value: EXPECTED_S.get(str(value), 0.0)),
 )

@@ -2,7 +2,7 @@
 
 from autotune.core.configuration import Value
 from autotune.space.settings.compile import BACKEND, BLOCKS, DEFAULT, OVERWRITTEN, backend_of
-from autotune.space.settings.setting import ACCUMULATION, Context, Observed, field_setting
+from autotune.space.settings.setting import ACCUMULATION, Context, Costs, Observed, field_setting
 
 NAMES = ("inductor", "cudagraphs", "onnxrt", "openxla", "tvm", "aot_eager")
 
@@ -32,5 +32,5 @@ SETTING = field_setting(
     unavailable=_unavailable,
     forbidden={ACCUMULATION: lambda value, steps: OVERWRITTEN if value == "cudagraphs" and int(steps) > 1 else None},
     active_if=("compile", lambda value: value in (DEFAULT, BLOCKS)),
-    traced=False,
+    costs=Costs(traced=False),
 )

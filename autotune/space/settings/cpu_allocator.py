@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from autotune.core import Environment, Value
-from autotune.space.settings.setting import Context, Effect, Observed, Setting
+from autotune.space.settings.setting import Context, Costs, Effect, Observed, Setting
 from autotune.space.variables import PRELOAD, TUNABLES
 
 MAPPED = {"MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_ARENA_MAX": "1", TUNABLES: "glibc.malloc.hugetlb=1"}
@@ -62,6 +62,5 @@ SETTING = Setting(
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,
-    traced=False,
-    of_process=True,
+    costs=Costs(traced=False, of_process=True),
 )

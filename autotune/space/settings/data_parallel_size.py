@@ -6,7 +6,7 @@ from autotune.core.configuration import RANKS, Value
 from autotune.core.environment import Environment
 from autotune.core.request import MOST_DEVICES
 from autotune.core.units import counted
-from autotune.space.settings.setting import Change, Context, Effect, Setting, whole_number
+from autotune.space.settings.setting import Change, Context, Costs, Effect, Setting, whole_number
 from autotune.space.settings.threads import VARIABLE as THREADS
 
 
@@ -45,10 +45,9 @@ SETTING = Setting(
     values=(1, 2, 4, 8, 16),
     summary="Ranks that train together, a GPU each, and average their gradients: less accumulation for the same global batch.",
     read=whole_number(1, MOST_DEVICES),
-    from_user=lambda context: 1,  # the launcher starts ranks, and none was asked to
     apply=_apply,
     read_back=lambda observed: int(getattr(observed.trainer.args, "world_size", 1)),
     unavailable=_unavailable,
     ordered=True,
-    change=_change,
+    costs=Costs(change=_change),
 )

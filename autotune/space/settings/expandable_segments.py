@@ -1,7 +1,8 @@
 """Expandable segments: the device's allocator grows its blocks in place instead of taking new ones."""
 
 from autotune.core import Environment, Value
-from autotune.space.settings.setting import Context, Effect, Observed, Setting
+from autotune.space.settings.rules import first_of, needs_gpu
+from autotune.space.settings.setting import Context, Costs, Effect, Observed, Setting
 from autotune.space.variables import allocator_settings, allocator_variable, without_native_allocator
 
 OPTION = "expandable_segments"
@@ -26,14 +27,6 @@ def _read_back(observed: Observed) -> bool | None:
     return None if expandable is None else bool(expandable)
 
 
-def _unavailable(value: Value, context: Context) -> str | None:
-    if not value:
-        return None
-    if context.environment.is_cpu:
-        return "it is an option of a GPU's allocator"
-    return without_native_allocator(context.environment.variables)
-
-
 SETTING = Setting(
     name="expandable_segments",
     values=(False, True),
@@ -41,7 +34,9 @@ SETTING = Setting(
     from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
-    unavailable=_unavailable,
-    traced=False,
-    of_process=True,
+    unavailable=first_of(
+        needs_gpu("it is an option of a GPU's allocator"),
+        lambda value, context: without_native_allocator(context.environment.variables),
+    ),
+    costs=Costs(traced=False, of_process=True),
 )

@@ -2,10 +2,13 @@
 
 from autotune.core.configuration import RANKS, Value
 from autotune.core.environment import Environment
-from autotune.space.settings.setting import Change, Context, Effect, Observed, Setting
+from autotune.space.settings.rules import first_of, needs_gpu
+from autotune.space.settings.setting import Change, Context, Costs, Effect, Observed, Setting
 
 VALUES = ("none", "shard_grad_op", "full_shard")
 """From the most memory to the least."""
+
+SINGLE = "shards over several GPUs, and one is visible"
 
 
 def _from_user(context: Context) -> str:
@@ -41,16 +44,6 @@ def _read_back(observed: Observed) -> str:
     return _sharding(getattr(observed.trainer.accelerator.state.fsdp_plugin, "reshard_after_forward", True))
 
 
-def _unavailable(value: Value, context: Context) -> str | None:
-    if value == "none":
-        return None
-    if context.environment.is_cpu:
-        return "shards the memory of several GPUs; ranks on a CPU share one memory"
-    if context.environment.device_count < 2:
-        return "shards over several GPUs, and one is visible"
-    return None
-
-
 def _change(value: Value, context: Context) -> Change:
     """What two ranks save, the fewest there are: half of the gradients and, where they are not kept whole, of the weights
     (Zhao et al., PyTorch FSDP, 2023); and DistributedDataParallel's buckets. The optimizer's state is left out."""
@@ -68,8 +61,10 @@ SETTING = Setting(
     from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
-    unavailable=_unavailable,
-    needs_at_least_as_much=lambda value, other: VALUES.index(str(value)) <= VALUES.index(str(other)),
+    unavailable=first_of(
+        needs_gpu("shards the memory of several GPUs; ranks on a CPU share one memory"),
+        lambda value, context: SINGLE if context.environment.device_count < 2 else None,
+    ),
     active_if=(RANKS, lambda ranks: int(ranks) > 1),
-    change=_change,
+    costs=Costs(lambda value, other: VALUES.index(str(value)) <= VALUES.index(str(other)), change=_change),
 )

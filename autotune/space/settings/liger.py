@@ -3,7 +3,8 @@
 from typing import Any
 
 from autotune.core import Environment, Value
-from autotune.space.settings.setting import Context, Effect, Observed, Setting
+from autotune.space.settings.rules import first_of, needs_field
+from autotune.space.settings.setting import Context, Costs, Effect, Observed, Setting
 
 FIELDS = ON, CHOICE = "use_liger_kernel", "liger_kernel_config"
 
@@ -43,14 +44,10 @@ def _is_ligers(module: Any) -> bool:
 
 
 def _unavailable(value: Value, context: Context) -> str | None:
-    if value == "none":
-        return None
-    environment, workload = context.environment, context.workload
-    if ON not in environment.training_argument_fields:
-        return f"this transformers' TrainingArguments has no field {ON}"
+    workload = context.workload
     if value == "kernels_and_loss" and workload.task not in ("causal-lm", "custom"):
         return f"its loss is that of the next token, not of {workload.task}"
-    return environment.liger or workload.liger.get(str(value), "liger-kernel was not asked for this model")
+    return context.environment.liger or workload.liger.get(str(value), "liger-kernel was not asked for this model")
 
 
 SETTING = Setting(
@@ -60,6 +57,6 @@ SETTING = Setting(
     from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
-    unavailable=_unavailable,
-    traced=False,
+    unavailable=first_of(needs_field(ON), _unavailable),
+    costs=Costs(traced=False),
 )

@@ -1,7 +1,8 @@
 """LoRA: small matrices added to the weights are trained instead of the weights (arXiv 2106.09685)."""
 
 from autotune.core import Environment, Value
-from autotune.space.settings.setting import Context, Effect, Observed, Setting
+from autotune.space.settings.rules import first_of, needs_package
+from autotune.space.settings.setting import Context, Costs, Effect, Learning, Observed, Setting
 
 NONE = "none"
 NAMES = (NONE, "8", "16", "32", "64", "128")
@@ -30,10 +31,6 @@ def _read_back(observed: Observed) -> str:
 
 
 def _unavailable(value: Value, context: Context) -> str | None:
-    if value == NONE:
-        return None
-    if "peft" not in context.environment.versions:
-        return "needs `pip install peft`"
     if context.workload.user_objects:
         return "the model comes built from your model_init: put the adapter on there"
     if context.workload.task == "image-classification":
@@ -49,12 +46,10 @@ def _needs_at_least_as_much(value: Value, other: Value) -> bool:
 SETTING = Setting(
     name="lora",
     values=NAMES,
-    changes={"speed", "memory", "numerics"},
+    learning=Learning(),
     summary="An adapter of this rank is trained instead of all weights: hardly any gradients and optimizer states.",
-    from_user=lambda context: NONE,  # no field of TrainingArguments adds one
     apply=_apply,
     read_back=_read_back,
-    unavailable=_unavailable,
-    needs_at_least_as_much=_needs_at_least_as_much,
-    spares_gradients=lambda value: value != NONE,
+    unavailable=first_of(needs_package("peft"), _unavailable),
+    costs=Costs(_needs_at_least_as_much, spares_gradients=lambda value: value != NONE),
 )

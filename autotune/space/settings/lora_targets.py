@@ -1,7 +1,7 @@
 """LoRA's targets: which layers get an adapter."""
 
 from autotune.space.settings import lora
-from autotune.space.settings.setting import Effect, Observed, Setting
+from autotune.space.settings.setting import Costs, Effect, Learning, Observed, Setting
 
 ALL_LINEAR, ATTENTION = NAMES = ("all_linear", "attention")
 
@@ -31,12 +31,11 @@ def _read_back(observed: Observed) -> str | None:
 SETTING = Setting(
     name="lora_targets",
     values=NAMES,
-    changes={"speed", "memory", "numerics"},
+    learning=Learning(),
     summary="An adapter on attention alone is smaller than one on every linear layer, and learns less.",
-    from_user=lambda context: ALL_LINEAR,
     apply=lambda value, environment: Effect(adapter={"target_modules": FIELDS[str(value)]}),
     read_back=_read_back,
     unavailable=lambda value, context: context.workload.adapter_targets.get(str(value)),
-    needs_at_least_as_much=lambda value, other: value in (other, ALL_LINEAR),
+    costs=Costs(lambda value, other: value in (other, ALL_LINEAR)),
     active_if=(lora.SETTING.name, lambda value: value != lora.NONE),
 )

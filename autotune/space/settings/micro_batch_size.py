@@ -1,7 +1,7 @@
 """The micro-batch size: how many samples one forward and backward take; accumulation follows from the global batch."""
 
 from autotune.core.request import LARGEST_GLOBAL_BATCH
-from autotune.space.settings.setting import Observed, field_setting, whole_number
+from autotune.space.settings.setting import Costs, Observed, field_setting, whole_number
 from autotune.space.tensor_cores import SMALLEST
 
 GENERATION = "steps_per_generation"
@@ -42,6 +42,6 @@ SETTING = field_setting(
     summary="Samples in one forward and backward: larger fills the device better until memory or caches run out.",
     read=whole_number(1, LARGEST_GLOBAL_BATCH),
     read_back=_read_back,
-    needs_at_least_as_much=lambda value, other: int(value) >= int(other),
+    costs=Costs(lambda value, other: int(value) >= int(other)),
     ordered=True,
 )

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from autotune.space.settings.setting import Context, Effect, Observed, Setting, needs_gpu, yes_or_no
+from autotune.space.settings.rules import needs_gpu
+from autotune.space.settings.setting import NO_MEMORY, Context, Effect, Observed, Setting, yes_or_no
 
 FIELD = "accelerator_config"
 
@@ -21,7 +22,7 @@ def _read_back(observed: Observed) -> bool | None:
 SETTING = Setting(
     name="non_blocking",
     values=(False, True),
-    changes={"speed"},
+    costs=NO_MEMORY,
     summary="Copies of batches from page-locked memory run beside the compute.",
     from_user=_from_user,
     apply=lambda value, environment: Effect({FIELD: {"non_blocking": value}}),

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune.core import Environment, Value
-from autotune.space.settings.setting import ACCUMULATION, Context, Effect, Observed, Setting, Work, tried_on_device
+from autotune.space.settings.rules import tried_on_device
+from autotune.space.settings.setting import ACCUMULATION, Context, Costs, Effect, Learning, Observed, Setting, Work
 
 _FIRST = "adamw_torch"
 ORDINARY = (_FIRST, "adamw_torch_fused", "adamw_bnb_8bit", "adafactor", "sgd")
@@ -122,7 +123,7 @@ def _unavailable(value: Value, context: Context) -> str | None:
         return "your Trainer has none of its own"
     if context.environment.is_cpu and str(value).startswith("paged_"):
         return "it pages states between a GPU's memory and the host's: on a CPU it is the one without pages"
-    return tried_on_device("optimizers", value, context)
+    return tried_on_device("optimizers")(value, context)
 
 
 def _forbidden_accumulation(value: Value, steps: Value) -> str | None:
@@ -135,24 +136,25 @@ def _forbidden_accumulation(value: Value, steps: Value) -> str | None:
 SETTING = Setting(
     name="optimizer",
     values=NAMES,
-    changes={"speed", "memory", "numerics"},
     summary="Fused and paged ones compute the same AdamW, 8-bit ones nearly, with less state; others learn differently.",
     read=_read,
     from_user=lambda context: OWN if context.workload.own_optimizer else user_optimizer(context.arguments),
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,
-    needs_at_least_as_much=lambda value, other: (
-        value == other or _ORDER.get(str(value), -1) > _ORDER.get(str(other), 99)
-    ),
-    learns=lambda value: "adamw" if value in _ADAMW else value,
-    work=lambda value, rates: Work(
-        update=rates[_FIRST] / rates[str(value)] if {_FIRST, value} <= rates.keys() else 1.0
-    ),
     forbidden={ACCUMULATION: _forbidden_accumulation},
-    differs=lambda value: (
-        ("" if value in _ADAMW else "the same rule with states of 8 or 4 bits")
-        if value in SAME_ADAMW
-        else "another rule of updates than AdamW's: tune the learning rate anew"
+    costs=Costs(
+        lambda value, other: value == other or _ORDER.get(str(value), -1) > _ORDER.get(str(other), 99),
+        work=lambda value, rates: Work(
+            update=rates[_FIRST] / rates[str(value)] if {_FIRST, value} <= rates.keys() else 1.0
+        ),
+    ),
+    learning=Learning(
+        lambda value: "adamw" if value in _ADAMW else value,
+        lambda value: (
+            ("" if value in _ADAMW else "the same rule with states of 8 or 4 bits")
+            if value in SAME_ADAMW
+            else "another rule of updates than AdamW's: tune the learning rate anew"
+        ),
     ),
 )

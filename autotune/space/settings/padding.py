@@ -2,7 +2,7 @@
 
 from autotune.core import Environment, Value
 from autotune.space.settings import packing
-from autotune.space.settings.setting import Context, Effect, Observed, Setting
+from autotune.space.settings.setting import Context, Costs, Effect, Observed, Setting
 
 NONE = "none"
 """To the longest sample of the batch, and no further."""
@@ -29,7 +29,7 @@ def _read_back(observed: Observed) -> str:
 def _unavailable(value: Value, context: Context) -> str | None:
     if value == _from_user(context):
         return None
-    if reason := context.workload.collating.get("pad_to_multiple_of", "its batches are not known"):
+    if reason := context.workload.collating.get("pad_to_multiple_of", packing.UNKNOWN):
         return reason
     length = context.workload.sequence_length
     if value != NONE and length is not None and length % int(value):
@@ -51,6 +51,6 @@ SETTING = Setting(
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,
-    needs_at_least_as_much=_needs_at_least_as_much,
+    costs=Costs(_needs_at_least_as_much),
     active_if=(packing.SETTING.name, lambda value: value == packing.NONE),
 )

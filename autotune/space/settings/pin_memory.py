@@ -1,6 +1,7 @@
 """Pinned memory: page-locked host batches that a GPU copies directly."""
 
-from autotune.space.settings.setting import Context, field_setting, needs_gpu, yes_or_no
+from autotune.space.settings.rules import needs_gpu
+from autotune.space.settings.setting import NO_MEMORY, Context, field_setting, yes_or_no
 
 FIELD = "dataloader_pin_memory"
 
@@ -15,7 +16,7 @@ SETTING = field_setting(
     field=FIELD,
     values=(True, False),
     default=True,
-    changes={"speed"},
+    costs=NO_MEMORY,
     summary="Page-locked host memory makes copies to a GPU faster.",
     from_user=_from_user,
     read_back=lambda observed: bool(observed.loader.pin_memory),

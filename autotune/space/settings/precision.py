@@ -4,7 +4,8 @@ from typing import Any
 
 from autotune.core import Environment, Value
 from autotune.space.settings import lora
-from autotune.space.settings.setting import Context, Effect, Observed, Setting, Work, tried_on_device
+from autotune.space.settings.rules import first_of, tried_on_device
+from autotune.space.settings.setting import Context, Costs, Effect, Learning, Observed, Setting, Work
 from autotune.space.settings.zero import engine_config
 
 # None leaves TF32 as the user's arguments have it: under autocast hardly any float32 product is left.
@@ -97,7 +98,7 @@ def _unavailable(value: Value, context: Context) -> str | None:
         return "the weights of your model are bfloat16"
     if value in (WEIGHTS, FROZEN) and workload.user_objects and workload.weights_dtype != _BF16:
         return "the model comes built from your model_init, which chooses the dtype of its weights"
-    return tried_on_device("precisions", value, context)
+    return None
 
 
 def _forbidden_lora(value: Value, rank: Value) -> str | None:
@@ -109,14 +110,17 @@ def _forbidden_lora(value: Value, rank: Value) -> str | None:
 SETTING = Setting(
     name="precision",
     values=VALUES,
-    changes={"speed", "memory", "numerics"},
     summary="Number format of matrix products: 16 bits move half the bytes and use the fast units, with fewer digits.",
     from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
-    unavailable=_unavailable,
-    work=lambda value, rates: Work(rates["fp32"] / rates[str(value)] if {"fp32", value} <= rates.keys() else 1.0),
-    learns=lambda value: "bf16" if value == FROZEN else value,
+    unavailable=first_of(_unavailable, tried_on_device("precisions")),
     forbidden={lora.SETTING.name: _forbidden_lora},
-    differs=lambda value: "weights of 8 bits' precision lose small updates" if value == WEIGHTS else "",
+    costs=Costs(
+        work=lambda value, rates: Work(rates["fp32"] / rates[str(value)] if {"fp32", value} <= rates.keys() else 1.0)
+    ),
+    learning=Learning(
+        lambda value: "bf16" if value == FROZEN else value,
+        lambda value: "weights of 8 bits' precision lose small updates" if value == WEIGHTS else "",
+    ),
 )

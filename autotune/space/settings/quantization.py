@@ -2,7 +2,8 @@
 
 from autotune.core import Environment, Value
 from autotune.space.settings import lora
-from autotune.space.settings.setting import Change, Context, Effect, Observed, Setting, tried_on_device
+from autotune.space.settings.rules import first_of, needs_package, tried_on_device
+from autotune.space.settings.setting import Change, Context, Costs, Effect, Learning, Observed, Setting
 
 NONE = "none"
 NAMES = (NONE, "nf4", "fp4")
@@ -35,14 +36,6 @@ def _read_back(observed: Observed) -> str:
     return NONE
 
 
-def _unavailable(value: Value, context: Context) -> str | None:
-    if value == NONE:
-        return None
-    if "bitsandbytes" not in context.environment.versions:
-        return "needs `pip install bitsandbytes`"
-    return tried_on_device("quantizations", value, context) or lora.SETTING.unavailable("8", context)
-
-
 def _forbidden_lora(value: Value, rank: Value) -> str | None:
     """Where four bits are the only value of a space, they would come with a training of all weights too."""
     return "frozen weights learn only by an adapter" if value != NONE and rank == lora.NONE else None
@@ -60,16 +53,21 @@ def _change(value: Value, context: Context) -> Change:
 SETTING = Setting(
     name="quantization",
     values=NAMES,
-    changes={"speed", "memory", "numerics"},
+    learning=Learning(),
     summary="Frozen weights in four bits take an eighth of the memory and time to unpack.",
-    from_user=lambda context: NONE,  # weights are float32 unless the model is asked for less
     apply=_apply,
     read_back=_read_back,
-    unavailable=_unavailable,
-    needs_at_least_as_much=lambda value, other: value in (other, NONE),
+    unavailable=first_of(
+        needs_package("bitsandbytes"),
+        tried_on_device("quantizations"),
+        lambda value, context: lora.SETTING.unavailable("8", context),
+    ),
     active_if=(lora.SETTING.name, lambda value: value != lora.NONE),
-    spares_gradients=lambda value: value != NONE,
     forbidden={lora.SETTING.name: _forbidden_lora},
-    change=_change,
-    traceable=lambda value: value == NONE,
+    costs=Costs(
+        lambda value, other: value in (other, NONE),
+        traceable=lambda value: value == NONE,
+        spares_gradients=lambda value: value != NONE,
+        change=_change,
+    ),
 )

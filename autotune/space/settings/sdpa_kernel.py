@@ -2,7 +2,7 @@
 
 from autotune.core import Environment, Value
 from autotune.space.settings import attention
-from autotune.space.settings.setting import Effect, Observed, Setting
+from autotune.space.settings.setting import Costs, Effect, Observed, Setting
 
 AUTO = "auto"
 """What torch chooses."""
@@ -30,12 +30,11 @@ SETTING = Setting(
     name="sdpa_kernel",
     values=NAMES,
     summary="One kernel of torch's attention instead of the one that torch chooses by shapes and masks.",
-    from_user=lambda context: AUTO,
     apply=_apply,
     read_back=_read_back,
     unavailable=lambda value, context: (
         "a kernel for GPUs" if context.environment.is_cpu and value in ("efficient", "cudnn") else None
     ),
     active_if=(attention.SETTING.name, lambda value: value == "sdpa"),
-    traced=False,
+    costs=Costs(traced=False),
 )

@@ -1,6 +1,6 @@
 """Setting: everything about one thing that can be set, in one place."""
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -85,64 +85,87 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Costs:
+    """How values change memory and time, as far as it is known before any probe."""
+
+    # Whether the first value needs at least as much memory as the second in every configuration.
+    needs_at_least_as_much: Callable[[Value, Value], bool] = lambda value, other: value == other
+    memory: bool = True  # whether the setting changes it; its speed every setting changes
+    traced: bool = True  # whether an estimate of memory before any probe can tell its values apart
+    traceable: Callable[[Value], bool] = lambda value: True  # else a value's estimate is that of `none` plus `change`
+    # Whether it trains without float32 weights and gradients of the whole model.
+    spares_gradients: Callable[[Value], bool] = lambda value: False
+    of_process: bool = False  # it decides who allocates memory, not what a model or a library can do
+    # Effect on a step's work on a device of these rates: precision -> operations / second of large matrix products,
+    # optimizer -> parameters / second.
+    work: Callable[[Value, Mapping[str, float]], Work] = lambda value, rates: Work()
+    change: Callable[[Value, Context], Change] = lambda value, context: Change()  # on this device
+    seconds: Callable[[Value], float] = lambda value: 0.0  # before the first settled step of a probe or run (compiling)
+    # Steps after which its effect repeats: a probe times at least as many.
+    period: Callable[[Value], int] = lambda value: 1
+
+
+NO_MEMORY = Costs(memory=False)
+
+
+@dataclass(frozen=True)
+class Learning:
+    """How a model learns with the values of a setting that changes more than rounding."""
+
+    # The same for values that learn the same, up to rounding (fused and plain AdamW).
+    learns: Callable[[Value], Value] = lambda value: value
+    differs: Callable[[Value], str] = lambda value: ""  # how training differs
+
+
+@dataclass(frozen=True)
 class Setting:
     """One setting; every function is pure and imports no accelerator."""
 
     name: str  # as in configurations, search spaces and tables
     values: tuple[Value, ...]  # all of them, in the order to show them
     summary: str  # one sentence for people
-    from_user: Callable[[Context], Value]  # the value that the user's own arguments mean for this model
     apply: Callable[[Value, Environment], Effect]  # what a value sets
     read_back: Callable[[Observed], Value | None]  # the value that a running training shows; None: cannot be seen
-    changes: Set[str] = frozenset({"speed", "memory"})  # and "numerics"
+    # The value that the user's own arguments mean for this model. By default the first of `values`.
+    from_user: Callable[[Context], Value] = field(default=None)  # type: ignore[assignment]
     # A value from text or YAML; raises ValueError. By default one of `values`, which are words or true and false.
     read: Callable[[Any], Value] = field(default=None)  # type: ignore[assignment]
-    # Why a value cannot be used here, or None where it can.
+    # Why a value cannot be used here, or None if it can.
     unavailable: Callable[[Value, Context], str | None] = lambda value, context: None
-    # Whether the first value needs at least as much memory as the second in every configuration.
-    needs_at_least_as_much: Callable[[Value, Value], bool] = lambda value, other: value == other
-    ordered: bool = False  # whether its values are numbers whose order means something to a sampler
+    # Another setting, or ACCUMULATION -> why a value cannot be combined with that value of it, or None if it can.
+    forbidden: Mapping[str, Callable[[Value, Value], str | None]] = field(default_factory=dict)
     # Another setting, and at which of its values this one has an effect (prefetching: with workers); None: always.
     active_if: tuple[str, Callable[[Value], bool]] | None = None
-    # Another setting, or ACCUMULATION -> why a value cannot be combined with that value of it, or None where it can.
-    forbidden: Mapping[str, Callable[[Value, Value], str | None]] = field(default_factory=dict)
-    # Effect on a step's work that is known before any probe, on a device of these rates: precision -> operations / second of
-    # large matrix products, optimizer -> parameters / second.
-    work: Callable[[Value, Mapping[str, float]], Work] = lambda value, rates: Work()
-    # Expected effect on costs on this device.
-    change: Callable[[Value, Context], Change] = lambda value, context: Change()
-    # Values with the same result learn the same, up to rounding (fused and plain AdamW), where "numerics" is changed.
-    learns: Callable[[Value], Value] = lambda value: value
-    differs: Callable[[Value], str] = lambda value: ""  # how training differs, where that is more than rounding
-    # Seconds added before the first settled step of a probe or run (compiling).
-    seconds: Callable[[Value], float] = lambda value: 0.0
-    # Steps after which its effect repeats: a probe times at least as many.
-    period: Callable[[Value], int] = lambda value: 1
-    of_process: bool = False  # it decides who allocates memory, not what a model or a library can do
-    traced: bool = True  # whether an estimate of memory before any probe can tell its values apart
-    traceable: Callable[[Value], bool] = lambda value: True  # else a value's estimate is that of `none` plus `change`
-    # Whether it trains without float32 weights and gradients of the whole model.
-    spares_gradients: Callable[[Value], bool] = lambda value: False
-
+    costs: Costs = Costs()
+    learning: Learning | None = None  # None: the model learns the same with every value
+    ordered: bool = False  # whether its values are numbers whose order means something to a sampler
     argument: str = ""  # field of `TrainingArguments` that has its values
 
     def __post_init__(self) -> None:
         if self.read is None:
             object.__setattr__(self, "read", reader(self.values))
+        if self.from_user is None:
+            object.__setattr__(self, "from_user", lambda context: self.values[0])
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """For people: `speed`, and if it changes them `numerics` and `memory`."""
+        return ("speed", *["numerics"] * (self.learning is not None), *["memory"] * self.costs.memory)
 
     def learns_alike(self, value: Value, other: Value) -> bool:
         """Whether a model learns the same with both values."""
-        return "numerics" not in self.changes or self.learns(value) == self.learns(other)
+        return self.learning is None or self.learning.learns(value) == self.learning.learns(other)
 
 
 def field_setting(field: str, *, default: Value, **parts: Any) -> Setting:
-    """A setting that sets one field of `TrainingArguments`; `parts` are the rest of `Setting`, and may replace what follows
-    from the field. default: the Trainer's own, where the user's arguments leave the field out or null."""
+    """A setting that sets one field of `TrainingArguments`; at `none` it is left out. `parts` are the rest of `Setting`, and may
+    replace what follows from the field. default: the Trainer's own, if the user's arguments leave the field out or null."""
     read = parts.get("read") or reader(parts["values"])
+    without = Effect(contradicts=(field,), defaults={field: None})
     from_field: dict[str, Any] = {
         "from_user": lambda context: default if (own := context.arguments.get(field)) is None else read(own),
-        "apply": lambda value, environment: Effect({field: value}),
-        "read_back": lambda observed: read(getattr(observed.trainer.args, field)),
+        "apply": lambda value, environment: without if value == "none" else Effect({field: value}),
+        "read_back": lambda observed: read(getattr(observed.trainer.args, field, None)),
     }
     return Setting(argument=field, **{**from_field, **parts})
 
@@ -186,14 +209,3 @@ def yes_or_no(text: Any) -> bool:
     if word not in words:
         raise ValueError(f"{text!r} is neither true nor false")
     return words[word]
-
-
-def tried_on_device(table: str, value: Value, context: Context) -> str | None:
-    """Why this value is unavailable, by the environment's table of that name (`precisions`, `optimizers`)."""
-    reasons: Mapping[str, str | None] = getattr(context.environment, table)
-    return reasons.get(str(value), f"{value} was not tried on this device")
-
-
-def needs_gpu(reason: str) -> Callable[[Value, Context], str | None]:
-    """Unavailable on a CPU for this reason, unless the value is false."""
-    return lambda value, context: reason if value and context.environment.is_cpu else None

@@ -1,7 +1,7 @@
 """Threads: how many compute one operation of a training on a CPU."""
 
 from autotune.core.configuration import Value
-from autotune.space.settings.setting import Context, Effect, Setting, whole_number
+from autotune.space.settings.setting import NO_MEMORY, Context, Effect, Setting, whole_number
 
 VARIABLE = "OMP_NUM_THREADS"
 
@@ -21,7 +21,7 @@ def _unavailable(value: Value, context: Context) -> str | None:
 SETTING = Setting(
     name="threads",
     values=(1, 2, 4, 8, 16, 32),
-    changes={"speed"},
+    costs=NO_MEMORY,
     summary="Threads of one operation on a CPU: cores that only wait for memory help loader workers more.",
     read=whole_number(1, MOST),
     from_user=lambda context: context.environment.threads,  # torch's own choice

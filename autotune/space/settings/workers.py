@@ -1,7 +1,7 @@
 """Data loader workers: processes that prepare batches while the device computes."""
 
 from autotune.core import Environment, Value
-from autotune.space.settings.setting import Context, Effect, field_setting, whole_number
+from autotune.space.settings.setting import NO_MEMORY, Context, Effect, field_setting, whole_number
 
 FIELD = "dataloader_num_workers"
 
@@ -29,7 +29,7 @@ SETTING = field_setting(
     field=FIELD,
     values=(0, 1, 2, 4, 8, 16),
     default=0,
-    changes={"speed"},
+    costs=NO_MEMORY,
     summary="Processes that prepare batches ahead: they hide slow loading and take CPU cores.",
     read=whole_number(0, MOST),
     apply=_apply,

@@ -5,7 +5,8 @@ from typing import Any
 
 from autotune.core.configuration import RANKS, Value
 from autotune.core.environment import Environment
-from autotune.space.settings.setting import Context, Effect, Observed, Setting, one_of
+from autotune.space.settings.rules import first_of, needs_gpu, needs_package
+from autotune.space.settings.setting import Context, Costs, Effect, Observed, Setting, one_of
 
 NONE, OWN = "none", "own"
 STAGES = ("0", "1", "2", "3")
@@ -102,13 +103,7 @@ def _read_back(observed: Observed) -> str | None:
 
 
 def _unavailable(value: Value, context: Context) -> str | None:
-    if value == NONE:
-        return None
     environment = context.environment
-    if environment.is_cpu:
-        return "it divides or frees a GPU's memory"
-    if "deepspeed" not in environment.versions:
-        return "needs `pip install deepspeed`"
     if value == OWN:
         return None
     needed = BYTES_PER_PARAMETER * context.workload.parameters
@@ -130,8 +125,7 @@ SETTING = Setting(
     from_user=_from_user,
     apply=_apply,
     read_back=_read_back,
-    unavailable=_unavailable,
-    spares_gradients=lambda value: "offload" in str(value),
-    traceable=lambda value: value == NONE,
+    unavailable=first_of(needs_gpu("it divides or frees a GPU's memory"), needs_package("deepspeed"), _unavailable),
+    costs=Costs(traceable=lambda value: value == NONE, spares_gradients=lambda value: "offload" in str(value)),
     forbidden={"optimizer": _forbidden_optimizer, RANKS: _forbidden_ranks},
 )

@@ -143,13 +143,13 @@ def test_options_that_this_transformers_does_not_know_are_unavailable() -> None:
 def test_the_fewer_layers_forget_the_hungrier_a_training_is() -> None:
     order = ["none", "every_3rd", "every_2nd", "full"]
     for at, one in enumerate(order):
-        assert all(SETTING.needs_at_least_as_much(one, other) for other in order[at:])
-        assert not any(SETTING.needs_at_least_as_much(one, other) for other in order[:at])
+        assert all(SETTING.costs.needs_at_least_as_much(one, other) for other in order[at:])
+        assert not any(SETTING.costs.needs_at_least_as_much(one, other) for other in order[:at])
     for other in ("offload", "full_reentrant"):
-        assert not SETTING.needs_at_least_as_much("full", other)
-        assert not SETTING.needs_at_least_as_much(other, "full")
-    assert SETTING.work("full", {}).arithmetic == pytest.approx(4 / 3)
-    assert SETTING.work("every_3rd", {}).arithmetic == pytest.approx(1 + 1 / 9)
+        assert not SETTING.costs.needs_at_least_as_much("full", other)
+        assert not SETTING.costs.needs_at_least_as_much(other, "full")
+    assert SETTING.costs.work("full", {}).arithmetic == pytest.approx(4 / 3)
+    assert SETTING.costs.work("every_3rd", {}).arithmetic == pytest.approx(1 + 1 / 9)
 
 
 def gpt2() -> Any:

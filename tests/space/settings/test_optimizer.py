@@ -110,28 +110,28 @@ def test_what_steps_in_the_backward_pass_does_not_accumulate(name: str) -> None:
 
 
 def test_what_computes_adamw_is_told_from_what_learns_by_another_rule() -> None:
-    assert {name for name in NAMES if "another rule" not in SETTING.differs(name)} == {
+    assert {name for name in NAMES if "another rule" not in SETTING.learning.differs(name)} == {
         *("adamw_torch", "adamw_torch_fused", "adamw_bnb_8bit", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"),
         *("adamw_torch_8bit", "adamw_torch_4bit", "adamw_torch_xla", "adamw_torch_npu_fused"),
     }
-    assert "states of 8 or 4 bits" in SETTING.differs("adamw_bnb_8bit")
-    assert not SETTING.differs("adamw_torch_fused")
+    assert "states of 8 or 4 bits" in SETTING.learning.differs("adamw_bnb_8bit")
+    assert not SETTING.learning.differs("adamw_torch_fused")
     assert SETTING.learns_alike("adamw_torch", "paged_adamw_32bit")
     assert not SETTING.learns_alike("adamw_torch", "adamw_bnb_8bit")
 
 
 def test_more_state_is_hungrier() -> None:
-    assert SETTING.needs_at_least_as_much("adamw_torch", "adamw_torch_fused")
-    assert SETTING.needs_at_least_as_much("adamw_torch_fused", "sgd")
+    assert SETTING.costs.needs_at_least_as_much("adamw_torch", "adamw_torch_fused")
+    assert SETTING.costs.needs_at_least_as_much("adamw_torch_fused", "sgd")
     # Less state, but more on the way: neither is leaner in every configuration.
-    assert not SETTING.needs_at_least_as_much("adamw_torch_fused", "adamw_bnb_8bit")
-    assert not SETTING.needs_at_least_as_much("adamw_torch", "adafactor")
-    assert not SETTING.needs_at_least_as_much("lion_32bit", "sgd")
+    assert not SETTING.costs.needs_at_least_as_much("adamw_torch_fused", "adamw_bnb_8bit")
+    assert not SETTING.costs.needs_at_least_as_much("adamw_torch", "adafactor")
+    assert not SETTING.costs.needs_at_least_as_much("lion_32bit", "sgd")
 
 
 def test_its_step_is_expected_as_fast_as_the_device_was_measured_to_be() -> None:
     rates = {"adamw_torch": 1e8, "adamw_torch_fused": 4e8, "adafactor": 5e7}
-    assert SETTING.work("adamw_torch_fused", rates) == Work(update=0.25)
-    assert SETTING.work("adafactor", rates) == Work(update=2.0)
-    assert SETTING.work("sgd", rates) == Work(), "never measured"
-    assert SETTING.work("adafactor", {"adafactor": 5e7}) == Work()
+    assert SETTING.costs.work("adamw_torch_fused", rates) == Work(update=0.25)
+    assert SETTING.costs.work("adafactor", rates) == Work(update=2.0)
+    assert SETTING.costs.work("sgd", rates) == Work(), "never measured"
+    assert SETTING.costs.work("adafactor", {"adafactor": 5e7}) == Work()

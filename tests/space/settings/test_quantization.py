@@ -68,8 +68,8 @@ def test_it_is_expected_to_save_what_packing_really_saves(kind: str) -> None:
     before = bytes_of(model)
     saved = before - bytes_of(in_four_bits(model, SETTING.apply("nf4", cpu()).model_arguments["quantization_config"]))
     assert linear > 0.5 * parameters
-    assert -SETTING.change("nf4", Context(cpu(), of)).peak_bytes == pytest.approx(saved, rel=0.005)
-    assert SETTING.change("none", Context(cpu(), of)) == Change()
+    assert -SETTING.costs.change("nf4", Context(cpu(), of)).peak_bytes == pytest.approx(saved, rel=0.005)
+    assert SETTING.costs.change("none", Context(cpu(), of)) == Change()
 
 
 def bytes_of(model: Any) -> int:

@@ -340,14 +340,14 @@ def test_a_setting_is_active_only_with(name: str, other: str, active: list[Value
     ],
 )
 def test_a_value_needs_more_memory_than(name: str, more: Value, less: Value) -> None:
-    assert SETTINGS[name].needs_at_least_as_much(more, less)
-    assert not SETTINGS[name].needs_at_least_as_much(less, more)
+    assert SETTINGS[name].costs.needs_at_least_as_much(more, less)
+    assert not SETTINGS[name].costs.needs_at_least_as_much(less, more)
 
 
 @pytest.mark.parametrize(("name", "value", "other"), [("precision", "fp32", "bf16"), ("lora", "none", "8")])
 def test_values_without_an_order_of_memory(name: str, value: Value, other: Value) -> None:
-    assert not SETTINGS[name].needs_at_least_as_much(value, other)
-    assert not SETTINGS[name].needs_at_least_as_much(other, value)
+    assert not SETTINGS[name].costs.needs_at_least_as_much(value, other)
+    assert not SETTINGS[name].costs.needs_at_least_as_much(other, value)
 
 
 BYTES = {"gradient_bytes": 100, "parameter_bytes": 60}
@@ -363,7 +363,7 @@ BYTES = {"gradient_bytes": 100, "parameter_bytes": 60}
     ],
 )
 def test_a_value_is_expected_to_change_costs(name: str, value: Value, context: Context, change: Change) -> None:
-    assert SETTINGS[name].change(value, context) == change
+    assert SETTINGS[name].costs.change(value, context) == change
 
 
 @pytest.mark.parametrize(
@@ -390,11 +390,11 @@ def test_what_else_a_value_means() -> None:
     assert setting.forbidden["lora"]("bf16_frozen", "16") is None
     assert setting.forbidden["lora"]("bf16", "none") is None
     assert setting.learns_alike("bf16_frozen", "bf16")
-    assert SETTINGS["lora"].spares_gradients("8")
-    assert [SETTINGS["empty_cache_steps"].period(value) for value in ("none", 16)] == [1, 16]
+    assert SETTINGS["lora"].costs.spares_gradients("8")
+    assert [SETTINGS["empty_cache_steps"].costs.period(value) for value in ("none", 16)] == [1, 16]
     assert not setting.learns_alike("bf16_frozen", "bf16_weights")
-    assert setting.differs("bf16_weights")
-    assert not setting.differs("bf16")
+    assert setting.learning.differs("bf16_weights")
+    assert not setting.learning.differs("bf16")
 
 
 def test_a_model_of_the_user_s_own_in_16_bits_stays_so() -> None:
