@@ -42,7 +42,7 @@ class TuningResult(SearchResult):
         the fields that say how to train: then it is a plain `TrainingArguments`, in the folder `output` by default.
 
         Raises NothingFits and SearchFailed as `best` does, InvalidRequest for a study of another version whose settings are
-        unknown here. Warns with `LossWarning` where the answer does not train like fp32, or where that is not known.
+        unknown here. Warns with `LossWarning` where the answer does not train like fp32, or if that is not known.
         """
         from autotune.commands.trainer.apply import answer_arguments
 
@@ -90,7 +90,7 @@ class TuningResult(SearchResult):
         """Train with the user's settings and with the answer in turns, and compare the speed-up with the promised one; arguments
         and errors as of `autotune.verify`.
 
-        Raises InvalidRequest where the result is in no folder.
+        Raises InvalidRequest if the result is in no folder.
         """
         from autotune.commands.verify.run import verify
 
@@ -101,7 +101,7 @@ class TuningResult(SearchResult):
     ) -> "Explanation":
         """Where the speed-up comes from, setting by setting; arguments and errors as of `autotune.explain`.
 
-        Raises InvalidRequest where the result is in no folder.
+        Raises InvalidRequest if the result is in no folder.
         """
         from autotune.commands.explain.run import explain
 
@@ -158,7 +158,7 @@ class TuningResult(SearchResult):
     def export(self, path: str | Path, format: str | None = None) -> Path:
         """Write the frame as csv, parquet, jsonl or markdown, by default as the path ends; returns the path.
 
-        Raises InvalidRequest for another format, StorageFailed where the disk refuses.
+        Raises InvalidRequest for another format, StorageFailed if the disk refuses.
         """
         from autotune.report.files import write_table
 
@@ -183,10 +183,10 @@ class TuningResult(SearchResult):
             return f"<pre>{escape(repr(self))}</pre>"
 
     def save(self, folder: str | Path) -> Path:
-        """Write the whole report folder; returns it. Raises StorageFailed where the disk refuses, InvalidRequest as `setup`."""
+        """Write the whole report folder; returns it. Raises StorageFailed if the disk refuses, InvalidRequest as `setup`."""
         return save(self, folder)
 
     @classmethod
     def load(cls, folder: str | Path) -> "TuningResult":
-        """The result in a report folder. Raises InvalidRequest where there is none or it is damaged."""
+        """The result in a report folder. Raises InvalidRequest if there is none or it is damaged."""
         return cls(**fields_of_saved(folder))

@@ -204,7 +204,7 @@ def _public(request: TuningRequest) -> TuningRequest:
 
 
 def _plain_workload(workload: Workload) -> dict[str, Any]:
-    """The workload as plain data, its absolute paths left out likewise."""
+    """The workload as plain data, its absolute paths left out also."""
     places = {name: named(getattr(workload, name)) for name in ("name", "source", "weights")}
     return workload.to_dict() | places | {"text_source": scrubbed(workload.text_source)}
 

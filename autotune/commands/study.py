@@ -72,7 +72,7 @@ def run(
     """Read device, model and data, and search in the study's folder.
 
     source: of the user's own arguments, for people. notes, warnings: on what was sent to the host. fingerprint: of the
-    request, empty where another one cannot be told from it. executors: on other machines, the host is the first one's. Raises
+    request, empty if another one cannot be told from it. executors: on other machines, the host is the first one's. Raises
     what `search` raises.
     """
     base = request.training_args

@@ -8,7 +8,7 @@ from statistics import fmean, stdev, variance
 from autotune.core.io import Serializable
 
 COMPARED_STEPS = 30
-"""Optimizer steps of a confirmation round whose losses are kept at the most."""
+"""Optimizer steps of a confirmation round whose losses are kept at most."""
 
 LEAST_STEPS = 4
 """Steps that two trainings must share to be compared."""
@@ -80,7 +80,7 @@ class Numerics(Serializable):
     note: str = ""
 
     def difference(self, number: int) -> Difference | None:
-        """What the trial's losses differ by; None where it shares no round of finite losses with the reference."""
+        """What the trial's losses differ by; None if it shares no round of finite losses with the reference."""
         pairs = list(self._pairs(number))
         if not pairs:
             return None
@@ -115,7 +115,7 @@ class Numerics(Serializable):
         return not self.problem and bool(self._non_finite(number) or self.difference(number))
 
     def flag(self, number: int) -> str:
-        """Why this trial does not learn as the reference does; empty where it does, and where that is unknown."""
+        """Why this trial does not learn as the reference does; empty if it does, and if that is unknown."""
         if self.problem:
             return ""
         if non_finite := self._non_finite(number):
@@ -127,7 +127,7 @@ class Numerics(Serializable):
         return f"after {difference.steps} steps the loss is {how}, which had fallen by {difference.learned:.3g}"
 
     def why_unchecked(self, number: int) -> str:
-        """Why this trial's losses were not compared; empty where they were."""
+        """Why this trial's losses were not compared; empty if they were."""
         if self.is_checked(number):
             return ""
         return self.problem or "no round that it shares with the reference was long enough"

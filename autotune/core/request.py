@@ -32,11 +32,11 @@ LOGGERS = ("tensorboard", "wandb", "mlflow", "trackio")
 EXECUTORS = ("local", "ray")
 OBJECTIVES = ("samples_per_second", "tokens_per_second")
 CONFIRMATION_ROUNDS = 2
-"""Measurements of the fastest and of the user's settings, side by side, that a speed-up needs at the least."""
+"""Measurements of the fastest and of the user's settings, side by side, that a speed-up needs at least."""
 EXPLANATION_ROUNDS = 3
-"""Of each configuration at the least, where each setting's share is measured."""
+"""Of each configuration at least, where each setting's share is measured."""
 MOST_ROUNDS = 20
-"""Of a trial at the most; a larger number is refused as a typing error."""
+"""Of a trial at most; a larger number is refused as a typing error."""
 MOST_DEVICES = 1024
 """Of one search; a larger number is refused as a typing error."""
 MOST_TRIALS = 100_000
@@ -520,7 +520,7 @@ def _several(name: str, values: Any) -> tuple[Value, ...]:
 
 
 def check_installed(names: tuple[str, ...]) -> None:
-    """Raise InvalidRequest where the library of one of these loggers is missing."""
+    """Raise InvalidRequest if the library of one of these loggers is missing."""
     for name in names:
         if find_spec(name) is None:
             raise InvalidRequest(

@@ -106,14 +106,14 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_duration(seconds: float | None) -> str:
-    """`1.165 s`, `165.2 ms`, or a dash where it is unknown."""
+    """`1.165 s`, `165.2 ms`, or a dash if it is unknown."""
     if seconds is None:
         return "-"
     return f"{seconds:.3f} s" if seconds >= 1 else f"{1000 * seconds:.1f} ms"
 
 
 def format_interval(value: float, low: float, high: float) -> str:
-    """`41.2 ± 0.3`, with as many digits as the interval supports; `about 41` where half of it is wider than half the value."""
+    """`41.2 ± 0.3`, with as many digits as the interval supports; `about 41` if half of it is wider than half the value."""
     half = (high - low) / 2
     if half > abs(value) / 2:
         return f"about {Decimal(f'{value:.2g}'):f}"

@@ -26,7 +26,7 @@ def likeness(card: nvml.Card | None, cores: Sequence[int]) -> dict[str, Any]:
 
 
 def check_alike(executors: Sequence[Executor]) -> None:
-    """Raise InvalidRequest where one differs from the first in a fact that all devices of a study share."""
+    """Raise InvalidRequest if one differs from the first in a fact that all devices of a study share."""
     (first, wanted), *others = [(each.name, {**each.environment.identity(), **each.likeness}) for each in executors]
     for name, own in others:
         keys = [key for key in dict.fromkeys([*wanted, *own]) if own.get(key) != wanted.get(key)]

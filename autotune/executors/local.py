@@ -115,7 +115,7 @@ def joined(executors: Sequence[Executor]) -> Executor:
 
 
 def count_of(request: TuningRequest, card: nvml.Card | None) -> int:
-    """How many devices a search uses; raises InvalidRequest where there are fewer."""
+    """How many devices a search uses; raises InvalidRequest if there are fewer."""
     most = len(nvml.visible_cards()) if card else len(os.sched_getaffinity(0)) // (request.cores_per_device or 1)
     if request.devices == "all":
         return most if card else 1
@@ -127,7 +127,7 @@ def count_of(request: TuningRequest, card: nvml.Card | None) -> int:
 
 
 def shares(count: int, cores_per_device: int | None) -> list[list[int]]:
-    """Disjoint cores of each of so many devices; raises InvalidRequest where there are too few."""
+    """Disjoint cores of each of so many devices; raises InvalidRequest if there are too few."""
     cores = sorted(os.sched_getaffinity(0))
     each = cores_per_device or len(cores) // count
     if each < 1 or each * count > len(cores):
@@ -181,7 +181,7 @@ def local_executors(
     """An executor for each device; the first one's host is there already and runs on its share. None for a host that
     `first_host` did not make.
 
-    Raises InvalidRequest for cards that are not alike, and where there are too few; DeviceInUse for one in use.
+    Raises InvalidRequest for cards that are not alike, and if there are too few; DeviceInUse for one in use.
     """
     if not isinstance(first, LocalHost):
         return []
@@ -213,7 +213,7 @@ def local_executors(
 def lock_card(card: nvml.Card | None, stack: contextlib.ExitStack) -> tuple[str, ...]:
     """Hold a card for this process: notes, where it cannot be locked. A CPU needs no lock.
 
-    Raises DeviceInUse where another search holds it.
+    Raises DeviceInUse if another search holds it.
     """
     state = True if card is None else holds(card.uuid, stack)
     if card is not None and state is False:
@@ -224,7 +224,7 @@ def lock_card(card: nvml.Card | None, stack: contextlib.ExitStack) -> tuple[str,
 
 
 def holds(name: str, stack: contextlib.ExitStack) -> bool | None:
-    """Whether no other process holds this lock; this one does from now on. None where nothing can be locked."""
+    """Whether no other process holds this lock; this one does from now on. None if nothing can be locked."""
     try:
         handle = _opened(f"autotune-{name}.lock")
     except OSError:
@@ -238,7 +238,7 @@ def holds(name: str, stack: contextlib.ExitStack) -> bool | None:
 
 
 def _opened(name: str) -> int:
-    """This file of LOCKS, made where it is missing. Raises OSError if it is not a file, or the folder is another user's: no
+    """This file of LOCKS, made if it is missing. Raises OSError if it is not a file, or the folder is another user's: no
     link is followed, and another user's file is opened without O_CREAT, which the kernel would refuse."""
     folder = os.open(LOCKS, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:

@@ -83,12 +83,12 @@ class Pool:
 
     @property
     def running(self) -> str:
-        """For people: how many devices still measure; empty where none does."""
+        """For people: how many devices still measure; empty if none does."""
         count = len(self._running)
         return f"{count} devices still measure" if count > 1 else "1 device still measures" * count
 
     def but(self, names: Sequence[str], avoided: str) -> list[str]:
-        """Those of these devices that are not avoided; that one only where no other can be used."""
+        """Those of these devices that are not avoided; that one only if no other can be used."""
         return [name for name in names if name != avoided or self.devices == [avoided]]
 
     def runs_on(self, device: str) -> bool:

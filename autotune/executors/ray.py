@@ -23,7 +23,7 @@ from autotune.executors.ray_host import DEVICES_S, Cluster, RayHost
 
 @contextlib.contextmanager
 def connected(address: str = "", allow_unauthenticated: bool = False) -> Iterator[Cluster]:
-    """The cluster at this address, by default RAY_ADDRESS; raises InvalidRequest where it cannot be used."""
+    """The cluster at this address, by default RAY_ADDRESS; raises InvalidRequest if it cannot be used."""
     try:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray
@@ -58,7 +58,7 @@ def connected(address: str = "", allow_unauthenticated: bool = False) -> Iterato
 
 @contextlib.contextmanager
 def on_cluster(request: TuningRequest, objects: bytes = b"") -> Iterator[list[Executor]]:
-    """The devices of the cluster at RAY_ADDRESS that this request wants: GPUs where there are any, unless it wants a CPU.
+    """The devices of the cluster at RAY_ADDRESS that this request wants: GPUs if there are any, unless it wants a CPU.
 
     Raises InvalidRequest as `connected` and `ray_executors` do.
     """
@@ -91,8 +91,8 @@ def ray_executors(
 ) -> Iterator[list[Executor]]:
     """So many devices of the cluster, with their environments and data.
 
-    One that is lost while it reads model and data is left out. Raises InvalidRequest where there are fewer at the start, and
-    where one differs from the first; SearchFailed where all were lost.
+    One that is lost while it reads model and data is left out. Raises InvalidRequest if there are fewer at the start, and
+    where one differs from the first; SearchFailed if all were lost.
     """
     hosts = [RayHost(cluster, objects, request.device, cores) for _ in range(devices)]
     try:

@@ -33,7 +33,7 @@ LOG_BYTES = 1 << 20
 
 
 class Device:
-    """The actor of one device. It leaves, and all below it, where no ping came for LEASE_S.
+    """The actor of one device. It leaves, and all below it, if no ping came for LEASE_S.
 
     cores: how many it takes for itself. lease_s: shorter in tests.
     """
@@ -125,7 +125,7 @@ def _errors() -> Iterator[dict[str, Any]]:
 
 
 def _claimed(count: int, locks: contextlib.ExitStack) -> list[int]:
-    """So many cores that no other device on this machine has; raises RuntimeError where there are fewer."""
+    """So many cores that no other device on this machine has; raises RuntimeError if there are fewer."""
     own: list[int] = []
     for core in sorted(os.sched_getaffinity(0)):
         if len(own) < count and holds(f"core-{core}", locks) is not False:

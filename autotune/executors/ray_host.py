@@ -1,4 +1,4 @@
-"""The host of an executor on a Ray cluster, as the search sees it: its actor is asked, pinged, and replaced where it is lost."""
+"""The host of an executor on a Ray cluster, as the search sees it: its actor is asked, pinged, and replaced if it is lost."""
 
 import contextlib
 import os
@@ -64,7 +64,7 @@ class Cluster:
 
 
 class RayHost:
-    """The host of an executor on the cluster; `run` raises ExecutorLost where it is gone."""
+    """The host of an executor on the cluster; `run` raises ExecutorLost if it is gone."""
 
     uses_cache = False  # here are none of the device's answers: it has a cache of its own
 
@@ -94,7 +94,7 @@ class RayHost:
         self._reason, self._left = "", threading.Event()
 
     def start(self, seconds: float = DEVICES_S) -> None:
-        """Wait until the executor is there and as it must be; raises ExecutorLost, or InvalidRequest where it is not."""
+        """Wait until the executor is there and as it must be; raises ExecutorLost, or InvalidRequest if it is not."""
         if self._actor is None:
             self.launch()
         self.facts = self._ask("facts", seconds=seconds)

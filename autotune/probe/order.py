@@ -60,7 +60,7 @@ are long enough for its energy counter (JOULES_LEAST_S)."""
 
 
 LOSSES = Timing(untimed_least=1, untimed_most=1, timed_least=9, timed_most=9, seconds=20.0)
-"""A training for its losses alone: ten steps, fewer if they are long, but as many as a comparison needs at the least
+"""A training for its losses alone: ten steps, fewer if they are long, but as many as a comparison needs at least
 (`loss_curves.LEAST_STEPS`: the untimed one and those of `adaptive.HOPELESS_LEAST`)."""
 
 
@@ -78,7 +78,7 @@ class Order(Serializable):
     folder: absolute; where order, answer and log are written (not stored: a report folder may move).
     sent_at: monotonic clock of the machine, seconds. training_arguments: as in the result.
     process_environment: variables that the child sets; host_environment: those that it must be started with.
-    data_arguments, adapter, switches: see `TrainingSetup`; the adapter is empty where all weights are trained.
+    data_arguments, adapter, switches: see `TrainingSetup`; the adapter is empty if all weights are trained.
     accumulation_steps_run: micro-steps in a step of the probe, at most those of the configuration.
     allowed_bytes: limit x (1 - headroom). device_used_bytes: in use on the device before; None on a CPU or where unknown.
     speed_to_reach: samples / second (tokens / second where `count_tokens`) below which a probe may end itself.
@@ -136,7 +136,7 @@ def answer_name(rank: int) -> str:
 
 
 def remove_answers(folder: Path) -> None:
-    """Remove the answers in this folder; raises OSError where the disk refuses."""
+    """Remove the answers in this folder; raises OSError if the disk refuses."""
     for path in (folder / CHILD_ANSWER, *folder.glob("answer-*.json")):
         path.unlink(missing_ok=True)
 

@@ -108,7 +108,7 @@ def _environment(
 
 
 def _cached_environment(file: AnswerFile) -> tuple[Environment | None, bool]:
-    """(The cached environment, whether all optimizers were tried); None where there is none or it is damaged."""
+    """(The cached environment, whether all optimizers were tried); None if there is none or it is damaged."""
     with contextlib.suppress(TypeError, KeyError, AttributeError):
         answer = file.read()
         environment, complete = Environment.from_dict(answer["environment"]), bool(answer["every_optimizer"])
@@ -120,7 +120,7 @@ def _cached_environment(file: AnswerFile) -> tuple[Environment | None, bool]:
 def _as_it_is_now(
     cached: Environment, optimizers: Collection[str], card: nvml.Card | None, facts: Mapping[str, Any]
 ) -> Environment | None:
-    """The cached environment with these optimizers alone, and with the memory that is free now; None where that is unknown."""
+    """The cached environment with these optimizers alone, and with the memory that is free now; None if that is unknown."""
     total, free = machine_memory() if card is None else (cached.total_memory_bytes, 0)
     if card is not None:
         if (used := nvml.used_bytes(card.uuid)) is None:
@@ -187,7 +187,7 @@ def _order(host: Host, kind: str, **request: Any) -> Order:
 
 def device_rates(host: Host, environment: Environment) -> Mapping[str, float]:
     """precision -> floating-point operations / second of a large matrix product; optimizer -> parameters / second of its
-    step; without what cannot be measured, empty where nothing can be."""
+    step; without what cannot be measured, empty if nothing can be."""
     return _without_failed(_measure_rates(host, environment, ()))
 
 
@@ -217,7 +217,7 @@ def _measure_rates(
     known: Collection[str],
     seconds: float = math.inf,
 ) -> Mapping[str, float | None]:
-    """Rates of all but the known ones, None for those that fail; empty where the measurement as a whole fails."""
+    """Rates of all but the known ones, None for those that fail; empty if the measurement as a whole fails."""
     precisions, optimizers = ([name for name in names if name not in known] for names in _usable(environment))
     deadline_s = min(seconds, RATES_S + FIRST_STEP_S * len(optimizers))
     order = _order(host, "rates", precisions=precisions, optimizers=optimizers)
@@ -253,7 +253,7 @@ def traced(
 
     environment: of the device that is meant, which need not be here. base: the user's own arguments, those that differ
     from the defaults. context_bytes: default the environment's. seconds: for all of it, after half of which
-    no further combination is traced. Raises TracingFailed where tracing itself fails, and for a
+    no further combination is traced. Raises TracingFailed if tracing itself fails, and for a
     caller's own model, which has no config to build it from.
     """
     return begin_traces(host, workload, environment, configurations, base, context_bytes, seconds)()

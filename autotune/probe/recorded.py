@@ -197,7 +197,7 @@ LEFT_OUT = ("stage_peak_bytes", "log_tail")
 
 
 def save_recording(answers: Iterable[tuple[Order, Any]], recording: Path) -> None:
-    """Write what a RecordedHost reads. Raises OSError where the disk refuses."""
+    """Write what a RecordedHost reads. Raises OSError if the disk refuses."""
     recorded: dict[str, Any] = {"probes": [], "losses": [], "rehearsal": []}
     traces: dict[str, Any] = {"model": {}, "steps": {}, "updates": {}}
     for order, answer in answers:

@@ -79,7 +79,7 @@ def role_of(trial: Trial, result: SearchResult) -> str:
 def cards(result: SearchResult) -> list[tuple[str, list[str], list[float]]]:
     """(label, texts, percent of a full bar) of speed and peak, of the answer and of the user's settings if they run.
 
-    Empty where the answer is the user's own or there is none.
+    Empty if the answer is the user's own or there is none.
     """
     best, baseline = result.best_trial, result.baseline_trial
     if best is None or is_same(best, baseline):
@@ -97,7 +97,7 @@ def cards(result: SearchResult) -> list[tuple[str, list[str], list[float]]]:
 
 
 def step_time(result: SearchResult) -> Stack | None:
-    """Parts of a step of the user's settings and of the answer; None where no forward and backward was timed."""
+    """Parts of a step of the user's settings and of the answer; None if no forward and backward was timed."""
     trials = [trial for trial in _sides(result) if trial.feasible and (trial.final.backward_time_s or 0.0) > 0]
     if not trials:
         return None
@@ -118,7 +118,7 @@ def _step_caption(parts: Mapping[str, Sequence[float]]) -> str:
 
 
 def memory_parts(result: SearchResult) -> Stack | None:
-    """Estimated parts of the peak, and what is not modelled up to the measured one; None where nothing was traced."""
+    """Estimated parts of the peak, and what is not modelled up to the measured one; None if nothing was traced."""
     trials = [trial for trial in _sides(result) if trial.number in result.estimated_peaks]
     if not trials:
         return None
@@ -152,7 +152,7 @@ def _names(trials: Sequence[Trial], result: SearchResult) -> list[str]:
 
 
 def dot_plot(result: SearchResult) -> DotPlot | None:
-    """Every configuration with a speed, as far as there is room; None where fewer than two have one."""
+    """Every configuration with a speed, as far as there is room; None if fewer than two have one."""
     rates = {t.number: rate for t in result.trials if t.feasible and (rate := speed(t.final, result.request.objective))}
     ranked = sorted((t for t in result.trials if t.number in rates), key=lambda t: -rates[t.number].value)
     if len(ranked) < 2:

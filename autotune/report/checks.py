@@ -46,7 +46,7 @@ class Check:
 
 
 def checks(result: SearchResult, claim: Claim | None = None) -> list[Check]:
-    """What was checked and is well, then warnings, then notes; empty where there is no answer."""
+    """What was checked and is well, then warnings, then notes; empty if there is no answer."""
     best, baseline = result.best_trial, result.baseline_trial
     if best is None:
         return [_warning(warning) for warning in warnings(result)]
@@ -95,7 +95,7 @@ def changed_learning(result: SearchResult) -> dict[str, str]:
 
 
 def data_text(best: Trial, baseline: Trial | None) -> str:
-    """What waiting for data costs, of the answer or else of the user's settings; empty where neither waits for a tenth."""
+    """What waiting for data costs, of the answer or else of the user's settings; empty if neither waits for a tenth."""
     if best.final.input_bound:
         return f"A step waits for data {best.final.data_wait_share:.0%} of its time."
     if baseline is None or not baseline.final.input_bound:

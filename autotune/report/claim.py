@@ -140,7 +140,7 @@ def headline(result: SearchResult) -> str:
 
 
 def claim_fields(result: SearchResult) -> dict[str, Any]:
-    """The claim for programs: its state, how sure it is, and the share that may be left to gain; None where unknown."""
+    """The claim for programs: its state, how sure it is, and the share that may be left to gain; None if unknown."""
     claim, left = claim_of(result), left_to_gain(result)
     return {
         "state": claim.state.value,
@@ -177,14 +177,14 @@ def _is_cut_off(result: SearchResult) -> bool:
 
 
 def verification_of(result: SearchResult) -> Mapping[str, Any]:
-    """What `autotune verify` measured of this answer; empty where it measured nothing, or another answer before the search went
+    """What `autotune verify` measured of this answer; empty if it measured nothing, or another answer before the search went
     on."""
     known, best = result.verification or {}, result.refuted or result.best_trial
     return known if best is not None and known.get("configuration") == best.configuration.to_dict() else {}
 
 
 def verified_speedup(result: SearchResult) -> Interval | None:
-    """The answer's speed-up by the plain trainings of `autotune verify`; None without any, and where they cannot tell."""
+    """The answer's speed-up by the plain trainings of `autotune verify`; None without any, and if they cannot tell."""
     verification = verification_of(result)
     measured = verification.get("measured", {})
     speed_up = [measured.get(name) for name in ("speedup", "speedup_low", "speedup_high")]
@@ -323,7 +323,7 @@ def gain_words(state: State) -> str:
 
 
 def _memory_text(best: Trial, baseline: Trial) -> str:
-    """`24% less memory`, `2.3x the memory`; empty where both need about the same."""
+    """`24% less memory`, `2.3x the memory`; empty if both need about the same."""
     if not best.peak_bytes or not baseline.peak_bytes:
         return ""
     share = best.peak_bytes / baseline.peak_bytes
@@ -335,7 +335,7 @@ def _memory_text(best: Trial, baseline: Trial) -> str:
 
 
 def _less_memory(best: Trial, baseline: Trial) -> str:
-    """`24% less`; empty where both need about the same, or the answer more."""
+    """`24% less`; empty if both need about the same, or the answer more."""
     share = (best.peak_bytes or 0) / baseline.peak_bytes if best.peak_bytes and baseline.peak_bytes else 1.0
     return f"{1 - share:.0%} less" if share <= 1 - SAME_PEAK else ""
 
@@ -350,7 +350,7 @@ def time_texts(*seconds: float) -> list[str]:
 
 
 def left_to_gain(result: SearchResult) -> tuple[float, int] | None:
-    """(share by which untested configurations can still beat the answer, their number) at the end; None where unknown, and
+    """(share by which untested configurations can still beat the answer, their number) at the end; None if unknown, and
     where the reason why the search ended says it."""
     if not result.prospects or result.stop.kind in NOTHING_LEFT:
         return None
@@ -368,7 +368,7 @@ def _going_on(result: SearchResult) -> dict[str, Any]:
 
 
 def _firmer_command(result: SearchResult) -> str:
-    """The search with as many rounds as would tell; empty where that is unknown."""
+    """The search with as many rounds as would tell; empty if that is unknown."""
     rounds = result.speedup_gap and result.speedup_gap.rounds
     longer = {"timeout": 2 * result.request.timeout_s} if result.request.timeout_s else {}
     return search_command(result, confirmation_rounds=rounds, **longer) if rounds else ""

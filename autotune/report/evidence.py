@@ -16,7 +16,7 @@ def evidence_lines(result: SearchResult, best: Trial) -> list[str]:
 
 
 def measurement_lines(trial: Trial) -> list[str]:
-    """How the trial was measured and what its step consists of; empty where no step was timed."""
+    """How the trial was measured and what its step consists of; empty if no step was timed."""
     final = trial.final
     if not final.steps or not final.step_time_s:
         return []

@@ -95,7 +95,7 @@ def read_table(path: str | Path, columns: Iterable[Column]) -> pd.DataFrame:
 
 
 def plain_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Each row as Python's own values; None where one is missing."""
+    """Each row as Python's own values; None if one is missing."""
     objects = table.astype(object).where(table.notna(), None)
     return [dict(zip(table.columns, row, strict=True)) for row in objects.itertuples(index=False, name=None)]
 
@@ -164,7 +164,7 @@ def _read(column: Column, cell: str) -> Any:
 
 
 def _short(value: Any) -> str:
-    """One line for people: six digits of a number; nothing where it is missing."""
+    """One line for people: six digits of a number; nothing if it is missing."""
     if value is None or value is pd.NA or value != value:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else one_line(str(value))

@@ -89,7 +89,7 @@ def _path(trials: Sequence[Trial], baseline: Trial, best: Trial) -> list[Trial]:
 
 
 def _explained(explanation: Mapping[str, Any], best: Trial, baseline: Trial) -> list[Rung]:
-    """The path of `explanation.json`; empty where it is of another answer or does not start at the user's settings."""
+    """The path of `explanation.json`; empty if it is of another answer or does not start at the user's settings."""
     nodes = [explanation.get("start"), *(step["after"] for step in explanation.get("path", ()))]
     if not all(node and node["samples_per_second"] for node in nodes) or len(nodes) < 2:
         return []

@@ -150,7 +150,7 @@ def _flat(setup: TrainingSetup) -> dict[str, Any]:
 
 
 def baseline_setup(result: SearchResult) -> TrainingSetup:
-    """What the user's own settings are trained with; empty where they were never probed."""
+    """What the user's own settings are trained with; empty if they were never probed."""
     return training_setup_of(result, result.baseline_trial) if result.baseline_trial else TrainingSetup()
 
 
@@ -173,7 +173,7 @@ def literal(value: Any) -> str:
 def search_command(result: SearchResult, **changed: Any) -> str:
     """The command line of the search, with these values of options instead of its own.
 
-    The user's own words where they are known, without --fresh; else all that differs from the defaults. Empty for a search from
+    The user's own words if they are known, without --fresh; else all that differs from the defaults. Empty for a search from
     Python with a model or data of the caller's own.
     """
     request = result.request
@@ -243,7 +243,7 @@ def script_lines(folder: str, result: SearchResult) -> list[str]:
 
 
 def launch_lines(result: SearchResult) -> list[str]:
-    """Commands that each start the training as it was measured; empty where there is no answer."""
+    """Commands that each start the training as it was measured; empty if there is no answer."""
     if result.best_trial is None:
         return []
     ranks, variables = result.best_setup.processes, result.best_setup.variables
@@ -251,7 +251,7 @@ def launch_lines(result: SearchResult) -> list[str]:
 
 
 def collator_text(task: str, data_arguments: Mapping[str, Any]) -> str:
-    """The collator that makes batches as they were measured; empty where it is the usual one."""
+    """The collator that makes batches as they were measured; empty if it is the usual one."""
     if data_arguments.get("packing"):
         return "DataCollatorWithFlattening()"
     multiple = data_arguments.get("pad_to_multiple_of")
@@ -261,7 +261,7 @@ def collator_text(task: str, data_arguments: Mapping[str, Any]) -> str:
 
 
 def mask_lines(data_arguments: Mapping[str, Any]) -> list[str]:
-    """A collator that leaves out a mask that hides nothing, as it was measured; empty where every batch has its mask."""
+    """A collator that leaves out a mask that hides nothing, as it was measured; empty if every batch has its mask."""
     return MASK_LINES if data_arguments.get(attention_mask.FIELD) else []
 
 

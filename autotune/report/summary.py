@@ -64,9 +64,9 @@ def answer_lines(result: SearchResult) -> list[str]:
 
 
 def use_lines(result: SearchResult, folder: str, seconds: float = 0.0) -> list[str]:
-    """How to use and check the answer whose report is in this folder, if it is not the user's own settings, and where that is.
+    """How to use and check the answer whose report is in this folder, if it is not the user's own settings, and if that is.
 
-    seconds: that the search took; named where they are many.
+    seconds: that the search took; named if they are many.
     """
     lines = []
     if result.changes_settings:
@@ -80,7 +80,7 @@ def use_lines(result: SearchResult, folder: str, seconds: float = 0.0) -> list[s
 
 
 def python_lines(result: SearchResult, folder: str) -> list[str]:
-    """How to use the answer in Python, if it is not the user's own settings, and where its report is."""
+    """How to use the answer in Python, if it is not the user's own settings, and if its report is."""
     lines = ["Use it    result.training_arguments(output_dir=...)"] if result.changes_settings else []
     return [*lines, f"Report    {folder}/report.html"]
 
@@ -98,7 +98,7 @@ def _command_lines(command: str, first: str) -> list[str]:
 
 
 def _rows(result: SearchResult) -> list[str]:
-    """Speed, time, memory and every changed setting of the user's configuration and of the answer; empty where it is theirs."""
+    """Speed, time, memory and every changed setting of the user's configuration and of the answer; empty if it is theirs."""
     best, baseline = result.best_trial, result.baseline_trial
     if best is None or baseline is None or not result.changes_settings:
         return []

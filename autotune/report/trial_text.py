@@ -110,7 +110,7 @@ def speedup_fields(result: SearchResult) -> dict[str, Any]:
 
 
 def interval_fields(name: str, interval: Interval | None) -> dict[str, float | None]:
-    """`name`, `name_low` and `name_high` for JSON: None where unknown, or for an upper end without bound."""
+    """`name`, `name_low` and `name_high` for JSON: None if unknown, or for an upper end without bound."""
     if interval is None:
         return dict.fromkeys((name, f"{name}_low", f"{name}_high"))
     return {name: finite(interval), f"{name}_low": interval.low, f"{name}_high": finite(interval.high)}
@@ -130,7 +130,7 @@ def warnings_text(trial: Trial) -> str:
 
 
 def failures_text(trials: Sequence[Trial]) -> str:
-    """`3 out of memory, 1 crashed`; empty where every trial fits."""
+    """`3 out of memory, 1 crashed`; empty if every trial fits."""
     kinds = [
         "over the limit" if trial.final.outcome is Outcome.COMPLETED else trial.final.outcome.value.replace("_", " ")
         for trial in trials

@@ -40,7 +40,7 @@ Interval = Sequence[float | None]
 
 
 def interval(record: Record, name: str = "samples_per_second") -> Interval | None:
-    """A number of a result with its interval; None where it is not known."""
+    """A number of a result with its interval; None if it is not known."""
     return [record[f"{name}{end}"] for end in ("", "_low", "_high")] if record and record[name] else None
 
 
@@ -51,7 +51,7 @@ def measured_speedup(result: Record) -> Interval | None:
 
 
 def speed_text(speed: Interval | None) -> str:
-    """`41.2 ± 0.3`; `about 41` where the interval is wider than the value; or a dash."""
+    """`41.2 ± 0.3`; `about 41` if the interval is wider than the value; or a dash."""
     mean, low, high = speed or (None, None, None)
     if mean is None:
         return "–"
@@ -105,7 +105,7 @@ def headline(search: Record, is_measured: bool) -> Sequence[str]:
 
 
 def plotted(values: Interval | None, high: float) -> list[float]:
-    """A mean and the ends of its interval as places from 0 to `high` on PLOT_WIDTH; empty where there is none."""
+    """A mean and the ends of its interval as places from 0 to `high` on PLOT_WIDTH; empty if there is none."""
     places = [PLOT_WIDTH * (high if value is None else value) / high for value in values or ()]
     return [round(min(PLOT_WIDTH - 4, max(4.0, place)), 1) for place in places]
 

@@ -61,7 +61,7 @@ def build_space(
     """The space that the request names, narrowed to what this environment and model can do.
 
     base: the user's own TrainingArguments, as the fields that differ from the defaults. Raises InvalidSpace for a wrong
-    file, InvalidRequest for a wrong `--fix` or `--only` and where nothing is left of a setting.
+    file, InvalidRequest for a wrong `--fix` or `--only` and if nothing is left of a setting.
     """
     overrides, context = parse_overrides(request), Context(environment, workload, base)
     total = request.global_batch_size
@@ -129,7 +129,7 @@ _FINDER_NOTE = f"{FINDER} is left out: it would shrink the batch, and with it th
 
 def _without_conflicts(space: SearchSpace) -> SearchSpace:
     """The space without values that cannot be combined with any of another setting, and with a note on those that can
-    with some. Raises InvalidRequest where nothing is left."""
+    with some. Raises InvalidRequest if nothing is left."""
     conflicts, notes, values = list[RuledOut](), list(space.notes), dict(space.values)
     for name in space.values:
         for other, rule in SETTINGS[name].forbidden.items():

@@ -78,7 +78,7 @@ def read_yaml(text: str, aliases: bool = True) -> Any:
 
 
 def _parsed(text: str, kind: type[_Yaml12] = _Yaml12) -> tuple[Any, yaml.Node | None]:
-    """(plain data, the node that it was made of). Raises yaml.YAMLError, also where it is nested too deeply to be read, or
+    """(plain data, the node that it was made of). Raises yaml.YAMLError, also if it is nested too deeply to be read, or
     where a value only looks like a date or a number."""
     try:
         loader = kind(text)  # a SafeLoader

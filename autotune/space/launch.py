@@ -13,10 +13,10 @@ def launch_line(processes: int, variables: Mapping[str, str], script: str = SCRI
 
 
 def accelerate_line(processes: int, variables: Mapping[str, str], script: str = SCRIPT) -> str:
-    """The same with `accelerate launch`; empty where one process is started.
+    """The same with `accelerate launch`; empty if one process is started.
 
     On a CPU too: `--multi_gpu` is its word for several processes on one machine, and the arguments' `use_cpu` keeps them
-    there. Its `--cpu` starts a single one that waits for the others in vain (accelerate 1.15).
+    there. Its `--cpu` starts a single one that waits for the others without success (accelerate 1.15).
     """
     if processes == 1:
         return ""

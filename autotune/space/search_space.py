@@ -72,7 +72,7 @@ class SearchSpace:
         return map(self.configuration, self._combinations(tuple(self.values)))
 
     def conflict(self, values: Mapping[str, Value]) -> str:
-        """Why these values cannot be combined, with each other or with the user's own; empty where they can, or where the values
+        """Why these values cannot be combined, with each other or with the user's own; empty if they can, or if the values
         of other settings are missing."""
         all_values, ours = {**self.fixed_by_user, **values}, set(values)
         if MICRO in values:
@@ -118,7 +118,7 @@ class SearchSpace:
                 yield values
 
     def _effective_value(self, name: str, all_values: Mapping[str, Value]) -> Value:
-        """This setting's value, or where it has no effect the baseline's, if that can be proposed."""
+        """This setting's value, or if it has no effect the baseline's, if that can be proposed."""
         if _is_active(name, all_values):
             return all_values[name]
         inactive, values = self.baseline.values[name], self.values[name]

@@ -67,7 +67,7 @@ def training_setup(
     on a CPU, and what else the user set in `base` (fields that differ from the defaults). The user's own values in a variable
     are kept; those variables that the launcher of several ranks sets for each are left out.
 
-    Raises InvalidRequest where the configuration holds a setting or a value that this version does not know.
+    Raises InvalidRequest if the configuration holds a setting or a value that this version does not know.
     """
     effect = _effect(configuration, environment)
     left_out = LAUNCHERS if effect.processes > 1 else ()
@@ -139,7 +139,7 @@ def _effect(configuration: Configuration, environment: Environment) -> Effect:
 
 
 def _applied(name: str, value: Value, environment: Environment) -> Effect:
-    """What a value sets; raises InvalidRequest where setting or value belong to a study of another version."""
+    """What a value sets; raises InvalidRequest if setting or value belong to a study of another version."""
     try:
         return SETTINGS[name].apply(value, environment)
     except (KeyError, ValueError) as error:
@@ -158,7 +158,7 @@ def baseline_sizes(global_batch_size: int, base: Mapping[str, Any], ranks: int =
     """The user's own micro-batch size made exact on so many ranks, and a line saying so where it had to change.
 
     Their micro-batch if it divides each rank's part of the target, else the largest divisor below it. Raises
-    InvalidRequest where the ranks do not divide the target, or where micro-batch and accumulation are stated with another
+    InvalidRequest if the ranks do not divide the target, or where micro-batch and accumulation are stated with another
     product, or as no whole numbers.
     """
     of_each, rest = divmod(global_batch_size, ranks)
@@ -191,7 +191,7 @@ def what_differs(base: Mapping[str, Any], environment: Environment) -> dict[str,
 
 
 def check_fields(base: Mapping[str, Any], environment: Environment, source: str) -> None:
-    """Raise InvalidRequest where a field of the user's arguments is unknown to this transformers."""
+    """Raise InvalidRequest if a field of the user's arguments is unknown to this transformers."""
     for name in base:
         if name not in environment.training_argument_fields:
             raise InvalidRequest(

@@ -21,7 +21,7 @@ _HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
 
 
 def multiple(environment: Environment, precisions: Collection[Value]) -> int:
-    """The multiple that suits the device for products of these precisions; 1 where none does."""
+    """The multiple that suits the device for products of these precisions; 1 if none does."""
     if environment.is_cpu or not {*precisions} & {*SIXTEEN_BITS}:
         return 1
     capability = environment.compute_capability or (0, 0)
@@ -59,7 +59,7 @@ def _sentences(config: Mapping[str, Any], least: int) -> Iterator[str]:
 
 
 def _whole(config: Mapping[str, Any], name: str) -> int:
-    """A size of the config; 0 where it has none."""
+    """A size of the config; 0 if it has none."""
     size = config.get(name)
     return size if isinstance(size, int) and not isinstance(size, bool) else 0
 

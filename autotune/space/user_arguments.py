@@ -95,7 +95,7 @@ def fields_of(arguments: Any) -> tuple[dict[str, Any], list[str]]:
 
 
 def left_out(names: Sequence[str]) -> str:
-    """A note on arguments that no probe gets; empty where there are none."""
+    """A note on arguments that no probe gets; empty if there are none."""
     return f"arguments left out of probes, as they are no plain data: {', '.join(names)}" if names else ""
 
 

@@ -24,7 +24,7 @@ OF_FOUR_BITS = {"bfloat16": "bf16", "float16": "fp16"}
 class SampleFlops(Serializable):
     """Floating-point operations of one sample's forward and backward pass that the model needs, without recomputation.
 
-    Attention is counted whole, also where a causal kernel skips half of it (PaLM, appendix B, counts so); frozen weights have
+    Attention is counted whole, also if a causal kernel skips half of it (PaLM, appendix B, counts so); frozen weights have
     no gradients.
     """
 
@@ -72,7 +72,7 @@ class Utilization:
 
 
 def adapter_key(configuration: Configuration, environment: Environment, task: str) -> str:
-    """Key of the configuration's adapter; empty where all weights are trained."""
+    """Key of the configuration's adapter; empty if all weights are trained."""
     adapter = training_setup(configuration, environment, {}, task).adapter
     return json.dumps(adapter, sort_keys=True) if adapter else ""
 
@@ -80,7 +80,7 @@ def adapter_key(configuration: Configuration, environment: Environment, task: st
 def utilization(
     trial: Trial, arithmetic: Arithmetic, environment: Environment, workload: Workload, base: Mapping[str, Any]
 ) -> Utilization | None:
-    """Of this trial; None where its speed or its operations are not known. base: the user's own arguments."""
+    """Of this trial; None if its speed or its operations are not known. base: the user's own arguments."""
     configuration, speed = trial.configuration, trial.samples_per_second
     try:
         sample_flops = arithmetic.samples.get(adapter_key(configuration, environment, workload.task))

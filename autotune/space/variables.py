@@ -39,7 +39,7 @@ def settings_of(name: str, value: str) -> dict[str, str]:
 
 
 def allocator_variable(variables: Mapping[str, str]) -> str:
-    """The variable of torch's device allocator: the newer name only where the user sets it."""
+    """The variable of torch's device allocator: the newer name only if the user sets it."""
     return ALLOCATOR if ALLOCATOR in variables else OLDER_ALLOCATOR
 
 

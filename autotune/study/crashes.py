@@ -18,7 +18,7 @@ CRASHES_THAT_END = 6
 
 
 def stop_if_it_crashes(study: Study) -> None:
-    """Raise SearchFailed where the baseline crashed or the last crashes are one and the same, with no value to blame.
+    """Raise SearchFailed if the baseline crashed or the last crashes are one and the same, with no value to blame.
 
     Values that crash wherever they are, are only ruled out (`crashing_values`), unless nothing runs at all.
     """

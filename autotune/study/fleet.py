@@ -252,7 +252,7 @@ def device_effects(
     values, own = np.array([row[2] for row in rows]), np.array([row[3] for row in rows])
     weights, noise = np.ones(len(rows)), NOISE
     for _ in range(3):
-        # Steps' own intervals count where they are wider than what processes differ by.
+        # Steps' own intervals count if they are wider than what processes differ by.
         weights = 1 / np.maximum(noise, own) ** 2
         free, *_ = np.linalg.lstsq(design * np.sqrt(weights)[:, None], values * np.sqrt(weights), rcond=None)
         degrees = max(0, len(rows) - len(groups) - len(names) + 1)

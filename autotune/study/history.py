@@ -18,7 +18,7 @@ from autotune.sampler.calibration import Calibration
 
 @dataclass(frozen=True)
 class Remembered:
-    """trials: of an earlier study of the very same request; empty where there was none. others: what studies of other
+    """trials: of an earlier study of the very same request; empty if there was none. others: what studies of other
     models or data on this device taught."""
 
     trials: tuple[Trial, ...] = ()

@@ -55,7 +55,7 @@ def check_files(request: TuningRequest) -> None:
 
 
 def check_free(request: TuningRequest, name: str) -> None:
-    """Raise StudyInUse where another process works on this study, as far as its name is known already.
+    """Raise StudyInUse if another process works on this study, as far as its name is known already.
 
     name: of the device, as the environment will call it.
     """
@@ -100,7 +100,7 @@ def least_bytes(space: SearchSpace, environment: Environment) -> int:
 def check_model_fits(workload: Workload, allowed: int, limit: int, weight_bytes: int = 4) -> None:
     """Weights, and gradients of those that learn, are there in every configuration. Raises NothingFits.
 
-    weight_bytes: of each, 2 where a configuration may hold them in 16 bits.
+    weight_bytes: of each, 2 if a configuration may hold them in 16 bits.
     """
     needed = (workload.parameter_bytes + workload.gradient_bytes) * weight_bytes // 4
     if needed > allowed:

@@ -49,7 +49,7 @@ def open_study(folder: Path, space: SearchSpace, plan: Plan, warm_start: WarmSta
 def import_trials(study: Study, trials: Sequence[Trial]) -> int:
     """Import the trials of an earlier study of the same request, where this one has none; returns how many.
 
-    Raises StorageFailed where the disk refuses.
+    Raises StorageFailed if the disk refuses.
     """
     reusable = [trial for trial in trials if _still_holds(trial, study.plan.allowed_bytes)]
     ledger = study.ledger
@@ -100,8 +100,8 @@ def search(
     probe: of one device, or the devices. warm_up: called before every step but the first, the baseline, which needs no warm
     start.
 
-    Raises SearchFailed where the baseline crashes, one crash comes again and again whatever the values or no device is left,
-    StorageFailed where the disk refuses, TimeIsOver where the baseline was not measured in time, KeyboardInterrupt when the
+    Raises SearchFailed if the baseline crashes, one crash comes again and again whatever the values or no device is left,
+    StorageFailed if the disk refuses, TimeIsOver if the baseline was not measured in time, KeyboardInterrupt when the
     user interrupts: everything so far is kept.
     """
     fleet = probe if isinstance(probe, Fleet) else Fleet(as_pool(probe))

@@ -18,7 +18,7 @@ ADDED_UP = (
 def compare_losses(
     trials: Sequence[Trial], trainings: Mapping[int, Measurement], objective: str = "samples_per_second"
 ) -> Numerics | None:
-    """The losses of all confirmed trials beside the reference's; None where no round was run.
+    """The losses of all confirmed trials beside the reference's; None if no round was run.
 
     trainings: round -> the reference's measurement, empty if the baseline itself is the reference. If none completed, the
     baseline takes its place, and the note says why. Rounds of composed steps are left out.

@@ -37,7 +37,7 @@ LONGEST_BASELINE_S = 300.0
 micro-steps, so micro-steps of six seconds are done in time; what takes longer mostly hangs, and nobody waits for half an hour."""
 
 REPEATS = 2
-"""How often a disturbed measurement is made anew at the most."""
+"""How often a disturbed measurement is made anew at most."""
 
 REPEATED = 0.1
 """Share of the time left that a repeat may take where that is limited."""
@@ -73,7 +73,7 @@ def measure(
 
     What was disturbed from outside (a foreign process, a hot device) could have decided the answer, whichever way it came
     out: it is measured again, unless the user wishes to stop or only losses are wanted and there are some. Raises StorageFailed
-    where the disk refuses, TimeIsOver where it was not done in the job's seconds; then nothing of it is kept.
+    if the disk refuses, TimeIsOver if it was not done in the job's seconds; then nothing of it is kept.
     """
     until = time.monotonic() + job.seconds
     configuration, slot, losses = job.configuration, job.slot, job.losses
@@ -124,7 +124,7 @@ def unsupported(configuration: Configuration, why: str, where: str = NEVER_PROBE
 
 
 def needs_too_much(trials: Sequence[Trial], trial: Trial) -> Measurement | None:
-    """The measurement of a round in which a trial would run out of memory as another did; None where it may fit.
+    """The measurement of a round in which a trial would run out of memory as another did; None if it may fit.
 
     Longer trainings can need more than their probes did, where batches differ in shape. A trial without any round is not run
     whose probe needed as much as that of one which ran out of memory in a round.

@@ -14,7 +14,7 @@ SAME_MEMORY = 0.05
 """Peaks that differ by less than this share are no reason to take the slower of two."""
 
 SAME_SPEED = 0.01
-"""Speeds that noise does not tell apart count as equal only where they differ by less than this share. On recorded tables with
+"""Speeds that noise does not tell apart count as equal only if they differ by less than this share. On recorded tables with
 0.5 % noise the simplest of the equal ones is 0.04 % slower on average than the fastest; with a share of 2 % it would be up to
 0.5 %, with 5 % 1.6 %."""
 
@@ -47,7 +47,7 @@ def speed(measurement: Measurement, objective: str) -> Interval | None:
 def pays_from(best: Trial, trials: Sequence[Trial]) -> int:
     """Steps of a run from which on the best trial's compiling has paid against each feasible one that compiles less.
 
-    0 where it compiles nothing. Where none is slower over any number of steps, that one does not count.
+    0 if it compiles nothing. Where none is slower over any number of steps, that one does not count.
     """
     steps = 0.0
     for trial in trials:
@@ -59,7 +59,7 @@ def pays_from(best: Trial, trials: Sequence[Trial]) -> int:
 
 
 def best_trial(trials: Sequence[Trial], objective: str) -> Trial | None:
-    """The answer: the user's own settings, trial 0, unless another trial is shown to be better; None where nothing may win.
+    """The answer: the user's own settings, trial 0, unless another trial is shown to be better; None if nothing may win.
 
     Once one was measured side by side with the baseline, only such can win; else probes are compared with its probe.
     Of the trials that cannot be told from the fastest one shown, a changed setting has to win EACH_CHANGE; then the one with

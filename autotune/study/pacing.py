@@ -11,10 +11,10 @@ from autotune.study.plan import Plan
 
 LONG_STEP_S = 2.0
 """Seconds of a step, all its micro-steps together, from which on rounds after a trial's first run few of them. A round has seven
-steps at the least, and on a GPU eight seconds: below this nothing much is saved, from here on it is half a round and more."""
+steps at least, and on a GPU eight seconds: below this nothing much is saved, from here on it is half a round and more."""
 
 CHECKED_STEPS = 10
-"""Steps that the sanity check is expected to take at the most, its evaluation and checkpoint counted as some."""
+"""Steps that the sanity check is expected to take at most, its evaluation and checkpoint counted as some."""
 
 
 def time_for_a_probe(plan: Plan, trials: Sequence[Trial]) -> bool:
@@ -90,7 +90,7 @@ def seconds_to_go(
 
 
 def finishing_seconds(trials: Sequence[Trial], objective: str) -> float:
-    """How long the best trial's sanity check is expected to take; 0 where there is none."""
+    """How long the best trial's sanity check is expected to take; 0 if there is none."""
     best = best_trial(trials, objective)
     return 0.0 if best is None else sanity_check_seconds(best)
 

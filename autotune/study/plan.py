@@ -98,7 +98,7 @@ class Progress:
     measure where one has ended. trials: those known so far. objective: of the search. number, configuration: of the trial that
     is measured. trial: the one that ended.
     probes_left: of the budget. seconds_left: seconds of the budget's time; None without a timeout. seconds_to_go: that the
-    search is expected to take still, with all the probes that are left; None where that is unknown. max_gain: share by which
+    search is expected to take still, with all the probes that are left; None if that is unknown. max_gain: share by which
     something untried could still beat the best, before what is probed now; None: not known. folder: where the study lies; None
     before it is open.
     """

@@ -89,7 +89,7 @@ class SearchResult:
 
     @cached_property
     def best_trial(self) -> Trial | None:
-        """The answer: the baseline unless another trial is shown to be better; None where there is no answer."""
+        """The answer: the baseline unless another trial is shown to be better; None if there is no answer."""
         return self.baseline_trial if self.refuted else best_trial(self.trials, self.request.objective)
 
     @cached_property
@@ -111,7 +111,7 @@ class SearchResult:
     def best(self) -> Trial:
         """The answer: the baseline, unless another trial is shown to be better.
 
-        Raises NothingFits where no configuration is feasible, SearchFailed where none completed.
+        Raises NothingFits if no configuration is feasible, SearchFailed if none completed.
         """
         if (best := self.best_trial) is None:
             raise why_no_answer(self.trials, self.allowed_bytes)
@@ -119,19 +119,19 @@ class SearchResult:
 
     @property
     def baseline_trial(self) -> Trial | None:
-        """Trial 0; None where it was never probed."""
+        """Trial 0; None if it was never probed."""
         return self.trials[0] if self.trials and self.trials[0].number == 0 else None
 
     @property
     def baseline(self) -> Trial:
-        """The user's own configuration, made exact: trial 0. Raises InvalidRequest where it was never probed."""
+        """The user's own configuration, made exact: trial 0. Raises InvalidRequest if it was never probed."""
         if (baseline := self.baseline_trial) is None:
             raise InvalidRequest("The search ended before its baseline was measured.", "Run the same command again.")
         return baseline
 
     @cached_property
     def best_setup(self) -> TrainingSetup:
-        """What the recommended trial is trained with; empty where there is no answer.
+        """What the recommended trial is trained with; empty if there is no answer.
 
         Raises InvalidRequest for a study of another version, of whose answer a setting or value is unknown here.
         """
@@ -149,7 +149,7 @@ class SearchResult:
 
     @property
     def measured_speedup(self) -> Ratio | None:
-        """How many times as fast as the baseline the best trial is; None where there is nothing to compare."""
+        """How many times as fast as the baseline the best trial is; None if there is nothing to compare."""
         best, baseline = self.best_trial, self.baseline_trial
         return speed_up(best, baseline, self.request.objective) if best and baseline else None
 
@@ -188,7 +188,7 @@ class SearchResult:
         return pareto_front(self.trials)
 
     def utilization(self, trial: Trial) -> Utilization | None:
-        """How much of the device's arithmetic the trial uses; None where its speed or its operations are not known."""
+        """How much of the device's arithmetic the trial uses; None if its speed or its operations are not known."""
         return utilization(trial, self.arithmetic, self.environment, self.workload, self.request.training_args)
 
     @cached_property
@@ -253,6 +253,6 @@ class SearchResult:
 
 
 def training_setup_of(result: SearchResult, trial: Trial) -> TrainingSetup:
-    """What this trial is trained with. Raises InvalidRequest where it holds what this version does not know."""
+    """What this trial is trained with. Raises InvalidRequest if it holds what this version does not know."""
     base, task = result.request.training_args, result.workload.task
     return training_setup(trial.configuration, result.environment, base, task)

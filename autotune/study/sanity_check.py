@@ -17,10 +17,10 @@ def check_sanity(
     attempt: Callable[[Configuration, Path], tuple[Any, Failure | None]],
     folder: Path,
 ) -> SanityCheck:
-    """What a rehearsal at this configuration's settings came to; the one kept in this folder, where there is one.
+    """What a rehearsal at this configuration's settings came to; the one kept in this folder, if there is one.
 
     attempt: (configuration, folder for its files) -> the answer to a `rehearsal` order, or why there is none.
-    Raises OSError where the disk refuses.
+    Raises OSError if the disk refuses.
     """
     if known := kept(configuration, folder):
         return known
@@ -36,7 +36,7 @@ def check_sanity(
 
 
 def kept(configuration: Configuration, folder: Path) -> SanityCheck | None:
-    """The rehearsal of this configuration that lies in this folder; None where there is no whole one."""
+    """The rehearsal of this configuration that lies in this folder; None if there is no whole one."""
     try:
         data = read_json(folder / KEPT)
         if Configuration.from_dict(data["configuration"]) != configuration:

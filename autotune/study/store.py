@@ -102,7 +102,7 @@ def _is_measured(folder: Path) -> bool:
 
 
 def check_unlocked(folder: Path) -> None:
-    """Raise StudyInUse where another process holds the study's folder now; takes no lock of its own to keep."""
+    """Raise StudyInUse if another process holds the study's folder now; takes no lock of its own to keep."""
     with contextlib.suppress(OSError), (folder / ".lock").open() as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -245,7 +245,7 @@ def _whole(path: Path, build: Callable[[Any], Kept], damage: Damage | None) -> K
 
 
 def keep_prospect(folder: Path, number: int, prospect: OptimalityGap) -> None:
-    """Write what the untried could still win after this trial. Raises OSError where the disk refuses."""
+    """Write what the untried could still win after this trial. Raises OSError if the disk refuses."""
     _keep(folder, number, PROSPECT, prospect.to_dict())
 
 
@@ -255,7 +255,7 @@ def read_prospects(folder: Path, damage: Damage | None = None) -> dict[int, Opti
 
 
 def keep_peaks(folder: Path, peaks: Mapping[int, MemoryPeak]) -> None:
-    """Write the estimated peaks of trials that have none yet. Raises OSError where the disk refuses."""
+    """Write the estimated peaks of trials that have none yet. Raises OSError if the disk refuses."""
     for number, peak in peaks.items():
         if not (probe_folder(folder, Slot(number)) / PEAK).exists():
             _keep(folder, number, PEAK, peak.to_dict())
@@ -283,7 +283,7 @@ def _read(
 def discard_damaged(folder: Path, damage: Damage) -> None:
     """Remove the rounds and records that cannot be read: they are measured or made again; trials' own files stay until then.
 
-    Raises OSError where the disk refuses.
+    Raises OSError if the disk refuses.
     """
     for path in damage:
         if path.parent.parent != folder / "probes" or path.name in (PROSPECT, PEAK):

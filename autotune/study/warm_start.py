@@ -33,7 +33,7 @@ AHEAD_CORES = 4
 feeds them have the others."""
 
 TRACED = 500
-"""Combinations of values that are traced at the most, half a minute to minutes; the others have the estimate of one nearby."""
+"""Combinations of values that are traced at most, half a minute to minutes; the others have the estimate of one nearby."""
 
 
 def trace_ahead(
@@ -70,7 +70,7 @@ def warm_up(
 ) -> tuple[str, ...]:
     """Estimate memory and speed of what is untried, for the sampler and the report; returns notes for people.
 
-    Not where no time is left to try anything. past: see `build_warm_start`. traces: of `trace_ahead`.
+    Not if no time is left to try anything. past: see `build_warm_start`. traces: of `trace_ahead`.
     """
     space, plan = study.space, study.plan
     if not time_for_a_probe(plan, study.trials):
@@ -237,7 +237,7 @@ def _traceable(space: SearchSpace, configuration: Configuration) -> Configuratio
 
 def estimates(model: MemoryModel, space: SearchSpace, workload: Workload) -> Callable[[Configuration], float]:
     """A configuration's peak bytes: traced; where it was not, as without what cannot be traced, then as with the baseline's
-    other settings beside the space's core settings, or at its micro-batch size; and at the least weights and gradients."""
+    other settings beside the space's core settings, or at its micro-batch size; and at least weights and gradients."""
 
     @cache
     def estimate(configuration: Configuration) -> float:

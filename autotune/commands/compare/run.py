@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Study = TuningResult | str | Path
 Price = tuple[float, str]
-"""Amount an hour, and its currency (empty where none was named)."""
+"""Amount an hour, and its currency (empty if none was named)."""
 
 FILES = ("compare.csv", "compare.parquet", "compare.md", "compare.svg")
 LIBRARIES = ("torch", "transformers", "accelerate")
@@ -198,7 +198,7 @@ def _best_speed(result: TuningResult) -> Interval | None:
 
 
 def different_work(first: TuningResult, second: TuningResult) -> list[str]:
-    """Differences between the work of two studies, in words; empty where it is the same."""
+    """Differences between the work of two studies, in words; empty if it is the same."""
     before, after = first.workload, second.workload
     pairs = {
         "task": (before.task, after.task),

@@ -11,7 +11,7 @@ from autotune.report.columns import FIRST
 from autotune.report.markdown import markdown_table, markdown_text
 
 Row = dict[str, Any]
-"""A row of `autotune.commands.compare.columns` as plain values, None where one is missing."""
+"""A row of `autotune.commands.compare.columns` as plain values, None if one is missing."""
 
 
 def figures(rows: Sequence[Row]) -> list[list[str]]:
@@ -58,7 +58,7 @@ def about(row: Row) -> list[str]:
 
 
 def interval_of(row: Row, name: str) -> Interval | None:
-    """The value of this column with its interval; None where it is missing."""
+    """The value of this column with its interval; None if it is missing."""
     return None if row[name] is None else Interval(row[name], row[f"{name}_low"], row[f"{name}_high"])
 
 
@@ -67,7 +67,7 @@ def _speed_text(speed: Interval | None) -> str:
 
 
 def _speed_up_text(row: Row) -> str:
-    """`1.46x (1.26 to 1.70)`, `about 1.5x (1.3 to 1.9)` where that is rough, or words where there is none."""
+    """`1.46x (1.26 to 1.70)`, `about 1.5x (1.3 to 1.9)` if that is rough, or words if there is none."""
     gain = interval_of(row, "speedup")
     if gain is None or gain.low is None:
         return gain_words(State(row["state"]))

@@ -39,7 +39,7 @@ MOST = 5000
 class ForecastRow:
     """One peak, and the configurations that share it.
 
-    settings: each setting that changes memory -> its values that need the same. peak: None where it could not be traced, for
+    settings: each setting that changes memory -> its values that need the same. peak: None if it could not be traced, for
     this reason.
     """
 
@@ -63,7 +63,7 @@ class ForecastRow:
 class Forecast:
     """Peaks of a search space, and what fits.
 
-    limit_bytes: memory of the requested device, None where neither --memory-limit nor --gpu was given. allowed_bytes: limit
+    limit_bytes: memory of the requested device, None if neither --memory-limit nor --gpu was given. allowed_bytes: limit
     less headroom. card: the requested GPU. model: estimates any other configuration with the same values.
     """
 
@@ -102,7 +102,7 @@ class Forecast:
         )
 
     def check(self) -> None:
-        """Raise NothingFits where there is a limit and nothing is within it."""
+        """Raise NothingFits if there is a limit and nothing is within it."""
         if self.allowed_bytes is not None and not self.fitting:
             peaks, more = self._peaks(), "name a larger --gpu" if self.card else "raise --memory-limit"
             raise NothingFits(

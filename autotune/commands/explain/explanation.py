@@ -19,7 +19,7 @@ from autotune.study.certainty import SpeedupGap
 
 @dataclass(frozen=True)
 class MemoryBreakdown(Serializable):
-    """peaks: name of a configuration -> `MemoryPeak.to_dict()`, None where it could not be traced (problems: why).
+    """peaks: name of a configuration -> `MemoryPeak.to_dict()`, None if it could not be traced (problems: why).
 
     arithmetic: operations of a sample, and of the device's fastest products.
     """
@@ -33,7 +33,7 @@ class MemoryBreakdown(Serializable):
 class Explanation:
     """Where the speed-up of a study comes from.
 
-    baseline, best: the study's trials. remeasured: None where the baseline is the best. confirmed: the study's speed-up, None
+    baseline, best: the study's trials. remeasured: None if the baseline is the best. confirmed: the study's speed-up, None
     for confirmed_gap. bounds, utilization: of `baseline` and `answer`. fixed: settings that were not searched.
     """
 
@@ -67,7 +67,7 @@ class Explanation:
 
     @property
     def product(self) -> float | None:
-        """Product of the path's gains; None where there is no path."""
+        """Product of the path's gains; None if there is no path."""
         return product([step.gain for step in self.steps])
 
     @property

@@ -16,7 +16,7 @@ from autotune.space.settings import MICRO, SETTINGS
 from autotune.study.objective import quotient, speed
 
 MOST_TRIED = 12
-"""Configurations that are tried for one step of the path; where none of them runs, all remaining settings are one step."""
+"""Configurations that are tried for one step of the path; if none of them runs, all remaining settings are one step."""
 
 Taken = frozenset[str]
 """Settings that have the answer's values."""
@@ -26,7 +26,7 @@ Taken = frozenset[str]
 class PathStep:
     """Settings that change together between two measured configurations.
 
-    gain: speed after / speed before, with its 95 % interval; None where one of them has no speed.
+    gain: speed after / speed before, with its 95 % interval; None if one of them has no speed.
     """
 
     settings: tuple[str, ...]
@@ -40,7 +40,7 @@ class Ablation:
     """The answer without one setting.
 
     also: settings that are inactive without it, and reset with it. without: the trial of that configuration.
-    gain: speed of the answer / speed without it, with its 95 % interval; None where it does not run without it.
+    gain: speed of the answer / speed without it, with its 95 % interval; None if it does not run without it.
     """
 
     setting: str
@@ -89,7 +89,7 @@ def find_path(
 ) -> list[Taken]:
     """Growing sets of settings, from none, or the fewest that run, to all (which are not tried).
 
-    Each adds the first setting in order with which it runs, or several where none runs alone.
+    Each adds the first setting in order with which it runs, or several if none runs alone.
     """
     taken: Taken = frozenset()
     path = [taken] if runs(configuration_of(taken)) else []
@@ -142,7 +142,7 @@ def ablations(answer: Trial, without: Mapping[str, Trial], objective: str) -> tu
 
 
 def gain_of(above: Trial, below: Trial, objective: str) -> Interval | None:
-    """Speed above / speed below, with its 95 % interval; None where one of them did not run."""
+    """Speed above / speed below, with its 95 % interval; None if one of them did not run."""
     if not (above.feasible and below.feasible and speed(above.final, objective) and speed(below.final, objective)):
         return None
     return quotient(above, below, objective)
@@ -152,7 +152,7 @@ def gain_of(above: Trial, below: Trial, objective: str) -> Interval | None:
 
 
 def product(gains: Sequence[Interval | None]) -> float | None:
-    """None where one is unknown or there is none."""
+    """None if one is unknown or there is none."""
     numbers = [float(gain) for gain in gains if gain is not None]
     return math.prod(numbers) if numbers and len(numbers) == len(gains) else None
 

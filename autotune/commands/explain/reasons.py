@@ -49,7 +49,7 @@ class Bound(Reason):
 
 
 def bound(trial: Trial, trials: Sequence[Trial]) -> Bound | None:
-    """What holds this trial up; None where no step was timed.
+    """What holds this trial up; None if no step was timed.
 
     Input-bound as `Measurement.input_bound` says; memory-bound where a value that needs more memory ran out of it in
     the trials; else by the part of the step that takes most.
@@ -108,7 +108,7 @@ def parts(measurement: Measurement) -> dict[str, float]:
 def step_split(measurement: Measurement) -> dict[str, float | None]:
     """Mean seconds of a step and its timed parts; the last micro-step without the optimizer.
 
-    None where nothing was timed, and for a missing first or middle micro-step.
+    None if nothing was timed, and for a missing first or middle micro-step.
     """
     steps, run = measurement.composed_steps, measurement.accumulation_steps_run
 

@@ -36,7 +36,7 @@ class Remeasured:
     """Results of measuring again.
 
     total: from the path's start (the baseline where it runs) to the answer, with the settings in the path's order. steps,
-    ablations: empty where the answer did not run. failed: configurations that did not run, among them those implied by
+    ablations: empty if the answer did not run. failed: configurations that did not run, among them those implied by
     trials of the study (implied: their numbers). rounds: of all configurations.
     """
 

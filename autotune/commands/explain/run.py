@@ -43,7 +43,7 @@ def explain(
 ) -> Explanation:
     """Explain the speed-up of the study in this folder; also written to explanation.json and explanation.md.
 
-    rounds: of each configuration at the least, up to twice as many while the total gain is not known to 10 %. Measurements of
+    rounds: of each configuration at least, up to twice as many while the total gain is not known to 10 %. Measurements of
     an earlier call count, unless fresh. watch: called with a line before each measurement; by default, or by True, it is
     shown on standard error; False: nothing is shown.
 

@@ -32,7 +32,7 @@ class Figures(Serializable):
 class GuideMethod:
     """One method of the guides. GA: gradient accumulation; GC: gradient checkpointing.
 
-    micro_steps: of a step. theirs: the guides' figures, None where they have no such run. instead_of: the method that this
+    micro_steps: of a step. theirs: the guides' figures, None if they have no such run. instead_of: the method that this
     one replaces because it cannot run here; ruled_out: why this one cannot run here; both else empty.
     """
 
@@ -46,7 +46,7 @@ class GuideMethod:
     ruled_out: str = ""
 
     def configuration(self, global_batch_size: int) -> Configuration:
-        """Exactly this method; raises ValueError where its micro-steps do not divide the global batch size."""
+        """Exactly this method; raises ValueError if its micro-steps do not divide the global batch size."""
         micro, rest = divmod(global_batch_size, self.micro_steps)
         if rest:
             raise ValueError(f"{self.micro_steps} micro-steps do not divide a global batch of {global_batch_size}")
@@ -95,9 +95,9 @@ def methods_for(environment: Environment, workload: Workload) -> Iterator[GuideM
 
 @dataclass(frozen=True)
 class GuideRow:
-    """A method and its trial: None where it is not measured yet; unsupported where it cannot run here.
+    """A method and its trial: None if it is not measured yet; unsupported if it cannot run here.
 
-    speed_ratio, peak_ratio: over the vanilla run's, None where one of them is unknown.
+    speed_ratio, peak_ratio: over the vanilla run's, None if one of them is unknown.
     """
 
     method: GuideMethod
@@ -107,7 +107,7 @@ class GuideRow:
 
     @property
     def speed(self) -> Interval | None:
-        """Samples / second with its 95 % interval; None where the run did not complete within its memory."""
+        """Samples / second with its 95 % interval; None if the run did not complete within its memory."""
         return self.trial.samples_per_second if self.trial and self.trial.feasible else None
 
     @property
@@ -206,5 +206,5 @@ class Ladder:
 
 
 def ratio(value: float | None, reference: float | None) -> float | None:
-    """value / reference; None where one of them is unknown."""
+    """value / reference; None if one of them is unknown."""
     return value / reference if value is not None and reference else None

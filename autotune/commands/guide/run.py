@@ -176,7 +176,7 @@ def _trial(ladder: Ladder, plan: Plan, probe: Probe, folder: Path, method: Guide
 
 
 def check_any_fits(ladder: Ladder) -> None:
-    """Raise NothingFits where no method completed within its memory."""
+    """Raise NothingFits if no method completed within its memory."""
     if not ladder.feasible:
         raise NothingFits(
             f"No method completed within {format_bytes(ladder.allowed_bytes)}: see {ladder.folder}/guide.md.",
@@ -185,7 +185,7 @@ def check_any_fits(ladder: Ladder) -> None:
 
 
 def _read_workload(host: Host, request: TuningRequest) -> tuple[Workload, tuple[str, ...]]:
-    """The guides' task where none is requested and model and data can do it, else the model's own; and notes on that."""
+    """The guides' task if none is requested and model and data can do it, else the model's own; and notes on that."""
     notes: tuple[str, ...] = ()
     if request.task is None:
         try:
@@ -199,7 +199,7 @@ def _read_workload(host: Host, request: TuningRequest) -> tuple[Workload, tuple[
 
 
 def clear(folder: Path) -> None:
-    """Remove the files of an earlier run; raises InvalidRequest where the folder holds a study."""
+    """Remove the files of an earlier run; raises InvalidRequest if the folder holds a study."""
     if (folder / REQUEST).exists():
         raise InvalidRequest(f"{folder} holds a study.", "Name another --output-dir.")
     remove_study(folder, FILES)

@@ -84,7 +84,7 @@ def _reasons(row: GuideRow) -> list[str]:
 
 
 def short_outcome(row: GuideRow) -> str:
-    """Words instead of a speed; empty where there is one."""
+    """Words instead of a speed; empty if there is one."""
     if row.method.ruled_out:
         return "ruled out"
     if row.trial is None:

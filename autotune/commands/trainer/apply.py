@@ -176,7 +176,7 @@ def _changed(result: SearchResult, args: Any) -> dict[str, Any]:
 def set_tf32(tf32: bool | None) -> None:
     """Let float32 products of this process run in TF32 or not, as in a process that has set nothing; None leaves it as it is.
 
-    `TrainingArguments` set that too, but transformers does it only once for each value, and where the process has named a
+    `TrainingArguments` set that too, but transformers does it only once for each value, and if the process has named a
     precision of matrix products itself (`torch.set_float32_matmul_precision`), that one counts in torch.
     """
     import torch
@@ -216,7 +216,7 @@ def _warn_of_batch_size(result: SearchResult, args: Any) -> None:
 
 
 def _searched_from(result: SearchResult) -> int | None:
-    """Samples per step and rank of the arguments that the search was given; None where they have no batch size."""
+    """Samples per step and rank of the arguments that the search was given; None if they have no batch size."""
     user = result.user_arguments
     base = result.request.training_args if user is None or isinstance(user, Mapping) else vars(user)
     micro, accumulation = base.get("per_device_train_batch_size"), base.get("gradient_accumulation_steps")

@@ -72,7 +72,7 @@ def held_memory() -> ResultWarning | None:
 
 
 def _held_by_nvml() -> int | None:
-    """Bytes of this process on all GPUs by NVML; None where it does not tell (in containers)."""
+    """Bytes of this process on all GPUs by NVML; None if it does not tell (in containers)."""
     import pynvml
 
     try:

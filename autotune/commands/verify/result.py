@@ -50,9 +50,9 @@ HELD: dict[Verdict, bool | None] = {Verdict.NOT_HELD: False, Verdict.CANNOT_TELL
 def judged(promised: Interval, measured: Interval) -> Verdict:
     """Whether a speed-up holds, by its 95 % interval in the search and that of the plain trainings.
 
-    Not held: the measured interval lies more than SHORTFALL below the promised one, or below 1 where nothing slower was
+    Not held: the measured interval lies more than SHORTFALL below the promised one, or below 1 if nothing slower was
     promised; or it holds 1 and not the promised speed-up. More than held: it lies above the promised one. Cannot tell: it holds
-    both 1 and the promised speed-up, or is wider than SOLID_WIDTH of its value. Held: else, so it is above 1 where more
+    both 1 and the promised speed-up, or is wider than SOLID_WIDTH of its value. Held: else, so it is above 1 if more
     than 1 was promised, and the two intervals overlap or differ by no more than SHORTFALL.
     """
     if measured.high < (1 - SHORTFALL) * max(promised.low, min(1.0, promised)):
@@ -113,12 +113,12 @@ class Verification:
 
     @property
     def promised(self) -> Interval | None:
-        """Speed-up by the search, with its 95 % interval; None where the user's settings do not run."""
+        """Speed-up by the search, with its 95 % interval; None if the user's settings do not run."""
         return speed_up(self.best, self.baseline, self.objective) if self.baseline else None
 
     @property
     def measured(self) -> Interval | None:
-        """Speed-up by plain trainings that took turns, with its 95 % interval over the rounds; None where a side has none.
+        """Speed-up by plain trainings that took turns, with its 95 % interval over the rounds; None if a side has none.
 
         Without the rounds that something disturbed, where enough are left."""
         few = len(self._quiet) < ROUNDS_THAT_TELL

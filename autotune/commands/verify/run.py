@@ -45,7 +45,7 @@ SECONDS = 30.0
 """How long each side's timed steps take together, unless the caller says otherwise."""
 
 ROUNDS, MOST_ROUNDS, ROUND_S = 6, 20, 10.0
-"""Rounds at the least and at the most; between these as many as make each side's timed steps in a round take so long. What two
+"""Rounds at least and at most; between these as many as make each side's timed steps in a round take so long. What two
 processes of one configuration differ by shrinks with the rounds alone."""
 
 
@@ -57,7 +57,7 @@ def verify(
 ) -> Verification:
     """Train with the user's settings and with the answer of the study in this folder in turns, and compare their speeds.
 
-    steps, seconds: timed steps of each side in all, and how long they take at the most; by default 30 seconds. A failed
+    steps, seconds: timed steps of each side in all, and how long they take at most; by default 30 seconds. A failed
     training is returned as one. Where the answer is the user's own settings, nothing is trained. Writes verification.json to
     the folder, and orders and logs to probes/verification. watch: called with a line on what is done next and one for each
     training; by default, or by True, they are shown on standard error; False: nothing.
@@ -120,7 +120,7 @@ def _written(folder: Path, verification: Verification, result: SearchResult, tur
 
 
 def check_trainable(result: SearchResult, verb: str = "Verify") -> None:
-    """Raise InvalidRequest where the model or data of the study are missing. verb: of the advice."""
+    """Raise InvalidRequest if the model or data of the study are missing. verb: of the advice."""
     if result.workload.user_objects:
         raise InvalidRequest(
             "The model of this study is the caller's own code, which is not in the study.",

@@ -81,7 +81,7 @@ def _checkpointing_options() -> tuple[str, ...]:
 
 
 def _libraries() -> dict[str, str]:
-    """Library that a process can be started with -> its name for the loader; and glibc where it is the C library."""
+    """Library that a process can be started with -> its name for the loader; and glibc if it is the C library."""
     libraries = {"glibc": "libc.so.6"} if platform.libc_ver()[0] == "glibc" else {}
     for name, files in PRELOADED.items():
         library = next(filter(None, map(ctypes.util.find_library, files)), None)
@@ -127,7 +127,7 @@ def _cuda_facts(order: Order) -> dict[str, Any]:
 def _wake_cuda() -> None:
     """Call cuBLAS, cuDNN and lazily loaded kernels, which then take memory outside torch's allocator as in any training.
 
-    Raises InvalidRequest where torch cannot use the card.
+    Raises InvalidRequest if torch cannot use the card.
     """
     try:
         torch.zeros(1, device="cuda")

@@ -49,7 +49,7 @@ def keep_compiled(order: TrainingOrder) -> None:
 
 
 def backends(on_cpu: bool) -> dict[str, str | None]:
-    """Backend -> None where it can be used here, else why not; compiles nothing."""
+    """Backend -> None if it can be used here, else why not; compiles nothing."""
     return {name: _why_not(name, on_cpu) for name in NAMES}
 
 

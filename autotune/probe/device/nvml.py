@@ -207,7 +207,7 @@ def _used(nvml: Any, handle: Any) -> int:
 
 
 def topology(card: Card) -> str:
-    """PCIe generation and width of the card's slot; empty where NVML does not say."""
+    """PCIe generation and width of the card's slot; empty if NVML does not say."""
 
     def slot(nvml: Any) -> str:
         handle = nvml.nvmlDeviceGetHandleByUUID(card.uuid)

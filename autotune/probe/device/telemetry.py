@@ -42,7 +42,7 @@ Not idle, nor clocks that somebody set (for applications, for a display)."""
 
 @dataclass(frozen=True)
 class CardReading:
-    """A card at one moment; None where unknown. energy_j: since its driver was loaded. slowdown_temperature_c: from which
+    """A card at one moment; None if unknown. energy_j: since its driver was loaded. slowdown_temperature_c: from which
     it lowers its clocks. power_limit_w: the one in force. throttle_reasons: as in BRAKES."""
 
     energy_j: float | None = None
@@ -68,7 +68,7 @@ def card_reader(uuid: str | None) -> Callable[[], CardReading]:
 
 
 def joules_between(begun: CardReading, ended: CardReading, seconds: float) -> float | None:
-    """The card's energy between two readings; None where it has no counter, or in less than JOULES_LEAST_S."""
+    """The card's energy between two readings; None if it has no counter, or in less than JOULES_LEAST_S."""
     if begun.energy_j is None or ended.energy_j is None or seconds < JOULES_LEAST_S:
         return None
     joules = ended.energy_j - begun.energy_j
@@ -145,7 +145,7 @@ def _read(nvml: Any, handle: Any) -> CardReading:
 
 
 def _bit(nvml: Any, reason: str) -> int:
-    """The bit of a reason; 0 where this pynvml has no such reason."""
+    """The bit of a reason; 0 if this pynvml has no such reason."""
     old = getattr(nvml, f"nvmlClocksThrottleReason{reason}", 0)
     return int(getattr(nvml, f"nvmlClocksEventReason{reason}", old))
 

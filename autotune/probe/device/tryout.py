@@ -17,7 +17,7 @@ FIRST_STEPS = 8
 
 
 def precisions(device: str) -> dict[str, str | None]:
-    """Value -> None where it works, else why not."""
+    """Value -> None if it works, else why not."""
     on_cpu = device == "cpu"
     kind, major = ("cpu", 0) if on_cpu else ("cuda", torch.cuda.get_device_capability()[0])
     # torch.cuda.is_bf16_supported() also counts emulation, which is slower than float32.
@@ -36,7 +36,7 @@ def precisions(device: str) -> dict[str, str | None]:
 
 
 def why_not(attempt: Callable[[], None]) -> str | None:
-    """None where the attempt works, else the reason in one line."""
+    """None if the attempt works, else the reason in one line."""
     return attempted(attempt)[1]
 
 
@@ -79,7 +79,7 @@ def _try_four_bits(name: str, device: str) -> None:
 
 
 def optimizers(names: list[str], device: str) -> tuple[dict[str, str | None], dict[str, int]]:
-    """(name -> None where it works, else why not; name -> bytes that its library takes at its first step)."""
+    """(name -> None if it works, else why not; name -> bytes that its library takes at its first step)."""
     reasons: dict[str, str | None] = {}
     packages: dict[str, str] = {}
     taken: dict[str, int] = {"torch": 0, "transformers": 0}  # these are there in every training
@@ -146,5 +146,5 @@ def _try_optimizer(name: str, device: str) -> str:
 
 
 def quantizations(device: str) -> dict[str, str | None]:
-    """Value -> None where it works, else why not."""
+    """Value -> None if it works, else why not."""
     return {name: why_not(partial(_try_four_bits, name, device)) for name in QUANTIZATIONS[1:]}

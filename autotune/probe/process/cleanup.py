@@ -23,7 +23,7 @@ _LEFT_BEHIND = re.compile(r"torch_\d+_|sem\.mp-|mp-|pym-|psm_|sem\.loky-|loky-|_
 
 
 def become_subreaper() -> None:
-    """Inherit the orphans below this process; raises OSError where the kernel refuses."""
+    """Inherit the orphans below this process; raises OSError if the kernel refuses."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 

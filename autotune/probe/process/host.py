@@ -91,7 +91,7 @@ def _reasons_not_to_fork() -> dict[str, Any]:
 def why_not_fork(
     cuda_is_initialized: bool, open_files: Sequence[str], threads: Sequence[str], harmless: Sequence[str]
 ) -> str:
-    """Why a fork would not be safe: CUDA is awake, or another thread may hold a lock; empty where it is.
+    """Why a fork would not be safe: CUDA is awake, or another thread may hold a lock; empty if it is.
 
     Torch does not know of a `cuInit` by others; the driver opens UVM_DEVICE for it, which NVML does not. threads: names of
     those beside the main one. harmless: names of threads that do not count.
@@ -186,7 +186,7 @@ def _run(folder: Path, ours: list[int], parent: Parent) -> dict[str, Any]:
 def _watch(
     pids: list[int], folder: Path, wake: socket.socket, log: Log, deadline: float
 ) -> tuple[str, list[int | None]]:
-    """Wait for the children: "exited" or "timed out", and each one's exit code or -signal, None where it
+    """Wait for the children: "exited" or "timed out", and each one's exit code or -signal, None if it
     still runs. They have exited, too, once one of several has failed: the others would wait for it until the deadline."""
     codes: list[int | None] = [None] * len(pids)
     while True:

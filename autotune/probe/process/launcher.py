@@ -39,7 +39,7 @@ START_S = 180.0
 """How long the host may take to import torch and transformers: minutes on a cold network disk."""
 
 REPEATS = 2
-"""How often at the most an order is begun again that something else killed: who kills it a third time means it."""
+"""How often at most an order is begun again that something else killed: who kills it a third time means it."""
 
 _NOT_INHERITED = re.compile(
     r"ACCELERATE_.*|NVIDIA_TF32_OVERRIDE|TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|(LOCAL_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE"
@@ -114,7 +114,7 @@ class ProbeHost:
         self._buffer = b""
 
     def start(self) -> None:
-        """Start the host; raises ProbeHostFailed where it cannot be or refuses to fork. Returns once it is ready."""
+        """Start the host; raises ProbeHostFailed if it cannot be or refuses to fork. Returns once it is ready."""
         if self._channel is None:
             self.launch()
         self._wait_until_ready()
@@ -138,7 +138,7 @@ class ProbeHost:
     def run(self, order: Order) -> Account:
         """Carry an order out, and up to twice more where something else killed it: the account of its end.
 
-        Raises ProbeHostFailed where no host can be started, StorageFailed where the order's folder cannot be written."""
+        Raises ProbeHostFailed if no host can be started, StorageFailed if the order's folder cannot be written."""
         account = self._run(order)
         for again in range(REPEATS):
             if not killed_from_outside(account):
@@ -243,7 +243,7 @@ class ProbeHost:
         return os.pread(self._output.fileno(), 4000, max(0, size - 4000)).decode(errors="replace")
 
     def _receive(self, seconds: float) -> dict[str, Any] | None:
-        """The host's next line, or how it ended; None where the seconds are over."""
+        """The host's next line, or how it ended; None if the seconds are over."""
         assert self._channel is not None
         until = time.monotonic() + seconds
         while b"\n" not in self._buffer:
@@ -397,7 +397,7 @@ def _host_environment(token: str, scratch: str) -> dict[str, str]:
 
 
 def _not_started(message: Mapping[str, Any] | None, output: str) -> ProbeHostFailed:
-    """Why there is no host. message: its first, None where none came in time; output: the end of what it printed."""
+    """Why there is no host. message: its first, None if none came in time; output: the end of what it printed."""
     if message is None:
         failure, advice = f"not ready after {START_S:.0f} s", advice_on(None, output)
     elif "refused" in message:

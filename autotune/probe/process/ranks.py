@@ -59,7 +59,7 @@ def variables(rank: int, ranks: int, port: int, meeting: Path) -> dict[str, str]
 
 
 def this_rank() -> int:
-    """The rank of this process; 0 where it is the only one."""
+    """The rank of this process; 0 if it is the only one."""
     return int(os.environ.get("RANK", "0"))
 
 
@@ -96,7 +96,7 @@ class LastStep:
 
 
 def decisive(ends: Sequence[Measurement | Failure]) -> int:
-    """Index of the failure that decides: the first of the gravest, and a lost connection only where nothing else failed."""
+    """Index of the failure that decides: the first of the gravest, and a lost connection only if nothing else failed."""
 
     def gravity(index: int) -> tuple[int, bool]:
         outcome = ends[index].outcome

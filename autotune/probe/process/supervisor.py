@@ -43,7 +43,7 @@ def main() -> NoReturn:
 
 
 def _supervise(channel: socket.socket) -> int | None:
-    """Start the host and wait: its exit code or -signal, None where the parent closed the socket or died."""
+    """Start the host and wait: its exit code or -signal, None if the parent closed the socket or died."""
     alive_read, alive_write = os.pipe()  # closed once the host has ended; its children close it
     command = [sys.executable, "-P", "-m", "autotune.probe.process.host", str(channel.fileno()), str(alive_write)]
     host = subprocess.Popen([*command, str(os.getpid())], pass_fds=[channel.fileno(), alive_write])

@@ -46,7 +46,7 @@ def count_arithmetic(
 ) -> dict[str, float]:
     """{"flops": of one sample's forward and backward, "kernels": operators called in them, of any batch}.
 
-    adapter: fields of PEFT's `LoraConfig` where it is trained instead of the weights. Causal attention is counted whole. Of
+    adapter: fields of PEFT's `LoraConfig` if it is trained instead of the weights. Causal attention is counted whole. Of
     repeated layers one and two are counted and the rest extrapolated, lists of different lengths by their mean length.
     Raises whatever tracing the model raises.
     """

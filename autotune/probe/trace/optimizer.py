@@ -31,7 +31,7 @@ def trace_update(
     """{"tape": plain data} of the first and a later step of the named optimizer, or {"error": why not}.
 
     One that cannot be traced without storage has AdamW's tape, and a `note` that says so.
-    outline: the whole model without storage. fields: training arguments, and `adapter` where one is trained instead.
+    outline: the whole model without storage. fields: training arguments, and `adapter` if one is trained instead.
     foreach: whether torch's optimizers work on all tensors at once by default, as on CUDA. embeddings_in_8_bits: without the
     Trainer's exception for them.
     """

@@ -47,7 +47,7 @@ def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
 
     request: `steps`: a list of {"training_arguments", "model_arguments", "adapter"}; `updates`: a list of training arguments
     that name an optimizer, with the weights' `dtype` and the `adapter` among them;
-    `on_cuda`: whether kernels are CUDA's. Optional: `padded`: whether masks hide something (default: where there is data);
+    `on_cuda`: whether kernels are CUDA's. Optional: `padded`: whether masks hide something (default: if there is data);
     `seconds` after which no further step is traced; `foreach` and `embeddings_in_8_bits`: see `trace_update`.
     The answer: `weights` and `batch` (bytes of each tensor, of one sample), `counts` (layers of each repeated list),
     `arithmetic` (see `count_arithmetic`, or None) of a training of all weights, `sample_flops`: adapter, as sorted JSON (empty:
@@ -88,7 +88,7 @@ def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
 
 
 def _arithmetic(subject: "Subject", adapter: Mapping[str, Any], notes: list[str]) -> dict[str, Any] | None:
-    """See `count_arithmetic`; None where it cannot be counted.
+    """See `count_arithmetic`; None if it cannot be counted.
 
     `half`: flops of a sample of half the length, where the data has different lengths.
     """
@@ -192,7 +192,7 @@ class Subject:
             return trace_step(self.workload, config, batch, fields, self.repeats if layers else Repeats())
 
     def _on_real_tensors(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """{"peaks": [[layers, size, tape], ...]}: of one and two layers (of all, where none repeat) and two sizes."""
+        """{"peaks": [[layers, size, tape], ...]}: of one and two layers (of all, if none repeat) and two sizes."""
         few = (1, 2) if self.repeats.places else (None,)
         peaks = []
         for layers in few:
@@ -237,7 +237,7 @@ def trace_step(
 
 
 def _untraceable(fields: Mapping[str, Any]) -> str:
-    """Why this step cannot be traced; empty where it may be."""
+    """Why this step cannot be traced; empty if it may be."""
     if fields.get("model_arguments", {}).get("quantization_config"):
         return "kernels of four-bit weights cannot be traced without storage"
     if fields["training_arguments"].get("deepspeed"):

@@ -9,7 +9,7 @@ import torch
 
 @dataclass(frozen=True)
 class Counted:
-    """samples: None where the batches do not show it. samples, real_tokens: tensors while the device still sums them.
+    """samples: None if the batches do not show it. samples, real_tokens: tensors while the device still sums them.
     largest_bytes: all tensors of the largest micro-batch.
     """
 
@@ -36,7 +36,7 @@ def count(batches: Sequence[Any]) -> Counted:
     """Count micro-batches: mappings of tensors whose first dimension is the sample.
 
     Where samples are packed into one row without a mask, each begins at position 0 (`DataCollatorWithFlattening`).
-    Tokens are the entries of `input_ids`; without padding, the ones of `attention_mask` (all, where there is none).
+    Tokens are the entries of `input_ids`; without padding, the ones of `attention_mask` (all, if there is none).
     """
     samples: Any = 0
     tokens, real, largest = 0, 0, 0

@@ -25,7 +25,7 @@ def run(order: TrainingOrder, objects: bytes, scratch: Path) -> dict[str, Any]:
 
     In a round whose number the request has, the samples come in an order of that round. Returns step_times_s and data_wait_s
     (of each timed step), samples and seconds (of all of them), untimed_steps; peaks, joules, surroundings and observed_warnings
-    as in a Measurement. Raises RuntimeError where no step was timed.
+    as in a Measurement. Raises RuntimeError if no step was timed.
     """
     layout = heap_layout()
     memory = memory_of(order)
@@ -57,7 +57,7 @@ def run(order: TrainingOrder, objects: bytes, scratch: Path) -> dict[str, Any]:
 
 
 class PlainTimer(TrainerCallback):  # type: ignore[misc]
-    """Reads the host's clock at each step's end, and waits for the device only where the timed steps begin and end.
+    """Reads the host's clock at each step's end, and waits for the device only if the timed steps begin and end.
 
     ends: seconds, of the last untimed step and every timed one. untimed: steps before them.
     """

@@ -69,7 +69,7 @@ class ReadBack:
             hook.remove()
 
     def settings(self, samples: int | None) -> dict[str, Any]:
-        """Setting -> value that the training shows. samples: in a step, None where they cannot be counted.
+        """Setting -> value that the training shows. samples: in a step, None if they cannot be counted.
 
         Raises Misconfigured where a value or the number of samples is not the requested one.
         """

@@ -49,7 +49,7 @@ PROBE_FIELDS: dict[str, Any] = {
     "enable_jit_checkpoint": False,
 }
 DEFAULT_SEED = 42
-"""`TrainingArguments.seed` where nobody sets it."""
+"""`TrainingArguments.seed` if nobody sets it."""
 
 WARMUP_STEPS = 3
 """Steps of a confirmation round in which the learning rate rises, where the user's training has a warmup."""
@@ -235,7 +235,7 @@ def open_optimizers_library(arguments: TrainingArguments) -> None:
 
 
 def trainer_of(order: TrainingOrder, user: UserObjects, arguments: TrainingArguments, weights: bool = False) -> Any:
-    """The real Trainer with samples for `arguments.max_steps`. weights: load the model's own where they are local.
+    """The real Trainer with samples for `arguments.max_steps`. weights: load the model's own if they are local.
 
     Raises Misconfigured if a class of the user's does not train with these arguments."""
     if order.workload.user_objects:

@@ -128,7 +128,7 @@ class Check(TrainerCallback):  # type: ignore[misc]
             size //= 2
 
     def _evaluation_failure(self, size: int) -> failures.Failure | None:
-        """Evaluate so many samples; None where that succeeded."""
+        """Evaluate so many samples; None if that succeeded."""
         self._sizes.append(size)
         self._trainer.args.per_device_eval_batch_size = size
         self._memory.enter(_stage(size))
@@ -190,7 +190,7 @@ def eval_samples(order: TrainingOrder, dataset: Any, count: int) -> Sized:
 
 
 def checkpoint_size(trainer: Any) -> int:
-    """Bytes of a checkpoint at least: the weights, and the optimizer's state where it is saved too."""
+    """Bytes of a checkpoint at least: the weights, and the optimizer's state if it is saved too."""
     held = list(trainer.model.parameters())
     if not trainer.args.save_only_model:
         held += [value for state in trainer.optimizer.state.values() for value in state.values()]
@@ -198,7 +198,7 @@ def checkpoint_size(trainer: Any) -> int:
 
 
 def too_large(size: int, free: int) -> str:
-    """Why a checkpoint of so many bytes is not tried with so many free on the disk; empty where it is."""
+    """Why a checkpoint of so many bytes is not tried with so many free on the disk; empty if it is."""
     if size > MOST_CHECKPOINT_BYTES:
         return f"{_gigabytes(size)} would be more than {_gigabytes(MOST_CHECKPOINT_BYTES)}"
     if size > MOST_DISK_SHARE * free:

@@ -199,7 +199,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
 
     @property
     def compile_s(self) -> float:
-        """Seconds of compiling: what the steps before the timed ones took beyond a timed one; 0 where nothing was compiled."""
+        """Seconds of compiling: what the steps before the timed ones took beyond a timed one; 0 if nothing was compiled."""
         if not self._graphs or not self.steps:
             return 0.0
         settled_s = fmean(step.seconds for step in self.steps)
@@ -244,14 +244,14 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
             self._memory.enter(stage)
 
     def _watches_memory(self) -> bool:
-        """Peaks by stage are read in the first steps: on the worst batch, where there is one."""
+        """Peaks by stage are read in the first steps: on the worst batch, if there is one."""
         return self._steps_watched < WORST_STEPS
 
     def _is_on_the_worst(self) -> bool:
         return self._worst is not None and self._watches_memory()
 
     def _samples_of(self, marks: Marks) -> int | None:
-        """Samples in the step; None where the user's own collator may pack them."""
+        """Samples in the step; None if the user's own collator may pack them."""
         samples = marks.counted.samples
         return None if samples is None or self.order.workload.user_objects else int(samples)
 

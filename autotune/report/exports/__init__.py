@@ -26,11 +26,11 @@ MAKERS = {
 DEEPSPEED = "ds_config.json"
 
 EXPORTS = (*MAKERS, DEEPSPEED)
-"""Names of all files that may be written; DeepSpeed's only where the answer uses it."""
+"""Names of all files that may be written; DeepSpeed's only if the answer uses it."""
 
 
 def exports(answer: Answer | None) -> dict[str, str]:
-    """File name -> text, for every tool; empty where there is no answer."""
+    """File name -> text, for every tool; empty if there is no answer."""
     if answer is None:
         return {}
     files = {name: make(answer) for name, make in MAKERS.items()}

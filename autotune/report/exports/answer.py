@@ -24,7 +24,7 @@ class Answer:
     setup: TrainingSetup
     model: str = ""  # its name, for people
     auto_class: str = "AutoModel"
-    """`AutoModelFor...` that loads the model by its name; empty where no name does (user's own, built-in shape, config file)."""
+    """`AutoModelFor...` that loads the model by its name; empty if no name does (user's own, built-in shape, config file)."""
     sequence_length: int | None = None  # tokens of the longest sample; None for images
     threads: int = 1  # of one operation on the CPU, as measured
     hidden_size: int | None = None  # None where unknown
@@ -36,7 +36,7 @@ class Answer:
 
     @property
     def model_place(self) -> str:
-        """What a tool is to load the model from: its name, or a placeholder where no name loads it."""
+        """What a tool is to load the model from: its name, or a placeholder if no name loads it."""
         return self.model if self.auto_class else "YOURS"
 
     @property
@@ -80,17 +80,17 @@ class Answer:
 
     @property
     def checkpointing_kwargs(self) -> dict[str, Any]:
-        """Keywords of checkpointing, under either name; empty where there are none."""
+        """Keywords of checkpointing, under either name; empty if there are none."""
         return next((dict(kwargs) for name in CHECKPOINTING if (kwargs := self.fields.get(f"{name}_kwargs"))), {})
 
     @property
     def quantization(self) -> dict[str, Any]:
-        """Fields of `BitsAndBytesConfig`; empty where weights are not quantized."""
+        """Fields of `BitsAndBytesConfig`; empty if weights are not quantized."""
         return dict(self.setup.model_arguments.get("quantization_config") or {})
 
     @property
     def deepspeed(self) -> dict[str, Any] | None:
-        """DeepSpeed's configuration with exact numbers; None where it is not used, or is a file of the user's own."""
+        """DeepSpeed's configuration with exact numbers; None if it is not used, or is a file of the user's own."""
         config = self.setup.training_arguments.get("deepspeed")
         if not isinstance(config, Mapping):
             return None
@@ -104,7 +104,7 @@ class Answer:
 
     @property
     def fsdp_config(self) -> dict[str, Any]:
-        """Settings of fully sharded data parallelism by their short names; empty where it is not used."""
+        """Settings of fully sharded data parallelism by their short names; empty if it is not used."""
         config = self.setup.training_arguments.get("fsdp_config")
         if not self.setup.training_arguments.get("fsdp") or not isinstance(config, Mapping):
             return {}
@@ -112,14 +112,14 @@ class Answer:
 
     @property
     def environment(self) -> str:
-        """`NAME=value NAME=value`, to write before a command; launchers set another number of threads where none is given."""
+        """`NAME=value NAME=value`, to write before a command; launchers set another number of threads if none is given."""
         variables = {"OMP_NUM_THREADS": str(self.threads)} | self.setup.variables
         return " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
 
     def parts(self, *opened: str) -> dict[str, Any]:
         """All that is set, by name, but precision, checkpointing and DeepSpeed, which every tool has words of its own for.
 
-        An entry of the adapter is `adapter r`, one of the quantization `quantization load_in_4bit`, and likewise of `opened`:
+        An entry of the adapter is `adapter r`, one of the quantization `quantization load_in_4bit`, and also of `opened`:
         `checkpointing`, `fsdp_config`, `liger_kernel_config`. A switch is its line of Python.
         """
         setup, fields = self.setup, self.fields

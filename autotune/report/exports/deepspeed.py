@@ -13,8 +13,8 @@ def resolved(
 ) -> dict[str, Any]:
     """The configuration with each "auto" as the number that these training arguments mean on so many ranks.
 
-    What only a run knows (its number of steps; the model's hidden size, where it is None) stays "auto". The values are
-    those that transformers fills in (`HfTrainerDeepSpeedConfig`); its defaults where there is no argument.
+    What only a run knows (its number of steps; the model's hidden size, if it is None) stays "auto". The values are
+    those that transformers fills in (`HfTrainerDeepSpeedConfig`); its defaults if there is no argument.
     """
     exact = deepcopy(dict(config))
     for path, value in (_numbers(arguments, ranks) | _bucket_sizes(hidden_size)).items():

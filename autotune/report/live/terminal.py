@@ -41,7 +41,7 @@ WITH_PEAK, WITH_RATIO = 64, 48
 
 
 class LiveTable(LiveView):
-    """The search as it runs, overwritten in place; where it is interrupted or fails the table stays.
+    """The search as it runs, overwritten in place; if it is interrupted or fails the table stays.
 
     stays: so it does at the end.
     """

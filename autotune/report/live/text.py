@@ -135,7 +135,7 @@ def count_text(progress: Progress, elapsed_s: float) -> str:
 
 
 def to_go_text(progress: Progress, since_s: float = 0.0) -> str:
-    """`up to 6 min to go`, of a search that may end sooner; `about 40 s to go` of what follows; empty where it is unknown.
+    """`up to 6 min to go`, of a search that may end sooner; `about 40 s to go` of what follows; empty if it is unknown.
 
     since_s: seconds since that was estimated.
     """
@@ -170,7 +170,7 @@ def now_text(progress: Progress) -> str:
 
 
 def gain_text(progress: Progress) -> str:
-    """By how much something new may still beat the best, as far as the sampler knows; empty where the search is over, or
+    """By how much something new may still beat the best, as far as the sampler knows; empty if the search is over, or
     measures something again."""
     is_over = phase_of(progress) > 1 or progress.kind is ProgressKind.CONFIRMING
     return "" if progress.max_gain is None or is_over else more_to_gain(progress.max_gain)

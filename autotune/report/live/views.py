@@ -33,7 +33,7 @@ def watcher(console: Console, quiet: bool, stays: bool = True) -> Watching:
 def following(watch: Watch | bool | None) -> Iterator[Watch]:
     """What shows a search to a caller in Python: their own function, a display, or by False nothing.
 
-    In a notebook a table in place, on a terminal likewise on standard error; in a script's log plain lines there.
+    In a notebook a table in place, on a terminal also on standard error; in a script's log plain lines there.
     """
     if callable(watch):
         yield watch

@@ -98,7 +98,7 @@ class LoggerGroup:
             self._give_up(name, type(error).__name__, without_secrets(str(error)))
 
     def _attempt(self, name: str, act: Callable[[], Any]) -> list[Any]:
-        """Run `act` in a thread: its answer in a list, empty where it failed or came too late, and the logger is dropped.
+        """Run `act` in a thread: its answer in a list, empty if it failed or came too late, and the logger is dropped.
 
         What it prints goes to standard error."""
         answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
@@ -140,7 +140,7 @@ def _before_each(folder: Path) -> dict[int, float]:
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:
-    """Logger -> its run and the last trial logged; empty where the file is missing or damaged: runs begin anew."""
+    """Logger -> its run and the last trial logged; empty if the file is missing or damaged: runs begin anew."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         return {name: {"run": str(run["run"]), "last": int(run["last"])} for name, run in read_json(path).items()}
     return {}

@@ -37,7 +37,7 @@ def _silent() -> Iterator[None]:
 
 @_silent()
 def start(study: StudyEvent) -> "Logger":
-    """Begin the run or resume it. Raises wandb's errors where nobody is logged in or no server answers."""
+    """Begin the run or resume it. Raises wandb's errors if nobody is logged in or no server answers."""
     settings = wandb.Settings(**OWN)
     run = wandb.init(
         project=settings.project or PROJECT,

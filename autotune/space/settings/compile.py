@@ -61,7 +61,7 @@ def _apply(value: Value, environment: Environment) -> Effect:
 
 
 def backend_of(trainer: Any) -> str:
-    """What accelerate compiles the trainer's model with, as `inductor`; `no` where it compiles nothing, empty where it does
+    """What accelerate compiles the trainer's model with, as `inductor`; `no` where it compiles nothing, empty if it does
     not say."""
     plugin = getattr(getattr(trainer.accelerator, "state", None), "dynamo_plugin", None)
     backend = getattr(plugin, "backend", "")

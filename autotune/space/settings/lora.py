@@ -19,7 +19,7 @@ def _apply(value: Value, environment: Environment) -> Effect:
 
 
 def _read_back(observed: Observed) -> str:
-    """The rank, where nothing but the adapter (and a new head) is trained."""
+    """The rank, if nothing but the adapter (and a new head) is trained."""
     model = observed.trainer.model
     configs = getattr(model, "peft_config", None)
     if not configs:

@@ -18,7 +18,7 @@ matches."""
 
 
 def _read_back(observed: Observed) -> str | None:
-    """By the layers that have an adapter; None where none has."""
+    """By the layers that have an adapter; None if none has."""
     model = observed.trainer.model
     if not getattr(model, "peft_config", None):
         return None

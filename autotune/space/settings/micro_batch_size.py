@@ -16,7 +16,7 @@ def divisors(global_batch_size: int, multiple_of: int = 1) -> tuple[int, ...]:
 
 
 def tiled(global_batch_size: int, multiple: int) -> tuple[int, ...]:
-    """Divisors that are multiples of this; of its halves, down to 8, where there are none; else every divisor."""
+    """Divisors that are multiples of this; of its halves, down to 8, if there are none; else every divisor."""
     while multiple >= SMALLEST:
         if sizes := divisors(global_batch_size, multiple):
             return sizes

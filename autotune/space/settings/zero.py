@@ -59,7 +59,7 @@ def zero_config(value: str) -> dict[str, Any]:
     config: dict[str, Any] = {"zero_optimization": zero, **dict.fromkeys(sizes, "auto")}
     config |= {name: {"enabled": "auto"} for name in ("bf16", "fp16")}
     if "offload" in value:
-        # An optimizer on the host must be DeepSpeed's own (DeepSpeedCPUAdam), which it makes where it is named here.
+        # An optimizer on the host must be DeepSpeed's own (DeepSpeedCPUAdam), which it makes if it is named here.
         config["optimizer"] = {"type": "AdamW", "params": dict.fromkeys(("lr", "betas", "eps", "weight_decay"), "auto")}
     return config
 
@@ -83,14 +83,14 @@ def _apply(value: Value, environment: Environment) -> Effect:
 
 
 def engine_config(trainer: Any) -> Mapping[str, Any] | None:
-    """The config of the DeepSpeed engine that trains, with every "auto" replaced; None where there is none."""
+    """The config of the DeepSpeed engine that trains, with every "auto" replaced; None if there is none."""
     engine = getattr(trainer, "model_wrapped", None)
     config = getattr(engine, "config", None) if type(engine).__name__ == "DeepSpeedEngine" else None
     return config if isinstance(config, Mapping) else None
 
 
 def _read_back(observed: Observed) -> str | None:
-    """By the engine's own config: stage, and where it keeps what it offloads."""
+    """By the engine's own config: stage, and if it keeps what it offloads."""
     config = engine_config(observed.trainer)
     if config is None:
         return NONE if not getattr(observed.trainer, "is_deepspeed_enabled", False) else None
