@@ -20,4 +20,4 @@ FILES = (
     "explanation.json",
     "explanation.md",
 )
-"""What a report folder holds next to request.json, study.db and probes/."""
+"""Files of a report folder besides request.json, study.db and probes/."""

@@ -63,7 +63,7 @@ class DotPlot:
 
 
 def unit_of(result: SearchResult) -> str:
-    """What `speed` counts: `tokens/s` where that is the objective and known."""
+    """Unit of `speed`: `tokens/s` if that is the objective and known."""
     best = result.best_trial or result.baseline_trial
     is_tokens = result.request.objective == "tokens_per_second" and best is not None and best.tokens_per_second
     return "tokens/s" if is_tokens else "samples/s"

@@ -1,4 +1,4 @@
-"""What to know before relying on an answer: each with what to do about it."""
+"""Checks to read before relying on an answer, each with advice."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ OF_CERTAINTY = (
 
 
 class Level(StrEnum):
-    """How much a check matters, in the order in which they are shown."""
+    """Importance of a check, in the order in which checks are shown."""
 
     OK = "ok"
     WARN = "warn"
@@ -46,7 +46,7 @@ class Check:
 
 
 def checks(result: SearchResult, claim: Claim | None = None) -> list[Check]:
-    """What was checked and is well, then warnings, then notes; empty if there is no answer."""
+    """Passed checks, then warnings, then notes; empty if there is no answer."""
     best, baseline = result.best_trial, result.baseline_trial
     if best is None:
         return [_warning(warning) for warning in warnings(result)]
@@ -67,9 +67,9 @@ def checks(result: SearchResult, claim: Claim | None = None) -> list[Check]:
 
 
 def warnings(result: SearchResult) -> tuple[ResultWarning, ...]:
-    """What speaks against trusting the result: warnings of the study, of the best trial, of the losses, then of the baseline.
+    """Reasons against trusting the result: warnings of the study, of the best trial, of the losses, then of the baseline.
 
-    Those that differ in their numbers alone are one, with the range of the numbers."""
+    Warnings that differ only in their numbers are merged, with the range of the numbers."""
     best, baseline, losses = result.best_trial, result.baseline_trial, loss_warning(result)
     found = [*result.study_warnings, *(best.final.warnings if best else ()), *([losses] if losses else [])]
     if baseline and best and not is_same(baseline, best):
@@ -95,7 +95,7 @@ def changed_learning(result: SearchResult) -> dict[str, str]:
 
 
 def data_text(best: Trial, baseline: Trial | None) -> str:
-    """What waiting for data costs, of the answer or else of the user's settings; empty if neither waits for a tenth."""
+    """Cost of waiting for data, of the answer or else of the user's settings; empty if neither waits for a tenth."""
     if best.final.input_bound:
         return f"A step waits for data {best.final.data_wait_share:.0%} of its time."
     if baseline is None or not baseline.final.input_bound:
@@ -236,7 +236,7 @@ def _not_used(result: SearchResult, claim: Claim) -> list[Check]:
 
 
 def _elsewhere(result: SearchResult, best: Trial) -> list[Check]:
-    """What is not in the training arguments, or costs time at the start."""
+    """Checks of what is not in the training arguments, or costs time at the start."""
     found = []
     if result.device_note:
         found.append(Check(Level.WARN, "Other GPUs are visible.", sentence(result.device_note)))
@@ -264,7 +264,7 @@ def _left(result: SearchResult, claim: Claim) -> list[Check]:
 
 
 def compiling_text(best: Trial, trials: Sequence[Trial]) -> str:
-    """What compiling costs at a run's start, and from how many steps on it pays."""
+    """Cost of compiling at a run's start, and the number of steps from which it pays."""
     text = f"takes {format_seconds(best.measurement.compile_s)} at the start"
     if best.final.training_steps:
         share = 1 - best.final.after_compiling

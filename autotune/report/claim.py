@@ -36,7 +36,7 @@ SAME_SPEED = 0.05
 
 
 class State(StrEnum):
-    """What a search found, as JSON has it; each has its own next step."""
+    """Outcome of a search, as in JSON; each has a different next step."""
 
     IMPROVED = "improved"
     REFUTED = "refuted"
@@ -78,7 +78,7 @@ INTERRUPTED = "Interrupted after {trials}"
 
 
 class Verdict(StrEnum):
-    """How sure a speed-up is.
+    """Certainty of a speed-up.
 
     Not proven: too few measurements side by side in time with the user's own settings (`is_shown`). Solid: its 95% interval is
     at most SOLID_WIDTH wide and does not hold 1, or is so narrow that both are as fast. Too noisy: the interval holds 1 and is
@@ -177,7 +177,7 @@ def _is_cut_off(result: SearchResult) -> bool:
 
 
 def verification_of(result: SearchResult) -> Mapping[str, Any]:
-    """What `autotune verify` measured of this answer; empty if it measured nothing, or another answer before the search went
+    """Result of `autotune verify` for this answer; empty if it measured nothing, or another answer before the search went
     on."""
     known, best = result.verification or {}, result.refuted or result.best_trial
     return known if best is not None and known.get("configuration") == best.configuration.to_dict() else {}
@@ -192,7 +192,7 @@ def verified_speedup(result: SearchResult) -> Interval | None:
 
 
 def verdict(gain: Interval, is_proven: bool) -> tuple[Verdict, str]:
-    """How sure a speed-up is by the rules of `Verdict`, and why."""
+    """Certainty of a speed-up by the rules of `Verdict`, and the reason."""
     width = f"Its 95% interval is {range_text(gain)}"
     if not is_proven:
         return (
@@ -231,7 +231,7 @@ def _improved(result: SearchResult, best: Trial, baseline: Trial, gain: Interval
 
 
 def _how_measured(result: SearchResult, best: Trial, baseline: Trial) -> str:
-    """What a proven speed-up is from."""
+    """Measurements behind a proven speed-up."""
     if verified_speedup(result) is not None:
         rounds = counted(len(verification_of(result)["rounds"]["answer"]), "round")
         return f"Verified by plain trainings in {rounds} alternating with your settings"

@@ -35,7 +35,7 @@ TEXT, WHOLE, WHOLE_OR_MISSING, NUMBER, TRUTH = "string", "int64", "Int64", "floa
 """pandas' dtypes; that of a boolean setting is `boolean`. A missing value is <NA>, of a float64 NaN."""
 
 FIRST = "it is the first"
-"""Why the first of several studies is compared with no other."""
+"""Reason why the first of several studies is compared with no other."""
 
 SPEED, SECONDS, BYTES, TOKENS = "samples / second", "seconds", "bytes", "tokens / second"
 TIMES, SHARE = "times as fast", "share of 1"

@@ -8,7 +8,7 @@ from autotune.study.result import SearchResult
 
 
 def study_parts(result: SearchResult) -> list[tuple[str, str]]:
-    """What was trained and where, as (label, text)."""
+    """Model, data and device of the study, as (label, text)."""
     limit, allowed = format_bytes(result.memory_limit_bytes), format_bytes(result.allowed_bytes)
     return [
         ("model", result.model_text),

@@ -11,12 +11,12 @@ from autotune.study.result import SearchResult
 
 
 def evidence_lines(result: SearchResult, best: Trial) -> list[str]:
-    """What the best trial's numbers are based on: steps, memory, arithmetic."""
+    """Basis of the best trial's numbers: steps, memory, arithmetic."""
     return [*measurement_lines(best), *utilization_lines(result.utilizations.get(best.number))]
 
 
 def measurement_lines(trial: Trial) -> list[str]:
-    """How the trial was measured and what its step consists of; empty if no step was timed."""
+    """Method of the trial's measurement and parts of its step; empty if no step was timed."""
     final = trial.final
     if not final.steps or not final.step_time_s:
         return []
@@ -55,7 +55,7 @@ def measurement_lines(trial: Trial) -> list[str]:
 
 
 def utilization_lines(use: Utilization | None) -> list[str]:
-    """How much of the device's arithmetic is used, and how that is counted."""
+    """Used share of the device's arithmetic, and how it is counted."""
     if use is None or not use.text:
         return []
     source = f"; peak: {use.card.source}" if use.mfu is not None and use.card else ""
@@ -66,7 +66,7 @@ def utilization_lines(use: Utilization | None) -> list[str]:
 
 
 def numerics_lines(numerics: Numerics | None, trial: Trial | None) -> list[str]:
-    """Whether the trial learns as the reference does over the first steps of the rounds that both ran."""
+    """Comparison of the trial's learning with the reference's over the first steps of the rounds that both ran."""
     if numerics is None or trial is None:
         return []
     if reason := numerics.why_unchecked(trial.number):

@@ -18,7 +18,7 @@ from autotune.study.result import SearchResult
 
 @dataclass(frozen=True)
 class Fold:
-    """What the first fold shows; texts are HTML."""
+    """Content of the first fold; texts are HTML."""
 
     about: str  # what was trained on what
     claim: Claim

@@ -54,7 +54,7 @@ def notebook_html(result: SearchResult) -> str:
 
 
 def _note(trial: Trial) -> str:
-    """Why it failed or cannot win, and the warnings about its numbers."""
+    """Reason why it failed or cannot win, and the warnings about its numbers."""
     if not trial.feasible:
         return outcome_text(trial)
     barred = f"cannot win: {trial.disqualified_reason}" if trial.disqualified_reason else ""

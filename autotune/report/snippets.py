@@ -1,4 +1,4 @@
-"""What to paste: the answer as Python, command line, YAML and JSON with its changes marked, and the search's own command."""
+"""Snippets to paste: the answer as Python, command line, YAML and JSON with its changes marked, and the search's command."""
 
 import json
 import math
@@ -129,7 +129,7 @@ def _size_rank(name: str) -> int:
 
 
 def _differ(name: str, before: Any, after: Any) -> bool:
-    """Whether the values are two; None and False are the default in all fields but ON_BY_DEFAULT."""
+    """True if the values differ; None and False are the default in all fields but ON_BY_DEFAULT."""
     return before != after and bool(before or after or name in ON_BY_DEFAULT)
 
 
@@ -150,7 +150,7 @@ def _flat(setup: TrainingSetup) -> dict[str, Any]:
 
 
 def baseline_setup(result: SearchResult) -> TrainingSetup:
-    """What the user's own settings are trained with; empty if they were never probed."""
+    """Training setup of the user's own settings; empty if they were never probed."""
     return training_setup_of(result, result.baseline_trial) if result.baseline_trial else TrainingSetup()
 
 

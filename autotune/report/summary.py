@@ -64,7 +64,7 @@ def answer_lines(result: SearchResult) -> list[str]:
 
 
 def use_lines(result: SearchResult, folder: str, seconds: float = 0.0) -> list[str]:
-    """How to use and check the answer whose report is in this folder, if it is not the user's own settings, and if that is.
+    """Instructions to use and check the answer, if it is not the user's settings; then the path of its report in this folder.
 
     seconds: that the search took; named if they are many.
     """
@@ -80,7 +80,7 @@ def use_lines(result: SearchResult, folder: str, seconds: float = 0.0) -> list[s
 
 
 def python_lines(result: SearchResult, folder: str) -> list[str]:
-    """How to use the answer in Python, if it is not the user's own settings, and if its report is."""
+    """Instructions to use the answer in Python, if it is not the user's settings; then the path of its report."""
     lines = ["Use it    result.training_arguments(output_dir=...)"] if result.changes_settings else []
     return [*lines, f"Report    {folder}/report.html"]
 

@@ -48,7 +48,7 @@ def speed_line(best: Trial, baseline: Trial | None, objective: str) -> str:
 
 
 def is_same(trial: Trial, other: Trial | None) -> bool:
-    """Whether both are the same trial of a study."""
+    """True if both are the same trial of a study."""
     return other is not None and trial.number == other.number
 
 

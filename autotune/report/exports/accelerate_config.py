@@ -70,7 +70,7 @@ def distributed_type(answer: Answer) -> str:
 
 
 def start_line(answer: Answer) -> str:
-    """How to start the loop. A config file of accelerate starts ranks on CPUs through MPI only; torchrun needs nothing."""
+    """Command that starts the loop. A config file of accelerate starts ranks on CPUs through MPI only; torchrun needs nothing."""
     if distributed_type(answer) == "MULTI_CPU":
         precision = f"ACCELERATE_USE_CPU=true ACCELERATE_MIXED_PRECISION={answer.mixed_precision}"
         return f"{answer.environment} {precision} torchrun --nproc-per-node {answer.ranks} accelerate_loop.py"

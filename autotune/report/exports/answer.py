@@ -36,7 +36,7 @@ class Answer:
 
     @property
     def model_place(self) -> str:
-        """What a tool is to load the model from: its name, or a placeholder if no name loads it."""
+        """Source from which a tool is to load the model: its name, or a placeholder if no name loads it."""
         return self.model if self.auto_class else "YOURS"
 
     @property
@@ -71,7 +71,7 @@ class Answer:
 
     @property
     def has_16_bit_weights(self) -> bool:
-        """Whether weights are in bfloat16 and nothing is cast automatically."""
+        """True if weights are in bfloat16 and nothing is cast automatically."""
         return self.mixed_precision == "no" and self.setup.model_arguments.get("dtype") == "bfloat16"
 
     @property

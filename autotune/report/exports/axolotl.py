@@ -45,7 +45,7 @@ LIGER_KEYS = {
 """Keys of `liger_kernel_config` in axolotl's words (src/axolotl/integrations/liger/args.py)."""
 
 LIGER_DEFAULTS = ("rope", "rms_norm", "swiglu", "fused_linear_cross_entropy")
-"""What `use_liger_kernel` switches on by itself (liger_kernel.transformers.monkey_patch)."""
+"""Kernels that `use_liger_kernel` switches on by default (liger_kernel.transformers.monkey_patch)."""
 
 GROUPED = {"group_by_length": True, "train_sampling_strategy": "group_by_length"}
 """The older and the newer field that batch samples of similar length."""

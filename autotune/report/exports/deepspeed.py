@@ -5,7 +5,7 @@ from copy import deepcopy
 from typing import Any
 
 AUTO = "auto"
-"""What transformers and accelerate fill in themselves."""
+"""Value that transformers and accelerate fill in themselves."""
 
 
 def resolved(

@@ -22,7 +22,7 @@ COVERED = (
     *("remove_unused_columns", "dtype", "checkpointing use_reentrant", "adapter task_type"),
     "quantization load_in_4bit",
 )
-"""What is said below under its own keys; remove_unused_columns it always sets itself."""
+"""Fields that are set below under LLaMA-Factory's keys; it always sets remove_unused_columns itself."""
 
 
 def llama_factory_yaml(answer: Answer) -> str:

@@ -1,1 +1,1 @@
-"""What is shown while a search runs."""
+"""Displays of a running search."""

@@ -19,7 +19,7 @@ SHORT = 20
 
 
 def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook; IPython is not imported if it is not already."""
+    """True if this process is the kernel of a notebook; IPython is not imported if it is not already."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return getattr(shell, "kernel", None) is not None
 

@@ -1,4 +1,4 @@
-"""What every display of a running search shows: how far it is, its trials by speed, and what runs now."""
+"""Texts of every display of a running search: how far it is, its trials by speed, and what runs now."""
 
 import math
 import time
@@ -95,7 +95,7 @@ def short(configuration: Configuration, baseline: Trial | None) -> str:
 
 
 def failure(trial: Trial) -> str:
-    """Why a trial has no result, in at most 14 characters."""
+    """Reason why a trial has no result, in at most 14 characters."""
     outcome = trial.final.outcome
     return FAILURES.get(outcome, outcome.value.replace("_", " "))
 
@@ -153,7 +153,7 @@ def to_go_text(progress: Progress, since_s: float = 0.0) -> str:
 
 
 def now_text(progress: Progress) -> str:
-    """What runs now, and why: `measured again, to prove the speed-up: 4x2 bf16 adafactor`."""
+    """Job that runs now, and its reason: `measured again, to prove the speed-up: 4x2 bf16 adafactor`."""
     if progress.kind not in (
         ProgressKind.PREPARING,
         ProgressKind.RESUMED,
@@ -177,7 +177,7 @@ def gain_text(progress: Progress) -> str:
 
 
 def lead_words(progress: Progress) -> tuple[str, str]:
-    """What leads, and its numbers: `best so far` if that is proven, else `fastest so far, not proven`, and never what is slower
+    """Leading trial and its numbers: `best so far` if that is proven, else `fastest so far, not proven`, and never one slower
     than the user's settings. Nothing while only these are known."""
     best, fastest = progress.best, progress.fastest
     trial = best or fastest

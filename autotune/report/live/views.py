@@ -23,7 +23,7 @@ Watching = contextlib.AbstractContextManager[Watch]
 
 
 def watcher(console: Console, quiet: bool, stays: bool = True) -> Watching:
-    """What shows a search on this console; quiet: nothing but the answer to Ctrl-C. stays: a table does, at the end."""
+    """Display of a search on this console; quiet: nothing but the answer to Ctrl-C. stays: the table stays at the end."""
     if quiet:
         return contextlib.nullcontext(print_stopping)
     return LiveTable(console, stays) if is_lively(console) else contextlib.nullcontext(partial(print_line, console))
@@ -31,7 +31,7 @@ def watcher(console: Console, quiet: bool, stays: bool = True) -> Watching:
 
 @contextlib.contextmanager
 def following(watch: Watch | bool | None) -> Iterator[Watch]:
-    """What shows a search to a caller in Python: their own function, a display, or by False nothing.
+    """Display of a search for a caller in Python: their function, a display, or nothing if False.
 
     In a notebook a table in place, on a terminal also on standard error; in a script's log plain lines there.
     """
@@ -43,7 +43,7 @@ def following(watch: Watch | bool | None) -> Iterator[Watch]:
 
 
 def saying(watch: Callable[[str], None] | bool | None) -> Callable[[str], None]:
-    """What shows lines to a caller in Python: their own function, standard error, or by False nothing."""
+    """Output of lines for a caller in Python: their function, standard error, or nothing if False."""
     if callable(watch):
         return watch
     return (lambda line: None) if watch is False else lambda line: print(in_python(line), file=sys.stderr, flush=True)
@@ -55,9 +55,9 @@ def errors() -> Console:
 
 
 def is_lively(console: Console, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether output to this console can be overwritten: a real terminal, and not the log of a CI.
+    """True if output to this console can be overwritten: a real terminal, and not the log of a CI.
 
-    A console that is only made to use colours (`FORCE_COLOR`) is none.
+    A console that is only made to use colours (`FORCE_COLOR`) is not a terminal.
     """
     in_ci = environment.get("CI", "").lower() not in ("", "0", "false")
     return console.file.isatty() and not in_ci and environment.get("TERM") not in ("dumb", "unknown")

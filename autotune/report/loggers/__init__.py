@@ -13,7 +13,7 @@ class Logger(Protocol):
     """A new or resumed run. Any method may raise anything, or hang."""
 
     run: str
-    """What `start` needs in `StudyEvent.run` to resume the same run."""
+    """Value that `start` needs in `StudyEvent.run` to resume the same run."""
 
     def log(self, row: Row) -> None:
         """Log one trial; its number is the step."""

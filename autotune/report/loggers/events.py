@@ -127,7 +127,7 @@ def _speed_fields(prefix: str, trial: Trial) -> dict[str, float | None]:
 
 
 def _finite(numbers: Mapping[str, Any]) -> dict[str, float]:
-    """Those that are numbers, and finite."""
+    """Finite numbers among these values."""
     return {name: number for name, value in numbers.items() if (number := finite(value)) is not None}
 
 
