@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # the supervisor, which the start of a search waits for, impo
     from autotune.probe.order import Order
 
 Account = Mapping[str, Any]
-"""How an order ended. ended: exited, timed out, host ended, host hung or not started; seconds: that it took; codes: exit code
+"""End of an order. ended: exited, timed out, host ended, host hung or not started; seconds: that it took; codes: exit code
 or -signal of each rank, None if it was ended; kernel_oom_kills: meanwhile; reason: of one not started; output: the end of a
 dead host's output; killed: how often the order was repeated because something else killed it."""
 
@@ -59,7 +59,7 @@ class BackgroundHost(Protocol):
 
 @dataclass(frozen=True)
 class ProbeOptions:
-    """How to measure, as opposed to what.
+    """Options of a measurement, apart from what is measured.
 
     slot: which measurement of the study it is; a round of the confirmation has more steps than a probe, and all micro-steps
     unless there is a whole_speed. deadline_s: seconds after which the probe is killed. best_so_far: speed of the best trial

@@ -29,7 +29,7 @@ TRAINED_BY_RANKS = ("probe", "rehearsal")
 
 @dataclass(frozen=True)
 class Timing(Serializable):
-    """How long a probe trains.
+    """Duration of a probe's training.
 
     Untimed steps end once a step's time has settled, timed ones once the half-width of the speed's 95 % interval is
     below `target` (a share of the speed) or after `seconds`; both between their least and most numbers of steps, or longer
@@ -65,13 +65,13 @@ LOSSES = Timing(untimed_least=1, untimed_most=1, timed_least=9, timed_most=9, se
 
 
 def timings(is_cpu: bool) -> tuple[Timing, Timing]:
-    """How long a probe and a confirmation round train on such a device."""
+    """Durations of a probe and of a confirmation round on such a device."""
     return (Timing(), CONFIRMATION) if is_cpu else (CUDA_PROBE, CUDA_CONFIRMATION)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order(Serializable):
-    """What a child process is to do.
+    """Task of a child process.
 
     kind: `probe` answers with a Measurement, `prepare` with a Workload, `capabilities` with an Environment; the other kinds
     with the plain data that the module in `ANSWERED_BY` describes. request: the options of every kind but `probe`.
@@ -80,8 +80,8 @@ class Order(Serializable):
     process_environment: variables that the child sets; host_environment: those that it must be started with.
     data_arguments, adapter, switches: see `TrainingSetup`; the adapter is empty if all weights are trained.
     accumulation_steps_run: micro-steps in a step of the probe, at most those of the configuration.
-    allowed_bytes: limit x (1 - headroom). device_used_bytes: in use on the device before; None on a CPU or where unknown.
-    speed_to_reach: samples / second (tokens / second where `count_tokens`) below which a probe may end itself.
+    allowed_bytes: limit x (1 - headroom). device_used_bytes: in use on the device before; None on a CPU or if unknown.
+    speed_to_reach: samples / second (tokens / second if `count_tokens`) below which a probe may end itself.
     """
 
     kind: str
@@ -110,7 +110,7 @@ class Order(Serializable):
 
     @property
     def ranks(self) -> int:
-        """How many processes carry it out together."""
+        """Number of processes that carry it out together."""
         together = self.configuration is not None and self.kind in TRAINED_BY_RANKS
         return self.configuration.data_parallel_size if together and self.configuration else 1
 

@@ -46,16 +46,16 @@ PASSING_FACTS = ("others", "topology")
 """Facts of a card that change by themselves: an idle card's slot runs in a slower generation."""
 
 PASSING = (Outcome.OUT_OF_MEMORY, Outcome.TIMED_OUT)
-"""What may be otherwise a moment later: an environment with such a reason is not cached."""
+"""Outcomes that may differ a moment later: an environment with such a reason is not cached."""
 
 
 # The device -------------------------------------------------------------------------------------------------------
 
 
 def read_device(requested: str = "auto", anew: bool = False) -> Environment:
-    """What the device, its driver and the libraries can do, with all optimizers of transformers.
+    """Capabilities of the device, its driver and the libraries, with all optimizers of transformers.
 
-    anew: whatever the cache says. Raises InvalidRequest for an absent device.
+    anew: ignore the cache. Raises InvalidRequest for an absent device.
     """
     request = tuning_request("bert-mini", 1, device=requested)
     card = nvml.choose_device(request.device)
@@ -70,7 +70,7 @@ def read_environment(
     every_optimizer: bool = False,
     anew: bool = False,
 ) -> tuple[Environment, nvml.Card | None]:
-    """What the device can do, from the cache or asked of a child; `auto` falls back to the CPU if torch cannot use the card.
+    """Capabilities of the device, from the cache or from a child; `auto` falls back to the CPU if torch cannot use the card.
 
     every_optimizer: try all that transformers names, not only those that the request asks for.
     """
@@ -138,14 +138,14 @@ def _as_it_is_now(
 
 
 def _may_pass(environment: Environment) -> bool:
-    """Whether something may have failed only because others use the device, for want of memory or of time."""
+    """True if something may have failed only because others use the device, for lack of memory or of time."""
     tables = (environment.precisions, environment.optimizers, environment.quantizations, environment.compile_backends)
     reasons = [reason for table in tables for reason in table.values() if reason]
     return bool(environment.others) or any(from_text(reason).outcome in PASSING for reason in reasons)
 
 
 def device_name(request: TuningRequest, card: nvml.Card | None) -> str:
-    """What the environment calls the device that was chosen: cpu, or cuda and a number."""
+    """Name of the chosen device in the environment: cpu, or cuda and a number."""
     return "cpu" if card is None else "cuda:0" if request.device in ("auto", "cuda") else request.device
 
 
@@ -163,7 +163,7 @@ def _card_facts(card: nvml.Card) -> dict[str, Any]:
 
 
 def _optimizers(request: TuningRequest) -> list[str]:
-    """Those that the request's space, `--fix`, `--only` or training arguments name."""
+    """Optimizers that the request's space, `--fix`, `--only` or training arguments name."""
     name = OPTIMIZER.name
     requested, fixed, only = parse_overrides(request)
     named = [*requested.get(name, ()), *([fixed[name]] if name in fixed else ()), *only.get(name, ())]
@@ -269,8 +269,8 @@ def begin_traces(
     seconds: float = math.inf,
     beside: BackgroundHost | None = None,
 ) -> Callable[[], MemoryModel]:
-    """What waits for the traces and returns what `traced` does, or raises its errors. beside: a host of its own that begins
-    with them now, unless they are cached, and is closed after them."""
+    """Function that waits for the traces and returns what `traced` does, or raises its errors. beside: a separate host that
+    begins with them now, unless they are cached, and is closed after them."""
     wanted = wanted_traces(configurations, environment, base, workload.task)
     request = wanted.request()
     # Nothing but these facts decides a trace; of a model with code of its own this cannot be told.

@@ -161,7 +161,7 @@ class LiveProbe:
 
 
 def _not_composed(measurement: Measurement, whole_speed: Interval | None) -> str:
-    """Why the speed of all micro-steps cannot be composed from these few; empty if it can.
+    """Reason why the speed of all micro-steps cannot be composed from these few; empty if it can.
 
     whole_speed: samples / second with all of them, as measured in earlier rounds.
     """
@@ -176,7 +176,7 @@ def _not_composed(measurement: Measurement, whole_speed: Interval | None) -> str
 
 
 def waits_as_composed(measurement: Measurement) -> bool:
-    """Whether the wait for data can be composed, as far as it was tried.
+    """True if the wait for data can be composed, as far as it was tried.
 
     Loading in the training process adds up. Workers have some batches ready, enough for a step of three micro-steps, and the
     device waits for the rest of a long one: then all micro-steps must be run.

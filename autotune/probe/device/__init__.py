@@ -1,1 +1,1 @@
-"""What the machine and its device are and can do."""
+"""Facts and capabilities of the machine and its device."""

@@ -22,7 +22,7 @@ PACKAGES = {"onnxrt": "onnxruntime", "openxla": "torch_xla", "tvm": "tvm"}
 
 
 COMPILERS = ("g++", "clang++", "c++")
-"""What inductor looks for without CXX (torch._inductor.config.cpp.cxx)."""
+"""Compilers that inductor looks for without CXX (torch._inductor.config.cpp.cxx)."""
 
 
 def graphs_compiled() -> int:
@@ -73,7 +73,7 @@ def _why_not(name: str, on_cpu: bool) -> str | None:
 
 
 def _no_compiler(on_cpu: bool) -> str | None:
-    """Why inductor cannot make kernels: in C++ on a CPU; with Triton, whose launchers are C, on a GPU."""
+    """Reason why inductor cannot make kernels: in C++ on a CPU; with Triton, whose launchers are C, on a GPU."""
     if not on_cpu and importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     named = os.environ.get("CXX" if on_cpu else "CC", "").split()[:1]

@@ -213,9 +213,9 @@ def _own_cores() -> frozenset[int]:
 
 
 def _core_seconds(cores: frozenset[int]) -> Reading:
-    """How many cores count, and their working and stolen seconds since boot, of /proc/stat (proc(5)).
+    """Number of cores that count, and their working and stolen seconds since boot, of /proc/stat (proc(5)).
 
-    All cores where not all of these are listed: a container may number its cores anew.
+    All cores if not all of these are listed: a container may number its cores differently.
     """
     with contextlib.suppress(OSError, ValueError):
         listed = {}

@@ -108,7 +108,7 @@ def _reasons_met(begun: CardReading, ended: CardReading) -> list[str]:
 
 
 def _at_power_limit(card: CardReading) -> bool:
-    """Whether its clocks follow its power."""
+    """True if its clocks follow its power."""
     if POWER_CAP in (card.throttle_reasons or ()):
         return True
     power, limit = card.power_w, card.power_limit_w

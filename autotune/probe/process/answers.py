@@ -21,7 +21,7 @@ STARTER = "the process that starts probes"
 
 
 def killed_from_outside(account: Account) -> bool:
-    """Whether something else than the training, autotune or the kernel's out-of-memory killer ended the processes."""
+    """True if something else than the training, autotune or the kernel's out-of-memory killer ended the processes."""
     codes = account.get("codes") or [account.get("code")]
     return -signal.SIGKILL in codes and not account["kernel_oom_kills"]
 
@@ -105,7 +105,7 @@ def value_of(answer: Mapping[str, Any]) -> Any:
 
 
 def advice_on(code: int | None, output: str) -> str:
-    """What to do about a process that ended with this exit code or -signal and this output."""
+    """Advice on a process that ended with this exit code or -signal and this output."""
     if code == -signal.SIGKILL:
         return "Free memory, or run the same command again."
     if failures.from_exit(code, 0, output).outcome is Outcome.OUT_OF_MEMORY:
@@ -132,7 +132,7 @@ def _rank_ends(order: Order, account: Account, read: Callable[[Mapping[str, Any]
 
 
 def failure_of(account: Account, rank: int, tail: str) -> Failure:
-    """What the end of a rank without an answer means. tail: the end of the log."""
+    """Meaning of the end of a rank without an answer. tail: the end of the log."""
     match account["ended"]:
         case "not started":
             return Failure(Outcome.UNSUPPORTED, account["reason"], "start")

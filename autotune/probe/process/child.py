@@ -33,7 +33,7 @@ WITHOUT_CARDS = {"CUDA_VISIBLE_DEVICES": "", "PYTORCH_NVML_BASED_CUDA_CHECK": "1
 
 @dataclass
 class Parent:
-    """What every child gets from the parent: variables, path and folder; and the user's objects, pickled."""
+    """State that every child gets from the parent: variables, path and folder; and the user's objects, pickled."""
 
     surroundings: dict[str, Any] = field(default_factory=dict)
     objects: bytes = b""

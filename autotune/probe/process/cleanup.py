@@ -40,7 +40,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def kernel_oom_kills() -> int:
-    """How many processes the kernel's out-of-memory killer has ended, as far as it shows."""
+    """Number of processes that the kernel's out-of-memory killer has ended, as far as it shows."""
     total = 0
     for path in ("/proc/vmstat", "/sys/fs/cgroup/memory.events"):
         with contextlib.suppress(OSError):
@@ -119,7 +119,7 @@ def _has_token(process: psutil.Process, token: str) -> bool:
 
 
 def _is_alive(process: psutil.Process) -> bool:
-    """Whether it still runs: no zombie, and no new process of the same id."""
+    """True if it still runs: not a zombie, and not a new process of the same id."""
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:

@@ -61,7 +61,7 @@ def main() -> NoReturn:
 
 
 def _import_libraries() -> None:
-    """What every probe needs and nothing that wakes CUDA."""
+    """Import what every probe needs and nothing that initializes CUDA."""
     gc.disable()  # a sixth to a quarter of the time of these imports, which make no garbage to speak of
     for name in WAKES_CUDA:
         open_later(name)
@@ -91,7 +91,7 @@ def _reasons_not_to_fork() -> dict[str, Any]:
 def why_not_fork(
     cuda_is_initialized: bool, open_files: Sequence[str], threads: Sequence[str], harmless: Sequence[str]
 ) -> str:
-    """Why a fork would not be safe: CUDA is awake, or another thread may hold a lock; empty if it is.
+    """Reason why a fork would not be safe: CUDA is initialized, or another thread may hold a lock; empty if it is safe.
 
     Torch does not know of a `cuInit` by others; the driver opens UVM_DEVICE for it, which NVML does not. threads: names of
     those beside the main one. harmless: names of threads that do not count.
@@ -114,7 +114,7 @@ def _other_threads() -> list[str]:
 
 
 def _read_each(kind: str, read: Callable[[Path], str]) -> list[str]:
-    """What `read` makes of each entry in this process's folder of that kind; nothing of one that is gone by then."""
+    """Results of `read` for each entry in this process's folder of that kind, without entries that are gone by then."""
     values = []
     for path in Path("/proc/self", kind).iterdir():
         with contextlib.suppress(OSError):
@@ -214,12 +214,12 @@ def _collect(pids: list[int], codes: list[int | None]) -> None:
 
 
 def _one_failed(codes: list[int | None], folder: Path) -> bool:
-    """Whether a rank that has ended left something else than what it was asked for."""
+    """True if a rank that has ended left something else than what it was asked for."""
     return any(code is not None and (code != 0 or not _answered(folder, rank)) for rank, code in enumerate(codes))
 
 
 def _answered(folder: Path, rank: int) -> bool:
-    """Whether this rank's answer says nothing of a failure."""
+    """True if this rank's answer is not a failure."""
     try:
         answer = read_json(folder / answer_name(rank))
     except (OSError, ValueError):

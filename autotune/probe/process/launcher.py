@@ -27,19 +27,19 @@ from autotune.probe.process import cleanup
 from autotune.probe.process.answers import advice_on, killed_from_outside
 
 GRACE_S = 20.0
-"""How long after a probe's deadline the host may take to clear up before it counts as hung itself."""
+"""Seconds after a probe's deadline that the host may take to clear up before it counts as hung itself."""
 
 CHECK_S = 1.0
-"""How often it is looked whether a signal asked the command to end, while the host is waited for."""
+"""Seconds between checks for a signal that asks the command to end, while the host is waited for."""
 
 CLOSE_S = 10.0
-"""How long the host may take to end what is below it and leave."""
+"""Seconds that the host may take to end its child processes and exit."""
 
 START_S = 180.0
-"""How long the host may take to import torch and transformers: minutes on a cold network disk."""
+"""Seconds that the host may take to import torch and transformers: minutes on a cold network disk."""
 
 REPEATS = 2
-"""How often at most an order is begun again that something else killed: who kills it a third time means it."""
+"""Largest number of repeats of an order that something else killed: a third kill is taken as intended."""
 
 _NOT_INHERITED = re.compile(
     r"ACCELERATE_.*|NVIDIA_TF32_OVERRIDE|TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|(LOCAL_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE"
@@ -370,7 +370,7 @@ def inherited(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _surroundings(variables: Mapping[str, str]) -> dict[str, Any]:
-    """What the children are given back: they run as if the caller had started them, with these variables."""
+    """State that the children are given: they run as if the caller had started them, with these variables."""
     return {
         "environment": {**inherited(os.environ), **variables},
         "path": [path or os.getcwd() for path in sys.path],
@@ -397,7 +397,7 @@ def _host_environment(token: str, scratch: str) -> dict[str, str]:
 
 
 def _not_started(message: Mapping[str, Any] | None, output: str) -> ProbeHostFailed:
-    """Why there is no host. message: its first, None if none came in time; output: the end of what it printed."""
+    """Reason why there is no host. message: its first, None if none came in time; output: the end of what it printed."""
     if message is None:
         failure, advice = f"not ready after {START_S:.0f} s", advice_on(None, output)
     elif "refused" in message:

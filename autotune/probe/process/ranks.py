@@ -87,7 +87,7 @@ class LastStep:
         return False
 
     def reached(self, step: int) -> bool:
-        """Whether this step, which has ended, is the last. Of another rank the device must have ended the step before."""
+        """True if this step, which has ended, is the last. Of another rank the device must have ended the step before."""
         if self._file is None:
             return False
         with contextlib.suppress(FileNotFoundError):

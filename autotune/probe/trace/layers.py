@@ -109,7 +109,7 @@ def _lengths(model: Any, counts: Callable[[torch.nn.ModuleList], bool] = lambda 
 
 
 def _kind(layer: Any) -> tuple[Any, ...]:
-    """What like layers share: classes, shapes and kind of attention."""
+    """Properties that like layers share: classes, shapes and kind of attention."""
     classes = tuple(type(module).__name__ for module in layer.modules())
     shapes = tuple((name, tuple(weight.shape)) for name, weight in layer.named_parameters())
     attention = tuple(

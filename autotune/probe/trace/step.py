@@ -237,7 +237,7 @@ def trace_step(
 
 
 def _untraceable(fields: Mapping[str, Any]) -> str:
-    """Why this step cannot be traced; empty if it may be."""
+    """Reason why this step cannot be traced; empty if it can."""
     if fields.get("model_arguments", {}).get("quantization_config"):
         return "kernels of four-bit weights cannot be traced without storage"
     if fields["training_arguments"].get("deepspeed"):

@@ -17,14 +17,14 @@ STEADY = 0.02
 """Change of a step's time from the first to the second half of some seconds from which on a GPU's clock has not settled."""
 
 LOOKS = 20
-"""How often in those seconds that change is looked for: looking takes as long as some per cent of a short step."""
+"""Number of checks for that change in those seconds: a check takes as long as some per cent of a short step."""
 
 HOPELESS_LEAST = 3
 """Timed steps before a probe may call itself hopeless: two show too little of how much they vary."""
 
 
 def settled(untimed_s: Sequence[float], timing: Timing) -> bool:
-    """Whether timing may begin after these untimed steps (seconds each).
+    """True if timing may begin after these untimed steps (seconds each).
 
     The first step is slow (1.06 to 1.4 times as long, measured) and the second can be. Settled: the last step took about
     as long as those between, neither slower nor faster. Between the least and most of `timing`, and not before its seconds; up to
@@ -44,7 +44,7 @@ def settled(untimed_s: Sequence[float], timing: Timing) -> bool:
 
 
 def _changes(step_times_s: Sequence[float], seconds: float) -> bool:
-    """Whether a step's mean time changes between the halves of the last so many seconds: by STEADY, and by more than chance."""
+    """True if a step's mean time changes between the halves of the last `seconds`: by STEADY, and by more than chance."""
     half = sum(end <= seconds for end in accumulate(reversed(step_times_s))) // 2
     if half < 2:
         return False
@@ -54,7 +54,7 @@ def _changes(step_times_s: Sequence[float], seconds: float) -> bool:
 
 
 class Decision(Enum):
-    """Whether a probe goes on."""
+    """Decision on continuing a probe."""
 
     GO_ON = auto()
     HOPELESS = auto()  # the whole interval is below the speed to reach
@@ -62,7 +62,7 @@ class Decision(Enum):
 
 
 def decide(speed: Interval, steps: int, seconds: float, timing: Timing, to_reach: float | None) -> Decision:
-    """Whether a probe goes on after these steps.
+    """Decision on continuing a probe after these steps.
 
     speed: so far, of `steps` timed steps that took `seconds`. Enough: the interval that `timing` aims at is reached, or
     cannot be with as many steps as it allows: then rounds apart in time tell more than further steps. Never before its

@@ -34,7 +34,7 @@ def take_callbacks(trainer: Any, source: Any) -> None:
 
 
 def is_tracker(callback: Any) -> bool:
-    """Whether it logs to a tracker (W&B, MLflow, TensorBoard, ...): one of transformers' own, or what inherits it."""
+    """True if it logs to a tracker (W&B, MLflow, TensorBoard, ...): a callback of transformers, or a subclass."""
     from transformers.integrations import INTEGRATION_TO_CALLBACK
 
     return isinstance(callback, tuple(INTEGRATION_TO_CALLBACK.values()))

@@ -101,7 +101,7 @@ class PlainTimer(TrainerCallback):  # type: ignore[misc]
             control.should_training_stop = True
 
     def _is_over(self, timed: int, now: float) -> bool:
-        """Whether this is the end of the last step, the so many'th timed one."""
+        """True if this is the end of the last step; timed: number of timed steps so far."""
         timing = self._timing
         seconds = now - self.ends[0] if self.ends else 0.0
         is_long = seconds >= max(timing.seconds, timing.timed_seconds_least)

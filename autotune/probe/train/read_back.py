@@ -121,9 +121,9 @@ def _allocator() -> dict[str, Any]:
 
 
 def _tf32() -> bool:
-    """Whether float32 matrix products run in TF32, by whichever interface this torch has.
+    """True if float32 matrix products run in TF32, by whichever interface this torch has.
 
-    Convolutions are not read: torch 2.9 to 2.12 leave them in TF32 where training arguments switch it off
+    Convolutions are not read: torch 2.9 to 2.12 leave them in TF32 if training arguments switch it off
     (pytorch/pytorch#179445), in a probe as in every real run.
     """
     matmul = torch.backends.cuda.matmul
@@ -144,6 +144,6 @@ def _frozen_dtypes(order: TrainingOrder, model: Any) -> frozenset[str]:
 
 
 def _sdpa_kernels() -> frozenset[str]:
-    """Those that torch may use."""
+    """Kernels that torch may use."""
     names = {"flash": "flash", "efficient": "mem_efficient", "cudnn": "cudnn", "math": "math"}
     return frozenset(kernel for kernel, name in names.items() if getattr(torch.backends.cuda, f"{name}_sdp_enabled")())

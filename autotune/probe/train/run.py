@@ -139,7 +139,7 @@ def heap_layout(seed: str | None = None) -> list[bytearray]:
 
 
 def runs_whole_steps(order: TrainingOrder) -> bool:
-    """Whether all micro-steps of a step are run: only then do its samples, and so its losses, not depend on their size."""
+    """True if all micro-steps of a step are run: only then do its samples, and so its losses, not depend on their size."""
     return order.accumulation_steps_run == order.configuration.gradient_accumulation_steps
 
 

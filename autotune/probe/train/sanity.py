@@ -198,7 +198,7 @@ def checkpoint_size(trainer: Any) -> int:
 
 
 def too_large(size: int, free: int) -> str:
-    """Why a checkpoint of so many bytes is not tried with so many free on the disk; empty if it is."""
+    """Reason why a checkpoint of `size` bytes is not tried with `free` bytes on the disk; empty if it is tried."""
     if size > MOST_CHECKPOINT_BYTES:
         return f"{_gigabytes(size)} would be more than {_gigabytes(MOST_CHECKPOINT_BYTES)}"
     if size > MOST_DISK_SHARE * free:

@@ -173,9 +173,9 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         self._read_steps()
 
     def failure(self) -> Failure | None:
-        """Why a training that ended well is no measurement; waits for the device.
+        """Reason why a training that ended well is not a measurement; waits for the device.
 
-        fp16's loss scaling may skip a training's first steps; where it skips most of the timed ones there is no speed.
+        fp16's loss scaling may skip a training's first steps; if it skips most of the timed ones there is no speed.
         """
         steps, skipped = len(self.steps), self.skipped_timed_steps
         if self._finite is not None and not self._finite:
@@ -305,7 +305,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         )
 
     def _settled(self) -> bool:
-        """Whether timing may begin: for a rank that does not decide, never later than for the one that does."""
+        """True if timing may begin: for a rank that does not decide, never later than for the one that does."""
         timing = self.order.timing
         return settled(self.untimed, timing) if self._last_step.decides else len(self.untimed) >= timing.untimed_least
 
