@@ -1,1 +1,1 @@
-"""What can be varied, and what it sets."""
+"""Settings that can be varied, and what they set."""

@@ -87,7 +87,7 @@ def _answers(trial: Trial, other: Configuration) -> bool:
 
 
 def _needs_at_least_as_much(other: Configuration, mine: Configuration, where: str) -> bool:
-    """Whether `other` needs at least the memory that `mine` did not get. With accumulation the gradients are alive
+    """True if `other` needs at least the memory that `mine` did not get. With accumulation the gradients are alive
     during the next forward; at 1 they are freed before it. So running out of memory while accumulating rules out only
     configurations that accumulate too."""
     if other.data_parallel_size != mine.data_parallel_size:
@@ -109,7 +109,7 @@ def _needs_at_least_as_much(other: Configuration, mine: Configuration, where: st
 
 
 def _same_kind(configuration: Configuration, other: Configuration, ignored: Collection[str] = ()) -> bool:
-    """Whether they differ at most in sizes, in how data is loaded and in the ignored settings."""
+    """True if they differ at most in sizes, in how data is loaded and in the ignored settings."""
     names = [
         name
         for name, setting in SETTINGS.items()

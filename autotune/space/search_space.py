@@ -72,8 +72,8 @@ class SearchSpace:
         return map(self.configuration, self._combinations(tuple(self.values)))
 
     def conflict(self, values: Mapping[str, Value]) -> str:
-        """Why these values cannot be combined, with each other or with the user's own; empty if they can, or if the values
-        of other settings are missing."""
+        """Reason why these values cannot be combined, with each other or with the user's; empty if they can, or if the
+        values of other settings are missing."""
         all_values, ours = {**self.fixed_by_user, **values}, set(values)
         if MICRO in values:
             micro, ranks = int(values[MICRO]), int(all_values.get(RANKS, 1))
@@ -125,11 +125,11 @@ class SearchSpace:
         return inactive if inactive in values else values[0]
 
     def identity(self) -> dict[str, Any]:
-        """What makes this space the one it is, as plain data."""
+        """Identity of this space: its values and baseline, as plain data."""
         return {name: list(values) for name, values in self.values.items()} | {"baseline": self.baseline.to_dict()}
 
 
 def _is_active(name: str, all_values: Mapping[str, Value]) -> bool:
-    """Whether a setting has an effect with these values; yes where the one that decides it is not among them."""
+    """True if a setting has an effect with these values, and if the setting that decides it is not among them."""
     condition = SETTINGS[name].active_if
     return condition is None or condition[0] not in all_values or condition[1](all_values[condition[0]])

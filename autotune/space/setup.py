@@ -139,7 +139,7 @@ def _effect(configuration: Configuration, environment: Environment) -> Effect:
 
 
 def _applied(name: str, value: Value, environment: Environment) -> Effect:
-    """What a value sets; raises InvalidRequest if setting or value belong to a study of another version."""
+    """Effect of a value; raises InvalidRequest if setting or value belong to a study of another version."""
     try:
         return SETTINGS[name].apply(value, environment)
     except (KeyError, ValueError) as error:

@@ -17,7 +17,7 @@ from autotune.space.settings.precision import ALIKE
 from autotune.space.setup import training_setup
 
 OF_FOUR_BITS = {"bfloat16": "bf16", "float16": "fp16"}
-"""What bitsandbytes computes packed weights' products in -> the precision."""
+"""Dtype in which bitsandbytes computes packed weights' products -> the precision."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def allocator_settings(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_native_allocator(variables: Mapping[str, str]) -> str | None:
-    """Why an option of torch's native allocator has no effect: the user's own variable chooses CUDA's; else None."""
+    """Reason why an option of torch's native allocator has no effect: the user's variable chooses CUDA's; else None."""
     if allocator_settings(variables).get("backend") != "cudaMallocAsync":
         return None
     return f"your {allocator_variable(variables)} sets backend:cudaMallocAsync, and this needs torch's native allocator"

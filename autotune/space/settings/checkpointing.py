@@ -14,13 +14,13 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "offload": {"use_reentrant": False, "offload": True},
     "full_reentrant": {"use_reentrant": True},
 }
-"""What transformers hands to `activation_checkpointing_enable`: torch advises against the reentrant way, but it keeps less
+"""Arguments for transformers' `activation_checkpointing_enable`: torch advises against the reentrant way, but it keeps less
 to compare the recomputed tensors by."""
 
 VALUES = ("none", *_OPTIONS)
 
 OPTIONS = ("every_n_layers", "offload")
-"""Those that not every transformers knows (`Environment.checkpointing_options`)."""
+"""Options that not every version of transformers has (`Environment.checkpointing_options`)."""
 
 _MEMORY_ORDER = {"none": 3, "every_3rd": 2, "every_2nd": 1, "full": 0}
 """The more layers are checkpointed, the less is kept."""

@@ -61,8 +61,8 @@ def _apply(value: Value, environment: Environment) -> Effect:
 
 
 def backend_of(trainer: Any) -> str:
-    """What accelerate compiles the trainer's model with, as `inductor`; `no` where it compiles nothing, empty if it does
-    not say."""
+    """Backend with which accelerate compiles the trainer's model, as `inductor`; `no` if it compiles nothing, empty if it
+    does not say."""
     plugin = getattr(getattr(trainer.accelerator, "state", None), "dynamo_plugin", None)
     backend = getattr(plugin, "backend", "")
     return str(getattr(backend, "value", backend)).lower()
@@ -81,7 +81,7 @@ def _read_back(observed: Observed) -> str:
 
 
 def _in_blocks(model: Any) -> bool:
-    """Whether parts of the model are compiled and not the model itself."""
+    """True if parts of the model are compiled and not the model itself."""
     kinds = [type(module).__name__ for module in model.modules()] if hasattr(model, "modules") else [""]
     return COMPILED in kinds[1:] and kinds[0] != COMPILED
 

@@ -4,10 +4,10 @@ from autotune.core.configuration import Value
 from autotune.space.settings.setting import Context, Effect, Observed, Setting, one_of
 
 NONE = "none"
-"""What a model without experts has."""
+"""Value for a model without experts."""
 
 NAMES = ("eager", "batched_mm", "grouped_mm")
-"""Those that come with transformers and torch. Its others fetch their kernels from the hub when they first run
+"""Implementations that come with transformers and torch. The others fetch their kernels from the hub when they first run
 (`transformers.integrations.hub_kernels`), which no probe should."""
 
 

@@ -45,7 +45,7 @@ def _read_back(observed: Observed) -> str:
 
 
 def _change(value: Value, context: Context) -> Change:
-    """What two ranks save, the fewest there are: half of the gradients and, if they are not kept whole, of the weights
+    """Saving of two ranks, the fewest there are: half of the gradients and, if they are not kept whole, of the weights
     (Zhao et al., PyTorch FSDP, 2023); and DistributedDataParallel's buckets. The optimizer's state is left out."""
     if value == "none":
         return Change()

@@ -34,7 +34,7 @@ def _read_back(observed: Observed) -> str:
 
 
 def _is_ligers(module: Any) -> bool:
-    """Whether Liger's forward was bound to this module, or its class is Liger's."""
+    """True if Liger's forward was bound to this module, or its class is Liger's."""
     forward = getattr(module.forward, "__func__", module.forward)
     # accelerate's mixed precision wraps it, and keeps what it wraps.
     forward = getattr(forward, "__wrapped__", forward)

@@ -12,13 +12,13 @@ from autotune.space.settings.setting import ACCUMULATION, Context, Costs, Effect
 
 _FIRST = "adamw_torch"
 ORDINARY = (_FIRST, "adamw_torch_fused", "adamw_bnb_8bit", "adafactor", "sgd")
-"""Those that are tried on every device: that takes no time."""
+"""Optimizers that are tried on every device: that takes no time."""
 
 SAME_ADAMW = (
     *(_FIRST, "adamw_torch_fused", "adamw_bnb_8bit", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"),
     *("adamw_torch_8bit", "adamw_torch_4bit", "adamw_torch_xla", "adamw_torch_npu_fused"),
 )
-"""Those that compute AdamW, in as many bits as their names say; all others learn differently."""
+"""Optimizers that compute AdamW, in the number of bits in their names; all others learn differently."""
 
 NAMES = (
     *dict.fromkeys([*ORDINARY, *SAME_ADAMW]),

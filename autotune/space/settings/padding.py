@@ -13,7 +13,7 @@ guide, "Tensor Core requirements"); coarser ones leave fewer shapes to compile k
 
 
 def _from_user(context: Context) -> str:
-    """What the user's own collator says; ours pads to the longest."""
+    """Padding of the user's collator; autotune's pads to the longest."""
     return str(context.workload.pad_to_multiple_of or NONE)
 
 

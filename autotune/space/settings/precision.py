@@ -72,8 +72,8 @@ def _apply(value: Value, environment: Environment) -> Effect:
 
 
 _OF_ENGINE = {"float16": "fp16", _BF16: "bf16"}
-"""What left a linear layer under DeepSpeed -> the value and part of its config: its engine casts the model to 16 bits, keeps
-float32 weights besides, and needs no autocast."""
+"""Output dtype of a linear layer under DeepSpeed -> the value and part of its config: its engine casts the model to 16 bits,
+keeps float32 weights as well, and needs no autocast."""
 
 
 def _read_back(observed: Observed) -> str:

@@ -42,7 +42,7 @@ def _forbidden_lora(value: Value, rank: Value) -> str | None:
 
 
 def _change(value: Value, context: Context) -> Change:
-    """What packing the linear layers saves against weights of as many bytes as the model's own."""
+    """Saving from packing the linear layers, against weights of the model's number of bytes."""
     workload = context.workload
     if value == NONE or not workload.parameters:
         return Change()

@@ -5,7 +5,7 @@ from autotune.space.settings import attention
 from autotune.space.settings.setting import Costs, Effect, Observed, Setting
 
 AUTO = "auto"
-"""What torch chooses."""
+"""Choice by torch."""
 SWITCHES = {
     "flash": "enable_flash_sdp",
     "efficient": "enable_mem_efficient_sdp",

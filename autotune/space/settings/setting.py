@@ -9,7 +9,7 @@ from autotune.core import Environment, Value, Workload
 
 @dataclass(frozen=True)
 class Effect:
-    """What a setting's value sets. A dict joins the user's own dict of that name, and those of other settings."""
+    """Fields that a setting's value sets. A dict is merged with the user's dict of that name, and with other settings' dicts."""
 
     training_arguments: Mapping[str, Any] = field(default_factory=dict)  # fields of `TrainingArguments`
     model_arguments: Mapping[str, Any] = field(default_factory=dict)  # keywords of `from_config` and `from_pretrained`
@@ -27,12 +27,12 @@ class Effect:
 
 
 ACCUMULATION = "gradient_accumulation_steps"
-"""What `Setting.forbidden` may name besides settings: it follows from the micro-batch size."""
+"""Name that `Setting.forbidden` may use besides settings: it follows from the micro-batch size."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a value is judged by: the device, the model with its data, and the user's own `TrainingArguments` fields."""
+    """Context in which a value is judged: the device, the model with its data, and the user's `TrainingArguments` fields."""
 
     environment: Environment
     workload: Workload
@@ -41,7 +41,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Observed:
-    """What a running training shows: the Trainer at `on_train_begin`, and its first micro-step."""
+    """Observations of a running training: the Trainer at `on_train_begin`, and its first micro-step."""
 
     trainer: Any
     linear_dtype: str  # output of the first linear (or convolution) layer, as `bfloat16`
@@ -86,7 +86,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True)
 class Costs:
-    """How values change memory and time, as far as it is known before any probe."""
+    """Changes of memory and time by values, as far as they are known before any probe."""
 
     # Whether the first value needs at least as much memory as the second in every configuration.
     needs_at_least_as_much: Callable[[Value, Value], bool] = lambda value, other: value == other
@@ -110,7 +110,7 @@ NO_MEMORY = Costs(memory=False)
 
 @dataclass(frozen=True)
 class Learning:
-    """How a model learns with the values of a setting that changes more than rounding."""
+    """Learning of a model with the values of a setting that changes more than rounding."""
 
     # The same for values that learn the same, up to rounding (fused and plain AdamW).
     learns: Callable[[Value], Value] = lambda value: value
@@ -153,7 +153,7 @@ class Setting:
         return ("speed", *["numerics"] * (self.learning is not None), *["memory"] * self.costs.memory)
 
     def learns_alike(self, value: Value, other: Value) -> bool:
-        """Whether a model learns the same with both values."""
+        """True if a model learns the same with both values."""
         return self.learning is None or self.learning.learns(value) == self.learning.learns(other)
 
 

@@ -20,7 +20,7 @@ BYTES_PER_PARAMETER = 16
 """Weights 4, gradients 4 and AdamW's states 8 in float32 (Rajbhandari et al., ZeRO, arXiv 1910.02054, section 3.1)."""
 
 ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-"""What a launcher would set for a single process; the port is torch's own default."""
+"""Variables that a launcher would set for a single process; the port is torch's default."""
 
 
 def _forbidden_optimizer(value: Value, optimizer: Value) -> str | None:
