@@ -35,7 +35,7 @@ def doctor_lines(environment: Environment, everything: bool = False) -> list[str
 
 
 def _parts(label: str, table: Mapping[str, str | None], everything: bool) -> list[tuple[str, str]]:
-    """What works in one line; everything: below it what does not, together where the reason is the same."""
+    """Working entries in one line; everything: below it the others with reasons, grouped by reason."""
     works = [name for name, reason in table.items() if reason is None]
     parts = [(label, ", ".join(works) or "none")]
     for reason in dict.fromkeys(filter(None, table.values())) if everything else ():

@@ -79,7 +79,7 @@ class TuningResult(SearchResult):
 
     @property
     def warnings(self) -> tuple[ResultWarning, ...]:
-        """What speaks against trusting the answer, as the summary has it: warnings of the study, the best trial and the
+        """Reasons against trusting the answer, as in the summary: warnings of the study, the best trial and the
         baseline, and losses that are not as fp32's or were not compared; each with its kind, its numbers and, as text, a
         sentence."""
         return warnings(self)
@@ -174,7 +174,7 @@ class TuningResult(SearchResult):
         return f"<TuningResult {self.workload.name}, {counted(len(self.trials), 'trial')}: {answer}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows. Never raises: a study of another version, whose settings are unknown here, is one line."""
+        """HTML for notebooks. Never raises: a study of another version, whose settings are unknown here, is one line."""
         try:
             from autotune.report.notebook import notebook_html
 

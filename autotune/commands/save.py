@@ -147,7 +147,7 @@ def _trials(folder: Path, damage: Damage) -> list[Trial]:
 def _part(
     path: Path, build: Callable[[Any], Any], advice: str = "Run the same search again: it writes it anew."
 ) -> Any:
-    """What is made of a file that every study has. Raises InvalidRequest."""
+    """Object built from a file that every study has. Raises InvalidRequest."""
     try:
         return read_record(path, build)
     except FileNotFoundError:

@@ -205,7 +205,7 @@ def _run(
 
 
 OWN_WEIGHTS = {MODEL_INIT: "weights as model_init makes them", ITSELF: "the weights of the model as it was sent"}
-"""What a caller's own model was made by -> its weights; of a model rebuilt from its config they are random."""
+"""Origin of a caller's model -> its weights; of a model rebuilt from its config they are random."""
 
 
 def _weights_text(workload: Workload) -> str:
@@ -218,7 +218,7 @@ def _weights_text(workload: Workload) -> str:
 def _unmeasured(
     request: TuningRequest, environment: Environment, workload: Workload, space: SearchSpace, fresh: bool
 ) -> TuningResult:
-    """Everything that is known of the answer before the first probe.
+    """Result with what is known before the first probe.
 
     Raises InvalidRequest for a limit above the device, NothingFits for one below what the model alone needs.
     """

@@ -110,7 +110,7 @@ def _device(args: Any) -> str:
 
 
 def _payload(trainer: Any, notes: list[str], held: ResultWarning | None) -> Payload:
-    """What a child needs to build this Trainer again. held: warning of memory that this process holds on the device."""
+    """Data from which a child builds this Trainer again. held: warning of memory that this process holds on the device."""
     args, model = trainer.args, trainer.model
     model_init, reason = rebuilt(model, type(trainer))
     if model_init is None:
@@ -191,7 +191,7 @@ def _callbacks(trainer: Any, notes: list[str]) -> list[Any]:
 
 
 def _unfit(callback: Any) -> str:
-    """Why probes do not run it; else empty."""
+    """Reason why probes do not run it; else empty."""
     if any(kind.__name__ in NEEDS_EVALUATION for kind in type(callback).__mro__):
         return "it needs evaluations"
     if is_tracker(callback):

@@ -1,1 +1,1 @@
-"""What a training would need, without training."""
+"""Forecast of what a training would need, without training."""

@@ -81,7 +81,7 @@ class Forecast:
         return None if self.limit_bytes is None else int(self.limit_bytes * (1 - self.headroom))
 
     def fits(self, row: ForecastRow) -> bool:
-        """Whether there is a peak, and it is within the allowed bytes if there is a limit."""
+        """True if there is a peak, and it is within the allowed bytes if there is a limit."""
         if row.peak is None:
             return False
         return self.allowed_bytes is None or row.peak.device_bytes <= self.allowed_bytes

@@ -1,1 +1,1 @@
-"""Why the answer is faster."""
+"""Explanation why the answer is faster."""

@@ -77,12 +77,12 @@ class Explanation:
 
     @property
     def from_the_baseline(self) -> bool:
-        """Whether the path starts at the baseline itself: not where that does not run."""
+        """True if the path starts at the baseline itself: not if that does not run."""
         return self.remeasured is not None and self.remeasured.start.configuration == self.baseline.configuration
 
     @property
     def within(self) -> bool | None:
-        """Whether the product of the gains is in the interval of the proven speed-up; None: nothing to compare."""
+        """True if the product of the gains is in the interval of the proven speed-up; None: nothing to compare."""
         if self.product is None or self.confirmed is None or not self.from_the_baseline:
             return None
         return self.confirmed.low <= self.product <= self.confirmed.high

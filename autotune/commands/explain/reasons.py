@@ -13,7 +13,7 @@ from autotune.space.settings.micro_batch_size import divisors
 
 
 class BoundKind(Kind):
-    """What holds a training up."""
+    """Kinds of bottlenecks of a training."""
 
     INPUT = "input"
     MEMORY = "memory"
@@ -24,7 +24,7 @@ class BoundKind(Kind):
 
 @dataclass(frozen=True)
 class Bound(Reason):
-    """What holds a training up: shares of its step by part, and `peak`, its share of the memory allowed.
+    """Bottleneck of a training: shares of its step by part, and `peak`, its share of the memory allowed.
 
     detail: a change that needs more memory and ran out of it, in the trial of that number: `micro_batch_size 16`.
     """
@@ -49,9 +49,9 @@ class Bound(Reason):
 
 
 def bound(trial: Trial, trials: Sequence[Trial]) -> Bound | None:
-    """What holds this trial up; None if no step was timed.
+    """Bottleneck of this trial; None if no step was timed.
 
-    Input-bound as `Measurement.input_bound` says; memory-bound where a value that needs more memory ran out of it in
+    Input-bound as `Measurement.input_bound` says; memory-bound if a value that needs more memory ran out of it in
     the trials; else by the part of the step that takes most.
     """
     final = trial.final

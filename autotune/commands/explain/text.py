@@ -108,7 +108,7 @@ def changes(before: Trial, after: Trial) -> str:
 
 
 def verdict(gain: Interval | None) -> str:
-    """Whether a change won, lost, or made no difference beyond noise."""
+    """Verdict on a change: it won, lost, or made no difference beyond noise."""
     if gain is None:
         return "cannot be compared"
     if gain.low > 1:

@@ -57,7 +57,7 @@ class GuideMethod:
         return {"checkpointing": self.checkpointing, "precision": self.precision, "optimizer": self.optimizer}
 
     def reason_against(self, environment: Environment, workload: Workload) -> str:
-        """Why it cannot run here; else empty."""
+        """Reason why it cannot run here; else empty."""
         reasons = {
             f"{name} {value}": SETTINGS[name].unavailable(value, Context(environment, workload))
             for name, value in self.settings.items()
@@ -174,7 +174,7 @@ class Ladder:
 
     @property
     def is_theirs(self) -> bool:
-        """Whether the guides trained the same: BERT large on random tokens, same task, length and batch."""
+        """True if the guides trained the same: BERT large on random tokens, same task, length and batch."""
         config = self.workload.model_config
         model = tuple(config.get(name) for name in ("model_type", "hidden_size", "num_hidden_layers"))
         work = (self.workload.task, self.workload.sequence_length, self.global_batch_size, self.workload.data)

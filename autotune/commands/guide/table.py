@@ -64,7 +64,7 @@ def legend(ladder: Ladder) -> tuple[str, str]:
 
 
 def remarks(ladder: Ladder) -> list[str]:
-    """Why methods have no figure (methods of the same reason together), warnings, notes."""
+    """Reasons why methods have no figure (methods with the same reason together), warnings, notes."""
     methods: dict[str, list[str]] = {}
     for row in ladder.rows:
         for reason in _reasons(row):

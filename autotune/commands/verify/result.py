@@ -34,7 +34,7 @@ DEVICE_FACTS = {
 
 
 class Verdict(StrEnum):
-    """What a verification found; see `judged` for the rule."""
+    """Outcome of a verification; see `judged` for the rule."""
 
     HELD = "held"
     MORE_THAN_HELD = "more than held"
@@ -44,11 +44,11 @@ class Verdict(StrEnum):
 
 
 HELD: dict[Verdict, bool | None] = {Verdict.NOT_HELD: False, Verdict.CANNOT_TELL: None}
-"""Whether the promise holds; it does for all other verdicts."""
+"""Verdict -> False if the promise does not hold, None: cannot tell; it holds for all other verdicts."""
 
 
 def judged(promised: Interval, measured: Interval) -> Verdict:
-    """Whether a speed-up holds, by its 95 % interval in the search and that of the plain trainings.
+    """Verdict on a speed-up, by its 95 % interval in the search and the interval of the plain trainings.
 
     Not held: the measured interval lies more than SHORTFALL below the promised one, or below 1 if nothing slower was
     promised; or it holds 1 and not the promised speed-up. More than held: it lies above the promised one. Cannot tell: it holds
@@ -65,7 +65,7 @@ def judged(promised: Interval, measured: Interval) -> Verdict:
 
 
 Pair = tuple[Trial | None, Trial | None]
-"""What is known of the user's settings, and of the answer."""
+"""Trials of the user's settings and of the answer; None if not known."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Verification:
 
     @property
     def is_same(self) -> bool:
-        """Whether the answer is the user's own settings: there is nothing to verify."""
+        """True if the answer is the user's own settings: there is nothing to verify."""
         return self.baseline is not None and self.best.configuration == self.baseline.configuration
 
     @property
@@ -153,7 +153,7 @@ class Verification:
 
     @property
     def held(self) -> bool | None:
-        """Whether the promise holds; None: cannot tell."""
+        """True if the promise holds; None: cannot tell."""
         return HELD.get(self.verdict, True)
 
     @property
@@ -191,7 +191,7 @@ class Verification:
 
     @property
     def advice(self) -> str:
-        """What to do next."""
+        """Advice on the next step."""
         if self.verdict is Verdict.CANNOT_TELL:
             if self._yours and not self._yours.feasible:
                 return LOG
@@ -210,7 +210,7 @@ class Verification:
 
     @property
     def disturbances(self) -> tuple[ResultWarning, ...]:
-        """What was seen besides the trainings."""
+        """Disturbances that were seen besides the trainings."""
         return merged(warning for measured in (*self.yours, *self.answer) for warning in measured.observed_warnings)
 
     def to_dict(self) -> dict[str, Any]:

@@ -42,7 +42,7 @@ PLACE = Path("probes", "verification")
 """Orders and logs of the trainings in a study's folder."""
 
 SECONDS = 30.0
-"""How long each side's timed steps take together, unless the caller says otherwise."""
+"""Seconds that each side's timed steps take together, unless the caller says otherwise."""
 
 ROUNDS, MOST_ROUNDS, ROUND_S = 6, 20, 10.0
 """Rounds at least and at most; between these as many as make each side's timed steps in a round take so long. What two
@@ -194,7 +194,7 @@ class _Turns:
         self._steps, self._seconds = steps, seconds
 
     def timing(self, trial: Trial) -> Timing:
-        """How long a training with this trial's settings takes in a round: untimed steps as in a round of the search."""
+        """Duration of a training with this trial's settings in a round: untimed steps as in a round of the search."""
         own = self._probe.timing(
             trial.configuration,
             ProbeOptions(Slot(trial.number, 1), 0.0),
@@ -220,7 +220,7 @@ class _Turns:
 
     @property
     def announcement(self) -> str:
-        """What is trained for how long, and how long all of it is expected to take."""
+        """Text on what is trained for how long, and how long all of it is expected to take."""
         length = [
             *([f"{self._steps} steps"] if self._steps is not None else []),
             *([format_seconds(self._seconds)] if self._seconds is not None else []),
