@@ -1,4 +1,4 @@
-"""Why a speed-up is missing or open, and what would tell."""
+"""Reasons why a speed-up is missing or open, and advice."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _OPEN = "cannot tell whether trial {trial:.0f} is faster ({low:.2f} to {high:.2f
 
 
 class GapKind(Kind):
-    """Why there is no speed-up, or why it is open."""
+    """Kinds of reasons why there is no speed-up, or why it is open."""
 
     NOTHING_TO_COMPARE = "nothing_to_compare", "there is nothing to compare"
     NO_BASELINE = "baseline_does_not_run", "the baseline does not run here: {detail}"
@@ -26,7 +26,7 @@ class GapKind(Kind):
 
 @dataclass(frozen=True)
 class SpeedupGap(Reason):
-    """Why there is no speed-up, or why it cannot be told whether trial `numbers["trial"]` is faster."""
+    """Reason why there is no speed-up, or why it is unknown whether trial `numbers["trial"]` is faster."""
 
     kind: GapKind
 
@@ -42,7 +42,7 @@ class SpeedupGap(Reason):
 
     @property
     def advice(self) -> str:
-        """What would tell; empty if nothing was measured that could be compared."""
+        """Advice on how to find out; empty if nothing was measured that could be compared."""
         rounds, has_timeout = f"--confirmation-rounds {self.rounds}", "timeout_s" in self.numbers
         match self.kind:
             case GapKind.NOT_BESIDE:
@@ -59,7 +59,7 @@ class SpeedupGap(Reason):
 
 
 def speedup_gap(trials: Sequence[Trial], objective: str, timeout_s: float | None = None) -> SpeedupGap | None:
-    """Why there is no speed-up, or why it is open and what would tell; None if it is neither.
+    """Reason why there is no speed-up, or why it is open and how to find out; None if it is neither.
 
     Open is that of the fastest trial which lost to the baseline only because it could not be told. timeout_s: the search's,
     in seconds.

@@ -21,7 +21,7 @@ DEADLINE_S = 600.0
 """Deadline of a training that is not timed, beside ten times what it is foreseen to take."""
 
 PROOF, LOSSES, SANITY_CHECK = "the proof of the speed-up", "losses", "evaluation and checkpoint"
-"""What is left out where the time is too short."""
+"""Parts that are left out if the time is too short."""
 
 Train = Callable[[str, Configuration, Path, float, Mapping[str, Any]], tuple[Any, Failure | None]]
 """(kind of order, configuration, folder for its files, deadline in seconds, its own options) -> (answer, failure)."""
@@ -62,7 +62,7 @@ def finish(study: Study, train: Train, watch: Watch) -> SanityCheck | None:
 
 
 def missing_proof(study: Study) -> str:
-    """What the fastest lacks for want of time to be shown as faster; empty if it does not, or if another one is shown."""
+    """Proof that the fastest trial lacks for lack of time; empty if it lacks nothing, or if another trial is shown as faster."""
     trials, plan = study.trials, study.plan
     answer, fastest = best_trial(trials, plan.objective), fastest_so_far(trials)
     if not plan.time.is_set or not plan.confirmation_rounds or answer is None or fastest is None or not fastest.number:

@@ -29,7 +29,7 @@ MOST_LOST = 2
 """Executors that are lost while they run one configuration, after which it counts as crashed."""
 
 NOISE, NOISE_DEGREES = 0.02, 3
-"""What one process differs from another of the same configuration, and how many degrees of freedom that counts for."""
+"""Difference between two processes of the same configuration, and the number of degrees of freedom that it counts for."""
 
 TOO_DIFFERENT = 0.10
 """Share by which a device differs from the median one from which on it is left out: something is wrong with it."""

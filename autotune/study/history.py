@@ -26,7 +26,7 @@ class Remembered:
 
 
 def recall(environment: Environment, identity: Mapping[str, Any]) -> Remembered:
-    """What past studies on this device left; unreadable files are ignored."""
+    """Results of past studies on this device; unreadable files are ignored."""
     own = _place(environment, identity)
     others: list[Calibration] = []
     trials: tuple[Trial, ...] = ()

@@ -36,7 +36,7 @@ def study_identity(
 
 
 def _own_model(workload: Workload) -> dict[str, Any]:
-    """What a caller can change of a built model without changing its config."""
+    """Properties of a built model that a caller can change without changing its config."""
     return {
         "gradient_bytes": workload.gradient_bytes,
         "attention": workload.attention,

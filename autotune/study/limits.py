@@ -65,7 +65,7 @@ def check_free(request: TuningRequest, name: str) -> None:
 
 
 def _asks_the_same(request: TuningRequest, folder: Path) -> bool:
-    """Whether the study in this folder has a request that leads here again, the task left to the model."""
+    """True if the study in this folder has a request that leads here again, the task left to the model."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         recorded = read_json(folder / REQUEST)["request"]
         return bool(recorded["model"] == hidden(request.model) and recorded["task"] == request.task)

@@ -70,7 +70,7 @@ def import_trials(study: Study, trials: Sequence[Trial]) -> int:
 
 
 def _still_holds(trial: Trial, allowed_bytes: int) -> bool:
-    """Whether a trial would have ended under this limit as it did under its own."""
+    """True if a trial would have ended under this limit as it did under the limit of its measurement."""
     if any(measurement.observed_warnings for measurement in (trial.measurement, *trial.confirmations)):
         return False
     if trial.measurement.outcome is Outcome.OUT_OF_MEMORY:

@@ -76,7 +76,7 @@ def disqualify_flagged(trials: list[Trial], numerics: Numerics, require_parity: 
 
 
 def _adds_up(trials: Sequence[Trial], references: Mapping[int, Measurement]) -> bool:
-    """Whether the Trainer adds losses up over micro-steps instead of averaging them.
+    """True if the Trainer adds losses up over micro-steps instead of averaging them.
 
     It does so for a model that takes the number of items in the whole step and then ignores it. The first step shows
     it: there all have the same weights and samples, so that their losses are equal, or as their numbers of micro-steps.

@@ -37,7 +37,7 @@ LONGEST_BASELINE_S = 300.0
 micro-steps, so micro-steps of six seconds are done in time; what takes longer mostly hangs, and nobody waits for half an hour."""
 
 REPEATS = 2
-"""How often a disturbed measurement is made anew at most."""
+"""Largest number of repeats of a disturbed measurement."""
 
 REPEATED = 0.1
 """Share of the time left that a repeat may take where that is limited."""
@@ -153,7 +153,7 @@ def keep(place: Path, configuration: Configuration, measurement: Measurement) ->
 
 
 def _disturbed(measurement: Measurement) -> bool:
-    """Whether something beside the training may have made this measurement what it is."""
+    """True if something besides the training may have influenced this measurement."""
     kinds = (Outcome.COMPLETED, Outcome.OUT_OF_MEMORY, Outcome.TIMED_OUT)
     return bool(measurement.observed_warnings) and measurement.outcome in kinds
 

@@ -106,8 +106,8 @@ def _competing(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def is_shown(trial: Trial, baseline: Trial | None) -> bool:
-    """Whether it is proven how many times as fast as the baseline the trial is: both were measured side by side in time, often
-    enough. Of the baseline itself there is nothing to prove; if it does not run, whether the trial was measured again."""
+    """True if it is proven how many times as fast as the baseline the trial is: both were measured side by side in time, often
+    enough. Of the baseline itself there is nothing to prove; if it does not run, true if the trial was measured again."""
     if baseline is None or not baseline.feasible:
         return trial.confirmed
     is_itself = trial.number == baseline.number
@@ -115,7 +115,7 @@ def is_shown(trial: Trial, baseline: Trial | None) -> bool:
 
 
 def beside_the_baseline(trial: Trial, baseline: Trial) -> tuple[int, int]:
-    """How many measurements of the trial and of the baseline are side by side in time."""
+    """Numbers of measurements of the trial and of the baseline that are side by side in time."""
     from autotune.sampler.claim import side_by_side
 
     mine, its = side_by_side(_timed(trial), _timed(baseline))
@@ -137,7 +137,7 @@ def _claim(above: tuple[Observation, ...], below: tuple[Observation, ...]) -> Ra
 
 
 def is_better(trial: Trial, baseline: Trial, objective: str) -> bool:
-    """Whether the trial is shown to be better than the baseline: surely (97.5 %) faster, or leaner and as fast.
+    """True if the trial is shown to be better than the baseline: surely (97.5 %) faster, or leaner and as fast.
 
     What is only leaner has to learn alike and its speed to be proven, because a single probe's interval does not cover what
     differs between two processes.
@@ -159,7 +159,7 @@ def _is_leaner(trial: Trial, baseline: Trial) -> bool:
 
 
 def changes(trial: Trial, trials: Sequence[Trial]) -> int:
-    """How many of the user's settings the trial changes; 0 without a baseline among the trials."""
+    """Number of the user's settings that the trial changes; 0 without a baseline among the trials."""
     if not trials or trials[0].number != 0:
         return 0
     values, before = trial.configuration.values, trials[0].configuration.values
@@ -234,7 +234,7 @@ def _speeds(trials: Sequence[Trial]) -> dict[int, float]:
 
 
 def is_open(gain: Interval) -> bool:
-    """Whether a speed-up tells neither that the trial is faster than the baseline nor that it is as fast."""
+    """True if a speed-up tells neither that the trial is faster than the baseline nor that it is as fast."""
     return gain.low <= 1 and (gain.high < 1 or gain.relative_width > SPEED_UP_WIDTH)
 
 
@@ -269,7 +269,7 @@ def pareto_front(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def speed_up(best: Trial, baseline: Trial, objective: str) -> Ratio | None:
-    """How many times as fast as the baseline, with its interval; None if one of them has no speed."""
+    """Speed divided by the baseline's, with its interval; None if one of them has no speed."""
     above, below = speed(best.final, objective), speed(baseline.final, objective)
     if not baseline.feasible or above is None or below is None:
         return None
@@ -284,7 +284,7 @@ def fastest_so_far(trials: Sequence[Trial]) -> Trial | None:
 
 
 def told_speed_up(trial: Trial, baseline: Trial, objective: str) -> Ratio | None:
-    """How many times as fast as the baseline, to show while a search runs; None if noise hides it (its interval is wider
+    """Speed divided by the baseline's, to show while a search runs; None if noise hides it (its interval is wider
     than TOLD_WIDTH)."""
     gain = speed_up(trial, baseline, objective)
     return gain if gain is not None and gain.relative_width <= TOLD_WIDTH else None

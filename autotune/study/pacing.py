@@ -18,7 +18,7 @@ CHECKED_STEPS = 10
 
 
 def time_for_a_probe(plan: Plan, trials: Sequence[Trial]) -> bool:
-    """Whether another probe as long as the longest of the last two is expected to end in time."""
+    """True if another probe as long as the longest of the last two is expected to end in time."""
     probe_s = max((trial.measurement.probe_seconds for trial in trials[-2:]), default=0.0)
     return plan.time.seconds_left() >= probe_s and not plan.time.is_over
 
@@ -68,7 +68,7 @@ def seconds_to_go(
     pace: Sequence[tuple[float, float]] = (),
     reference_s: float = 0.0,
 ) -> float | None:
-    """How long the search is expected to take still; before the first trial its time limit, None without one.
+    """Seconds that the search is expected to take still; before the first trial its time limit, None without one.
 
     searching: with all the probes that are left, and what proves the fastest; else the sanity check alone. pace: seconds that
     measurements took on the clock, and those of their probes alone: where the machine is disturbed they are repeated.
@@ -90,11 +90,11 @@ def seconds_to_go(
 
 
 def finishing_seconds(trials: Sequence[Trial], objective: str) -> float:
-    """How long the best trial's sanity check is expected to take; 0 if there is none."""
+    """Seconds that the best trial's sanity check is expected to take; 0 if there is none."""
     best = best_trial(trials, objective)
     return 0.0 if best is None else sanity_check_seconds(best)
 
 
 def sanity_check_seconds(best: Trial) -> float:
-    """How long a few steps, one evaluation batch and one checkpoint are expected to take."""
+    """Seconds that a few steps, one evaluation batch and one checkpoint are expected to take."""
     return starting_seconds(best.measurement) + CHECKED_STEPS * (best.final.step_time_s or 0.0)

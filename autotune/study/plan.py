@@ -14,13 +14,13 @@ from autotune.study.objective import best_trial, fastest_so_far, is_shown, speed
 
 @dataclass(frozen=True)
 class Plan:
-    """How far to search. n_trials: probes in all, the baseline's among them (see `probes`). time: of the whole command.
+    """Limits of a search. n_trials: probes in all, the baseline's among them (see `probes`). time: of the whole command.
 
     allowed_bytes: what probes are held to. margin: the share by which nothing untried may be able to beat the best for the
     search to end. training_steps: of the run it is for.
     confirmation_rounds: measurements of the fastest and of the baseline, side by side, that a speed-up needs; 0: nothing is
     measured again.
-    is_cpu: whether the device is one; precisions: those that work on it.
+    is_cpu: true if the device is a CPU; precisions: names of the precisions that work on it.
     no_risk: nothing is probed that may not fit, once something does. require_parity: what is not shown to train like fp32
     cannot win; allow_loss_difference: what is shown not to may win.
     """
@@ -42,7 +42,7 @@ class Plan:
     precisions: Collection[str] = ("fp32", "bf16")
 
     def probes(self, trials: Sequence[Trial]) -> int:
-        """How many probes the search may run in all: n_trials, and one more for each trial that ran out of memory in a round.
+        """Number of probes that the search may run: n_trials, and one more for each trial that ran out of memory in a round.
 
         Its probe was too short to tell that it does not fit. At most half as many again.
         """
@@ -128,7 +128,7 @@ class Progress:
         return None if self.best else fastest_so_far(self.trials)
 
     def speedup_of(self, trial: Trial | None) -> Interval | None:
-        """How many times as fast as the user's settings a trial is; None if that cannot be told now."""
+        """Speed of a trial divided by that of the user's settings; None if that is unknown now."""
         return None if trial is None else told_speed_up(trial, self.trials[0], self.objective)
 
 

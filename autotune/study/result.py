@@ -104,7 +104,7 @@ class SearchResult:
 
     @property
     def changes_settings(self) -> bool:
-        """Whether the answer is another configuration than the user's own, which only something shown to be better is."""
+        """True if the answer is another configuration than the user's, which only something shown to be better is."""
         return self.best_trial is not None and self.best_trial.number != 0
 
     @property
@@ -131,7 +131,7 @@ class SearchResult:
 
     @cached_property
     def best_setup(self) -> TrainingSetup:
-        """What the recommended trial is trained with; empty if there is no answer.
+        """Training setup of the recommended trial; empty if there is no answer.
 
         Raises InvalidRequest for a study of another version, of whose answer a setting or value is unknown here.
         """
@@ -149,14 +149,14 @@ class SearchResult:
 
     @property
     def measured_speedup(self) -> Ratio | None:
-        """How many times as fast as the baseline the best trial is; None if there is nothing to compare."""
+        """Speed of the best trial divided by the baseline's; None if there is nothing to compare."""
         best, baseline = self.best_trial, self.baseline_trial
         return speed_up(best, baseline, self.request.objective) if best and baseline else None
 
     @property
     def speedup(self) -> Ratio | None:
-        """How many times as fast as the baseline; a float with `.low` and `.high`, as text `1.46x (1.26 to 1.70)`. Exactly 1
-        where the answer is the baseline. None: see `speedup_reason`.
+        """Speed divided by the baseline's; a float with `.low` and `.high`, as text `1.46x (1.26 to 1.70)`. Exactly 1
+        if the answer is the baseline. None: see `speedup_reason`.
 
         Raises NothingFits and SearchFailed as `best` does, InvalidRequest as `baseline` does.
         """
@@ -164,7 +164,7 @@ class SearchResult:
 
     @cached_property
     def speedup_gap(self) -> SpeedupGap | None:
-        """Why there is no speed-up, or why it cannot be told whether there is one and what would tell; None if it is neither."""
+        """Reason why there is no speed-up, or why it is unknown if there is and how to find out; None if it is neither."""
         gap = speedup_gap(self.trials, self.request.objective, self.request.timeout_s)
         return gap and replace(gap, detail=scrubbed(gap.detail))
 
@@ -188,7 +188,7 @@ class SearchResult:
         return pareto_front(self.trials)
 
     def utilization(self, trial: Trial) -> Utilization | None:
-        """How much of the device's arithmetic the trial uses; None if its speed or its operations are not known."""
+        """Share of the device's arithmetic that the trial uses; None if its speed or its operations are not known."""
         return utilization(trial, self.arithmetic, self.environment, self.workload, self.request.training_args)
 
     @cached_property
@@ -218,7 +218,7 @@ class SearchResult:
 
     @property
     def data_text(self) -> str:
-        """What was trained on."""
+        """Text on the data of the training."""
         workload, dataset = self.workload, self.request.dataset
         length = f", up to {workload.sequence_length} tokens" if workload.sequence_length else ""
         if dataset:
@@ -237,7 +237,7 @@ class SearchResult:
 
     @property
     def device_note(self) -> str:
-        """How to start the real run where more GPUs are visible than it has ranks: alone the Trainer would wrap it in
+        """Instructions to start the real run if more GPUs are visible than it has ranks: by default the Trainer would wrap it in
         nn.DataParallel. Raises InvalidRequest, InvalidSpace and StudyMismatch as `best_setup` does.
         """
         environment, ranks = self.environment, self.best_setup.processes
@@ -253,6 +253,6 @@ class SearchResult:
 
 
 def training_setup_of(result: SearchResult, trial: Trial) -> TrainingSetup:
-    """What this trial is trained with. Raises InvalidRequest if it holds what this version does not know."""
+    """Training setup of this trial. Raises InvalidRequest if it holds what this version does not know."""
     base, task = result.request.training_args, result.workload.task
     return training_setup(trial.configuration, result.environment, base, task)

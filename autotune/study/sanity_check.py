@@ -17,7 +17,7 @@ def check_sanity(
     attempt: Callable[[Configuration, Path], tuple[Any, Failure | None]],
     folder: Path,
 ) -> SanityCheck:
-    """What a rehearsal at this configuration's settings came to; the one kept in this folder, if there is one.
+    """Result of a rehearsal at this configuration's settings; the result kept in this folder, if there is one.
 
     attempt: (configuration, folder for its files) -> the answer to a `rehearsal` order, or why there is none.
     Raises OSError if the disk refuses.

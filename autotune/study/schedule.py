@@ -101,7 +101,7 @@ def _by_experience(study: Study, devices: Sequence[str]) -> list[str]:
 
 
 def _out_of_time(study: Study) -> tuple[Slot, StopReason] | None:
-    """What was given up as the time was over, and the reason; None if nothing was but losses."""
+    """Slot that was given up as the time was over, and the reason; None if nothing was but losses."""
     given_up = study.ledger.out_of_time.items()
     return next(((slot, why) for slot, why in given_up if slot.kind is not SlotKind.REFERENCE), None)
 
@@ -179,7 +179,7 @@ def _situation(study: Study, fleet: Fleet, device: str, probes_left: int) -> Sit
 def _last(
     study: Study, fleet: Fleet, able: Sequence[str], choice: Choice, gap: OptimalityGap | None, probes_left: int
 ) -> Job | Done | None:
-    """What is measured once nothing is worth its seconds: the answer's losses, and it without what may win nothing. Done if it
+    """Next job once nothing is worth its seconds: the answer's losses, and it without what may win nothing. Done if it
     lacks nothing; None while something runs.
     """
     plan, trials = study.plan, study.trials

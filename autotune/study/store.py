@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 REQUEST, VERIFICATION, EXPLAINED = "request.json", "verification.json", "explanation.json"
 """The request of a study, and what `autotune verify` and `autotune explain` measured of its answer."""
 PROSPECT, PEAK = "prospect.json", "estimated_peak.json"
-"""What the untried could still win, next to the trial after which it held; what that trial's memory is for."""
+"""Files: possible gain of the untried, next to the trial after which it held; estimated memory of that trial by parts."""
 EXPLANATION = "explanation"
 """Folder of what `autotune explain` measured."""
 TENSORBOARD, RUNS = "tensorboard", "loggers.json"
-"""What TensorBoard is told, and which runs of which loggers are this study's."""
+"""TensorBoard's folder, and the file with the runs of loggers that belong to this study."""
 OPTUNA_STUDY = "study.db"
 """The trials as Optuna's dashboard opens them: an output, nothing reads it again."""
 FOLDERS = ("probes", "rehearsal", EXPLANATION, TENSORBOARD)
-"""What trainings of every kind leave in a study's folder."""
+"""Folders that trainings of every kind leave in a study's folder."""
 
 Kept = TypeVar("Kept")
 _DISK_ADVICE = "Free space or name another --output-dir; run the same command again to resume."
@@ -93,7 +93,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def is_unmeasured(folder: Path) -> bool:
-    """Whether this folder holds a study without a measured trial: beginning it again loses nothing."""
+    """True if this folder holds a study without a measured trial: beginning it again loses nothing."""
     return (folder / REQUEST).exists() and not _is_measured(folder)
 
 
@@ -165,7 +165,7 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
 
 
 def _leaves(before: Any, now: Any, place: str) -> list[str]:
-    """What differs below a place, a text each."""
+    """Differences below a place, a text each."""
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         keys = [key for key in dict.fromkeys([*before, *now]) if before.get(key) != now.get(key)]
         return [leaf for key in keys for leaf in _leaves(before.get(key), now.get(key), f"{place}: {key}")]
@@ -232,7 +232,7 @@ def read_rounds(folder: Path, damage: Damage | None = None) -> dict[int, Measure
 
 
 def _whole(path: Path, build: Callable[[Any], Kept], damage: Damage | None) -> Kept | None:
-    """What a file holds; None if it is missing, or cannot be read, which `damage` takes."""
+    """Content of a file; None if it is missing, or cannot be read, which is reported to `damage`."""
     try:
         value: Kept = read_record(path, build)
         return value

@@ -95,7 +95,7 @@ def build_warm_start(
     past: Sequence[Calibration] = (),
     traces: Callable[[], MemoryModel] | None = None,
 ) -> WarmStart:
-    """What the sampler `physics` starts from. past: what other studies on this device taught. traces: begun before.
+    """Start of the sampler `physics`. past: results of other studies on this device. traces: begun before.
 
     Of the host's time limit only a share is spent on this.
     """
@@ -132,7 +132,7 @@ def build_warm_start(
 
 
 def arithmetic_of(model: MemoryModel | None, rates: Mapping[str, float]) -> Arithmetic:
-    """What is known of the model's operations, and of the device's."""
+    """Known operations of the model, and rates of the device."""
     samples = model.sample_flops if model is not None else {}
     products = {name: rates[name] for name in map(str, SETTINGS["precision"].values) if name in rates}
     return Arithmetic({key: SampleFlops(**sample) for key, sample in samples.items()}, products)
