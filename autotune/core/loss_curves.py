@@ -23,7 +23,7 @@ DEVIATIONS = 3.0
 """Standard errors that a difference exceeds to be one: dropout and padding draw other numbers with other micro-batches."""
 
 RELATED = 2.0
-"""How much larger the variance of a mean of steps that follow each other is than that of independent ones."""
+"""Variance of a mean of steps that follow each other, divided by the variance for independent steps."""
 
 LEAST_DIFFERENCE = 0.001
 """Share of the loss that is never flagged."""
@@ -46,7 +46,7 @@ class Curve(Serializable):
 
 @dataclass(frozen=True)
 class Difference(Serializable):
-    """How much more a trial's loss is than the reference's over the second half of the steps that they share."""
+    """Trial's loss minus the reference's over the second half of the steps that they share."""
 
     loss: float  #: mean over the rounds
     error: float  #: its standard error
@@ -57,14 +57,14 @@ class Difference(Serializable):
     rounds: int
 
     def is_flagged(self, loss: float) -> bool:
-        """Whether this difference would be one: more than chance explains, and much of what the reference learned."""
+        """True if `loss` would be flagged: more than chance explains, and much of what the reference learned."""
         share = LEARNED_LESS if loss > 0 else LEARNED_MORE
         learned = max(0.0, self.learned) + 2 * self.learned_error
         return abs(loss) > max(DEVIATIONS * self.error, share * learned, LEAST_DIFFERENCE * abs(self.level))
 
     @property
     def is_sensitive(self) -> bool:
-        """Whether a training that learns nothing would be flagged."""
+        """True if a training that learns nothing would be flagged."""
         return self.is_flagged(self.learned) and self.learned > 0
 
 
@@ -80,7 +80,7 @@ class Numerics(Serializable):
     note: str = ""
 
     def difference(self, number: int) -> Difference | None:
-        """What the trial's losses differ by; None if it shares no round of finite losses with the reference."""
+        """Difference of the trial's losses; None if it shares no round of finite losses with the reference."""
         pairs = list(self._pairs(number))
         if not pairs:
             return None
@@ -111,11 +111,11 @@ class Numerics(Serializable):
         return None
 
     def is_checked(self, number: int) -> bool:
-        """Whether this trial's losses were compared, or not even finite."""
+        """True if this trial's losses were compared, or not even finite."""
         return not self.problem and bool(self._non_finite(number) or self.difference(number))
 
     def flag(self, number: int) -> str:
-        """Why this trial does not learn as the reference does; empty if it does, and if that is unknown."""
+        """Reason why this trial does not learn as the reference does; empty if it does, and if that is unknown."""
         if self.problem:
             return ""
         if non_finite := self._non_finite(number):
@@ -127,7 +127,7 @@ class Numerics(Serializable):
         return f"after {difference.steps} steps the loss is {how}, which had fallen by {difference.learned:.3g}"
 
     def why_unchecked(self, number: int) -> str:
-        """Why this trial's losses were not compared; empty if they were."""
+        """Reason why this trial's losses were not compared; empty if they were."""
         if self.is_checked(number):
             return ""
         return self.problem or "no round that it shares with the reference was long enough"

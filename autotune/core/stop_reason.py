@@ -53,7 +53,7 @@ NOTHING_LEFT = (
     *(StopKind.NOTHING_TO_WIN, StopKind.NOTHING_LIKELY_TO_WIN, StopKind.NOTHING_LIKELY_TO_FIT),
     *(StopKind.ALL_TESTED, StopKind.CORE_TESTED, StopKind.ALL_PROPOSED),
 )
-"""Those that say themselves what may be left to gain."""
+"""Reasons whose text says what may be left to gain."""
 
 
 @dataclass(frozen=True)

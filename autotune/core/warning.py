@@ -7,7 +7,7 @@ from autotune.core.reason import Kind, Reason, Shown
 
 
 class WarningKind(Kind):
-    """What speaks against a number."""
+    """Kinds of reasons against trusting a number."""
 
     STOLEN_CORES = "stolen_cores", "the hypervisor gave {cores:.1f} cores of this machine to others"
     OTHER_PROCESSES = "other_processes", "other processes used {cores:.1f} cores meanwhile"

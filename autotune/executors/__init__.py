@@ -31,11 +31,11 @@ class ExecutorHost(Host, Protocol):
         ...
 
     def restart(self) -> bool:
-        """Whether it can be used again after a loss."""
+        """True if it can be used again after a loss."""
         ...
 
     def may_return(self) -> bool:
-        """Whether another restart is worth an attempt later."""
+        """True if another restart is worth an attempt later."""
         ...
 
 

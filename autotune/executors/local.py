@@ -31,7 +31,7 @@ LOCKS = Path("/tmp")
 folder that the first of several users made would be theirs."""
 
 MOST_RESTARTS = 2
-"""How often a host that was lost is started again."""
+"""Largest number of restarts of a host that was lost."""
 
 
 class LocalHost:
@@ -86,7 +86,7 @@ class LocalHost:
         return ExecutorLost("it was left" if self.hosts.is_abandoned else reason)
 
     def restart(self) -> bool:
-        """Whether it may be used again: it starts by itself with its next order."""
+        """True if it may be used again: it starts automatically with its next order."""
         self._restarts += 1
         return not self.hosts.is_abandoned and self._restarts <= MOST_RESTARTS
 
@@ -115,7 +115,7 @@ def joined(executors: Sequence[Executor]) -> Executor:
 
 
 def count_of(request: TuningRequest, card: nvml.Card | None) -> int:
-    """How many devices a search uses; raises InvalidRequest if there are fewer."""
+    """Number of devices that a search uses; raises InvalidRequest if there are fewer."""
     most = len(nvml.visible_cards()) if card else len(os.sched_getaffinity(0)) // (request.cores_per_device or 1)
     if request.devices == "all":
         return most if card else 1
@@ -139,7 +139,7 @@ def shares(count: int, cores_per_device: int | None) -> list[list[int]]:
 
 
 def first_host(request: TuningRequest, card: nvml.Card | None) -> Callable[[bytes], LocalHost] | None:
-    """What makes the host of the first of several devices; None for one device that has all cores.
+    """Function that makes the host of the first of several devices; None for one device that has all cores.
 
     Raises InvalidRequest as `shares` does.
     """
@@ -162,7 +162,7 @@ def pool_of(executors: Sequence[Executor], probe: Callable[[Executor], Probe]) -
 
 
 def can_be_joined(executors: Sequence[Executor]) -> bool:
-    """Whether ranks of a training can take several of these devices."""
+    """True if ranks of a training can take several of these devices."""
     return len(executors) == len(_local(executors)) > 1
 
 
@@ -224,7 +224,7 @@ def lock_card(card: nvml.Card | None, stack: contextlib.ExitStack) -> tuple[str,
 
 
 def holds(name: str, stack: contextlib.ExitStack) -> bool | None:
-    """Whether no other process holds this lock; this one does from now on. None if nothing can be locked."""
+    """True if no other process holds this lock; this process does from now on. None if nothing can be locked."""
     try:
         handle = _opened(f"autotune-{name}.lock")
     except OSError:

@@ -16,13 +16,13 @@ from autotune.executors import ExecutorLost
 from autotune.probe import Probe, ProbeOptions
 
 WAIT_S = 0.5
-"""How often it is looked whether a signal asked the command to end, while jobs run."""
+"""Seconds between checks for a signal that asks the command to end, while jobs run."""
 
 LEAVE_S = 30.0
-"""How long jobs may take to leave that were abandoned: a host ends what is below it within ten seconds."""
+"""Seconds that abandoned jobs may take to end: a host ends its child processes within ten seconds."""
 
 RETURN_S = 600.0
-"""How long a search without a device waits for one that may return."""
+"""Seconds that a search without a device waits for a device that may return."""
 
 Work = Callable[[Probe], Any]
 """A function that a device carries out with its probe."""
@@ -30,7 +30,7 @@ Work = Callable[[Probe], Any]
 
 @dataclass(frozen=True)
 class Ended:
-    """How a job ended: with a value, or because its executor was lost or its time was over."""
+    """End of a job: with a value, or because its executor was lost or its time was over."""
 
     key: Hashable
     device: str
@@ -63,7 +63,7 @@ class Pool:
 
     @property
     def is_several(self) -> bool:
-        """Whether there was more than one device to begin with."""
+        """True if there was more than one device to begin with."""
         return len(self.probes) > 1
 
     @property
@@ -78,7 +78,7 @@ class Pool:
 
     @property
     def is_running(self) -> bool:
-        """Whether anything runs."""
+        """True if anything runs."""
         return bool(self._running)
 
     @property
@@ -88,15 +88,15 @@ class Pool:
         return f"{count} devices still measure" if count > 1 else "1 device still measures" * count
 
     def but(self, names: Sequence[str], avoided: str) -> list[str]:
-        """Those of these devices that are not avoided; that one only if no other can be used."""
+        """These devices without the avoided one, which is used only if no other can be."""
         return [name for name in names if name != avoided or self.devices == [avoided]]
 
     def runs_on(self, device: str) -> bool:
-        """Whether a job runs on this device."""
+        """True if a job runs on this device."""
         return device in self._running
 
     def width(self, configuration: Configuration) -> int:
-        """How many devices a training takes: one, or where devices can be joined one for each of its ranks."""
+        """Number of devices that a training takes: one, or if devices can be joined one for each of its ranks."""
         return 1 if self._together is None else configuration.data_parallel_size
 
     def start(self, key: Hashable, work: Work, device: str, *others: str) -> None:
@@ -122,9 +122,9 @@ class Pool:
         raise error
 
     def regain(self, seconds: float, waiting: Callable[[], None], check: Callable[[], None]) -> bool:
-        """Whether a device that was lost is there again within these seconds; nothing may run.
+        """True if a device that was lost is there again within these seconds; nothing may run.
 
-        waiting: called before the wait; check: again and again during it, ends it where it raises.
+        waiting: called before the wait; check: called repeatedly during it, ends it if it raises.
         """
         until, is_announced = time.monotonic() + seconds, False
         while time.monotonic() < until and (able := [*filter(self._may_return, self._lost)]):

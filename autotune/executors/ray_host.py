@@ -54,7 +54,7 @@ class Cluster:
     killed: Counter[str] = field(default_factory=Counter)
 
     def is_there(self) -> bool:
-        """Whether the cluster's head answers."""
+        """True if the cluster's head answers."""
         host, _, port = self.address.rpartition(":")
         try:
             socket.create_connection((host, int(port)), timeout=PING_S).close()
@@ -206,7 +206,7 @@ class RayHost:
         self._end()
 
     def restart(self) -> bool:
-        """Whether another executor, of the same facts, took its place in time."""
+        """Replace it by another executor of the same facts; True if that succeeded in time."""
         self._end()
         with contextlib.suppress(ExecutorLost, AutotuneError):
             if self._cluster.is_there():
@@ -221,7 +221,7 @@ class RayHost:
         return False
 
     def may_return(self) -> bool:
-        """Whether the cluster may have a device again."""
+        """True if the cluster may have a device again."""
         return self._cluster.is_there()
 
     def scratch_folder(self) -> Path:
@@ -246,7 +246,7 @@ class RayHost:
 
 
 def _reason(error: Exception) -> str:
-    """Why an executor is lost, in a line."""
+    """Reason why an executor is lost, in a line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # Its last line tells at length what may have been.
     return f"{type(error).__name__}: {lines[-1].partition('. ')[0] if lines else 'no reason given'}"
