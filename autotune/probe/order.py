@@ -79,7 +79,7 @@ class Order(Serializable):
     sent_at: monotonic clock of the machine, seconds. training_arguments: as in the result.
     process_environment: variables that the child sets; host_environment: those that it must be started with.
     data_arguments, adapter, switches: see `TrainingSetup`; the adapter is empty if all weights are trained.
-    accumulation_steps_run: micro-steps in a step of the probe, at most those of the configuration.
+    accumulation_steps_run: micro-steps in a step of the probe, at most the configuration's.
     allowed_bytes: limit x (1 - headroom). device_used_bytes: in use on the device before; None on a CPU or if unknown.
     speed_to_reach: samples / second (tokens / second if `count_tokens`) below which a probe may end itself.
     """

@@ -61,7 +61,7 @@ class SpeedupGap(Reason):
 def speedup_gap(trials: Sequence[Trial], objective: str, timeout_s: float | None = None) -> SpeedupGap | None:
     """Reason why there is no speed-up, or why it is open and how to find out; None if it is neither.
 
-    Open is that of the fastest trial which lost to the baseline only because it could not be told. timeout_s: the search's,
+    Open: the fastest trial lost to the baseline only because its speed-up is uncertain. timeout_s: the search's,
     in seconds.
     """
     best = best_trial(trials, objective)

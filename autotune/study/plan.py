@@ -44,7 +44,7 @@ class Plan:
     def probes(self, trials: Sequence[Trial]) -> int:
         """Number of probes that the search may run: n_trials, and one more for each trial that ran out of memory in a round.
 
-        Its probe was too short to tell that it does not fit. At most half as many again.
+        Its probe was too short to tell that it does not fit. At most n_trials // 2 more.
         """
         outcomes = ([measured.outcome for measured in trial.confirmations] for trial in trials[1:])
         return self.n_trials + min(self.n_trials // 2, sum(Outcome.OUT_OF_MEMORY in rounds for rounds in outcomes))
