@@ -401,7 +401,7 @@ def figure(courses: Sequence[Course]) -> str:
     most = 1.05 * max((max(mean) for panel in lines.values() for _, mean in panel.values()), default=1.0)
     panels = []
     for (row, devices), (column, noise) in product(enumerate(DEVICES), enumerate(NOISES)):
-        left, top = 220.0 * column, 215.0 * row
+        left, top = 220.0 * column, 215.0 * row + 15
         label = "time in probes of the baseline" if row == len(DEVICES) - 1 else ""
         drawn_lines = [
             (role, "polyline", [*zip(times, mean, strict=True)])

@@ -1,4 +1,4 @@
-"""Axes of figures; templates/figure.svg draws them and the marks on them. Lengths are points."""
+"""Axes of figures, in points; templates/figure.svg draws them and the marks on them."""
 
 import math
 import re
@@ -100,7 +100,7 @@ def drawn(
         longest=longest,
         left=left,
         width=round(width, 1),
-        style=Markup(_style()) if heading else "",
+        style=Markup(f"{_style(0)}@media (prefers-color-scheme: dark) {{\n{_style(1)}}}\n") if heading else "",
         LINE=LINE,
     )
 
@@ -117,8 +117,6 @@ def text_width(text: str) -> float:
     return TEXT * max(sum(widths.get(letter, 0.63) for letter in line) for line in text.split("\n"))
 
 
-def _style() -> str:
-    """The style sheet of a file: colours for light, then those for a reader who prefers dark."""
-    sheet = text_of("figure.css")
-    light, dark = (re.sub(r"var\(--(\w+)\)", lambda name, at=at: _COLOURS[name[1]][at], sheet) for at in (0, 1))
-    return f"{light}@media (prefers-color-scheme: dark) {{\n{dark}}}\n"
+def _style(place: int) -> str:
+    """The style sheet with real colours: 0 for light, 1 for dark."""
+    return re.sub(r"var\(--(\w+)\)", lambda name: _COLOURS[name[1]][place], text_of("figure.css"))

@@ -139,7 +139,13 @@ def loss_curves(result: SearchResult) -> Figure | None:
     first, second = (len(own) - 1) // 3, 2 * (len(low) - 1) // 3
     labels = [
         ("best", name, x.at(first + 1) + 8, y.at(min(max(own[first], min(low)), max(high))) - 6, "start"),
-        ("baseline", f"{numerics.reference}, {seeds}", x.at(second + 1) - 8, y.at(low[second]) + 18, "end"),
+        (
+            "baseline",
+            f"{numerics.reference}, {seeds}",
+            x.at(second + 1) - 8,
+            min(y.at(low[second]) + 18, _Y[0] - 5),
+            "end",
+        ),
     ]
     ends = zip(low, own, high, strict=False)
     inside = all(a <= loss <= b or math.isclose(loss, (a + b) / 2, rel_tol=0.01) for a, loss, b in ends)

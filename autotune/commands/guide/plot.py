@@ -14,11 +14,11 @@ def ladder_svg(ladder: Ladder) -> str:
     rows = ladder.rows
     theirs = [row.method.theirs for row in rows] if ladder.is_theirs else []
     name, unit = memory_unit([*(row.peak_bytes for row in rows), *(run.peak_bytes for run in theirs if run)])
-    peaks = {"p3": [row.peak_bytes and row.peak_bytes / unit for row in rows]}
-    speeds = {"bad": [row.speed for row in rows]}
+    peaks: dict[str, list[float | None]] = {"p3": [row.peak_bytes and row.peak_bytes / unit for row in rows]}
+    speeds: dict[str, list[float | None]] = {"bad": [row.speed for row in rows]}
     if theirs:
-        peaks["muted"] = [run and run.peak_bytes / unit for run in theirs]
-        speeds["muted"] = [run and run.samples_per_second for run in theirs]
+        peaks["muted"] = [run.peak_bytes / unit if run else None for run in theirs]
+        speeds["muted"] = [run.samples_per_second if run else None for run in theirs]
     missing = [short_outcome(row) for row in rows]
     sides = [Side(f"peak memory, {name}", peaks, missing), Side("samples / second", speeds, missing)]
     legend = [("muted", f"the guides' figures ({THEIR_MACHINE})")] if theirs else []
