@@ -188,7 +188,7 @@ def test_a_clock_that_falls_by_more_than_a_tenth_is_warned_of_and_not_read_besid
     machine.tells(0, "cpufreq/scaling_cur_freq", 3_000_000)
     watched, on_a_gpu = begun(), begun(gpu())
     machine.tells(0, "cpufreq/scaling_cur_freq", 2_600_000)
-    assert warnings_after(watched) == ("the CPU's clock fell by 13% meanwhile, to 2600 MHz",)
+    assert warnings_after(watched) == ("the CPU's clock fell by 13% meanwhile, and ended at 2600 MHz",)
     assert warnings_after(on_a_gpu) == ()
     assert "cpu_mhz" not in on_a_gpu.facts()
 
@@ -291,7 +291,7 @@ def test_a_gpu_s_facts_warnings_and_joules_stand_beside_the_machine_s(
     machine.passes(5.0, work_s=15.0)
     assert warnings_after(watched) == (
         "other processes used 3.0 cores meanwhile",
-        "the card's SM clock fell by 21% meanwhile, to 1500 MHz",
+        "the card's SM clock fell by 21% meanwhile, and ended at 1500 MHz",
         "the card was at 89 °C, and slows down from 90 °C",
     )
     assert watched.joules == 3000.0

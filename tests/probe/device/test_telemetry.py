@@ -249,7 +249,7 @@ def test_a_clock_that_falls_is_warned_only_where_power_does_not_regulate_it(
     facts: dict[str, Any], warned: bool
 ) -> None:
     ended = replace(WELL, **{"sm_clock_mhz": 1700, "power_w": 300.0, "power_limit_w": 700.0, **facts})
-    fallen = ["the card's SM clock fell by 11% meanwhile, to 1700 MHz"]
+    fallen = ["the card's SM clock fell by 11% meanwhile, and ended at 1700 MHz"]
     assert [*map(str, card_warnings(WELL, ended))] == (fallen if warned else [])
     assert card_facts(WELL, ended)["sm_clock_mhz"] == 1700
 
