@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 from autotune.core.errors import AutotuneError, InvalidRequest
 from autotune.core.prospect import more_to_gain
 from autotune.core.request import OPTIONS, TASKS, is_switch
-from autotune.core.units import format_bytes, format_seconds, parse_price
+from autotune.core.units import NotReadable, format_bytes, format_seconds, parse_price
 from autotune.report.templates import text_of
 from autotune.service import answers, api, server_api, wording
 from autotune.service.access import cookie_name, is_same_origin, sign_in
@@ -310,8 +310,8 @@ def compare(
     found, wrong, cost = [_search(request, search_id) for search_id in dict.fromkeys(search)], "", (0.0, "")
     try:
         cost = parse_price(price) if price else cost
-    except ValueError as error:
-        wrong = f"{error}."
+    except NotReadable as error:
+        wrong = f"{error.cause}. {error.advice}"
     speedups = [wording.measured_speedup(each["result"] or {}) for each in found]
     top = wording.top_of(speedups)
     rows = [
