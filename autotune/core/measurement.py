@@ -79,9 +79,7 @@ class Measurement(Serializable):
     peak_file_bytes: int = 0  #: of a CPU's peak, bytes of library files' pages: resident, but outside the limit
     held_bytes: int | None = None  #: bytes in use when memory ran out
     refused_bytes: int | None = None  #: bytes of the request that was refused
-    tokens_per_sample: float | None = (
-        None  #: of the data's batches on average, padding included; None if all are as long
-    )
+    tokens_per_sample: float | None = None  #: of average batches, with padding; None if all samples are as long
     micro_batch_bytes: int = 0  #: bytes of one micro-step's batch
     stage_peak_bytes: Mapping[str, int] = field(default_factory=dict)  #: stage -> highest use in bytes
     worst_batch: str = ""  #: origin of the batch on which memory was read; empty if all batches are alike

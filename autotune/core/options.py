@@ -5,6 +5,12 @@ import re
 OF_OTHER_COMMANDS = ("global-batch-size", "gpu", "steps", "seconds", "rounds", "price-per-hour", "output")
 """Options of commands that are Python functions too, in addition to a search's."""
 
+NAMES = {f"--{name}": name.replace("-", "_") for name in OF_OTHER_COMMANDS}
+"""Option -> argument; `autotune.core.request`, which raises the errors that speak by this module, adds those it declares."""
+
+SWITCHES: set[str] = set()
+"""Arguments whose options take no value; added in the same way."""
+
 _VALUE = r"=(?P<word>[^\s;]*[^\s;:,.?!()])| (?P<pair>[a-z]\w*=[^\s;]*[^\s;:,.?!()])| (?P<number>\d[\w.]*\w|\d|'[^']*')"
 _COMMAND = r"\bautotune (?:search|estimate|doctor|report|explain|verify|compare|studies|serve|token|login|guide)(?:\\\n|[^`\n])*"
 _OPTION = re.compile(rf"(?P<command>{_COMMAND})|(?<![\w-])(?P<flag>--[a-z]+(?:-[a-z]+)*)(?![\w-])(?:{_VALUE})?")
@@ -21,12 +27,9 @@ def in_python(text: str) -> str:
 
 
 def _argument(option: re.Match[str]) -> str:
-    from autotune.core.request import OPTIONS, flag_of, is_switch  # it imports the errors that use this module
-
-    names = {flag_of(name): name for name in OPTIONS} | {f"--{name}": name for name in OF_OTHER_COMMANDS}
-    if option["command"] or option["flag"] not in names:
+    if option["command"] or option["flag"] not in NAMES:
         return option[0]
-    name = names[option["flag"]].replace("-", "_")
+    name = NAMES[option["flag"]]
     given = option["pair"] or option["word"]
     if option["number"]:
         digits = option["number"].isdigit() or option["number"].startswith("'")
@@ -37,4 +40,4 @@ def _argument(option: re.Match[str]) -> str:
         return f'{name}={{"{setting}": {f"[{several}]" if name == "only" else several}}}'
     if given:
         return f'{name}="{given}"'
-    return f"{name}=True" if is_switch(name) else name
+    return f"{name}=True" if name in SWITCHES else name

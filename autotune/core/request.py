@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, ParamSpec, Protocol, Self, TypeAlias
 from autotune.core.configuration import Value
 from autotune.core.errors import InvalidRequest, did_you_mean
 from autotune.core.io import Serializable
+from autotune.core.options import NAMES, SWITCHES
 from autotune.core.paths import HIDDEN
 from autotune.core.units import NotReadable, parse_bytes, parse_seconds, parse_share, shortened
 
@@ -284,6 +285,10 @@ def flag_of(name: str) -> str:
 def is_switch(name: str) -> bool:
     """If the option takes no value on the command line."""
     return name in OPTIONS and OPTIONS[name].default is False
+
+
+NAMES.update({flag_of(name): name for name in OPTIONS})
+SWITCHES.update(filter(is_switch, OPTIONS))
 
 
 def _check_names(given: Iterable[str], names: Iterable[str]) -> None:

@@ -103,7 +103,7 @@ class Progress:
     before it is open.
     """
 
-    kind: ProgressKind
+    kind: ProgressKind  #: of event
     trials: tuple[Trial, ...]
     objective: str = "samples_per_second"
     number: int | None = None

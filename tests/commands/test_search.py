@@ -123,7 +123,7 @@ def test_the_same_command_again_goes_on_and_probes_nothing_twice(searched: Tunin
 
 
 def test_the_same_name_with_another_question_is_refused_with_the_difference(searched: TuningResult) -> None:
-    with pytest.raises(StudyMismatch, match=r"headroom= was 0\.05, is now 0\.1"):
+    with pytest.raises(StudyMismatch, match=r"headroom was 0\.05, is now 0\.1"):
         autotune.search("bert-mini", 16, n_trials=4, output_dir=str(searched.folder.parent), headroom=0.1, **DEFAULT)
 
 

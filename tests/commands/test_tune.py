@@ -242,7 +242,7 @@ def test_a_search_of_another_script_has_another_folder(asked: "Asked", tmp_path:
         monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / file), raising=False)
         of_library.cache_clear()
         autotune.tune(built(tmp_path))
-        names.append(asked[-1][1]["study_name"])
+        names.append(asked[-1][1].get("study_name"))
     of_library.cache_clear()
     of_model = "BertForSequenceClassification-gb8-cpu"
     assert names == [f"train-{of_model}", f"Fine-tune-{of_model}", None]

@@ -158,7 +158,8 @@ def test_it_ends_once_all_of_a_small_space_is_measured_and_proven() -> None:
     assert sampler.choose(once).why is Why.PROVE
     end = sampler.choose([measured(0, SMALL.baseline, 0.0, 2.0, 4.0), measured(1, better, 1.0, 3.0, 5.0)])
     assert (end.configuration, end.end, end.winner) == (None, End.ALL, better)
-    assert end.reason == "all configurations have been measured or ruled out"
+    assert end.stop is not None
+    assert end.stop.text == "all configurations have been measured or ruled out"
 
 
 def test_an_unknown_sampler_is_none() -> None:

@@ -285,7 +285,7 @@ def test_an_error_is_its_message_and_advice(
 def test_an_unexpected_error_is_named_and_its_traceback_is_in_the_log(
     replaying: Replaying, start: Start, tmp_path: Path
 ) -> None:
-    end = start(tmp_path, replaying).order(unknown=1).end()
+    end = start(tmp_path, replaying).order(fix=5).end()
     assert end is not None
     assert (end["state"], end["problem"]["type"]) == ("failed", "TypeError")
     assert "unknown" in end["problem"]["message"]

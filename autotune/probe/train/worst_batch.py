@@ -65,7 +65,7 @@ def tokens_per_sample(order: TrainingOrder, trainer: Any) -> float | None:
     size, places = _size(order, loader), list(range(len(loader.dataset)))
     random.Random(0).shuffle(places)
     until, samples, tokens = time.monotonic() + MOST_SECONDS, 0, 0
-    for begin in range(0, min(MOST_SAMPLES, len(places) - size + 1), size):
+    for begin in range(0, min(MOST_SAMPLES, len(places)), size):
         counted = count([loader.collate_fn([loader.dataset[place] for place in places[begin : begin + size]])])
         samples, tokens = samples + int(counted.samples or 0), tokens + counted.tokens
         if time.monotonic() > until:
