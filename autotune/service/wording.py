@@ -93,7 +93,7 @@ def _so_far(progress: Record) -> str:
 def headline(search: Record, is_measured: bool) -> Sequence[str]:
     """The outline of a search in three parts: how many times as fast, the sentence, and what is beside it."""
     if search["state"] != RUNNING:
-        parts: Sequence[str] = (search["result"] or {}).get("headline_parts") or ("", outline(search), "")
+        parts: Sequence[str] = (search["result"] or {}).get("headline_parts") or ("", outline(search).rstrip("."), "")
         return parts
     progress = search["progress"] or {}
     if progress.get("best") and (progress["speedup"] or 0) > 1:

@@ -19,7 +19,7 @@ def test_a_cpu_s_facts_are_told_without_a_card_s() -> None:
 
 
 def test_what_does_not_work_is_counted_and_on_request_listed_by_reason() -> None:
-    needs = "ImportError: You need to install `lomo_optim`."
+    needs = "You need to install `lomo_optim`."
     machine = cpu(optimizers={"adamw_torch": None, "lomo": needs, "adalomo": needs})
     short, whole = ("\n".join(doctor_lines(machine, everything)) for everything in (False, True))
     assert "5 of 8 cannot be used here: `autotune doctor --all` gives the reasons." in short

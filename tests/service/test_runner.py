@@ -288,7 +288,7 @@ def test_an_unexpected_error_is_named_and_its_traceback_is_in_the_log(
     end = start(tmp_path, replaying).order(fix=5).end()
     assert end is not None
     assert (end["state"], end["problem"]["type"]) == ("failed", "TypeError")
-    assert "unknown" in end["problem"]["message"]
+    assert "not iterable" in end["problem"]["message"]
     assert "Traceback" in (tmp_path / "search" / "runner.log").read_text()
 
 

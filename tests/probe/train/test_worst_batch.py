@@ -63,9 +63,9 @@ def test_memory_is_that_of_the_longest_sample_and_time_that_of_the_ordinary_ones
     assert [step.tokens for step in worst.steps] == [step.tokens for step in usual.steps]
     assert [step.non_padding_tokens for step in worst.steps] == [step.non_padding_tokens for step in usual.steps]
     assert max(step.tokens for step in worst.steps) < 4 * 64, "the long line is not among the timed ones"
-    # Of 400 samples in batches of four one hundredth holds the long one: 4 x 192 tokens instead of 4 x 8.
+    # One batch of a hundred holds the long sample: 192 tokens instead of 7 to 8.
     assert usual.tokens_per_sample is None
-    assert worst.tokens_per_sample == pytest.approx((99 * 8 + 192) / 100, rel=0.2)
+    assert 7.0 < (worst.tokens_per_sample or 0.0) < 10.0
     assert worst.samples_per_second is not None
     assert worst.micro_batch_bytes == 3 * 8 * 4 * 192 > usual.micro_batch_bytes
     assert worst.peak_bytes is not None
