@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +36,28 @@ nitpick_ignore_regex = [("py:(class|obj)", ".*")]
 
 
 def _as_rst(*told: Any) -> None:
-    """Docstrings are plain text: code stands between backticks, whatever follows; a star is a star; names of fields are bold."""
+    """Docstrings are plain text: code stands between backticks, whatever follows; a star is a star; names of fields are bold.
+
+    Sections of Google's style (Args, Returns, Raises) become lists.
+    """
     lines: list[str] = told[-1]
-    text = re.sub(r"`([^`]+)`", r":code:`\1`\\ ", "\n".join(lines).replace("*", "\\*").replace("|", "\\|"))
+    text = re.sub(r"`([^`]+)`", r":code:`\1`\\ ", "\n".join(_lists(lines)).replace("*", "\\*").replace("|", "\\|"))
     text = re.sub(r"(\w_)(?=\W|$)", r"\1\\ ", text)
-    lines[:] = re.sub(r"(^|[.;]\s+)([a-z]\w*(?:, [a-z]\w*)*): ", r"\1**\2**: ", text, flags=re.MULTILINE).split("\n")
+    names = r"(^(?:- )?|[.;]\s+)([A-Za-z]\w*(?:, [a-z]\w*)*): "
+    lines[:] = re.sub(names, r"\1**\2**: ", text, flags=re.MULTILINE).split("\n")
+
+
+def _lists(lines: list[str]) -> Iterator[str]:
+    in_section = False
+    for line in lines:
+        if line in ("Args:", "Returns:", "Raises:"):
+            in_section = True
+            yield from (line.rstrip(":"), "")
+        elif in_section and line.startswith("    "):
+            yield f"  {line.strip()}" if line.startswith("        ") else f"- {line.strip()}"
+        else:
+            in_section = in_section and not line.strip()
+            yield line
 
 
 def setup(app: Any) -> None:
