@@ -10,7 +10,6 @@ may run beside other searches.
 
 import argparse
 import contextlib
-import hashlib
 import json
 import os
 import random
@@ -18,9 +17,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -65,8 +65,8 @@ MOST_OF_ONE_ORDER = 2
 MARK = "AUTOTUNE_KILLS"
 """Environment variable that everything started here carries."""
 
-Facts = dict[str, tuple[str, int]]
-"""File of a measurement -> hash of its content, and when the order it answers was written (ns)."""
+Facts = dict[str, tuple[dict[str, Any], int]]
+"""File of a measurement -> its content, and when the order it answers was written (ns)."""
 
 
 @dataclass
@@ -133,13 +133,16 @@ class Killer:
             str(self.devices),
         ]
         words += ["--output-dir", str(self.folder / "reports")]
-        place, known = self.folder / "reports" / name, dict[str, tuple[str, int]]()
+        place, known = self.folder / "reports" / name, Facts()
         while True:
             before = len(self.kills)
             code, output = self._run(words, place, known)
             killed = self.kills[before:]
             self._check_clear(killed)
             compare(place, known, killed[-1:] or self.kills[-1:])
+            for kill in killed[-1:] or self.kills[-1:]:
+                if kill.lost or kill.repeated:
+                    self._say(f"{name}: lost {sorted(kill.lost)}, repeated {sorted(kill.repeated)}")
             if code == 0:
                 result = TuningResult.load(place)
                 assert result.complete, result.stop_reason
@@ -324,20 +327,32 @@ def measured(place: Path) -> Facts:
     for name in (ANSWER, REHEARSAL):
         for path in place.rglob(name):
             try:
-                content, order = path.read_bytes(), path.parent / ORDER
-                json.loads(content)
-                facts[str(path.relative_to(place))] = hashlib.sha256(content).hexdigest(), order.stat().st_mtime_ns
+                content, order = json.loads(path.read_bytes()), path.parent / ORDER
+                facts[str(path.relative_to(place))] = content, order.stat().st_mtime_ns
             except (OSError, ValueError):
                 continue
     return facts
 
 
-def compare(place: Path, known: Mapping[str, tuple[str, int]], kills: list[Kill]) -> None:
-    """Count what was measured before a kill and is another thing now, or was ordered again."""
+def compare(place: Path, known: Facts, kills: list[Kill]) -> None:
+    """Count what was measured before a kill and is another thing now, or was ordered again.
+
+    What was disturbed is measured again on purpose: until that is done the disturbed measurement lies there, and the later one
+    says what it repeats.
+    """
     now = measured(place)
-    for kill in kills:
-        kill.lost |= {name for name, (content, _) in known.items() if name not in now or now[name][0] != content}
-        kill.repeated |= {name for name, (_, ordered) in known.items() if name in now and now[name][1] != ordered}
+    for name, (content, ordered) in known.items():
+        later, again = now.get(name, (None, ordered))
+        disturbed = content.get("observed_warnings") or []
+        on_purpose = again != ordered and disturbed and (later == content or _repeats(later, disturbed))
+        for kill in kills if not on_purpose else ():
+            kill.lost |= {name} if later != content else set()
+            kill.repeated |= {name} if again != ordered else set()
+
+
+def _repeats(later: Mapping[str, Any] | None, warnings: Sequence[Any]) -> bool:
+    """True if this measurement was made because of these warnings of an earlier one."""
+    return later is not None and all(warning in (later.get("repeated_because") or []) for warning in warnings)
 
 
 def table(kills: list[Kill]) -> list[str]:

@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from autotune.commands.result import TuningResult
+from autotune.core import write_json
 from benchmarks.kills import PHASES, Facts, Kill, Killer, compare, kill_searches, last_order, measured, table
 
 
@@ -73,6 +74,17 @@ def test_what_is_lost_changed_or_ordered_again_is_counted(tmp_path: Path) -> Non
     assert kill.lost == {"gone/measurement.json", "changed/measurement.json"}
     assert kill.repeated == {"again/measurement.json"}
     assert not kill.clean
+    disturbed = {"outcome": "completed", "observed_warnings": [{"kind": "hot"}]}
+    write_json(tmp_path / "again" / "measurement.json", disturbed)
+    known, on_purpose = measured(tmp_path), Kill("child", "probes")
+    (tmp_path / "again" / "order.json").touch()
+    compare(tmp_path, known, [on_purpose])
+    write_json(tmp_path / "again" / "measurement.json", {"outcome": "completed", "repeated_because": [{"kind": "hot"}]})
+    compare(tmp_path, known, [on_purpose])
+    assert on_purpose.clean
+    write_json(tmp_path / "again" / "measurement.json", {"outcome": "completed"})
+    compare(tmp_path, known, [on_purpose])
+    assert on_purpose.lost == on_purpose.repeated == {"again/measurement.json"}
     assert table([kill, Kill("search", "start-up", 1.5)])[2:] == [
         "| child | probes | 1 | 1 | 2 | 1 | 0 | 0.00 |",
         "| search | start-up | 1 | 1 | 0 | 0 | 0 | 1.50 |",

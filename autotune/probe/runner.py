@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autotune.core import Configuration, Environment, Measurement, Outcome, Workload, write_json
+from autotune.core import Configuration, Environment, Measurement, Outcome, Workload
 from autotune.core.failures import Failure
 from autotune.core.interval import Interval, quotient_of_means
 from autotune.core.loss_curves import LEAST_STEPS
 from autotune.core.slot import Slot
 from autotune.core.warning import ResultWarning, WarningKind
 from autotune.probe import Host, ProbeOptions
-from autotune.probe.order import ANSWER, LOSSES, Timing, TrainingOrder, remove_answers, timings
+from autotune.probe.order import LOSSES, Timing, TrainingOrder, remove_answers, timings
 from autotune.probe.process.answers import attempt, read_answer
 from autotune.space.settings import SETTINGS
 from autotune.space.setup import training_setup
@@ -59,9 +59,7 @@ class LiveProbe:
         if run < accumulation and (why := _not_composed(measurement, options.whole_speed)):
             measurement = self._measure(self._probe_order(configuration, options, accumulation))
             measurement = replace(measurement, whole_because=why)
-        folder = self.folder(options.slot)
-        write_json(folder / ANSWER, measurement.to_dict())
-        remove_answers(folder)
+        remove_answers(self.folder(options.slot))
         return measurement
 
     def order(

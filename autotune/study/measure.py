@@ -21,6 +21,7 @@ from autotune.core import (
 )
 from autotune.core.errors import TimeIsOver
 from autotune.core.interrupt import StopRequest
+from autotune.core.io import Unreadable, read_record
 from autotune.core.slot import SlotKind
 from autotune.probe import Host, Probe, ProbeOptions
 from autotune.probe.order import ANSWER, ORDER, Timing
@@ -30,7 +31,7 @@ from autotune.space.settings import SETTINGS
 from autotune.study.job import Job
 from autotune.study.objective import SAME_MEMORY, leader, speed
 from autotune.study.plan import Plan
-from autotune.study.store import probe_folder, read_trial, reporting_storage
+from autotune.study.store import probe_folder, reporting_storage
 
 LONGEST_BASELINE_S = 300.0
 """Deadline of the baseline's own probe, from which all others follow. A probe takes some fifteen steps of at most three
@@ -100,11 +101,11 @@ def measure(
         if measurement.started_s is None:
             measurement = replace(measurement, started_s=began)
         if measurement.outcome is Outcome.TIMED_OUT and (left < deadline or plan.time.is_over):
-            (place / ANSWER).unlink(missing_ok=True)
             raise error
         return replace(measurement, compile_s=first.compile_s) if first and slot.round else measurement
 
     with reporting_storage(folder):
+        (place / ANSWER).unlink(missing_ok=True)  # of an earlier order
         measurement = once()
         for _ in range(0 if _stays_disturbed(trials) else REPEATS):
             in_time = measurement.probe_seconds <= REPEATED * (until - time.monotonic())
@@ -112,6 +113,7 @@ def measure(
             if not _disturbed(measurement) or has_losses or not in_time or (wish and wish.to_stop):
                 break
             reasons = (*measurement.repeated_because, *measurement.observed_warnings)
+            keep(place, configuration, measurement)  # as long as nothing better is there
             with contextlib.suppress(TimeIsOver):
                 measurement = replace(once(), repeated_because=reasons)
         keep(place, configuration, measurement)
@@ -142,13 +144,14 @@ def needs_too_much(trials: Sequence[Trial], trial: Trial) -> Measurement | None:
 
 
 def keep(place: Path, configuration: Configuration, measurement: Measurement) -> None:
-    """Write what the probe left unwritten: all of it if it keeps no files, such as a replay; else what it did not know."""
-    written = read_trial(place, 0)
-    if written is None:
+    """Write a measurement, and its order if the probe keeps no files, such as a replay."""
+    try:
+        ordered = read_record(place / ORDER, lambda order: Configuration.from_dict(order["configuration"]))
+    except (FileNotFoundError, Unreadable):
+        ordered = None
+    if ordered != configuration:
         place.mkdir(parents=True, exist_ok=True)
         write_json(place / ORDER, {"configuration": configuration.to_dict()})
-    elif written.measurement.to_dict() == measurement.to_dict():
-        return
     write_json(place / ANSWER, measurement.to_dict())
 
 

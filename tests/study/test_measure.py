@@ -1,7 +1,6 @@
 """One trial's measuring: its deadline, its bar, its repeats where it was disturbed, and what is on disk of it."""
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -158,44 +157,43 @@ def test_why_a_measurement_was_repeated_is_on_disk(tmp_path: Path) -> None:
     assert read.measurement.repeated_because == FOREIGN
 
 
-def keeping(folder: Path, probe: Callable[..., Measurement]) -> Callable[..., Measurement]:
-    """The probe as one that writes its answer itself, with a fact that only the file has."""
-
-    def kept(of: Configuration, options: ProbeOptions) -> Measurement:
-        measurement = probe(of, options)
-        place = probe_folder(folder, options.slot)
-        place.mkdir(parents=True, exist_ok=True)
-        write_json(place / ORDER, {"configuration": of.to_dict()})
-        write_json(place / ANSWER, measurement.to_dict() | {"reason": "its own"})
-        return measurement
-
-    return kept
-
-
-def test_what_a_probe_wrote_itself_gets_its_time_and_why_it_was_repeated(tmp_path: Path) -> None:
+def test_a_measurement_gets_its_time_and_why_it_was_repeated(tmp_path: Path) -> None:
     before = time.time()
-    measure(tmp_path, plan(), [], keeping(tmp_path, answering(completed(OF))), Job(Slot(), OF))
+    measure(tmp_path, plan(), [], answering(completed(OF)), Job(Slot(), OF))
     assert before <= read_json(probe_folder(tmp_path, Slot(0)) / ANSWER)["started_s"] <= time.time()
-    measure(tmp_path, plan(), [], keeping(tmp_path, answering(disturbed(), completed(OF))), Job(Slot(1), OF))
+    measure(tmp_path, plan(), [], answering(disturbed(), completed(OF)), Job(Slot(1), OF))
     assert read_json(probe_folder(tmp_path, Slot(1)) / ANSWER)["repeated_because"] == [
         warning.to_dict() for warning in FOREIGN
     ]
 
 
-def test_what_a_probe_wrote_whole_is_not_written_again(tmp_path: Path) -> None:
-    path = probe_folder(tmp_path, Slot(0)) / ANSWER
-    measure(
-        tmp_path,
-        plan(),
-        [],
-        keeping(tmp_path, answering(completed(OF, started_s=9.0, reason="its own"))),
-        Job(Slot(), OF),
-    )
-    written = path.stat().st_ino
-    keep(path.parent, OF, completed(OF, started_s=9.0, reason="its own"))
-    assert path.stat().st_ino == written
-    keep(path.parent, OF, completed(OF, started_s=9.0, device="cuda:1"))
-    assert read_json(path)["device"] == "cuda:1"
+def test_a_probes_own_order_stays_and_another_ones_is_replaced(tmp_path: Path) -> None:
+    place = probe_folder(tmp_path, Slot(0))
+    place.mkdir(parents=True)
+    write_json(place / ORDER, {"configuration": OF.to_dict(), "kind": "probe"})
+    keep(place, OF, completed(OF))
+    assert read_json(place / ORDER)["kind"] == "probe"
+    assert Measurement.from_dict(read_json(place / ANSWER)) == completed(OF)
+    write_json(place / ORDER, {"configuration": {"of": "another version"}})
+    keep(place, OF, completed(OF))
+    assert read_json(place / ORDER) == {"configuration": OF.to_dict()}
+
+
+def test_a_disturbed_measurement_lies_there_until_its_repeat_does(tmp_path: Path) -> None:
+    path, seen = probe_folder(tmp_path, Slot(0)) / ANSWER, list[bool]()
+    first = disturbed()
+    answers = iter([first, completed(OF)])
+
+    def probe(*_: object) -> Measurement:
+        seen.append(path.exists() and bool(read_json(path)["observed_warnings"]))
+        return next(answers)
+
+    path.parent.mkdir(parents=True)
+    write_json(path, {"of": "an earlier order"})
+    measurement = measure(tmp_path, plan(), [], probe, Job(Slot(), OF))
+    assert seen == [False, True]
+    assert measurement.repeated_because == first.observed_warnings
+    assert read_json(path)["repeated_because"]
 
 
 def test_a_disk_that_refuses_is_said_so(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from autotune.core.errors import ProbeHostFailed, StorageFailed
 from autotune.core.time_limit import TimeLimit
 from autotune.probe import Account
 from autotune.probe.device.nvml import kept_initialized
-from autotune.probe.order import ANSWER, ORDER, Order, remove_answers, remove_unfinished
+from autotune.probe.order import ORDER, Order, remove_answers, remove_unfinished
 from autotune.probe.process import cleanup
 from autotune.probe.process.answers import advice_on, killed_from_outside
 
@@ -351,7 +351,6 @@ def write_order(order: Order) -> None:
     folder = Path(order.folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / ANSWER).unlink(missing_ok=True)
         remove_answers(folder)
         remove_unfinished(folder)
         write_json(folder / ORDER, replace(order, sent_at=time.monotonic()).to_dict())

@@ -22,7 +22,7 @@ from autotune.core.slot import Slot
 from autotune.core.time_limit import TimeLimit
 from autotune.core.warning import ResultWarning, WarningKind
 from autotune.probe import ProbeOptions, runner
-from autotune.probe.order import ANSWER, CHILD_ANSWER, LOG, ORDER, Order
+from autotune.probe.order import CHILD_ANSWER, LOG, ORDER, Order
 from autotune.probe.process import launcher
 from autotune.probe.process.answers import ask, read_answer
 from autotune.probe.process.launcher import REPEATS, ProbeHost, inherited
@@ -457,7 +457,7 @@ def test_where_workers_do_not_keep_up_every_micro_step_is_run(
         measurement = patient(asked, ProbeOptions(Slot(1), 60.0))
     assert measurement.outcome is Outcome.COMPLETED
     assert measurement.accumulation_steps_run == 4
-    assert read_json(tmp_path / "0001-0" / ANSWER)["accumulation_steps_run"] == 4
+    assert read_json(tmp_path / "0001-0" / ORDER)["accumulation_steps_run"] == 4
 
 
 def test_a_foreign_process_on_the_device_is_a_warning(probe: LiveProbe) -> None:
