@@ -344,7 +344,7 @@ def compare(place: Path, known: Facts, kills: list[Kill]) -> None:
     for name, (content, ordered) in known.items():
         later, again = now.get(name, (None, ordered))
         disturbed = content.get("observed_warnings") or []
-        on_purpose = again != ordered and disturbed and (later == content or _repeats(later, disturbed))
+        on_purpose = disturbed and (later == content or _repeats(later, disturbed))
         for kill in kills if not on_purpose else ():
             kill.lost |= {name} if later != content else set()
             kill.repeated |= {name} if again != ordered else set()
