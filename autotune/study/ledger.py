@@ -144,7 +144,7 @@ class Ledger:
     def record(
         self, slot: Slot, configuration: Configuration, measurement: Measurement, seconds: float | None = None
     ) -> None:
-        """Take a measurement in, written if its probe has not. seconds: that it took. Raises StorageFailed."""
+        """Write a measurement and take it in. seconds: that it took. Raises StorageFailed."""
         if seconds is not None:
             self.pace.append((seconds, measurement.probe_seconds))
         with reporting_storage(self.folder):
