@@ -70,7 +70,7 @@ benchmarks: $(STAMP)
 # of the libraries fail no test there. Paged optimizers ask for managed memory, with which a full card can hang: left out. What is
 # cut ends as by Ctrl-C, with its summary. Libraries that the machine lacks: PYTHONPATH=/tmp/site make gpu-check, after
 # tests/gpu/evidence.sh has unpacked them there, or pip install --no-index --no-deps --target /tmp/site .whl/*.whl
-GPU_PYTEST = PYTHONPATH=$(CURDIR):$$PYTHONPATH timeout -s INT -k 20 $(1) $(GPU_PYTHON) -m pytest -W default -p no:cacheprovider -v --durations=0 \
+GPU_PYTEST = PYTHONPATH="$(CURDIR):$$PYTHONPATH" timeout -s INT -k 20 $(1) "$(GPU_PYTHON)" -m pytest -W default -p no:cacheprovider -v --durations=0 \
     $(2) -m $(3) -k "not paged and not pages_of" || test $$? -eq 5 # 5: all skipped, no GPU
 
 # The core, in five minutes at most.
@@ -92,11 +92,11 @@ $(GPU_PARTS:%=gpu-check-%): gpu-check-%:
 # Eight minutes at most; the archive, in the folder OUT or in reports, is written also if the search is cut. --timeout is the
 # whole search's.
 gpu-search:
-	status=0; HF_HUB_OFFLINE=1 PYTHONPATH=$(CURDIR):$$PYTHONPATH timeout -k 20 450 $(GPU_PYTHON) -m autotune search bert-large \
+	status=0; HF_HUB_OFFLINE=1 PYTHONPATH="$(CURDIR):$$PYTHONPATH" timeout -k 20 450 "$(GPU_PYTHON)" -m autotune search bert-large \
 	    --task sequence-classification --sequence-length 512 --global-batch-size 64 --device cuda --fix pin_memory=true \
-	    --timeout 400s --n-trials 16 --output-dir $(GPU_OUT) || status=$$?; \
-	mkdir -p $(GPU_OUT) $(or $(OUT),reports) && tar czf $(or $(OUT),reports)/$(notdir $(GPU_OUT)).tgz \
-	    --exclude=study.db* --exclude=log.txt -C $(dir $(GPU_OUT)) $(notdir $(GPU_OUT)); exit $$status
+	    --timeout 400s --n-trials 16 --output-dir "$(GPU_OUT)" || status=$$?; \
+	name=$$(basename "$(GPU_OUT)"); mkdir -p "$(GPU_OUT)" "$(or $(OUT),reports)" && tar czf "$(or $(OUT),reports)/$$name.tgz" \
+	    --exclude=study.db* --exclude=log.txt -C "$$(dirname "$(GPU_OUT)")" "$$name"; exit $$status
 
 clean:
 	rm -rf $(VENV) docs/_build docs/_generated .pytest_cache .mypy_cache .ruff_cache

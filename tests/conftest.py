@@ -18,9 +18,10 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # Threads that wait for each other sleep: spinning, two tests' trainings on two cores slow each other thirtyfold.
 os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="tests-cache-")
-signal.signal(
-    signal.SIGINT, signal.default_int_handler
-)  # a shell's background jobs ignore Ctrl-C, and so would children
+# A shell's background jobs ignore Ctrl-C, those of nohup SIGHUP, and so would the processes that tests start.
+for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:  # these two are ignored by Python itself
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 CORES = os.sched_getaffinity(0)

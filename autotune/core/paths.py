@@ -7,13 +7,16 @@ from pathlib import Path
 _LIBRARY = re.compile(
     r"(?<![\w./:-])/[^\s'\"<>|]*?/(?:site-packages|dist-packages|python3\.\d+)/(?!(?:site|dist)-packages/)"
 )
+_QUOTED_FOLDERS = re.compile(r"(?<=['\"`])(?:/[^/:'\"<>|`\n]+){2,}/")
 _FOLDERS = re.compile(r"(?<![\w./:-])(?:/[^\s/:'\"<>|]+){2,}/")
 _TOKEN = re.compile(r"\b(?:hf_|hfat_|sk-|ghp_)[A-Za-z0-9_-]{16,}")
 
 
 def scrubbed(text: str) -> str:
     """The text with only the last parts of its absolute paths, and with its tokens masked."""
-    return _TOKEN.sub("(a token)", _FOLDERS.sub("…/", _LIBRARY.sub("", text)))
+    home = os.path.expanduser("~")
+    text = text.replace(home, home.replace(" ", "_"))
+    return _TOKEN.sub("(a token)", _FOLDERS.sub("…/", _QUOTED_FOLDERS.sub("…/", _LIBRARY.sub("", text))))
 
 
 HIDDEN = "…/"

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Sequence
 
 from autotune.core.device import Device
@@ -74,7 +75,7 @@ def use_lines(result: SearchResult, folder: str, seconds: float = 0.0) -> list[s
         more = script_lines(folder, result)[BASIC_LINES:]
         lines += ["     and", *(f"    {line}" for line in more)] if more else []
         study = folder.removeprefix("reports/")
-        lines.append(f"Check it  autotune verify {folder if '/' in study else study}")
+        lines.append(f"Check it  autotune verify {shlex.quote(folder if '/' in study else study)}")
     took = f"   (took {format_seconds(seconds)})" if seconds > SHORT_S else ""
     return [*lines, f"Report    {folder}/report.html{took}"]
 

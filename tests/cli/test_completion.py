@@ -101,13 +101,13 @@ def test_a_real_bash_completes_at_the_tab_key(folder: Path) -> None:
         pytest.skip("there is no bash here")
     command = folder / "bin" / "autotune"
     command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m autotune "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m autotune "$@"\n')
     command.chmod(0o755)
     shown = [sys.executable, "-m", "autotune", "--show-completion", "bash"]
     variables = surroundings(_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     script = subprocess.run(shown, capture_output=True, text=True, check=True, env=variables).stdout
     program = f"""
-PATH={command.parent}:$PATH
+PATH="{command.parent}:$PATH"
 {script}
 COMP_WORDS=(autotune search bert-mini --sampler br); COMP_CWORD=4
 _autotune_completion autotune br --sampler

@@ -32,8 +32,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("stopped")
 
 
-def test_ctrl_c_once_ends_after_the_running_probe(folder: Path) -> None:
-    with terminal(WORDS, folder, AUTOTUNE_TEST=str(folder)) as shown:
+def test_ctrl_c_once_ends_after_the_running_probe(tmp_path: Path) -> None:
+    with terminal(WORDS, tmp_path, AUTOTUNE_TEST=str(tmp_path)) as shown:
         shown.wait_for("prepare ✓")
         shown.press("\x03")
         shown.wait_for(SAID[:40])
@@ -42,27 +42,27 @@ def test_ctrl_c_once_ends_after_the_running_probe(folder: Path) -> None:
     assert re.search("Fastest so far, not proven: |Nothing faster than your settings so far", shown.text)
     assert "Report so far: reports/stopped/report.html" in shown.text
     assert "Traceback" not in shown.text
-    search = TuningResult.load(folder / "reports" / "stopped")
+    search = TuningResult.load(tmp_path / "reports" / "stopped")
     assert search.stop_reason == "interrupted by the user"
     assert [trial.number for trial in search.trials] == [0, 1]
     assert not any(trial.confirmed for trial in search.trials)
-    assert "Why it ended: interrupted by the user." in (folder / "reports" / "stopped" / "summary.md").read_text()
-    assert becomes_true(lambda: not started_in(folder), 20)
+    assert "Why it ended: interrupted by the user." in (tmp_path / "reports" / "stopped" / "summary.md").read_text()
+    assert becomes_true(lambda: not started_in(tmp_path), 20)
 
 
 @pytest.mark.nightly
-def test_ctrl_c_twice_ends_at_once_and_loses_nothing(folder: Path) -> None:
-    with terminal(WORDS, folder, AUTOTUNE_TEST=str(folder)) as shown:
+def test_ctrl_c_twice_ends_at_once_and_loses_nothing(tmp_path: Path) -> None:
+    with terminal(WORDS, tmp_path, AUTOTUNE_TEST=str(tmp_path)) as shown:
         shown.wait_for("2 of 9")
         shown.press("\x03")
         shown.wait_for(SAID[:40])
         shown.press("\x03")
         assert shown.end() == 130
     assert "Traceback" not in shown.text
-    search = TuningResult.load(folder / "reports" / "stopped")
+    search = TuningResult.load(tmp_path / "reports" / "stopped")
     assert [trial.number for trial in search.trials][:2] == [0, 1]
     assert search.stop_reason == "interrupted by the user"
-    assert becomes_true(lambda: not started_in(folder), 20)
+    assert becomes_true(lambda: not started_in(tmp_path), 20)
 
 
 def next_order(folder: Path) -> Path:

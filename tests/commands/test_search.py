@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -107,13 +108,14 @@ def test_the_answer_loads_into_real_training_arguments(searched: TuningResult) -
     assert searched.setup.model_arguments["dtype"] == "float32"
 
 
-def test_the_same_command_again_goes_on_and_probes_nothing_twice(searched: TuningResult) -> None:
+def test_the_same_command_again_goes_on_and_probes_nothing_twice(searched: TuningResult, tmp_path: Path) -> None:
+    shutil.copytree(searched.folder, tmp_path / searched.folder.name)
     kinds = []
     again = autotune.search(
         "bert-mini",
         16,
         n_trials=5,
-        output_dir=str(searched.folder.parent),
+        output_dir=str(tmp_path),
         sampler="tpe",  # uses all its trials, where ours had ended sooner
         watch=lambda progress: kinds.append((progress.kind, progress.number)),
         **DEFAULT,

@@ -9,6 +9,7 @@ from autotune.core.paths import named, scrubbed
     ("written", "left"),
     [
         ("FileNotFoundError: '/home/ann/data/rows.csv'", "FileNotFoundError: '…/rows.csv'"),
+        ("FileNotFoundError: '/mnt/x/team drive/ann/rows of may.csv'", "FileNotFoundError: '…/rows of may.csv'"),
         ("in /opt/venv/lib/python3.11/site-packages/torch/nn/linear.py", "in torch/nn/linear.py"),
         ("401 for sk-abcdefghijklmnopqrst", "401 for (a token)"),
         ("12 samples/s at https://example.org/a/b/c", "12 samples/s at https://example.org/a/b/c"),
@@ -17,6 +18,11 @@ from autotune.core.paths import named, scrubbed
 def test_of_paths_the_last_part_is_left_and_tokens_are_masked(written: str, left: str) -> None:
     assert scrubbed(written) == left
     assert scrubbed(left) == left
+
+
+def test_a_home_with_a_space_in_its_name_is_left_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/Ann Lee")
+    assert scrubbed("in /home/Ann Lee/train.py, line 3") == "in …/train.py, line 3"
 
 
 @pytest.mark.parametrize(

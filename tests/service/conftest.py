@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -43,10 +44,10 @@ def postgresql() -> Iterator[str]:
     data = str(folder / "data")
     try:
         _run(initdb, "-D", data, "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync", folder=folder)
-        options = f"-k {folder} -c listen_addresses='' -c fsync=off"
+        options = f"-k '{folder}' -c listen_addresses='' -c fsync=off"
         _run(pg_ctl, "-D", data, "-o", options, "-l", str(folder / "log"), "-w", "start", folder=folder)
         try:
-            yield f"postgresql://postgres@/{{}}?host={folder}"
+            yield f"postgresql://postgres@/{{}}?host={quote(str(folder))}"
         finally:
             _run(pg_ctl, "-D", data, "-m", "immediate", "-w", "stop", folder=folder)
     finally:

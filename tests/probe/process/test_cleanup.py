@@ -120,8 +120,8 @@ def test_descendants_are_ended_to_the_last_grandchild(tmp_path: Path) -> None:
         "import ctypes, os, subprocess, time\nfrom autotune.probe.process import cleanup\n"
         "ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)\n"
         f"note = {str(tmp_path / 'pids')!r}\n"
-        "shell = f'setsid sleep 1000 & echo $! >> {note}; sleep 1000 & echo $! >> {note}; exit 0'\n"
-        "subprocess.run(['/bin/sh', '-c', shell], check=True)\n"
+        'shell = \'setsid sleep 1000 & echo $! >> "$0"; sleep 1000 & echo $! >> "$0"; exit 0\'\n'
+        "subprocess.run(['/bin/sh', '-c', shell, note], check=True)\n"
         "stopped = subprocess.Popen(['/bin/sleep', '1000']); os.kill(stopped.pid, 19)\n"
         "open(note, 'a').write(str(stopped.pid))\n"
         "killed = cleanup.end_descendants()\n"
