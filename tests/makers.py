@@ -9,11 +9,13 @@ import pytest
 
 from autotune.commands.result import TuningResult
 from autotune.core import Configuration, Environment, InvalidRequest, Measurement, Outcome, Step, Trial, Value, Workload
+from autotune.core.note import Note, NoteKind
 from autotune.core.request import tuning_request
 from autotune.core.stop_reason import StopKind, StopReason
 from autotune.core.warning import ResultWarning, WarningKind
 from autotune.probe.replay import recorded
 from autotune.space.search_space import RuledOut, SearchSpace
+from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 
 MIB = 2**20
 GIB = 2**30
@@ -202,8 +204,10 @@ def result(trials: list[Trial] | None = None, **facts: Any) -> TuningResult:
             "memory_limit_bytes": 1100 * MIB,
             "allowed_bytes": ALLOWED,
             "space_size": 20,
-            "ruled_out": (RuledOut("precision", "fp16", "trains in fp32 on a CPU"),),
-            "notes": ("random weights",),
+            "ruled_out": (
+                RuledOut("precision", "fp16", Exclusion(ExclusionKind.TRIED, detail="trains in fp32 on a CPU")),
+            ),
+            "notes": (Note(NoteKind.RANDOM_WEIGHTS),),
             "duplicate_proposals": 1,
             "identity": {"task": "causal-lm"},
             **facts,

@@ -37,7 +37,7 @@ def test_no_corner_of_the_full_space_crashes_and_what_is_left_out_says_why(
     assert all(reason for outcome, reason in ended.values() if outcome is not Outcome.COMPLETED), ended
     changed = {name for trial in result.trials for name in SETTINGS if differs(trial, result.baseline, name)}
     assert len(changed) >= 5, "these are no corners"
-    assert all(value.reason.strip() for value in result.ruled_out)
+    assert all(value.reason.text.strip() for value in result.ruled_out)
     # Whatever the file names can be proposed, was fixed, or is ruled out with its reason.
     left_out = {(value.setting, value.value) for value in result.ruled_out}
     assert {("precision", "fp16"), ("attention", "flash_attention_2"), ("zero", "3_offload_all")} <= left_out

@@ -12,6 +12,7 @@ from autotune.core.device import Device
 from autotune.core.errors import UnreadableFile
 from autotune.core.io import MISSING, Unreadable, read_record
 from autotune.core.loss_curves import Numerics
+from autotune.core.note import Note
 from autotune.core.paths import hidden, named, scrubbed
 from autotune.core.sanity import SanityCheck
 from autotune.core.slot import Slot
@@ -49,7 +50,7 @@ def begin(result: SearchResult, folder: str | Path) -> None:
         "allowed_bytes": result.allowed_bytes,
         "space_size": result.space_size,
         "ruled_out": [value.to_dict() for value in result.ruled_out],
-        "notes": list(result.notes),
+        "notes": [note.to_dict() for note in result.notes],
         "warnings": [warning.to_dict() for warning in result.study_warnings if warning not in result.unreadable],
         "finished": result.finished,
         "arithmetic": result.arithmetic.to_dict(),
@@ -174,7 +175,7 @@ def _of_request(record: dict[str, Any]) -> dict[str, Any]:
         "allowed_bytes": record["allowed_bytes"],
         "space_size": record["space_size"],
         "ruled_out": [*map(RuledOut.from_dict, record["ruled_out"])],
-        "notes": record["notes"],
+        "notes": [*map(Note.from_dict, record["notes"])],
         "study_warnings": tuple(map(ResultWarning.from_dict, record["warnings"])),
         "identity": record["identity"],
         "finished": record["finished"],

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any, Unpack
 
 from autotune.commands.finished import finished_study, request_fingerprint
+from autotune.core.note import Note, NoteKind
 from autotune.core.random_state import kept_random_state
 from autotune.core.request import SearchOptions, TuningRequest, accepts, tuning_request
 from autotune.core.time_limit import TimeLimit
@@ -77,7 +78,7 @@ def search(
     }
     brought = packed(model, {name: value for name, value in objects.items() if value is not None})
     request = tuning_request(brought.name, global_batch_size, args=own.fields, **options)
-    notes = (*([left_out(own.unsent)] if own.unsent else []), *brought.notes)
+    notes = (*left_out(own.unsent), *brought.notes)
     limit = TimeLimit(request.timeout_s, time.monotonic() if started is None else started)
     card = check_request(request, own_data=bool(brought.pickled))
     fingerprint = "" if brought.pickled else request_fingerprint(request)
@@ -89,7 +90,7 @@ def search(
             start = probes or first_host(request, card) or HostSet
             host = executors[0].host if executors else stack.enter_context(start(brought.pickled))
             if executors and request.devices != "all" and (lost := int(request.devices) - len(executors)):
-                notes = (*notes, f"{lost} of {request.devices} devices left out: lost while they read model and data")
+                notes = (*notes, Note(NoteKind.LOST_DEVICES, {"lost": lost, "devices": int(request.devices)}))
             for each in (host, *(executor.host for executor in executors)):
                 each.time_limit = limit
             # Optuna, pandas and SciPy are imported while the host imports torch and transformers.

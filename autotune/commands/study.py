@@ -12,9 +12,9 @@ from autotune.commands.save import begin
 from autotune.core import Environment, TuningRequest, Workload
 from autotune.core.configuration import RANKS
 from autotune.core.interrupt import graceful_interrupt
+from autotune.core.note import Note, NoteKind
 from autotune.core.paths import shown
 from autotune.core.stop_reason import KILLED, stop_reason_of
-from autotune.core.units import counted
 from autotune.core.warning import ResultWarning, WarningKind
 from autotune.executors import Executor
 from autotune.executors.local import can_be_joined, cores_of, joined, local_executors, lock_card, pool_of
@@ -62,7 +62,7 @@ def run(
     host: Host,
     card: device.Card | None,
     source: str,
-    notes: tuple[str, ...],
+    notes: tuple[Note, ...],
     warnings: tuple[ResultWarning, ...],
     fresh: bool,
     watch: Watch | bool | None,
@@ -143,9 +143,7 @@ def _run(
     study = open_study(folder, space, plan)
     notes = [*unmeasured.notes]
     if adopted := 0 if fresh or workload.user_objects else import_trials(study, past.trials):
-        notes.append(
-            f"from an earlier search of the same request: {counted(adopted, 'trial')} (--no-history measures anew)"
-        )
+        notes.append(Note(NoteKind.EARLIER_TRIALS, {"trials": adopted}))
 
     @cache
     def estimate() -> None:
@@ -191,7 +189,7 @@ def _run(
                     duplicate_proposals=study.sampler.duplicates,
                     left_out=tuple(study.ledger.left_out),
                     numerics=numerics and dataclasses.replace(numerics, weights=_weights_text(workload)),
-                    notes=(*notes, *fleet.notes, *study.risk_notes(), *crash_notes(study.trials), *loggers.problems),
+                    notes=(*notes, *study.risk_notes(), *crash_notes(study.trials), *loggers.problems),
                     finished=fingerprint if result.complete and not study.ledger.left_out else "",
                     prospects=read_prospects(folder),
                     estimated_peaks=read_peaks(folder),
@@ -251,6 +249,6 @@ def _unmeasured(
     )
 
 
-def _learning(space: SearchSpace) -> tuple[str, ...]:
+def _learning(space: SearchSpace) -> list[Note]:
     names = ", ".join(space.learns_differently)
-    return (f"changes what is learned: {names} (--keep-numerics leaves that as it is)",) if names else ()
+    return [Note(NoteKind.LEARNING, detail=names)] if names else []

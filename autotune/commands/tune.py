@@ -13,6 +13,7 @@ from typing import Any, Unpack
 from autotune.commands.result import TuningResult
 from autotune.commands.search import search
 from autotune.commands.trainer.offload import free_cache, off_device
+from autotune.core.note import Note, NoteKind
 from autotune.core.random_state import kept_random_state
 from autotune.core.request import TuneOptions, accepts
 from autotune.core.warning import ResultWarning
@@ -79,7 +80,7 @@ def tune(
     if global_batch_size not in (None, stated):
         # Another global batch than the user's: keep the micro-batch size where it divides it.
         del base["gradient_accumulation_steps"]
-    notes = [left_out(unsent)] if unsent else []
+    notes = left_out(unsent)
     device = options.pop("device", None) or _device(args)
     size = global_batch_size or stated
     if options.get("study_name") is None and (script := _script()):
@@ -109,25 +110,22 @@ def _device(args: Any) -> str:
     return "cpu" if args.device.type == "cpu" else f"cuda:{args.device.index or 0}"
 
 
-def _payload(trainer: Any, notes: list[str], held: ResultWarning | None) -> Payload:
+def _payload(trainer: Any, notes: list[Note], held: ResultWarning | None) -> Payload:
     """Data from which a child builds this Trainer again. held: warning of memory that this process holds on the device."""
     args, model = trainer.args, trainer.model
     model_init, reason = rebuilt(model, type(trainer))
     if model_init is None:
-        notes.append(f"the model is sent to probes as it is: {reason}")
+        notes.append(Note(NoteKind.SENT, detail=reason))
     else:
-        notes.append("random weights: each probe builds the model from its class and config")
-    notes += [held.text] if held else []
+        notes.append(Note(NoteKind.REBUILT))
     later = set_later(trainer)
     set_names = sorted({*later.attributes, *(f"args.{name}" for name in later.of_arguments)})
     if set_names:
-        notes.append(f"set after the Trainer was built, and in every probe: {', '.join(set_names)}")
+        notes.append(Note(NoteKind.SET_LATER, detail=", ".join(set_names)))
     own = extract.own_fields(args)
     further, lost = extract.further_arguments(trainer)
     if lost:
-        notes.append(
-            f"{type(trainer).__name__} does not keep {', '.join(lost)}: its __init__ gets the default in probes"
-        )
+        notes.append(Note(NoteKind.NOT_KEPT, detail=", ".join(lost)))
     further |= _optimizers(trainer, further, notes)
     callbacks = _callbacks(trainer, notes)
     objects = {
@@ -152,16 +150,16 @@ def _payload(trainer: Any, notes: list[str], held: ResultWarning | None) -> Payl
     return Payload(type(model).__name__, sent(objects, trainer), tuple(notes), (held,) if held else (), copy.copy(args))
 
 
-def _optimizers(trainer: Any, further: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+def _optimizers(trainer: Any, further: dict[str, Any], notes: list[Note]) -> dict[str, Any]:
     """`optimizers` for the probe's Trainer: the user's own, if they can be rebuilt."""
     optimizer, scheduler = extract.own_optimizers(trainer)
     if optimizer is None or further.get("optimizer_cls_and_kwargs"):
         return {}
     if reason := can_be_sent(optimizer, trainer):
-        notes.append(f"probes take {trainer.args.optim} instead of your {type(optimizer).__name__}: {reason}")
+        notes.append(Note(NoteKind.OPTIMIZER, detail=f"{type(optimizer).__name__}: {reason}"))
         return {}
     if scheduler is not None and (reason := can_be_sent((optimizer, scheduler), trainer)):
-        notes.append(f"probes take the arguments' schedule instead of your {type(scheduler).__name__}: {reason}")
+        notes.append(Note(NoteKind.SCHEDULE, detail=f"{type(scheduler).__name__}: {reason}"))
         scheduler = None
     return {"optimizers": (optimizer, scheduler)}
 
@@ -175,7 +173,7 @@ def _own_optimizer(trainer: Any, further: dict[str, Any]) -> str:
     return ANY if extract.makes_optimizer(type(trainer)) else ""
 
 
-def _callbacks(trainer: Any, notes: list[str]) -> list[Any]:
+def _callbacks(trainer: Any, notes: list[Note]) -> list[Any]:
     """The user's callbacks that probes run, with notes on all of them."""
     callbacks = extract.own_callbacks(trainer)
     reasons = [_unfit(callback) or can_be_sent(callback, trainer) for callback in callbacks]
@@ -184,9 +182,9 @@ def _callbacks(trainer: Any, notes: list[str]) -> list[Any]:
         f"{type(callback).__name__} ({reason})" for callback, reason in zip(callbacks, reasons, strict=True) if reason
     ]
     if runs:
-        notes.append(f"your callbacks run in every probe: {', '.join(type(callback).__name__ for callback in runs)}")
+        notes.append(Note(NoteKind.CALLBACKS, detail=", ".join(type(callback).__name__ for callback in runs)))
     if excluded:
-        notes.append(f"callbacks left out of probes: {', '.join(excluded)}")
+        notes.append(Note(NoteKind.CALLBACKS_LEFT_OUT, detail=", ".join(excluded)))
     return runs
 
 

@@ -3,6 +3,24 @@
 from dataclasses import dataclass
 
 from autotune.core.io import Serializable
+from autotune.core.reason import Kind, Reason
+
+
+class LeftOutKind(Kind):
+    """Kind of reason why a device is not used any more."""
+
+    LOST = "lost", "{detail}"
+    FAULTS = "faults", "{trainings:.0f} trainings failed there that ran on another device"
+    FAILED = "failed", "trial {trial:.0f}, which ran on another device, failed there"
+    SLOWER = "slower", "{difference:.0%} slower than the others (throttled, or shared?)"
+    FASTER = "faster", "{difference:.0%} faster than the others (throttled, or shared?)"
+
+
+@dataclass(frozen=True)
+class LeftOut(Reason):
+    """Reason why a device is not used any more. detail: how it was lost."""
+
+    kind: LeftOutKind
 
 
 @dataclass(frozen=True)
@@ -15,4 +33,4 @@ class Device(Serializable):
     high: float = 1.0  #: its upper end
     trials: int = 0  #: that it probed
     rounds: int = 0  #: measurements made again
-    left_out: str = ""  #: reason why it was not used to the end; empty if it was
+    left_out: LeftOut | None = None  #: why it was not used to the end; None if it was

@@ -1,11 +1,12 @@
 """Reason: a kind and its numbers; texts are made of them last."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Self
 
 from autotune.core.io import Serializable
+from autotune.core.paths import scrubbed
 from autotune.core.units import counted, format_bytes, format_seconds
 
 
@@ -60,6 +61,10 @@ class Reason(Serializable):
     def filled(self, template: str) -> str:
         """The template with numbers and detail."""
         return template.format(detail=self.detail, **{name: Shown([value]) for name, value in self.numbers.items()})
+
+    def public(self) -> Self:
+        """The same without folders of this machine and tokens."""
+        return replace(self, detail=scrubbed(self.detail))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, with the text for those who read JSON."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.core.io import Serializable
+from autotune.core.note import Note
 
 
 @dataclass(frozen=True)
@@ -44,4 +45,4 @@ class Workload(Serializable):
     weights_dtype: str = "float32"  #: of the user's model
     own_layers: str = ""  #: identity of the user's layers, and which of them learn
     own_parts: str = ""  #: identity of the user's further parts
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()

@@ -16,6 +16,7 @@ from typing import Self
 from autotune.core import InvalidRequest, TuningRequest, Workload
 from autotune.core.errors import DeviceInUse, ProbeHostFailed
 from autotune.core.measurement import JOIN
+from autotune.core.note import Note, NoteKind
 from autotune.core.time_limit import TimeLimit
 from autotune.executors import Executor, ExecutorLost
 from autotune.executors.likeness import check_alike, likeness
@@ -210,17 +211,15 @@ def local_executors(
     return executors
 
 
-def lock_card(card: nvml.Card | None, stack: contextlib.ExitStack) -> tuple[str, ...]:
-    """Hold a card for this process: notes, where it cannot be locked. A CPU needs no lock.
+def lock_card(card: nvml.Card | None, stack: contextlib.ExitStack) -> list[Note]:
+    """Hold a card for this process: notes, if it cannot be locked. A CPU needs no lock.
 
     Raises DeviceInUse if another search holds it.
     """
     state = True if card is None else holds(card.uuid, stack)
     if card is not None and state is False:
         raise DeviceInUse(f"Another search uses {card.name} ({card.uuid}).", "Wait for it, or name another --device.")
-    return (
-        (f"nothing can be locked in {LOCKS}: another search may use the GPU at the same time",) if state is None else ()
-    )
+    return [Note(NoteKind.NOT_LOCKED, detail=str(LOCKS))] if state is None else []
 
 
 def holds(name: str, stack: contextlib.ExitStack) -> bool | None:

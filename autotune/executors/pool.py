@@ -10,6 +10,7 @@ from threading import Thread
 from typing import Any
 
 from autotune.core import Configuration, Measurement, interrupt
+from autotune.core.device import LeftOut, LeftOutKind
 from autotune.core.errors import TimeIsOver
 from autotune.core.measurement import JOIN
 from autotune.executors import ExecutorLost
@@ -55,7 +56,7 @@ class Pool:
         together: Callable[[Sequence[str]], Probe] | None = None,
     ) -> None:
         self.probes = {name: _named(name, probe) for name, probe in probes.items()} if len(probes) > 1 else dict(probes)
-        self.left_out: dict[str, str] = {}
+        self.left_out: dict[str, LeftOut] = {}
         self._abandon, self._restart, self._may_return, self._together = abandon, restart, may_return, together
         self._running: dict[str, Hashable] = {}
         self._jobs: list[tuple[str, Work, Probe]] = []
@@ -115,7 +116,7 @@ class Pool:
         device, value, error = self._next()
         key = self._ended(device)
         if isinstance(error, ExecutorLost) and not self._restart(device):
-            self.left_out[device] = str(error)
+            self.left_out[device] = LeftOut(LeftOutKind.LOST, detail=str(error))
             self._lost.append(device)
         if error is None or isinstance(error, (ExecutorLost, TimeIsOver)):
             return Ended(key, device, value, error)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.core import Configuration, Environment
+from autotune.core.note import Note, NoteKind
 from autotune.memory.allocator import CachingAllocator, replay, rounded
 from autotune.memory.envelope import Line, in_blocks, peak_lines, straight
 from autotune.memory.keys import StepKey, UpdateKey, Wanted, step_key, update_key
@@ -56,7 +57,7 @@ class MemoryModel:
     steps: Mapping[StepKey, Step]
     updates: Mapping[UpdateKey, MemoryTrace]
     failures: Mapping[Any, str] = field(default_factory=dict)  # key that could not be traced -> reason
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     context_bytes: int = 0
     keeps_gradients: bool = False  # they are never freed, as when `zero_grad` writes zeros
     arithmetic: Mapping[str, float] | None = None  # `flops` of a sample, `kernels` of a micro-step
@@ -166,7 +167,7 @@ def memory_model(
 ) -> MemoryModel:
     """The model from a `trace` order's answer. context_bytes: by default the environment's, else a typical one."""
     failures: dict[Any, str] = {}
-    notes = list(answer["notes"])
+    notes = [*map(Note.from_dict, answer["notes"])]
     counts, on_cpu = answer["counts"], environment.is_cpu
     steps: dict[StepKey, Step] = {}
     for key, data in zip(wanted.steps, answer["steps"], strict=True):
@@ -183,7 +184,7 @@ def memory_model(
     if context_bytes is None:
         context_bytes = environment.context_bytes or (0 if on_cpu else TYPICAL_CONTEXT)
         if not on_cpu and not environment.context_bytes:
-            notes.append(f"context of {TYPICAL_CONTEXT >> 20} MiB assumed: none was measured on this device")
+            notes.append(Note(NoteKind.CONTEXT, {"context_bytes": TYPICAL_CONTEXT}))
     return MemoryModel(
         environment,
         base,

@@ -171,7 +171,7 @@ def summary(result: SearchResult) -> str:
     if result.ruled_out:
         parts += ["## Left out on this device", "", *markdown_list(map(str, result.ruled_out)), ""]
     if result.all_notes:
-        parts += ["## Notes", "", *markdown_list(result.all_notes), ""]
+        parts += ["## Notes", "", *markdown_list(map(str, result.all_notes)), ""]
     where = [f"{label}: {text}" for label, text in study_parts(result)]
     return "\n".join([*parts, "## Environment", "", *markdown_list(where)]) + "\n"
 
@@ -181,7 +181,9 @@ def device_lines(devices: Sequence[Device]) -> list[str]:
     rows = ["| device | speed / mean | 95% interval | trials | rounds | left out |", "|---|---|---|---|---|---|"]
     for device in devices:
         cells = [device.name, f"{device.factor:.3f}", f"{device.low:.3f} to {device.high:.3f}"]
-        rows.append("| " + " | ".join([*cells, str(device.trials), str(device.rounds), device.left_out]) + " |")
+        rows.append(
+            "| " + " | ".join([*cells, str(device.trials), str(device.rounds), str(device.left_out or "")]) + " |"
+        )
     return rows
 
 

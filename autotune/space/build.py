@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 from autotune.core import Configuration, Environment, InvalidRequest, TuningRequest, Value, Workload
 from autotune.core.configuration import RANKS
 from autotune.core.errors import did_you_mean
+from autotune.core.note import Note, NoteKind
 from autotune.space.file import SIZES, TILES, open_space, read_space
 from autotune.space.search_space import RuledOut, SearchSpace
 from autotune.space.settings import MICRO, SETTINGS, Context, Setting
+from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.settings.micro_batch_size import divisors, tiled
 from autotune.space.setup import FINDER, baseline_sizes
 from autotune.space.tensor_cores import multiple
@@ -65,7 +67,7 @@ def build_space(
     """
     overrides, context = parse_overrides(request), Context(environment, workload, base)
     total = request.global_batch_size
-    micro, note = baseline_sizes(total, base, int(overrides.fixed.get(RANKS, 1)))
+    micro, notes = baseline_sizes(total, base, int(overrides.fixed.get(RANKS, 1)))
     user = {name: _from_user(setting, context) for name, setting in SETTINGS.items() if name != MICRO}
     user_values: dict[str, Value] = {MICRO: micro, **user}
     baseline = {name: overrides.fixed.get(name, user_values[name]) for name in (MICRO, *overrides.space)}
@@ -79,12 +81,12 @@ def build_space(
         requested = [*_spread(overrides.requested(name), total, tile)]
         if name not in overrides.fixed and name not in overrides.only:
             requested.append(baseline[name])
-        reasons = {value: _why_not(SETTINGS[name], value, total, context) for value in requested}
+        reasons = {value: _exclusion(SETTINGS[name], value, total, context) for value in requested}
         if request.keep_numerics:
-            differs = f"learns differently from {baseline[name]}, which --keep-numerics keeps"
+            differs = Exclusion(ExclusionKind.NUMERICS, detail=str(baseline[name]))
             reasons |= {value: differs for value in reasons if not SETTINGS[name].learns_alike(value, baseline[name])}
         if name == RANKS:
-            inexact = f"with a micro-batch of {_listed(values[MICRO])} it does not divide the global batch of {total}"
+            inexact = _inexact(total, f" with a micro-batch of {_listed(values[MICRO])}")
             for ranks in [value for value, reason in reasons.items() if not reason]:
                 if all(total % (int(size) * int(ranks)) for size in values[MICRO]):
                     reasons[ranks] = inexact
@@ -99,10 +101,10 @@ def build_space(
         values[name] = tuple(sorted(remaining) if SETTINGS[name].ordered else remaining)
     if RANKS in values:
         exact = [size for size in values[MICRO] if any(total % (int(size) * int(n)) == 0 for n in values[RANKS])]
-        inexact = f"on {' or '.join(map(str, values[RANKS]))} ranks it does not divide the global batch of {total}"
+        inexact = _inexact(total, f" on {' or '.join(map(str, values[RANKS]))} ranks")
         ruled_out += [RuledOut(MICRO, size, inexact) for size in values[MICRO] if size not in exact]
         values[MICRO] = tuple(exact)
-    problems = (_why_not(SETTINGS[name], value, total, context) for name, value in baseline.items())
+    problems = (_exclusion(SETTINGS[name], value, total, context) for name, value in baseline.items())
     space = SearchSpace(
         name=request.space,
         global_batch_size=total,
@@ -110,9 +112,9 @@ def build_space(
         baseline=Configuration.exact(
             total, int(baseline[MICRO]), {name: value for name, value in baseline.items() if name != MICRO}
         ),
-        baseline_problem="; ".join(filter(None, problems)),
+        baseline_problem="; ".join(str(problem) for problem in problems if problem),
         ruled_out=tuple(ruled_out),
-        notes=tuple(filter(None, (note, _FINDER_NOTE if base.get(FINDER) else ""))),
+        notes=(*notes, *([Note(NoteKind.BATCH_FINDER, detail=FINDER)] if base.get(FINDER) else [])),
         learns_differently=tuple(
             name
             for name in values
@@ -122,9 +124,6 @@ def build_space(
         fixed_by_user={name: value for name, value in user.items() if name not in baseline},
     )
     return _without_conflicts(space)
-
-
-_FINDER_NOTE = f"{FINDER} is left out: it would shrink the batch, and with it the global batch"
 
 
 def _without_conflicts(space: SearchSpace) -> SearchSpace:
@@ -140,10 +139,12 @@ def _without_conflicts(space: SearchSpace) -> SearchSpace:
                     continue
                 reason = next(iter(reasons.values()))
                 if len(reasons) == len(others):
-                    conflicts.append(RuledOut(name, value, f"{reason} ({other} {_listed(others)})"))
+                    reason = replace(reason, detail=f"{reason.detail} ({other} {_listed(others)})")
+                    conflicts.append(RuledOut(name, value, reason))
                     values[name] = tuple(remaining for remaining in values[name] if remaining != value)
                 else:
-                    notes.append(f"{name} {value} is not combined with {other} {_listed(reasons)}: {reason}")
+                    text = f"{name} {value} with {other} {_listed(reasons)}: {reason}"
+                    notes.append(Note(NoteKind.NOT_COMBINED, detail=text))
     problems = filter(None, (space.baseline_problem, space.conflict(space.baseline.values)))
     narrowed = replace(
         space,
@@ -175,10 +176,14 @@ def _spread(requested: Iterable[Value | dict[str, Any]], global_batch_size: int,
             yield from divisors(global_batch_size, value["multiple_of"])
 
 
-def _why_not(setting: Setting, value: Value, global_batch_size: int, context: Context) -> str | None:
+def _exclusion(setting: Setting, value: Value, global_batch_size: int, context: Context) -> Exclusion | None:
     if setting.name in (MICRO, RANKS) and global_batch_size % int(value):
-        return f"does not divide the global batch of {global_batch_size}"
+        return _inexact(global_batch_size)
     return setting.unavailable(value, context)
+
+
+def _inexact(global_batch_size: int, with_what: str = "") -> Exclusion:
+    return Exclusion(ExclusionKind.NOT_EXACT, {"global_batch_size": global_batch_size}, with_what)
 
 
 def _from_user(setting: Setting, context: Context) -> Value:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from autotune.core import Configuration, Outcome, Trial, Value
 from autotune.core.measurement import HOST_STAGES
+from autotune.core.note import Note, NoteKind
 from autotune.space.settings import MICRO, SETTINGS
 
 NEVER_PROBED = "environment"
@@ -53,13 +54,16 @@ def crashing_values(trials: Sequence[Trial]) -> list[tuple[dict[str, Value], Tri
     return [(dict(values), trial) for values, trial in blamed.items()]
 
 
-def crash_notes(trials: Sequence[Trial]) -> tuple[str, ...]:
-    """The values that the search ruled out because they crash, a sentence each."""
-    return tuple(
-        f"{' and '.join(f'{name} {value}' for name, value in values.items())}: ruled out after {SAME_CRASHES} crashes "
-        f"with none completed, first in trial {trial.number} ({trial.measurement.reason.rstrip('.')})"
+def crash_notes(trials: Sequence[Trial]) -> list[Note]:
+    """Notes on the values that the search ruled out because they crash."""
+    return [
+        Note(
+            NoteKind.CRASHES,
+            {"crashes": SAME_CRASHES, "trial": trial.number},
+            f"{' and '.join(f'{name} {value}' for name, value in values.items())} ({trial.measurement.reason.rstrip('.')})",
+        )
         for values, trial in crashing_values(trials)
-    )
+    ]
 
 
 def _answers(trial: Trial, other: Configuration) -> bool:

@@ -9,7 +9,9 @@ from typing import Any
 
 from autotune.core.configuration import RANKS, Configuration, Value
 from autotune.core.io import Serializable
+from autotune.core.note import Note
 from autotune.space.settings import ACCUMULATION, MICRO, SETTINGS
+from autotune.space.settings.exclusion import Exclusion
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,7 @@ class RuledOut(Serializable):
 
     setting: str  #: its name
     value: Value  #: as the space has it
-    reason: str  #: why not, for people
+    reason: Exclusion
 
     def __str__(self) -> str:
         return f"{self.setting} {self.value}: {self.reason}"
@@ -34,7 +36,7 @@ class SearchSpace:
     baseline: Configuration  #: the user's own, made exact; its values need not be among those to propose (`--only`)
     baseline_problem: str = ""  #: why the baseline cannot run here
     ruled_out: tuple[RuledOut, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     learns_differently: tuple[str, ...] = ()
     fixed_by_user: Mapping[str, Value] = field(default_factory=dict)  #: of settings outside the space
     core: tuple[str, ...] = ()  #: settings that are searched before all the others; none: all at once

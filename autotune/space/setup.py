@@ -7,6 +7,7 @@ from typing import Any
 from autotune.core.configuration import Configuration, Value, word
 from autotune.core.environment import Environment
 from autotune.core.errors import InvalidRequest, nearest_choice
+from autotune.core.note import Note, NoteKind
 from autotune.space.settings import SETTINGS, Effect
 from autotune.space.settings.checkpointing import field_name
 from autotune.space.settings.micro_batch_size import divisors
@@ -154,7 +155,7 @@ def _joined(present: Any, value: Any) -> Any:
     return {**present, **value} if isinstance(present, Mapping) and isinstance(value, Mapping) else value
 
 
-def baseline_sizes(global_batch_size: int, base: Mapping[str, Any], ranks: int = 1) -> tuple[int, str]:
+def baseline_sizes(global_batch_size: int, base: Mapping[str, Any], ranks: int = 1) -> tuple[int, list[Note]]:
     """The user's own micro-batch size made exact on so many ranks, and a line saying so where it had to change.
 
     Their micro-batch if it divides each rank's part of the target, else the largest divisor below it. Raises
@@ -180,8 +181,7 @@ def baseline_sizes(global_batch_size: int, base: Mapping[str, Any], ranks: int =
             "Make them agree, or leave gradient_accumulation_steps out of your arguments.",
         )
     size = max(divisor for divisor in divisors(of_each) if divisor <= asked)
-    note = "" if size == asked else f"your micro-batch size of {asked} became {size}, so that the global batch is exact"
-    return size, note
+    return size, [] if size == asked else [Note(NoteKind.MICRO_BATCH, {"requested": asked, "exact": size})]
 
 
 def what_differs(base: Mapping[str, Any], environment: Environment) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from autotune.core import Environment, Value
+from autotune.core.note import Note, NoteKind
 from autotune.space.settings.precision import ALIKE
 
 SIXTEEN_BITS = ("fp16", "bf16", *ALIKE)
@@ -30,10 +31,10 @@ def multiple(environment: Environment, precisions: Collection[Value]) -> int:
     return LARGEST if capability >= AMPERE else SMALLEST
 
 
-def advice(model_config: Mapping[str, Any], environment: Environment, precisions: Collection[Value]) -> tuple[str, ...]:
-    """A sentence for each size of the model that leaves tiles half empty; none on a CPU or without 16 bits."""
+def advice(model_config: Mapping[str, Any], environment: Environment, precisions: Collection[Value]) -> list[Note]:
+    """Notes on each size of the model that leaves tiles half empty; none on a CPU or without 16 bits."""
     least = multiple(environment, precisions)
-    return tuple(_sentences(_of_text(model_config), least)) if least > 1 else ()
+    return [*_notes(_of_text(model_config), least)] if least > 1 else []
 
 
 def _of_text(model_config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -42,27 +43,19 @@ def _of_text(model_config: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**model_config, **(text if isinstance(text, Mapping) else {})}
 
 
-def _sentences(config: Mapping[str, Any], least: int) -> Iterator[str]:
-    if (size := _whole(config, _VOCABULARY)) % least:
-        yield (
-            f"{_VOCABULARY} {size} is no multiple of {least}: padding it to {_next(size, least)} fills the Tensor Cores' tiles "
-            f"(model.resize_token_embeddings(pad_to_multiple_of={least}))"
-        )
-    for name in _WIDTHS:
+def _notes(config: Mapping[str, Any], least: int) -> Iterator[Note]:
+    for name in (_VOCABULARY, *_WIDTHS):
         if (size := _whole(config, name)) % least:
-            yield f"{name} {size} is no multiple of {least}: of a model trained from scratch {_next(size, least)} is faster"
+            kind = NoteKind.VOCABULARY if name == _VOCABULARY else NoteKind.WIDTH
+            yield Note(kind, {"size": size, "least": least, "next": -(-size // least) * least}, name)
     width = next(filter(None, (_whole(config, name) for name in _WIDTHS[:4])), 0)
     heads = next((size for name in _HEADS if (size := _whole(config, name))), 0)
     size = _whole(config, "head_dim") or (width // heads if heads else 0)
     if size % SMALLEST:
-        yield f"heads of {size} values are no multiple of {SMALLEST}: attention's fast kernels pad them or cannot run"
+        yield Note(NoteKind.HEADS, {"size": size, "least": SMALLEST})
 
 
 def _whole(config: Mapping[str, Any], name: str) -> int:
     """A size of the config; 0 if it has none."""
     size = config.get(name)
     return size if isinstance(size, int) and not isinstance(size, bool) else 0
-
-
-def _next(size: int, least: int) -> int:
-    return -(-size // least) * least

@@ -14,6 +14,7 @@ import yaml
 
 from autotune.core.errors import InvalidRequest
 from autotune.core.io import parse_json
+from autotune.core.note import Note, NoteKind
 from autotune.core.request import UserArguments
 from autotune.space.file import read_yaml
 from autotune.space.setup import PRIVATE
@@ -94,9 +95,9 @@ def fields_of(arguments: Any) -> tuple[dict[str, Any], list[str]]:
     return plain, sorted(set(differing) - set(plain))
 
 
-def left_out(names: Sequence[str]) -> str:
-    """A note on arguments that no probe gets; empty if there are none."""
-    return f"arguments left out of probes, as they are no plain data: {', '.join(names)}" if names else ""
+def left_out(names: Sequence[str]) -> list[Note]:
+    """Notes on arguments that no probe gets."""
+    return [Note(NoteKind.NOT_PLAIN, detail=", ".join(names))] if names else []
 
 
 def _is_plain(value: Any) -> bool:

@@ -9,7 +9,7 @@ from statistics import median
 import numpy as np
 
 from autotune.core import Configuration, Measurement, Outcome, Trial
-from autotune.core.device import Device
+from autotune.core.device import Device, LeftOut, LeftOutKind
 from autotune.core.errors import SearchFailed
 from autotune.core.measurement import JOIN
 from autotune.core.slot import Slot, SlotKind
@@ -38,12 +38,11 @@ TOO_DIFFERENT = 0.10
 class Fleet:
     """The devices of a search: what runs on them, and which of them is to be believed.
 
-    pool: it starts jobs under their slots. notes: what else is to be said of the devices.
+    pool: it starts jobs under their slots.
     """
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
-        self.notes: list[str] = []
         self._jobs: dict[Slot, Job] = {}
         self._losses: dict[Slot, float] = {}  # executors that were lost with a job, half of one if it was the last
         self._lost_on: dict[Slot, str] = {}
@@ -94,7 +93,7 @@ class Fleet:
         if measurement.outcome not in FAULTS:
             self._faults[first] += bool(first)
             if first and self._faults[first] >= MOST_FAULTS:
-                self._leave_out(first, f"{MOST_FAULTS} trainings failed there that ran on another device")
+                self._leave_out(first, LeftOut(LeftOutKind.FAULTS, {"trainings": MOST_FAULTS}))
             return False
         if first or self.pool.width(job.configuration) > 1 or not {*self.pool.devices} - {device}:
             return False
@@ -106,10 +105,9 @@ class Fleet:
         doubts = sum(doubted == device for doubted in self._doubts.values())
         return self._faults[device] + doubts >= MOST_FAULTS
 
-    def _leave_out(self, device: str, why: str) -> None:
+    def _leave_out(self, device: str, reason: LeftOut) -> None:
         if device in self.pool.devices and len(self.pool.devices) > 1:
-            self.pool.left_out[device] = why
-            self.notes.append(f"{device} was left out: {why}")
+            self.pool.left_out[device] = reason
 
     def judge(self, ledger: Ledger) -> None:
         """Leave out what differs too much from the other devices, or fails with what runs there."""
@@ -119,7 +117,7 @@ class Fleet:
         for device, trial in ledger.repeats.items():
             is_same = repeated is not None and trial.configuration == repeated.configuration
             if trial.measurement.outcome in FAULTS and is_same and repeated:
-                self._leave_out(device, f"trial {repeated.number}, which ran on another device, failed there")
+                self._leave_out(device, LeftOut(LeftOutKind.FAILED, {"trial": repeated.number}))
         # Of a device that may be faulty nothing is believed beforehand: a narrow prior would take half of its difference for
         # noise.
         effects = device_effects(ledger.trials, ledger.repeats, faulty=self.pool.probes)
@@ -137,8 +135,8 @@ class Fleet:
             name = next((name for name, share in shares.items() if abs(share) > TOO_DIFFERENT), "")
             if not name:
                 return
-            word = "slower" if shares[name] < 0 else "faster"
-            self._leave_out(name, f"{abs(shares[name]):.0%} {word} than the others (throttled, or shared?)")
+            kind = LeftOutKind.SLOWER if shares[name] < 0 else LeftOutKind.FASTER
+            self._leave_out(name, LeftOut(kind, {"difference": abs(shares[name])}))
 
     def effects(self, ledger: Ledger) -> DeviceEffects:
         """By how much the devices differ; empty for one device."""
@@ -265,9 +263,9 @@ def device_effects(
     return {name: (float(fitted[i]), math.sqrt(covariance[i, i])) for i, name in enumerate(names)}
 
 
-def _described(name: str, trials: Sequence[Trial], effects: DeviceEffects, left_out: Mapping[str, str]) -> Device:
+def _described(name: str, trials: Sequence[Trial], effects: DeviceEffects, left_out: Mapping[str, LeftOut]) -> Device:
     mean, deviation = effects.get(name, (0.0, DIFFER))
     low, high = (math.exp(mean + sign * 1.96 * deviation) for sign in (-1, 1))
     rounds = {n for t in trials for n, m in zip(t.rounds, t.confirmations, strict=True) if name in m.device.split(JOIN)}
     probed = sum(name in trial.measurement.device.split(JOIN) for trial in trials)
-    return Device(name, math.exp(mean), low, high, probed, len(rounds), left_out.get(name, ""))
+    return Device(name, math.exp(mean), low, high, probed, len(rounds), left_out.get(name))

@@ -11,6 +11,7 @@ from autotune.core.device import Device
 from autotune.core.interval import Ratio
 from autotune.core.loss_curves import Numerics
 from autotune.core.no_answer import why_no_answer
+from autotune.core.note import Note
 from autotune.core.paths import named, scrubbed
 from autotune.core.prospect import OptimalityGap
 from autotune.core.sanity import SanityCheck
@@ -41,7 +42,7 @@ class SearchResult:
     allowed_bytes: int  # limit x (1 - headroom)
     space_size: int = 0  # configurations that could be proposed
     ruled_out: Sequence[RuledOut] = ()  # values that were never probed, with the reason
-    notes: Sequence[str] = ()  # what else a reader should know
+    notes: Sequence[Note] = ()  # what else a reader should know
     study_warnings: Sequence[ResultWarning] = ()  # about every number of the study
     duplicate_proposals: int = 0  # that earlier trials already answered
     left_out: Sequence[str] = ()  # what there was no time for
@@ -65,12 +66,10 @@ class SearchResult:
 
     def __post_init__(self) -> None:
         texts = {
-            "stop": replace(self.stop, detail=scrubbed(self.stop.detail), advice=scrubbed(self.stop.advice)),
-            "notes": tuple(map(scrubbed, self.notes)),
-            "study_warnings": tuple(
-                replace(warning, detail=scrubbed(warning.detail)) for warning in self.study_warnings
-            ),
-            "ruled_out": tuple(replace(value, reason=scrubbed(value.reason)) for value in self.ruled_out),
+            "stop": replace(self.stop.public(), advice=scrubbed(self.stop.advice)),
+            "notes": tuple(note.public() for note in self.notes),
+            "study_warnings": tuple(warning.public() for warning in self.study_warnings),
+            "ruled_out": tuple(replace(value, reason=value.reason.public()) for value in self.ruled_out),
         }
         for name, text in texts.items():
             object.__setattr__(self, name, text)
@@ -166,7 +165,7 @@ class SearchResult:
     def speedup_gap(self) -> SpeedupGap | None:
         """Reason why there is no speed-up, or why it is unknown if there is and how to find out; None if it is neither."""
         gap = speedup_gap(self.trials, self.request.objective, self.request.timeout_s)
-        return gap and replace(gap, detail=scrubbed(gap.detail))
+        return gap and gap.public()
 
     @property
     def speedup_reason(self) -> str:
@@ -231,9 +230,9 @@ class SearchResult:
         return f"{self.environment.device} ({self.environment.device_name}, {self.environment.threads} threads)"
 
     @property
-    def all_notes(self) -> list[str]:
+    def all_notes(self) -> list[Note]:
         """The study's notes and the workload's."""
-        return [*self.notes, *map(scrubbed, self.workload.notes)]
+        return [*self.notes, *(note.public() for note in self.workload.notes)]
 
     @property
     def device_note(self) -> str:

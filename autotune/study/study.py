@@ -7,6 +7,7 @@ from typing import Any
 
 from autotune.core import Trial
 from autotune.core.interrupt import StopRequest
+from autotune.core.note import Note, NoteKind
 from autotune.core.slot import Slot
 from autotune.core.units import finite
 from autotune.sampler.optuna_samplers import NO_EFFECTS, DeviceEffects, OptunaSampler, Sampler, make_sampler, study_of
@@ -109,12 +110,10 @@ class Study:
             **what,
         )
 
-    def risk_notes(self) -> list[str]:
+    def risk_notes(self) -> list[Note]:
         """Notes on the trials that were tried although they might not fit."""
-        return [
-            f"trial {number} was tried although it might not fit ({risk:.0%} likely to; --no-risk leaves such out)"
-            for number, risk in sorted(self.ledger.risks.items())
-        ]
+        risks = sorted(self.ledger.risks.items())
+        return [Note(NoteKind.RISK, {"trial": number, "share": risk}) for number, risk in risks]
 
     def write_optuna(self, devices: DeviceEffects = NO_EFFECTS) -> None:
         """Write study.db, which Optuna's dashboard opens. Raises StorageFailed."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from autotune.core import Configuration, Environment, Trial, Value, Workload
 from autotune.core.errors import TracingFailed
+from autotune.core.note import Note, NoteKind
 from autotune.memory.estimate import MemoryModel, NotTraced
 from autotune.memory.peak import MemoryPeak
 from autotune.probe import Host
@@ -67,14 +68,14 @@ def warm_up(
     base: Mapping[str, Any],
     past: Sequence[Calibration] = (),
     traces: Callable[[], MemoryModel] | None = None,
-) -> tuple[str, ...]:
+) -> list[Note]:
     """Estimate memory and speed of what is untried, for the sampler and the report; returns notes for people.
 
     Not if no time is left to try anything. past: see `build_warm_start`. traces: of `trace_ahead`.
     """
     space, plan = study.space, study.plan
     if not time_for_a_probe(plan, study.trials):
-        return ()
+        return []
     if plan.sampler == "physics":
         warm_start = build_warm_start(host, environment, workload, space, base, plan.allowed_bytes, past, traces)
         study.start_from(warm_start)
@@ -82,7 +83,8 @@ def warm_up(
         arithmetic = count_operations(host, environment, workload, space, base, traces)
         study.start_from(replace(study.warm_start, arithmetic=arithmetic))
     _keep_peaks(study)
-    return (study.warm_start.unknown,) if study.warm_start.unknown else ()
+    unknown = study.warm_start.unknown
+    return [Note(NoteKind.NO_ESTIMATE, detail=unknown)] if unknown else []
 
 
 def build_warm_start(
@@ -117,7 +119,7 @@ def build_warm_start(
             half_speed = roofline(**model.arithmetic, rate=rates["fp32"], kernel_s=kernel_s)
             prior = replace(prior, half_speed=half_speed)
     except TracingFailed as failed:
-        unknown = f"memory was not estimated, only learned from the probes: {failed.written[0]}"
+        unknown = failed.written[0]
     untouched = UNTOUCHED_BYTES if environment.is_cpu else 0
     informed_prior = informed(prior, space, past)
     return WarmStart(

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.core import InvalidRequest, TuningRequest, Workload
+from autotune.core.note import Note, NoteKind
 from autotune.core.paths import cache_folder, named
 from autotune.workload.arguments import check_arguments
 from autotune.workload.data.prepare import PreparedData, prepare_data
@@ -39,16 +40,13 @@ def prepare(request: TuningRequest, cache: Path) -> Workload:
     config, source = read_config(request.model, request.trust_remote_code)
     task = choose_task(config, request.task)
     length = _sequence_length(request, config, task)
-    notes = ["random weights"]
+    notes = [Note(NoteKind.RANDOM_WEIGHTS)]
     notes += _fit_task(config, task)
     _check_input(model_outline(config, task, request.trust_remote_code), config, task)
     if request.tokenizer is not None and task == "image-classification":
         raise InvalidRequest("A model of images reads no text, but --tokenizer is given.", "Leave --tokenizer out.")
     if is_quantized := bool(getattr(config, "quantization_config", None)):
-        notes.append(
-            "the model's quantization_config is not used: it is trained unquantised, with random weights; "
-            "--search-space lora tries four bits"
-        )
+        notes.append(Note(NoteKind.UNQUANTIZED))
     data = prepare_data(request, config, task, length, cache) if request.dataset is not None else None
     if data:
         notes += [*data.notes, *_fit_data(config, data)]
@@ -125,32 +123,33 @@ def _check_input(model: Any, config: Any, task: str) -> None:
         )
 
 
-def _fit_task(config: Any, task: str) -> list[str]:
+def _fit_task(config: Any, task: str) -> list[Note]:
     """Set fields that the task needs and the config leaves open; returns notes on it."""
     notes = []
     is_encoder = not config.is_encoder_decoder and choose_task(config, None) == "masked-lm"
     if task == "causal-lm" and is_encoder and getattr(config, "is_decoder", None) is False:
         config.is_decoder = True
-        notes.append("is_decoder set: the model would look ahead otherwise")
+        notes.append(Note(NoteKind.DECODER))
     if task == "sequence-classification" and token_id(config, "pad_token_id") is None:
         _set_token(config, "pad_token_id", token_id(config, "eos_token_id") or 0)
-        notes.append(f"pad_token_id set to {config.pad_token_id}: classification needs one")
+        notes.append(Note(NoteKind.PAD_TOKEN, {"token": config.pad_token_id}, "classification needs one"))
     if config.is_encoder_decoder and token_id(config, "pad_token_id") is None:
         _set_token(config, "pad_token_id", token_id(config, "eos_token_id") or 0)
-        notes.append(f"pad_token_id set to {config.pad_token_id}: the decoder's input is shifted with it")
+        reason = "the decoder's input is shifted with it"
+        notes.append(Note(NoteKind.PAD_TOKEN, {"token": config.pad_token_id}, reason))
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
         start = token_id(config, "bos_token_id")
         _set_token(config, "decoder_start_token_id", start or token_id(config, "pad_token_id") or 0)
-        notes.append(f"decoder_start_token_id set to {config.decoder_start_token_id}: the config has none")
+        notes.append(Note(NoteKind.START_TOKEN, {"token": config.decoder_start_token_id}))
     return notes
 
 
-def _fit_data(config: Any, data: PreparedData) -> list[str]:
+def _fit_data(config: Any, data: PreparedData) -> list[Note]:
     """Set fields that the data needs; returns notes on changes that people would notice."""
     notes = []
     if data.num_labels is not None:
         config.num_labels = data.num_labels
-        notes.append(f"num_labels set to {data.num_labels}, as the data has")
+        notes.append(Note(NoteKind.LABELS, {"labels": data.num_labels}))
     if data.problem_type is not None:
         config.problem_type = data.problem_type
     for name, number in data.special_ids:

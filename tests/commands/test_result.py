@@ -16,6 +16,7 @@ from autotune.commands.result import TuningResult
 from autotune.core import InvalidRequest, Outcome, Trial, read_json, write_json
 from autotune.core.errors import LossWarning, NothingFits, SearchFailed, UnreadableFile
 from autotune.core.loss_curves import Curve, Numerics
+from autotune.core.note import Note, NoteKind
 from autotune.core.prospect import OptimalityGap
 from autotune.core.request import tuning_request
 from autotune.core.sanity import SanityCheck
@@ -25,6 +26,7 @@ from autotune.probe.order import ANSWER, ORDER
 from autotune.report.evidence import loss_warning
 from autotune.report.exports import answer_of
 from autotune.space.search_space import RuledOut
+from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.user_arguments import read_training_args
 from autotune.study.store import PROSPECT, REQUEST
 from tests.makers import configuration, ended, out_of_memory, result, trial, warned, workload
@@ -418,8 +420,8 @@ def test_a_report_names_no_place_of_the_machine_and_no_token(tmp_path: Path) -> 
         workload=workload(
             name=place, source=place, weights=place, text_source=f"tokenizer of {place}/words (3 tokens)", samples=3
         ),
-        notes=(f"{place}/a.py failed with {token}",),
-        ruled_out=(RuledOut("precision", "fp16", f"{place}/b.so is missing"),),
+        notes=(Note(NoteKind.COLUMNS, detail=f"{place}/a.py failed with {token}"),),
+        ruled_out=(RuledOut("precision", "fp16", Exclusion(ExclusionKind.TRIED, detail=f"{place}/b.so is missing")),),
     )
     for path in made.save(tmp_path).rglob("*"):
         if path.suffix in (".json", ".md", ".html", ".csv", ".yaml", ".py"):

@@ -17,6 +17,7 @@ import autotune
 from autotune.commands import tune
 from autotune.commands.study import _weights_text
 from autotune.core.errors import InvalidRequest, LossWarning
+from autotune.core.note import Note, NoteKind
 from autotune.core.request import tuning_request
 from autotune.core.warning import ResultWarning, WarningKind
 from autotune.study.identity import study_identity
@@ -58,7 +59,7 @@ def test_the_user_s_own_trainer_is_searched_for_and_gets_its_answer(tmp_path: Pa
     for trial in result.trials:
         assert trial.measurement.outcome == "completed", trial.measurement.reason
         assert trial.measurement.settings["optimizer"] == "own"
-    notes = " ".join(result.notes)
+    notes = " ".join(map(str, result.notes))
     assert "your callbacks run in every probe: Counting, Told" in notes
     assert "EarlyStoppingCallback (it needs evaluations)" in notes
     assert len(list(counted.iterdir())) > 3 * len(result.trials)  # the steps of probes
@@ -108,7 +109,7 @@ def test_a_model_of_one_s_own_is_sent_and_another_batch_may_be_asked_for(tmp_pat
     only = {"micro_batch_size": [4, 12], "checkpointing": ["none"], "precision": ["fp32"]}
     trainer = built(tmp_path, model=Own(), train_dataset=Numbers(40))
     result = autotune.tune(trainer, global_batch_size=12, only=only, output_dir=str(tmp_path / "reports"), **FEW)
-    assert "the model is sent to probes as it is: it is no PreTrainedModel" in result.notes
+    assert Note(NoteKind.SENT, detail="it is no PreTrainedModel") in result.notes
     assert {trial.configuration.global_batch_size for trial in result.trials} == {12}
     assert result.baseline.configuration.micro_batch_size == 4
     assert result.workload.architecture == "Own"
@@ -232,7 +233,7 @@ def test_what_was_set_on_the_trainer_is_in_the_measured_speed(tmp_path: Path) ->
     for trial in result.trials:
         assert trial.samples_per_second is not None
         assert trial.samples_per_second.value <= trial.configuration.micro_batch_size / 0.2
-    assert "set after the Trainer was built, and in every probe: compute_loss" in result.notes
+    assert Note(NoteKind.SET_LATER, detail="compute_loss") in result.notes
     assert result.apply(trainer).compute_loss.__code__ is slower.__code__
 
 
@@ -281,7 +282,6 @@ def test_states_of_an_optimizer_that_the_trainer_made_leave_the_device_too(
     assert isinstance(moved[0], torch.optim.AdamW)
     assert moved[1] == asked[0][1]["device"] == "cpu"
     assert asked[0][0].warnings == (held,)
-    assert held.text in asked[0][0].notes
 
 
 def test_the_user_s_arguments_are_kept_as_they_were_then(asked: Asked, tmp_path: Path) -> None:
@@ -321,7 +321,7 @@ def test_weights_that_are_random_are_told_and_those_of_a_model_that_is_sent_are_
         of = user_workload(tuning_request("mine", 8), asked[-1][0].pickled)
         assert of.source == made_by
         assert _weights_text(of) == words
-    told = [any(note.startswith("random weights: ") for note in brought.notes) for brought, _ in asked]
+    told = [Note(NoteKind.REBUILT) in brought.notes for brought, _ in asked]
     assert told == [True, False]
 
 
@@ -339,9 +339,9 @@ def test_trackers_and_what_needs_evaluations_stay_out_of_probes(asked: Asked, tm
     mine = [MLflowCallback(), Quieter(), Patient(), Counting(), Evaluating()]
     trainer = built(tmp_path, callbacks=mine)
     autotune.tune(trainer)
-    (left,) = [note for note in asked[0][0].notes if note.startswith("callbacks left out of probes")]
-    assert left.count("(it would log every probe as a run)") == 2
-    assert "Patient (it needs evaluations), Evaluating (it evaluates)" in left
+    (left,) = [note for note in asked[0][0].notes if note.kind is NoteKind.CALLBACKS_LEFT_OUT]
+    assert left.detail.count("(it would log every probe as a run)") == 2
+    assert "Patient (it needs evaluations), Evaluating (it evaluates)" in left.detail
     assert [type(callback).__name__ for callback in UserObjects.opened(asked[0][0].pickled).callbacks] == ["Counting"]
     assert extract.own_callbacks(trainer) == mine, "a Trainer with the answer still has them"
 

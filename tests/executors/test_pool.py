@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from autotune.core.device import LeftOut, LeftOutKind
 from autotune.core.errors import TimeIsOver
 from autotune.core.slot import Slot
 from autotune.executors import ExecutorLost
@@ -14,6 +15,7 @@ from autotune.probe.replay import ReplayProbe
 from tests.makers import completed, configuration
 
 WITHIN = ProbeOptions(Slot(), 60.0)
+GONE = LeftOut(LeftOutKind.LOST, detail="gone")
 
 
 def probe() -> ReplayProbe:
@@ -56,7 +58,7 @@ def test_a_lost_executor_is_no_outcome_and_is_used_again_only_where_it_starts_ag
     ended = pool.wait()
     assert isinstance(ended.error, ExecutorLost)
     assert pool.idle == (["a", "b"] if restarts else ["b"])
-    assert pool.left_out == ({} if restarts else {"a": "gone"})
+    assert pool.left_out == ({} if restarts else {"a": GONE})
 
 
 @pytest.mark.parametrize("pool", [threads(), Pool({"a": probe()})])
@@ -106,7 +108,7 @@ def test_a_device_is_avoided_as_long_as_there_is_another_one() -> None:
     pool = threads()
     assert pool.but(["a", "b"], "a") == ["b"]
     assert pool.but(["a"], "a") == []
-    pool.left_out["b"] = "gone"
+    pool.left_out["b"] = GONE
     assert pool.but(["a"], "a") == ["a"]
 
 

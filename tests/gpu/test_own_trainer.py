@@ -8,6 +8,7 @@ from transformers import Trainer, TrainingArguments
 
 import autotune
 from autotune.commands.trainer.offload import held_memory, moved, off_device, states_on
+from autotune.core.warning import WarningKind
 from tests.trainers import Numbers, bert
 
 pytestmark = pytest.mark.gpu
@@ -56,7 +57,7 @@ def test_a_trainer_on_the_card_is_searched_for_and_gets_its_answer(tmp_path: Pat
     result = autotune.tune(trainer, n_trials=2, space="quick", output_dir=str(tmp_path / "reports"), no_history=True)
     assert trainer.model.device.type == "cuda"
     assert result.environment.device == "cuda:0"
-    assert any("this process still holds" in note for note in result.notes)
+    assert any(warning.kind is WarningKind.HELD_MEMORY for warning in result.study_warnings)
     assert any("this process still holds" in str(warning) for warning in result.warnings)
     assert result.best.measurement.outcome == "completed"
     assert result.apply(trainer).train().global_step == 2

@@ -4,9 +4,11 @@ import itertools
 from dataclasses import replace
 
 from autotune.core import Outcome, Trial
+from autotune.core.note import Note, NoteKind
 from autotune.core.request import tuning_request
 from autotune.core.stop_reason import StopKind, StopReason
 from autotune.space.search_space import RuledOut
+from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.setup import TrainingSetup
 from autotune.study.result import SearchResult
 from tests.makers import MIB, completed, configuration, cpu, ended, out_of_memory, result, trial, warned, workload
@@ -51,8 +53,8 @@ def hostile() -> SearchResult:
         workload=workload(name=HOSTILE, architecture=HOSTILE, text_source=HOSTILE),
         environment=cpu(device_name=HOSTILE, versions={HOSTILE: HOSTILE}),
         stop=StopReason(StopKind.FAILED, detail=HOSTILE),
-        ruled_out=(RuledOut("precision", HOSTILE, HOSTILE),),
-        notes=(HOSTILE,),
+        ruled_out=(RuledOut("precision", HOSTILE, Exclusion(ExclusionKind.TRIED, detail=HOSTILE)),),
+        notes=(Note(NoteKind.COLUMNS, detail=HOSTILE),),
     )
     study = replace(study, request=replace(study.request, study_name=HOSTILE))
     vars(study)["best_setup"] = TrainingSetup(

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from autotune.core import Outcome, Trial
+from autotune.core.note import Note, NoteKind
 from autotune.core.prospect import OptimalityGap
 from autotune.core.request import tuning_request
 from autotune.core.stop_reason import StopKind, StopReason
 from autotune.report.summary import answer_lines, share_lines, summary
 from autotune.report.trial_text import outcome_text, speed_text
 from autotune.space.search_space import RuledOut
+from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from tests.makers import GIB, MIB, completed, configuration, ended, out_of_memory, result, trial, warned, workload
 
 SLOW, FAST = configuration(8), configuration(16)
@@ -102,8 +104,8 @@ def test_names_notes_and_reasons_are_text_outside_of_code() -> None:
         request=replace(tuning_request("m", 48), study_name=odd),
         workload=workload(name=odd),
         stop=StopReason(StopKind.FAILED, detail=odd),
-        notes=(odd,),
-        ruled_out=(RuledOut("precision", "fp16", odd),),
+        notes=(Note(NoteKind.COLUMNS, detail=odd),),
+        ruled_out=(RuledOut("precision", "fp16", Exclusion(ExclusionKind.TRIED, detail=odd)),),
     )
     outside = "".join(re.split("^```.*$", summary(study), flags=re.MULTILINE)[::2])
     assert outside.count(r"a \*b\* &lt;img&gt; \[x\](y) \`c\` \| d # e \`\`\`") == 6

@@ -93,9 +93,9 @@ def test_the_settings_know_hugging_face_s_defaults(tmp_path: Path) -> None:
 
 
 def test_the_user_s_micro_batch_is_kept_where_it_divides_and_accumulation_follows() -> None:
-    assert baseline_sizes(48, {"per_device_train_batch_size": 16}) == (16, "")
-    assert baseline_sizes(48, {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 3}) == (16, "")
-    assert baseline_sizes(48, {}) == baseline_sizes(48, {"gradient_accumulation_steps": 2}) == (8, "")
+    assert baseline_sizes(48, {"per_device_train_batch_size": 16}) == (16, [])
+    assert baseline_sizes(48, {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 3}) == (16, [])
+    assert baseline_sizes(48, {}) == baseline_sizes(48, {"gradient_accumulation_steps": 2}) == (8, [])
 
 
 def test_else_it_becomes_the_largest_divisor_below_and_a_line_says_so() -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from autotune.core.note import Note, NoteKind
 from autotune.space.settings.micro_batch_size import tiled
 from autotune.space.tensor_cores import advice, multiple
 from tests.makers import cpu, gpu
@@ -44,26 +45,26 @@ def test_sizes_are_of_the_largest_tile_that_divides_the_global_batch(
 
 
 def test_a_vocabulary_that_leaves_tiles_half_empty_is_to_be_padded() -> None:
-    (said,) = advice(GPT2, gpu(), FORMATS)
-    assert said.startswith("vocab_size 50257 is no multiple of 64: padding it to 50304")
-    assert "pad_to_multiple_of=64" in said
+    (note,) = advice(GPT2, gpu(), FORMATS)
+    assert note == Note(NoteKind.VOCABULARY, {"size": 50257, "least": 64, "next": 50304}, "vocab_size")
+    assert "pad_to_multiple_of=64" in note.text
     (older,) = advice(GPT2, gpu(compute_capability=(7, 5)), FORMATS)
-    assert older.startswith("vocab_size 50257 is no multiple of 8: padding it to 50264")
+    assert older.text.startswith("vocab_size 50257 is not a multiple of 8: padding it to 50264")
 
 
 @pytest.mark.parametrize(
     ("config", "precisions"), [({**GPT2, "vocab_size": 50304}, FORMATS), (GPT2, ("fp32",)), ({}, FORMATS)]
 )
 def test_nothing_is_advised_if_nothing_is_to_be_padded(config: Any, precisions: tuple[str, ...]) -> None:
-    assert advice(config, gpu(), precisions) == ()
-    assert advice(GPT2, cpu(), FORMATS) == ()
+    assert advice(config, gpu(), precisions) == []
+    assert advice(GPT2, cpu(), FORMATS) == []
 
 
 def test_widths_and_heads_are_named_too_and_those_of_the_text_inside() -> None:
     odd = {"vocab_size": 64, "hidden_size": 100, "num_attention_heads": 5, "intermediate_size": 401}
-    said = advice({"text_config": odd}, gpu(), FORMATS)
-    assert [item.split(":")[0] for item in said] == [
-        "hidden_size 100 is no multiple of 64",
-        "intermediate_size 401 is no multiple of 64",
-        "heads of 20 values are no multiple of 8",
+    notes = advice({"text_config": odd}, gpu(), FORMATS)
+    assert [(note.detail, note.numbers["size"]) for note in notes] == [
+        ("hidden_size", 100),
+        ("intermediate_size", 401),
+        ("", 20),
     ]

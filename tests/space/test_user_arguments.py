@@ -6,6 +6,7 @@ import pytest
 from transformers import TrainingArguments
 
 from autotune.core.errors import InvalidRequest
+from autotune.core.note import Note, NoteKind
 from autotune.space.user_arguments import fields_of, left_out, read_user_arguments
 
 
@@ -16,7 +17,7 @@ def test_arguments_are_told_as_fields_that_differ_without_folders_and_secrets(tm
     assert fields["lr_scheduler_type"] == "cosine"
     assert fields["gradient_accumulation_steps"] == 2
     assert not {"hub_token", "output_dir", "use_cpu"} & fields.keys()
-    assert (left, left_out(left)) == ([], "")
+    assert (left, left_out(left)) == ([], [])
 
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
@@ -34,7 +35,7 @@ def test_what_is_no_plain_data_is_named(tmp_path: Path) -> None:
     args = TrainingArguments(str(tmp_path), use_cpu=True, lr_scheduler_kwargs={"rule": print}, report_to="none")
     fields, left = fields_of(args)
     assert "lr_scheduler_kwargs" not in fields
-    assert left_out(left) == "arguments left out of probes, as they are no plain data: lr_scheduler_kwargs"
+    assert left_out(left) == [Note(NoteKind.NOT_PLAIN, detail="lr_scheduler_kwargs")]
 
 
 def test_the_object_its_fields_and_a_file_say_the_same(tmp_path: Path) -> None:

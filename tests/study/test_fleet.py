@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from autotune.core import Configuration, Measurement, Outcome, Trial
+from autotune.core.device import LeftOut, LeftOutKind
 from autotune.core.errors import SearchFailed
 from autotune.core.slot import Slot, SlotKind
 from autotune.executors import ExecutorLost
@@ -113,7 +114,7 @@ def test_an_order_of_a_lost_executor_runs_on_another_one(tmp_path: Path) -> None
     study, fleet = searched(
         tmp_path, {"a": device(1.0), "b": device(1.0, lambda _, options: options.slot.kind is not SlotKind.DEVICE)}
     )
-    assert fleet.pool.left_out == {"b": "it was unplugged"}
+    assert fleet.pool.left_out == {"b": LeftOut(LeftOutKind.LOST, detail="it was unplugged")}
     assert all(trial.measurement.outcome is Outcome.COMPLETED for trial in study.trials)
     assert [trial.number for trial in study.trials] == list(range(len(study.trials)))
 
@@ -220,7 +221,7 @@ def test_a_search_that_lost_all_devices_goes_on_with_one_that_returns(tmp_path: 
 def test_a_device_that_is_much_slower_is_left_out_and_named(tmp_path: Path) -> None:
     _, fleet = searched(tmp_path, {"a": device(1.0), "b": device(1.0), "c": device(0.75)})
     assert list(fleet.pool.left_out) == ["c"]
-    assert "slower than the others" in fleet.notes[0]
+    assert fleet.pool.left_out["c"].kind is LeftOutKind.SLOWER
 
 
 def test_what_is_best_ends_early_on_no_slower_device(tmp_path: Path) -> None:
@@ -291,7 +292,7 @@ def test_what_was_told_on_a_slow_device_counts_as_on_a_mean_one() -> None:
 def test_the_slower_ones_are_left_out(tmp_path: Path, speeds: tuple[float, ...], left_out: set[str]) -> None:
     _, fleet = searched(tmp_path, dict(zip("abcd", map(device, speeds), strict=False)), n_trials=3)
     assert {*fleet.pool.left_out} == left_out
-    assert all("slower" in note for note in fleet.notes)
+    assert all(reason.kind is LeftOutKind.SLOWER for reason in fleet.pool.left_out.values())
 
 
 def test_what_takes_all_devices_with_it_is_not_begun_for_ever(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import torch
 from transformers import AutoConfig, ByT5Tokenizer
 
 from autotune.core import Workload
+from autotune.core.note import Note, NoteKind
 from autotune.core.request import tuning_request
 from autotune.workload.data.collate import training_data
 from autotune.workload.model import user_objects
@@ -41,7 +42,7 @@ def test_a_built_in_model_becomes_a_workload_that_survives_json(name: str, tmp_p
     assert workload.parameter_bytes == 4 * workload.parameters > 0
     assert 0 < workload.linear_parameters < workload.parameters
     assert (workload.supports_checkpointing, workload.data_identity, workload.longest) == (True, "synthetic", ())
-    assert "random weights" in workload.notes
+    assert Note(NoteKind.RANDOM_WEIGHTS) in workload.notes
     assert not list(tmp_path.iterdir()), "random samples leave nothing on disk"
 
 
@@ -74,7 +75,7 @@ def test_tokens_that_a_task_needs_are_set(tmp_path: Path) -> None:
     AutoConfig.for_model("llama", vocab_size=100, **small).save_pretrained(tmp_path / "llama")
     workload = prepared(tmp_path, str(tmp_path / "llama"), task="sequence-classification", sequence_length=8)
     assert workload.model_config["pad_token_id"] == 2
-    assert any("pad_token_id set to 2" in note for note in workload.notes)
+    assert any("pad_token_id set to 2" in note.text for note in workload.notes)
     assert workload.architecture == "LlamaForSequenceClassification"
     assert one_loss(workload) > 0
 
@@ -85,7 +86,7 @@ def test_a_pair_of_encoder_and_decoder_without_padding_is_given_some_and_trains(
     config.save_pretrained(tmp_path / "bart")
     workload = prepared(tmp_path, str(tmp_path / "bart"), task="seq2seq-lm", sequence_length=8)
     assert workload.model_config["pad_token_id"] == 2
-    assert any(note.startswith("pad_token_id set to 2") for note in workload.notes)
+    assert any(note.text.startswith("pad_token_id set to 2") for note in workload.notes)
     labels = torch.tensor([[3, 4, 5]])
     assert build_model(workload)(input_ids=labels, labels=labels).loss.isfinite()
 
@@ -97,14 +98,14 @@ def test_a_model_that_is_quantised_is_trained_as_if_it_were_not_and_that_is_said
     config.save_pretrained(tmp_path / "quantised")
     (tmp_path / "quantised" / "pytorch_model.bin").write_bytes(b"\x80\x02}q\x00.")
     workload = prepared(tmp_path, str(tmp_path / "quantised"), sequence_length=8)
-    assert any("quantization_config is not used" in note for note in workload.notes)
+    assert Note(NoteKind.UNQUANTIZED) in workload.notes
     assert workload.weights == "", "they are not the weights of what is trained"
 
 
 def test_an_encoder_trained_as_a_causal_model_does_not_look_ahead(tmp_path: Path) -> None:
     workload = prepared(tmp_path, "bert-mini", task="causal-lm", sequence_length=16)
     assert workload.model_config["is_decoder"] is True
-    assert any("is_decoder" in note for note in workload.notes)
+    assert Note(NoteKind.DECODER) in workload.notes
     assert one_loss(workload) > 0
 
 

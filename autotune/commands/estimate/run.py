@@ -9,6 +9,7 @@ from autotune.core import Configuration, Environment, InvalidRequest, TuningRequ
 from autotune.core.configuration import RANKS
 from autotune.core.errors import NothingFits
 from autotune.core.gpus import CARDS, Card, find_card, sizes_of
+from autotune.core.note import Note, NoteKind
 from autotune.core.random_state import kept_random_state
 from autotune.core.request import EstimateOptions, accepts, tuning_request
 from autotune.core.units import format_bytes
@@ -20,7 +21,7 @@ from autotune.probe.queries import read_environment, read_workload, traced
 from autotune.report.exports import auto_class
 from autotune.sampler.candidates import narrowed
 from autotune.space.build import build_space, check_overrides
-from autotune.space.search_space import SearchSpace
+from autotune.space.search_space import RuledOut, SearchSpace
 from autotune.space.settings import MICRO, SETTINGS
 from autotune.space.settings.optimizer import NAMES
 from autotune.space.settings.precision import ALIKE
@@ -74,7 +75,8 @@ class Forecast:
     headroom: float
     limit_bytes: int | None = None
     card: Card | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
+    ruled_out: tuple[RuledOut, ...] = ()
 
     @property
     def allowed_bytes(self) -> int | None:
@@ -154,7 +156,8 @@ class Forecast:
             "allowed_bytes": self.allowed_bytes,
             "headroom": self.headroom,
             "rows": rows,
-            "notes": list(self.notes),
+            "notes": [note.to_dict() for note in self.notes],
+            "ruled_out": [value.to_dict() for value in self.ruled_out],
         }
 
 
@@ -209,6 +212,7 @@ def _forecast(request: TuningRequest, source: str, card: Card | None) -> Forecas
         card.memory_bytes if card else request.memory_limit_bytes,
         card,
         (*_size_note(card), *_notes(workload, environment, space, model)),
+        tuple(value for value in space.ruled_out if SETTINGS[value.setting].costs.memory),
     )
 
 
@@ -274,28 +278,26 @@ def _rows(
         yield ForecastRow(first.micro_batch_size, first.gradient_accumulation_steps, settings, peak, reason)
 
 
-def _size_note(card: Card | None) -> tuple[str, ...]:
+def _size_note(card: Card | None) -> list[Note]:
     """The memory size that was taken of a GPU that exists with several."""
     sizes = sizes_of(card) if card else ()
     if card is None or len(sizes) < 2:
-        return ()
-    others = f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]}"
-    return (f"{card.name} was taken: the version with {card.gigabytes} GB of those with {others} GB",)
+        return []
+    text = f"{card.name}, of {', '.join(map(str, sizes[:-1]))} and {sizes[-1]} GB"
+    return [Note(NoteKind.GPU_MEMORY, {"gigabytes": card.gigabytes}, text)]
 
 
-def _notes(workload: Workload, environment: Environment, space: SearchSpace, model: MemoryModel) -> tuple[str, ...]:
+def _notes(workload: Workload, environment: Environment, space: SearchSpace, model: MemoryModel) -> list[Note]:
     notes = [*model.notes, *space.notes]
     if environment.is_cpu:
-        notes.append("bytes allocated: what the libraries themselves take is not counted")
+        notes.append(Note(NoteKind.ALLOCATED))
     else:
-        notes.append("kernels' own workspaces beyond cuBLAS's are not counted")
-        notes.append("cached: held by torch's allocator beyond what is allocated, until something forces it to free it")
+        notes += [Note(NoteKind.WORKSPACES), Note(NoteKind.CACHED)]
     if any(int(ranks) > 1 for ranks in space.values.get(RANKS, ())):
-        notes.append("peaks are of one rank, without buffers to exchange gradients and without what sharding saves")
+        notes.append(Note(NoteKind.ONE_RANK))
     if workload.data:
-        notes.append("all samples as long as the longest, masks as with padding")
-    notes += [str(value) for value in space.ruled_out if SETTINGS[value.setting].costs.memory]
-    return tuple(dict.fromkeys(notes))
+        notes.append(Note(NoteKind.LONGEST))
+    return [*{str(note): note for note in notes}.values()]
 
 
 __all__ = ["Forecast", "ForecastRow", "environment_with", "estimate"]

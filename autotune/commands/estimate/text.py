@@ -47,7 +47,9 @@ def forecast_lines(forecast: dict[str, Any]) -> list[str]:
     lines += [f"What the memory is for, GiB, at the {size}:", "", *_splits(names, groups)]
     if limit is None:
         lines += ["", "What fits on which GPU:", "", *_cards(rows)]
-    return [*lines, "", *(line for note in forecast["notes"] for line in wrapped(f"note: {note}"))]
+    notes = [note["text"] for note in forecast["notes"]]
+    notes += [f"{row['setting']} {row['value']}: {row['reason']['text']}" for row in forecast["ruled_out"]]
+    return [*lines, "", *(line for note in notes for line in wrapped(f"note: {note}"))]
 
 
 def _settings(row: Row) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from autotune.commands.explain.path import Ablation, PathStep, product
 from autotune.commands.explain.reasons import Bound, step_split
 from autotune.commands.explain.remeasure import Remeasured
 from autotune.core import Interval, Serializable, Trial
+from autotune.core.note import Note
 from autotune.core.units import counted
 from autotune.report.trial_text import interval_fields, speed_line
 from autotune.space.utilization import Arithmetic, Utilization
@@ -48,7 +49,7 @@ class Explanation:
     memory: MemoryBreakdown = field(default_factory=MemoryBreakdown)
     utilization: Mapping[str, Utilization | None] = field(default_factory=dict)
     fixed: Sequence[str] = ()
-    notes: Sequence[str] = ()
+    notes: Sequence[Note] = ()
 
     def __repr__(self) -> str:
         """One line: speed and speed-up of the best, and the product of the gains."""
@@ -133,7 +134,7 @@ class Explanation:
                 name: {"value": value, "baseline": values.get(name), "fixed": name in self.fixed}
                 for name, value in self.best.configuration.values.items()
             },
-            "notes": list(self.notes),
+            "notes": [note.to_dict() for note in self.notes],
         }
 
 

@@ -16,9 +16,9 @@ from autotune.commands.save import fields_of_saved
 from autotune.commands.verify.run import check_trainable, differing_facts, environment_here
 from autotune.core import Configuration, Environment, InvalidRequest, Measurement, read_json, write_json
 from autotune.core.errors import TracingFailed
+from autotune.core.note import Note, NoteKind
 from autotune.core.request import EXPLANATION_ROUNDS, MOST_ROUNDS
 from autotune.core.time_limit import TimeLimit
-from autotune.core.units import counted
 from autotune.memory.estimate import NotTraced
 from autotune.probe import Host, Probe, ProbeOptions
 from autotune.probe.device import nvml
@@ -103,13 +103,13 @@ def explained(
     )
 
 
-def _notes(result: SearchResult, place: Path, remeasured: Remeasured | None) -> tuple[str, ...]:
+def _notes(result: SearchResult, place: Path, remeasured: Remeasured | None) -> tuple[Note, ...]:
     notes = []
     here = _recorded_environment(place)
     if here and (differing := differing_facts(result.environment.identity(), here.identity())):
-        notes.append(f"another machine or versions than the search's: {'; '.join(differing)}")
+        notes.append(Note(NoteKind.OTHER_MACHINE, detail="; ".join(differing)))
     if remeasured is not None and remeasured.rounds < EXPLANATION_ROUNDS:
-        notes.append(f"only {counted(remeasured.rounds, 'round')}: the intervals are those of the steps, not of rounds")
+        notes.append(Note(NoteKind.FEW_ROUNDS, {"rounds": remeasured.rounds}))
     return tuple(notes)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.core import Configuration, Environment, Interval, Serializable, Trial, Value, Workload
+from autotune.core.note import Note
 from autotune.core.warning import ResultWarning
 from autotune.report.trial_text import interval_fields
 from autotune.space.settings import SETTINGS, Context
@@ -155,7 +156,7 @@ class Ladder:
     memory_limit_bytes: int
     allowed_bytes: int
     trials: tuple[Trial, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     folder: str = ""
 
     @property
@@ -201,7 +202,7 @@ class Ladder:
             "samples": SAMPLES,
             "rungs": [row.to_dict() | {"configuration": row.method.configuration(size).to_dict()} for row in self.rows],
             "guides": {"model": THEIR_MODEL, "machine": THEIR_MACHINE, "same_training": self.is_theirs},
-            "notes": list(self.notes),
+            "notes": [note.to_dict() for note in self.notes],
         }
 
 

@@ -17,6 +17,7 @@ from autotune.commands.guide.plot import ladder_svg
 from autotune.commands.guide.table import ladder_frame, ladder_page, latest_line
 from autotune.core import InvalidRequest, Measurement, Outcome, Trial, TuningRequest, Workload, write_json
 from autotune.core.errors import NothingFits
+from autotune.core.note import Note, NoteKind
 from autotune.core.request import GuideOptions, accepts, tuning_request
 from autotune.core.slot import Slot
 from autotune.core.units import format_bytes
@@ -184,15 +185,15 @@ def check_any_fits(ladder: Ladder) -> None:
         )
 
 
-def _read_workload(host: Host, request: TuningRequest) -> tuple[Workload, tuple[str, ...]]:
+def _read_workload(host: Host, request: TuningRequest) -> tuple[Workload, tuple[Note, ...]]:
     """The guides' task if none is requested and model and data can do it, else the model's own; and notes on that."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     if request.task is None:
         try:
             workload = read_workload(host, replace(request, task=TASK))
         except InvalidRequest as error:
             workload = read_workload(host, request)
-            notes = (f"task {workload.task} instead of the guides' {TASK}: {error.written[0]}",)
+            notes = (Note(NoteKind.OTHER_TASK, detail=f"{workload.task} ({error.written[0]})"),)
     else:
         workload = read_workload(host, request)
     return workload, (*notes, *workload.notes)

@@ -9,6 +9,7 @@ from typing import Any
 
 from autotune.core import Interval, Measurement, Outcome, Trial
 from autotune.core.measurement import ROUNDS_THAT_TELL
+from autotune.core.note import Note
 from autotune.core.units import counted, format_bytes, format_duration
 from autotune.core.warning import ResultWarning, merged
 from autotune.report.claim import SOLID_WIDTH
@@ -84,7 +85,7 @@ class Verification:
     answer: Sequence[Measurement] = ()
     yours: Sequence[Measurement] = ()
     objective: str = "samples_per_second"
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     mfu: Sequence[Sequence[float | None]] = ((None, None), (None, None))
 
     def __repr__(self) -> str:
@@ -239,7 +240,7 @@ class Verification:
             "seconds": sum(measured.probe_seconds for measured in (*self.yours, *self.answer)),
             "warnings": [warning.to_dict() for warning in self.disturbances],
             "warnings_of_the_promise": [warning.to_dict() for warning in self.best.final.warnings],
-            "notes": list(self.notes),
+            "notes": [note.to_dict() for note in self.notes],
         }
 
 

@@ -16,6 +16,7 @@ from autotune.commands.save import fields_of_saved
 from autotune.commands.verify.result import Verification
 from autotune.core import Environment, InvalidRequest, Measurement, Outcome, Step, Trial, write_json
 from autotune.core.measurement import ROUNDS_THAT_TELL
+from autotune.core.note import Note, NoteKind
 from autotune.core.paths import cache_folder
 from autotune.core.slot import Slot
 from autotune.core.units import format_bytes, format_seconds, three_digits
@@ -146,15 +147,15 @@ def environment_here(host: Host, result: SearchResult, verb: str = "Verify") -> 
         ) from error
 
 
-def _notes(result: SearchResult, here: Environment) -> tuple[str, ...]:
+def _notes(result: SearchResult, here: Environment) -> tuple[Note, ...]:
     best = result.best
     notes = []
     if differing := differing_facts(result.environment.identity(), here.identity()):
-        notes.append(f"another machine or versions: {'; '.join(differing)}")
+        notes.append(Note(NoteKind.OTHER_MACHINE, detail="; ".join(differing)))
     if not is_shown(best, result.baseline_trial):
-        notes.append("the promise is not proven: the search measured too little side by side")
+        notes.append(Note(NoteKind.NOT_PROVEN))
     if best.measurement.worst_batch or best.final.worst_batch:
-        notes.append("the promised peak is of the largest batch of the data, which this run may not have had")
+        notes.append(Note(NoteKind.LARGEST_BATCH))
     return tuple(notes)
 
 
@@ -249,12 +250,12 @@ class _Turns:
         return min(len(self.measured[side]) for side in self._sides)
 
     @property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[Note, ...]:
         """Limits of the comparison."""
         notes = _notes(self._result, self._here)
         trained = [measured for rounds in self.measured.values() for measured in rounds]
         if self.complete < self._rounds and all(measured.feasible for measured in trained):
-            notes += (f"ended after {self.complete} of {self._rounds} rounds",)
+            notes += (Note(NoteKind.ENDED_EARLY, {"rounds": self.complete, "planned": self._rounds}),)
         return notes
 
     def _setup(self, trial: Trial) -> TrainingSetup:

@@ -30,7 +30,7 @@ def trace_update(
 ) -> dict[str, Any]:
     """{"tape": plain data} of the first and a later step of the named optimizer, or {"error": why not}.
 
-    One that cannot be traced without storage has AdamW's tape, and a `note` that says so.
+    One that cannot be traced without storage has AdamW's tape, and its name in `states_of`.
     outline: the whole model without storage. fields: training arguments, and `adapter` if one is trained instead.
     foreach: whether torch's optimizers work on all tensors at once by default, as on CUDA. embeddings_in_8_bits: without the
     Trainer's exception for them.
@@ -43,8 +43,7 @@ def trace_update(
             return {"tape": _states_of_bitsandbytes(outline, rule, embeddings_in_8_bits)}
         if fields.get("optim") is None or name in TRACEABLE or name not in {*OptimizerNames}:
             return {"tape": _traced(outline, fields, foreach, scratch)}
-        note = f"the states of {name} are assumed to be AdamW's: its library's steps cannot be traced without storage"
-        return {"tape": _traced(outline, {**fields, "optim": "adamw_torch"}, foreach, scratch), "note": note}
+        return {"tape": _traced(outline, {**fields, "optim": "adamw_torch"}, foreach, scratch), "states_of": name}
     except Exception as error:
         return {"error": from_exception(error, "optimizer").reason}
 

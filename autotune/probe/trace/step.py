@@ -20,6 +20,7 @@ from transformers.integrations import moe
 
 from autotune.core import Workload
 from autotune.core.failures import from_exception
+from autotune.core.note import Note, NoteKind
 from autotune.memory.trace import FIRST, FURTHER, TRACED_LAYERS, MemoryTrace, NotPeriodic, repeated
 from autotune.probe.order import Order
 from autotune.probe.trace import cuda_kernels
@@ -60,7 +61,7 @@ def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
     request, started = order.request, time.monotonic()
     on_cuda = bool(request["on_cuda"])
     subject = Subject(order.workload, SIZES, bool(request.get("padded", order.workload.data)), on_cuda)
-    notes: list[str] = []
+    notes: list[Note] = []
     until = started + request.get("seconds", math.inf)
     steps = [subject.step(step, notes) if time.monotonic() < until else dict(NOT_IN_TIME) for step in request["steps"]]
     ways = {"foreach": on_cuda} | {
@@ -69,7 +70,7 @@ def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
     updates = [
         trace_update(subject.of_dtype(fields.get("dtype")), fields, scratch, **ways) for fields in request["updates"]
     ]
-    notes += [update.pop("note") for update in updates if "note" in update]
+    notes += [Note(NoteKind.STATES, detail=update.pop("states_of")) for update in updates if "states_of" in update]
     adapters = {json.dumps(adapter, sort_keys=True): adapter for adapter in request.get("adapters", ()) if adapter}
     counted = {key: _arithmetic(subject, adapter, notes) for key, adapter in {"": {}, **adapters}.items()}
     return {
@@ -78,7 +79,7 @@ def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
         "counts": list(subject.repeats.counts),
         "steps": steps,
         "updates": updates,
-        "notes": list(dict.fromkeys(notes)),
+        "notes": [note.to_dict() for note in {str(note): note for note in notes}.values()],
         "arithmetic": {name: counted[""][name] for name in ("flops", "kernels")} if counted[""] else None,
         "sample_flops": {
             key: {"whole": count["flops"], "half": count["half"]} for key, count in counted.items() if count
@@ -87,7 +88,7 @@ def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
     }
 
 
-def _arithmetic(subject: "Subject", adapter: Mapping[str, Any], notes: list[str]) -> dict[str, Any] | None:
+def _arithmetic(subject: "Subject", adapter: Mapping[str, Any], notes: list[Note]) -> dict[str, Any] | None:
     """See `count_arithmetic`; None if it cannot be counted.
 
     `half`: flops of a sample of half the length, where the data has different lengths.
@@ -105,7 +106,7 @@ def _arithmetic(subject: "Subject", adapter: Mapping[str, Any], notes: list[str]
                 half = counted(SyntheticSamples(subject.config, workload.task, length // 2, 1, seed=0)[0])["flops"]
             return counted(subject.sample) | {"half": half}
     except Exception as error:
-        notes.append(f"operations not counted: {from_exception(error, 'forward').reason}")
+        notes.append(Note(NoteKind.NOT_COUNTED, detail=from_exception(error, "forward").reason))
         return None
 
 
@@ -122,7 +123,7 @@ class Subject:
         self._layers = list(TRACED_LAYERS) if self.repeats.places else []
         self._checked = False
 
-    def step(self, fields: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+    def step(self, fields: Mapping[str, Any], notes: list[Note]) -> dict[str, Any]:
         """{"tapes": {micro-batch size: tape}, "whole": no layer stands for others}, {"peaks"} or {"error": why}.
 
         Where weights are not float32, or an adapter has some of its own, also `weights`: bytes of each.
@@ -144,7 +145,7 @@ class Subject:
             return self.outline
         return build.model_outline(self.config, self.workload.task, self.workload.trust_remote_code, str(dtype))
 
-    def _step(self, fields: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+    def _step(self, fields: Mapping[str, Any], notes: list[Note]) -> dict[str, Any]:
         why = ""
         alike = options_of(fields["training_arguments"]).get("every_n_layers", 1) == 1
         try:
@@ -155,13 +156,13 @@ class Subject:
                     why, self._checked = str(error), False
                     del self._layers[0]
             if why:
-                notes.append(f"traced with all its layers: {why}")
+                notes.append(Note(NoteKind.ALL_LAYERS, detail=why))
             return {"tapes": {size: self._tape(fields, size) for size in self.sizes}, "whole": True}
         except Exception as error:
             fake = from_exception(error, "forward").reason
         try:
             peaks = self._on_real_tensors(fields)
-            notes.append(f"traced on real tensors with few layers and extended in straight lines: {fake}")
+            notes.append(Note(NoteKind.REAL_TENSORS, detail=fake))
             return peaks
         except Exception as error:
             return {"error": f"{fake}; on real tensors: {from_exception(error, 'forward').reason}"}

@@ -14,6 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from autotune.core import Trial, TuningRequest, read_json, write_json
+from autotune.core.note import Note, NoteKind
 from autotune.core.paths import scrubbed
 from autotune.report.loggers import Logger
 from autotune.report.loggers.events import StudyEvent, ending, rows, study_facts
@@ -32,7 +33,7 @@ class LoggerGroup:
     """The loggers of one study, from `start` on; no method raises what a logger raised.
 
     A trial is logged once: what was logged is noted in the study's folder, so a resumed study resumes the same runs.
-    problems: a sentence for each logger that was dropped, fit for a report: of an error its type alone.
+    problems: a note on each logger that was dropped, fit for a report: of an error its type alone.
     """
 
     def __init__(self, names: Sequence[str], objective: str, folder: Path) -> None:
@@ -40,7 +41,7 @@ class LoggerGroup:
         self._runs = _read(folder / RUNS) if names else {}
         self._loggers: dict[str, Logger] = {}
         self._max_gain = _before_each(folder) if names else {}
-        self.problems: list[str] = []
+        self.problems: list[Note] = []
 
     def start(self, request: TuningRequest, result: SearchResult) -> None:
         """Begin or resume the run of every logger."""
@@ -123,9 +124,9 @@ class LoggerGroup:
 
     def _give_up(self, name: str, what: str, detail: str = "") -> None:
         self._loggers.pop(name, None)
-        message, rest = f"the logger {name} was given up ({what}", "); the search itself is not affected"
-        self.problems.append(message + rest)
-        print(f"Warning: {message}{f': {detail}' if detail else ''}{rest}", file=sys.stderr)
+        self.problems.append(Note(NoteKind.LOGGER, detail=f"{name} ({what})"))
+        note = Note(NoteKind.LOGGER, detail=f"{name} ({': '.join(filter(None, (what, detail)))})")
+        print(f"Warning: {note}", file=sys.stderr)
 
 
 def without_secrets(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from autotune.core.configuration import Value
 from autotune.space.settings import precision
+from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.settings.setting import Context, Effect, Observed, Setting
 
 NAMES = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
@@ -10,10 +11,11 @@ LEAST_CAPABILITY = {"flash_attention_2": (8, 0), "flash_attention_3": (9, 0)}
 """FlashAttention 2 runs on Ampere GPUs and newer, FlashAttention 3 on Hopper (README of Dao-AILab/flash-attention)."""
 
 
-def _forbidden_precision(value: Value, number_format: Value) -> str | None:
+def _forbidden_precision(value: Value, number_format: Value) -> Exclusion | None:
     """Tensors of float32 reach the kernel unchanged, unless autocast or the weights say otherwise."""
     if value in LEAST_CAPABILITY and number_format in ("fp32", "tf32"):
-        return f"its kernels take numbers of 16 bits only, and those of {number_format} have 32"
+        text = f"its kernels take numbers of 16 bits only, and those of {number_format} have 32"
+        return Exclusion(ExclusionKind.COMBINATION, detail=text)
     return None
 
 
@@ -22,19 +24,19 @@ def _read_back(observed: Observed) -> str | None:
     return None if implementation is None else str(implementation)
 
 
-def _unavailable(value: Value, context: Context) -> str | None:
+def _unavailable(value: Value, context: Context) -> Exclusion | None:
     environment, workload = context.environment, context.workload
     if value == workload.attention:
         return None
     if workload.user_objects:
-        return "the model comes built from your model_init, which chooses its attention"
+        return Exclusion(ExclusionKind.MODEL_INIT, detail="its attention")
     if reason := workload.attentions.get(str(value), f"{workload.architecture} was not asked for it"):
-        return reason
+        return Exclusion(ExclusionKind.MODEL, detail=reason)
     if environment.is_cpu and value not in ("eager", "sdpa"):
-        return "it trains on GPUs only"
+        return Exclusion(ExclusionKind.DEVICE, detail="it trains on GPUs only")
     least = LEAST_CAPABILITY.get(str(value), (0, 0))
     if not environment.is_cpu and (environment.compute_capability or (0, 0)) < least:
-        return f"needs compute capability {least[0]}.{least[1]}"
+        return Exclusion(ExclusionKind.CAPABILITY, {"capability": least[0] + least[1] / 10})
     return None
 
 

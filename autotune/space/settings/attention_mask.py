@@ -1,7 +1,7 @@
 """Attention mask: whether the model gets one that hides nothing."""
 
 from autotune.space.collators import WithoutFullMask
-from autotune.space.settings.packing import UNKNOWN
+from autotune.space.settings.rules import collated
 from autotune.space.settings.setting import Costs, Effect, Setting
 
 ALWAYS, WHERE_NEEDED = NAMES = ("always", "where_needed")
@@ -19,8 +19,6 @@ SETTING = Setting(
     "kernels.",
     apply=lambda value, environment: Effect(data_arguments={FIELD: value == WHERE_NEEDED}),
     read_back=lambda observed: WHERE_NEEDED if isinstance(observed.trainer.data_collator, WithoutFullMask) else ALWAYS,
-    unavailable=lambda value, context: (
-        None if value == ALWAYS else context.workload.collating.get("attention_mask", UNKNOWN)
-    ),
+    unavailable=collated("attention_mask", ALWAYS),
     costs=Costs(traced=False),
 )

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from autotune.core import Environment, Value
+from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.settings.setting import NO_MEMORY, Context, Effect, Learning, Setting, one_of
 
 RANDOM, GROUPED, SEQUENTIAL, REBALANCED = NAMES = ("random", "group_by_length", "sequential", "batch_rebalance")
@@ -22,16 +23,16 @@ def _apply(value: Value, environment: Environment) -> Effect:
     return Effect({OLDER: value == GROUPED} if OLDER in environment.training_argument_fields else {STRATEGY: value})
 
 
-def _unavailable(value: Value, context: Context) -> str | None:
+def _unavailable(value: Value, context: Context) -> Exclusion | None:
     fields = context.environment.training_argument_fields
     if value == RANDOM:
         return None
     if STRATEGY not in fields and not (value == GROUPED and OLDER in fields):
-        return "this transformers has no such strategy"
+        return Exclusion(ExclusionKind.LIBRARY, detail="this transformers has no such strategy")
     if value == GROUPED and not context.workload.longest:
-        return "all samples have the same length, or it is not known"
+        return Exclusion(ExclusionKind.DATA, detail="all samples have the same length, or it is not known")
     if value == REBALANCED and context.environment.device_count < 2:
-        return "it balances batches between ranks, and there is one"
+        return Exclusion(ExclusionKind.DEVICE, detail="it balances batches between ranks, and there is one")
     return None
 
 

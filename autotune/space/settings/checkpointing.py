@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotune.core import Environment, Value
+from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.settings.rules import first_of
 from autotune.space.settings.setting import Context, Costs, Effect, Observed, Setting, Work, one_of
 
@@ -114,15 +115,17 @@ def _read_back(observed: Observed) -> str:
     return enabled_on(observed.trainer.model, (distance,))
 
 
-def _unavailable(value: Value, context: Context) -> str | None:
+def _unavailable(value: Value, context: Context) -> Exclusion | None:
     workload = context.workload
     if workload.supports_checkpointing is False:
-        return f"{workload.architecture or 'this model'} does not support activation checkpointing"
+        text = f"{workload.architecture or 'this model'} does not support activation checkpointing"
+        return Exclusion(ExclusionKind.MODEL, detail=text)
     for option in OPTIONS:
         if option in _OPTIONS[str(value)] and option not in context.environment.checkpointing_options:
-            return f"this transformers' checkpointing has no option {option}: a later one has"
+            text = f"this transformers' checkpointing has no option {option}: a later one has"
+            return Exclusion(ExclusionKind.LIBRARY, detail=text)
     if value == "offload" and context.environment.is_cpu:
-        return "on a CPU the activations are in the host's memory already"
+        return Exclusion(ExclusionKind.DEVICE, detail="on a CPU the activations are in the host's memory already")
     return None
 
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 from autotune.core import Environment, Value
-from autotune.space.settings.rules import first_of, needs_field
+from autotune.space.settings.exclusion import Exclusion, ExclusionKind
+from autotune.space.settings.rules import first_of, needs_field, needs_native_allocator
 from autotune.space.settings.setting import ACCUMULATION, Context, Costs, Effect, Observed, Setting, one_of
-from autotune.space.variables import without_native_allocator
 
 FIELDS = ON, MODE, BACKEND = "torch_compile", "torch_compile_mode", "torch_compile_backend"
 
@@ -27,7 +27,10 @@ _VALUES = {mode: value for value, mode in MODES.items()}
 GRAPHS = ("reduce_overhead", "max_autotune_graphs")
 """Values that record CUDA graphs."""
 
-OVERWRITTEN = "a CUDA graph overwrites the gradients of the micro-step before, which accumulation must keep"
+OVERWRITTEN = Exclusion(
+    ExclusionKind.COMBINATION,
+    detail="a CUDA graph overwrites the gradients of the micro-step before, which accumulation must keep",
+)
 """`torch/_inductor/cudagraph_trees.py`: "accessing gradient tensor output of CUDAGraphs that has been overwritten"."""
 
 COMPILED = "OptimizedModule"
@@ -86,14 +89,15 @@ def _in_blocks(model: Any) -> bool:
     return COMPILED in kinds[1:] and kinds[0] != COMPILED
 
 
-def _unavailable(value: Value, context: Context) -> str | None:
+def _unavailable(value: Value, context: Context) -> Exclusion | None:
     environment = context.environment
     if reason := environment.compile_backends.get("inductor", "torch offers no inductor here"):
-        return reason
+        return Exclusion(ExclusionKind.TRIED, detail=reason)
     if value == "reduce_overhead" and environment.is_cpu:
-        return "it saves a GPU's launches by CUDA graphs: on a CPU it is the same as default"
+        text = "it saves a GPU's launches by CUDA graphs: on a CPU it is the same as default"
+        return Exclusion(ExclusionKind.DEVICE, detail=text)
     if value in GRAPHS:  # `cudagraph_trees.py` asks it for the live blocks of a graph's pool
-        return without_native_allocator(environment.variables)
+        return needs_native_allocator(value, context)
     return None
 
 

@@ -2,6 +2,7 @@
 
 from autotune.core.configuration import Value
 from autotune.space.settings.compile import BACKEND, BLOCKS, DEFAULT, OVERWRITTEN, backend_of
+from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.settings.setting import ACCUMULATION, Context, Costs, Observed, field_setting
 
 NAMES = ("inductor", "cudagraphs", "onnxrt", "openxla", "tvm", "aot_eager")
@@ -16,10 +17,11 @@ def _read_back(observed: Observed) -> str | None:
     return backend if mode in (None, "default") else None
 
 
-def _unavailable(value: Value, context: Context) -> str | None:
+def _unavailable(value: Value, context: Context) -> Exclusion | None:
     if value == "inductor":
         return None  # where it cannot be used nothing is compiled at all: `compile` says so
-    return context.environment.compile_backends.get(str(value), "this torch offers no such backend")
+    reason = context.environment.compile_backends.get(str(value), "this torch offers no such backend")
+    return Exclusion(ExclusionKind.TRIED, detail=reason) if reason else None
 
 
 SETTING = field_setting(

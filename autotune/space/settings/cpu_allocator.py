@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from autotune.core import Environment, Value
+from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.settings.setting import Context, Costs, Effect, Observed, Setting
 from autotune.space.variables import PRELOAD, TUNABLES
 
@@ -39,18 +40,19 @@ def _read_back(observed: Observed) -> str:
     return _allocator(observed.started_with, observed.libraries)
 
 
-def _unavailable(value: Value, context: Context) -> str | None:
+def _unavailable(value: Value, context: Context) -> Exclusion | None:
     own, environment = _from_user(context), context.environment
     if value == own:
         return None
     if own != "none":
-        return f"your own variables start every process with {own}"
+        return Exclusion(ExclusionKind.VARIABLES, detail=f"your own variables start every process with {own}")
     if not environment.is_cpu:
-        return "torch allocates the GPU's memory: this is for the host's"
+        return Exclusion(ExclusionKind.DEVICE, detail="torch allocates the GPU's memory: this is for the host's")
     if value == "glibc_mmap":
-        return None if "glibc" in environment.libraries else "the C library here is not glibc"
+        is_glibc = "glibc" in environment.libraries
+        return None if is_glibc else Exclusion(ExclusionKind.LIBRARY, detail="the C library here is not glibc")
     if value not in environment.libraries:
-        return f"not installed: apt install {PACKAGES[str(value)]}"
+        return Exclusion(ExclusionKind.LIBRARY, detail=f"not installed: apt install {PACKAGES[str(value)]}")
     return None
 
 

@@ -5,7 +5,7 @@ import math
 from autotune.core.configuration import RANKS, Value
 from autotune.core.environment import Environment
 from autotune.core.request import MOST_DEVICES
-from autotune.core.units import counted
+from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.settings.setting import Change, Context, Costs, Effect, Setting, whole_number
 from autotune.space.settings.threads import VARIABLE as THREADS
 
@@ -20,15 +20,14 @@ def _apply(value: Value, environment: Environment) -> Effect:
     return Effect({"ddp_backend": "gloo"} if environment.is_cpu else {}, environment=threads, processes=ranks)
 
 
-def _unavailable(value: Value, context: Context) -> str | None:
+def _unavailable(value: Value, context: Context) -> Exclusion | None:
     environment = context.environment
-    devices = environment.device_count
-    if environment.is_cpu and devices > 1:
-        return f"more ranks than the {devices} devices of this search" if int(value) > devices else None
-    if environment.is_cpu:
-        cores = environment.cpu_count
-        return f"more ranks than the {counted(cores, 'CPU core')} this process may use" if int(value) > cores else None
-    return f"more ranks than the {counted(devices, 'visible GPU')}" if int(value) > devices else None
+    devices, cores = environment.device_count, environment.cpu_count
+    if not environment.is_cpu:
+        return Exclusion(ExclusionKind.GPUS, {"gpus": devices}) if int(value) > devices else None
+    if devices > 1:
+        return Exclusion(ExclusionKind.DEVICES, {"devices": devices}) if int(value) > devices else None
+    return Exclusion(ExclusionKind.CORES, {"cores": cores}, "ranks") if int(value) > cores else None
 
 
 def _change(value: Value, context: Context) -> Change:

@@ -1,7 +1,7 @@
 """Expandable segments: the device's allocator grows its blocks in place instead of taking new ones."""
 
 from autotune.core import Environment, Value
-from autotune.space.settings.rules import first_of, needs_gpu
+from autotune.space.settings.rules import first_of, needs_gpu, needs_native_allocator
 from autotune.space.settings.setting import Context, Costs, Effect, Observed, Setting
 from autotune.space.variables import allocator_settings, allocator_variable, without_native_allocator
 
@@ -36,7 +36,7 @@ SETTING = Setting(
     read_back=_read_back,
     unavailable=first_of(
         needs_gpu("it is an option of a GPU's allocator"),
-        lambda value, context: without_native_allocator(context.environment.variables),
+        needs_native_allocator,
     ),
     costs=Costs(traced=False, of_process=True),
 )

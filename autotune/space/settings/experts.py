@@ -1,6 +1,7 @@
 """Experts: which implementation computes a mixture of experts."""
 
 from autotune.core.configuration import Value
+from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.settings.setting import Context, Effect, Observed, Setting, one_of
 
 NONE = "none"
@@ -19,15 +20,17 @@ def _read_back(observed: Observed) -> str | None:
     return str(implementation) if implementation is not None and can_choose() else None
 
 
-def _unavailable(value: Value, context: Context) -> str | None:
+def _unavailable(value: Value, context: Context) -> Exclusion | None:
     workload = context.workload
     if value == (workload.expert or NONE):
         return None
     if workload.user_objects:
-        return "the model comes built from your model_init, which chooses how its experts are computed"
+        return Exclusion(ExclusionKind.MODEL_INIT, detail="how its experts are computed")
     if not workload.expert:
-        return f"{workload.architecture} has no experts whose implementation can be chosen"
-    return workload.experts.get(str(value), f"{workload.architecture} was not asked for it")
+        text = f"{workload.architecture} has no experts with several implementations"
+        return Exclusion(ExclusionKind.MODEL, detail=text)
+    reason = workload.experts.get(str(value), f"{workload.architecture} was not asked for it")
+    return Exclusion(ExclusionKind.MODEL, detail=reason) if reason else None
 
 
 SETTING = Setting(

@@ -2,13 +2,14 @@
 
 from autotune.core.configuration import RANKS, Value
 from autotune.core.environment import Environment
+from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.settings.rules import first_of, needs_gpu
 from autotune.space.settings.setting import Change, Context, Costs, Effect, Observed, Setting
 
 VALUES = ("none", "shard_grad_op", "full_shard")
 """From the most memory to the least."""
 
-SINGLE = "shards over several GPUs, and one is visible"
+SINGLE = Exclusion(ExclusionKind.DEVICE, detail="shards over several GPUs, and one is visible")
 
 
 def _from_user(context: Context) -> str:

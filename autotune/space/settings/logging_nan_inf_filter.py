@@ -1,5 +1,6 @@
 """Filter of the logged loss: whether the Trainer looks at each micro-step's loss before it continues."""
 
+from autotune.space.settings.rules import needs_gpu
 from autotune.space.settings.setting import NO_MEMORY, field_setting
 
 SETTING = field_setting(
@@ -9,7 +10,5 @@ SETTING = field_setting(
     default=True,
     costs=NO_MEMORY,
     summary="Off, the host need not wait for the device in every micro-step; losses that are NaN are then logged as such.",
-    unavailable=lambda value, context: (
-        "a CPU has no device that it would wait for" if not value and context.environment.is_cpu else None
-    ),
+    unavailable=needs_gpu("a CPU has no device that it would wait for", usual=True),
 )

@@ -1,6 +1,7 @@
 """LoRA: small matrices added to the weights are trained instead of the weights (arXiv 2106.09685)."""
 
 from autotune.core import Environment, Value
+from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.settings.rules import first_of, needs_package
 from autotune.space.settings.setting import Context, Costs, Effect, Learning, Observed, Setting
 
@@ -30,11 +31,11 @@ def _read_back(observed: Observed) -> str:
     return str(next(iter(configs.values())).r)
 
 
-def _unavailable(value: Value, context: Context) -> str | None:
+def _unavailable(value: Value, context: Context) -> Exclusion | None:
     if context.workload.user_objects:
-        return "the model comes built from your model_init: put the adapter on there"
+        return Exclusion(ExclusionKind.MODEL_INIT, detail="its adapter")
     if context.workload.task == "image-classification":
-        return "its new head would not be trained: PEFT has no such task"
+        return Exclusion(ExclusionKind.MODEL, detail="its new head would not be trained: PEFT has no such task")
     return None
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.core import Environment, Value
+from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.settings.rules import tried_on_device
 from autotune.space.settings.setting import ACCUMULATION, Context, Costs, Effect, Learning, Observed, Setting, Work
 
@@ -116,20 +117,23 @@ def _of_bitsandbytes(optimizer: Any, kind: str, named: str) -> str:
     return named if requested == (bits, bool(paged), True, False) else f"{paged}{kind}_bnb_{bits}bit"
 
 
-def _unavailable(value: Value, context: Context) -> str | None:
+def _unavailable(value: Value, context: Context) -> Exclusion | None:
     if context.workload.own_optimizer:
-        return None if value == OWN else "your Trainer has an optimizer of its own"
+        reason = Exclusion(ExclusionKind.MODEL, detail="your Trainer has an optimizer of its own")
+        return None if value == OWN else reason
     if value == OWN:
-        return "your Trainer has none of its own"
+        return Exclusion(ExclusionKind.MODEL, detail="your Trainer has none of its own")
     if context.environment.is_cpu and str(value).startswith("paged_"):
-        return "it pages states between a GPU's memory and the host's: on a CPU it is the one without pages"
+        text = "it pages states between a GPU's memory and the host's: on a CPU it is the one without pages"
+        return Exclusion(ExclusionKind.DEVICE, detail=text)
     return tried_on_device("optimizers")(value, context)
 
 
-def _forbidden_accumulation(value: Value, steps: Value) -> str | None:
+def _forbidden_accumulation(value: Value, steps: Value) -> Exclusion | None:
     layerwise = str(value).endswith("_layerwise")
     if int(steps) > 1 and (layerwise or value in _STEPS_IN_BACKWARD):
-        return "it steps while the backward pass runs, so that no gradients can accumulate"
+        text = "it steps while the backward pass runs, so that no gradients can accumulate"
+        return Exclusion(ExclusionKind.COMBINATION, detail=text)
     return None
 
 

@@ -1,6 +1,6 @@
 """Packing: samples of a micro-batch one after another in one row, without any padding."""
 
-from autotune.space.settings.rules import first_of
+from autotune.space.settings.rules import collated
 from autotune.space.settings.setting import Effect, Learning, Setting
 
 NONE, FLATTENING = NAMES = ("none", "flattening")
@@ -8,7 +8,6 @@ NONE, FLATTENING = NAMES = ("none", "flattening")
 COLLATOR = "DataCollatorWithFlattening"
 """The class of transformers that packs; each sample's positions begin at 0, by which attention keeps samples apart."""
 
-UNKNOWN = "its batches are not known"
 
 SETTING = Setting(
     name="packing",
@@ -17,5 +16,5 @@ SETTING = Setting(
     summary="Packed samples follow one another in one row instead of being padded to the longest.",
     apply=lambda value, environment: Effect(data_arguments={"packing": value == FLATTENING}),
     read_back=lambda observed: FLATTENING if type(observed.trainer.data_collator).__name__ == COLLATOR else NONE,
-    unavailable=first_of(lambda value, context: context.workload.collating.get("packing", UNKNOWN)),
+    unavailable=collated("packing", NONE),
 )

@@ -2,6 +2,8 @@
 
 from autotune.core import Environment, Value
 from autotune.space.settings import packing
+from autotune.space.settings.exclusion import Exclusion, ExclusionKind
+from autotune.space.settings.rules import collated
 from autotune.space.settings.setting import Context, Costs, Effect, Observed, Setting
 
 NONE = "none"
@@ -26,14 +28,14 @@ def _read_back(observed: Observed) -> str:
     return str(getattr(getattr(collator, "inner", collator), "pad_to_multiple_of", None) or NONE)
 
 
-def _unavailable(value: Value, context: Context) -> str | None:
+def _unavailable(value: Value, context: Context) -> Exclusion | None:
     if value == _from_user(context):
         return None
-    if reason := context.workload.collating.get("pad_to_multiple_of", packing.UNKNOWN):
+    if reason := collated("pad_to_multiple_of")(value, context):
         return reason
     length = context.workload.sequence_length
     if value != NONE and length is not None and length % int(value):
-        return f"the longest samples would have more than the {length} tokens asked for"
+        return Exclusion(ExclusionKind.LENGTH, {"tokens": length})
     return None
 
 

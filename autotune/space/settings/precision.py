@@ -4,6 +4,7 @@ from typing import Any
 
 from autotune.core import Environment, Value
 from autotune.space.settings import lora
+from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.settings.rules import first_of, tried_on_device
 from autotune.space.settings.setting import Context, Costs, Effect, Learning, Observed, Setting, Work
 from autotune.space.settings.zero import engine_config
@@ -92,18 +93,19 @@ def _read_back(observed: Observed) -> str:
     return "tf32" if observed.tf32 else "fp32"
 
 
-def _unavailable(value: Value, context: Context) -> str | None:
+def _unavailable(value: Value, context: Context) -> Exclusion | None:
     workload = context.workload
     if workload.weights_dtype == _BF16 and value not in (WEIGHTS, "bf16"):
-        return "the weights of your model are bfloat16"
+        return Exclusion(ExclusionKind.MODEL, detail="the weights of your model are bfloat16")
     if value in (WEIGHTS, FROZEN) and workload.user_objects and workload.weights_dtype != _BF16:
-        return "the model comes built from your model_init, which chooses the dtype of its weights"
+        return Exclusion(ExclusionKind.MODEL_INIT, detail="the dtype of its weights")
     return None
 
 
-def _forbidden_lora(value: Value, rank: Value) -> str | None:
+def _forbidden_lora(value: Value, rank: Value) -> Exclusion | None:
     if (value, rank) == (FROZEN, lora.NONE):
-        return f"only an adapter's weights stay in float32: {WEIGHTS} trains all"
+        text = f"only an adapter's weights stay in float32: {WEIGHTS} trains all"
+        return Exclusion(ExclusionKind.COMBINATION, detail=text)
     return None
 
 

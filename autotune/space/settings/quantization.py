@@ -2,6 +2,7 @@
 
 from autotune.core import Environment, Value
 from autotune.space.settings import lora
+from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.settings.rules import first_of, needs_package, tried_on_device
 from autotune.space.settings.setting import Change, Context, Costs, Effect, Learning, Observed, Setting
 
@@ -36,9 +37,10 @@ def _read_back(observed: Observed) -> str:
     return NONE
 
 
-def _forbidden_lora(value: Value, rank: Value) -> str | None:
+def _forbidden_lora(value: Value, rank: Value) -> Exclusion | None:
     """Where four bits are the only value of a space, they would come with a training of all weights too."""
-    return "frozen weights learn only by an adapter" if value != NONE and rank == lora.NONE else None
+    reason = Exclusion(ExclusionKind.COMBINATION, detail="frozen weights learn only by an adapter")
+    return reason if value != NONE and rank == lora.NONE else None
 
 
 def _change(value: Value, context: Context) -> Change:

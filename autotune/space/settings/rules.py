@@ -3,9 +3,11 @@
 from collections.abc import Callable, Mapping
 
 from autotune.core.configuration import Value
+from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.settings.setting import Context
+from autotune.space.variables import without_native_allocator
 
-Rule = Callable[[Value, Context], str | None]
+Rule = Callable[[Value, Context], Exclusion | None]
 
 
 def first_of(*rules: Rule) -> Rule:
@@ -19,27 +21,48 @@ def _is_off(value: Value) -> bool:
     return value is False or value == "none"
 
 
-def needs_gpu(reason: str) -> Rule:
-    """Unavailable on a CPU for this reason, unless the value is off."""
-    return lambda value, context: reason if context.environment.is_cpu and not _is_off(value) else None
+def needs_gpu(reason: str, usual: Value | None = None) -> Rule:
+    """Unavailable on a CPU for this reason, unless the value is off. usual: the value that needs none, instead."""
+    exclusion = Exclusion(ExclusionKind.DEVICE, detail=reason)
+    return lambda value, context: (
+        exclusion if context.environment.is_cpu and not (_is_off(value) if usual is None else value == usual) else None
+    )
 
 
 def needs_package(name: str) -> Rule:
     """Unavailable without this package."""
-    return lambda value, context: None if name in context.environment.versions else f"needs `pip install {name}`"
+    exclusion = Exclusion(ExclusionKind.PACKAGE, detail=name)
+    return lambda value, context: None if name in context.environment.versions else exclusion
 
 
 def needs_field(name: str) -> Rule:
     """Unavailable if `TrainingArguments` has no such field."""
-    reason = f"this transformers' TrainingArguments has no field {name}"
-    return lambda value, context: None if name in context.environment.training_argument_fields else reason
+    exclusion = Exclusion(ExclusionKind.FIELD, detail=name)
+    return lambda value, context: None if name in context.environment.training_argument_fields else exclusion
+
+
+def needs_native_allocator(value: Value, context: Context) -> Exclusion | None:
+    """Unavailable if the user's variable chooses CUDA's allocator instead of torch's."""
+    reason = without_native_allocator(context.environment.variables)
+    return Exclusion(ExclusionKind.VARIABLES, detail=reason) if reason else None
+
+
+def collated(name: str, usual: Value | None = None) -> Rule:
+    """Unavailable for the reason in the workload's table of ways to make batches. usual: the value that needs none."""
+
+    def unavailable(value: Value, context: Context) -> Exclusion | None:
+        reason = None if value == usual else context.workload.collating.get(name, "its batches are not known")
+        return Exclusion(ExclusionKind.DATA, detail=reason) if reason else None
+
+    return unavailable
 
 
 def tried_on_device(table: str) -> Rule:
     """Unavailable for the reason in the environment's table of that name (`precisions`, `optimizers`)."""
 
-    def unavailable(value: Value, context: Context) -> str | None:
+    def unavailable(value: Value, context: Context) -> Exclusion | None:
         reasons: Mapping[str, str | None] = getattr(context.environment, table)
-        return reasons.get(str(value), f"{value} was not tried on this device")
+        reason = reasons.get(str(value), f"{value} was not tried on this device")
+        return Exclusion(ExclusionKind.TRIED, detail=reason) if reason else None
 
     return unavailable

@@ -2,6 +2,7 @@
 
 from autotune.core import Environment, Value
 from autotune.space.settings import attention
+from autotune.space.settings.rules import needs_gpu
 from autotune.space.settings.setting import Costs, Effect, Observed, Setting
 
 AUTO = "auto"
@@ -33,7 +34,7 @@ SETTING = Setting(
     apply=_apply,
     read_back=_read_back,
     unavailable=lambda value, context: (
-        "a kernel for GPUs" if context.environment.is_cpu and value in ("efficient", "cudnn") else None
+        needs_gpu("a kernel for GPUs")(value, context) if value in ("efficient", "cudnn") else None
     ),
     active_if=(attention.SETTING.name, lambda value: value == "sdpa"),
     costs=Costs(traced=False),

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from autotune.core import Environment, Value, Workload
+from autotune.space.settings.exclusion import Exclusion
 
 
 @dataclass(frozen=True)
@@ -131,9 +132,9 @@ class Setting:
     # A value from text or YAML; raises ValueError. By default one of `values`, which are words or true and false.
     read: Callable[[Any], Value] = field(default=None)  # type: ignore[assignment]
     # Why a value cannot be used here, or None if it can.
-    unavailable: Callable[[Value, Context], str | None] = lambda value, context: None
+    unavailable: Callable[[Value, Context], Exclusion | None] = lambda value, context: None
     # Another setting, or ACCUMULATION -> why a value cannot be combined with that value of it, or None if it can.
-    forbidden: Mapping[str, Callable[[Value, Value], str | None]] = field(default_factory=dict)
+    forbidden: Mapping[str, Callable[[Value, Value], Exclusion | None]] = field(default_factory=dict)
     # Another setting, and at which of its values this one has an effect (prefetching: with workers); None: always.
     active_if: tuple[str, Callable[[Value], bool]] | None = None
     costs: Costs = Costs()

@@ -1,6 +1,7 @@
 """Threads: how many compute one operation of a training on a CPU."""
 
 from autotune.core.configuration import Value
+from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.settings.setting import NO_MEMORY, Context, Effect, Setting, whole_number
 
 VARIABLE = "OMP_NUM_THREADS"
@@ -9,12 +10,13 @@ MOST = 1024
 """More than a machine has cores."""
 
 
-def _unavailable(value: Value, context: Context) -> str | None:
+def _unavailable(value: Value, context: Context) -> Exclusion | None:
     environment = context.environment
     if int(value) > environment.cpu_count:
-        return f"more threads than the {environment.cpu_count} CPU cores this process may use"
+        return Exclusion(ExclusionKind.CORES, {"cores": environment.cpu_count}, "threads")
     if not environment.is_cpu and value != environment.threads:
-        return "the GPU computes: threads decide the speed of trainings on a CPU"
+        text = "the GPU computes: threads decide the speed of trainings on a CPU"
+        return Exclusion(ExclusionKind.DEVICE, detail=text)
     return None
 
 

@@ -1,6 +1,7 @@
 """Data loader workers: processes that prepare batches while the device computes."""
 
 from autotune.core import Environment, Value
+from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.settings.setting import NO_MEMORY, Context, Effect, field_setting, whole_number
 
 FIELD = "dataloader_num_workers"
@@ -19,9 +20,10 @@ def _apply(value: Value, environment: Environment) -> Effect:
     )
 
 
-def _unavailable(value: Value, context: Context) -> str | None:
+def _unavailable(value: Value, context: Context) -> Exclusion | None:
     cores = context.environment.cpu_count
-    return f"more workers than the {cores} CPU cores this process may use" if int(value) > max(WAITING, cores) else None
+    is_too_many = int(value) > max(WAITING, cores)
+    return Exclusion(ExclusionKind.CORES, {"cores": cores}, "workers") if is_too_many else None
 
 
 SETTING = field_setting(

@@ -5,6 +5,7 @@ from typing import Any
 
 from autotune.core.configuration import RANKS, Value
 from autotune.core.environment import Environment
+from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.settings.rules import first_of, needs_gpu, needs_package
 from autotune.space.settings.setting import Context, Costs, Effect, Observed, Setting, one_of
 
@@ -23,15 +24,17 @@ ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.
 """Variables that a launcher would set for a single process; the port is torch's default."""
 
 
-def _forbidden_optimizer(value: Value, optimizer: Value) -> str | None:
+def _forbidden_optimizer(value: Value, optimizer: Value) -> Exclusion | None:
     """DeepSpeed's own AdamW on the host updates what is offloaded."""
     if "offload" not in str(value) or optimizer in ("adamw_torch", "adamw_torch_fused"):
         return None
-    return f"DeepSpeed updates what it offloads by its own AdamW, not by {optimizer}"
+    text = f"DeepSpeed updates what it offloads by its own AdamW, not by {optimizer}"
+    return Exclusion(ExclusionKind.COMBINATION, detail=text)
 
 
-def _forbidden_ranks(value: Value, ranks: Value) -> str | None:
-    return "it divides between ranks, and there is one" if value in STAGES and int(ranks) == 1 else None
+def _forbidden_ranks(value: Value, ranks: Value) -> Exclusion | None:
+    reason = Exclusion(ExclusionKind.COMBINATION, detail="it divides between ranks, and there is one")
+    return reason if value in STAGES and int(ranks) == 1 else None
 
 
 def _read(text: Any) -> str:
@@ -102,18 +105,17 @@ def _read_back(observed: Observed) -> str | None:
     return f"{zero.get('stage', 0)}{held.get(str(optimizer.get('device')), '')}"
 
 
-def _unavailable(value: Value, context: Context) -> str | None:
+def _unavailable(value: Value, context: Context) -> Exclusion | None:
     environment = context.environment
     if value == OWN:
         return None
     needed = BYTES_PER_PARAMETER * context.workload.parameters
     if needed < environment.total_memory_bytes:
-        return (
-            f"weights, gradients and AdamW's states take about {needed / 1e9:.3g} GB and fit "
-            f"the {environment.total_memory_bytes / 1e9:.3g} GB of the GPU: it could only slow the training down"
-        )
+        numbers = {"gigabytes": needed / 1e9, "gpu_gigabytes": environment.total_memory_bytes / 1e9}
+        return Exclusion(ExclusionKind.FITS, numbers)
     if "offload" not in str(value) and environment.device_count < 2:
-        return "there is one GPU, so nothing to divide between: only offloading frees its memory"
+        text = "there is one GPU, so nothing to divide between: only offloading frees its memory"
+        return Exclusion(ExclusionKind.DEVICE, detail=text)
     return None
 
 

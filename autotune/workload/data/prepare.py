@@ -14,6 +14,7 @@ import datasets
 
 from autotune.core.errors import InvalidRequest, StorageFailed
 from autotune.core.io import Serializable, read_json, write_json
+from autotune.core.note import Note, NoteKind
 from autotune.core.paths import named
 from autotune.core.request import TuningRequest
 from autotune.workload.data import images
@@ -29,7 +30,7 @@ from autotune.workload.model.config import image_shape, vocabulary_size
 MOST_TEXTS = 50_000
 MOST_IMAGES = 5_000
 """Rows kept of larger data, drawn at random: a probe sees fewer, and their lengths are spread as in the whole."""
-_FORMAT = 4
+_FORMAT = 5
 _SPECIAL_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 
@@ -45,7 +46,7 @@ class PreparedData(Serializable):
     problem_type: str | None = None  #: of sequence classification, to set in the model's config
     special_ids: tuple[tuple[str, int], ...] = ()  #: token ids that the config must share with the tokenizer
     longest: tuple[int, ...] = ()  #: samples with the most tokens and the most labels; empty if all are alike
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 def prepare_data(
@@ -128,12 +129,12 @@ def _read_and_prepare(recipe: _Recipe, source: DataSource, cache: Path, scratch:
 
 
 def _prepare(
-    recipe: _Recipe, source: DataSource, identity: str, data: Any, folder: Path, notes: list[str]
+    recipe: _Recipe, source: DataSource, identity: str, data: Any, folder: Path, notes: list[Note]
 ) -> PreparedData:
     """Writes `data` and `tokenizer` into the folder, and describes them."""
     request, task = recipe.request, recipe.task
     if len(data) > recipe.most_rows:
-        notes.append(f"{recipe.most_rows} of {len(data)} rows, drawn at random, stand for the data")
+        notes.append(Note(NoteKind.SAMPLED_ROWS, {"rows": recipe.most_rows, "all_rows": len(data)}))
         data = data.shuffle(seed=0).select(range(recipe.most_rows))
     data, columns = choose_columns(data, task, request.text_column, request.label_column)
     labels = None
@@ -145,7 +146,7 @@ def _prepare(
     if recipe.plan is not None:
         tokenizer, text_source = _tokenizer(recipe, columns, data)
     if task == "seq2seq-lm" or data.column_names != ["text"]:  # plain lines of text need no note
-        notes.append(describe(columns, data, task, labels, tokenizer))
+        notes.append(Note(NoteKind.COLUMNS, detail=describe(columns, data, task, labels, tokenizer)))
     if tokenizer is None:
         data, text_source = _image_rows(recipe, columns, labels, data)
     else:
@@ -157,7 +158,7 @@ def _prepare(
         _check_ids(recipe, data)
     data.save_to_disk(str(folder / "data"))
     if len(data) < rows:
-        notes.append(f"{rows - len(data)} of {rows} rows were empty or too short and are left out")
+        notes.append(Note(NoteKind.SHORT_ROWS, {"rows": rows - len(data), "all_rows": rows}))
     return PreparedData(
         folder=str(folder),
         identity=f"{identity}, split {request.dataset_split}",
@@ -173,12 +174,12 @@ def _prepare(
     )
 
 
-def _labelled(data: Any, columns: Columns, labels: Labels, notes: list[str]) -> Any:
+def _labelled(data: Any, columns: Columns, labels: Labels, notes: list[Note]) -> Any:
     """The rows that have a label."""
     places = [place for place, value in enumerate(data[columns.label]) if labels.of(value) is not None]
     if len(places) == len(data):
         return data
-    notes.append(f"{len(data) - len(places)} of {len(data)} rows have no label and are left out")
+    notes.append(Note(NoteKind.UNLABELLED_ROWS, {"rows": len(data) - len(places), "all_rows": len(data)}))
     return data.select(places)
 
 

@@ -14,12 +14,13 @@ from typing import Any
 import datasets
 
 from autotune.core.errors import InvalidRequest, did_you_mean
+from autotune.core.note import Note, NoteKind
 from autotune.workload.data.chat import is_conversation
 from autotune.workload.data.sources import DataFile, DataSource, open_decompressed
 from autotune.workload.hub import first_line, hub_is_reachable, root_cause, why_not_on_hub
 
 
-def read_data(source: DataSource, split: str, scratch: Path) -> tuple[Any, list[str]]:
+def read_data(source: DataSource, split: str, scratch: Path) -> tuple[Any, list[Note]]:
     """The split as a `datasets.Dataset`, not empty, and notes on how it is written.
 
     split: a name, or a slice such as `train[:1000]`; scratch: a folder for converted files, the caller's to remove.
@@ -32,7 +33,7 @@ def read_data(source: DataSource, split: str, scratch: Path) -> tuple[Any, list[
             f"--dataset-split {split!r} cannot be read.",
             "Write a name, or a slice such as train[:1000] or train[:10%].",
         ) from error
-    notes: list[str] = []
+    notes: list[Note] = []
     with _reported(source):
         data = _load(source, split, scratch, notes)
     if not len(data):
@@ -40,7 +41,7 @@ def read_data(source: DataSource, split: str, scratch: Path) -> tuple[Any, list[
     return data, notes
 
 
-def _load(source: DataSource, split: str, scratch: Path, notes: list[str]) -> Any:
+def _load(source: DataSource, split: str, scratch: Path, notes: list[Note]) -> Any:
     if source.reader == "hub":
         return _load_from_hub(source.name, split)
     names = [part.partition("[")[0].strip() for part in split.split("+")]  # the splits in `train[:10%]+test`
@@ -59,7 +60,7 @@ def _no_split(source: DataSource, name: str, splits: Any) -> InvalidRequest:
     return InvalidRequest(f"The data {source.name} has no split {name!r}.", did_you_mean(name, splits))
 
 
-def _load_files(files: tuple[DataFile, ...], scratch: Path, notes: list[str]) -> Any:
+def _load_files(files: tuple[DataFile, ...], scratch: Path, notes: list[Note]) -> Any:
     """The rows of all files, which are of the same reader, one kind of separator after the other."""
     parts = []
     separated = operator.attrgetter("separator")
@@ -80,11 +81,11 @@ def _load_files(files: tuple[DataFile, ...], scratch: Path, notes: list[str]) ->
     return datasets.concatenate_datasets(parts)
 
 
-def _as_utf8(file: DataFile, scratch: Path, notes: list[str]) -> Path:
+def _as_utf8(file: DataFile, scratch: Path, notes: list[Note]) -> Path:
     """The file, or a decompressed copy of it in UTF-8: the readers would cut other encodings within a character."""
     if file.encoding.startswith("utf-8"):
         return file.path
-    notes.append(f"{file.path.name} is read as {file.encoding}")
+    notes.append(Note(NoteKind.ENCODING, detail=f"{file.path.name} ({file.encoding})"))
     scratch.mkdir(parents=True, exist_ok=True)
     with (
         io.TextIOWrapper(open_decompressed(file.path), encoding=file.encoding, newline="") as text,
@@ -96,19 +97,19 @@ def _as_utf8(file: DataFile, scratch: Path, notes: list[str]) -> Path:
     return Path(copy.name)
 
 
-def _unwrapped(data: Any, notes: list[str]) -> Any:
+def _unwrapped(data: Any, notes: list[Note]) -> Any:
     """The rows in a JSON file that is one object: a list of rows in one of its fields, or a list for each column."""
     if len(data) != 1:
         return data
     row = data[0]
     lists = [name for name, value in row.items() if _is_rows(value)]
     if len(lists) == 1:
-        notes.append(f"the rows are the list {lists[0]!r} of the JSON object")
+        notes.append(Note(NoteKind.ROWS_OF_LIST, detail=repr(lists[0])))
         return datasets.Dataset.from_list(row[lists[0]])
     columns = {name: list(value.values()) if isinstance(value, Mapping) else value for name, value in row.items()}
     sizes = {len(value) if isinstance(value, list) else None for value in columns.values()}
     if len(sizes) == 1 and None not in sizes and not any(map(is_conversation, columns.values())):
-        notes.append("the JSON object holds its rows column by column")
+        notes.append(Note(NoteKind.ROWS_OF_COLUMNS))
         return datasets.Dataset.from_dict(columns)
     return data
 

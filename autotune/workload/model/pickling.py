@@ -27,6 +27,7 @@ from typing import Any
 import cloudpickle
 
 from autotune.core.errors import InvalidRequest
+from autotune.core.note import Note
 from autotune.core.warning import ResultWarning
 from autotune.workload.model.rebuild import arguments_needed, called
 from autotune.workload.rebinding import content, function_of, globals_of, inside
@@ -44,7 +45,7 @@ class Payload:
 
     name: str  #: of the model
     pickled: bytes
-    notes: tuple[str, ...] = ()  #: for people, on objects that were sent or not
+    notes: tuple[Note, ...] = ()  #: on objects that were sent or not
     warnings: tuple[ResultWarning, ...] = ()  #: that concern every measurement
     user_arguments: Any = field(default=None, repr=False)  #: the Trainer's; they stay in this process
 

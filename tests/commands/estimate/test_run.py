@@ -15,6 +15,7 @@ from autotune.commands.estimate.table import FORECAST, PEAKS, SIZES
 from autotune.commands.estimate.text import forecast_lines
 from autotune.core.errors import InvalidRequest, NothingFits
 from autotune.core.gpus import CARDS, GIB, find_card
+from autotune.core.note import Note, NoteKind
 from autotune.memory.estimate import MemoryModel
 from autotune.memory.peak import MemoryPeak, MemorySplit
 from tests.makers import cpu, workload
@@ -103,7 +104,9 @@ def test_the_text_is_the_golden_one(golden: Callable[[str, str], None]) -> None:
         for peak in [parts and MemoryPeak(parts, factor * parts.total, "optimizer step")]
     )
     rows += (ForecastRow(8, 1, {"checkpointing": ("offload",), "precision": ("fp16",)}, None, "it has no graph"),)
-    forecast = Forecast(workload(), 8, rows, cast(MemoryModel, None), 0.05, 12 * GIB, notes=("random weights",))
+    forecast = Forecast(
+        workload(), 8, rows, cast(MemoryModel, None), 0.05, 12 * GIB, notes=(Note(NoteKind.RANDOM_WEIGHTS),)
+    )
     texts = [forecast, *(dataclasses.replace(forecast, limit_bytes=limit) for limit in (None, GIB))]
     lines = [forecast_lines(text.to_dict()) for text in texts]
     golden("estimate.txt", "\n\n".join(map("\n".join, lines)) + "\n")
@@ -130,7 +133,15 @@ def test_tables_of_many_settings_fit_80_columns_too() -> None:
         for size in range(10)
     )
     for limit in (GIB, None):
-        forecast = Forecast(workload(), 512, rows, cast(MemoryModel, None), 0.05, limit, notes=("a note " * 30,))
+        forecast = Forecast(
+            workload(),
+            512,
+            rows,
+            cast(MemoryModel, None),
+            0.05,
+            limit,
+            notes=(Note(NoteKind.COLUMNS, detail="a note " * 30),),
+        )
         lines = forecast_lines(forecast.to_dict())
         assert [line for line in lines if len(line) > 80] == []
         assert sum("130.00" in line for line in lines) >= 8
@@ -156,7 +167,7 @@ def test_an_estimate_for_a_gpu_leaves_out_what_it_cannot_do() -> None:
     assert forecast.card == CARDS["T4"]
     assert all(map(forecast.fits, forecast.rows))
     assert {row.settings["precision"] for row in forecast.rows} == {("fp32",), ("fp16",)}
-    assert any("T4 has no bf16" in note for note in forecast.notes)
+    assert any("T4 has no bf16" in str(value) for value in forecast.ruled_out)
 
 
 def test_a_function_is_not_a_model_and_other_names_are_not_options() -> None:

@@ -3,7 +3,6 @@
 import json
 import math
 import random
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -34,6 +33,7 @@ from autotune.core import (
     write_json,
 )
 from autotune.core.errors import NothingFits
+from autotune.core.note import Note, NoteKind
 from autotune.core.request import tuning_request
 from autotune.probe import ProbeOptions
 from autotune.probe.replay import ReplayProbe
@@ -101,7 +101,7 @@ def test_the_gains_multiply_to_the_speed_up_of_the_same_rounds(tmp_path: Path, r
     assert explanation.total is not None
     assert explanation.product == pytest.approx(float(explanation.total), rel=1e-12)
     assert len(explanation.steps) == 3
-    assert bool(re.search(r"only \d rounds?: ", " ".join(explanation.notes))) is (rounds == 1)
+    assert any(note.kind is NoteKind.FEW_ROUNDS for note in explanation.notes) is (rounds == 1)
 
 
 def test_the_path_changes_one_setting_a_leg_the_largest_loss_first(tmp_path: Path) -> None:
@@ -464,7 +464,7 @@ def test_a_change_is_told_by_what_it_did_to_the_step_and_the_peak() -> None:
 def test_the_page_is_called_as_the_study_is_and_shows_its_words_as_text(tmp_path: Path) -> None:
     of = study(TWO)
     explanation, _ = explained_in(replace(of, request=replace(of.request, study_name="mine")), tmp_path, rounds=1)
-    page = explanation_markdown(replace(explanation, notes=("needs *sm_70* | <i>",)))
+    page = explanation_markdown(replace(explanation, notes=(Note(NoteKind.COLUMNS, detail="needs *sm_70* | <i>"),)))
     assert page.startswith("# Where the speed-up of mine comes from\n")
     assert r"- note: needs \*sm_70\* \| &lt;i&gt;" in page.splitlines()
 

@@ -22,6 +22,7 @@ from autotune.commands.guide.run import FILES, check_any_fits, clear, guide, run
 from autotune.commands.guide.table import ladder_frame, ladder_lines, latest_line
 from autotune.core import Configuration, InvalidRequest, Measurement, Outcome, read_json
 from autotune.core.errors import NothingFits
+from autotune.core.note import Note, NoteKind
 from autotune.probe.order import Timing
 from autotune.probe.replay import ReplayProbe, recorded
 from autotune.space.file import read_space
@@ -38,7 +39,14 @@ def ladder(environment: Any = None, size: int = 4, **facts: Any) -> Ladder:
     known = workload(**{"task": "sequence-classification", "sequence_length": 512, **facts})
     methods = tuple(methods_for(environment, known))
     return Ladder(
-        methods, known, environment, size, 20 * GIB, 19 * GIB, notes=("random weights",), folder="reports/guide"
+        methods,
+        known,
+        environment,
+        size,
+        20 * GIB,
+        19 * GIB,
+        notes=(Note(NoteKind.RANDOM_WEIGHTS),),
+        folder="reports/guide",
     )
 
 
@@ -326,4 +334,4 @@ def test_a_model_that_classifies_no_sequences_is_measured_with_its_own_task(
     monkeypatch.setattr("autotune.commands.guide.run.run_guide", lambda ladder, *rest: seen.append(ladder) or ladder)
     guide("vit-mini", device="cpu", output_dir=str(tmp_path))
     assert seen[0].workload.task == "image-classification"
-    assert seen[0].notes[0].startswith("task image-classification instead of the guides' sequence-classification: ")
+    assert seen[0].notes[0].detail.startswith("image-classification (")

@@ -9,6 +9,7 @@ import pytest
 
 from autotune.commands.verify.result import Verdict, Verification, judged, verification_lines
 from autotune.core import Interval, Measurement, Outcome, Step, Trial
+from autotune.core.note import Note, NoteKind
 from autotune.core.warning import ResultWarning, WarningKind
 from tests.makers import ALLOWED, MIB, completed, configuration, ended, trial
 
@@ -175,7 +176,7 @@ def test_the_texts_are_the_golden_ones_in_eighty_columns(golden: Callable[[str, 
     unknown = Trial(1, configuration(), replace(completed(), peak_device_bytes=None, peak_reserved_bytes=None))
     crashed = (ended(Outcome.CRASHED, reason="RuntimeError: " + "word " * 50, round=1),)
     texts = [
-        replace(verification(cold, notes=("other versions",), mfu=shares), best=warm),
+        replace(verification(cold, notes=(Note(NoteKind.OTHER_MACHINE, detail="torch 1"),), mfu=shares), best=warm),
         verification(rounds(30.0, 60.0, 35.0, 55.0)),
         verification(rounds(31.0, 31.0, 31.1, 31.0)),
         Verification("small", unknown, None, crashed),

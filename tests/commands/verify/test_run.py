@@ -23,6 +23,7 @@ from autotune.commands.verify.run import verify
 from autotune.core import AutotuneError, Environment, InvalidRequest, Outcome, Trial, Workload, read_json, write_json
 from autotune.core.errors import NothingFits, StudyInUse
 from autotune.core.interrupt import Terminated
+from autotune.core.note import Note, NoteKind
 from autotune.core.request import tuning_request
 from autotune.probe import queries
 from autotune.probe.queries import read_environment
@@ -229,8 +230,8 @@ def test_other_versions_are_a_note_and_no_error(copied: Path, recorded: None) ->
     verification = verify(copied, steps=1)
     assert verification.held is not False
     assert len(verification.notes) == 1
-    assert "threads 99, here " in verification.notes[0]
-    assert f"torch 2.0.0, here {known['versions']['torch']}" in verification.notes[0]
+    assert "threads 99, here " in verification.notes[0].text
+    assert f"torch 2.0.0, here {known['versions']['torch']}" in verification.notes[0].text
 
 
 @pytest.mark.nightly
@@ -288,7 +289,7 @@ def test_what_was_measured_before_an_interrupt_is_kept_unless_an_earlier_verific
     else:
         data = read_json(path)
         assert min(len(rounds) for rounds in data["rounds"].values()) == kept
-        assert f"ended after {kept} of 6 rounds" in data["notes"]
+        assert f"ended after {kept} of 6 rounds" in [note["text"] for note in data["notes"]]
         assert data["measured"]["speedup"] > 0
         if kept < 3:
             assert data["verdict"] == "cannot tell"
@@ -364,6 +365,6 @@ def refuse(path: Path, data: Any) -> None:
 def test_what_weakens_the_comparison_is_noted() -> None:
     unconfirmed = trial(1, 40.0, worst_batch="8 x sample 3, the longest of the data")
     notes = run._notes(result([trial(0, 10.0), unconfirmed]), cpu())
-    assert any("not proven" in note for note in notes)
-    assert any("largest batch" in note for note in notes)
+    assert Note(NoteKind.NOT_PROVEN) in notes
+    assert Note(NoteKind.LARGEST_BATCH) in notes
     assert run._notes(result(), cpu()) == ()

@@ -11,6 +11,7 @@ import transformers
 from transformers import AutoConfig, PreTrainedModel
 
 from autotune.core import Workload
+from autotune.core.note import Note, NoteKind
 from autotune.memory.envelope import peak_lines
 from autotune.memory.trace import FIRST, FURTHER, MemoryTrace, between, repeated
 from autotune.probe.trace.layers import Repeats, find_repeats
@@ -143,7 +144,7 @@ def test_the_step_of_a_small_built_in_model_is_traced_and_has_the_bytes_of_a_rea
 
 def as_a_real_one(workload: Workload) -> None:
     """Traced without storage, with few layers where that is possible, to the bytes of a step of all layers on the CPU."""
-    subject, asked, notes = subject_of(workload), {"training_arguments": {}}, list[str]()
+    subject, asked, notes = subject_of(workload), {"training_arguments": {}}, list[Note]()
     told = subject.step(asked, notes)
     assert notes == []
     few = MemoryTrace.from_dict(told["tapes"][2])
@@ -263,11 +264,11 @@ def test_what_cannot_be_traced_without_storage_is_traced_on_real_tensors_and_say
     name: str, task: str | None, own: dict[str, str]
 ) -> None:
     subject = subject_of(workload_of(name, task))
-    notes: list[str] = []
+    notes: list[Note] = []
     told = subject.step({"training_arguments": {}, "model_arguments": own}, notes)
     assert "error" not in told
     assert {layers for layers, *_ in told["peaks"]} == {1, 2}
-    assert "real tensors" in notes[0]
+    assert notes[0].kind is NoteKind.REAL_TENSORS
 
 
 def test_what_cannot_be_traced_at_all_says_why() -> None:

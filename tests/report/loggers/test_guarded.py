@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from autotune.cli.app import app
 from autotune.core.errors import InvalidRequest
+from autotune.core.note import Note, NoteKind
 from autotune.core.prospect import OptimalityGap
 from autotune.core.request import check_installed
 from autotune.report.loggers import guarded
@@ -65,7 +66,7 @@ def test_a_logger_that_fails_is_told_of_once_and_dropped(
     assert [row.number for row in recorder.rows] == [0]
     assert recorder.endings == []
     (problem,) = loggers.problems
-    assert f"the logger wandb was given up ({type(error).__name__})" in problem
+    assert problem == Note(NoteKind.LOGGER, detail=f"wandb ({type(error).__name__})")
     printed = capsys.readouterr()
     assert f"({type(error).__name__}: {error})" in printed.err
     assert printed.err.count("Warning:") == 1
@@ -80,7 +81,7 @@ def test_a_logger_that_hangs_is_left_behind(tmp_path: Path, monkeypatch: pytest.
     loggers = begun(study, tmp_path / "study")
     loggers.log(study.trials)
     loggers.finish(study, complete=True)
-    assert "no answer" in loggers.problems[0]
+    assert "no answer" in loggers.problems[0].detail
     assert recorder.endings == []
 
 
@@ -88,7 +89,7 @@ def test_a_disk_that_refuses_drops_the_logger_only(tmp_path: Path) -> None:
     study = result("tensorboard")
     (tmp_path / "study").mkdir()
     (tmp_path / "study" / "tensorboard").write_text("a file where a folder should be")
-    assert "FileExistsError" in begun(study, tmp_path / "study").problems[0]
+    assert "FileExistsError" in begun(study, tmp_path / "study").problems[0].detail
 
 
 def test_what_was_told_before_is_not_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +159,7 @@ def test_no_password_or_place_of_an_error_is_handed_on(
     study = result("wandb")
     loggers = begun(study, tmp_path / "study")
     loggers.log(study.trials)
-    assert loggers.problems == ["the logger wandb was given up (OSError); the search itself is not affected"]
+    assert loggers.problems == [Note(NoteKind.LOGGER, detail="wandb (OSError)")]
     shown = "(OSError: POST https://…@tracker.org/api: no …/key, sqlite:…/mlflow.db, (a token))"
     assert shown in capsys.readouterr().err
 

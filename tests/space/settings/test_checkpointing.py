@@ -128,16 +128,16 @@ def test_a_model_of_other_layers_is_read_back_from_its_flags() -> None:
 
 def test_it_is_unavailable_where_the_model_does_not_support_it() -> None:
     for value in VALUES:
-        reason = SETTING.unavailable(value, Context(gpu(), workload(supports_checkpointing=False))) or ""
+        reason = str(SETTING.unavailable(value, Context(gpu(), workload(supports_checkpointing=False))))
         assert ("does not support" in reason) == (value != "none")
         assert SETTING.unavailable(value, Context(gpu(), workload(supports_checkpointing=None))) is None
 
 
 def test_options_that_this_transformers_does_not_know_are_unavailable() -> None:
     for value, option in (("every_2nd", "every_n_layers"), ("every_3rd", "every_n_layers"), ("offload", "offload")):
-        assert option in (SETTING.unavailable(value, Context(OLDER, workload())) or "")
+        assert option in str(SETTING.unavailable(value, Context(OLDER, workload())))
     assert SETTING.unavailable("full_reentrant", Context(OLDER, workload())) is None
-    assert "host" in (SETTING.unavailable("offload", Context(cpu(), workload())) or "")
+    assert "host" in str(SETTING.unavailable("offload", Context(cpu(), workload())))
 
 
 def test_the_fewer_layers_forget_the_hungrier_a_training_is() -> None:

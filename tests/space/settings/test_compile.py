@@ -133,10 +133,10 @@ def test_what_optimizers_and_attentions_compile_for_themselves_is_none_of_it() -
 def test_what_cannot_compile_is_unavailable_with_its_reason() -> None:
     assert SETTING.unavailable("default", Context(MACHINE, workload())) is None
     assert SETTING.unavailable("none", Context(cpu(), workload())) is None
-    assert "no field" in (SETTING.unavailable("default", Context(cpu(), workload())) or "")
+    assert "no field" in str(SETTING.unavailable("default", Context(cpu(), workload())))
     without = replace(MACHINE, compile_backends={"inductor": "there is no C++ compiler"})
-    assert SETTING.unavailable("max_autotune", Context(without, workload())) == "there is no C++ compiler"
-    assert "CUDA graphs" in (SETTING.unavailable("reduce_overhead", Context(MACHINE, workload())) or "")
+    assert str(SETTING.unavailable("max_autotune", Context(without, workload()))) == "there is no C++ compiler"
+    assert "CUDA graphs" in str(SETTING.unavailable("reduce_overhead", Context(MACHINE, workload())))
     assert SETTING.unavailable("reduce_overhead", Context(CARD, workload())) is None
 
 

@@ -53,12 +53,12 @@ def test_it_is_read_back_from_the_process() -> None:
 
 def test_what_is_not_installed_or_not_the_device_s_is_unavailable() -> None:
     assert SETTING.unavailable("jemalloc", Context(INSTALLED, workload())) is None
-    assert "libtcmalloc-minimal4" in (SETTING.unavailable("tcmalloc", Context(INSTALLED, workload())) or "")
+    assert "libtcmalloc-minimal4" in str(SETTING.unavailable("tcmalloc", Context(INSTALLED, workload())))
     assert SETTING.unavailable("glibc_mmap", Context(INSTALLED, workload())) is None
-    assert "not glibc" in (SETTING.unavailable("glibc_mmap", Context(cpu(), workload())) or "")
-    assert "GPU" in (SETTING.unavailable("glibc_mmap", Context(gpu(libraries=INSTALLED.libraries), workload())) or "")
+    assert "not glibc" in str(SETTING.unavailable("glibc_mmap", Context(cpu(), workload())))
+    assert "GPU" in str(SETTING.unavailable("glibc_mmap", Context(gpu(libraries=INSTALLED.libraries), workload())))
     preloaded = replace(INSTALLED, variables={"LD_PRELOAD": "libjemalloc.so.2"})
-    assert "your own variables" in (SETTING.unavailable("none", Context(preloaded, workload())) or "")
+    assert "your own variables" in str(SETTING.unavailable("none", Context(preloaded, workload())))
     assert SETTING.unavailable("jemalloc", Context(preloaded, workload())) is None
 
 

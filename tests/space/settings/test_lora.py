@@ -84,7 +84,7 @@ def test_a_model_whose_attention_has_other_names_is_left_out_with_the_reason_and
     outline = model_outline(config, "masked-lm")
     known = workload(adapter_targets=adapter_targets(outline))
     assert TARGETS.unavailable("all_linear", Context(cpu(), known)) is None
-    assert "FunnelForMaskedLM" in (TARGETS.unavailable("attention", Context(cpu(), known)) or "")
+    assert "FunnelForMaskedLM" in str(TARGETS.unavailable("attention", Context(cpu(), known)))
     fields = adapter_of("masked-lm", lora="2", lora_targets="attention")
     with pytest.raises(ValueError, match="not found in the base model") as caught:
         adapted(outline, fields)

@@ -105,11 +105,11 @@ def test_it_is_read_back_from_deepspeed_s_engine() -> None:
 
 def test_it_is_only_for_models_that_do_not_fit_otherwise() -> None:
     assert SETTING.unavailable("none", Context(cpu(), workload())) is None
-    assert "GPU's memory" in (SETTING.unavailable("2", Context(cpu(), LARGE)) or "")
-    assert "pip install deepspeed" in (SETTING.unavailable("3_offload_all", Context(gpu(), LARGE)) or "")
-    assert "fit the" in (SETTING.unavailable("3_offload_all", Context(CARD, workload())) or "")
+    assert "GPU's memory" in str(SETTING.unavailable("2", Context(cpu(), LARGE)))
+    assert "pip install deepspeed" in str(SETTING.unavailable("3_offload_all", Context(gpu(), LARGE)))
+    assert "fit the" in str(SETTING.unavailable("3_offload_all", Context(CARD, workload())))
     assert SETTING.unavailable("3_offload_all", Context(CARD, LARGE)) is None, "16 x 8 GB are more than 80 GiB"
-    assert "nothing to divide between" in (SETTING.unavailable("3", Context(CARD, LARGE)) or "")
+    assert "nothing to divide between" in str(SETTING.unavailable("3", Context(CARD, LARGE)))
     several = gpu(versions={"deepspeed": "0.18"}, device_count=4)
     assert SETTING.unavailable("3", Context(several, LARGE)) is None
 

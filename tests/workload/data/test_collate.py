@@ -16,6 +16,7 @@ from PIL import Image
 from transformers import AutoConfig, ByT5Tokenizer
 
 from autotune.core.errors import StorageFailed
+from autotune.core.note import Note, NoteKind
 from autotune.core.request import tuning_request
 from autotune.core.workload import Workload
 from autotune.workload.data import prepare as prepared
@@ -249,11 +250,11 @@ def test_blank_rows_are_left_out_and_large_data_is_represented_by_a_part(
 ) -> None:
     data = prepared_by(tmp_path / "cache", text_file(tmp_path, ["good text", "", "   "] * 5))
     assert data.samples == 5
-    assert "10 of 15 rows" in data.notes[0]
+    assert "10 of 15 rows" in data.notes[0].text.text
     monkeypatch.setattr(prepared, "MOST_TEXTS", 5)
     data = prepared_by(tmp_path / "cache", text_file(tmp_path))
     assert data.samples == 5
-    assert f"5 of {len(PARAGRAPHS)} rows" in data.notes[0]
+    assert f"5 of {len(PARAGRAPHS)} rows" in data.notes[0].text
     assert "no row to learn from" in refusal(tmp_path / "cache", json_file(tmp_path, [{"text": " "}] * 9))
 
 
@@ -304,7 +305,7 @@ def test_texts_are_classified_by_words_and_the_config_learns_how_many(name: str,
     rows = [{"text": text, "label": ["good", "bad", "so-so"][n % 3]} for n, text in enumerate(PARAGRAPHS[:30])]
     workload = on_data(tmp_path, json_file(tmp_path, rows), name, task="sequence-classification", sequence_length=32)
     assert len(workload.model_config["id2label"]) == 3
-    assert any("num_labels set to 3" in note for note in workload.notes)
+    assert Note(NoteKind.LABELS, {"labels": 3}) in workload.notes
     batch = a_step(workload)
     assert batch["labels"].tolist() == [1, 0, 2, 1]
 

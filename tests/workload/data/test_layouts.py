@@ -234,7 +234,7 @@ def test_a_layout_is_read(layout: str, plain: str, tmp_path: Path) -> None:
     assert data.samples == ROWS
     assert text is ... or first == text
     assert learnt is ... or label == learnt
-    (note,) = data.notes or ("",)
+    (note,) = map(str, data.notes or ("",))
     for name in re.findall(r"'(.*?)'", note):
         assert name in ("prompt", "completion") or name.partition(".")[0] in next(datasets_rows(tmp_path)), note
 
@@ -271,7 +271,7 @@ def test_conversations_are_written_by_the_chat_template(
     data, first, label = read(tmp_path, written(tmp_path, "rows.jsonl", row), LM, chatty, sequence_length=512)
     assert first == text
     assert learnt is ... or label == learnt
-    assert "chat template" in data.notes[0]
+    assert "chat template" in data.notes[0].text
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of the Trainer about SFTConfig's defaults
@@ -310,7 +310,7 @@ SHOWN = re.findall(r"^\| `(\{.*\})` \| ([\w-]+) \| (.*?) ?\|$", PAGE, re.MULTILI
 @pytest.mark.parametrize(("row", "task", "note"), SHOWN, ids=[f"{task} {row[:30]}" for row, task, _ in SHOWN])
 def test_of_a_row_that_the_page_shows_the_note_is_what_it_says(row: str, task: str, note: str, tmp_path: Path) -> None:
     file = written(tmp_path, "rows.jsonl", json.loads(row))
-    assert "; ".join(prepared_by(tmp_path / "cache", file, MODELS[task], task).notes) == note
+    assert "; ".join(map(str, prepared_by(tmp_path / "cache", file, MODELS[task], task).notes)) == note
 
 
 def test_the_page_names_every_ending_and_task() -> None:
@@ -363,7 +363,7 @@ def test_a_file_is_read_as_it_is_written(layout: str, plain: str, tmp_path: Path
     name, content = FILES[layout]
     data, first, _ = read(tmp_path, written(tmp_path, name, content), LM, plain)
     assert (data.samples, first) == (ROWS, "red 0")
-    assert any("utf-16" in note for note in data.notes) == ("UTF-16" in layout)
+    assert any("utf-16" in note.text for note in data.notes) == ("UTF-16" in layout)
 
 
 @pytest.mark.parametrize("ending", [".parquet", ".arrow", ""])
@@ -382,7 +382,7 @@ def test_text_of_another_encoding_is_read_with_a_note(plain: str, tmp_path: Path
     data, first, _ = read(tmp_path, file, LM, plain)
     assert data.samples == ROWS
     assert first.startswith("sch")
-    assert "rows.txt is read as " in data.notes[0]
+    assert "rows.txt (" in data.notes[0].text
 
 
 def test_a_folder_of_csv_and_tsv_is_read_file_by_file(plain: str, tmp_path: Path) -> None:
@@ -421,7 +421,9 @@ def test_missing_labels_are_left_out_and_leave_classes_as_they_are(
     assert len(workload.model_config["id2label"]) == max(classes, 1)
     dataset, _, _ = training_data(workload, 2, 0)
     assert dataset[0]["labels"] == first
-    assert any(f"{ROWS - samples} of {ROWS} rows have no label" in note for note in workload.notes) == (samples < ROWS)
+    assert any(f"{ROWS - samples} of {ROWS} rows have no label" in note.text for note in workload.notes) == (
+        samples < ROWS
+    )
     a_step(workload)
 
 

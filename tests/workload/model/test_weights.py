@@ -8,6 +8,7 @@ import torch
 from huggingface_hub import constants
 from transformers import AutoConfig
 
+from autotune.core.note import Note, NoteKind
 from autotune.core.request import tuning_request
 from autotune.core.workload import Workload
 from autotune.workload.model.build import build_model
@@ -34,7 +35,7 @@ def weight(model: torch.nn.Module) -> torch.Tensor:
 def test_a_folders_weights_are_found_and_built(tmp_path: Path) -> None:
     workload = saved(tmp_path)
     assert workload.weights == str(tmp_path)
-    assert "random weights" in workload.notes, "probes are measured with random ones all the same"
+    assert Note(NoteKind.RANDOM_WEIGHTS) in workload.notes, "probes are measured with random ones all the same"
     torch.manual_seed(3)
     as_saved = weight(build_model(workload))
     torch.manual_seed(4)

@@ -1,0 +1,116 @@
+"""Notes: what else a reader of a result should know."""
+
+from dataclasses import dataclass
+
+from autotune.core.reason import Kind, Reason
+
+
+class NoteKind(Kind):
+    """Kind of a note: on the model, the data, the user's Trainer, the search, an estimate, a comparison."""
+
+    RANDOM_WEIGHTS = "random_weights", "random weights"
+    UNQUANTIZED = (
+        "unquantized",
+        "the model's quantization_config is not used: it is trained unquantised, with random weights; "
+        "--search-space lora tries four bits",
+    )
+    DECODER = "decoder", "is_decoder set: the model would look ahead otherwise"
+    PAD_TOKEN = "pad_token", "pad_token_id set to {token:.0f}: {detail}"
+    START_TOKEN = "start_token", "decoder_start_token_id set to {token:.0f}: the config has none"
+    LABELS = "labels", "num_labels set to {labels:.0f}, as the data has"
+    VOCABULARY = (
+        "vocabulary",
+        "{detail} {size:.0f} is not a multiple of {least:.0f}: padding it to {next:.0f} fills the Tensor Cores' tiles "
+        "(model.resize_token_embeddings(pad_to_multiple_of={least:.0f}))",
+    )
+    WIDTH = (
+        "width",
+        "{detail} {size:.0f} is not a multiple of {least:.0f}: of a model trained from scratch {next:.0f} is faster",
+    )
+    HEADS = (
+        "heads",
+        "heads of {size:.0f} values are not a multiple of {least:.0f}: attention's fast kernels pad them or cannot run",
+    )
+
+    ENCODING = "encoding", "read in another encoding than UTF-8: {detail}"
+    ROWS_OF_LIST = "rows_of_list", "the rows are the list {detail} of the JSON object"
+    ROWS_OF_COLUMNS = "rows_of_columns", "the JSON object holds its rows column by column"
+    SAMPLED_ROWS = "sampled_rows", "{rows:.0f} of {all_rows:.0f} rows, drawn at random, stand for the data"
+    UNLABELLED_ROWS = "unlabelled_rows", "{rows:.0f} of {all_rows:.0f} rows have no label and are left out"
+    SHORT_ROWS = "short_rows", "{rows:.0f} of {all_rows:.0f} rows were empty or too short and are left out"
+    COLUMNS = "columns", "{detail}"
+
+    REBUILT = "rebuilt", "random weights: each probe builds the model from its class and config"
+    SENT = "sent", "the model is sent to probes as it is: {detail}"
+    SET_LATER = "set_later", "set after the Trainer was built, and in every probe: {detail}"
+    NOT_KEPT = "not_kept", "arguments that the Trainer does not keep, which have their defaults in probes: {detail}"
+    NOT_PLAIN = "not_plain", "arguments left out of probes, as they are not plain data: {detail}"
+    OPTIMIZER = "optimizer", "probes take the arguments' optimizer instead of your {detail}"
+    SCHEDULE = "schedule", "probes take the arguments' schedule instead of your {detail}"
+    CALLBACKS = "callbacks", "your callbacks run in every probe: {detail}"
+    CALLBACKS_LEFT_OUT = "callbacks_left_out", "callbacks left out of probes: {detail}"
+
+    MICRO_BATCH = (
+        "micro_batch",
+        "your micro-batch size of {requested:.0f} became {exact:.0f}, so that the global batch is exact",
+    )
+    BATCH_FINDER = "batch_finder", "{detail} is left out: it would shrink the batch, and with it the global batch"
+    NOT_COMBINED = "not_combined", "not combined: {detail}"
+    LEARNING = "learning", "changes what is learned: {detail} (--keep-numerics leaves that as it is)"
+    EARLIER_TRIALS = (
+        "earlier_trials",
+        "from an earlier search of the same request: {trials:trial} (--no-history measures anew)",
+    )
+    NO_ESTIMATE = "no_estimate", "memory was not estimated, only learned from the probes: {detail}"
+    RISK = (
+        "risk",
+        "trial {trial:.0f} was tried although it might not fit ({share:.0%} likely to; --no-risk leaves such out)",
+    )
+    CRASHES = (
+        "crashes",
+        "ruled out after {crashes:.0f} crashes with none completed, first in trial {trial:.0f}: {detail}",
+    )
+    NOT_LOCKED = "not_locked", "nothing can be locked in {detail}: another search may use the GPU at the same time"
+    LOST_DEVICES = (
+        "lost_devices",
+        "{lost:.0f} of {devices:.0f} devices left out: lost while they read model and data",
+    )
+    LOGGER = "logger", "the logger {detail} was given up; the search itself is not affected"
+
+    GPU_MEMORY = "gpu_memory", "of several memory sizes the one of {gigabytes:.0f} GB was taken: {detail}"
+    CONTEXT = "context", "context of {context_bytes:bytes} assumed: none was measured on this device"
+    ALL_LAYERS = "all_layers", "traced with all its layers: {detail}"
+    REAL_TENSORS = "real_tensors", "traced on real tensors with few layers and extended in straight lines: {detail}"
+    NOT_COUNTED = "not_counted", "operations not counted: {detail}"
+    STATES = (
+        "states",
+        "the states of {detail} are assumed to be AdamW's: its library's steps cannot be traced without storage",
+    )
+    ALLOCATED = "allocated", "bytes allocated: what the libraries themselves take is not counted"
+    WORKSPACES = "workspaces", "kernels' own workspaces beyond cuBLAS's are not counted"
+    CACHED = (
+        "cached",
+        "cached: held by torch's allocator beyond what is allocated, until something forces it to free it",
+    )
+    ONE_RANK = (
+        "one_rank",
+        "peaks are of one rank, without buffers to exchange gradients and without what sharding saves",
+    )
+    LONGEST = "longest", "all samples as long as the longest, masks as with padding"
+
+    OTHER_TASK = "other_task", "another task than the guides': {detail}"
+    OTHER_MACHINE = "other_machine", "another machine or versions than the search's: {detail}"
+    FEW_ROUNDS = "few_rounds", "only {rounds:round}: the intervals are those of the steps, not of rounds"
+    ENDED_EARLY = "ended_early", "ended after {rounds:.0f} of {planned:.0f} rounds"
+    NOT_PROVEN = "not_proven", "the promise is not proven: the search measured too little side by side"
+    LARGEST_BATCH = (
+        "largest_batch",
+        "the promised peak is of the largest batch of the data, which this run may not have had",
+    )
+
+
+@dataclass(frozen=True)
+class Note(Reason):
+    """A note. detail: names, another program's message, or what is noted of the data's columns."""
+
+    kind: NoteKind

@@ -1,0 +1,39 @@
+"""Exclusions: why a value of a setting is never tried."""
+
+from dataclasses import dataclass
+
+from autotune.core.reason import Kind, Reason
+
+
+class ExclusionKind(Kind):
+    """Kind of reason why a value of a setting is never tried; the setting words it if the template is the detail alone."""
+
+    DEVICE = "device", "{detail}"  # of no use on this device
+    MODEL = "model", "{detail}"  # the model, or the user's own objects, cannot have it
+    DATA = "data", "{detail}"  # of no use for this data
+    LIBRARY = "library", "{detail}"  # a library lacks it
+    TRIED = "tried", "{detail}"  # it failed, or was not tried, on this device
+    VARIABLES = "variables", "{detail}"  # the user's own environment variables are against it
+    COMBINATION = "combination", "{detail}"  # another setting's value is against it
+    MODEL_INIT = "model_init", "the model comes built from your model_init, which chooses {detail}"
+    FIELD = "field", "this transformers' TrainingArguments has no field {detail}"
+    PACKAGE = "package", "needs `pip install {detail}`"
+    CAPABILITY = "capability", "needs compute capability {capability:.1f}"
+    CORES = "cores", "more {detail} than the {cores:CPU core} this process may use"
+    GPUS = "gpus", "more ranks than the {gpus:visible GPU}"
+    DEVICES = "devices", "more ranks than the {devices:device} of this search"
+    FITS = (
+        "fits",
+        "weights, gradients and AdamW's states take about {gigabytes:.3g} GB and fit the {gpu_gigabytes:.3g} GB of the GPU: "
+        "it could only slow the training down",
+    )
+    LENGTH = "length", "the longest samples would have more than the {tokens:.0f} tokens asked for"
+    NUMERICS = "numerics", "learns differently from {detail}, which --keep-numerics keeps"
+    NOT_EXACT = "not_exact", "does not divide the global batch of {global_batch_size:.0f}{detail}"
+
+
+@dataclass(frozen=True)
+class Exclusion(Reason):
+    """Reason why a value of a setting is never tried."""
+
+    kind: ExclusionKind
