@@ -223,7 +223,7 @@ WEIGHTS: dict[str, tuple[dict[str, bytes], str]] = {
     "that are cut off": ({"model.safetensors": safetensors(4)}, "weights/that are cut off/model.safetensors"),
     "that are cut in the header": ({"model.safetensors": safetensors()[:20]}, "model.safetensors"),
     "that are text": ({"model.safetensors": b"not weights at all, but text\n"}, "not a file of safetensors"),
-    "whose header is no JSON": ({"model.safetensors": safetensors(header=b"{" * 30)}, "not a file of safetensors"),
+    "whose header is not JSON": ({"model.safetensors": safetensors(header=b"{" * 30)}, "not a file of safetensors"),
     "whose header is a list": ({"model.safetensors": safetensors(header=b"[]")}, "not a file of safetensors"),
     "that are empty": ({"model.safetensors": b""}, "empty"),
     "that are pointers": ({"model.safetensors": LFS}, "git lfs pull"),

@@ -92,7 +92,7 @@ def _folders(option: str, given: list[str]) -> dict[str, Path]:
     if wrong := [
         text for text, (name, _, folder) in zip(given, pairs, strict=True) if not (name.isidentifier() and folder)
     ]:
-        raise InvalidRequest(f"--{option} {wrong[0]!r} is no NAME=FOLDER.", f"Write --{option} team=/srv/{option}.")
+        raise InvalidRequest(f"--{option} {wrong[0]!r} is not NAME=FOLDER.", f"Write --{option} team=/srv/{option}.")
     return {name: Path(folder) for name, _, folder in pairs}
 
 
@@ -145,7 +145,7 @@ def token(
         elif accounts.revoke(name or ""):
             shown, lines = {"revoked": name}, [f"Revoked: {name}"]
         else:
-            raise InvalidRequest(f"There is no token {name!r}.", "`autotune token list` shows their ids.")
+            raise InvalidRequest(f"There is no token {name!r}.", "Run `autotune token list` to see their ids.")
         if as_json:
             command.json(shown)
         else:

@@ -93,7 +93,7 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
     """
     folder = Path(folder)
     if not (folder / REQUEST).exists():
-        raise InvalidRequest(f"There is no study in {folder}.", "`autotune studies` lists those there are.")
+        raise InvalidRequest(f"There is no study in {folder}.", "Run `autotune studies` to list them.")
     fields = _part(folder / REQUEST, _of_request, "Restore it from a copy; what was measured is in probes.")
     environment = _part(folder / "environment.json", Environment.from_dict)
     # Written before request.json says that the search is finished; a search that was killed has none.

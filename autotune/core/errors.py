@@ -151,5 +151,5 @@ def did_you_mean(word: object, choices: Iterable[object]) -> str:
         return "Nothing of that kind is known."
     nearest = nearest_choice(word, words)
     if len(words) > FEW:
-        return nearest or f"Known are {', '.join(words[:FEW])}, …"
-    return f"{nearest} Known: {', '.join(words)}.".strip()
+        return nearest or f"Choose one of: {', '.join(words[:FEW])}, …"
+    return f"{nearest} Choose one of: {', '.join(words)}.".strip()

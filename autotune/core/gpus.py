@@ -76,13 +76,13 @@ def find_card(name: str) -> Card:
                 variants = " and ".join(f"{same.name} ({same.gigabytes} GB)" for same in _of_any_size(card))
                 raise InvalidRequest(
                     f"There is no {_without_size(card)} with {size[1]} GB in the list.",
-                    f"Known: {variants}; or give --memory-limit {size[1]}GiB.",
+                    f"Choose one of: {variants}; or pass --memory-limit {size[1]}GiB.",
                 )
     close = get_close_matches(f"rtx{plain}" if plain.isdecimal() else plain, _SPELLINGS, n=2, cutoff=0.5)
     nearest = " or ".join(dict.fromkeys(repr(_SPELLINGS[spelling].name) for spelling in close))
     raise InvalidRequest(
         f"There is no card {name!r} in the list.",
-        f"{f'Did you mean {nearest}? ' if nearest else ''}Known: {', '.join(CARDS)}; or give --memory-limit 24GiB.",
+        f"{f'Did you mean {nearest}? ' if nearest else ''}Choose one of: {', '.join(CARDS)}; or pass --memory-limit 24GiB.",
     )
 
 

@@ -45,7 +45,7 @@ class Reason(Serializable):
 
     kind: Kind
     numbers: Mapping[str, float] = field(default_factory=dict)  #: by name with its unit
-    detail: str = ""  #: what is no number: names of processes, another program's message
+    detail: str = ""  #: what is not a number: names of processes, another program's message
 
     def __post_init__(self) -> None:
         str(self)

@@ -22,10 +22,10 @@ def parse_bytes(text: str | int) -> int:
     """Bytes in `600MiB` (powers of 1024), `24 GB` (powers of 1000), `1.5g`, `629145600` or `1e9`; raises NotReadable."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e\+?[0-9]+)?)\s*([kmgtp]?i?)b?\s*", str(text).lower())
     if not match or match[2] not in _SIZES:
-        raise NotReadable(f"{shortened(text)} is no size", "Write it as 600MiB, 24GiB or a number of bytes.")
+        raise NotReadable(f"{shortened(text)} is not a size", "Write it as 600MiB, 24GiB or a number of bytes.")
     size = float(match[1]) * _SIZES[match[2]]
     if not 1 <= size < math.inf:
-        raise NotReadable(f"{shortened(text)} is no positive size")
+        raise NotReadable(f"{shortened(text)} is not a positive size")
     return int(size)
 
 
@@ -68,30 +68,30 @@ def parse_share(text: str | float) -> float:
     """The fraction in `5%`, `0.05` or 0.05; raises NotReadable unless 0 <= fraction < 1."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e-[0-9]+)?)\s*(%?)\s*", str(text))
     if not match:
-        raise NotReadable(f"{shortened(text)} is no share", "Write it as 5% or 0.05.")
+        raise NotReadable(f"{shortened(text)} is not a share", "Write it as 5% or 0.05.")
     share = float(match[1]) / (100 if match[2] else 1)
     if share >= 1:
-        raise NotReadable(f"a share of {text} leaves nothing", "It must be below 100%.")
+        raise NotReadable(f"a share of {text} leaves nothing", "Use less than 100%.")
     return share
 
 
 def parse_seconds(text: str | float) -> float:
-    """Seconds in `90`, `90s`, `10m` or `1.5h`; raises NotReadable if the text is no positive duration."""
+    """Seconds in `90`, `90s`, `10m` or `1.5h`; raises NotReadable if the text is not a positive duration."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([a-z]*)\s*", str(text).lower())
     if not match or match[2] not in _SECONDS:
-        raise NotReadable(f"{shortened(text)} is no duration", "Write it as 90, 90s, 10m or 1.5h.")
+        raise NotReadable(f"{shortened(text)} is not a duration", "Write it as 90, 90s, 10m or 1.5h.")
     seconds = float(match[1]) * _SECONDS[match[2]]
     if not 0 < seconds < math.inf:
-        raise NotReadable(f"{shortened(text)} is no positive duration")
+        raise NotReadable(f"{shortened(text)} is not a positive duration")
     return seconds
 
 
 def parse_price(text: str | float) -> tuple[float, str]:
-    """(amount, currency or empty) of `2.50`, `2.50 EUR` or `$2.50`; raises NotReadable if the text is no price."""
+    """(amount, currency or empty) of `2.50`, `2.50 EUR` or `$2.50`; raises NotReadable if the text is not a price."""
     sign = r"([^\W\d_]{0,3}[$€£¥₹₩₽₺₪]?)"
     match = re.fullmatch(rf"\s*{sign}\s*([0-9]*\.?[0-9]+)\s*{sign}\s*", str(text))
     if not match or (match[1] and match[3]):
-        raise NotReadable(f"{text!r} is no price", "Write it as 2.50 or 2.50EUR.")
+        raise NotReadable(f"{text!r} is not a price", "Write it as 2.50 or 2.50EUR.")
     return float(match[2]), match[1] or match[3]
 
 

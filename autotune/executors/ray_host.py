@@ -58,7 +58,7 @@ class Cluster:
         host, _, port = self.address.rpartition(":")
         try:
             socket.create_connection((host, int(port)), timeout=PING_S).close()
-        except (OSError, ValueError, OverflowError):  # the last two: of what is no port
+        except (OSError, ValueError, OverflowError):  # the last two: of what is not a port
             return False
         return True
 
@@ -116,7 +116,7 @@ class RayHost:
         """Ping the actor until it is left or does not answer."""
         ray, answered, there = self._cluster.ray, time.monotonic(), time.monotonic()
         while not left.wait(min(PING_S, self._cluster.lease_s / 4)):
-            with contextlib.suppress(Exception):  # any error of Ray is no answer
+            with contextlib.suppress(Exception):  # any error of Ray is not an answer
                 ray.get(actor.ping.remote(), timeout=PING_S)
                 answered = time.monotonic()
             there = time.monotonic() if self._cluster.is_there() else there

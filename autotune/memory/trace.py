@@ -171,7 +171,7 @@ class _Repetition:
         owner = self._short.segments[number]
         if owner.group is None:
             if segment.group is not None and len(self._places(segment)) > 1:
-                raise NotPeriodic("a middle layer frees what is no layer's")
+                raise NotPeriodic("a middle layer frees what belongs to no layer")
             return [(number, 0, rank)]
         if segment.group != owner.group:
             # Freed outside the layers: a tensor of the middle layer represents one of each copy.

@@ -42,7 +42,7 @@ class AnswerFile:
         return None
 
     def write(self, answer: Any) -> None:
-        """Keep the answer instead of the oldest; a cache that cannot be written is no error."""
+        """Keep the answer instead of the oldest; a cache that cannot be written is not an error."""
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             write_json(self._path, answer)

@@ -33,7 +33,7 @@ class _Plain(Request):
         try:
             return parse_body(await self.body())
         except ValueError as error:
-            raise Problem(400, f"The body is no JSON that can be read: {error}.", kind="invalid-json") from error
+            raise Problem(400, f"The body is not valid JSON: {error}.", kind="invalid-json") from error
 
 
 class _Route(APIRoute):
@@ -203,14 +203,14 @@ def found_search(request: Request, search_id: str) -> Search:
     store: Store = request.app.state.store
     search = store.read(search_id) if re.fullmatch("[0-9a-f]{32}", search_id) else None
     if search is None:
-        raise Problem(404, "There is no such search.", "GET /api/v1/searches lists them.", kind="not-found")
+        raise Problem(404, "There is no such search.", "List them with GET /api/v1/searches.", kind="not-found")
     return search
 
 
 def owned_search(request: Request, search_id: str, who: Caller) -> Search:
     search = found_search(request, search_id)
     if search.owner != who.user and not who.may("admin"):
-        raise Problem(403, f"The search is {search.owner}'s.", "Its owner and admins can do this.")
+        raise Problem(403, f"The search is {search.owner}'s.", "Ask its owner or an admin.")
     return search
 
 

@@ -151,7 +151,7 @@ class SearchBody(_Options):  # type: ignore[misc]
     def _printable(cls, name: str) -> str:
         if hidden := [letter for letter in name if unicodedata.category(letter) in HIDDEN]:
             values = {"character": ascii(hidden[0])}
-            raise PydanticCustomError("hidden", "A name may not hold the invisible character {character}.", values)
+            raise PydanticCustomError("hidden", "Leave out the invisible character {character}.", values)
         return name
 
     @model_validator(mode="wrap")
@@ -269,11 +269,11 @@ def _below(root: Path, rest: str, missing: str) -> str:
         entries = ((here, name) for here, folders, files in os.walk(path) for name in (*folders, *files))
         links += [entry for entry in (os.path.join(*pair) for pair in entries) if os.path.islink(entry)]
     elif not os.path.isfile(path):
-        raise InvalidRequest(missing, "GET /api/v1/models lists what there is.")
+        raise InvalidRequest(missing, "List the models with GET /api/v1/models.")
     for link in links:
         target = os.path.realpath(link)
         if os.path.commonpath((base, target)) != base or (link != path and not os.path.isfile(target)):
-            raise InvalidRequest(missing, "GET /api/v1/models lists what there is. No link may lead out of a root.")
+            raise InvalidRequest(missing, "List the models with GET /api/v1/models. No link may lead out of a root.")
     return path
 
 

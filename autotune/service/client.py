@@ -250,14 +250,16 @@ class Client:
         return self._repeated(fetch)
 
     def _too_large(self, name: str) -> ServerFailed:
-        return ServerFailed(f"{name} of {self.url} has more than {MOST_BYTES} bytes.", "Is it a server of autotune?")
+        return ServerFailed(
+            f"{name} of {self.url} has more than {MOST_BYTES} bytes.", "Check that it is an autotune server."
+        )
 
     def _ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         response = self._sent(method, path, **options)
         try:
             answer: dict[str, Any] = response.json()
         except ValueError as error:
-            raise ServerFailed(f"What answers at {self.url} is no server of autotune.", "Check the address.") from error
+            raise ServerFailed(f"No autotune server answers at {self.url}.", "Check the address.") from error
         return answer
 
     def _sent(self, method: str, path: str, **options: Any) -> "httpx2.Response":

@@ -30,7 +30,9 @@ class Devices:
         names = names or [f"cuda:{index}" for index, _ in enumerate(visible_cards())] or ["cpu"]
         names = ["cuda:0" if name == "cuda" else name for name in names]
         if wrong := [name for name in names if names.count(name) > 1 or not re.fullmatch(r"cpu|cuda:\d+", name)]:
-            raise InvalidRequest(f"{wrong[0]!r} is no device, or named twice.", "Use cpu, cuda:0, cuda:1, each once.")
+            raise InvalidRequest(
+                f"{wrong[0]!r} is not a device, or named twice.", "Use cpu, cuda:0, cuda:1, each once."
+            )
         cards = {name: choose_device(name) for name in names}
         self.devices = tuple(Device(name, card.name if card else cpu_name()) for name, card in cards.items())
         self.names = tuple(names)
@@ -88,15 +90,15 @@ def check_devices(wanted: Mapping[str, Any], cards: Mapping[str, str]) -> None:
     """Raise InvalidField if no device (name -> card) is as requested, or if there are too few."""
     device, card = wanted["device"], wanted["card"]
     if not kinds({"device": device}, cards):
-        raise InvalidField("/device", f"This server lends no {device}.", f"It lends {', '.join(cards)}.")
+        raise InvalidField("/device", f"This server lends no {device}.", f"Choose one of: {', '.join(cards)}.")
     able = kinds({"device": device, "card": card}, cards)
     if not able:
         have = ", ".join(dict.fromkeys(cards.values()))
-        raise InvalidField("/card", f"This server lends no {card!r} as {device}.", f"It lends {have}.")
+        raise InvalidField("/card", f"This server lends no {card!r} as {device}.", f"Choose one of: {have}.")
     if not kinds(wanted, cards):
         most, have = max(len(names) for names, _ in able), ", ".join(f"{name} ({own})" for name, own in cards.items())
         message = f"A search can get {most} device(s) of a kind here, not {wanted['devices']}."
-        raise InvalidField("/devices", message, f"This server lends {have}.")
+        raise InvalidField("/devices", message, f"Choose from {have}.")
 
 
 def lend(wanted: Mapping[str, Any], cards: Mapping[str, str], free: Collection[str]) -> tuple[str, set[str]]:

@@ -227,7 +227,7 @@ def _body(values: Mapping[str, str]) -> dict[str, Any]:
     except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:  # TypeError: a date is not JSON
         raise InvalidField("/more", f"This cannot be read: {' '.join(str(error).split())}.") from error
     if not isinstance(body, dict):
-        raise InvalidField("/more", "These are no options.", "Write a line NAME: VALUE for each.")
+        raise InvalidField("/more", "These are not options.", "Write a line NAME: VALUE for each.")
     for name in FIELDS:
         if text := values[name]:
             is_number = name == "global_batch_size" or (name in OPTIONS and OPTIONS[name].least is not None)
@@ -252,7 +252,7 @@ def _form(
 def _search(request: Request, search_id: str) -> dict[str, Any]:
     store: Store = request.app.state.store
     if (search := store.read(search_id)) is None:
-        raise Problem(404, "There is no such search.", "It may have been deleted.")
+        raise Problem(404, "There is no such search.", "Check its address: it may have been deleted.")
     return answers.shown(search, store.place(search))
 
 

@@ -139,7 +139,9 @@ def open_space(name_or_path: str) -> SpaceFile:
         values[setting.name] = (SIZES[given],) if is_word else tuple(_value(setting, value, where) for value in several)
     first = data.get("core") or []
     if not isinstance(first, list):
-        raise InvalidSpace(f"{path}:{lines.get('core', 1)}: core: {first!r} is no list.", "Write `core: [precision]`.")
+        raise InvalidSpace(
+            f"{path}:{lines.get('core', 1)}: core: {first!r} is not a list.", "Write `core: [precision]`."
+        )
     core = tuple(str(name).replace("-", "_") for name in first)
     for name in core:
         if name not in values:
@@ -161,7 +163,7 @@ def _value(setting: Setting, value: Any, where: str) -> Any:
     if isinstance(multiple, int) and multiple >= 1:
         return value
     advice = "Write divisors, tiles, {multiple_of: 8} or a list of sizes." if setting.name == MICRO else _SHAPE
-    raise InvalidSpace(f"{where}: {value} is no value of {setting.name}.", advice)
+    raise InvalidSpace(f"{where}: {value} is not a value of {setting.name}.", advice)
 
 
 def _parse_file(path: Path) -> tuple[dict[Any, Any], dict[str, int]]:

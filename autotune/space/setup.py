@@ -160,7 +160,7 @@ def baseline_sizes(global_batch_size: int, base: Mapping[str, Any], ranks: int =
 
     Their micro-batch if it divides each rank's part of the target, else the largest divisor below it. Raises
     InvalidRequest if the ranks do not divide the target, or where micro-batch and accumulation are stated with another
-    product, or as no whole numbers.
+    product, or not as whole numbers.
     """
     of_each, rest = divmod(global_batch_size, ranks)
     if rest:

@@ -48,7 +48,7 @@ def _read(given: str | os.PathLike[str] | Mapping[str, Any] | None) -> dict[str,
     except (ValueError, yaml.YAMLError) as error:
         where = " ".join(str(error).split())
         raise InvalidRequest(
-            f"{path} is no valid JSON or YAML: {where}.",
+            f"{path} is not valid JSON or YAML: {where}.",
             "Fix it, or write the file with `TrainingArguments.to_json_string()`.",
         ) from error
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
@@ -61,7 +61,7 @@ class GivenArguments:
     """The user's own arguments."""
 
     fields: dict[str, Any]  #: without folders and secrets
-    unsent: Sequence[str]  #: names of those that are no plain data
+    unsent: Sequence[str]  #: names of those that are not plain data
     source: str  #: of them all, for people
     # A copy of the object, else the fields of the user's run alone (folders, names, secrets), which stay in memory.
     user: Any = field(default=None, repr=False)
@@ -82,7 +82,7 @@ def read_user_arguments(args: UserArguments) -> GivenArguments:
 
 
 def fields_of(arguments: Any) -> tuple[dict[str, Any], list[str]]:
-    """(fields of `TrainingArguments` that differ from its defaults as they are declared, names of what is no plain data).
+    """(fields of `TrainingArguments` that differ from its defaults as they are declared, names of what is not plain data).
 
     Of a subclass (TRL's `SFTConfig`) too, whose own defaults are other ones. No folders, no secrets.
     """

@@ -17,7 +17,7 @@ _JOINED = {
 }
 
 READ = (*_JOINED, "MALLOC_MMAP_THRESHOLD_", "MALLOC_ARENA_MAX")
-"""Variables of the user's own that an environment keeps: they decide memory and speed, and are no secrets."""
+"""Variables of the user's own that an environment keeps: they decide memory and speed, and are not secrets."""
 
 
 def joined(*several: Mapping[str, str]) -> dict[str, str]:

@@ -46,9 +46,7 @@ def _crash(study: Study, trial: Trial, what: str) -> SearchFailed:
         cause = (
             f"The model's own code raised it ({place}): compare the fields of its config and --sequence-length with it"
         )
-    return SearchFailed(
-        f"{what}: {reason}{detail}.", f"Its output is in {log}. {cause}, then search again with --fresh."
-    )
+    return SearchFailed(f"{what}: {reason}{detail}.", f"Read {log}. {cause}, then search again with --fresh.")
 
 
 def _place_in_model(output: str) -> str:

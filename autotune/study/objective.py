@@ -11,7 +11,7 @@ from autotune.sampler.observation import Observation, observed
 from autotune.space.settings import learning_differences
 
 SAME_MEMORY = 0.05
-"""Peaks that differ by less than this share are no reason to take the slower of two."""
+"""Peaks that differ by less than this share are not a reason to take the slower of two."""
 
 SAME_SPEED = 0.01
 """Speeds that noise does not tell apart count as equal only if they differ by less than this share. On recorded tables with
@@ -34,7 +34,7 @@ TOLD_WIDTH = 0.5
 def speed(measurement: Measurement, objective: str) -> Interval | None:
     """The rate that the objective compares: tokens / second where asked for and known, else samples / second.
 
-    Of tokens those that are no padding: more padding is no more work done. Over a run of announced length, what it spends
+    Of tokens those that are not padding: more padding is not more work. Over a run of announced length, what it spends
     on compiling counts.
     """
     rate = measurement.samples_per_second

@@ -55,7 +55,7 @@ def _foreseen_s(trial: Trial, composed: bool, is_cpu: bool) -> float:
 
 
 def starting_seconds(measurement: Measurement) -> float:
-    """The seconds of a probe that are none of its steps': its start and end, the model, the data."""
+    """The seconds of a probe outside its steps: its start and end, the model, the data."""
     times = [step.seconds for step in measurement.steps]
     in_steps = sum(times) * (1 + measurement.untimed_steps / len(times)) if times else 0.0
     return max(0.0, measurement.probe_seconds - in_steps)

@@ -36,7 +36,7 @@ def check_sanity(
 
 
 def kept(configuration: Configuration, folder: Path) -> SanityCheck | None:
-    """The rehearsal of this configuration that lies in this folder; None if there is no whole one."""
+    """The rehearsal of this configuration that lies in this folder; None if there is no complete one."""
     try:
         data = read_json(folder / KEPT)
         if Configuration.from_dict(data["configuration"]) != configuration:

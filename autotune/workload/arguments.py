@@ -52,7 +52,7 @@ def check_arguments(fields: Mapping[str, Any]) -> None:
             )
         for name in built:
             if name.endswith("_kwargs") and not isinstance(getattr(arguments, name), (dict, type(None))):
-                raise ValueError(f"{name} is no mapping")
+                raise ValueError(f"{name} is not a mapping")
         optimizer = torch.optim.AdamW(
             [torch.zeros(1)],
             lr=arguments.learning_rate,
@@ -92,7 +92,7 @@ def _check_value(name: str, value: Any, hint: Any) -> None:
             dict.fromkeys(filter(None, (_WORDS.get(typing.get_origin(kind) or kind) for kind in kinds)))
         )
         raise InvalidRequest(
-            f"Your training arguments: {name} is {value!r}.", f"It must be {wanted or 'as its documentation says'}."
+            f"Your training arguments: {name} is {value!r}.", f"Make it {wanted or 'as its documentation says'}."
         ) from None
     if isinstance(value, float) and not math.isfinite(value):
-        raise InvalidRequest(f"Your training arguments: {name} is {value}.", "It must be a finite number.")
+        raise InvalidRequest(f"Your training arguments: {name} is {value}.", "Make it a finite number.")

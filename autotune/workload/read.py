@@ -119,7 +119,7 @@ def _check_input(model: Any, config: Any, task: str) -> None:
     if model.main_input_name != wanted:
         raise InvalidRequest(
             f"The model type {config.model_type} reads {model.main_input_name}, which autotune cannot provide for {task}.",
-            "Models of text (input_ids) and images (pixel_values) can be tuned.",
+            "Choose a model of text (input_ids) or images (pixel_values).",
         )
 
 

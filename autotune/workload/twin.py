@@ -127,7 +127,7 @@ def _twin(trainer: Any) -> tuple[Any, Any]:
     raise InvalidRequest(
         f"A new {type(trainer).__name__} cannot be built from the parts of this one: "
         f"{type(reason).__name__}: {first_line(reason)}.",
-        "Trials would fail in the same way: its __init__ must accept what the Trainer keeps.",
+        "Let its __init__ accept what the Trainer keeps: trials would fail in the same way.",
     ) from reason
 
 
@@ -284,7 +284,7 @@ def _check_parts(trainer: Any, twin: Any, comparison: "_Comparison") -> None:
             if name not in fresh or (part == "accelerator" and not comparison.same(ours[name], fresh[name])):
                 raise InvalidRequest(
                     f"{name} of the Trainer's {part} is not as its arguments make it.",
-                    f"A new Trainer makes its {part} itself: set it in a subclass of {type(trainer).__name__}.",
+                    f"Set its {part} in a subclass of {type(trainer).__name__}: a new Trainer makes its own.",
                 )
 
 

@@ -75,7 +75,7 @@ def test_tokens_are_made_listed_and_revoked_and_their_secret_is_shown_once(used:
     assert data("token", "revoke", made["id"]) == {"revoked": made["id"]}
     assert "revoked" in run("token", "list")[1]
     code, _, err = run("token", "revoke", made["id"])
-    assert (code, err) == (2, f"Error: There is no token {made['id']!r}. `autotune token list` shows their ids.\n")
+    assert (code, err) == (2, f"Error: There is no token {made['id']!r}. Run `autotune token list` to see their ids.\n")
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_login_without_a_token_asks_for_one() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--models", "/srv"], "--models '/srv' is no NAME=FOLDER."),
+        (["--models", "/srv"], "--models '/srv' is not NAME=FOLDER."),
         (["--hub", "on"], "There is no hub 'on'."),
         (["--log-format", "xml"], "There is no log format 'xml'."),
         (["--host", "0.0.0.0"], "0.0.0.0 can be reached from other machines"),

@@ -109,7 +109,7 @@ def test_a_model_of_one_s_own_is_sent_and_another_batch_may_be_asked_for(tmp_pat
     only = {"micro_batch_size": [4, 12], "checkpointing": ["none"], "precision": ["fp32"]}
     trainer = built(tmp_path, model=Own(), train_dataset=Numbers(40))
     result = autotune.tune(trainer, global_batch_size=12, only=only, output_dir=str(tmp_path / "reports"), **FEW)
-    assert Note(NoteKind.SENT, detail="it is no PreTrainedModel") in result.notes
+    assert Note(NoteKind.SENT, detail="it is not a PreTrainedModel") in result.notes
     assert {trial.configuration.global_batch_size for trial in result.trials} == {12}
     assert result.baseline.configuration.micro_batch_size == 4
     assert result.workload.architecture == "Own"

@@ -33,8 +33,11 @@ def test_an_error_reads_as_message_then_advice_and_travels_between_processes(kin
 
 
 def test_advice_names_the_nearest_word_and_all_there_are() -> None:
-    assert did_you_mean("precison", ["precision", "workers"]) == "Did you mean 'precision'? Known: precision, workers."
-    assert did_you_mean("zzz", ["precision", "workers"]) == "Known: precision, workers."
+    assert (
+        did_you_mean("precison", ["precision", "workers"])
+        == "Did you mean 'precision'? Choose one of: precision, workers."
+    )
+    assert did_you_mean("zzz", ["precision", "workers"]) == "Choose one of: precision, workers."
     assert did_you_mean(5, []) == "Nothing of that kind is known."
     assert did_you_mean("word7", [f"word{number}" for number in range(500)]) == "Did you mean 'word7'?"
-    assert did_you_mean("b", ["a", "b", "a"]).endswith("Known: a, b.")
+    assert did_you_mean("b", ["a", "b", "a"]).endswith("Choose one of: a, b.")

@@ -29,7 +29,7 @@ def test_a_saved_result_is_a_whole_folder(tmp_path: Path) -> None:
 
 def test_a_report_can_be_written_again_and_its_json_is_plain(tmp_path: Path) -> None:
     def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
+        raise AssertionError(f"{constant} is not JSON")
 
     study = result()
     before = {path: path.read_bytes() for path in study.save(tmp_path).rglob("*.json")}

@@ -73,7 +73,7 @@ def test_a_committed_study_s_files_are_what_was_measured(tmp_path: Path) -> None
 
 def test_a_line_of_json_lines_is_an_object_that_any_reader_takes() -> None:
     def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
+        raise AssertionError(f"{constant} is not JSON")
 
     rows = [json.loads(line, parse_constant=refuse) for line in str(formatted(frame(MIXED), "jsonl")).splitlines()]
     assert [row["number"] for row in rows] == [0, 1, 2, 3, 4]

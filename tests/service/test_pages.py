@@ -430,7 +430,7 @@ def test_finished_searches_are_compared_by_cost_too(service: Service, study: Tun
     assert f"{1000 / study.best.samples_per_second:.2f}" in text  # type: ignore[operator]
     assert "The baseline crashed" in text
     assert "Not the same work: they differ in model" not in text
-    assert "is no price" in client.get(f"{both}&price=cheap").text
+    assert "is not a price" in client.get(f"{both}&price=cheap").text
     other = service.store.submit("anna", "other", WANTED | {"global_batch_size": 16})[0].id
     assert "they differ in global batch size" in client.get(f"/compare?search={ids['done']}&search={other}").text
     for query in ("", "?search=nothing", "&".join(["?search=" + ids["done"]] * 9).replace("&?", "&")):

@@ -187,7 +187,7 @@ def test_only_narrows_in_order_and_without_repetition() -> None:
         ("parameters:\n  precision: []\n", 2, "precision"),
         ("parameters:\n  checkpointing: [null]\n", 2, "checkpointing"),
         ("parameters: {true: [1]}\n", 1, "True"),
-        ("parameters: {workers: [0]}\ncore: precision\n", 2, "core: 'precision' is no list"),
+        ("parameters: {workers: [0]}\ncore: precision\n", 2, "core: 'precision' is not a list"),
         ("parameters:\n  micro_batch_size: {multiple_of: many}\n", 2, "micro_batch_size"),
         ("parameters:\n  precision: [fp32]\n  precision: [bf16]\n", 3, "precision"),
     ],

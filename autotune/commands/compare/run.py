@@ -59,7 +59,7 @@ def compare(
         for study in studies
     ]
     if not results:
-        raise InvalidRequest("There is no study to compare.", "Name one or more; `autotune studies` lists them.")
+        raise InvalidRequest("There is no study to compare.", "Name one or more: run `autotune studies` to list them.")
     names = _names(results)
     given = {str(study): name for study, name in zip(studies, names, strict=True)} | {name: name for name in names}
     prices = _prices(price_per_hour, given)

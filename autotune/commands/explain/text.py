@@ -24,7 +24,7 @@ PARTS = {"micro_steps": "micro-steps", "optimizer": "optimizer", "data_wait": "d
 """Labels of the parts of a step in a change."""
 
 SMALLEST_CHANGE = 0.02
-"""Share of the step, or of the peak: smaller changes are no reason."""
+"""Share of the step, or of the peak: smaller changes are not a reason."""
 
 STEP = {
     "step_time_s": "step",

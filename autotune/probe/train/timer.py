@@ -161,7 +161,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
                 last = len(self.untimed) >= self.order.timing.untimed_most
                 if self._settled() and (last or self._graphs == before):
                     self.surroundings.start()
-                    self._is_timing, self._previous_end = True, self._clock.mark()  # start() is no part of a step
+                    self._is_timing, self._previous_end = True, self._clock.mark()  # start() is not part of a step
         self._enter("data")
         if self._watches_memory():
             self._steps_watched += 1

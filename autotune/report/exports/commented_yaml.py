@@ -9,7 +9,7 @@ import yaml
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes what readers of YAML 1.1 and of 1.2 read alike: PyYAML quotes what is no word by the rules it knows."""
+    """Writes what readers of YAML 1.1 and of 1.2 read alike: PyYAML quotes what is not a word by the rules it knows."""
 
 
 for _tag, _rule, _first in (

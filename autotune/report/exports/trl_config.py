@@ -19,7 +19,7 @@ NAMES = {
     "quantization bnb_4bit_quant_type": "bnb_4bit_quant_type",
     "quantization bnb_4bit_use_double_quant": "use_bnb_nested_quant",
 }
-"""Keys of `trl.ModelConfig` and `SFTConfig` that are no fields of TrainingArguments."""
+"""Keys of `trl.ModelConfig` and `SFTConfig` that are not fields of TrainingArguments."""
 
 
 def trl_yaml(answer: Answer) -> str:

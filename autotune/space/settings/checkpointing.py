@@ -41,7 +41,7 @@ def options_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The keyword arguments of checkpointing that training arguments hold under either name; raises ValueError for text."""
     options = arguments.get("activation_checkpointing_kwargs") or arguments.get("gradient_checkpointing_kwargs") or {}
     if not isinstance(options, Mapping):
-        raise ValueError(f"{options!r} is no table of options")
+        raise ValueError(f"{options!r} is not a table of options")
     return dict(options)
 
 
@@ -69,7 +69,7 @@ def _from_user(context: Context) -> str:
     names = ("use_reentrant", *OPTIONS)  # torch's other options change no more than checks
     options = _OPTIONS["full"] | {name: option for name, option in options_of(arguments).items() if name in names}
     if not (value := _named(options)):
-        raise ValueError(f"the options {options} are none of {', '.join(_OPTIONS)}")
+        raise ValueError(f"the options {options} are not one of {', '.join(_OPTIONS)}")
     return value
 
 

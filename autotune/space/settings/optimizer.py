@@ -72,7 +72,7 @@ def user_optimizer(base: Mapping[str, Any]) -> str:
 def _read(text: Any) -> str:
     word = str(text).strip().lower().replace("-", "_")
     if word not in (OWN, *NAMES) and word not in _installed_names():
-        raise ValueError(f"{text!r} is no optimizer of transformers, as {', '.join(NAMES[:6])}")
+        raise ValueError(f"{text!r} is not an optimizer of transformers, such as {', '.join(NAMES[:6])}")
     return word
 
 

@@ -68,7 +68,7 @@ def zero_config(value: str) -> dict[str, Any]:
 
 
 def _from_user(context: Context) -> str:
-    """`own` is a config that is none of ours: it stays as it is."""
+    """`own` is a config of the user's: it stays as it is."""
     config = context.arguments.get(FIELD)
     if not config:
         return NONE

@@ -151,7 +151,7 @@ def _digest(file: Path) -> str:
 
 
 def _no_data(name: str, what: str) -> InvalidRequest:
-    return InvalidRequest(f"The folder {name} holds no data.", f"It needs {what} ending in {', '.join(READERS)}.")
+    return InvalidRequest(f"The folder {name} holds no data.", f"Put {what} into it that end in {', '.join(READERS)}.")
 
 
 def _folder(name: str, path: Path, images: bool) -> DataSource:

@@ -35,7 +35,7 @@ def choose_task(config: Any, task: str | None) -> str:
     if not tasks:
         raise InvalidRequest(
             f"A {config.model_type} model has no task that autotune can train.",
-            f"Models of text and images have: {', '.join(_AUTO_CLASSES)}.",
+            f"Choose a model with one of: {', '.join(_AUTO_CLASSES)}.",
         )
     if task is None:
         return _task_of_architecture(config, tasks) or tasks[0]

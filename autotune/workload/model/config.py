@@ -19,7 +19,7 @@ _RELATIVE_POSITIONS = frozenset(
         *("t5", "umt5", "xlnet"),
     }
 )
-"""Model types without a table of positions: positions in their configs are no limit."""
+"""Model types without a table of positions: positions in their configs are not a limit."""
 
 _POSITIONS_AFTER_PADDING = frozenset(
     {

@@ -67,7 +67,7 @@ def _not_a_model(name: str, folder: Path) -> InvalidRequest:
         return _gguf(name)
     if (folder / "model_index.json").is_file():
         return InvalidRequest(
-            f"The folder {name} holds a pipeline of diffusers.", "Models of text and of image classes can be tuned."
+            f"The folder {name} holds a pipeline of diffusers.", "Choose a model of text or of image classes."
         )
     return InvalidRequest(f"The folder {name} has no config.json.", "Name the folder of a saved model.")
 
@@ -192,7 +192,7 @@ def read_config_file(file: Path) -> Any:
 def check_config(name: str, raw: Any) -> None:
     """Raise InvalidRequest if this JSON is not a config, or has a size that no model can have."""
     if not isinstance(raw, dict):
-        raise InvalidRequest(f"The config of {name!r} is not a JSON object.", "A config is {...} with a model_type.")
+        raise InvalidRequest(f"The config of {name!r} is not a JSON object.", "Write {...} with a model_type.")
     if not isinstance(raw.get("auto_map") or {}, dict):
         raise InvalidRequest(f"The auto_map of the config of {name!r} is not a JSON object.", "Take it out or fix it.")
     model_type = raw.get("model_type")

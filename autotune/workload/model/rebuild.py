@@ -153,7 +153,7 @@ def _not_plain(model: Any, trainer_class: type) -> str:
     from transformers import PreTrainedModel
 
     if not isinstance(model, PreTrainedModel):
-        return "it is no PreTrainedModel"
+        return "it is not a PreTrainedModel"
     if not type(model).__module__.startswith("transformers."):
         return "its class is not one of transformers"
     if getattr(model, "quantization_method", None) or getattr(model, "hf_quantizer", None):

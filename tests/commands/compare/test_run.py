@@ -154,7 +154,7 @@ def test_each_study_has_its_own_price_or_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("price", "said"),
-    [("-1", "is no price"), ("two", "is no price"), ({"thre": 1}, "names 'thre'"), (math.nan, "is no price")],
+    [("-1", "is not a price"), ("two", "is not a price"), ({"thre": 1}, "names 'thre'"), (math.nan, "is not a price")],
 )
 def test_what_is_no_price_is_refused(price: Any, said: str) -> None:
     with pytest.raises(InvalidRequest, match=said) as caught:
