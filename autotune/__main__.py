@@ -12,8 +12,8 @@ UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 def main() -> None:
     """Run the command line.
 
-    Exit code 1 without a traceback: where nobody reads standard output any more (as behind `| head -1`), where it cannot be
-    written, and where there is not enough memory for autotune itself.
+    Exit code 1 without a traceback: if nobody reads standard output any more (as behind `| head -1`), if it cannot be
+    written, and if there is not enough memory for autotune itself.
     """
     started = time.monotonic()
     _open_closed_streams()

@@ -33,7 +33,7 @@ VARIABLES = (*READ, "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS"
 def finished_study(request: TuningRequest, fingerprint: str) -> "TuningResult | None":
     """The result of the study that this request, with this fingerprint, finished with nothing left to do; else None.
 
-    Raises NothingFits or SearchFailed, as the search did, where that study found no answer.
+    Raises NothingFits or SearchFailed, as the search did, if that study found no answer.
     """
     pattern = f"{escape(request.model_name)}-*-gb{request.global_batch_size}-*"
     result = None
@@ -48,7 +48,7 @@ def finished_study(request: TuningRequest, fingerprint: str) -> "TuningResult | 
                 result = TuningResult.load(path.parent)
     if result is None or result.unreadable:
         return None
-    result.best  # noqa: B018  (raises where there is none)
+    result.best  # noqa: B018  (raises if there is none)
     return replace(result, request=replace(request, training_args=result.request.training_args))
 
 

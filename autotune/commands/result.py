@@ -42,7 +42,7 @@ class TuningResult(SearchResult):
         the fields that say how to train: then it is a plain `TrainingArguments`, in the folder `output` by default.
 
         Raises NothingFits and SearchFailed as `best` does, InvalidRequest for a study of another version whose settings are
-        unknown here. Warns with `LossWarning` where the answer does not train like fp32, or if that is not known.
+        unknown here. Warns with `LossWarning` if the answer does not train like fp32, or if that is not known.
         """
         from autotune.commands.trainer.apply import answer_arguments
 
@@ -57,7 +57,7 @@ class TuningResult(SearchResult):
         Its arguments are the Trainer's own, of their own class, with the tuned fields in place; its collator pads, and leaves
         out a mask that hides nothing, as the answer says; callbacks that were removed stay removed. It shares the model with
         the Trainer that is given, which is otherwise left as it is (build that one with a `model_init` to have a new model):
-        where the answer is without activation checkpointing, the model's is switched off. Switches of torch and the number of
+        if the answer is without activation checkpointing, the model's is switched off. Switches of torch and the number of
         threads are set in this process.
 
         allow_defaults: build it even if the class has arguments that it does not keep, which then have their defaults.

@@ -108,7 +108,7 @@ def run(
             if fresh or is_unmeasured(unmeasured.folder):
                 remove_study(unmeasured.folder, FILES)
             result = _run(unmeasured, space, host, card, show, fresh, fingerprint, executors)
-            result.best  # noqa: B018  (raises where there is none)
+            result.best  # noqa: B018  (raises if there is none)
     if not callable(watch) and not in_notebook():  # there the result shows itself
         print_line = saying(watch)
         for line in ("", *answer_lines(result), "", *python_lines(result, shown(result.folder))):

@@ -78,7 +78,7 @@ def tune(
     base, unsent = fields_of(args)
     base |= {name: getattr(args, name) for name in SIZES}
     if global_batch_size not in (None, stated):
-        # Another global batch than the user's: keep the micro-batch size where it divides it.
+        # Another global batch than the user's: keep the micro-batch size if it divides it.
         del base["gradient_accumulation_steps"]
     notes = left_out(unsent)
     device = options.pop("device", None) or _device(args)

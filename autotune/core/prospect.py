@@ -9,7 +9,7 @@ from autotune.core.io import Serializable
 class OptimalityGap(Serializable):
     """No untried configuration beats the best so far by more than this, with 95 % confidence.
 
-    Shares of the best's speed (of its memory, where that is the objective); infinite while nothing fits.
+    Shares of the best's speed (of its memory, if that is the objective); infinite while nothing fits.
     """
 
     max_gain: float  # of those that are likely to fit

@@ -35,7 +35,7 @@ OBJECTIVES = ("samples_per_second", "tokens_per_second")
 CONFIRMATION_ROUNDS = 2
 """Measurements of the fastest and of the user's settings, side by side, that a speed-up needs at least."""
 EXPLANATION_ROUNDS = 3
-"""Of each configuration at least, where each setting's share is measured."""
+"""Of each configuration at least, when each setting's share is measured."""
 MOST_ROUNDS = 20
 """Of a trial at most; a larger number is refused as a typing error."""
 MOST_DEVICES = 1024

@@ -26,7 +26,7 @@ class Problem(Serializable):
 class SanityCheck(Serializable):
     """Results of a few steps of the winner's training, one evaluation batch and one checkpoint, within the limit."""
 
-    eval_batch_size: int | None = None  #: the per-device size that fits; None where none did
+    eval_batch_size: int | None = None  #: the per-device size that fits; None if none did
     eval_batches_tried: tuple[int, ...] = ()  #: sizes in the order tried, each half of the one before
     eval_seconds: float | None = None  #: of the whole evaluation of that one batch, its loader's start included
     checkpoint_bytes: int | None = None

@@ -30,7 +30,7 @@ def parse_bytes(text: str | int) -> int:
 
 
 def format_bytes(size: float | None) -> str:
-    """`1.46 GiB` of 1568669286; a dash where the size is unknown."""
+    """`1.46 GiB` of 1568669286; a dash if the size is unknown."""
     if size is None:
         return "-"
     units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")

@@ -92,7 +92,7 @@ def ray_executors(
     """So many devices of the cluster, with their environments and data.
 
     One that is lost while it reads model and data is left out. Raises InvalidRequest if there are fewer at the start, and
-    where one differs from the first; SearchFailed if all were lost.
+    if one differs from the first; SearchFailed if all were lost.
     """
     hosts = [RayHost(cluster, objects, request.device, cores) for _ in range(devices)]
     try:

@@ -65,6 +65,6 @@ def recorded(
 
 
 def _step(seconds: float, run: int, samples: int, is_part: bool) -> Step:
-    """A step of so many equal micro-steps, which are told apart where the step is a part of one."""
+    """A step of so many equal micro-steps, which are told apart if the step is a part of one."""
     micro = seconds / run if is_part else 0.0
     return Step(seconds, 0.0, micro, micro, micro or seconds, (micro or seconds) / 10, samples, 0)

@@ -32,7 +32,7 @@ SAME_PEAK = 0.02
 """Share by which two peaks differ at least for a headline to speak of it."""
 
 SAME_SPEED = 0.05
-"""Share by which the next best may be faster at most where the user's own settings are surely as good."""
+"""Share by which the next best may be faster at most if the user's own settings are surely as good."""
 
 
 class State(StrEnum):
@@ -351,7 +351,7 @@ def time_texts(*seconds: float) -> list[str]:
 
 def left_to_gain(result: SearchResult) -> tuple[float, int] | None:
     """(share by which untested configurations can still beat the answer, their number) at the end; None if unknown, and
-    where the reason why the search ended says it."""
+    if the reason why the search ended says it."""
     if not result.prospects or result.stop.kind in NOTHING_LEFT:
         return None
     gap = result.prospects[max(result.prospects)]

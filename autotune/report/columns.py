@@ -73,7 +73,7 @@ GROUPS = {
             SPEED,
         ),
         Column("samples_per_second_low", NUMBER, "Lower end of the speed's 95% interval.", SPEED),
-        Column("samples_per_second_high", NUMBER, "Upper end of it; infinite where one step was timed.", SPEED),
+        Column("samples_per_second_high", NUMBER, "Upper end of it; infinite if one step was timed.", SPEED),
         Column("peak_bytes", WHOLE_OR_MISSING, "Highest over all its probes of what the limit speaks of.", BYTES),
         Column(
             "confirmed",
@@ -108,7 +108,7 @@ GROUPS = {
         Column(
             "mfu",
             NUMBER,
-            "Model FLOPs / second as a share of the card's data-sheet peak, 0 to 1; missing where unknown.",
+            "Model FLOPs / second as a share of the card's data-sheet peak, 0 to 1; missing if unknown.",
             SHARE,
             title="MFU",
         ),
@@ -121,7 +121,7 @@ GROUPS = {
         Column(
             "joules_per_sample",
             NUMBER,
-            "The device's energy; missing where it has no counter.",
+            "The device's energy; missing if it has no counter.",
             "joules / sample",
             title="J/sample",
         ),
@@ -138,11 +138,9 @@ GROUPS = {
         Column("skipped_steps", WHOLE, "Steps that fp16's loss scaling left out."),
         Column("rounds", WHOLE, "How often it was measured again."),
         Column("ended_early", TRUTH, "Whether the probe stopped because it could not win any more."),
-        Column(
-            "compile_s", NUMBER, "Time spent compiling before the timed steps; 0 where nothing was compiled.", SECONDS
-        ),
+        Column("compile_s", NUMBER, "Time spent compiling before the timed steps; 0 if nothing was compiled.", SECONDS),
         Column("probe_seconds", NUMBER, "What the trial took, all its probes together.", SECONDS),
-        Column("device", TEXT, "The device of its probe, where the search used several; else empty."),
+        Column("device", TEXT, "The device of its probe, if the search used several; else empty."),
     ),
     "Why": (
         Column("warnings", TEXT, "What speaks against its numbers, separated by semicolons; else empty."),

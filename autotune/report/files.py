@@ -97,7 +97,7 @@ def storage_errors(
 
 
 def _write_probes(folder: Path, result: SearchResult) -> None:
-    """Orders, measurements, estimated peaks and optimality gaps, where the search did not write them here itself."""
+    """Orders, measurements, estimated peaks and optimality gaps, if the search did not write them here itself."""
     for trial in result.trials:
         measured = zip((0, *trial.rounds), (trial.measurement, *trial.confirmations), strict=True)
         for confirmation, measurement in measured:

@@ -25,11 +25,11 @@ class Rung:
     label: str  # what changed: `bf16, 2 workers`
     speed: float  # samples or tokens / second
     gain: Interval | None = None  # speed over that of the rung below
-    trial: int | None = None  # its number; None where `autotune explain` measured it
+    trial: int | None = None  # its number; None if `autotune explain` measured it
 
     @property
     def mark(self) -> str:
-        """`rough` or `noise` where the interval of the gain holds 1, else empty."""
+        """`rough` or `noise` if the interval of the gain holds 1, else empty."""
         if self.gain is None or not self.gain.low <= 1 <= self.gain.high:
             return ""
         return "noise" if abs(self.gain - 1) <= SAME else "rough"

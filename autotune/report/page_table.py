@@ -30,10 +30,10 @@ USUAL = (
     *("number", "speedup", "samples_per_second", "peak_bytes", "micro_batch_size", "gradient_accumulation_steps"),
     *("mfu", "data_wait_share", "probe_seconds", "warnings"),
 )
-"""Columns that are shown at first where they hold anything, besides the settings that differ between trials."""
+"""Columns that are shown at first if they hold anything, besides the settings that differ between trials."""
 
 WHERE_FAILED = ("outcome", "failure_reason")
-"""Columns that are shown at first where a trial did not complete."""
+"""Columns that are shown at first if a trial did not complete."""
 
 LONGEST = 160
 """Characters of a text that a cell shows."""
@@ -56,8 +56,8 @@ class Heading:
 class Cell:
     """A cell of the page's table."""
 
-    text: str  # for people; empty where unknown
-    value: str | None = None  # as trials.csv has it; None where that is the text
+    text: str  # for people; empty if unknown
+    value: str | None = None  # as trials.csv has it; None if that is the text
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def frame(
 ) -> pd.DataFrame:
     """One row a trial, in the order of the numbers; `autotune.report.columns` says what each column means.
 
-    utilization: trial number -> how much of the device's arithmetic it uses, where that is known.
+    utilization: trial number -> how much of the device's arithmetic it uses, if that is known.
 
     The speeds of a trial that was measured again are those of its rounds, its peaks the highest of all its probes. Unknown
     numbers are missing (NaN or <NA>), never 0. Bytes are bytes, times are seconds. `peak_bytes` is the peak that the limit is

@@ -91,7 +91,7 @@ _Settings = dict[_Name, _Word] | list[_Name]
 _OF_SERVER: Mapping[str, tuple[Any, Any]] = {
     "dataset": (
         _Name | None,
-        Field(None, description="Data below a root as team:corpus.jsonl, or a hub id where allowed."),
+        Field(None, description="Data below a root as team:corpus.jsonl, or a hub id if allowed."),
     ),
     "space": (str, Field("default", min_length=1, description="A shipped search space, or the text of one in YAML.")),
     "fix": (
@@ -140,7 +140,7 @@ class SearchBody(_Options):  # type: ignore[misc]
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
-    model: _Name = Field(description="A built-in model, one below a root as team:llama-8b, or a hub id where allowed.")
+    model: _Name = Field(description="A built-in model, one below a root as team:llama-8b, or a hub id if allowed.")
     global_batch_size: int = Field(ge=1, le=LARGEST_GLOBAL_BATCH)
     card: str = Field("", max_length=100, description="Part of the name of a GPU that it must be, such as H100.")
     name: str = Field("", max_length=120)

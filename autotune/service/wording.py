@@ -61,7 +61,7 @@ def speed_text(speed: Interval | None) -> str:
 
 
 def cost_text(trial: Record | None, price: tuple[float, str]) -> str:
-    """`13.53 EUR` for a million samples of this trial at a price of an hour; a dash where its speed is hardly known."""
+    """`13.53 EUR` for a million samples of this trial at a price of an hour; a dash if its speed is hardly known."""
     mean, low, high = interval(trial or {}) or (None, None, None)
     if not mean or low is None or high is None or high - low > mean:
         return "–"
@@ -111,7 +111,7 @@ def plotted(values: Interval | None, high: float) -> list[float]:
 
 
 def top_of(intervals: Iterable[Interval | None]) -> float:
-    """End of an axis on which all of these means are, and their intervals where those are not very wide."""
+    """End of an axis on which all of these means are, and their intervals if those are not very wide."""
     return 1.05 * max([min(each[2] or 2 * each[0], 2 * each[0]) for each in intervals if each and each[0]], default=1.0)
 
 

@@ -26,7 +26,7 @@ class Overrides(NamedTuple):
     only: dict[str, tuple[Any, ...]]
 
     def requested(self, name: str) -> tuple[Any, ...]:
-        """The values of a setting that are to be tried; none where the request names none."""
+        """The values of a setting that are to be tried; none if the request names none."""
         return (self.fixed[name],) if name in self.fixed else self.only.get(name) or self.space.get(name, ())
 
 

@@ -73,13 +73,13 @@ class _NoAliases(_Yaml12):
 
 
 def read_yaml(text: str, aliases: bool = True) -> Any:
-    """Plain data, by YAML 1.2's core schema; raises yaml.YAMLError, and for anchors where there may be no aliases."""
+    """Plain data, by YAML 1.2's core schema; raises yaml.YAMLError, and for anchors if there may be no aliases."""
     return _parsed(text, _Yaml12 if aliases else _NoAliases)[0]
 
 
 def _parsed(text: str, kind: type[_Yaml12] = _Yaml12) -> tuple[Any, yaml.Node | None]:
     """(plain data, the node that it was made of). Raises yaml.YAMLError, also if it is nested too deeply to be read, or
-    where a value only looks like a date or a number."""
+    if a value only looks like a date or a number."""
     try:
         loader = kind(text)  # a SafeLoader
         node = loader.get_single_node()
@@ -116,7 +116,7 @@ def open_space(name_or_path: str) -> SpaceFile:
     """A shipped space of this name, or a file. Raises InvalidSpace naming file, line and the nearest right word."""
     shipped = named_spaces()
     path = shipped.get(name_or_path) or Path(name_or_path)
-    if not os.path.isfile(path):  # Path.is_file raises where a name is too long
+    if not os.path.isfile(path):  # Path.is_file raises if a name is too long
         raise InvalidSpace(f"There is no search space {name_or_path!r}.", did_you_mean(name_or_path, shipped))
     data, lines = _parse_file(path)
     for section in data:

@@ -7,7 +7,7 @@ SCRIPT = "your_script.py"
 
 
 def launch_line(processes: int, variables: Mapping[str, str], script: str = SCRIPT) -> str:
-    """With Python itself, or torchrun where the training has several ranks."""
+    """With Python itself, or torchrun if the training has several ranks."""
     starter = f"torchrun --nproc-per-node {processes}" if processes > 1 else "python"
     return f"{_set_first(variables)}{starter} {script}"
 

@@ -49,7 +49,7 @@ class SearchSpace:
     def configuration(self, values: Mapping[str, Value]) -> Configuration:
         """The configuration of these values, one for each setting of the space.
 
-        A setting without effect has the baseline's value, where that can be proposed, so that the same training is one
+        A setting without effect has the baseline's value, if that can be proposed, so that the same training is one
         configuration. A micro-batch that is not exact on these ranks becomes the next smaller one that is, or the smallest.
         """
         all_values = {**self.fixed_by_user, **values}

@@ -29,7 +29,7 @@ class SampleFlops(Serializable):
     """
 
     whole: float  #: of the longest sample
-    half: float | None = None  #: of one of half its length; None where all are alike
+    half: float | None = None  #: of one of half its length; None if all are alike
 
     def of(self, share: float) -> float:
         """Of a sample with this share of the longest one's tokens: one part grows with it, attention's with its square."""
@@ -54,7 +54,7 @@ class Utilization:
     precision: str
     sample_flops: float  #: operations of a sample as it was trained, padding included
     mfu: float | None = (
-        None  #: share of the card's data-sheet peak in this precision; None where the card is not in the list
+        None  #: share of the card's data-sheet peak in this precision; None if the card is not in the list
     )
     of_measured: float | None = None  #: share of the fastest product that was measured on the device
     card: Card | None = None  #: whose peak it is

@@ -47,7 +47,7 @@ def open_study(folder: Path, space: SearchSpace, plan: Plan, warm_start: WarmSta
 
 
 def import_trials(study: Study, trials: Sequence[Trial]) -> int:
-    """Import the trials of an earlier study of the same request, where this one has none; returns how many.
+    """Import the trials of an earlier study of the same request, if this one has none; returns how many.
 
     Raises StorageFailed if the disk refuses.
     """

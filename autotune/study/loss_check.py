@@ -107,6 +107,6 @@ def _rounds(trial: Trial) -> list[tuple[int, Measurement]]:
 
 
 def _curve(measured: Measurement, adds_up: bool) -> Curve:
-    """The losses of one round, averaged over the micro-steps where they were added up."""
+    """The losses of one round, averaged over the micro-steps if they were added up."""
     divisor = measured.accumulation_steps if adds_up else 1
     return Curve(tuple(loss / divisor for loss in measured.losses))

@@ -1,4 +1,4 @@
-"""Measuring a trial: within its deadline, again where it was disturbed, and written to disk."""
+"""Measuring a trial: within its deadline, again if it was disturbed, and written to disk."""
 
 import contextlib
 import math
@@ -41,7 +41,7 @@ REPEATS = 2
 """Largest number of repeats of a disturbed measurement."""
 
 REPEATED = 0.1
-"""Share of the time left that a repeat may take where that is limited."""
+"""Share of the time left that a repeat may take if that is limited."""
 
 STAYS_DISTURBED = 3
 """Trials in a row that stayed disturbed after their repeats: from then on the disturbance is the machine as it is."""
@@ -128,7 +128,7 @@ def unsupported(configuration: Configuration, why: str, where: str = NEVER_PROBE
 def needs_too_much(trials: Sequence[Trial], trial: Trial) -> Measurement | None:
     """The measurement of a round in which a trial would run out of memory as another did; None if it may fit.
 
-    Longer trainings can need more than their probes did, where batches differ in shape. A trial without any round is not run
+    Longer trainings can need more than their probes did, if batches differ in shape. A trial without any round is not run
     whose probe needed as much as that of one which ran out of memory in a round.
     """
     needed = trial.measurement.peak_bytes

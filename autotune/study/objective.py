@@ -19,7 +19,7 @@ SAME_SPEED = 0.01
 0.5 %, with 5 % 1.6 %."""
 
 EACH_CHANGE = 0.003
-"""Share of the speed that each changed setting has to win where noise does not tell two trials apart. The fewest changes of all
+"""Share of the speed that each changed setting has to win if noise does not tell two trials apart. The fewest changes of all
 that look equal lost 1.1 % in every search on two recorded tables, and at 2 % noise 0.2 % on average."""
 
 SPEED_UP_WIDTH = 0.1
@@ -32,7 +32,7 @@ TOLD_WIDTH = 0.5
 
 
 def speed(measurement: Measurement, objective: str) -> Interval | None:
-    """The rate that the objective compares: tokens / second where asked for and known, else samples / second.
+    """The rate that the objective compares: tokens / second if asked for and known, else samples / second.
 
     Of tokens those that are not padding: more padding is not more work. Over a run of announced length, what it spends
     on compiling counts.
@@ -192,7 +192,7 @@ def round_speeds(trial: Trial, objective: str) -> dict[int, float]:
 
 
 def quotient(above: Trial, below: Trial, objective: str) -> Ratio:
-    """Speed over speed with its interval: round by round where both were confirmed in the same ones, else of the means.
+    """Speed over speed with its interval: round by round if both were confirmed in the same ones, else of the means.
 
     Where only one has rounds, probe over probe: the machine of the rounds may be another one than that of the probes.
     """

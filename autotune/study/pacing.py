@@ -31,7 +31,7 @@ def round_seconds(trial: Trial, is_cpu: bool) -> float:
 def can_be_composed(trial: Trial) -> bool:
     """True if rounds of this trial after its first one need not run all micro-steps of its long step, but few as its probe did.
 
-    Not if batches differ, of which few do not represent many, and not where that was tried in a round and failed.
+    Not if batches differ, of which few do not represent many, and not if that was tried in a round and failed.
     """
     probe = trial.measurement
     is_long = (probe.step_time_s or 0.0) >= LONG_STEP_S and probe.is_composed and not probe.worst_batch
@@ -71,7 +71,7 @@ def seconds_to_go(
     """Seconds that the search is expected to take still; before the first trial its time limit, None without one.
 
     searching: with all the probes that are left, and what proves the fastest; else the sanity check alone. pace: seconds that
-    measurements took on the clock, and those of their probes alone: where the machine is disturbed they are repeated.
+    measurements took on the clock, and those of their probes alone: if the machine is disturbed they are repeated.
     reference_s: of the losses' reference.
     """
     if not trials:

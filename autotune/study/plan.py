@@ -95,7 +95,7 @@ class Progress:
     """Something that happened, for those who watch.
 
     message: what is done while preparing and finishing, why a trial is measured again, and that other devices still
-    measure where one has ended. trials: those known so far. objective: of the search. number, configuration: of the trial that
+    measure if one has ended. trials: those known so far. objective: of the search. number, configuration: of the trial that
     is measured. trial: the one that ended.
     probes_left: of the budget. seconds_left: seconds of the budget's time; None without a timeout. seconds_to_go: that the
     search is expected to take still, with all the probes that are left; None if that is unknown. max_gain: share by which

@@ -48,17 +48,17 @@ class SearchResult:
     left_out: Sequence[str] = ()  # what there was no time for
     finished: str = ""  # fingerprint of the request that this answers completely
     identity: Mapping[str, Any] = field(default_factory=dict)  # what tells this study from others
-    numerics: Numerics | None = None  # loss curves of what was measured again and of fp32; None where not compared
-    rehearsal: SanityCheck | None = None  # the winner's evaluation batch and checkpoint; None where not made
+    numerics: Numerics | None = None  # loss curves of what was measured again and of fp32; None if not compared
+    rehearsal: SanityCheck | None = None  # the winner's evaluation batch and checkpoint; None if not made
     verification: Mapping[str, Any] | None = None  # what `autotune verify` measured
     explanation: Mapping[str, Any] | None = None  # what `autotune explain` measured
     prospects: Mapping[int, OptimalityGap] = field(default_factory=dict)  # by the trial after which it held
-    estimated_peaks: Mapping[int, MemoryPeak] = field(default_factory=dict)  # by trial, where it could be traced
+    estimated_peaks: Mapping[int, MemoryPeak] = field(default_factory=dict)  # by trial, if it could be traced
     arithmetic: Arithmetic = field(default_factory=Arithmetic)  # operations of a sample, and of the fastest products
-    devices: Sequence[Device] = ()  # where the search had several
+    devices: Sequence[Device] = ()  # if the search had several
     folder: Path | None = None  # of the report, if saved
     complete: bool = True  # whether the search came to its end
-    date: str = ""  # of its last run, as 2026-11-22; empty where unknown
+    date: str = ""  # of its last run, as 2026-11-22; empty if unknown
     command: Sequence[str] = field(default=(), repr=False, compare=False)
     """Words of the command line that began the search, without `autotune`; in memory only, empty for a search from Python."""
     user_arguments: Any = field(default=None, repr=False, compare=False)
@@ -143,7 +143,7 @@ class SearchResult:
 
         Raises NothingFits and SearchFailed as `best` does, InvalidRequest for a study of another version.
         """
-        self.best  # noqa: B018  (raises where there is none)
+        self.best  # noqa: B018  (raises if there is none)
         return self.best_setup
 
     @property
@@ -192,7 +192,7 @@ class SearchResult:
 
     @cached_property
     def utilizations(self) -> dict[int, Utilization]:
-        """Trial number -> how much of the device's arithmetic it uses, where that is known."""
+        """Trial number -> how much of the device's arithmetic it uses, if that is known."""
         uses = {trial.number: self.utilization(trial) for trial in self.trials}
         return {number: use for number, use in uses.items() if use is not None}
 

@@ -117,7 +117,7 @@ def _in_use(folder: Path) -> StudyInUse:
 
 
 def check_identity(folder: Path, identity: Mapping[str, Any]) -> None:
-    """Raise StudyMismatch, showing the difference, where the study in this folder answers another question."""
+    """Raise StudyMismatch, showing the difference, if the study in this folder answers another question."""
     path = folder / REQUEST
     with reporting_storage(folder):
         if path.exists():

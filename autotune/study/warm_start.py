@@ -238,7 +238,7 @@ def _traceable(space: SearchSpace, configuration: Configuration) -> Configuratio
 
 
 def estimates(model: MemoryModel, space: SearchSpace, workload: Workload) -> Callable[[Configuration], float]:
-    """A configuration's peak bytes: traced; where it was not, as without what cannot be traced, then as with the baseline's
+    """A configuration's peak bytes: traced; if it was not, as without what cannot be traced, then as with the baseline's
     other settings beside the space's core settings, or at its micro-batch size; and at least weights and gradients."""
 
     @cache

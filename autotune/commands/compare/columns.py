@@ -36,13 +36,13 @@ COMPARED = (
     Column("probes", WHOLE, "Measurements in all, those made again among them."),
     Column("probe_seconds", NUMBER, "Their total time.", SECONDS),
     Column("allowed_bytes", WHOLE, "Memory that a configuration had to fit in.", BYTES),
-    Column("baseline_configuration", TEXT, "The user's own settings, made exact; empty where never measured."),
-    Column("baseline_samples_per_second", NUMBER, "Its speed; missing where it does not run.", SPEED),
+    Column("baseline_configuration", TEXT, "The user's own settings, made exact; empty if never measured."),
+    Column("baseline_samples_per_second", NUMBER, "Its speed; missing if it does not run.", SPEED),
     Column("baseline_samples_per_second_low", NUMBER, "Lower end of that speed's 95% interval.", SPEED),
     Column("baseline_samples_per_second_high", NUMBER, "Upper end of it.", SPEED),
     Column("baseline_peak_bytes", WHOLE_OR_MISSING, "Highest memory use of the baseline.", BYTES),
-    Column("best_trial", WHOLE_OR_MISSING, "Number of the best trial; missing where nothing fits."),
-    Column("best_configuration", TEXT, "The best configuration; empty where nothing fits."),
+    Column("best_trial", WHOLE_OR_MISSING, "Number of the best trial; missing if nothing fits."),
+    Column("best_configuration", TEXT, "The best configuration; empty if nothing fits."),
     Column("best_unlike_baseline", TEXT, "Its batch sizes and its differences from the baseline."),
     Column("best_samples_per_second", NUMBER, "Its speed.", SPEED),
     Column("best_samples_per_second_low", NUMBER, "Lower end of that speed's 95% interval.", SPEED),
@@ -51,25 +51,21 @@ COMPARED = (
     Column("confirmed", "bool", "Whether its speed-up is proven by measurements side by side in time."),
     Column("state", TEXT, "What the search found, as in its JSON: improved, kept, too_noisy, ..."),
     Column("verdict", TEXT, "How sure that is: solid, rough, not_proven, too_noisy; else empty."),
-    Column("speedup", NUMBER, "How many times as fast as its own baseline; 1 where its settings are kept.", TIMES),
-    Column(
-        "speedup_low", NUMBER, "Lower end of the speed-up's 95% interval; missing where its settings are kept.", TIMES
-    ),
+    Column("speedup", NUMBER, "How many times as fast as its own baseline; 1 if its settings are kept.", TIMES),
+    Column("speedup_low", NUMBER, "Lower end of the speed-up's 95% interval; missing if its settings are kept.", TIMES),
     Column("speedup_high", NUMBER, "Upper end of it.", TIMES),
     Column("why_no_speedup", TEXT, "Why there is no speed-up, or why it is open and what would tell; else empty."),
     Column("compared_with", TEXT, "The first study that did the same work, if this is another one; else empty."),
-    Column("times_as_fast", NUMBER, "This study's best speed over that one's; missing where the work differs.", TIMES),
+    Column("times_as_fast", NUMBER, "This study's best speed over that one's; missing if the work differs.", TIMES),
     Column("times_as_fast_low", NUMBER, "Lower end of its 95% interval.", TIMES),
     Column("times_as_fast_high", NUMBER, "Upper end of it.", TIMES),
     Column("why_not_compared", TEXT, "Why it is compared with no other study; else empty."),
-    Column(
-        "price_per_hour", NUMBER, "Price of all that it trained on; missing where none was given.", "currency / hour"
-    ),
+    Column("price_per_hour", NUMBER, "Price of all that it trained on; missing if none was given.", "currency / hour"),
     Column("currency", TEXT, "The price's currency as it was given; else empty."),
     Column(
         "baseline_cost_per_million_samples",
         NUMBER,
-        "What the baseline costs at that price; missing where its speed is hardly known.",
+        "What the baseline costs at that price; missing if its speed is hardly known.",
         COST,
     ),
     Column(
@@ -85,9 +81,7 @@ COMPARED = (
         "Model FLOPs / second of the baseline as a share of the card's data-sheet peak, 0 to 1.",
         SHARE,
     ),
-    Column(
-        "best_mfu", NUMBER, "The same of the best configuration; missing where the card's peak is not known.", SHARE
-    ),
+    Column("best_mfu", NUMBER, "The same of the best configuration; missing if the card's peak is not known.", SHARE),
 )
 """Later work adds columns and renames none. What is missing is NaN or <NA>; an upper end without bound is infinite."""
 

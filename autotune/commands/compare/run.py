@@ -45,7 +45,7 @@ def compare(
 
     studies: results, report folders, or names of studies in `output_dir`. price_per_hour: of the hardware of a study, as
     2.5, "2.50 EUR" or "$2.50"; one for all studies, or study -> price. output: a folder for the table (CSV, Parquet,
-    Markdown) and the picture. Speeds of two studies are divided where their work is the same: model config, task, sequence
+    Markdown) and the picture. Speeds of two studies are divided if their work is the same: model config, task, sequence
     length, data and global batch size.
 
     Raises InvalidRequest for a missing study and for an unreadable price or one of no study; StorageFailed.

@@ -35,7 +35,7 @@ from autotune.study.store import probe_folder
 class Remeasured:
     """Results of measuring again.
 
-    total: from the path's start (the baseline where it runs) to the answer, with the settings in the path's order. steps,
+    total: from the path's start (the baseline if it runs) to the answer, with the settings in the path's order. steps,
     ablations: empty if the answer did not run. failed: configurations that did not run, among them those implied by
     trials of the study (implied: their numbers). rounds: of all configurations.
     """

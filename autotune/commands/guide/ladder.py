@@ -13,7 +13,7 @@ from autotune.space.settings import SETTINGS, Context
 SAMPLES = 512
 """Samples that the guides train on; all times are for so many."""
 MICRO_STEPS = 4
-"""Micro-steps of a step where the guides accumulate: four of 1 sample, instead of 4 at once."""
+"""Micro-steps of a step when the guides accumulate: four of 1 sample, instead of 4 at once."""
 GLOBAL_BATCH_SIZE = 4
 SEQUENCE_LENGTH = 512
 TASK = "sequence-classification"
@@ -83,7 +83,7 @@ LADDER = tuple(GuideMethod(*run[:5], Figures(run[5], run[6], run[7] * 2**20)) fo
 
 
 def methods_for(environment: Environment, workload: Workload) -> Iterator[GuideMethod]:
-    """The guides' methods in order, each with why it cannot run here; followed by its bf16 version where only that can."""
+    """The guides' methods in order, each with why it cannot run here; followed by its bf16 version if only that can."""
     for method in LADDER:
         reason = method.reason_against(environment, workload)
         yield replace(method, ruled_out=reason)

@@ -79,7 +79,7 @@ def remarks(ladder: Ladder) -> list[str]:
 def _reasons(row: GuideRow) -> list[str]:
     if row.method.ruled_out:
         return [f"ruled out here ({row.method.ruled_out})"]
-    reasons = ["bf16 where fp16 cannot run; no run of the guides"] if row.method.instead_of else []
+    reasons = ["bf16 because fp16 cannot run here; no run of the guides"] if row.method.instead_of else []
     return [*reasons, outcome_text(row.trial)] if row.trial and not row.trial.feasible else reasons
 
 

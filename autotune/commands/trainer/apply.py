@@ -29,7 +29,7 @@ ALIASES = {
     "gradient_checkpointing": "activation_checkpointing",
     "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
 }
-"""Older name of a field -> the newer one, where `TrainingArguments` has both: the older one would win."""
+"""Older name of a field -> the newer one, if `TrainingArguments` has both: the older one would win."""
 
 OTHER_NAMES = {**ALIASES, **{new: old for old, new in ALIASES.items()}}
 """Name of a field -> its name in other versions of transformers."""
@@ -143,7 +143,7 @@ def _named(fields: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
 
 
 def _changed(result: SearchResult, args: Any) -> dict[str, Any]:
-    """The fields in which the answer differs from these arguments, where it differs from the user's own settings: nothing but
+    """The fields in which the answer differs from these arguments, if it differs from the user's own settings: nothing but
     their exact sizes if it is those."""
     environment = result.environment
     base = what_differs(fields_of(args)[0], environment)
@@ -232,7 +232,7 @@ def _warn_of_evaluation(result: SearchResult, trainer: Any) -> None:
 
 
 def _warn_of_optimizer(result: SearchResult, optimizer: Any) -> None:
-    """Of a user's own optimizer where the answer was measured with another one."""
+    """Of a user's own optimizer if the answer was measured with another one."""
     default = OWN if result.workload.own_optimizer else user_optimizer(result.request.training_args)
     measured = result.best.configuration.values.get("optimizer", default)
     if optimizer is not None and measured != OWN:

@@ -73,10 +73,10 @@ Pair = tuple[Trial | None, Trial | None]
 class Verification:
     """A study's answer, the user's settings, and plain trainings of both in turns.
 
-    best, baseline: the trials of the study; no baseline where the user's settings do not run. answer, yours: rounds of plain
+    best, baseline: the trials of the study; no baseline if the user's settings do not run. answer, yours: rounds of plain
     training with each, in their order; of their steps only time, data wait and samples are known, and one that did not
     complete has a reason. notes: limits of the comparison.
-    mfu: share of the GPU's data-sheet peak by `yours` and `answer`, promised and measured, where known.
+    mfu: share of the GPU's data-sheet peak by `yours` and `answer`, promised and measured, if known.
     """
 
     name: str
@@ -121,7 +121,7 @@ class Verification:
     def measured(self) -> Interval | None:
         """Speed-up by plain trainings that took turns, with its 95 % interval over the rounds; None if a side has none.
 
-        Without the rounds that something disturbed, where enough are left."""
+        Without the rounds that something disturbed, if enough are left."""
         few = len(self._quiet) < ROUNDS_THAT_TELL
         answer, yours = (
             _as_trial(trial, [measured for measured in rounds if few or measured.round in self._quiet])

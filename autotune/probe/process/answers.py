@@ -27,7 +27,7 @@ def killed_from_outside(account: Account) -> bool:
 
 
 def read_answer(order: TrainingOrder, account: Account) -> Measurement:
-    """The children's measurement where they left a valid one in time, else one that says why not."""
+    """The children's measurement if they left a valid one in time, else one that says why not."""
     seconds, tail = float(account["seconds"]), log_tail(Path(order.folder))
 
     def read(answer: Mapping[str, Any]) -> Measurement:

@@ -28,7 +28,7 @@ def become_subreaper() -> None:
 
 
 def end_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent, of this id, ends; at once where it has ended already."""
+    """Have the kernel kill this process when its parent, of this id, ends; at once if it has ended already."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -98,7 +98,7 @@ def make_scratch(path: str) -> None:
 
 
 def remove_left_scratch() -> None:
-    """Remove scratch folders of this user's dead hosts: where a parent and its supervisor were killed at one moment, nobody
+    """Remove scratch folders of this user's dead hosts: if a parent and its supervisor were killed at one moment, nobody
     else does."""
     pattern = scratch_folder("[0-9a-f]" * 16)
     for path in pattern.parent.glob(pattern.name):

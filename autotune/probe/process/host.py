@@ -80,7 +80,7 @@ def _import_libraries() -> None:
 
 
 def _reasons_not_to_fork() -> dict[str, Any]:
-    """{"refused": why} where a fork would not be safe."""
+    """{"refused": why} if a fork would not be safe."""
     torch = sys.modules.get("torch")  # not there with SPAWN
     is_awake = torch is not None and torch.cuda.is_initialized()
     harmless = os.environ.get(THREADS_OK, "").split(",")

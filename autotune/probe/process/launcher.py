@@ -136,7 +136,7 @@ class ProbeHost:
             self._channel.sendall(json.dumps(message).encode() + b"\n" + self._objects)
 
     def run(self, order: Order) -> Account:
-        """Carry an order out, and up to twice more where something else killed it: the account of its end.
+        """Carry an order out, and up to twice more if something else killed it: the account of its end.
 
         Raises ProbeHostFailed if no host can be started, StorageFailed if the order's folder cannot be written."""
         account = self._run(order)

@@ -28,7 +28,7 @@ ALIGNED = 8
 
 @contextmanager
 def cuda_ways(on: bool = True) -> Iterator[None]:
-    """Let operations on fake CPU tensors make what CUDA's would, where `on`; real tensors have no such kernels."""
+    """Let operations on fake CPU tensors make what CUDA's would, if `on`; real tensors have no such kernels."""
     if not on:
         yield
         return

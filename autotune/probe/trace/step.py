@@ -91,7 +91,7 @@ def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
 def _arithmetic(subject: "Subject", adapter: Mapping[str, Any], notes: list[Note]) -> dict[str, Any] | None:
     """See `count_arithmetic`; None if it cannot be counted.
 
-    `half`: flops of a sample of half the length, where the data has different lengths.
+    `half`: flops of a sample of half the length, if the data has different lengths.
     """
     workload, length = subject.workload, subject.workload.sequence_length
     try:

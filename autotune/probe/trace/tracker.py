@@ -42,7 +42,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         self.segments.append((phase, None, 0, False, []))
 
     def enter(self, group: int | None, layer: int, backward: bool) -> None:
-        """Begin a layer (none where group is None)."""
+        """Begin a layer (none if group is None)."""
         self._then = None
         phase, *last, events = self.segments[-1]
         if last == [group, layer, backward]:
@@ -64,7 +64,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         return self._numbers.get(tensor.untyped_storage()._cdata)
 
     def call(self, kind: str, numbers: list[int]) -> None:
-        """Set the kind of these tensors, where they have none yet."""
+        """Set the kind of these tensors, if they have none yet."""
         for number in numbers:
             if self.kinds[number] == TEMPORARY:
                 self.kinds[number] = kind
@@ -143,7 +143,7 @@ def layers_noted(tracker: Tracker, groups: list[Any]) -> Iterator[None]:
 
 def _entering(tracker: Tracker, group: int, place: int) -> Callable[..., None]:
     def hook(_: Any, inputs: tuple[Any, ...]) -> None:
-        if not torch._C._current_autograd_node():  # not where a layer is computed again
+        if not torch._C._current_autograd_node():  # not if a layer is computed again
             if place == 0 and (before := _first_to_learn(inputs)) is not None:
                 before.register_hook(lambda grad: tracker.enter(None, 0, False))
             tracker.enter(group, place, False)

@@ -172,7 +172,7 @@ class DeviceMemory:
 
     def _device_bytes(self) -> int:
         """Bytes in use on the device less those before (by NVML, which counts alike: `nvml.device_used`); reserved and
-        context where that is unknown."""
+        context if that is unknown."""
         summed = self._reserved + self._environment.context_bytes
         before = self._order.device_used_bytes
         if before is None or self._rank:  # it was read of the first card

@@ -71,7 +71,7 @@ class ReadBack:
     def settings(self, samples: int | None) -> dict[str, Any]:
         """Setting -> value that the training shows. samples: in a step, None if they cannot be counted.
 
-        Raises Misconfigured where a value or the number of samples is not the requested one.
+        Raises Misconfigured if a value or the number of samples is not the requested one.
         """
         dtype, autocast = self._linear or ("float32", False)
         observed = Observed(

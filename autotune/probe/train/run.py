@@ -52,7 +52,7 @@ DEFAULT_SEED = 42
 """`TrainingArguments.seed` if nobody sets it."""
 
 WARMUP_STEPS = 3
-"""Steps of a confirmation round in which the learning rate rises, where the user's training has a warmup."""
+"""Steps of a confirmation round in which the learning rate rises, if the user's training has a warmup."""
 
 SAME_ORDER_STEPS = 64
 """Steps for which there are random samples at least: of another number others would be drawn."""

@@ -27,7 +27,7 @@ class Answer:
     """`AutoModelFor...` that loads the model by its name; empty if no name does (user's own, built-in shape, config file)."""
     sequence_length: int | None = None  # tokens of the longest sample; None for images
     threads: int = 1  # of one operation on the CPU, as measured
-    hidden_size: int | None = None  # None where unknown
+    hidden_size: int | None = None  # None if unknown
 
     @property
     def fields(self) -> dict[str, Any]:

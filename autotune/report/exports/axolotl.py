@@ -134,7 +134,7 @@ def _notes(answer: Answer) -> list[str]:
         notes.append(f"older versions of axolotl: {flag}: true, not attn_implementation")
     if answer.mixed_precision != "no" and answer.setup.model_arguments.get("dtype", "float32") == "float32":
         notes.append(
-            "measured with float32 weights; axolotl loads them in 16 bits where bf16 or fp16 is true: less memory, "
+            "measured with float32 weights; axolotl loads them in 16 bits if bf16 or fp16 is true: less memory, "
             "other numerics"
         )
     return notes

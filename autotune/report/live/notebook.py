@@ -47,7 +47,7 @@ class NotebookTable(LiveView):
         self._update(page(self._last, self._elapsed(), STOPPING if self._notice else ""))
 
     def _update(self, html: str) -> None:
-        if self._handle is not None:  # None where the front end takes no displays
+        if self._handle is not None:  # None if the front end takes no displays
             self._handle.update(import_module("IPython.display").HTML(html))
 
 

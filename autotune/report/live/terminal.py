@@ -90,7 +90,7 @@ def _line(content: str, style: str = "") -> Text:
 
 
 def _apart(left: str, right: str, width: int, end: str = "") -> str:
-    """Two texts at both ends of an indented line; the left one, but for its end, is cut at a word where they do not fit."""
+    """Two texts at both ends of an indented line; the left one, but for its end, is cut at a word if they do not fit."""
     right = f"   {right}" if right else ""
     left = fitted(left, max(8, width - 2 - len(right) - len(end))) + end
     return f"  {left}{right.rjust(width - 2 - len(left))}".rstrip()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PROJECT = "autotune"
-"""Of the runs, where the tracker's own variable names no other."""
+"""Of the runs, if the tracker's own variable names no other."""
 
 FILES = ("summary.md", "report.html", "trials.csv", "best_*.json")
 """Of a report folder, uploaded to trackers that keep files."""

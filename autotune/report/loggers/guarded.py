@@ -82,7 +82,7 @@ class LoggerGroup:
             self._attempt(name, partial(logger.finish, end))
 
     def _started(self, name: str, facts: Mapping[str, Any]) -> tuple[Logger, int]:
-        """The logger and the last trial that its run has logged: of the noted run, or of a new one where that is gone."""
+        """The logger and the last trial that its run has logged: of the noted run, or of a new one if that is gone."""
         start = import_module(f"autotune.report.loggers.{name}").start
         study = StudyEvent(self._folder.name, self._folder, facts, run=uuid.uuid4().hex[:12])
         if noted := self._runs.get(name):

@@ -16,7 +16,7 @@ LONGEST = 5000
 
 
 def start(study: StudyEvent) -> "Logger":
-    """Begin the run or resume it. Raises MLflow's errors where its store cannot be reached."""
+    """Begin the run or resume it. Raises MLflow's errors if its store cannot be reached."""
     with _without_tables():
         client = MlflowClient()
         if study.resumed:

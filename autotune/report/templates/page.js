@@ -5,7 +5,7 @@
   const find = (selector) => document.querySelector(selector);
   const findAll = (selector, from = document) => [...from.querySelectorAll(selector)];
 
-  // Stored where the browser allows it: a page opened from a file may have no storage.
+  // Stored if the browser allows it: a page opened from a file may have no storage.
   const storedTheme = () => { try { return localStorage.getItem("colours"); } catch { return null; } };
   const storeTheme = (theme) => { try { localStorage.setItem("colours", theme); } catch { /* it lasts as long as the page */ } };
   const setTheme = (theme) => { if (theme === "auto") delete root.dataset.theme; else root.dataset.theme = theme; };

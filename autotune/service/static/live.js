@@ -2,7 +2,7 @@
  * replaced in place, so that focus, scroll position and opened parts stay. */
 const KINDS = ["state", "preparing", "trial", "confirmed", "progress"];
 const SHORTEST_MS = 1000; // between two fetches
-const POLL_MS = 5000; // where no stream is open, or where it does not carry everything that the page shows
+const POLL_MS = 5000; // if no stream is open, or if it does not carry everything that the page shows
 
 const sleep = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 

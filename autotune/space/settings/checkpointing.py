@@ -32,7 +32,7 @@ whose weights are frozen (`PreTrainedModel.enable_input_require_grads`, `peft.pr
 
 
 def field_name(environment: Environment) -> str:
-    """`activation_checkpointing` where this transformers knows it, else its older name."""
+    """`activation_checkpointing` if this transformers knows it, else its older name."""
     fields = environment.training_argument_fields
     return "activation_checkpointing" if "activation_checkpointing" in fields else "gradient_checkpointing"
 
@@ -87,7 +87,7 @@ def _apply(value: Value, environment: Environment) -> Effect:
 
 
 def enabled_on(model: Any, every_n_layers: Sequence[int] = (1, 2, 3)) -> str:
-    """The value that is on for this model, by the layers that are checkpointed and the function that they call for it; where it
+    """The value that is on for this model, by the layers that are checkpointed and the function that they call for it; if it
     is none of the values, a description. every_n_layers: the distances to try in turn."""
     modules = list(model.modules())
     flagged = [module for module in modules if getattr(module, "gradient_checkpointing", False)]

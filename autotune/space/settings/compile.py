@@ -52,7 +52,7 @@ def _from_user(context: Context) -> str:
 
 
 def _apply(value: Value, environment: Environment) -> Effect:
-    """`tf32` is set because compiling switches it on for the whole process where the arguments leave it open."""
+    """`tf32` is set because compiling switches it on for the whole process if the arguments leave it open."""
     if value == NONE:
         return Effect({ON: False}, contradicts=(MODE, BACKEND), defaults={MODE: None, BACKEND: None})
     if value in (DEFAULT, BLOCKS):

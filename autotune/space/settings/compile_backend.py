@@ -19,7 +19,7 @@ def _read_back(observed: Observed) -> str | None:
 
 def _unavailable(value: Value, context: Context) -> Exclusion | None:
     if value == "inductor":
-        return None  # where it cannot be used nothing is compiled at all: `compile` says so
+        return None  # if it cannot be used nothing is compiled at all: `compile` says so
     reason = context.environment.compile_backends.get(str(value), "this torch offers no such backend")
     return Exclusion(ExclusionKind.TRIED, detail=reason) if reason else None
 

@@ -12,7 +12,7 @@ from autotune.space.settings.threads import VARIABLE as THREADS
 
 def _apply(value: Value, environment: Environment) -> Effect:
     """Ranks share the machine's threads: torchrun by itself gives each one thread, which would not be what was measured. On
-    a CPU gloo is named: accelerate would take MPI where torch was built with it."""
+    a CPU gloo is named: accelerate would take MPI if torch was built with it."""
     ranks = int(value)
     if ranks == 1:
         return Effect(processes=1)

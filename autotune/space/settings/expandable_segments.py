@@ -30,7 +30,7 @@ def _read_back(observed: Observed) -> bool | None:
 SETTING = Setting(
     name="expandable_segments",
     values=(False, True),
-    summary="The device's allocator grows blocks in place: less memory is lost to fragments where batches differ in length.",
+    summary="The device's allocator grows blocks in place: less memory is lost to fragments if batches differ in length.",
     from_user=_from_user,
     apply=_apply,
     read_back=_read_back,

@@ -35,7 +35,7 @@ NAMES = (
 """The values of transformers' `OptimizerNames`; `read` takes a later one's too."""
 
 OWN, ANY = "own", "any"
-"""The optimizer that the user made, whatever the arguments' `optim` says; of any class where the Trainer's class makes it."""
+"""The optimizer that the user made, whatever the arguments' `optim` says; of any class if the Trainer's class makes it."""
 
 # State and temporary tensors for each parameter, least first: SGD without momentum none; the fused AdamW does without the
 # temporaries of the plain one. Adafactor and 8-bit Adam keep less, but what they make on the way (a whole update of the

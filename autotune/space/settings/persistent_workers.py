@@ -8,7 +8,7 @@ SETTING = field_setting(
     values=(False, True),
     default=False,
     costs=NO_MEMORY,
-    summary="Workers that live on from epoch to epoch save their start where epochs are short; a probe sees one epoch only.",
+    summary="Workers that live on from epoch to epoch save their start if epochs are short; a probe sees one epoch only.",
     # Without workers there is nothing to persist.
     read_back=lambda observed: (
         bool(observed.loader.persistent_workers) if getattr(observed.loader, "num_workers", 0) else None

@@ -19,7 +19,7 @@ class Effect:
         str, ...
     ] = ()  # fields that cannot be combined with this value, the user's own or other settings'
     processes: int = 0  # that the launcher starts, one a rank (0: the value says nothing of that)
-    defaults: Mapping[str, Any] = field(default_factory=dict)  # training arguments where the user has none
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # training arguments if the user has none
     host: Mapping[str, str] = field(default_factory=dict)  # variables read before its first line (an allocator's)
     # How samples become a batch: `pad_to_multiple_of` (None: no such padding), `packing`, `drop_full_attention_mask`.
     data_arguments: Mapping[str, Any] = field(default_factory=dict)

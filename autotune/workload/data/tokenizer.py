@@ -50,7 +50,7 @@ def open_tokenizer(plan: TokenizerPlan, config: Any, trust_remote_code: bool) ->
     except Exception as error:
         raise InvalidRequest(
             f"The tokenizer {plan.place!r} cannot be opened: {first_line(error)}.",
-            "Name another one with --tokenizer, or add --trust-remote-code where it needs its own code.",
+            "Name another one with --tokenizer, or add --trust-remote-code if it needs its own code.",
         ) from error
     most = vocabulary_size(config)
     if most is not None and len(tokenizer) > most:
