@@ -126,7 +126,7 @@ def search_spaces(as_json: o.AsJson = False) -> None:
 
 
 def verify(
-    study: o.Study,
+    study: o.StudyArgument,
     steps: Annotated[
         int | None, Option(help="Timed steps of each side in all.", show_default="as many as --seconds takes")
     ] = None,
@@ -155,7 +155,7 @@ def verify(
 
 
 def doctor(
-    device: o.Device = "auto",
+    device: o.DeviceOption = "auto",
     all: Annotated[bool, Option("--all", help="List what does not work too, with the reason.")] = False,
     server: o.Server = None,
     as_json: o.AsJson = False,
@@ -180,7 +180,7 @@ def doctor(
 
 
 def explain(
-    study: o.Study,
+    study: o.StudyArgument,
     rounds: Annotated[
         int,
         Option(help="Rounds of measuring each configuration; up to twice as many while the result is uncertain."),

@@ -12,7 +12,9 @@ from autotune.core.request import OPTIONS, Option, Settings, flag_of, options_of
 
 MODEL = "Hub id, folder, config JSON, or a built-in name such as gpt2-mini."
 Model = Annotated[str, Argument(help=MODEL, metavar="MODEL", autocompletion=complete_model)]
-Study = Annotated[str, Argument(help="Name or folder of a study.", metavar="STUDY", autocompletion=complete_study)]
+StudyArgument = Annotated[
+    str, Argument(help="Name or folder of a study.", metavar="STUDY", autocompletion=complete_study)
+]
 GLOBAL_BATCH_SIZE = "Samples per optimizer step over all GPUs (effective batch size)."
 GlobalBatchSize = Annotated[int, typer.Option("--global-batch-size", "-b", help=GLOBAL_BATCH_SIZE)]
 
@@ -30,7 +32,7 @@ def option(name: str, declared: Option) -> Any:
 
 Text = str | None
 Texts = list[str] | None
-Device = Annotated[str, option("device", OPTIONS["device"])]
+DeviceOption = Annotated[str, option("device", OPTIONS["device"])]
 OutputDir = Annotated[str, option("output_dir", OPTIONS["output_dir"])]
 ReportTo = Annotated[Texts, option("report_to", OPTIONS["report_to"])]
 SERVER = "Server of `autotune serve`, as https://tune.example.org."

@@ -38,7 +38,7 @@ def studies(output_dir: o.OutputDir = "reports", as_json: o.AsJson = False) -> N
 
 
 def report(
-    study: o.Study,
+    study: o.StudyArgument,
     format: Annotated[
         str | None,
         Option(

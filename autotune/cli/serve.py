@@ -21,7 +21,7 @@ LIBRARIES = ("fastapi", "uvicorn", "multipart", "sqlalchemy", "alembic", "struct
 """Packages that the server needs in addition to a search's."""
 
 STATE = "Folder of the database and of running searches."
-State = Annotated[o.Text, Option(help=STATE, metavar="PATH", show_default="~/.local/state/autotune")]
+StateFolder = Annotated[o.Text, Option(help=STATE, metavar="PATH", show_default="~/.local/state/autotune")]
 DATABASE = "URL of the database, as postgresql://user@host/autotune."
 IN_STATE = "SQLite in the state folder"
 Database = Annotated[
@@ -36,7 +36,7 @@ METRICS_PORT = "Port of the metrics on the loopback, without a token."
 def serve(
     host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, Option(help="Port to listen on; 0: a free one.")] = 8321,
-    state: State = None,
+    state: StateFolder = None,
     database: Database = None,
     devices: Annotated[
         o.Text, Option(help="Devices to lend.", metavar="A,B", show_default="all GPUs, else the CPU")
@@ -117,7 +117,7 @@ def token(
     name: Annotated[o.Text, Argument(help="User of a new token, or id of the one to revoke.", metavar="[NAME]")] = None,
     role: Annotated[str, Option(help="Role: viewer, submitter, admin or metrics.")] = "submitter",
     days: Annotated[float | None, Option(help="Days until the token expires.", show_default="never")] = None,
-    state: State = None,
+    state: StateFolder = None,
     database: Database = None,
     as_json: o.AsJson = False,
 ) -> None:

@@ -24,7 +24,7 @@ correction that can be switched off takes a sixteenth."""
 
 
 @dataclass(frozen=True)
-class Card:
+class CardSpec:
     """One accelerator."""
 
     name: str
@@ -39,9 +39,9 @@ class Card:
         return {"name": self.name, "memory_bytes": self.memory_bytes, "flops": dict(self.flops), "source": self.source}
 
 
-def _card(row: Mapping[str, str]) -> Card:
+def _card(row: Mapping[str, str]) -> CardSpec:
     major, _, minor = row["compute_capability"].partition(".")
-    return Card(
+    return CardSpec(
         row["name"],
         int(row["gigabytes"]),
         int(float(row["usable_gib"]) * GIB),
@@ -55,14 +55,14 @@ def _card(row: Mapping[str, str]) -> Card:
 with Path(__file__).with_name("gpus.csv").open(encoding="utf-8", newline="") as _table:
     _CARDS = sorted(map(_card, csv.DictReader(_table)), key=lambda card: card.memory_bytes)
 
-CARDS: dict[str, Card] = {card.name: card for card in _CARDS}
+CARDS: dict[str, CardSpec] = {card.name: card for card in _CARDS}
 """Every card by name, from the smallest memory to the largest."""
 
 _MAKERS = re.compile(r"nvidia|amd|geforce|tesla|quadro|instinct|sxm\d?|hbm\de?|tensorcoregpu|gpu")
 _SIZE = re.compile(r"([1-9]\d*)gb")
 
 
-def find_card(name: str) -> Card:
+def find_card(name: str) -> CardSpec:
     """The card of that name, in any spelling (case, spaces, dashes, maker). Raises InvalidRequest, also for another size."""
     plain = _plain(name)
     for spelling in (plain, f"rtx{plain}"):
@@ -86,7 +86,7 @@ def find_card(name: str) -> Card:
     )
 
 
-def card_of(device_name: str, total_memory_bytes: int) -> Card | None:
+def card_of(device_name: str, total_memory_bytes: int) -> CardSpec | None:
     """The card of the name that torch or NVML shows, with about as much memory; None if the list has no such card.
 
     A slice of a card, a laptop's, or another form of it computes less than its sheet says: none of them is guessed.
@@ -99,16 +99,16 @@ def card_of(device_name: str, total_memory_bytes: int) -> Card | None:
     return min(near, key=lambda card: abs(total_memory_bytes - card.memory_bytes), default=None)
 
 
-def sizes_of(card: Card) -> tuple[int, ...]:
+def sizes_of(card: CardSpec) -> tuple[int, ...]:
     """Gigabytes of memory with which this card is sold, smallest first."""
     return tuple(sorted({variant.gigabytes for variant in _of_any_size(card)}))
 
 
-def _of_any_size(card: Card) -> list[Card]:
+def _of_any_size(card: CardSpec) -> list[CardSpec]:
     return [variant for variant in CARDS.values() if _without_size(variant) == _without_size(card)]
 
 
-def _without_size(card: Card) -> str:
+def _without_size(card: CardSpec) -> str:
     return card.name.removesuffix(f"{card.gigabytes}GB").rstrip(" -")
 
 

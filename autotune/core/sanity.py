@@ -14,7 +14,7 @@ _WORDS = {TRAINING: "training", EVALUATION: "evaluation", SAVING: "checkpoint"}
 
 
 @dataclass(frozen=True)
-class Problem(Serializable):
+class SanityProblem(Serializable):
     """A part that failed, how, and why."""
 
     where: str  #: training, evaluation or saving; anything else: the process itself
@@ -33,9 +33,9 @@ class SanityCheck(Serializable):
     checkpoint_seconds: float | None = None  #: how long the Trainer took to write its files
     checkpoint_skipped: str = ""  #: why none was tried
     peak_bytes: Mapping[str, int] = field(default_factory=dict)  #: by part; on a CPU resident memory beyond the start
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[SanityProblem, ...] = ()
 
-    def problem(self, where: str) -> Problem | None:
+    def problem(self, where: str) -> SanityProblem | None:
         """The problem of this part, if any."""
         return next((problem for problem in self.problems if problem.where == where), None)
 
@@ -67,5 +67,5 @@ class SanityCheck(Serializable):
         return [f"checkpoint: {format_bytes(self.checkpoint_bytes)} in {self.checkpoint_seconds:.1f} s"]
 
 
-def _text(problem: Problem) -> str:
+def _text(problem: SanityProblem) -> str:
     return f"{problem.outcome.value.replace('_', ' ')}: {problem.reason}"

@@ -1,6 +1,6 @@
 """Executors on a Ray cluster: an actor for each device, and its host as the search sees it.
 
-    study loop -- RayHost.run(order) ==Ray==> Device.run: own host, own folder -- fork --> children
+    study loop -- RayHost.run(order) ==Ray==> DeviceActor.run: own host, own folder -- fork --> children
                   account, answers, log <====
 
 Ray carries orders and files and ends processes; nothing is kept in it. The only module that imports it.

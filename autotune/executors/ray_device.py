@@ -32,7 +32,7 @@ LOG_BYTES = 1 << 20
 """The end of a log that travels."""
 
 
-class Device:
+class DeviceActor:
     """The actor of one device. It leaves, and all below it, if no ping came for LEASE_S.
 
     cores: how many it takes for itself. lease_s: shorter in tests.

@@ -19,7 +19,7 @@ from autotune.core import AutotuneError, Environment, InvalidRequest, TuningRequ
 from autotune.core.errors import ProbeHostFailed
 from autotune.core.time_limit import TimeLimit
 from autotune.executors import ExecutorLost
-from autotune.executors.ray_device import LEASE_S, Device
+from autotune.executors.ray_device import LEASE_S, DeviceActor
 from autotune.probe import Account
 from autotune.probe.order import Order
 from autotune.probe.process.answers import value_of
@@ -89,7 +89,7 @@ class RayHost:
         device = "cpu" if self._device == "cpu" else "cuda"  # Ray shows an actor only the card that it gives it
         options = {"num_cpus": self._cores, "num_gpus": int(device == "cuda"), "runtime_env": {"env_vars": variables}}
         # At once: an order, a ping, a question and `close`.
-        actor = self._cluster.ray.remote(max_concurrency=4, **options)(Device)
+        actor = self._cluster.ray.remote(max_concurrency=4, **options)(DeviceActor)
         self._actor = actor.remote(self._objects, self._cores, device, self._cluster.lease_s)
         self._reason, self._left = "", threading.Event()
 

@@ -34,7 +34,7 @@ class NotTraced(ValueError):
 
 
 @dataclass(frozen=True)
-class Step:
+class TracedStep:
     """Forward and backward of one combination of settings."""
 
     traces: Mapping[int, MemoryTrace]  # by micro-batch size, 0 for every other size; empty if only lines are known
@@ -54,7 +54,7 @@ class MemoryModel:
     base: Mapping[str, Any]
     weights: tuple[int, ...]  # bytes of each parameter and buffer
     batch: tuple[int, ...]  # bytes of each tensor of one sample
-    steps: Mapping[StepKey, Step]
+    steps: Mapping[StepKey, TracedStep]
     updates: Mapping[UpdateKey, MemoryTrace]
     failures: Mapping[Any, str] = field(default_factory=dict)  # key that could not be traced -> reason
     notes: tuple[Note, ...] = ()
@@ -117,7 +117,7 @@ class MemoryModel:
             keeps_gradients=self.keeps_gradients,
         )
 
-    def _weights_of(self, step: Step) -> tuple[int, ...]:
+    def _weights_of(self, step: TracedStep) -> tuple[int, ...]:
         return self.weights if step.weights is None else step.weights
 
     def _block(self, size: float) -> int:
@@ -169,7 +169,7 @@ def memory_model(
     failures: dict[Any, str] = {}
     notes = [*map(Note.from_dict, answer["notes"])]
     counts, on_cpu = answer["counts"], environment.is_cpu
-    steps: dict[StepKey, Step] = {}
+    steps: dict[StepKey, TracedStep] = {}
     for key, data in zip(wanted.steps, answer["steps"], strict=True):
         try:
             steps[key] = _step(data, counts, on_cpu)
@@ -201,12 +201,12 @@ def memory_model(
     )
 
 
-def _step(data: Mapping[str, Any], counts: list[int], on_cpu: bool) -> Step:
+def _step(data: Mapping[str, Any], counts: list[int], on_cpu: bool) -> TracedStep:
     if "error" in data:
         raise NotTraced(data["error"])
     weights = tuple(data["weights"]) if "weights" in data else None
     if "peaks" in data:
-        return Step({}, {0: _straight_lines(data["peaks"], max(counts, default=0), on_cpu)}, weights)
+        return TracedStep({}, {0: _straight_lines(data["peaks"], max(counts, default=0), on_cpu)}, weights)
     by_size = {int(size): MemoryTrace.from_dict(trace) for size, trace in data["tapes"].items()}
     small, large = sorted(size for size in by_size if size > 1)
     general = between(by_size[small], small, by_size[large], large)
@@ -218,7 +218,7 @@ def _step(data: Mapping[str, Any], counts: list[int], on_cpu: bool) -> Step:
             traces = {size: repeated(trace, counts) for size, trace in traces.items()}
         except NotPeriodic as error:
             raise NotTraced(str(error)) from error
-    return Step(traces, {size: _lines(trace, on_cpu) for size, trace in traces.items()}, weights)
+    return TracedStep(traces, {size: _lines(trace, on_cpu) for size, trace in traces.items()}, weights)
 
 
 def _lines(trace: MemoryTrace, on_cpu: bool) -> dict[str, tuple[Line, ...]]:

@@ -15,7 +15,7 @@ from autotune.report.templates import rendered, text_of
 Place = tuple[float, float]
 Dot = tuple[str, Place, Trial, str]
 Bar = tuple[str, float, float, float, Place | None]
-Line = tuple[str, str, Sequence[Place]]
+Stroke = tuple[str, str, Sequence[Place]]
 Label = tuple[str, str, float, float, str]
 Legend = Sequence[tuple[str, str]]
 """Marks: each begins with the class of its colour. Places are values on the axes, a label's a place in the drawing."""
@@ -78,7 +78,7 @@ class Panel:
     title: str = ""
     dots: Sequence[Dot] = ()  # with the text on hovering
     bars: Sequence[Bar] = ()  # from 0 to a value, row, height, interval
-    lines: Sequence[Line] = ()  # with the SVG element
+    lines: Sequence[Stroke] = ()  # with the SVG element
     labels: Sequence[Label] = ()  # text, where in the drawing, anchor
 
 

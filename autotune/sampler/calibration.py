@@ -12,11 +12,11 @@ from autotune.sampler.cost_model import CostModel
 from autotune.sampler.observation import observed
 from autotune.sampler.parameters import all_values
 from autotune.sampler.physics import WarmStart, each_measured
-from autotune.sampler.prior import MIB, Effect, Learned, Prior
+from autotune.sampler.prior import MIB, Learned, Prior
 from autotune.space.search_space import SearchSpace
-from autotune.space.settings import MICRO
+from autotune.space.settings import MICRO, CostChange
 
-MODELS_DIFFER = Effect(0.05, 0.15, 4 * MIB)
+MODELS_DIFFER = CostChange(0.05, 0.15, 4 * MIB)
 """Standard deviation of a value's effect from model to model on one device, beyond what is expected of it: five recorded
 tables differ by 3.5 % of a micro-step, 14 % of the optimizer's and 3.3 MiB (python benchmarks/fit_prior.py --models); more,
 because they are five small models of one CPU."""
@@ -24,7 +24,7 @@ because they are five small models of one CPU."""
 UNKNOWN_BYTES = 1e15
 """Standard deviation of bytes about which nothing was learned."""
 
-KNOWN = Learned(Effect(), Effect())
+KNOWN = Learned(CostChange(), CostChange())
 """For the baseline's value, against which effects are measured."""
 
 
@@ -47,7 +47,7 @@ class Calibration:
     def from_dict(cls, data: Mapping[str, Any]) -> "Calibration":
         learned = {
             name: {
-                value: Learned(Effect(*map(float, numbers[:3])), Effect(*map(float, numbers[3:])))
+                value: Learned(CostChange(*map(float, numbers[:3])), CostChange(*map(float, numbers[3:])))
                 for value, *numbers in rows
             }
             for name, rows in data["effects"].items()
@@ -101,7 +101,7 @@ def informed(prior: Prior, space: SearchSpace, past: Sequence[Calibration]) -> P
         }
         usual = prior.micro_step.value, prior.optimizer_step.value, prior.memory.value_bytes
         combined = {
-            value: _combined(several, Effect(prior.prior_std(name, value, base) * usual[0], *usual[1:]))
+            value: _combined(several, CostChange(prior.prior_std(name, value, base) * usual[0], *usual[1:]))
             for value, several in told.items()
             if several
         }
@@ -119,16 +119,16 @@ def informed(prior: Prior, space: SearchSpace, past: Sequence[Calibration]) -> P
 def _difference(learned: Learned, base: Learned) -> Learned:
     """Effect against the baseline's value of this study, which may differ from the past study's."""
     return Learned(
-        Effect(*(a - b for a, b in zip(learned.deviation, base.deviation, strict=True))),
-        Effect(*np.hypot(learned.std, base.std).tolist()),
+        CostChange(*(a - b for a, b in zip(learned.deviation, base.deviation, strict=True))),
+        CostChange(*np.hypot(learned.std, base.std).tolist()),
     )
 
 
-def _combined(several: Sequence[Learned], usual: Effect) -> Learned:
+def _combined(several: Sequence[Learned], usual: CostChange) -> Learned:
     """Effect on another model by several studies: normal deviations of mean 0 and the usual size, measured by each model with
     its noise and its difference."""
     deviations = np.array([learned.deviation for learned in several])
     weights = 1 / (np.array([learned.std for learned in several]) ** 2 + np.square(MODELS_DIFFER))
     precision = 1 / np.square(usual) + weights.sum(0)
     std = np.minimum(usual, np.sqrt(1 / precision + np.square(MODELS_DIFFER)))
-    return Learned(Effect(*((weights * deviations).sum(0) / precision).tolist()), Effect(*std.tolist()))
+    return Learned(CostChange(*((weights * deviations).sum(0) / precision).tolist()), CostChange(*std.tolist()))

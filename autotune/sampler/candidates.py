@@ -8,9 +8,9 @@ from itertools import combinations, product
 
 from autotune.core.configuration import RANKS, Configuration, Value
 from autotune.sampler.observation import Observation
-from autotune.sampler.prior import Effect, Prior
+from autotune.sampler.prior import Prior
 from autotune.space.search_space import SearchSpace
-from autotune.space.settings import MICRO, Work
+from autotune.space.settings import MICRO, CostChange, WorkFactors
 
 POOL = 5000
 """Largest number of configurations to consider."""
@@ -105,9 +105,11 @@ def _expected_best(space: SearchSpace, prior: Prior) -> Iterator[Configuration]:
     base = space.baseline.values
 
     def cost(name: str, value: Value) -> float:
-        effect = prior.effects.get(name, {}).get(value, Effect())
-        learned = prior.learned[name][value].deviation if value in prior.learned.get(name, {}) else Effect()
-        return sum(effect[:2]) + sum(learned[:2]) + sum(map(math.log, prior.work.get(name, {}).get(value, Work())))
+        effect = prior.effects.get(name, {}).get(value, CostChange())
+        learned = prior.learned[name][value].deviation if value in prior.learned.get(name, {}) else CostChange()
+        return (
+            sum(effect[:2]) + sum(learned[:2]) + sum(map(math.log, prior.work.get(name, {}).get(value, WorkFactors())))
+        )
 
     best = {
         name: min(values, key=lambda value: (cost(name, value), value != base[name]))

@@ -19,13 +19,13 @@ import numpy as np
 from scipy.special import ndtr
 
 from autotune.core.configuration import Configuration, Value
-from autotune.sampler.costs import Costs, Covariances, Places, Times
+from autotune.sampler.costs import Covariances, ExpectedCosts, Places, Times
 from autotune.sampler.gp import Numbers, Posterior, at_least, condition
 from autotune.sampler.kernel import Features, Overlap, encode, overlap_of, self_overlap
 from autotune.sampler.observation import Observation
-from autotune.sampler.prior import MIB, Effect, Learned, Prior
+from autotune.sampler.prior import MIB, Learned, Prior
 from autotune.sampler.scales import LEAST_NOISE, Clock, errors, few, grid, weigh
-from autotune.space.settings import SETTINGS, Work
+from autotune.space.settings import SETTINGS, CostChange, WorkFactors
 
 PROBE_START_S, PROBE_STEPS = 2.0, 8.0
 """Seconds of a probe outside its steps, and its steps, before any probe."""
@@ -111,7 +111,7 @@ class CostModel:
         times = (micro_step.variance(shared, points), prior.optimizer_step.variance(_usual(shared), points))
         return *times, prior.memory.variance(self._memory_points, self.estimates)
 
-    def costs(self, observations: Sequence[Observation]) -> Costs:
+    def costs(self, observations: Sequence[Observation]) -> ExpectedCosts:
         """The costs of every configuration after these observations."""
         times = self._times(observations)
         micro, optimizer = times.mean, times.optimizer
@@ -129,7 +129,7 @@ class CostModel:
         allowed = max([self.allowed_bytes, *(seen.peak_bytes or 0 for seen in observations if seen.feasible)])
         run = np.minimum(self.points.accumulation, PROBE_MICRO_STEPS) * np.exp(micro) + np.exp(optimizer.mean)
         starting, steps = _probing(observations)
-        return Costs(
+        return ExpectedCosts(
             log_step,
             np.sqrt(variance),
             micro,
@@ -205,7 +205,7 @@ class CostModel:
                     MIB * np.array(_told(*of_peak, in_mib + share * here)),
                 )
                 learned.setdefault(name, {})[setting_value] = Learned(
-                    *(Effect(*map(float, part)) for part in zip(*told, strict=True))
+                    *(CostChange(*map(float, part)) for part in zip(*told, strict=True))
                 )
         return learned
 
@@ -308,14 +308,14 @@ def _expected(
     base = baseline.values
     for column, name in enumerate(name for name in values if name != "micro_batch_size"):
         effects, codes = prior.effects.get(name, {}), points.codes[:, column]
-        zero = np.array(effects.get(base[name], Effect()))
+        zero = np.array(effects.get(base[name], CostChange()))
         ordered = _ordered(values[name], base[name])
         expected += np.array([effects[value] - zero if value in effects else np.zeros(3) for value in ordered])[codes]
         if learned := prior.learned.get(name):
-            deviations = [learned[value].deviation if value in learned else Effect() for value in ordered]
+            deviations = [learned[value].deviation if value in learned else CostChange() for value in ordered]
             expected += np.array(deviations)[codes]
         if work := prior.work.get(name):
-            works = np.array([work.get(value, Work()) for value in ordered])[codes]
+            works = np.array([work.get(value, WorkFactors()) for value in ordered])[codes]
             arithmetic, kernels = arithmetic * works[:, 0], kernels * works[:, 1]
             expected[:, 1] += np.log(works[:, 2])
     expected[:, 0] += np.log(kernels + arithmetic)

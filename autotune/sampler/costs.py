@@ -16,7 +16,7 @@ Places = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
-class Costs:
+class ExpectedCosts:
     """Expected costs of n configurations; all arrays are (n,)."""
 
     log_step: Numbers  # expected logarithm of a step's seconds

@@ -20,7 +20,7 @@ from autotune.sampler.policy import P_FIT_CERTAIN, Choice, Why, choose
 from autotune.sampler.prior import MemoryPrior, Prior
 from autotune.space.dominance import implied_by
 from autotune.space.search_space import SearchSpace
-from autotune.space.settings import MICRO, SETTINGS, Work
+from autotune.space.settings import MICRO, SETTINGS, WorkFactors
 from autotune.space.utilization import Arithmetic
 
 DRAWS = 2000
@@ -179,7 +179,9 @@ class PhysicsSampler:
         return model
 
 
-def expected_work(values: Mapping[str, Sequence[Value]], rates: Mapping[str, float]) -> dict[str, dict[Value, Work]]:
+def expected_work(
+    values: Mapping[str, Sequence[Value]], rates: Mapping[str, float]
+) -> dict[str, dict[Value, WorkFactors]]:
     """The prior's work of the settings' values on a device with these rates (Costs.work)."""
     return {
         name: {value: SETTINGS[name].costs.work(value, rates) for value in choices}

@@ -24,7 +24,7 @@ from autotune.core.interval import Ratio
 from autotune.core.stop_reason import StopReason
 from autotune.sampler.claim import EACH, beside, claim, contrast_of, errors_of, own_noise
 from autotune.sampler.cost_model import CostModel
-from autotune.sampler.costs import Costs, Places
+from autotune.sampler.costs import ExpectedCosts, Places
 from autotune.sampler.gp import Numbers, expected_improvement
 from autotune.sampler.observation import Observation
 from autotune.sampler.scales import LEAST_WEIGHT, Clock
@@ -412,7 +412,7 @@ class _State:
     def __init__(
         self,
         model: CostModel,
-        costs: Costs,
+        costs: ExpectedCosts,
         measured: Sequence[Observation],
         expected: Sequence[Observation],
         now: _Now,
@@ -672,7 +672,9 @@ def _with_promising(
     return chosen
 
 
-def _max_gains(costs: Costs, best: int, rivals: Places, likelihood: Numbers, seed: int) -> tuple[float, float, float]:
+def _max_gains(
+    costs: ExpectedCosts, best: int, rivals: Places, likelihood: Numbers, seed: int
+) -> tuple[float, float, float]:
     """Upper bounds of the rivals' gains, as shares: of the certain to fit, of the likely to fit, of all."""
     if not len(rivals):
         return 0.0, 0.0, 0.0
@@ -691,7 +693,7 @@ def _descending(places: Places, by: Numbers) -> Places:
 
 
 def _believed(
-    model: CostModel, costs: Costs, configuration: Configuration, at_s: float | None = None, device: str = ""
+    model: CostModel, costs: ExpectedCosts, configuration: Configuration, at_s: float | None = None, device: str = ""
 ) -> Observation:
     """The observation that is expected of a measurement that begins then on this device."""
     place = model.place[configuration]

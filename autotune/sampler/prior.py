@@ -10,7 +10,7 @@ import numpy as np
 from autotune.core.configuration import Value
 from autotune.sampler.gp import Numbers
 from autotune.sampler.kernel import EffectKernel, Features, Overlap, self_overlap
-from autotune.space.settings import Work
+from autotune.space.settings import CostChange, WorkFactors
 
 MIB = 2.0**20
 
@@ -62,14 +62,6 @@ fragments. Fitted to tables recorded on two threads with the default heap, excep
 one machine there), and the part that a micro-batch size shares (as on one thread: 3.7 % against 1.9 %)."""
 
 
-class Effect(NamedTuple):
-    """Change by a setting's value against its other values."""
-
-    micro_step: float = 0.0  # logarithm of the ratio of a micro-step's seconds
-    optimizer_step: float = 0.0  # the same of the optimizer's step
-    peak_bytes: float = 0.0  # bytes of the peak beyond the estimate
-
-
 @dataclass(frozen=True)
 class Spread:
     """Standard deviations of the logarithms of scales: how far they may be from the prior's on another device.
@@ -86,8 +78,8 @@ class Spread:
 class Learned(NamedTuple):
     """Deviation of a value's effect, against the baseline's, from the expected one."""
 
-    deviation: Effect
-    std: Effect  # its standard deviations
+    deviation: CostChange
+    std: CostChange  # its standard deviations
 
 
 MICRO_STEP = EffectKernel(
@@ -108,7 +100,9 @@ class Prior:
     optimizer_step: EffectKernel = OPTIMIZER_STEP
     half_speed: float = 3.0  # micro-batch size at which half of a micro-step is starting kernels (see `roofline`)
     kernel_s: float = 70e-6  # seconds to start one on a CPU with several threads (one thread: 13 microseconds)
-    work: Mapping[str, Mapping[Value, Work]] = field(default_factory=dict)  # setting -> value -> factors of the work
+    work: Mapping[str, Mapping[Value, WorkFactors]] = field(
+        default_factory=dict
+    )  # setting -> value -> factors of the work
     between: float = 0.65  # noise of two processes, as a multiple of what the steps within one show of it
     own: float = 0.05  # part that a single measurement's steps add to its noise, as a share of what they show
     optimizer_noise: float = 1.3  # factor of the noise of an optimizer's step, which is short
@@ -116,7 +110,9 @@ class Prior:
         default_factory=lambda: Spread()
     )  # of the scales that a study learns; None: all known
     memory: MemoryPrior = field(default_factory=MemoryPrior)
-    effects: Mapping[str, Mapping[Value, Effect]] = field(default_factory=dict)  # setting -> value -> expected effect
+    effects: Mapping[str, Mapping[Value, CostChange]] = field(
+        default_factory=dict
+    )  # setting -> value -> expected effect
     learned: Mapping[str, Mapping[Value, "Learned"]] = field(default_factory=dict)  # the same, of other models here
 
     def prior_std(self, setting: str, value: Value, base: Value) -> float:
@@ -127,7 +123,7 @@ class Prior:
         if learned := self.learned.get(setting, {}).get(value):
             return learned.std.micro_step / self.micro_step.value
         work, effects = self.work.get(setting, {}), self.effects.get(setting, {})
-        change = effects.get(value, Effect()).micro_step - effects.get(base, Effect()).micro_step
+        change = effects.get(value, CostChange()).micro_step - effects.get(base, CostChange()).micro_step
         if {value, base} <= work.keys():
             change += math.log(work[value].arithmetic / work[base].arithmetic)
         return math.hypot(OUTSIDE if setting == "optimizer" else 1.0, UNSURE * change / self.micro_step.value)

@@ -13,7 +13,7 @@ from autotune.service.problems import InvalidField
 
 
 @dataclass(frozen=True)
-class Device:
+class LentDevice:
     """name: as `--device` takes it; card: the GPU's or the CPU's name."""
 
     name: str
@@ -34,7 +34,7 @@ class Devices:
                 f"{wrong[0]!r} is not a device, or named twice.", "Use cpu, cuda:0, cuda:1, each once."
             )
         cards = {name: choose_device(name) for name in names}
-        self.devices = tuple(Device(name, card.name if card else cpu_name()) for name, card in cards.items())
+        self.devices = tuple(LentDevice(name, card.name if card else cpu_name()) for name, card in cards.items())
         self.names = tuple(names)
         self.cards = {device.name: device.card for device in self.devices}
         self._uuids = {name: card.uuid for name, card in cards.items() if card}

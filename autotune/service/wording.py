@@ -32,25 +32,25 @@ PLOT_WIDTH = 200.0
 Record = Mapping[str, Any]
 """A search as `api.shown` has it, its result, a trial of that, or the body of an event."""
 
-Interval = Sequence[float | None]
+Bounds = Sequence[float | None]
 """A mean and the ends of its 95 % interval; an upper end of None has no bound."""
 
 
 # Words and numbers ------------------------------------------------------------------------------------------------
 
 
-def interval(record: Record, name: str = "samples_per_second") -> Interval | None:
+def interval(record: Record, name: str = "samples_per_second") -> Bounds | None:
     """A number of a result with its interval; None if it is not known."""
     return [record[f"{name}{end}"] for end in ("", "_low", "_high")] if record and record[name] else None
 
 
-def measured_speedup(result: Record) -> Interval | None:
+def measured_speedup(result: Record) -> Bounds | None:
     """A result's speed-up with its interval; None if the user's settings are kept, which are not compared with themselves."""
     speedup = interval(result, "speedup")
     return speedup if speedup and speedup[1] is not None else None
 
 
-def speed_text(speed: Interval | None) -> str:
+def speed_text(speed: Bounds | None) -> str:
     """`41.2 ± 0.3`; `about 41` if the interval is wider than the value; or a dash."""
     mean, low, high = speed or (None, None, None)
     if mean is None:
@@ -104,13 +104,13 @@ def headline(search: Record, is_measured: bool) -> Sequence[str]:
     return "", reached, progress.get("doing", "")
 
 
-def plotted(values: Interval | None, high: float) -> list[float]:
+def plotted(values: Bounds | None, high: float) -> list[float]:
     """A mean and the ends of its interval as places from 0 to `high` on PLOT_WIDTH; empty if there is none."""
     places = [PLOT_WIDTH * (high if value is None else value) / high for value in values or ()]
     return [round(min(PLOT_WIDTH - 4, max(4.0, place)), 1) for place in places]
 
 
-def top_of(intervals: Iterable[Interval | None]) -> float:
+def top_of(intervals: Iterable[Bounds | None]) -> float:
     """End of an axis on which all of these means are, and their intervals if those are not very wide."""
     return 1.05 * max([min(each[2] or 2 * each[0], 2 * each[0]) for each in intervals if each and each[0]], default=1.0)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.core import Configuration, Environment, InvalidRequest, Serializable, Trial, Workload
-from autotune.core.gpus import Card, card_of
+from autotune.core.gpus import CardSpec, card_of
 from autotune.space.settings import SETTINGS, Context
 from autotune.space.settings.precision import ALIKE
 from autotune.space.setup import training_setup
@@ -57,7 +57,7 @@ class Utilization:
         None  #: share of the card's data-sheet peak in this precision; None if the card is not in the list
     )
     of_measured: float | None = None  #: share of the fastest product that was measured on the device
-    card: Card | None = None  #: whose peak it is
+    card: CardSpec | None = None  #: whose peak it is
 
     @property
     def text(self) -> str:

@@ -45,4 +45,4 @@ class Done:
     gap: OptimalityGap | None = field(default=None, compare=False)
 
 
-Step = Job | Wait | Done
+NextStep = Job | Wait | Done

@@ -6,7 +6,7 @@ from typing import Any
 
 from autotune.core import Configuration, read_json, write_json
 from autotune.core.failures import Failure
-from autotune.core.sanity import Problem, SanityCheck
+from autotune.core.sanity import SanityCheck, SanityProblem
 from autotune.probe.order import CHILD_ANSWER
 
 KEPT = "rehearsal.json"
@@ -28,7 +28,7 @@ def check_sanity(
     if failure is None:
         rehearsal = SanityCheck.from_dict(answer)
     else:
-        rehearsal = SanityCheck(problems=(Problem(failure.where, failure.outcome, failure.reason),))
+        rehearsal = SanityCheck(problems=(SanityProblem(failure.where, failure.outcome, failure.reason),))
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / KEPT, {"configuration": configuration.to_dict(), "rehearsal": rehearsal.to_dict()})
     (folder / CHILD_ANSWER).unlink(missing_ok=True)

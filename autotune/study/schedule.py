@@ -14,7 +14,7 @@ from autotune.sampler.physics import PhysicsSampler, Situation
 from autotune.sampler.policy import FIRST_PROBES, P_FIT_CERTAIN, RISKS, Choice, End, Why
 from autotune.space.dominance import TOO_FEW_DEVICES, implied_by
 from autotune.study.fleet import Fleet
-from autotune.study.job import Done, Job, Step, Wait
+from autotune.study.job import Done, Job, NextStep, Wait
 from autotune.study.measure import needs_too_much, unsupported
 from autotune.study.objective import best_trial, leader
 from autotune.study.pacing import can_be_composed, round_seconds
@@ -32,7 +32,7 @@ MESSAGES = {
 """Of a configuration that is measured again."""
 
 
-def next_job(study: Study, fleet: Fleet) -> Step:
+def next_job(study: Study, fleet: Fleet) -> NextStep:
     """The next job of the search, or why none begins now.
 
     First the probes that were interrupted or lost; then what the sampler chooses; then what the answer still lacks, and for a

@@ -17,9 +17,9 @@ from autotune.probe.order import UNTOUCHED_BYTES
 from autotune.probe.queries import begin_traces, known_rates
 from autotune.sampler.calibration import Calibration, informed
 from autotune.sampler.physics import WarmStart, expected_work
-from autotune.sampler.prior import CPU_MEMORY, CUDA_KERNEL_S, Effect, Prior, roofline
+from autotune.sampler.prior import CPU_MEMORY, CUDA_KERNEL_S, Prior, roofline
 from autotune.space.search_space import SearchSpace
-from autotune.space.settings import MICRO, SETTINGS, Context
+from autotune.space.settings import MICRO, SETTINGS, Context, CostChange
 from autotune.space.utilization import Arithmetic, SampleFlops
 from autotune.study.pacing import time_for_a_probe
 from autotune.study.plan import Progress, ProgressKind, Watch
@@ -190,10 +190,10 @@ def _peak(model: MemoryModel | None, configuration: Configuration) -> MemoryPeak
 
 def expected_effects(
     space: SearchSpace, environment: Environment, workload: Workload
-) -> dict[str, dict[Value, Effect]]:
+) -> dict[str, dict[Value, CostChange]]:
     """Prior.effects: what the settings say of their values on this device (Costs.change)."""
     effects = {
-        name: {value: Effect(*SETTINGS[name].costs.change(value, Context(environment, workload))) for value in values}
+        name: {value: SETTINGS[name].costs.change(value, Context(environment, workload)) for value in values}
         for name, values in space.values.items()
         if name != MICRO
     }

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from autotune.core.measurement import Outcome
-from autotune.core.sanity import Problem, SanityCheck
+from autotune.core.sanity import SanityCheck, SanityProblem
 from tests.makers import MIB
 
 DONE = SanityCheck(
@@ -19,7 +19,7 @@ DONE = SanityCheck(
 
 
 def failed(where: str, outcome: Outcome = Outcome.CRASHED, reason: str = "it broke", **facts: object) -> SanityCheck:
-    return SanityCheck(**{"problems": (Problem(where, outcome, reason),), **facts})
+    return SanityCheck(**{"problems": (SanityProblem(where, outcome, reason),), **facts})
 
 
 LINES: list[tuple[SanityCheck, list[str]]] = [

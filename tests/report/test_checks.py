@@ -9,7 +9,7 @@ from autotune.core import Outcome
 from autotune.core.loss_curves import Curve, Numerics
 from autotune.core.measurement import Measurement
 from autotune.core.prospect import OptimalityGap
-from autotune.core.sanity import Problem, SanityCheck
+from autotune.core.sanity import SanityCheck, SanityProblem
 from autotune.core.warning import ResultWarning, WarningKind
 from autotune.report.checks import Check, checks, data_text
 from autotune.study.result import SearchResult
@@ -64,7 +64,7 @@ def verified(held: bool | None) -> SearchResult:
             *("warn", "Evaluation needs a smaller batch.", "set per_device_eval_batch_size=4"),
         ),
         (
-            result(rehearsal=replace(SANITY, problems=(Problem("saving", Outcome.CRASHED, "no space"),))),
+            result(rehearsal=replace(SANITY, problems=(SanityProblem("saving", Outcome.CRASHED, "no space"),))),
             *("warn", "Evaluating or saving fails.", "no space"),
         ),
         (verified(held=True), "ok", "Verified by plain trainings.", "It is so."),

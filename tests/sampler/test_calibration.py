@@ -12,8 +12,8 @@ from autotune.sampler.calibration import KNOWN as KNOWN_VALUE
 from autotune.sampler.calibration import MODELS_DIFFER, Calibration, calibrated, informed
 from autotune.sampler.physics import PhysicsSampler, WarmStart
 from autotune.sampler.policy import FIRST_TRIED, Why
-from autotune.sampler.prior import Effect, Learned, Prior
-from autotune.space.settings import Work
+from autotune.sampler.prior import Learned, Prior
+from autotune.space.settings import CostChange, WorkFactors
 from tests.makers import ALLOWED, MIB, out_of_memory, space
 
 SPACE = space(checkpointing=("none", "full"), precision=("fp32", "bf16"))
@@ -35,7 +35,7 @@ def tried(*precisions: str) -> list[Trial]:
     return [trial(number, candidate) for number, candidate in enumerate(ones)]
 
 
-EXPECTED = Prior(half_speed=0.0, work={"precision": {"fp32": Work(), "bf16": Work(arithmetic=0.6)}})
+EXPECTED = Prior(half_speed=0.0, work={"precision": {"fp32": WorkFactors(), "bf16": WorkFactors(arithmetic=0.6)}})
 KNOWN = WarmStart(ALLOWED, estimate, EXPECTED)
 
 
@@ -92,18 +92,18 @@ def test_what_was_only_seen_together_stays_open() -> None:
         assert any(trial.configuration.values["precision"] == "bf16" for trial in trials)
 
 
-PRECISE = Effect(0.001, 0.001, MIB)
+PRECISE = CostChange(0.001, 0.001, MIB)
 
 
-def taught(**values: Effect) -> Calibration:
-    learned = {value: Learned(effect, PRECISE if any(effect) else Effect()) for value, effect in values.items()}
+def taught(**values: CostChange) -> Calibration:
+    learned = {value: Learned(effect, PRECISE if any(effect) else CostChange()) for value, effect in values.items()}
     return Calibration({"precision": learned})
 
 
 def test_the_next_study_expects_the_mean_of_those_before() -> None:
     past = [
-        replace(taught(fp32=Effect(), bf16=Effect(-0.6, 0.0, 10.0)), offset_bytes=40.0 * MIB),
-        replace(taught(fp32=Effect(), bf16=Effect(-0.4, 0.2, 30.0)), offset_bytes=60.0 * MIB),
+        replace(taught(fp32=CostChange(), bf16=CostChange(-0.6, 0.0, 10.0)), offset_bytes=40.0 * MIB),
+        replace(taught(fp32=CostChange(), bf16=CostChange(-0.4, 0.2, 30.0)), offset_bytes=60.0 * MIB),
     ]
     prior = informed(Prior(), SPACE, past)
     learned = prior.learned["precision"]["bf16"]
@@ -115,7 +115,7 @@ def test_the_next_study_expects_the_mean_of_those_before() -> None:
 
 def test_the_more_models_agree_the_surer_is_the_next_study_but_never_surer_than_models_differ() -> None:
     stds = [
-        informed(Prior(), SPACE, [taught(fp32=Effect(), bf16=Effect(-0.5))] * count).prior_std(
+        informed(Prior(), SPACE, [taught(fp32=CostChange(), bf16=CostChange(-0.5))] * count).prior_std(
             "precision", "bf16", "fp32"
         )
         for count in (0, 1, 3, 100)
@@ -125,23 +125,23 @@ def test_the_more_models_agree_the_surer_is_the_next_study_but_never_surer_than_
 
 
 def test_studies_with_other_baselines_agree_on_differences() -> None:
-    past = [taught(fp32=Effect(), bf16=Effect(-0.5)), taught(bf16=Effect(), fp32=Effect(0.5))]
+    past = [taught(fp32=CostChange(), bf16=CostChange(-0.5)), taught(bf16=CostChange(), fp32=CostChange(0.5))]
     one, both = (informed(Prior(), SPACE, some).learned["precision"]["bf16"] for some in (past[:1], past))
     assert one.deviation.micro_step == pytest.approx(-0.4, abs=0.1)
     assert both.deviation.micro_step == pytest.approx(-0.45, abs=0.05)
 
 
 def test_what_is_not_known_against_the_baselines_own_value_is_left_aside() -> None:
-    assert informed(Prior(), SPACE, [taught(tf32=Effect(), bf16=Effect(-0.5))]) == Prior()
+    assert informed(Prior(), SPACE, [taught(tf32=CostChange(), bf16=CostChange(-0.5))]) == Prior()
 
 
 def test_nothing_past_changes_nothing() -> None:
     assert informed(Prior(), SPACE, []) == Prior()
-    assert informed(Prior(), SPACE, [taught(fp32=Effect())]) == Prior()
+    assert informed(Prior(), SPACE, [taught(fp32=CostChange())]) == Prior()
 
 
 def test_it_goes_through_json_and_back() -> None:
     calibration = Calibration(
-        {"workers": {0: KNOWN_VALUE, 2: Learned(Effect(0.1, 0.0, 5.0), PRECISE)}, "pin": {True: KNOWN_VALUE}}, 3.0
+        {"workers": {0: KNOWN_VALUE, 2: Learned(CostChange(0.1, 0.0, 5.0), PRECISE)}, "pin": {True: KNOWN_VALUE}}, 3.0
     )
     assert Calibration.from_dict(json.loads(json.dumps(calibration.to_dict()))) == calibration

@@ -8,8 +8,8 @@ import pytest
 from autotune.core import Configuration, Outcome
 from autotune.sampler.cost_model import CostModel
 from autotune.sampler.observation import Observation
-from autotune.sampler.prior import Effect, MemoryPrior, Prior, roofline
-from autotune.space.settings import Work
+from autotune.sampler.prior import MemoryPrior, Prior, roofline
+from autotune.space.settings import CostChange, WorkFactors
 from tests.makers import MIB
 
 VALUES = {"micro_batch_size": (1, 2, 4, 8, 16), "checkpointing": ("none", "full"), "optimizer": ("fused", "slow")}
@@ -164,8 +164,8 @@ def test_a_peak_tells_most_of_its_own_micro_batch_size() -> None:
 
 def test_effects_that_are_expected_are_there_before_any_probe() -> None:
     effects = {
-        "checkpointing": {"full": Effect(0.3)},
-        "optimizer": {"fused": Effect(0.0, 0.2), "slow": Effect(0.0, 1.2)},
+        "checkpointing": {"full": CostChange(0.3)},
+        "optimizer": {"fused": CostChange(0.0, 0.2), "slow": CostChange(0.0, 1.2)},
     }
     costs = model(prior=Prior(effects=effects)).costs([])
     place = {candidate: at for at, candidate in enumerate(EVERY)}
@@ -203,7 +203,7 @@ def test_what_two_configurations_share_is_drawn_for_both_at_once() -> None:
 
 def test_kernels_and_arithmetic_bound_a_micro_step() -> None:
     """With half speed at 8 samples: twice the arithmetic costs little at a micro-batch of 1 and most of it at 16."""
-    work = {"checkpointing": {"full": Work(arithmetic=2.0)}}
+    work = {"checkpointing": {"full": WorkFactors(arithmetic=2.0)}}
     costs = model(prior=Prior(half_speed=8.0, work=work)).costs([])
     place = {candidate: at for at, candidate in enumerate(EVERY)}
     for micro in (1, 4, 16):

@@ -23,8 +23,8 @@ from autotune.sampler.policy import (
     _believed,
     choose,
 )
-from autotune.sampler.prior import Effect, Learned, Prior
-from autotune.space.settings import Work
+from autotune.sampler.prior import Learned, Prior
+from autotune.space.settings import CostChange, WorkFactors
 from tests.makers import MIB
 from tests.sampler.test_cost_model import BASE, EVERY, EXACT, model, of, peak, seconds, seen
 
@@ -145,7 +145,7 @@ def test_the_second_probe_is_expected_to_be_the_fastest() -> None:
     assert choice.seconds == pytest.approx(2.0 + 8 * 0.22, rel=0.5)
 
 
-WORK = {"checkpointing": {"none": Work(), "full": Work(arithmetic=0.5)}}
+WORK = {"checkpointing": {"none": WorkFactors(), "full": WorkFactors(arithmetic=0.5)}}
 """Expected to be worth much."""
 
 
@@ -156,7 +156,7 @@ def test_the_last_probe_tries_what_is_promising_together(facts: dict[str, float]
 
 
 def test_a_promising_setting_is_among_the_first_probes_whatever_other_models_showed() -> None:
-    learned = {"checkpointing": {"full": Learned(Effect(math.log(2)), Effect(0.15, 0.1, MIB))}}
+    learned = {"checkpointing": {"full": Learned(CostChange(math.log(2)), CostChange(0.15, 0.1, MIB))}}
     cost_model = model(prior=Prior(memory=EXACT, work=WORK, learned=learned))
     several = in_turn(BASE)
     while len(several) < FIRST_TRIED:

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from autotune.commands.result import TuningResult
 from autotune.service import wording
 from autotune.service.access import COOKIE
-from autotune.service.devices import Device
+from autotune.service.devices import LentDevice
 from autotune.service.records import CANCELLED, QUEUED
 from tests.report.studies import HOSTILE, hostile
 from tests.service.application import Service
@@ -509,7 +509,7 @@ def test_errors_are_pages(service: Service) -> None:
 def test_names_reasons_and_logs_are_only_text(service: Service) -> None:
     study = hostile()
     ids = seed(service, study, {"trial-2.log": HOSTILE.encode(), "report.html": HOSTILE.encode()}, HOSTILE, HOSTILE)
-    service.app.state.devices.devices = (Device("cpu", HOSTILE),)
+    service.app.state.devices.devices = (LentDevice("cpu", HOSTILE),)
     failed = service.running(HOSTILE)
     problem = {"type": "X", "message": HOSTILE, "advice": HOSTILE}
     service.store.requeue(failed.id, failed.attempt, HOSTILE)

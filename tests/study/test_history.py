@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from autotune.sampler.calibration import KNOWN, Calibration
-from autotune.sampler.prior import Effect, Learned
+from autotune.sampler.prior import Learned
+from autotune.space.settings import CostChange
 from autotune.study.history import Remembered, recall, remember
 from tests.makers import configuration, cpu, trial
 
 HERE = cpu()
-TAUGHT = Calibration({"precision": {"fp32": KNOWN, "bf16": Learned(Effect(-0.5), Effect(0.1, 0.2, 3.0))}}, 5.0)
+TAUGHT = Calibration({"precision": {"fp32": KNOWN, "bf16": Learned(CostChange(-0.5), CostChange(0.1, 0.2, 3.0))}}, 5.0)
 TRIALS = [trial(0, 10.0, confirmed=11.0), trial(1, 20.0, of=configuration(16))]
 
 

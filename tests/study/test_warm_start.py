@@ -17,10 +17,10 @@ from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import device_rates, known_rates
 from autotune.sampler.calibration import KNOWN, Calibration
 from autotune.sampler.physics import WarmStart
-from autotune.sampler.prior import Effect, Learned
+from autotune.sampler.prior import Learned
 from autotune.space.build import build_space
 from autotune.space.search_space import SearchSpace
-from autotune.space.settings import Work
+from autotune.space.settings import CostChange, WorkFactors
 from autotune.study.loop import open_study
 from autotune.study.plan import Plan, Progress, ProgressKind
 from autotune.study.store import read_peaks
@@ -47,7 +47,7 @@ parameters:
 OPTIMIZERS = ("adamw_torch", "adamw_bnb_8bit")
 PLAN = Plan(n_trials=2, objective="samples_per_second", allowed_bytes=10**9)
 PAST = Calibration(
-    {"precision": {"fp32": KNOWN, "bf16": Learned(Effect(-0.5, 0.0, 3.0), Effect(0.01, 0.1, 3.0))}}, 50.0 * MIB
+    {"precision": {"fp32": KNOWN, "bf16": Learned(CostChange(-0.5, 0.0, 3.0), CostChange(0.01, 0.1, 3.0))}}, 50.0 * MIB
 )
 
 
@@ -154,7 +154,7 @@ def test_what_is_expected_comes_from_the_past_and_else_from_the_settings(made: t
     prior = made[1].prior
     assert prior.learned["precision"]["bf16"].deviation.micro_step == pytest.approx(-0.4, abs=0.1)
     assert prior.work["checkpointing"]["full"] == pytest.approx((4 / 3, 4 / 3, 1.0))
-    assert prior.work["workers"] == {0: Work(), 2: Work()}
+    assert prior.work["workers"] == {0: WorkFactors(), 2: WorkFactors()}
     assert 0.1 < prior.half_speed < 100, "a small model on a CPU: a few samples keep it busy"
 
 

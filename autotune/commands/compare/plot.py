@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from autotune.commands.bars import Side, bars_svg
-from autotune.commands.compare.text import Row, interval_of
+from autotune.commands.compare.text import StudyRow, interval_of
 
 ROLES = {"baseline": "muted", "best": "p3"}
 
 
-def compared_svg(rows: Sequence[Row]) -> str:
+def compared_svg(rows: Sequence[StudyRow]) -> str:
     """Two bars a study; on a second side costs if a price is given, unless they are in several currencies."""
     speeds = {role: [interval_of(row, f"{kind}_samples_per_second") for row in rows] for kind, role in ROLES.items()}
     costs = {role: [row[f"{kind}_cost_per_million_samples"] for row in rows] for kind, role in ROLES.items()}

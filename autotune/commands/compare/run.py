@@ -26,7 +26,6 @@ from autotune.study.store import study_folder
 if TYPE_CHECKING:
     import pandas as pd
 
-Study = TuningResult | str | Path
 Price = tuple[float, str]
 """Amount an hour, and its currency (empty if none was named)."""
 
@@ -36,7 +35,7 @@ MILLION, HOUR_S = 1e6, 3600.0
 
 
 def compare(
-    studies: Study | Iterable[Study],
+    studies: TuningResult | str | Path | Iterable[TuningResult | str | Path],
     price_per_hour: float | str | Mapping[str, float | str] | None = None,
     output: str | Path | None = None,
     output_dir: str | Path = "reports",

@@ -10,11 +10,11 @@ from autotune.report.claim import State, Verdict, gain_words
 from autotune.report.columns import FIRST
 from autotune.report.markdown import markdown_table, markdown_text
 
-Row = dict[str, Any]
+StudyRow = dict[str, Any]
 """A row of `autotune.commands.compare.columns` as plain values, None if one is missing."""
 
 
-def figures(rows: Sequence[Row]) -> list[list[str]]:
+def figures(rows: Sequence[StudyRow]) -> list[list[str]]:
     """Head and rows: number, speeds (samples / second ± half their 95 % interval), speed-up, peak; MFU and cost if known."""
     used = any(row["best_mfu"] is not None for row in rows)
     priced = any(row["price_per_hour"] is not None for row in rows)
@@ -34,7 +34,7 @@ def figures(rows: Sequence[Row]) -> list[list[str]]:
     return [[cell for cell, is_shown in zip(cells, shown, strict=True) if is_shown] for cells in table]
 
 
-def about(row: Row) -> list[str]:
+def about(row: StudyRow) -> list[str]:
     """Sentences on a study: its name, work, machine, best configuration, and how it compares with the others."""
     length = f", {row['sequence_length']} tokens" if row["sequence_length"] else ""
     best = f"{row['best_unlike_baseline']}{'' if row['confirmed'] else '; not proven'}"
@@ -57,7 +57,7 @@ def about(row: Row) -> list[str]:
     return [*lines, *([f"warnings: {row['warnings']}"] if row["warnings"] else [])]
 
 
-def interval_of(row: Row, name: str) -> Interval | None:
+def interval_of(row: StudyRow, name: str) -> Interval | None:
     """The value of this column with its interval; None if it is missing."""
     return None if row[name] is None else Interval(row[name], row[f"{name}_low"], row[f"{name}_high"])
 
@@ -66,7 +66,7 @@ def _speed_text(speed: Interval | None) -> str:
     return "-" if speed is None else format_interval(speed, speed.low, speed.high)
 
 
-def _speed_up_text(row: Row) -> str:
+def _speed_up_text(row: StudyRow) -> str:
     """`1.46x (1.26 to 1.70)`, `about 1.5x (1.3 to 1.9)` if that is rough, or words if there is none."""
     gain = interval_of(row, "speedup")
     if gain is None or gain.low is None:
@@ -74,7 +74,7 @@ def _speed_up_text(row: Row) -> str:
     return f"{'' if row['verdict'] == Verdict.SOLID else 'about '}{ratio_text(gain)}"
 
 
-def _cost_text(row: Row) -> str:
+def _cost_text(row: StudyRow) -> str:
     """`2.71 -> 2.15 EUR`, the baseline's before the best's; a dash for an unknown one."""
     kinds = ("baseline", "best") if row["best_trial"] != 0 else ("best",)
     costs = [row[f"{kind}_cost_per_million_samples"] for kind in kinds]
@@ -83,7 +83,7 @@ def _cost_text(row: Row) -> str:
     return f"{' -> '.join('-' if cost is None else three_digits(cost) for cost in costs)} {row['currency']}".strip()
 
 
-def compared_page(rows: Sequence[Row], picture: str) -> str:
+def compared_page(rows: Sequence[StudyRow], picture: str) -> str:
     """compare.md: the figures, the picture, and a list of the studies."""
     lines = ["# Studies side by side", "", *markdown_table(figures(rows)), ""]
     lines += ["Speeds in samples / second, with 95% intervals.", "", f"![Speed and cost of each study]({picture})", ""]

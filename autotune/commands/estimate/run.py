@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from autotune.core import Configuration, Environment, InvalidRequest, TuningRequest, Value, Workload
 from autotune.core.configuration import RANKS
 from autotune.core.errors import NothingFits
-from autotune.core.gpus import CARDS, Card, find_card, sizes_of
+from autotune.core.gpus import CARDS, CardSpec, find_card, sizes_of
 from autotune.core.note import Note, NoteKind
 from autotune.core.random_state import kept_random_state
 from autotune.core.request import EstimateOptions, accepts, tuning_request
@@ -74,7 +74,7 @@ class Forecast:
     model: MemoryModel
     headroom: float
     limit_bytes: int | None = None
-    card: Card | None = None
+    card: CardSpec | None = None
     notes: tuple[Note, ...] = ()
     ruled_out: tuple[RuledOut, ...] = ()
 
@@ -186,7 +186,7 @@ def estimate(model: str | os.PathLike[str], global_batch_size: int, **options: U
     return _forecast(request, own.source, card)
 
 
-def _forecast(request: TuningRequest, source: str, card: Card | None) -> Forecast:
+def _forecast(request: TuningRequest, source: str, card: CardSpec | None) -> Forecast:
     """source: of the user's arguments, for messages."""
     base = request.training_args
     check_overrides(request)
@@ -230,7 +230,7 @@ def _configurations(space: SearchSpace) -> list[Configuration]:
     return list(space)
 
 
-def environment_with(here: Environment, card: Card | None) -> Environment:
+def environment_with(here: Environment, card: CardSpec | None) -> Environment:
     """This machine's software with the GPU's abilities, or without one those of a recent GPU."""
     capability = card.compute_capability if card else (8, 0)
     precisions = map(str, SETTINGS["precision"].values)
@@ -252,7 +252,7 @@ def environment_with(here: Environment, card: Card | None) -> Environment:
     )
 
 
-def _precisions(card: Card) -> set[str]:
+def _precisions(card: CardSpec) -> set[str]:
     """Values of the setting precision that the GPU has units for: weights in bfloat16 need those of bfloat16."""
     return {*card.flops, *(value for value, unit in ALIKE.items() if unit in card.flops)}
 
@@ -278,7 +278,7 @@ def _rows(
         yield ForecastRow(first.micro_batch_size, first.gradient_accumulation_steps, settings, peak, reason)
 
 
-def _size_note(card: Card | None) -> list[Note]:
+def _size_note(card: CardSpec | None) -> list[Note]:
     """The memory size that was taken of a GPU that exists with several."""
     sizes = sizes_of(card) if card else ()
     if card is None or len(sizes) < 2:

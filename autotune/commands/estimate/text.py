@@ -21,7 +21,7 @@ PARTS = {
 }
 """Part of a peak -> its heading."""
 
-Row = dict[str, Any]
+PeakRow = dict[str, Any]
 
 
 def forecast_lines(forecast: dict[str, Any]) -> list[str]:
@@ -39,7 +39,7 @@ def forecast_lines(forecast: dict[str, Any]) -> list[str]:
         lines.append(f"Nothing fits: the smallest needs {format_bytes(min(peaks))}.")
     lines = [line for text in lines for line in wrapped(text)]
     names = list(rows[0]["settings"]) if rows else []
-    groups: dict[tuple[str, ...], list[Row]] = {}
+    groups: dict[tuple[str, ...], list[PeakRow]] = {}
     for row in rows:
         groups.setdefault(_settings(row), []).append(row)
     lines += ["", "Peak in GiB by micro-batch size:", "", *_peaks(names, groups), ""]
@@ -52,11 +52,11 @@ def forecast_lines(forecast: dict[str, Any]) -> list[str]:
     return [*lines, "", *(line for note in notes for line in wrapped(f"note: {note}"))]
 
 
-def _settings(row: Row) -> tuple[str, ...]:
+def _settings(row: PeakRow) -> tuple[str, ...]:
     return tuple("/".join(map(str, values)) for values in row["settings"].values())
 
 
-def _peaks(names: list[str], groups: dict[tuple[str, ...], list[Row]]) -> list[str]:
+def _peaks(names: list[str], groups: dict[tuple[str, ...], list[PeakRow]]) -> list[str]:
     sizes = sorted({row["micro_batch_size"] for rows in groups.values() for row in rows})
     shown = sizes if len(sizes) <= WIDEST else [*sizes[: WIDEST - 1], sizes[-1]]
     cells = {}
@@ -86,13 +86,13 @@ def _table(names: list[str], head: list[str], cells: dict[tuple[str, ...], list[
     return lines
 
 
-def _peak(row: Row | None) -> str:
+def _peak(row: PeakRow | None) -> str:
     if row is None or "peak_bytes" not in row:
         return "-"
     return f"{_gib(row['peak_bytes'])}{'*' if row['fits'] is False else ''}"
 
 
-def _splits(names: list[str], groups: dict[tuple[str, ...], list[Row]]) -> list[str]:
+def _splits(names: list[str], groups: dict[tuple[str, ...], list[PeakRow]]) -> list[str]:
     table, reasons = {}, []
     for settings, rows in groups.items():
         with_peak = [row for row in rows if "peak_bytes" in row]
@@ -108,7 +108,7 @@ def _splits(names: list[str], groups: dict[tuple[str, ...], list[Row]]) -> list[
     return [*_table(names, ["sizes", "peak", *PARTS.values(), "cached", "at"], table), *reasons]
 
 
-def _cards(rows: list[Row]) -> list[str]:
+def _cards(rows: list[PeakRow]) -> list[str]:
     table = [["GPU", "memory", "fit", "largest micro-batch", "with"]]
     for name, card in CARDS.items():
         fitting = [row for row in rows if name in row["cards"]]
@@ -118,7 +118,7 @@ def _cards(rows: list[Row]) -> list[str]:
     return [part for line in aligned(table, 1) for part in broken(line, WIDTH, "", " " * 6)]
 
 
-def _size(row: Row) -> int:
+def _size(row: PeakRow) -> int:
     return int(row["micro_batch_size"])
 
 

@@ -35,11 +35,11 @@ from autotune.study.result import SearchResult
 from autotune.study.store import EXPLANATION, locked, reporting_storage
 from autotune.study.warm_start import arithmetic_of
 
-Watch = Callable[[str], None]
+LineWatch = Callable[[str], None]
 
 
 def explain(
-    folder: str | Path, rounds: int = EXPLANATION_ROUNDS, fresh: bool = False, watch: Watch | bool | None = None
+    folder: str | Path, rounds: int = EXPLANATION_ROUNDS, fresh: bool = False, watch: LineWatch | bool | None = None
 ) -> Explanation:
     """Explain the speed-up of the study in this folder; also written to explanation.json and explanation.md.
 
@@ -71,7 +71,7 @@ def explained(
     probe: Probe,
     place: Path,
     rounds: int = EXPLANATION_ROUNDS,
-    watch: Watch = lambda line: None,
+    watch: LineWatch = lambda line: None,
     breakdown: Callable[[Mapping[str, Configuration]], MemoryBreakdown] = lambda configurations: MemoryBreakdown(),
 ) -> Explanation:
     """The explanation of a study, measured by this probe and stored in this folder."""

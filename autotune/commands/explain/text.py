@@ -223,17 +223,17 @@ def _warnings(explanation: Explanation) -> list[str]:
 
 HEAD = ("your settings", "the answer")
 
-Row = tuple[str, ...]
 
-
-def _tables(explanation: Explanation) -> Iterator[tuple[str, list[Row]]]:
+def _tables(explanation: Explanation) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
     ends = (explanation.baseline, explanation.best)
     splits = [step_split(trial.final) for trial in ends]
     times = {label: [split[name] for split in splits] for name, label in STEP.items()}
-    rows: list[Row] = [(label, *map(format_duration, pair)) for label, pair in times.items() if pair != [None, None]]
+    rows: list[tuple[str, ...]] = [
+        (label, *map(format_duration, pair)) for label, pair in times.items() if pair != [None, None]
+    ]
     if rows:
         yield "Time of a step", rows
-    measured: Row = ("measured peak", *(format_bytes(trial.peak_bytes) for trial in ends))
+    measured: tuple[str, ...] = ("measured peak", *(format_bytes(trial.peak_bytes) for trial in ends))
     peaks = [explanation.memory.peaks.get(name) for name in ("baseline", "answer")]
     if parts := next((peak["split"] for peak in peaks if peak), None):
         rows = [

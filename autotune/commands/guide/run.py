@@ -46,7 +46,7 @@ ON_CUDA = replace(
 )
 """The single run of a method takes as many steps as what is measured again, and more time for them."""
 
-Watch = Callable[[Ladder, str], None]
+GuideWatch = Callable[[Ladder, str], None]
 """Called with the ladder as far as it is measured, and what is done next."""
 
 
@@ -55,7 +55,7 @@ def guide(
     model: str | os.PathLike[str],
     global_batch_size: int = GLOBAL_BATCH_SIZE,
     *,
-    watch: Watch | bool | None = None,
+    watch: GuideWatch | bool | None = None,
     **options: Unpack[GuideOptions],
 ) -> Ladder:
     """Measure the guides' methods with this model; the options of `autotune guide`.
@@ -102,14 +102,14 @@ def guide(
             return run_guide(ladder, probe, folder, on_event, request.probe_timeout_s)
 
 
-def _watcher(watch: Watch | bool | None) -> AbstractContextManager[Watch]:
+def _watcher(watch: GuideWatch | bool | None) -> AbstractContextManager[GuideWatch]:
     if callable(watch):
         return nullcontext(watch)
     return nullcontext(lambda ladder, doing: None) if watch is False else guide_watcher(errors())
 
 
 @contextmanager
-def guide_watcher(console: Console) -> Iterator[Watch]:
+def guide_watcher(console: Console) -> Iterator[GuideWatch]:
     """A `watch` that prints a line for each method, and on a terminal shows the one that is being measured."""
     doing, since = "reading device, model and data", time.monotonic()
 
@@ -133,7 +133,7 @@ def run_guide(
     ladder: Ladder,
     probe: Probe,
     folder: Path,
-    watch: Watch = lambda ladder, doing: None,
+    watch: GuideWatch = lambda ladder, doing: None,
     probe_timeout_s: float | None = None,
 ) -> Ladder:
     """Measure all methods that can run here, in order; the files are written however it ends. Raises StorageFailed."""

@@ -8,11 +8,11 @@ from typing import Any
 
 from autotune.core.warning import ResultWarning, WarningKind
 
-State = tuple[dict[str, Any], str]
+OptimizerState = tuple[dict[str, Any], str]
 """An optimizer's state of one parameter, and the name of a tensor in it."""
 
 
-def states_on(place: Any, optimizer: Any) -> list[State]:
+def states_on(place: Any, optimizer: Any) -> list[OptimizerState]:
     """The optimizer's tensors on this torch.device, without step counts on the CPU and pages of bitsandbytes on the host."""
     import torch
 
@@ -24,7 +24,7 @@ def states_on(place: Any, optimizer: Any) -> list[State]:
     ]
 
 
-def moved(model: Any, states: Iterable[State], device: Any) -> None:
+def moved(model: Any, states: Iterable[OptimizerState], device: Any) -> None:
     """Move the model and these states to a torch.device, in place: an optimizer keeps its parameters."""
     model.to(device)
     for state, name in states:

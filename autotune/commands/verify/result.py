@@ -34,7 +34,7 @@ DEVICE_FACTS = {
 """Readings of the device that explain a difference in speed: name -> label and format."""
 
 
-class Verdict(StrEnum):
+class PromiseVerdict(StrEnum):
     """Outcome of a verification; see `judged` for the rule."""
 
     HELD = "held"
@@ -44,11 +44,11 @@ class Verdict(StrEnum):
     NOTHING = "nothing to verify"
 
 
-HELD: dict[Verdict, bool | None] = {Verdict.NOT_HELD: False, Verdict.CANNOT_TELL: None}
+HELD: dict[PromiseVerdict, bool | None] = {PromiseVerdict.NOT_HELD: False, PromiseVerdict.CANNOT_TELL: None}
 """Verdict -> False if the promise does not hold, None: cannot tell; it holds for all other verdicts."""
 
 
-def judged(promised: Interval, measured: Interval) -> Verdict:
+def judged(promised: Interval, measured: Interval) -> PromiseVerdict:
     """Verdict on a speed-up, by its 95 % interval in the search and the interval of the plain trainings.
 
     Not held: the measured interval lies more than SHORTFALL below the promised one, or below 1 if nothing slower was
@@ -57,12 +57,12 @@ def judged(promised: Interval, measured: Interval) -> Verdict:
     than 1 was promised, and the two intervals overlap or differ by no more than SHORTFALL.
     """
     if measured.high < (1 - SHORTFALL) * max(promised.low, min(1.0, promised)):
-        return Verdict.NOT_HELD
+        return PromiseVerdict.NOT_HELD
     if measured.low > promised.high:
-        return Verdict.MORE_THAN_HELD
+        return PromiseVerdict.MORE_THAN_HELD
     if measured.low <= 1 < promised.low:
-        return Verdict.NOT_HELD if measured.high < promised else Verdict.CANNOT_TELL
-    return Verdict.CANNOT_TELL if measured.relative_width > SOLID_WIDTH else Verdict.HELD
+        return PromiseVerdict.NOT_HELD if measured.high < promised else PromiseVerdict.CANNOT_TELL
+    return PromiseVerdict.CANNOT_TELL if measured.relative_width > SOLID_WIDTH else PromiseVerdict.HELD
 
 
 Pair = tuple[Trial | None, Trial | None]
@@ -145,7 +145,7 @@ class Verification:
     # What it means ----------------------------------------------------------------------------------------------------
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> PromiseVerdict:
         """By the speed-ups (`judged`), unless a training did not complete or needed more memory than allowed.
 
         What was disturbed in so many rounds that fewer than ROUNDS_THAT_TELL are left cannot be told.
@@ -169,43 +169,46 @@ class Verification:
         return f"{verdict.capitalize()}: {reason}."
 
     @cached_property
-    def _verdict_and_reason(self) -> tuple[Verdict, str]:
+    def _verdict_and_reason(self) -> tuple[PromiseVerdict, str]:
         answer, yours, promised, measured = self._answer, self._yours, self.promised, self.measured
         if self.is_same:
-            return Verdict.NOTHING, "the answer is your own settings"
+            return PromiseVerdict.NOTHING, "the answer is your own settings"
         if answer and not answer.feasible:
-            return Verdict.NOT_HELD, f"the answer {_failure(answer)}"
+            return PromiseVerdict.NOT_HELD, f"the answer {_failure(answer)}"
         if promised is None:
-            return Verdict.HELD, "it trains within the memory; your settings did not run in the search, to compare with"
+            return (
+                PromiseVerdict.HELD,
+                "it trains within the memory; your settings did not run in the search, to compare with",
+            )
         if yours is None or not yours.feasible or measured is None:
-            return Verdict.CANNOT_TELL, f"your settings {_failure(yours) if yours else 'were not trained'}"
+            return PromiseVerdict.CANNOT_TELL, f"your settings {_failure(yours) if yours else 'were not trained'}"
         interval = f"95% interval {range_text(measured)}"
         speed_ups = f"{measured:.2f}x as fast as your settings ({interval}); promised {_speed_up(promised)}"
         if len(self._quiet) < ROUNDS_THAT_TELL:
             rounds, disturbed = counted(len(self._complete), "round"), len(self._complete) - len(self._quiet)
             why = f"the machine was disturbed in {disturbed} of {rounds}" if disturbed else f"only {rounds} each"
-            return Verdict.CANNOT_TELL, f"{why}; {speed_ups}"
+            return PromiseVerdict.CANNOT_TELL, f"{why}; {speed_ups}"
         verdict = judged(promised, measured)
-        if verdict is Verdict.CANNOT_TELL:
+        if verdict is PromiseVerdict.CANNOT_TELL:
             return verdict, f"the interval is {measured.relative_width:.0%} wide; {speed_ups}"
         return verdict, speed_ups
 
     @property
     def advice(self) -> str:
         """Advice on the next step."""
-        if self.verdict is Verdict.CANNOT_TELL:
+        if self.verdict is PromiseVerdict.CANNOT_TELL:
             if self._yours and not self._yours.feasible:
                 return LOG
             timed_s = sum(step.seconds for measured in self.answer for step in measured.steps)
             seconds = math.ceil(4 * timed_s / 10) * 10
             return f"{'Close other programs, then verify' if self.disturbances else 'Verify'} again with --seconds {seconds}."
-        if self.verdict is Verdict.NOT_HELD:
+        if self.verdict is PromiseVerdict.NOT_HELD:
             answer = self._answer
             if answer and not answer.feasible:
                 needs_memory = answer.final.outcome in (Outcome.COMPLETED, Outcome.OUT_OF_MEMORY)
                 return "Search again with a larger --headroom." if needs_memory else LOG
             return "Search again on the machine as it is now: the same search command with --fresh."
-        if self.verdict is Verdict.NOTHING:
+        if self.verdict is PromiseVerdict.NOTHING:
             return ""
         return f"`autotune report {self.name}` writes the report with the speed-up that was measured now."
 
@@ -246,7 +249,7 @@ class Verification:
 
 def verification_lines(verification: Verification) -> list[str]:
     """For a terminal of 80 columns: promised and measured side by side, the verdict, what to do next, warnings and notes."""
-    if verification.verdict is Verdict.NOTHING:
+    if verification.verdict is PromiseVerdict.NOTHING:
         return wrapped(verification.sentence)
     promised, measured = verification.trials
     line = "{:<22}{:>15}{:>15}  {:<26}".format

@@ -48,7 +48,7 @@ def trace_update(
         return {"error": from_exception(error, "optimizer").reason}
 
 
-class Rule(NamedTuple):
+class StateRule(NamedTuple):
     """States of bitsandbytes for each parameter: tensors of 8 or 32 bits, and how many of its size are in the first."""
 
     bits: int
@@ -56,7 +56,7 @@ class Rule(NamedTuple):
     in_the_first: int = 1
 
 
-def rule_of_bitsandbytes(name: str) -> Rule | None:
+def rule_of_bitsandbytes(name: str) -> StateRule | None:
     """By its name in transformers; None for an optimizer of another library.
 
     AdamW keeps two states, Lion and RMSprop one (`Optimizer1State`), AdEMAMix three, two of them in one tensor.
@@ -67,7 +67,7 @@ def rule_of_bitsandbytes(name: str) -> Rule | None:
     if not kind or suffix not in ("_8bit", "_32bit", "_bnb", "_bnb_8bit", "_bnb_32bit", *([""] * (kind == "ademamix"))):
         return None
     bits = 8 if suffix.endswith("_8bit") else 32
-    return Rule(bits, 1 if kind in ("lion", "rmsprop") else 2, 2 if kind == "ademamix" else 1)
+    return StateRule(bits, 1 if kind in ("lion", "rmsprop") else 2, 2 if kind == "ademamix" else 1)
 
 
 def _traced(outline: Any, fields: Mapping[str, Any], foreach: bool, scratch: Path) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def _traced(outline: Any, fields: Mapping[str, Any], foreach: bool, scratch: Pat
             return dict(tracker.to_dict())
 
 
-def _states_of_bitsandbytes(outline: Any, rule: Rule, embeddings_too: bool) -> dict[str, Any]:
+def _states_of_bitsandbytes(outline: Any, rule: StateRule, embeddings_too: bool) -> dict[str, Any]:
     """By rule, as bitsandbytes' kernels cannot be run without storage.
 
     In 8 bits a state has a byte for each value, a float32 for each 256 values, and a shared map of 256 float32; 4 bytes for

@@ -21,7 +21,7 @@ import torch
 from transformers import TrainerCallback
 
 from autotune.core import Outcome, failures
-from autotune.core.sanity import EVALUATION, SAVING, TRAINING, Problem, SanityCheck
+from autotune.core.sanity import EVALUATION, SAVING, TRAINING, SanityCheck, SanityProblem
 from autotune.probe.order import TrainingOrder
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory, memory_of
 from autotune.probe.train.run import prepared_trainer
@@ -40,7 +40,7 @@ MOST_DISK_SHARE = 0.5
 def run(order: TrainingOrder, objects: bytes, scratch: Path) -> dict[str, Any]:
     """A `SanityCheck` as plain data; failures of training, evaluation and checkpoint are its problems."""
     memory = memory_of(order)
-    check = Check(order, memory, scratch)
+    check = SanityCallback(order, memory, scratch)
     try:
         trainer = prepared_trainer(order, objects, scratch, memory, MOST_STEPS)
         memory.enter(TRAINING)
@@ -60,7 +60,7 @@ def run(order: TrainingOrder, objects: bytes, scratch: Path) -> dict[str, Any]:
     return check.result().to_dict()
 
 
-class Check(TrainerCallback):  # type: ignore[misc]
+class SanityCallback(TrainerCallback):  # type: ignore[misc]
     """Lets a Trainer take its steps, then evaluate, save and stop. part: what it does now."""
 
     def __init__(self, order: TrainingOrder, memory: HostMemory | DeviceMemory, scratch: Path) -> None:
@@ -69,7 +69,7 @@ class Check(TrainerCallback):  # type: ignore[misc]
         self._cuda = not order.environment.is_cpu
         self._steps_taken = 0
         self._sizes: list[int] = []
-        self._problems: list[Problem] = []
+        self._problems: list[SanityProblem] = []
         self._results: dict[str, Any] = {}  # fields of SanityCheck
 
     def attach(self, trainer: Any) -> None:
@@ -79,7 +79,7 @@ class Check(TrainerCallback):  # type: ignore[misc]
 
     def note(self, failure: failures.Failure) -> None:
         """Add the failure of the current part."""
-        self._problems.append(Problem(self.part, failure.outcome, failure.reason))
+        self._problems.append(SanityProblem(self.part, failure.outcome, failure.reason))
 
     def result(self) -> SanityCheck:
         peaks = self._memory.peaks().get("stage_peak_bytes", {})

@@ -6,7 +6,7 @@ caught in `guarded`: no logger can lose a search.
 
 from typing import Protocol
 
-from autotune.report.loggers.events import Ending, Row
+from autotune.report.loggers.events import Ending, LoggedTrial
 
 
 class Logger(Protocol):
@@ -15,7 +15,7 @@ class Logger(Protocol):
     run: str
     """Value that `start` needs in `StudyEvent.run` to resume the same run."""
 
-    def log(self, row: Row) -> None:
+    def log(self, row: LoggedTrial) -> None:
         """Log one trial; its number is the step."""
 
     def finish(self, ending: Ending) -> None:

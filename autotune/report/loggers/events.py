@@ -34,7 +34,7 @@ class StudyEvent:
 
 
 @dataclass(frozen=True)
-class Row:
+class LoggedTrial:
     """One trial, as its own probe measured it."""
 
     number: int
@@ -92,7 +92,7 @@ def study_facts(request: TuningRequest, result: SearchResult) -> dict[str, Value
 
 def rows(
     trials: Sequence[Trial], objective: str, max_gain: Mapping[int, float] | None = None, after: int = -1
-) -> Iterator[Row]:
+) -> Iterator[LoggedTrial]:
     """A row for each trial whose number is above `after`, by what its own probe measured.
 
     What is measured again comes later and is in the ending's table: the rows of a study are the same, logged while it runs or
@@ -104,7 +104,7 @@ def rows(
             yield _row(trial, probed[:count], objective, (max_gain or {}).get(trial.number))
 
 
-def _row(trial: Trial, so_far: Sequence[Trial], objective: str, max_gain: float | None) -> Row:
+def _row(trial: Trial, so_far: Sequence[Trial], objective: str, max_gain: float | None) -> LoggedTrial:
     measurement, best, first = trial.measurement, best_trial(so_far, objective), so_far[0]
     speedup = told_speed_up(best, first, objective) if best is not None and first.number == 0 else None
     numbers = {
@@ -118,7 +118,9 @@ def _row(trial: Trial, so_far: Sequence[Trial], objective: str, max_gain: float 
         "speedup_so_far": speedup,
         "untried_could_win": max_gain,
     }
-    return Row(trial.number, _finite(numbers), trial.configuration.sizes_and_settings, measurement.outcome.value)
+    return LoggedTrial(
+        trial.number, _finite(numbers), trial.configuration.sizes_and_settings, measurement.outcome.value
+    )
 
 
 def _speed_fields(prefix: str, trial: Trial) -> dict[str, float | None]:

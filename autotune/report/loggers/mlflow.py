@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
-from autotune.report.loggers.events import PROJECT, Ending, Row, StudyEvent
+from autotune.report.loggers.events import PROJECT, Ending, LoggedTrial, StudyEvent
 
 LONGEST = 5000
 """Characters of a parameter or tag: MLflow refuses 6001 of the one and 8001 of the other."""
@@ -49,7 +49,7 @@ class Logger:
         self.run = run
         self._client = client
 
-    def log(self, row: Row) -> None:
+    def log(self, row: LoggedTrial) -> None:
         """Metrics; the trial's number is the step. Configurations are in the table: parameters belong to a whole run."""
         self._client.log_batch(self.run, metrics=_metrics(row.numbers, row.number))
 

@@ -22,7 +22,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from autotune.core.configuration import Value
 from autotune.report.formats import formatted
-from autotune.report.loggers.events import Ending, Row, StudyEvent
+from autotune.report.loggers.events import Ending, LoggedTrial, StudyEvent
 from autotune.study.store import TENSORBOARD
 
 METRICS = ("samples_per_second", "peak_bytes", "probe_seconds")
@@ -53,7 +53,7 @@ class Logger:
         self._events.write(_hparams(hparams.EXPERIMENT_TAG, data))
         self._events.write(_text("study", table_of(study.facts)))
 
-    def log(self, row: Row) -> None:
+    def log(self, row: LoggedTrial) -> None:
         """Scalars at the trial's number, and its own row of the HParams table."""
         self._events.write(*(_scalar(name, number) for name, number in row.numbers.items()), step=row.number)
         session = plugin_data_pb2.SessionStartInfo(group_name=f"trial-{row.number:04d}", start_time_secs=time.time())

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from autotune.report.loggers.events import PROJECT, Ending, Row, StudyEvent
+from autotune.report.loggers.events import PROJECT, Ending, LoggedTrial, StudyEvent
 
 
 def start(study: StudyEvent) -> "Logger":
@@ -29,7 +29,7 @@ class Logger:
         self.run = name
         self._run = run
 
-    def log(self, row: Row) -> None:
+    def log(self, row: LoggedTrial) -> None:
         """The trial's number is the step."""
         self._run.log(row.flat, step=row.number)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import wandb
 from wandb.sdk.wandb_run import Run
 
-from autotune.report.loggers.events import PROJECT, Ending, Row, StudyEvent
+from autotune.report.loggers.events import PROJECT, Ending, LoggedTrial, StudyEvent
 
 OWN = {
     "silent": True,
@@ -59,7 +59,7 @@ class Logger:
         self._run = run
 
     @_silent()
-    def log(self, row: Row) -> None:
+    def log(self, row: LoggedTrial) -> None:
         """A row of the history; the trial's number is its step, so that two offline parts of a run fit together."""
         self._run.log(row.flat, step=row.number, commit=True)
 

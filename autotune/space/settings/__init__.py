@@ -3,7 +3,7 @@
 from importlib import import_module
 
 from autotune.core.configuration import Configuration
-from autotune.space.settings.setting import ACCUMULATION, Change, Context, Effect, Observed, Setting, Work
+from autotune.space.settings.setting import ACCUMULATION, Context, CostChange, Effect, Observed, Setting, WorkFactors
 
 # In this order their values are applied: later ones may overrule what earlier ones set besides.
 _FILES = """
@@ -33,5 +33,5 @@ def learning_differences(configuration: Configuration, other: Configuration) -> 
     )
 
 
-__all__ = ["ACCUMULATION", "MICRO", "SETTINGS", "Change", "Context", "Effect", "Observed", "Setting", "Work"]
+__all__ = ["ACCUMULATION", "MICRO", "SETTINGS", "CostChange", "Context", "Effect", "Observed", "Setting", "WorkFactors"]
 __all__ += ["learning_differences"]

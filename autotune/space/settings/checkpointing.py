@@ -6,7 +6,7 @@ from typing import Any
 from autotune.core import Environment, Value
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.settings.rules import first_of
-from autotune.space.settings.setting import Context, Costs, Effect, Observed, Setting, Work, one_of
+from autotune.space.settings.setting import Context, Costs, Effect, Observed, Setting, WorkFactors, one_of
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "full": {"use_reentrant": False},
@@ -140,11 +140,11 @@ AGAIN = 4 / 3
 Training Deep Nets with Sublinear Memory Cost, 2016)."""
 
 
-def _work(value: Value, rates: Mapping[str, float]) -> Work:
+def _work(value: Value, rates: Mapping[str, float]) -> WorkFactors:
     if value == "none":
-        return Work()
+        return WorkFactors()
     again = 1 + (AGAIN - 1) / int(_OPTIONS[str(value)].get("every_n_layers", 1))
-    return Work(again, again)
+    return WorkFactors(again, again)
 
 
 SETTING = Setting(

@@ -6,7 +6,7 @@ from autotune.core.configuration import RANKS, Value
 from autotune.core.environment import Environment
 from autotune.core.request import MOST_DEVICES
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind
-from autotune.space.settings.setting import Change, Context, Costs, Effect, Setting, whole_number
+from autotune.space.settings.setting import Context, CostChange, Costs, Effect, Setting, whole_number
 from autotune.space.settings.threads import VARIABLE as THREADS
 
 
@@ -30,13 +30,13 @@ def _unavailable(value: Value, context: Context) -> Exclusion | None:
     return Exclusion(ExclusionKind.CORES, {"cores": cores}, "ranks") if int(value) > cores else None
 
 
-def _change(value: Value, context: Context) -> Change:
+def _change(value: Value, context: Context) -> CostChange:
     """DistributedDataParallel copies gradients into buckets of its own, all of them together as large as the gradients (Li
     et al., PyTorch Distributed, 2020). On a CPU a rank has its part of the threads, and is as much slower."""
     if value == 1:
-        return Change()
+        return CostChange()
     slower = math.log(int(value)) if context.environment.is_cpu else 0.0
-    return Change(slower, slower, float(context.workload.gradient_bytes))
+    return CostChange(slower, slower, float(context.workload.gradient_bytes))
 
 
 SETTING = Setting(

@@ -4,7 +4,7 @@ from autotune.core.configuration import RANKS, Value
 from autotune.core.environment import Environment
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.settings.rules import first_of, needs_gpu
-from autotune.space.settings.setting import Change, Context, Costs, Effect, Observed, Setting
+from autotune.space.settings.setting import Context, CostChange, Costs, Effect, Observed, Setting
 
 VALUES = ("none", "shard_grad_op", "full_shard")
 """From the most memory to the least."""
@@ -45,14 +45,14 @@ def _read_back(observed: Observed) -> str:
     return _sharding(getattr(observed.trainer.accelerator.state.fsdp_plugin, "reshard_after_forward", True))
 
 
-def _change(value: Value, context: Context) -> Change:
+def _change(value: Value, context: Context) -> CostChange:
     """Saving of two ranks, the fewest there are: half of the gradients and, if they are not kept whole, of the weights
     (Zhao et al., PyTorch FSDP, 2023); and DistributedDataParallel's buckets. The optimizer's state is left out."""
     if value == "none":
-        return Change()
+        return CostChange()
     workload = context.workload
     weights = workload.parameter_bytes if value != "shard_grad_op" else 0
-    return Change(peak_bytes=-workload.gradient_bytes - (workload.gradient_bytes + weights) / 2)
+    return CostChange(peak_bytes=-workload.gradient_bytes - (workload.gradient_bytes + weights) / 2)
 
 
 SETTING = Setting(

@@ -9,7 +9,16 @@ from typing import Any
 from autotune.core import Environment, Value
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.settings.rules import tried_on_device
-from autotune.space.settings.setting import ACCUMULATION, Context, Costs, Effect, Learning, Observed, Setting, Work
+from autotune.space.settings.setting import (
+    ACCUMULATION,
+    Context,
+    Costs,
+    Effect,
+    Learning,
+    Observed,
+    Setting,
+    WorkFactors,
+)
 
 _FIRST = "adamw_torch"
 ORDINARY = (_FIRST, "adamw_torch_fused", "adamw_bnb_8bit", "adafactor", "sgd")
@@ -149,7 +158,7 @@ SETTING = Setting(
     forbidden={ACCUMULATION: _forbidden_accumulation},
     costs=Costs(
         lambda value, other: value == other or _ORDER.get(str(value), -1) > _ORDER.get(str(other), 99),
-        work=lambda value, rates: Work(
+        work=lambda value, rates: WorkFactors(
             update=rates[_FIRST] / rates[str(value)] if {_FIRST, value} <= rates.keys() else 1.0
         ),
     ),

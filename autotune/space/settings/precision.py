@@ -6,7 +6,7 @@ from autotune.core import Environment, Value
 from autotune.space.settings import lora
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.settings.rules import first_of, tried_on_device
-from autotune.space.settings.setting import Context, Costs, Effect, Learning, Observed, Setting, Work
+from autotune.space.settings.setting import Context, Costs, Effect, Learning, Observed, Setting, WorkFactors
 from autotune.space.settings.zero import engine_config
 
 # None leaves TF32 as the user's arguments have it: under autocast hardly any float32 product is left.
@@ -119,7 +119,9 @@ SETTING = Setting(
     unavailable=first_of(_unavailable, tried_on_device("precisions")),
     forbidden={lora.SETTING.name: _forbidden_lora},
     costs=Costs(
-        work=lambda value, rates: Work(rates["fp32"] / rates[str(value)] if {"fp32", value} <= rates.keys() else 1.0)
+        work=lambda value, rates: WorkFactors(
+            rates["fp32"] / rates[str(value)] if {"fp32", value} <= rates.keys() else 1.0
+        )
     ),
     learning=Learning(
         lambda value: "bf16" if value == FROZEN else value,

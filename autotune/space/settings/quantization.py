@@ -4,7 +4,7 @@ from autotune.core import Environment, Value
 from autotune.space.settings import lora
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.settings.rules import first_of, needs_package, tried_on_device
-from autotune.space.settings.setting import Change, Context, Costs, Effect, Learning, Observed, Setting
+from autotune.space.settings.setting import Context, CostChange, Costs, Effect, Learning, Observed, Setting
 
 NONE = "none"
 NAMES = (NONE, "nf4", "fp4")
@@ -43,13 +43,13 @@ def _forbidden_lora(value: Value, rank: Value) -> Exclusion | None:
     return reason if value != NONE and rank == lora.NONE else None
 
 
-def _change(value: Value, context: Context) -> Change:
+def _change(value: Value, context: Context) -> CostChange:
     """Saving from packing the linear layers, against weights of the model's number of bytes."""
     workload = context.workload
     if value == NONE or not workload.parameters:
-        return Change()
+        return CostChange()
     bytes_each = workload.parameter_bytes / workload.parameters
-    return Change(peak_bytes=-workload.linear_parameters * (bytes_each - BITS / 8))
+    return CostChange(peak_bytes=-workload.linear_parameters * (bytes_each - BITS / 8))
 
 
 SETTING = Setting(

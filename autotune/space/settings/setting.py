@@ -68,7 +68,7 @@ class Observed:
         return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-class Work(NamedTuple):
+class WorkFactors(NamedTuple):
     """Factors on the time of a micro-step's arithmetic, of its kernels, and of the optimizer's step."""
 
     arithmetic: float = 1.0
@@ -76,9 +76,9 @@ class Work(NamedTuple):
     update: float = 1.0
 
 
-class Change(NamedTuple):
-    """Expected effect of a value on costs that `Work` cannot express: logarithms of the factors on the seconds of a micro-step
-    and of the optimizer's step, and bytes of the peak beyond the estimate for a single process."""
+class CostChange(NamedTuple):
+    """Expected change of costs by a value that `WorkFactors` cannot express: logarithms of the factors on the seconds of a
+    micro-step and of the optimizer's step, and bytes of the peak beyond the estimate for a single process."""
 
     micro_step: float = 0.0
     optimizer_step: float = 0.0
@@ -99,8 +99,8 @@ class Costs:
     of_process: bool = False  # it decides who allocates memory, not what a model or a library can do
     # Effect on a step's work on a device of these rates: precision -> operations / second of large matrix products,
     # optimizer -> parameters / second.
-    work: Callable[[Value, Mapping[str, float]], Work] = lambda value, rates: Work()
-    change: Callable[[Value, Context], Change] = lambda value, context: Change()  # on this device
+    work: Callable[[Value, Mapping[str, float]], WorkFactors] = lambda value, rates: WorkFactors()
+    change: Callable[[Value, Context], CostChange] = lambda value, context: CostChange()  # on this device
     seconds: Callable[[Value], float] = lambda value: 0.0  # before the first settled step of a probe or run (compiling)
     # Steps after which its effect repeats: a probe times at least as many.
     period: Callable[[Value], int] = lambda value: 1

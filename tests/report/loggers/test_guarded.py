@@ -15,7 +15,7 @@ from autotune.core.note import Note, NoteKind
 from autotune.core.prospect import OptimalityGap
 from autotune.core.request import check_installed
 from autotune.report.loggers import guarded
-from autotune.report.loggers.events import Ending, Row, StudyEvent
+from autotune.report.loggers.events import Ending, LoggedTrial, StudyEvent
 from autotune.study.plan import Progress, ProgressKind
 from autotune.study.store import RUNS, remove_study
 from tests.report.loggers.studies import begun, result, told
@@ -29,7 +29,7 @@ class Recorder:
     """A logger that records its calls, and fails at a given trial."""
 
     def __init__(self, fails_at: int | None = None, error: BaseException | None = None) -> None:
-        self.run, self.rows, self.endings = "a-run", list[Row](), list[Ending]()
+        self.run, self.rows, self.endings = "a-run", list[LoggedTrial](), list[Ending]()
         self.fails_at, self.error = fails_at, error
 
     def start(self, study: StudyEvent) -> "Recorder":
@@ -37,7 +37,7 @@ class Recorder:
         print("a library's greeting")
         return self
 
-    def log(self, row: Row) -> None:
+    def log(self, row: LoggedTrial) -> None:
         if row.number == self.fails_at:
             if self.error is None:
                 threading.Event().wait()  # for ever

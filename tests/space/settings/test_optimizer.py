@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers.training_args import OptimizerNames
 
-from autotune.space.settings import ACCUMULATION, Context, Work
+from autotune.space.settings import ACCUMULATION, Context, WorkFactors
 from autotune.space.settings.optimizer import NAMES, SETTING, _installed_names
 from autotune.space.setup import training_setup
 from tests.makers import configuration, cpu, gpu, workload
@@ -131,7 +131,7 @@ def test_more_state_is_hungrier() -> None:
 
 def test_its_step_is_expected_as_fast_as_the_device_was_measured_to_be() -> None:
     rates = {"adamw_torch": 1e8, "adamw_torch_fused": 4e8, "adafactor": 5e7}
-    assert SETTING.costs.work("adamw_torch_fused", rates) == Work(update=0.25)
-    assert SETTING.costs.work("adafactor", rates) == Work(update=2.0)
-    assert SETTING.costs.work("sgd", rates) == Work(), "never measured"
-    assert SETTING.costs.work("adafactor", {"adafactor": 5e7}) == Work()
+    assert SETTING.costs.work("adamw_torch_fused", rates) == WorkFactors(update=0.25)
+    assert SETTING.costs.work("adafactor", rates) == WorkFactors(update=2.0)
+    assert SETTING.costs.work("sgd", rates) == WorkFactors(), "never measured"
+    assert SETTING.costs.work("adafactor", {"adafactor": 5e7}) == WorkFactors()

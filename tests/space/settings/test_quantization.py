@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from autotune.space.settings import Context
 from autotune.space.settings.quantization import SETTING
-from autotune.space.settings.setting import Change
+from autotune.space.settings.setting import CostChange
 from autotune.space.setup import training_setup
 from autotune.workload.model.adapters import in_four_bits, linear_layers
 from autotune.workload.model.build import count_parameters
@@ -69,7 +69,7 @@ def test_it_is_expected_to_save_what_packing_really_saves(kind: str) -> None:
     saved = before - bytes_of(in_four_bits(model, SETTING.apply("nf4", cpu()).model_arguments["quantization_config"]))
     assert linear > 0.5 * parameters
     assert -SETTING.costs.change("nf4", Context(cpu(), of)).peak_bytes == pytest.approx(saved, rel=0.005)
-    assert SETTING.costs.change("none", Context(cpu(), of)) == Change()
+    assert SETTING.costs.change("none", Context(cpu(), of)) == CostChange()
 
 
 def bytes_of(model: Any) -> int:

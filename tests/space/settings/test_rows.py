@@ -11,7 +11,7 @@ import torch
 from transformers import DataCollatorWithFlattening, TrainingArguments
 
 from autotune.core import Configuration, Environment, Value
-from autotune.space.settings import SETTINGS, Change, Context, Effect, Observed
+from autotune.space.settings import SETTINGS, Context, CostChange, Effect, Observed
 from autotune.space.settings.attention import NAMES as ATTENTIONS
 from autotune.space.settings.micro_batch_size import divisors
 from autotune.space.settings.packing import COLLATOR
@@ -356,13 +356,13 @@ BYTES = {"gradient_bytes": 100, "parameter_bytes": 60}
 @pytest.mark.parametrize(
     ("name", "value", "context", "change"),
     [
-        ("data_parallel_size", 2, of(gpu(), **BYTES), Change(peak_bytes=100.0)),
-        ("data_parallel_size", 2, of(**BYTES), Change(math.log(2), math.log(2), 100.0)),
-        ("fsdp", "shard_grad_op", of(TWO, **BYTES), Change(peak_bytes=-150)),
-        ("fsdp", "full_shard", of(TWO, **BYTES), Change(peak_bytes=-180)),
+        ("data_parallel_size", 2, of(gpu(), **BYTES), CostChange(peak_bytes=100.0)),
+        ("data_parallel_size", 2, of(**BYTES), CostChange(math.log(2), math.log(2), 100.0)),
+        ("fsdp", "shard_grad_op", of(TWO, **BYTES), CostChange(peak_bytes=-150)),
+        ("fsdp", "full_shard", of(TWO, **BYTES), CostChange(peak_bytes=-180)),
     ],
 )
-def test_a_value_is_expected_to_change_costs(name: str, value: Value, context: Context, change: Change) -> None:
+def test_a_value_is_expected_to_change_costs(name: str, value: Value, context: Context, change: CostChange) -> None:
     assert SETTINGS[name].costs.change(value, context) == change
 
 
