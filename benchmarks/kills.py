@@ -32,7 +32,7 @@ from autotune.commands.result import TuningResult  # noqa: E402
 from autotune.core.interrupt import ending_on_signals  # noqa: E402
 from autotune.probe.order import ANSWER, ORDER  # noqa: E402
 from autotune.probe.process import cleanup  # noqa: E402
-from autotune.study.sanity_check import KEPT as REHEARSAL  # noqa: E402
+from autotune.study.finish import KEPT as REHEARSAL  # noqa: E402
 from benchmarks.machine import write_table  # noqa: E402
 
 SEARCH = (

@@ -1,13 +1,20 @@
 """The report as one page: opens offline, loads nothing, shows every name, reason and log as text."""
 
 import base64
+import contextlib
 import hashlib
+from collections.abc import Sequence
 from datetime import date
+from pathlib import Path
 
 from markupsafe import Markup, escape
 
-from autotune.core import Outcome
+from autotune.core import Outcome, Trial
+from autotune.core.io import file_end
+from autotune.core.paths import scrubbed
+from autotune.core.slot import Slot
 from autotune.core.units import counted, format_bytes, format_interval, format_seconds, three_digits
+from autotune.probe.order import LOG
 from autotune.report import charts
 from autotune.report.claim import State
 from autotune.report.device import study_parts
@@ -16,7 +23,6 @@ from autotune.report.exports import YAML_FILE, answer_of, exports
 from autotune.report.figures import figures
 from autotune.report.fold import first_fold, ranked, with_times
 from autotune.report.ladder import ladder
-from autotune.report.logs import log_tails
 from autotune.report.markdown import sentence
 from autotune.report.page_table import table_of
 from autotune.report.snippets import snippets
@@ -24,9 +30,13 @@ from autotune.report.summary import share_lines
 from autotune.report.templates import rendered, text_of
 from autotune.report.trial_text import failures_text, outcome_text
 from autotune.study.result import SearchResult
+from autotune.study.store import probe_folder
 
 MOST_LOGS = 50
 """Failed trials whose logs are in the page, so that it stays small; it names the files of the others."""
+
+LINES, BYTES = 40, 4000
+"""Of a log's end, at most."""
 
 MOST_ROWS = 30
 """Rows of the table up to which it has no frame of its own."""
@@ -93,3 +103,29 @@ def _policy(script: str) -> str:
 def _date(text: str) -> str:
     day = date.fromisoformat(text) if text else None
     return f"{day.day} {day:%b %Y}" if day else ""
+
+
+def log_tails(trials: Sequence[Trial], folder: Path | None) -> dict[int, str]:
+    """Trial number -> the end of its log, of those that did not complete and left one.
+
+    folder: the study's, for logs that are no longer in memory. Of absolute paths the last part is left, and tokens are
+    masked: reports are handed on.
+    """
+    logs = {trial.number: _tail(trial, folder) for trial in trials if trial.final.outcome is not Outcome.COMPLETED}
+    return {number: tail for number, log in logs.items() if (tail := _scrubbed_end(log))}
+
+
+def _tail(trial: Trial, folder: Path | None) -> str:
+    if trial.final.log_tail or folder is None:
+        return trial.final.log_tail
+    rounds = zip(trial.rounds, trial.confirmations, strict=True)
+    failed = next((number for number, measured in rounds if not measured.feasible), 0)
+    with contextlib.suppress(OSError):
+        return file_end(probe_folder(folder, Slot(trial.number, failed)) / LOG, BYTES).decode(errors="replace")
+    return ""
+
+
+def _scrubbed_end(log: str) -> str:
+    is_cut = len(log.encode()) >= BYTES  # then its first line is a part of one, and may be the end of a path
+    text = log[-BYTES:].partition("\n")[2] if is_cut else log
+    return scrubbed("\n".join(text.strip().splitlines()[-LINES:]))

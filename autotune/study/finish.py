@@ -1,18 +1,18 @@
-"""The end of a search: the winner evaluates and saves once."""
+"""The end of a search: the winner is rehearsed once (a few steps, one evaluation batch and one checkpoint)."""
 
 import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from autotune.core import Configuration, Outcome
+from autotune.core import Configuration, Outcome, read_json, write_json
 from autotune.core.errors import TimeIsOver
 from autotune.core.failures import Failure
-from autotune.core.sanity import SanityCheck
+from autotune.core.sanity import SanityCheck, SanityProblem
+from autotune.probe.order import CHILD_ANSWER
 from autotune.study.objective import best_trial, fastest_so_far, is_shown
 from autotune.study.pacing import CHECKED_STEPS, sanity_check_seconds
 from autotune.study.plan import ProgressKind, Watch
-from autotune.study.sanity_check import check_sanity
 from autotune.study.schedule import missing_losses
 from autotune.study.store import reporting_storage
 from autotune.study.study import Study
@@ -22,6 +22,9 @@ DEADLINE_S = 600.0
 
 PROOF, LOSSES, SANITY_CHECK = "the proof of the speed-up", "losses", "evaluation and checkpoint"
 """Parts that are left out if the time is too short."""
+
+KEPT = "rehearsal.json"
+"""Result of the rehearsal in its folder, for a resumed search."""
 
 Train = Callable[[str, Configuration, Path, float, Mapping[str, Any]], tuple[Any, Failure | None]]
 """(kind of order, configuration, folder for its files, deadline in seconds, its own options) -> (answer, failure)."""
@@ -68,3 +71,37 @@ def missing_proof(study: Study) -> str:
     if not plan.time.is_set or not plan.confirmation_rounds or answer is None or fastest is None or not fastest.number:
         return ""
     return "" if answer.number and is_shown(answer, trials[0]) else PROOF
+
+
+def check_sanity(
+    configuration: Configuration,
+    attempt: Callable[[Configuration, Path], tuple[Any, Failure | None]],
+    folder: Path,
+) -> SanityCheck:
+    """Result of a rehearsal at this configuration's settings; the result kept in this folder, if there is one.
+
+    attempt: (configuration, folder for its files) -> the answer to a `rehearsal` order, or why there is none.
+    Raises OSError if the disk refuses.
+    """
+    if known := kept(configuration, folder):
+        return known
+    answer, failure = attempt(configuration, folder)
+    if failure is None:
+        rehearsal = SanityCheck.from_dict(answer)
+    else:
+        rehearsal = SanityCheck(problems=(SanityProblem(failure.where, failure.outcome, failure.reason),))
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / KEPT, {"configuration": configuration.to_dict(), "rehearsal": rehearsal.to_dict()})
+    (folder / CHILD_ANSWER).unlink(missing_ok=True)
+    return rehearsal
+
+
+def kept(configuration: Configuration, folder: Path) -> SanityCheck | None:
+    """The rehearsal of this configuration that lies in this folder; None if there is no complete one."""
+    try:
+        data = read_json(folder / KEPT)
+        if Configuration.from_dict(data["configuration"]) != configuration:
+            return None
+        return SanityCheck.from_dict(data["rehearsal"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

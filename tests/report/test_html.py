@@ -17,9 +17,9 @@ from autotune.core.request import tuning_request
 from autotune.memory.peak import MemoryPeak, MemorySplit
 from autotune.report import charts, html
 from autotune.report.figures import Figure
-from autotune.report.html import page
+from autotune.report.html import BYTES, LINES, log_tails, page
 from autotune.study.result import SearchResult
-from tests.makers import MIB, configuration, ended, out_of_memory, result, trial
+from tests.makers import MIB, completed, configuration, ended, out_of_memory, result, trial
 from tests.report.reading import Read
 from tests.report.studies import HOSTILE
 
@@ -255,3 +255,33 @@ def test_text_and_marks_stand_out_from_the_paper() -> None:
             assert all(contrast(colour[name], colour[ground]) >= 4.5 for ground in ("paper", "raised")), name
         for name in (f"p{number}" for number in range(1, 7)):
             assert contrast(colour[name], colour["paper"]) >= 3, name
+
+
+def crashed(number: int = 1, **facts: object) -> Trial:
+    return Trial(number, configuration(), ended(Outcome.CRASHED, **facts))
+
+
+def test_only_trials_that_did_not_complete_have_a_log() -> None:
+    assert log_tails([trial(0, log_tail="fine"), crashed(log_tail="a traceback\n")], None) == {1: "a traceback"}
+    assert log_tails([crashed()], None) == {}
+
+
+def test_a_loaded_study_s_logs_are_read_from_its_folder(tmp_path: Path) -> None:
+    place = tmp_path / "probes" / "0001"
+    (place / "confirmation-2").mkdir(parents=True)
+    (place / "log.txt").write_text("x" * 10 * BYTES + "\nthe probe's\n")
+    (place / "confirmation-2" / "log.txt").write_text("the second round's")
+    late = Trial(1, configuration(), completed(configuration()), (completed(configuration()), ended(Outcome.CRASHED)))
+    assert log_tails([crashed()], tmp_path) == {1: "the probe's"}
+    assert log_tails([late], tmp_path) == {1: "the second round's"}
+    assert log_tails([crashed(7)], tmp_path) == {}
+
+
+def test_the_last_whole_lines_of_a_log_are_kept() -> None:
+    tail = log_tails([crashed(log_tail="\n".join(map(str, range(100))))], None)[1]
+    assert tail.splitlines() == [str(line) for line in range(100 - LINES, 100)]
+
+
+def test_logs_name_no_places_of_the_machine_and_no_tokens() -> None:
+    log = 'File "/home/ann/work/train.py", line 3: token=hf_abcdefghijklmnopqrst!'
+    assert log_tails([crashed(log_tail=log)], None) == {1: 'File "…/train.py", line 3: token=(a token)!'}

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.commands.compare.columns import compared_frame
-from autotune.commands.compare.plot import compared_svg
-from autotune.commands.compare.text import compared_page
+from autotune.commands.compare.text import compared_page, compared_svg
 from autotune.commands.result import TuningResult
 from autotune.core import Interval, InvalidRequest, Trial, Workload
 from autotune.core.errors import did_you_mean

@@ -1,8 +1,9 @@
-"""Text of a comparison: a numbered table of figures, a paragraph on each study, compare.md."""
+"""Text of a comparison (a numbered table of figures, a paragraph on each study, compare.md) and its picture."""
 
 from collections.abc import Sequence
 from typing import Any
 
+from autotune.commands.bars import Side, bars_svg
 from autotune.commands.layout import ratio_text
 from autotune.core.interval import Interval
 from autotune.core.units import counted, format_bytes, format_interval, three_digits
@@ -91,3 +92,27 @@ def compared_page(rows: Sequence[StudyRow], picture: str) -> str:
         name, *sentences = map(markdown_text, about(row))
         lines += [f"{number}. **{name}**", *(f"   - {sentence}" for sentence in sentences)]
     return "\n".join(lines) + "\n"
+
+
+ROLES = {"baseline": "muted", "best": "p3"}
+
+
+def compared_svg(rows: Sequence[StudyRow]) -> str:
+    """Two bars a study; on a second side costs if a price is given, unless they are in several currencies."""
+    speeds = {role: [interval_of(row, f"{kind}_samples_per_second") for row in rows] for kind, role in ROLES.items()}
+    costs = {role: [row[f"{kind}_cost_per_million_samples"] for row in rows] for kind, role in ROLES.items()}
+    missing = ["" if row["best_samples_per_second"] is not None else "nothing fits" for row in rows]
+    currencies = {row["currency"] or "no named currency" for row in rows if row["price_per_hour"] is not None}
+    sides = [Side("samples / second", speeds, missing)]
+    if len(currencies) == 1:
+        sides.append(Side("cost of a million samples", costs, units=[row["currency"] for row in rows]))
+    elif currencies:
+        note = f"not drawn:\nprices are in {' and '.join(sorted(currencies))}"
+        sides.append(Side("cost of a million samples", {role: [] for role in costs}, [note]))
+    names = [f"{row['study']}\n{row['device_name']}" for row in rows]
+    return bars_svg(
+        "Speed of each study's baseline and best configuration",
+        names,
+        sides,
+        [(role, kind) for kind, role in ROLES.items()],
+    )

@@ -13,8 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from autotune.commands.guide.ladder import GLOBAL_BATCH_SIZE, MICRO_STEPS, TASK, GuideMethod, Ladder, methods_for
-from autotune.commands.guide.plot import ladder_svg
-from autotune.commands.guide.table import ladder_frame, ladder_page, latest_line
+from autotune.commands.guide.table import ladder_frame, ladder_page, ladder_svg, latest_line
 from autotune.core import InvalidRequest, Measurement, Outcome, Trial, TuningRequest, Workload, write_json
 from autotune.core.errors import NothingFits
 from autotune.core.note import Note, NoteKind
