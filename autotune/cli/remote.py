@@ -20,7 +20,8 @@ def search_on(
 ) -> "TuningResult | None":
     """Search on this server as `autotune search` does; None if it is left to the server; this is printed.
 
-    Raises as there. KeyboardInterrupt leaves the search running, unless the user at the terminal cancels it."""
+    Raises as there. KeyboardInterrupt leaves the search running, unless the user at the terminal cancels it.
+    """
     if server is None:
         raise InvalidRequest("--detach leaves a search to a server.", "Pass --server URL too.")
     from rich.console import Console

@@ -51,8 +51,10 @@ class TuningResult(SearchResult):
         return answer_arguments(self, self.user_arguments, folder | overrides)
 
     def apply(self, trainer: Any, allow_defaults: bool = False) -> Any:
-        """A new Trainer that runs with the answer: same class, data, collator, callbacks, metrics, own optimizer, and what
-        was set on the Trainer and its arguments since they were built.
+        """A new Trainer that runs with the answer.
+
+        It has the same class, data, collator, callbacks, metrics, own optimizer, and what was set on the Trainer and its
+        arguments since they were built.
 
         Its arguments are the Trainer's own, of their own class, with the tuned fields in place; its collator pads, and leaves
         out a mask that hides nothing, as the answer says; callbacks that were removed stay removed. It shares the model with
@@ -79,16 +81,18 @@ class TuningResult(SearchResult):
 
     @property
     def warnings(self) -> tuple[ResultWarning, ...]:
-        """Reasons against trusting the answer, as in the summary: warnings of the study, the best trial and the
-        baseline, and losses that are not as fp32's or were not compared; each with its kind, its numbers and, as text, a
-        sentence."""
+        """Reasons against trusting the answer, as in the summary; each with kind, numbers and text.
+
+        Warnings of the study, the best trial and the baseline, and losses that are not as fp32's or were not compared.
+        """
         return warnings(self)
 
     def verify(
         self, steps: int | None = None, seconds: float | None = None, watch: Callable[[str], None] | bool | None = None
     ) -> "Verification":
-        """Train with the user's settings and with the answer in turns, and compare the speed-up with the promised one; arguments
-        and errors as of `autotune.verify`.
+        """Train with the user's settings and with the answer in turns, and compare the speed-up with the promised one.
+
+        Arguments and errors as of `autotune.verify`.
 
         Raises InvalidRequest if the result is in no folder.
         """

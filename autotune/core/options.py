@@ -17,8 +17,10 @@ _OPTION = re.compile(rf"(?P<command>{_COMMAND})|(?<![\w-])(?P<flag>--[a-z]+(?:-[
 
 
 def in_python(text: str) -> str:
-    """The text with options as arguments of Python: `fresh=True` of `--fresh`, `device="cpu"` of `--device=cpu`,
-    `fix={"workers": "2"}` of `--fix workers=2`, `memory_limit` of `--memory-limit`.
+    """The text with options as arguments of Python.
+
+    `fresh=True` of `--fresh`, `device="cpu"` of `--device=cpu`, `fix={"workers": "2"}` of `--fix workers=2`, `memory_limit`
+    of `--memory-limit`.
 
     A word after an option is its value if `=` joins them, or if it is a number, in quotes or NAME=VALUE itself.
     Options of other programs stay as they are, and so do commands: from `autotune search` to the end of its lines.

@@ -1,5 +1,7 @@
-"""Options of a search, each declared once, and the request that they make, checked as far as it can be without opening the
-model, the data or the device."""
+"""Options of a search, each declared once, and the request that they make.
+
+It is checked as far as it can be without opening the model, the data or the device.
+"""
 
 import inspect
 import os
@@ -301,8 +303,10 @@ Result = TypeVar("Result")
 
 
 def accepts(kind: type) -> Callable[[Callable[Taken, Result]], Callable[Taken, Result]]:
-    """Decorator of a function whose last parameter is `**options: Unpack[kind]`: its signature and the `{options}` of its
-    docstring show each option, and others raise InvalidRequest."""
+    """Decorator of a function whose last parameter is `**options: Unpack[kind]`.
+
+    Its signature and the `{options}` of its docstring show each option, and others raise InvalidRequest.
+    """
 
     def declare(function: Callable[Taken, Result]) -> Callable[Taken, Result]:
         signature, options = inspect.signature(function), options_of(kind)

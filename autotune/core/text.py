@@ -5,7 +5,7 @@ HIDDEN = ("Cc", "Cf", "Zl", "Zp")
 
 
 def printable(text: object) -> str:
-    """The text with all that cannot be printed as an escape (`\\x1b`), line breaks too."""
+    r"""The text with all that cannot be printed as an escape (`\x1b`), line breaks too."""
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in str(text)
     )

@@ -56,9 +56,11 @@ NO_BREAK = "\u00a0"
 
 
 def broken(text: str, width: int, first: str = "", further: str = "", whole: str = _QUANTITY) -> list[str]:
-    """The text as lines of at most so many columns, broken between words, and not within what the pattern `whole` finds, by
-    default a number and its unit; NO_BREAK is a space at which no line ends. first, further: indentation of the first line and
-    of others."""
+    """The text as lines of at most this number of columns, broken between words.
+
+    They are not broken within what the pattern `whole` finds, by default a number and its unit; NO_BREAK is a space at which
+    no line ends. first, further: indentation of the first line and of others.
+    """
     text = re.sub(whole, lambda match: match[0].replace(" ", NO_BREAK), text)
     lines = textwrap.TextWrapper(width, first, further, break_long_words=False, break_on_hyphens=False)
     return [line.replace(NO_BREAK, " ") for line in lines.wrap(text)]

@@ -179,8 +179,9 @@ def cores_of(host: Host) -> frozenset[int]:
 def local_executors(
     first: Host, request: TuningRequest, card: nvml.Card | None, workload: Workload, stack: contextlib.ExitStack
 ) -> list[Executor]:
-    """An executor for each device; the first one's host is there already and runs on its share. None for a host that
-    `first_host` did not make.
+    """An executor for each device; the first one's host is there already and runs on its share.
+
+    None for a host that `first_host` did not make.
 
     Raises InvalidRequest for cards that are not alike, and if there are too few; DeviceInUse for one in use.
     """
@@ -237,8 +238,11 @@ def holds(name: str, stack: contextlib.ExitStack) -> bool | None:
 
 
 def _opened(name: str) -> int:
-    """This file of LOCKS, made if it is missing. Raises OSError if it is not a file, or the folder is another user's: no
-    link is followed, and another user's file is opened without O_CREAT, which the kernel would refuse."""
+    """This file of LOCKS, made if it is missing.
+
+    Raises OSError if it is not a file, or the folder is another user's: no link is followed, and another user's file is
+    opened without O_CREAT, which the kernel would refuse.
+    """
     folder = os.open(LOCKS, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if os.fstat(folder).st_uid not in (0, os.getuid()):

@@ -186,8 +186,10 @@ def _order(host: Host, kind: str, **request: Any) -> Order:
 
 
 def device_rates(host: Host, environment: Environment) -> Mapping[str, float]:
-    """precision -> floating-point operations / second of a large matrix product; optimizer -> parameters / second of its
-    step; without what cannot be measured, empty if nothing can be."""
+    """Precision -> operations / second of a large matrix product; optimizer -> parameters / second of its step.
+
+    Without what cannot be measured, empty if nothing can be.
+    """
     return _without_failed(_measure_rates(host, environment, ()))
 
 
@@ -269,8 +271,10 @@ def begin_traces(
     seconds: float = math.inf,
     beside: BackgroundHost | None = None,
 ) -> Callable[[], MemoryModel]:
-    """Function that waits for the traces and returns what `traced` does, or raises its errors. beside: a separate host that
-    begins with them now, unless they are cached, and is closed after them."""
+    """Function that waits for the traces and returns what `traced` does, or raises its errors.
+
+    beside: a separate host that begins with them now, unless they are cached, and is closed after them.
+    """
     wanted = wanted_traces(configurations, environment, base, workload.task)
     request = wanted.request()
     # Nothing but these facts decides a trace; of a model with code of its own this cannot be told.
@@ -305,8 +309,10 @@ def begin_traces(
 
 
 def _finished(beside: BackgroundHost, order: Order, host: Host) -> tuple[Any, Failure | None]:
-    """As `attempt`, of an order that was begun beside. If that failed, as what ran meanwhile may be the cause, the
-    host tries again."""
+    """As `attempt`, of an order that was begun beside.
+
+    If that failed, as what ran meanwhile may be the cause, the host tries again.
+    """
     with contextlib.closing(beside), contextlib.suppress(ProbeHostFailed):
         value, failure = read_value(order, beside.finish(order))
         if failure is None or failure.outcome is Outcome.TIMED_OUT:

@@ -19,8 +19,9 @@ from autotune.probe.replay import recorded
 
 
 class RecordedHost:
-    """A host that starts no process. recording: a file of `save_recording`. slower: how many times as long its steps last.
-    orders: all that it was sent.
+    """A host that starts no process.
+
+    recording: a file of `save_recording`. slower: how many times as long its steps last. orders: all that it was sent.
 
     The device, its rates and the model are as recorded, with the requested sequence length. A configuration that was not
     recorded has the speed of the one that shares most of its values and is nearest in micro-batch size, and its peak,

@@ -93,7 +93,8 @@ class LiveProbe:
     ) -> tuple[Any, Failure | None]:
         """Carry out an order of another kind than a probe: (its plain data, None), or (None, why it failed).
 
-        more: further fields of the order."""
+        more: further fields of the order.
+        """
         before = self.device_used()
         used = None if before is None else before[0]
         order = self.order(configuration, kind, folder, deadline_s, request=request, device_used_bytes=used, **more)

@@ -69,7 +69,8 @@ def checks(result: SearchResult, claim: Claim | None = None) -> list[Check]:
 def warnings(result: SearchResult) -> tuple[ResultWarning, ...]:
     """Reasons against trusting the result: warnings of the study, of the best trial, of the losses, then of the baseline.
 
-    Warnings that differ only in their numbers are merged, with the range of the numbers."""
+    Warnings that differ only in their numbers are merged, with the range of the numbers.
+    """
     best, baseline, losses = result.best_trial, result.baseline_trial, loss_warning(result)
     found = [*result.study_warnings, *(best.final.warnings if best else ()), *([losses] if losses else [])]
     if baseline and best and not is_same(baseline, best):

@@ -177,8 +177,10 @@ def _is_cut_off(result: SearchResult) -> bool:
 
 
 def verification_of(result: SearchResult) -> Mapping[str, Any]:
-    """Result of `autotune verify` for this answer; empty if it measured nothing, or another answer before the search went
-    on."""
+    """Result of `autotune verify` for this answer.
+
+    Empty if it measured nothing, or another answer before the search went on.
+    """
     known, best = result.verification or {}, result.refuted or result.best_trial
     return known if best is not None and known.get("configuration") == best.configuration.to_dict() else {}
 
@@ -350,8 +352,10 @@ def time_texts(*seconds: float) -> list[str]:
 
 
 def left_to_gain(result: SearchResult) -> tuple[float, int] | None:
-    """(share by which untested configurations can still beat the answer, their number) at the end; None if unknown, and
-    if the reason why the search ended says it."""
+    """(share by which untested configurations can still beat the answer, their number) at the end.
+
+    None if unknown, and if the reason why the search ended says it.
+    """
     if not result.prospects or result.stop.kind in NOTHING_LEFT:
         return None
     gap = result.prospects[max(result.prospects)]

@@ -22,8 +22,9 @@ def study_parts(result: SearchResult) -> list[tuple[str, str]]:
 
 
 def device_parts(environment: Environment) -> list[tuple[str, str]]:
-    """The device as (label, text): memory at the start, cores, of a GPU its driver and other processes, and the user's own
-    variables that affect memory; without folders of the machine and tokens.
+    """The device as (label, text), without folders of the machine and tokens.
+
+    Memory at the start, cores, of a GPU its driver and other processes, and the user's own variables that affect memory.
     """
     free, total = format_bytes(environment.free_memory_bytes), format_bytes(environment.total_memory_bytes)
     parts = [

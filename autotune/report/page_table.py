@@ -83,8 +83,10 @@ def table_of(
     utilization: Mapping[int, Utilization] | None = None,
     objective: str = "samples_per_second",
 ) -> Table:
-    """The table of these trials, and how much of the device each uses: columns, their order and values are those of
-    `report.table.frame`."""
+    """The table of these trials, and how much of the device each uses.
+
+    Columns, their order and values are those of `report.table.frame`.
+    """
     table = frame(trials, utilization, objective)
     groups = {column.name: group for group, columns in GROUPS.items() for column in columns}
     always = {column.name: column for column in (*BEFORE, *AFTER)}

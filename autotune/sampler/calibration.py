@@ -125,8 +125,10 @@ def _difference(learned: Learned, base: Learned) -> Learned:
 
 
 def _combined(several: Sequence[Learned], usual: CostChange) -> Learned:
-    """Effect on another model by several studies: normal deviations of mean 0 and the usual size, measured by each model with
-    its noise and its difference."""
+    """Effect on another model by several studies.
+
+    Normal deviations of mean 0 and the usual size, measured by each model with its noise and its difference.
+    """
     deviations = np.array([learned.deviation for learned in several])
     weights = 1 / (np.array([learned.std for learned in several]) ** 2 + np.square(MODELS_DIFFER))
     precision = 1 / np.square(usual) + weights.sum(0)

@@ -42,8 +42,10 @@ these are."""
 
 
 def beside(first: Observation, other: Observation) -> bool:
-    """True if two measurements are side by side: on one device, and at most BESIDE durations apart, or of one round if their
-    times are not known."""
+    """True if two measurements are side by side.
+
+    On one device, and at most BESIDE durations apart, or of one round if their times are not known.
+    """
     if not first.devices & other.devices:
         return False
     if first.started_s is None or other.started_s is None:
@@ -110,8 +112,10 @@ def own_noise(measured: Sequence[Observation]) -> Numbers:
 
 
 def speeds(groups: Sequence[Sequence[Observation]]) -> list[float]:
-    """Steps / second of each of these configurations, or tokens / second if all are counted, from all its measurements, without
-    their devices' differences and drift. Each needs a timed measurement."""
+    """Steps / second of each of these configurations, or tokens / second if all are counted.
+
+    From all its measurements, without their devices' differences and drift. Each needs a timed measurement.
+    """
     means = []
     measured = [seen for group in groups for seen in group]
     design, times, clock, own = _columns(groups), _log_times(measured), Clock.of(measured), own_noise(measured)
@@ -122,8 +126,10 @@ def speeds(groups: Sequence[Sequence[Observation]]) -> list[float]:
 
 
 def errors_of(*groups: Sequence[Observation]) -> Errors:
-    """The likely errors of these configurations' measurements, from a prior and their restricted likelihood (Patterson and
-    Thompson, 1971)."""
+    """The likely errors of these configurations' measurements.
+
+    From a prior and their restricted likelihood (Patterson and Thompson, 1971).
+    """
     groups = tuple(group for group in groups if group)
     prior, measured = Prior(), [seen for group in groups for seen in group]
     within = max(median_low(seen.noise for seen in measured), LEAST_NOISE) if measured else LEAST_NOISE

@@ -88,8 +88,10 @@ class CostModel:
         self._rows: dict[int, Covariances] = {}
 
     def _promising(self, prior: Prior) -> list[tuple[int, int]]:
-        """(column, code) of each setting's best value if a micro-step of the baseline's size is expected to be WORTH
-        faster with it, whatever other models showed."""
+        """(column, code) of each setting's best value, if it is expected to be WORTH faster.
+
+        At a micro-step of the baseline's size, whatever other models showed.
+        """
         promising = []
         own = self.points[np.array([self.place[self.baseline]])]
         for column, name in enumerate(self._settings):
@@ -301,8 +303,10 @@ def _usual(shared: Overlap) -> Overlap:
 def _expected(
     points: Features, values: Mapping[str, Sequence[Value]], baseline: Configuration, prior: Prior
 ) -> Numbers:
-    """(n, 3): expected logarithms of the seconds of a micro-step and of the optimizer's step, up to a constant, and bytes
-    beyond the estimate."""
+    """(n, 3): expected logarithms of the micro-step's and the optimizer step's seconds, and bytes.
+
+    Seconds up to a constant, bytes beyond the estimate.
+    """
     expected = np.zeros((len(points), 3))
     arithmetic, kernels = points.micro.copy(), np.full(len(points), prior.half_speed)
     base = baseline.values

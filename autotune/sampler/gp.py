@@ -80,8 +80,9 @@ def condition(
 
 
 def at_least(bound: float, mean: float, variance: float) -> tuple[float, float] | None:
-    """(value, noise) of the measurement that gives a normal value the same posterior mean and variance as "at least bound";
-    None if that changes nothing.
+    """(value, noise) of the measurement that tells a normal value as much as "at least bound".
+
+    It gives the same posterior mean and variance; None if that changes nothing.
 
     Moments of the truncated normal distribution, as in expectation propagation (Minka, 2001): with z = (bound - mean) /
     deviation and h = density(z) / P(above z) the mean rises by h deviations, and the variance falls by h (h - z) of itself.

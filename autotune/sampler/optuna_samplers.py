@@ -114,8 +114,10 @@ class OptunaSampler:
     def propose(
         self, trials: Sequence[Trial], running: Sequence[Configuration] = (), devices: DeviceEffects = NO_EFFECTS
     ) -> tuple[Configuration | None, StopReason | None]:
-        """(the next configuration that no trial answers for, None) or (None, why there is none); a proposal with such a trial is
-        told at once, and counted."""
+        """(the next configuration that no trial answers for, None) or (None, why there is none).
+
+        A proposal with such a trial is told at once, and counted.
+        """
         for trial in trials:
             if trial.number not in self._told:
                 asked = self._asked.pop(trial.configuration, None) or self._ask(trial.configuration)

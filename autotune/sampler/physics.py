@@ -117,8 +117,10 @@ class PhysicsSampler:
         return choice
 
     def simpler(self, trials: Sequence[Trial], configuration: Configuration) -> Configuration | None:
-        """This configuration with the user's values for all settings that may well cost no more than the margin together
-        (PERHAPS); None if that is measured already, or each one counts."""
+        """This configuration with the user's values for all settings that may cost no more than the margin together.
+
+        As likely as PERHAPS; None if that is measured already, or each one counts.
+        """
         base, simplest = self.space.baseline.values, configuration
         tried = [trial.configuration for trial in trials]
         failed = [trial for trial in trials if trial.measurement.outcome is not Outcome.COMPLETED]

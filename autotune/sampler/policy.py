@@ -364,8 +364,7 @@ def _new(
 
 
 def _again(state: "_State", gains: Numbers, scores: Numbers, in_time: float) -> tuple[_Option | None, bool]:
-    """(the measured configuration that is worth most to be compared with the winner, whether others would be but do not end in
-    time)."""
+    """(configuration that is worth most to be compared with the winner, whether others do not end in time)."""
     running = [state.model.place[seen.configuration] for seen in state.expected]
     worth = [
         place
@@ -381,8 +380,10 @@ def _again(state: "_State", gains: Numbers, scores: Numbers, in_time: float) -> 
 
 
 def _end(rivals: _Rivals, probes_left: float, margin: float, later: bool) -> End:
-    """The reason for which nothing is measured any more. later: whether something that is worth its seconds would not end in
-    time."""
+    """The reason for which nothing is measured any more.
+
+    later: whether something that is worth its seconds would not end in time.
+    """
     if later:
         return End.TIME
     if not rivals.state.untried.any():
@@ -497,8 +498,10 @@ class _State:
     # Gains of further measurements ------------------------------------------------------------------------------
 
     def gains(self, untried: Sequence[int]) -> tuple[Numbers, Numbers]:
-        """(n,) each, by place: the expected gain of measuring one of these, or again one that was, and how many times its seconds
-        that is worth; 0 elsewhere."""
+        """(n,) each, by place: the expected gain of a measurement, and how many times its seconds that is worth.
+
+        Of a new one, or again of one that was measured; 0 elsewhere.
+        """
         assert self.winner is not None
         places, able = np.array([*self.able, *untried], np.intp), len(self.able)
         count, winner = len(places), self.able.index(self.winner)
@@ -554,8 +557,10 @@ class _State:
         return claim(self.of(place), self.of(self.base), max(EACH, self.each))
 
     def _path(self, place: int) -> Iterator[tuple[int | None, float, float]]:
-        """A proof's measurements one after the other: (place, seconds until it ends, the claim's variance then); the first one
-        is of what is measured now."""
+        """A proof's measurements one after the other: (place, seconds until it ends, the claim's variance then).
+
+        The first one is of what is measured now.
+        """
         assert self.base is not None
         pair, at, spent = (place, self.base), self.now.at_s, 0.0
         block = self._block(place)

@@ -67,8 +67,11 @@ class Grid:
 
 
 def grid(prior: Prior, within: float, drifts: bool = False) -> Grid:
-    """The combinations to weigh. within: usual noise of a measurement by the steps within it. drifts: whether measurements
-    tell anything of the machine's speed over time."""
+    """The combinations to weigh.
+
+    within: usual noise of a measurement by the steps within it. drifts: whether measurements tell anything of the machine's
+    speed over time.
+    """
     if not prior.spread:
         return Grid((Scales(prior.micro_step.rest, prior.micro_step.computation, prior.between * within),), np.zeros(1))
 
@@ -115,15 +118,19 @@ class Clock:
         return self._between(self.started, self.devices, drift)
 
     def covariance_now(self, drift: float, at_s: float | None, device: str) -> tuple[Numbers, float]:
-        """((m,), variance): the same of a measurement that begins then on this device, with each of these. at_s: None if its
-        time is not known."""
+        """((m,), variance): the same of a measurement that begins then on this device, with each of these.
+
+        at_s: None if its time is not known.
+        """
         at, on = np.array([math.nan if at_s is None else at_s]), frozenset(device.split(JOIN))
         differs = DIFFER**2 / len(on) if len({*self.devices, on}) > 1 else 0.0
         return self._between(at, (on,), drift)[:, 0], differs + (0.0 if at_s is None else drift**2)
 
     def _between(self, started: Numbers, devices: Sequence[frozenset[str]], drift: float) -> Numbers:
-        """(m, n) covariances: of a device's speed, and of an Ornstein-Uhlenbeck process; 0 if a time is NaN. Several devices
-        together are as fast as on average."""
+        """(m, n) covariances: of a device's speed, and of an Ornstein-Uhlenbeck process; 0 if a time is NaN.
+
+        Several devices together are as fast as on average.
+        """
         apart = np.abs(self.started[:, None] - started[None, :])
         near = np.nan_to_num(np.exp(-apart / (DRIFT_PROBES * self.spacing)), nan=0.0)
         if len({*self.devices, *devices}) < 2:

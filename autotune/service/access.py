@@ -97,7 +97,8 @@ def caller(request: Request) -> Caller:
 def sign_in(request: Request, secret: str) -> tuple[str, Session] | None:
     """A new session for the owner of this token, to be kept in the cookie; None for a wrong one.
 
-    Raises Problem 403 for a role that sees no page, 429 after too many wrong ones."""
+    Raises Problem 403 for a role that sees no page, 429 after too many wrong ones.
+    """
     accounts: Accounts = request.app.state.accounts
     address, who = address_of(request), accounts.caller(secret.strip())
     if who and not who.may("viewer"):
@@ -140,8 +141,10 @@ def is_same_origin(request: Request) -> bool:
 
 
 class Guard:
-    """Refuses other peers than the proxies of an unencrypted server, other host names than the server's and long bodies, adds
-    the security headers to every answer, and answers HEAD as GET without a body."""
+    """Refuses strange peers, host names and long bodies; adds the security headers; answers HEAD as GET.
+
+    Strange are other peers than the proxies of an unencrypted server, and other host names than the server's.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -192,6 +192,7 @@ def accepted(request: Request, *offered: str) -> str:
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> Response:
+    """The rows as CSV, with a column for each key."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)))
     writer.writeheader()
@@ -200,6 +201,7 @@ def as_csv(rows: Sequence[Mapping[str, Any]]) -> Response:
 
 
 def found_search(request: Request, search_id: str) -> Search:
+    """The search of this id. Raises Problem if there is none."""
     store: Store = request.app.state.store
     search = store.read(search_id) if re.fullmatch("[0-9a-f]{32}", search_id) else None
     if search is None:
@@ -208,6 +210,7 @@ def found_search(request: Request, search_id: str) -> Search:
 
 
 def owned_search(request: Request, search_id: str, who: Caller) -> Search:
+    """The search of this id, which the caller may change. Raises Problem if they may not."""
     search = found_search(request, search_id)
     if search.owner != who.user and not who.may("admin"):
         raise Problem(403, f"The search is {search.owner}'s.", "Ask its owner or an admin.")
@@ -215,4 +218,5 @@ def owned_search(request: Request, search_id: str, who: Caller) -> Search:
 
 
 def note(request: Request, who: Caller, action: str, search_id: str | None = None) -> None:
+    """Write into the audit that the caller did this."""
     request.app.state.accounts.record(who, action, "done", search_id, address_of(request))

@@ -289,8 +289,10 @@ def _check_code(path: Path, name: str) -> None:
 
 
 def _check_model_files(path: Path, name: str) -> None:
-    """Raise InvalidRequest for the folder of a model or tokenizer with weights that are read by unpickling, or that names files
-    outside it or another model: an adapter's base model may be anywhere."""
+    """Raise InvalidRequest for the folder of a model or tokenizer that unpickles, or names files outside it.
+
+    So it does for one that names another model: an adapter's base model may be anywhere.
+    """
     if (path / "adapter_config.json").exists():
         raise InvalidRequest(f"{name!r} is an adapter (adapter_config.json).", "Name the model that it is for.")
     # Of these two, safetensors are read if both exist.
@@ -381,8 +383,10 @@ def _listed(root: str, folder: Path, kind: str) -> Iterator[str]:
 
 
 def checked(body: SearchBody, roots: Roots, caller: Caller, cards: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The request as it is stored: plain data with names, no paths. Raises InvalidField for a body that no search can have, and
-    InvalidFields for several such fields: wrong fields are left out, and the rest is checked again.
+    """The request as it is stored: plain data with names, no paths.
+
+    Raises InvalidField for a body that no search can have, and InvalidFields for several such fields: wrong fields are left
+    out, and the rest is checked again.
 
     cards: of the lent devices (name -> card). Checks everything that needs no opened model; nothing heavy is
     imported.
@@ -541,8 +545,10 @@ def _check_args(args: Mapping[str, Any]) -> None:
 
 
 def _check_settings(request: TuningRequest) -> None:
-    """Raise InvalidField for a wrong name or value in `fix` and `only`, and for any value, of the space too, that names a path:
-    a search reads and writes no other files than the server's."""
+    """Raise InvalidField for a wrong name or value in `fix` and `only`, and for any value that names a path.
+
+    Values of the space too: a search reads and writes no other files than the server's.
+    """
     given: list[tuple[str, str, tuple[Any, ...]]] = [("fix", name, (value,)) for name, value in request.fix.items()]
     given += [("only", name, tuple(values)) for name, values in request.only.items()]
     for option, name, values in given:

@@ -107,8 +107,11 @@ def connect(url: str, token: str | None = None) -> "Client":
 
 
 class Client:
-    """Searches on one server. Every method raises InvalidRequest if the server refuses, ServerFailed if it is out of
-    reach or cannot answer now. advice: if the token is refused."""
+    """Searches on one server.
+
+    Every method raises InvalidRequest if the server refuses, ServerFailed if it is out of reach or cannot answer now.
+    advice: if the token is refused.
+    """
 
     def __init__(self, url: str, token: str, advice: str) -> None:
         try:

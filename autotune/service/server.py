@@ -195,8 +195,10 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, which is announced once signals end it properly; its streams of events end when it stops,
-    and a second Ctrl-C ends it at any point."""
+    """uvicorn's server, which is announced once signals end it properly.
+
+    Its streams of events end when it stops, and a second Ctrl-C ends it at any point.
+    """
 
     def __init__(self, config: uvicorn.Config, announce: Callable[[], None]) -> None:
         super().__init__(config)

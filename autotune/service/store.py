@@ -333,8 +333,10 @@ class Store:
         return (Artifact(*rows[0][1:]), rows[0].content) if rows else None
 
     def forget(self, before: datetime) -> builtins.list[str]:
-        """Delete data older than this time: entries of the audit, searches that were cancelled before they were started, and
-        the events of other searches that have ended; return the ids of these."""
+        """Delete data older than this time; return the ids of the ended searches whose events are deleted.
+
+        Entries of the audit, searches that were cancelled before they were started, and the events of other ended searches.
+        """
         old = (searches.c.state.in_(ENDED), searches.c.ended_at < before)
         rest = select(searches.c.id).where(*old)
         with self._dispatching() as change:

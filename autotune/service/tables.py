@@ -274,8 +274,10 @@ def _begin(connection: Connection) -> None:
 
 @contextlib.contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """A transaction that writes, on disk at its end. There is one at a time in the whole database: what it has read stays true,
-    and ids of events become visible in their order.
+    """A transaction that writes, on disk at its end.
+
+    There is one at a time in the whole database: what it has read stays true, and ids of events become visible in their
+    order.
 
     Raises StorageFailed if the database refuses, InvalidRequest for texts that it cannot hold.
     """

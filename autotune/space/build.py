@@ -18,8 +18,10 @@ from autotune.space.tensor_cores import multiple
 
 
 class Overrides(NamedTuple):
-    """Setting -> values of the search space's file, its `--fix`ed value, its `--only` values. Of micro-batch sizes words too,
-    as `open_space` leaves them."""
+    """Setting -> values of the search space's file, its `--fix`ed value, its `--only` values.
+
+    Of micro-batch sizes words too, as `open_space` leaves them.
+    """
 
     space: dict[str, tuple[Any, ...]]
     fixed: dict[str, Value]
@@ -127,8 +129,10 @@ def build_space(
 
 
 def _without_conflicts(space: SearchSpace) -> SearchSpace:
-    """The space without values that cannot be combined with any of another setting, and with a note on those that can
-    with some. Raises InvalidRequest if nothing is left."""
+    """The space without values that cannot be combined with any of another setting.
+
+    A note names those that can be combined with some. Raises InvalidRequest if nothing is left.
+    """
     conflicts, notes, values = list[RuledOut](), list(space.notes), dict(space.values)
     for name in space.values:
         for other, rule in SETTINGS[name].forbidden.items():

@@ -91,9 +91,11 @@ def _answers(trial: Trial, other: Configuration) -> bool:
 
 
 def _needs_at_least_as_much(other: Configuration, mine: Configuration, where: str) -> bool:
-    """True if `other` needs at least the memory that `mine` did not get. With accumulation the gradients are alive
-    during the next forward; at 1 they are freed before it. So running out of memory while accumulating rules out only
-    configurations that accumulate too."""
+    """True if `other` needs at least the memory that `mine` did not get.
+
+    With accumulation the gradients are alive during the next forward; at 1 they are freed before it. So running out of
+    memory while accumulating rules out only configurations that accumulate too.
+    """
     if other.data_parallel_size != mine.data_parallel_size:
         return False
     if mine.gradient_accumulation_steps > 1 and other.gradient_accumulation_steps == 1:

@@ -33,8 +33,10 @@ _SECTIONS = ("description", "core", "parameters")
 
 @dataclass(frozen=True)
 class SpaceFile:
-    """Content of a search-space file: setting -> values, the micro-batch sizes first; core: settings that are searched before
-    the others, none: all at once."""
+    """Content of a search-space file: setting -> values, the micro-batch sizes first.
+
+    core: settings that are searched before the others, none: all at once.
+    """
 
     description: str
     values: dict[str, tuple[Any, ...]]
@@ -78,8 +80,10 @@ def read_yaml(text: str, aliases: bool = True) -> Any:
 
 
 def _parsed(text: str, kind: type[_Yaml12] = _Yaml12) -> tuple[Any, yaml.Node | None]:
-    """(plain data, the node that it was made of). Raises yaml.YAMLError, also if it is nested too deeply to be read, or
-    if a value only looks like a date or a number."""
+    """(plain data, the node that it was made of).
+
+    Raises yaml.YAMLError, also if it is nested too deeply to be read, or if a value only looks like a date or a number.
+    """
     try:
         loader = kind(text)  # a SafeLoader
         node = loader.get_single_node()

@@ -74,8 +74,10 @@ class SearchSpace:
         return map(self.configuration, self._combinations(tuple(self.values)))
 
     def conflict(self, values: Mapping[str, Value]) -> str:
-        """Reason why these values cannot be combined, with each other or with the user's; empty if they can, or if the
-        values of other settings are missing."""
+        """Reason why these values cannot be combined, with each other or with the user's.
+
+        Empty if they can, or if the values of other settings are missing.
+        """
         all_values, ours = {**self.fixed_by_user, **values}, set(values)
         if MICRO in values:
             micro, ranks = int(values[MICRO]), int(all_values.get(RANKS, 1))

@@ -26,7 +26,8 @@ OF_THE_DEVICE = ("use_cpu", "local_rank")
 def read_training_args(given: str | os.PathLike[str] | Mapping[str, Any] | None) -> dict[str, Any]:
     """The user's own TrainingArguments as fields, from a JSON or YAML file or a mapping.
 
-    Folders and secrets are left out. Raises InvalidRequest."""
+    Folders and secrets are left out. Raises InvalidRequest.
+    """
     return {name: value for name, value in _read(given).items() if name not in PRIVATE}
 
 

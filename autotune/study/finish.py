@@ -31,8 +31,9 @@ Train = Callable[[str, Configuration, Path, float, Mapping[str, Any]], tuple[Any
 
 
 def finish(study: Study, train: Train, watch: Watch) -> SanityCheck | None:
-    """Rehearse the winner; None if nothing fits, nothing but the baseline was measured to its end, or there is no time, which
-    is noted in the study.
+    """Rehearse the winner.
+
+    None if nothing fits, nothing but the baseline was measured to its end, or there is no time, which is noted in the study.
 
     What was done before an interruption is read from the study's folder. Raises StorageFailed if the disk refuses.
     """

@@ -67,8 +67,9 @@ class Fleet:
         return job, ended
 
     def accept(self, job: Job, device: str, measurement: Measurement | None) -> Measurement | None:
-        """The measurement of a job that ended, a crash if it lost a second executor; None if another device is to run it first,
-        after a lost executor or a crash that may be the device's.
+        """The measurement of a job that ended, a crash if it lost a second executor.
+
+        None if another device is to run it first, after a lost executor or a crash that may be the device's.
 
         device: the first one that ran it; measurement: None if that was lost.
         """
@@ -145,8 +146,10 @@ class Fleet:
         return device_effects(ledger.trials, ledger.repeats, faulty=self.pool.left_out)
 
     def repeated(self, ledger: Ledger) -> Trial | None:
-        """The trial that every device repeats: the baseline, or if that does not run the quickest that does; what the first of
-        them began with, also before this search was resumed."""
+        """The trial that every device repeats: the baseline, or if that does not run the quickest that does.
+
+        What the first of them began with, also before this search was resumed.
+        """
         able = [trial for trial in ledger.trials if trial.feasible and self.pool.width(trial.configuration) == 1]
         begun = {trial.configuration for trial in ledger.repeats.values() if trial.feasible}
         begun |= {job.configuration for job in self.jobs if job.slot.kind is SlotKind.DEVICE}

@@ -18,8 +18,10 @@ from autotune.sampler.calibration import Calibration
 
 @dataclass(frozen=True)
 class Remembered:
-    """trials: of an earlier study of the very same request; empty if there was none. others: what studies of other
-    models or data on this device taught."""
+    """trials: of an earlier study of the very same request; empty if there was none.
+
+    others: what studies of other models or data on this device taught.
+    """
 
     trials: tuple[Trial, ...] = ()
     others: tuple[Calibration, ...] = ()

@@ -50,8 +50,10 @@ def compare_losses(
 
 
 def disqualify_flagged(trials: list[Trial], numerics: Numerics, require_parity: bool = False) -> None:
-    """Bar in this list what is flagged, and what learns as a flagged one does that learns otherwise than the baseline; never
-    the baseline, which is the first. require_parity: also what was not compared, or by too few steps to tell."""
+    """Bar in this list what is flagged, and what learns as a flagged one does that learns otherwise than the baseline.
+
+    Never the baseline, which is the first. require_parity: also what was not compared, or by too few steps to tell.
+    """
     baseline = trials[0].configuration
     flags = {trial.number: numerics.flag(trial.number) for trial in trials[1:]}
     otherwise = [

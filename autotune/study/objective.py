@@ -74,8 +74,10 @@ def best_trial(trials: Sequence[Trial], objective: str) -> Trial | None:
 
 
 def leader(trials: Sequence[Trial], objective: str) -> Trial | None:
-    """The trial that others have to beat while the search runs, shown to be better than the baseline or not yet; None if there
-    is none. One that learns differently leads only if it is shown to be faster."""
+    """The trial that others have to beat while the search runs, shown to be better than the baseline or not yet.
+
+    None if there is none. One that learns differently leads only if it is shown to be faster.
+    """
     able = _able(trials)
     speeds = _speeds(able)
     baseline = next((trial for trial in trials if trial.number == 0), None)
@@ -106,8 +108,11 @@ def _competing(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def is_shown(trial: Trial, baseline: Trial | None) -> bool:
-    """True if it is proven how many times as fast as the baseline the trial is: both were measured side by side in time, often
-    enough. Of the baseline itself there is nothing to prove; if it does not run, true if the trial was measured again."""
+    """True if it is proven how many times as fast as the baseline the trial is.
+
+    Both were measured side by side in time, often enough. Of the baseline itself there is nothing to prove; if it does not
+    run, true if the trial was measured again.
+    """
     if baseline is None or not baseline.feasible:
         return trial.confirmed
     is_itself = trial.number == baseline.number
@@ -167,8 +172,10 @@ def changes(trial: Trial, trials: Sequence[Trial]) -> int:
 
 
 def _simplest(better: Sequence[Trial], able: Sequence[Trial], trials: Sequence[Trial], objective: str) -> Trial | None:
-    """Of the trials that cannot be told from the best of `better` the fastest, less EACH_CHANGE for each changed setting, then
-    with less memory."""
+    """The fastest of the trials that cannot be told from the best of `better`.
+
+    Less EACH_CHANGE for each changed setting, then with less memory.
+    """
     if not better:
         return None
     speeds = _speeds(able)
@@ -239,8 +246,10 @@ def is_open(gain: Interval) -> bool:
 
 
 def disqualified(trials: Sequence[Trial], objective: str) -> list[tuple[Trial, str]]:
-    """Trials that were faster than the best one and did not win, with the reason; what was measured again first, then by
-    speed."""
+    """Trials that were faster than the best one and did not win, with the reason.
+
+    What was measured again first, then by speed.
+    """
     best, competing = best_trial(trials, objective), _competing(trials)
     baseline = next((trial for trial in competing if trial.number == 0), None)
     rivals = []
@@ -284,7 +293,9 @@ def fastest_so_far(trials: Sequence[Trial]) -> Trial | None:
 
 
 def told_speed_up(trial: Trial, baseline: Trial, objective: str) -> Ratio | None:
-    """Speed divided by the baseline's, to show while a search runs; None if noise hides it (its interval is wider
-    than TOLD_WIDTH)."""
+    """Speed divided by the baseline's, to show while a search runs.
+
+    None if noise hides it (its interval is wider than TOLD_WIDTH).
+    """
     gain = speed_up(trial, baseline, objective)
     return gain if gain is not None and gain.relative_width <= TOLD_WIDTH else None

@@ -39,8 +39,10 @@ def can_be_composed(trial: Trial) -> bool:
 
 
 def _foreseen_s(trial: Trial, composed: bool, is_cpu: bool) -> float:
-    """Seconds of one round of this kind: as the last one took; else the seconds of its probe outside its steps, and as many
-    steps as a round has."""
+    """Seconds of one round of this kind: as the last one took.
+
+    Else the seconds of its probe outside its steps, and as many steps as a round has.
+    """
     probe = trial.measurement
     for measured in reversed(trial.confirmations):
         if measured.is_composed == composed:

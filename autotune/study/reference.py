@@ -19,8 +19,10 @@ _ENDS = {Outcome.OUT_OF_MEMORY: "needs too much memory", Outcome.TIMED_OUT: "tak
 
 
 def references(trials: Sequence[Trial], objective: str, able: Collection[str] = NAMES) -> dict[str, Configuration]:
-    """Precision -> what the others may be compared with, the most exact first: the baseline in that precision, or, if it does
-    not run, the leader's sizes and settings with the baseline's optimizer. Only what is more exact than that is itself.
+    """Precision -> what the others may be compared with, the most exact first.
+
+    The baseline in that precision, or, if it does not run, the leader's sizes and settings with the baseline's optimizer.
+    Only what is more exact than that is itself.
 
     Empty if that trained in fp32 and is a trial itself. able: precisions that work on the device.
     """
@@ -117,8 +119,10 @@ def is_once(plan: Plan, seconds: float, rival: Trial) -> bool:
 
 
 def is_wanted(plan: Plan, trials: Sequence[Trial], trainings: Mapping[int, Measurement], round_number: int) -> bool:
-    """True if this round is to have the reference's losses: always if it trains in every round, else for a trial that shares
-    none with it. Rounds of composed steps have no losses."""
+    """True if this round is to have the reference's losses.
+
+    Always if it trains in every round, else for a trial that shares none with it. Rounds of composed steps have no losses.
+    """
     if round_number in rounds_unreferred(trials, trainings):
         return True
     completed = [number for number, measured in trainings.items() if measured.feasible]

@@ -154,8 +154,9 @@ class SearchResult:
 
     @property
     def speedup(self) -> Ratio | None:
-        """Speed divided by the baseline's; a float with `.low` and `.high`, as text `1.46x (1.26 to 1.70)`. Exactly 1
-        if the answer is the baseline. None: see `speedup_reason`.
+        """Speed divided by the baseline's; a float with `.low` and `.high`, as text `1.46x (1.26 to 1.70)`.
+
+        Exactly 1 if the answer is the baseline. None: see `speedup_reason`.
 
         Raises NothingFits and SearchFailed as `best` does, InvalidRequest as `baseline` does.
         """
@@ -236,8 +237,10 @@ class SearchResult:
 
     @property
     def device_note(self) -> str:
-        """Instructions to start the real run if more GPUs are visible than it has ranks: by default the Trainer would wrap it in
-        nn.DataParallel. Raises InvalidRequest, InvalidSpace and StudyMismatch as `best_setup` does.
+        """Instructions to start the real run if more GPUs are visible than it has ranks.
+
+        By default the Trainer would wrap it in nn.DataParallel. Raises InvalidRequest, InvalidSpace and StudyMismatch as
+        `best_setup` does.
         """
         environment, ranks = self.environment, self.best_setup.processes
         if environment.is_cpu or environment.device_count < 2 or ranks == environment.device_count:

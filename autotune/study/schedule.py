@@ -51,8 +51,10 @@ def next_job(study: Study, fleet: Fleet) -> NextStep:
 
 
 def _measurement(study: Study, fleet: Fleet, idle: Sequence[str]) -> Job | Done | None:
-    """The next measurement of a trial or of the losses' reference; Done if there is none any more, and why; None if something
-    else has to end first."""
+    """The next measurement of a trial or of the losses' reference.
+
+    Done if there is none any more, and why; None if something else has to end first.
+    """
     ledger, plan, pool = study.ledger, study.plan, fleet.pool
     running = {job.slot.number for job in fleet.jobs if job.slot.kind is SlotKind.TRIAL and not job.slot.round}
     if (given_up := _out_of_time(study)) is not None:
@@ -92,8 +94,10 @@ def _measurement(study: Study, fleet: Fleet, idle: Sequence[str]) -> Job | Done 
 
 
 def _by_experience(study: Study, devices: Sequence[str]) -> list[str]:
-    """These devices, first the one that measured the fastest and the baseline most often: side by side on one device they tell
-    most."""
+    """These devices, first the one that measured the fastest and the baseline most often.
+
+    Measurements side by side on one device tell most.
+    """
     best = leader(study.trials, study.plan.objective)
     pair = {trial.number: trial for trial in (best, *study.trials[:1]) if trial is not None}
     ran = [measured.device for trial in pair.values() for measured in trial.measurements]
@@ -134,8 +138,10 @@ def _too_few_devices(fleet: Fleet, configuration: Configuration) -> Measurement 
 
 
 def _chosen(study: Study, fleet: Fleet, able: Sequence[str]) -> Job | Done | None:
-    """The sampler's next measurement, on the first of these devices; or what the answer still lacks; or why there is none. None
-    while something runs that may not fit, and so may the next: both would run out of memory.
+    """The sampler's next measurement, on the first of these devices.
+
+    Or what the answer still lacks; or why there is none. None while something runs that may not fit, and so may the next:
+    both would run out of memory.
     """
     ledger, plan, sampler, trials = study.ledger, study.plan, study.sampler, study.trials
     probes_left = plan.probes(trials) - len(trials) - len(ledger.unfinished)
@@ -179,8 +185,9 @@ def _situation(study: Study, fleet: Fleet, device: str, probes_left: int) -> Sit
 def _last(
     study: Study, fleet: Fleet, able: Sequence[str], choice: Choice, gap: OptimalityGap | None, probes_left: int
 ) -> Job | Done | None:
-    """Next job once nothing is worth its seconds: the answer's losses, and it without what may win nothing. Done if it
-    lacks nothing; None while something runs.
+    """Next job once nothing is worth its seconds: the answer's losses, and it without what may win nothing.
+
+    Done if it lacks nothing; None while something runs.
     """
     plan, trials = study.plan, study.trials
     if fleet.jobs:
@@ -201,8 +208,10 @@ def _last(
 
 
 def _simpler(study: Study, choice: Choice, probes_left: int) -> Configuration | None:
-    """The winner without the changes of the user's settings that seem to win nothing; None if it has none, that is measured, or
-    there is no time or budget for it."""
+    """The winner without the changes of the user's settings that seem to win nothing.
+
+    None if it has none, that is measured, or there is no time or budget for it.
+    """
     sampler, trials = study.sampler, study.trials
     if choice.end not in (End.GAIN, End.WORTH) or choice.winner is None or choice.seconds > study.time_left():
         return None
@@ -225,8 +234,10 @@ def _opening(study: Study, running: Sequence[Configuration]) -> Configuration | 
 
 
 def _next_round(fleet: Fleet, trial: Trial) -> Slot:
-    """The slot of a trial's next confirmation round: its first one has the number 1, and the losses of all first ones are
-    compared."""
+    """The slot of a trial's next confirmation round; the first one has the number 1.
+
+    The losses of all first ones are compared.
+    """
     taken = {*trial.rounds, *(job.slot.round for job in fleet.jobs if job.slot.number == trial.number)}
     return Slot(trial.number, next(number for number in range(1, len(taken) + 2) if number not in taken))
 
@@ -252,8 +263,10 @@ def _is_composed(study: Study, trial: Trial) -> bool:
 
 
 def _whole_speed(trial: Trial, round_number: int, device: str) -> Interval | None:
-    """The trial's speed on this device in its rounds before this one that ran all micro-steps; None if this one is to run them
-    too. Devices of one kind differ by more than a composed step may."""
+    """The trial's speed on this device in its rounds before this one that ran all micro-steps.
+
+    None if this one is to run them too. Devices of one kind differ by more than a composed step may.
+    """
     whole = whole_rounds(trial)
     if not can_be_composed(trial):
         return None
@@ -275,8 +288,10 @@ def _reference(study: Study) -> Configuration | None:
 
 
 def _reference_job(study: Study, able: Sequence[str]) -> Job | None:
-    """The next training of the losses' reference; None if its losses are known, not needed or cannot be had, or there is no time
-    for them."""
+    """The next training of the losses' reference.
+
+    None if its losses are known, not needed or cannot be had, or there is no time for them.
+    """
     trials, ledger = study.trials, study.ledger
     reference = _reference(study)
     if reference is None:

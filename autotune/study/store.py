@@ -155,8 +155,10 @@ MAKE_THE_SPACE = ("architecture", "task", "sequence_length", "global_batch_size"
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """`--memory-limit was 600, is now 700` for each value that differs, at most five, the search space's own last and only if
-    nothing else explains it."""
+    """`--memory-limit was 600, is now 700` for each value that differs, at most five.
+
+    The search space's own last and only if nothing else explains it.
+    """
     differing = [name for name in dict.fromkeys([*PARTS, *before, *now]) if before.get(name) != now.get(name)]
     if {*MAKE_THE_SPACE} & {*differing}:
         differing = [name for name in differing if name != "space"]

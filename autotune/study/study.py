@@ -83,8 +83,10 @@ class Study:
         return reference_seconds(self.plan, self.trials, self.ledger.references, self.products, rounds)
 
     def time_left(self) -> float:
-        """Seconds for measurements: what is left of the time limit, without what the answer's checks are expected to take if
-        there is time for them."""
+        """Seconds for measurements, of those that are left.
+
+        Without what the answer's checks are expected to take if there is time for them.
+        """
         left = self.plan.time.seconds_left()
         checks_s = finishing_seconds(self.trials, self.plan.objective) + self.reference_seconds()
         return left - checks_s if checks_s < left else left

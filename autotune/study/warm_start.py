@@ -45,8 +45,9 @@ def trace_ahead(
     base: Mapping[str, Any],
     stack: ExitStack,
 ) -> Callable[[], MemoryModel] | None:
-    """Begin the traces of a search on a GPU, in a process beside the one that measures the baseline; what is returned waits
-    for them. None if they are to be made by `warm_up`: on a CPU they would disturb what is measured.
+    """Begin the traces of a search on a GPU, in a process beside the one that measures the baseline.
+
+    What is returned waits for them. None if they are to be made by `warm_up`: on a CPU they would disturb what is measured.
     """
     plan = study.plan
     is_begun = bool(study.trials) or plan.n_trials == 1
@@ -238,8 +239,11 @@ def _traceable(space: SearchSpace, configuration: Configuration) -> Configuratio
 
 
 def estimates(model: MemoryModel, space: SearchSpace, workload: Workload) -> Callable[[Configuration], float]:
-    """A configuration's peak bytes: traced; if it was not, as without what cannot be traced, then as with the baseline's
-    other settings beside the space's core settings, or at its micro-batch size; and at least weights and gradients."""
+    """A configuration's peak bytes: traced.
+
+    If it was not, as without what cannot be traced, then as with the baseline's other settings beside the space's core
+    settings, or at its micro-batch size; and at least weights and gradients.
+    """
 
     @cache
     def estimate(configuration: Configuration) -> float:

@@ -118,8 +118,10 @@ def computed_fields(args: Any) -> dict[str, Any]:
 
 
 def shares_accumulation(args: Any) -> bool:
-    """True if micro-steps share work, so that a step cannot be measured with fewer of them: GRPO generates for several at once,
-    and something that such a class computes depends on their number."""
+    """True if micro-steps share work, so that a step cannot be measured with fewer of them.
+
+    GRPO generates for several at once, and something that such a class computes depends on their number.
+    """
     if getattr(args, GENERATION, None):
         return True
     computed = computed_fields(args)
@@ -141,8 +143,10 @@ def _changed(args: Any) -> list[str]:
 
 
 def constructed_again(args: Any, changed: Mapping[str, Any]) -> Any:
-    """The arguments as their class would make them with these fields changed; None if it refuses them. By a copy,
-    which has its device already: new arguments would reset accelerate, which the Trainer uses."""
+    """The arguments as their class would make them with these fields changed; None if it refuses them.
+
+    By a copy, which has its device already: new arguments would reset accelerate, which the Trainer uses.
+    """
     rebuilt = copy.copy(args)
     for field in dataclasses.fields(args):
         setattr(rebuilt, field.name, unshared(changed.get(field.name, getattr(args, field.name))))

@@ -67,8 +67,10 @@ def _peaks(names: list[str], groups: dict[tuple[str, ...], list[PeakRow]]) -> li
 
 
 def _table(names: list[str], head: list[str], cells: dict[tuple[str, ...], list[str]]) -> list[str]:
-    """A row of cells for each combination of settings, within WIDTH columns: settings with one value are said once, and the
-    others have lines of their own if their columns do not fit."""
+    """A row of cells for each combination of settings, within WIDTH columns.
+
+    Settings with one value are named once, and the others have lines of their own if their columns do not fit.
+    """
     varying = [place for place in range(len(names)) if len({settings[place] for settings in cells}) > 1]
     same = [f"{name} {next(iter(cells))[place]}" for place, name in enumerate(names) if place not in varying]
     lines = wrapped(f"All with {', '.join(same)}.", "  ") if same and cells else []

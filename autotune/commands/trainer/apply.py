@@ -143,8 +143,10 @@ def _named(fields: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
 
 
 def _changed(result: SearchResult, args: Any) -> dict[str, Any]:
-    """The fields in which the answer differs from these arguments, if it differs from the user's own settings: nothing but
-    their exact sizes if it is those."""
+    """The fields in which the answer differs from these arguments.
+
+    If it is the user's own settings, nothing but their exact sizes.
+    """
     environment = result.environment
     base = what_differs(fields_of(args)[0], environment)
     names = {field.name for field in dataclasses.fields(args) if field.init}
@@ -252,8 +254,10 @@ def _without_checkpointing(result: SearchResult) -> bool:
 
 
 def _prepare_at_start(result: SearchResult, trainer: Any) -> None:
-    """Set precision and checkpointing at each start: another Trainer may have trained the shared model meanwhile, and other
-    arguments may have been built."""
+    """Set precision and checkpointing at each start.
+
+    Another Trainer may have trained the shared model meanwhile, and other arguments may have been built.
+    """
     train = trainer.train
 
     @functools.wraps(train)

@@ -121,7 +121,8 @@ class Verification:
     def measured(self) -> Interval | None:
         """Speed-up by plain trainings that took turns, with its 95 % interval over the rounds; None if a side has none.
 
-        Without the rounds that something disturbed, if enough are left."""
+        Without the rounds that something disturbed, if enough are left.
+        """
         few = len(self._quiet) < ROUNDS_THAT_TELL
         answer, yours = (
             _as_trial(trial, [measured for measured in rounds if few or measured.round in self._quiet])

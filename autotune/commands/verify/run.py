@@ -1,5 +1,4 @@
-"""Verify: plain Trainers train with the user's settings and with a study's answer in turns, and their speed-up is compared with
-the promised one.
+"""Verify: plain trainings with the user's settings and with the answer in turns, to compare the speed-up.
 
 round 1: yours answer | round 2: answer yours | round 3: yours answer | ...     each a process of its own, alone on the device
 """
@@ -135,8 +134,10 @@ def check_trainable(result: SearchResult, verb: str = "Verify") -> None:
 
 
 def environment_here(host: Host, result: SearchResult, verb: str = "Verify") -> Environment:
-    """The study's device as it is now, with the optimizers that its request names; raises InvalidRequest if there is none of
-    that kind."""
+    """The study's device as it is now, with the optimizers that its request names.
+
+    Raises InvalidRequest if there is none of that kind.
+    """
     measured = result.environment
     request = replace(result.request, device=measured.device)
     try:

@@ -235,8 +235,10 @@ def _core_seconds(cores: frozenset[int]) -> Reading:
 
 
 def _our_seconds() -> float | None:
-    """User and system seconds of this process and its descendants, ended ones included; of several ranks those of all, which
-    are children of one host."""
+    """User and system seconds of this process and its descendants, ended ones included.
+
+    Of several ranks those of all, which are children of one host.
+    """
     with contextlib.suppress(psutil.Error, OSError):
         me = psutil.Process()
         host = me.parent() if int(os.environ.get("WORLD_SIZE", "1")) > 1 else None

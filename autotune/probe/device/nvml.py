@@ -112,8 +112,10 @@ def _cuda_order(_: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _named(cards: list[Card], words: list[str]) -> list[Card]:
-    """Cards that these words of CUDA_VISIBLE_DEVICES name, in its order, up to the first that does not exist; none if one is
-    named twice (both as CUDA reads it)."""
+    """Cards that these words of CUDA_VISIBLE_DEVICES name, in its order, up to the first that does not exist.
+
+    None if one is named twice (both as CUDA reads it).
+    """
     named: list[Card] = []
     for word in words:
         match = next(

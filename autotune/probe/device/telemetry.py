@@ -42,8 +42,11 @@ Not idle, nor clocks that somebody set (for applications, for a display)."""
 
 @dataclass(frozen=True)
 class CardReading:
-    """A card at one moment; None if unknown. energy_j: since its driver was loaded. slowdown_temperature_c: from which
-    it lowers its clocks. power_limit_w: the one in force. throttle_reasons: as in BRAKES."""
+    """A card at one moment; None if unknown.
+
+    energy_j: since its driver was loaded. slowdown_temperature_c: from which it lowers its clocks. power_limit_w: the one in
+    force. throttle_reasons: as in BRAKES.
+    """
 
     energy_j: float | None = None
     temperature_c: int | None = None

@@ -33,8 +33,10 @@ DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "
 
 
 def run(order: Order, objects: bytes, scratch: Path) -> dict[str, float | None]:
-    """precision -> floating-point operations a second, and optimizer -> parameters a second (units: 1 / s), for those in
-    `order.request["precisions"]` and `order.request["optimizers"]`; None for an optimizer that fails."""
+    """Floating-point operations / second by precision, and parameters / second by optimizer.
+
+    Of those in `order.request["precisions"]` and `order.request["optimizers"]`; None for an optimizer that fails.
+    """
     environment = order.environment
     assert environment is not None
     device = "cpu" if environment.is_cpu else "cuda"  # the only card that this process sees

@@ -42,8 +42,10 @@ class Parent:
 def run_child(
     order: Order, parent: Parent, host: int, scratch: Path, log: int, close: list[int], rank: int = 0, port: int = 0
 ) -> NoReturn:
-    """Carry the order out as one of its ranks, and exit. host: process id. log: file descriptor. close: descriptors of the
-    host alone. port: of the loopback, where ranks meet."""
+    """Carry the order out as one of its ranks, and exit.
+
+    host: process id. log: file descriptor. close: descriptors of the host alone. port: of the loopback, where ranks meet.
+    """
     code = 1
     try:
         started = time.monotonic()
@@ -163,8 +165,10 @@ def _enter_surroundings(parent: dict[str, Any], scratch: Path) -> None:
 
 
 def _give_free_heap_back() -> None:
-    """Return to the kernel what the host's imports freed: it would hide some ten MiB of a training's peak and spare its
-    steps page faults."""
+    """Return to the kernel what the host's imports freed.
+
+    It would hide some ten MiB of a training's peak and spare its steps page faults.
+    """
     with contextlib.suppress(AttributeError, OSError):  # glibc's own
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -98,8 +98,10 @@ def make_scratch(path: str) -> None:
 
 
 def remove_left_scratch() -> None:
-    """Remove scratch folders of this user's dead hosts: if a parent and its supervisor were killed at one moment, nobody
-    else does."""
+    """Remove scratch folders of this user's dead hosts.
+
+    If a parent and its supervisor were killed at one moment, nobody else does.
+    """
     pattern = scratch_folder("[0-9a-f]" * 16)
     for path in pattern.parent.glob(pattern.name):
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:

@@ -142,7 +142,8 @@ def _say(channel: socket.socket, message: dict[str, Any]) -> None:
 def _run(folder: Path, ours: list[int], parent: Parent) -> dict[str, Any]:
     """Fork the order's children, one a rank, watch them to their end, and clear everything away.
 
-    ours: file descriptors that are none of theirs."""
+    ours: file descriptors that are none of theirs.
+    """
     order = Order.from_dict(read_json(folder / ORDER), folder)
     scratch = Path(tempfile.mkdtemp(prefix="probe-"))
     before, kills_before = cleanup.shared_memory(), cleanup.kernel_oom_kills()
@@ -186,8 +187,10 @@ def _run(folder: Path, ours: list[int], parent: Parent) -> dict[str, Any]:
 def _watch(
     pids: list[int], folder: Path, wake: socket.socket, log: Log, deadline: float
 ) -> tuple[str, list[int | None]]:
-    """Wait for the children: "exited" or "timed out", and each one's exit code or -signal, None if it
-    still runs. They have exited, too, once one of several has failed: the others would wait for it until the deadline."""
+    """Wait for the children: "exited" or "timed out", and each one's exit code or -signal, None if it still runs.
+
+    They have exited, too, once one of several has failed: the others would wait for it until the deadline.
+    """
     codes: list[int | None] = [None] * len(pids)
     while True:
         left = deadline - time.monotonic()

@@ -138,7 +138,8 @@ class ProbeHost:
     def run(self, order: Order) -> Account:
         """Carry an order out, and up to twice more if something else killed it: the account of its end.
 
-        Raises ProbeHostFailed if no host can be started, StorageFailed if the order's folder cannot be written."""
+        Raises ProbeHostFailed if no host can be started, StorageFailed if the order's folder cannot be written.
+        """
         account = self._run(order)
         for again in range(REPEATS):
             if not killed_from_outside(account):
@@ -158,8 +159,10 @@ class ProbeHost:
         return self.finish(self.begin(order))
 
     def begin(self, order: Order) -> Order:
-        """Send an order and do not wait, neither for a host that is still starting. Before anything else is asked of this
-        host, `finish` takes the order that is returned."""
+        """Send an order and do not wait, neither for a host that is still starting.
+
+        Before anything else is asked of this host, `finish` takes the order that is returned.
+        """
         if self._channel is None:
             self.launch()
         if self._pid is None:

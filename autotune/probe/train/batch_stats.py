@@ -9,8 +9,9 @@ import torch
 
 @dataclass(frozen=True)
 class Counted:
-    """samples: None if the batches do not show it. samples, real_tokens: tensors while the device still sums them.
-    largest_bytes: all tensors of the largest micro-batch.
+    """samples: None if the batches do not show it.
+
+    samples, real_tokens: tensors while the device still sums them. largest_bytes: all tensors of the largest micro-batch.
     """
 
     samples: Any = 0

@@ -61,8 +61,10 @@ class HostMemory:
         resource.setrlimit(resource.RLIMIT_DATA, self._before)
 
     def peaks(self) -> dict[str, Any]:
-        """Peak_device_bytes: the highest beyond the start; by stage, and less peak_file_bytes, without the pages of library
-        files."""
+        """Peak_device_bytes: the highest beyond the start.
+
+        By stage, and less peak_file_bytes, without the pages of library files.
+        """
         self._note()
         return {
             "peak_device_bytes": self._highest,
@@ -171,8 +173,10 @@ class DeviceMemory:
             self._stages[self._stage] = max(self._stages.get(self._stage, 0), allocated)
 
     def _device_bytes(self) -> int:
-        """Bytes in use on the device less those before (by NVML, which counts alike: `nvml.device_used`); reserved and
-        context if that is unknown."""
+        """Bytes in use on the device less those before (by NVML, which counts alike: `nvml.device_used`).
+
+        Reserved and context if that is unknown.
+        """
         summed = self._reserved + self._environment.context_bytes
         before = self._order.device_used_bytes
         if before is None or self._rank:  # it was read of the first card

@@ -144,8 +144,10 @@ def runs_whole_steps(order: TrainingOrder) -> bool:
 
 
 def most_steps(order: TrainingOrder) -> int:
-    """Optimizer steps of the probe at most; in a confirmation round as many for all on this device, as of another number of
-    samples others would be drawn."""
+    """Optimizer steps of the probe at most.
+
+    In a confirmation round as many for all on this device, as of another number of samples others would be drawn.
+    """
     of_round = [timings(order.environment.is_cpu)[1]] if order.confirmation else []
     return WORST_STEPS + max(map(_steps_of, [order.timing, *of_round]))
 
@@ -200,7 +202,8 @@ def prepared_trainer(
 ) -> Any:
     """The Trainer of an order for so many steps; sets variables, and limits memory before the model is built.
 
-    fields: further training arguments."""
+    fields: further training arguments.
+    """
     take_variables(order)
     arguments = arguments_of(order, objects, scratch, steps, **fields)
     open_optimizers_library(arguments)
@@ -237,7 +240,8 @@ def open_optimizers_library(arguments: TrainingArguments) -> None:
 def trainer_of(order: TrainingOrder, user: UserObjects, arguments: TrainingArguments, weights: bool = False) -> Any:
     """The real Trainer with samples for `arguments.max_steps`. weights: load the model's own if they are local.
 
-    Raises Misconfigured if a class of the user's does not train with these arguments."""
+    Raises Misconfigured if a class of the user's does not train with these arguments.
+    """
     if order.workload.user_objects:
         model, parts = user.model(), user.parts()
     else:

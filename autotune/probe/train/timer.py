@@ -187,8 +187,10 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
 
     @property
     def losses(self) -> tuple[float, ...]:
-        """The mean loss of each first optimizer step that is not on the worst batch, on this rank, up to one that is not finite;
-        waits for the device."""
+        """The mean loss of each first optimizer step on this rank; waits for the device.
+
+        Without steps on the worst batch, up to a loss that is not finite.
+        """
         losses = torch.stack(self._losses).tolist() if self._losses else []
         return tuple(takewhile(math.isfinite, losses))
 

@@ -64,8 +64,11 @@ def ranked(progress: Progress, rows: int) -> list[Trial]:
 
 
 def cells(trial: Trial, progress: Progress, sure: str = "") -> tuple[str, str, str, str, str]:
-    """A trial's row under HEADER: a star for the best one, a cross for what cannot win, `?` after a number with a warning and
-    for a ratio that noise hides. sure: after a number without a warning."""
+    """A trial's row under HEADER.
+
+    A star for the best one, a cross for what cannot win, `?` after a number with a warning and for a ratio that noise hides.
+    sure: after a number without a warning.
+    """
     baseline = progress.trials[0]
     mark = "*" if is_same(trial, progress.best) else "x" if trial.disqualified_reason else ""
     if not trial.feasible:
@@ -170,15 +173,19 @@ def now_text(progress: Progress) -> str:
 
 
 def gain_text(progress: Progress) -> str:
-    """By how much something new may still beat the best, as far as the sampler knows; empty if the search is over, or
-    measures something again."""
+    """By how much something new may still beat the best, as far as the sampler knows.
+
+    Empty if the search is over, or measures something again.
+    """
     is_over = phase_of(progress) > 1 or progress.kind is ProgressKind.CONFIRMING
     return "" if progress.max_gain is None or is_over else more_to_gain(progress.max_gain)
 
 
 def lead_words(progress: Progress) -> tuple[str, str]:
-    """Leading trial and its numbers: `best so far` if that is proven, else `fastest so far, not proven`, and never one slower
-    than the user's settings. Nothing while only these are known."""
+    """Leading trial and its numbers; nothing while only the user's settings are known.
+
+    `best so far` if that is proven, else `fastest so far, not proven`, and never one slower than the user's settings.
+    """
     best, fastest = progress.best, progress.fastest
     trial = best or fastest
     if trial is None or len(progress.trials) < 2:

@@ -101,7 +101,8 @@ class LoggerGroup:
     def _attempt(self, name: str, act: Callable[[], Any]) -> list[Any]:
         """Run `act` in a thread: its answer in a list, empty if it failed or came too late, and the logger is dropped.
 
-        What it prints goes to standard error."""
+        What it prints goes to standard error.
+        """
         answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
 
         def run() -> None:

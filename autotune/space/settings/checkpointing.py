@@ -87,8 +87,10 @@ def _apply(value: Value, environment: Environment) -> Effect:
 
 
 def enabled_on(model: Any, every_n_layers: Sequence[int] = (1, 2, 3)) -> str:
-    """The value that is on for this model, by the layers that are checkpointed and the function that they call for it; if it
-    is none of the values, a description. every_n_layers: the distances to try in turn."""
+    """The value that is on for this model, by the layers that are checkpointed and the function that they call for it.
+
+    If it is none of the values, a description. every_n_layers: the distances to try in turn.
+    """
     modules = list(model.modules())
     flagged = [module for module in modules if getattr(module, "gradient_checkpointing", False)]
     if not flagged:

@@ -64,16 +64,20 @@ def _apply(value: Value, environment: Environment) -> Effect:
 
 
 def backend_of(trainer: Any) -> str:
-    """Backend with which accelerate compiles the trainer's model, as `inductor`; `no` if it compiles nothing, empty if it
-    does not say."""
+    """Backend with which accelerate compiles the trainer's model, as `inductor`.
+
+    `no` if it compiles nothing, empty if it does not say.
+    """
     plugin = getattr(getattr(trainer.accelerator, "state", None), "dynamo_plugin", None)
     backend = getattr(plugin, "backend", "")
     return str(getattr(backend, "value", backend)).lower()
 
 
 def _read_back(observed: Observed) -> str:
-    """By its effect: whether torch compiled a graph, of the whole model or of its blocks, and in which mode. Graphs
-    alone say nothing: some optimizers (torchao's) and attentions (flex) compile themselves."""
+    """By its effect: whether torch compiled a graph, of the whole model or of its blocks, and in which mode.
+
+    Graphs alone say nothing: some optimizers (torchao's) and attentions (flex) compile themselves.
+    """
     if not observed.graphs or backend_of(observed.trainer) == "no":
         return NONE
     plugin = getattr(observed.trainer.accelerator.state, "dynamo_plugin", None)

@@ -11,8 +11,10 @@ from autotune.space.settings.threads import VARIABLE as THREADS
 
 
 def _apply(value: Value, environment: Environment) -> Effect:
-    """Ranks share the machine's threads: torchrun by itself gives each one thread, which would not be what was measured. On
-    a CPU gloo is named: accelerate would take MPI if torch was built with it."""
+    """Ranks share the machine's threads: torchrun gives each one thread, which would not be what was measured.
+
+    On a CPU gloo is named: accelerate would take MPI if torch was built with it.
+    """
     ranks = int(value)
     if ranks == 1:
         return Effect(processes=1)
@@ -31,8 +33,10 @@ def _unavailable(value: Value, context: Context) -> Exclusion | None:
 
 
 def _change(value: Value, context: Context) -> CostChange:
-    """DistributedDataParallel copies gradients into buckets of its own, all of them together as large as the gradients (Li
-    et al., PyTorch Distributed, 2020). On a CPU a rank has its part of the threads, and is as much slower."""
+    """Memory of DistributedDataParallel's buckets, and on a CPU the fewer threads of a rank.
+
+    The buckets are together as large as the gradients (Li et al., PyTorch Distributed, 2020).
+    """
     if value == 1:
         return CostChange()
     slower = math.log(int(value)) if context.environment.is_cpu else 0.0

@@ -13,8 +13,10 @@ SINGLE = Exclusion(ExclusionKind.DEVICE, detail="shards over several GPUs, and o
 
 
 def _from_user(context: Context) -> str:
-    """As transformers reads it: true, or one of the older words, the sharding itself in `fsdp_config`. A `hybrid_shard`
-    copies between machines, and on one is a full_shard."""
+    """As transformers reads it: true, or one of the older words, the sharding itself in `fsdp_config`.
+
+    A `hybrid_shard` copies between machines, and on one is a full_shard.
+    """
     option = context.arguments.get("fsdp")
     if not option:
         return "none"
@@ -46,8 +48,11 @@ def _read_back(observed: Observed) -> str:
 
 
 def _change(value: Value, context: Context) -> CostChange:
-    """Saving of two ranks, the fewest there are: half of the gradients and, if they are not kept whole, of the weights
-    (Zhao et al., PyTorch FSDP, 2023); and DistributedDataParallel's buckets. The optimizer's state is left out."""
+    """Saving of two ranks, the fewest there are (Zhao et al., PyTorch FSDP, 2023).
+
+    Half of the gradients and, if they are not kept whole, of the weights; and DistributedDataParallel's buckets. The
+    optimizer's state is left out.
+    """
     if value == "none":
         return CostChange()
     workload = context.workload

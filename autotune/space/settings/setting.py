@@ -77,8 +77,11 @@ class WorkFactors(NamedTuple):
 
 
 class CostChange(NamedTuple):
-    """Expected change of costs by a value that `WorkFactors` cannot express: logarithms of the factors on the seconds of a
-    micro-step and of the optimizer's step, and bytes of the peak beyond the estimate for a single process."""
+    """Expected change of costs by a value that `WorkFactors` cannot express.
+
+    Logarithms of the factors on the seconds of a micro-step and of the optimizer's step, and bytes of the peak beyond the
+    estimate for a single process.
+    """
 
     micro_step: float = 0.0
     optimizer_step: float = 0.0
@@ -159,8 +162,11 @@ class Setting:
 
 
 def field_setting(field: str, *, default: Value, **parts: Any) -> Setting:
-    """A setting that sets one field of `TrainingArguments`; at `none` it is left out. `parts` are the rest of `Setting`, and may
-    replace what follows from the field. default: the Trainer's own, if the user's arguments leave the field out or null."""
+    """A setting that sets one field of `TrainingArguments`; at `none` it is left out.
+
+    `parts` are the rest of `Setting`, and may replace what follows from the field. default: the Trainer's own, if the user's
+    arguments leave the field out or null.
+    """
     read = parts.get("read") or reader(parts["values"])
     without = Effect(contradicts=(field,), defaults={field: None})
     from_field: dict[str, Any] = {

@@ -44,8 +44,11 @@ def _read(text: Any) -> str:
 
 
 def zero_config(value: str) -> dict[str, Any]:
-    """DeepSpeed's config of this value; the Trainer replaces `auto` by its own arguments, sizes by the model's width
-    ("DeepSpeed Integration" in transformers' documentation)."""
+    """DeepSpeed's config of this value.
+
+    The Trainer replaces `auto` by its own arguments, sizes by the model's width ("DeepSpeed Integration" in transformers'
+    documentation).
+    """
     zero: dict[str, Any] = {"stage": int(value[0])}
     if zero["stage"]:
         zero |= {"overlap_comm": True, "contiguous_gradients": True, "reduce_bucket_size": "auto"}

@@ -40,9 +40,11 @@ def own_collating(collator: Any, processing_class: Any) -> tuple[dict[str, str |
 
 
 def _why_not_packed(task: str, model: Any) -> str | None:
-    """None if the model keeps the samples of one row apart, by positions that begin again, else the reason. transformers' masks
-    do so if the model gives them its positions (`masking_utils.find_packed_sequence_indices`), FlashAttention always; layers
-    with a state (Mamba) run on from one sample into the next."""
+    """None if the model keeps the samples of one row apart, by positions that begin again, else the reason.
+
+    transformers' masks do so if the model gives them its positions (`masking_utils.find_packed_sequence_indices`),
+    FlashAttention always; layers with a state (Mamba) run on from one sample into the next.
+    """
     if task != "causal-lm":
         return "samples are packed in causal language models only"
     name = type(model).__name__

@@ -92,8 +92,11 @@ def _repeated_layers(module: Any, owner: Any, prefix: str = "") -> Iterator[tupl
 
 
 def linear_layers(model: Any) -> list[tuple[str, Any]]:
-    """(name, layer) of all layers for four bits: linear ones, GPT-2's kind too, except the output's and the layers that the
-    model keeps in float32 (T5 casts to the dtype of one)."""
+    """(name, layer) of all layers for four bits.
+
+    Linear ones, GPT-2's kind too, except the output's and the layers that the model keeps in float32 (T5 casts to the dtype
+    of one).
+    """
     output = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     float32 = set(getattr(model, "_keep_in_fp32_modules", None) or ())
     return [

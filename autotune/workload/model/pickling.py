@@ -120,7 +120,6 @@ def _unsendable(
     group: Mapping[str, Any], names: Mapping[int, Any], trainer: Any, error: Exception
 ) -> tuple[str, str, str]:
     """(which of the objects cannot be sent, why, what to do about it): by the innermost thing that cannot be sent."""
-
     from autotune.workload.hub import first_line
 
     def why_not(part: Any) -> Exception | None:
@@ -195,8 +194,10 @@ def _names(trainer: Any) -> dict[int, tuple[str, str]]:
 
 
 class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles parts of the model by name, an optimizer without its state, and by value objects that are defined in a module
-    that a child would not find."""
+    """Pickles parts of the model by name, and an optimizer without its state.
+
+    Objects that are defined in a module that a child would not find are pickled by value.
+    """
 
     def __init__(self, stream: io.BytesIO, names: Mapping[int, tuple[str, str]], trainer: Any) -> None:
         super().__init__(stream)

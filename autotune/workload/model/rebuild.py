@@ -195,8 +195,11 @@ def _outline(model: Any) -> tuple[Any, ...]:
 
 
 def layers_digest(model: Any) -> str:
-    """Sixteen digits that are the same in every process, and others if a layer, its attention, its patches, or the shape,
-    dtype or learning of a parameter is another: no config of a user's model has these."""
+    """Sixteen digits that identify the model's layers, the same in every process.
+
+    Others if a layer, its attention, its patches, or the shape, dtype or learning of a parameter is another: no config of a
+    user's model has these.
+    """
     layers = [
         (
             name,

@@ -153,8 +153,10 @@ def user_workload(request: TuningRequest, objects: bytes) -> Workload:
 
 
 def _identity_of(user: UserObjects, samples: int) -> str:
-    """Digest of the user's parts by names, length and first samples. Not by their pickles: a class of a script is
-    pickled with a random number in it."""
+    """Digest of the user's parts by names, length and first samples.
+
+    Not by their pickles: a class of a script is pickled with a random number in it.
+    """
     names = [
         getattr(part, "__qualname__", type(part).__qualname__) for part in (user.data_collator, user.trainer_class)
     ]
