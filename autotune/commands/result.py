@@ -41,8 +41,16 @@ class TuningResult(SearchResult):
         user's own with the exact sizes that were measured. A result that was loaded from a folder has only
         the fields that say how to train: then it is a plain `TrainingArguments`, in the folder `output` by default.
 
-        Raises NothingFits and SearchFailed as `best` does, InvalidRequest for a study of another version whose settings are
-        unknown here. Warns with `LossWarning` if the answer does not train like fp32, or if that is not known.
+        Warns with `LossWarning` if the answer does not train like fp32, or if that is not known.
+
+        Args:
+            output_dir: Of the arguments, instead of the user's own.
+            **overrides: Other fields of `TrainingArguments`.
+
+        Raises:
+            NothingFits: No configuration is feasible.
+            SearchFailed: None completed.
+            InvalidRequest: The study is of another version, with settings that are unknown here.
         """
         from autotune.commands.trainer.apply import answer_arguments
 
@@ -62,13 +70,18 @@ class TuningResult(SearchResult):
         if the answer is without activation checkpointing, the model's is switched off. Switches of torch and the number of
         threads are set in this process.
 
-        allow_defaults: build it even if the class has arguments that it does not keep, which then have their defaults.
+        Warns with `NotApplied` of what has to be done elsewhere (weights' dtype, variables, ranks), with `BatchSizeChanged` if
+        the Trainer's arguments state another global batch size, unless the search began with these sizes and requested
+        another one, and with `LossWarning` as `training_arguments` does.
 
-        Raises InvalidRequest for an answer that a built model cannot take (an adapter, four bits, packing) and for a Trainer
-        that cannot be built again as it is, NothingFits if there is no answer. Warns with `NotApplied` of what has to be done
-        elsewhere (weights' dtype, variables, ranks), with `BatchSizeChanged` if the Trainer's arguments state another global
-        batch size, unless the search began with these sizes and requested another one, and with `LossWarning` as
-        `training_arguments` does.
+        Args:
+            trainer: The Trainer, which is not changed.
+            allow_defaults: Build it even if the class has arguments that it does not keep, which then have their defaults.
+
+        Raises:
+            InvalidRequest: A built model cannot take the answer (an adapter, four bits, packing), or the Trainer cannot be
+                built again as it is.
+            NothingFits: There is no answer.
         """
         from autotune.commands.trainer.apply import applied
 

@@ -83,9 +83,15 @@ def _saved_tokens(path: Path) -> dict[str, str]:
 def connect(url: str, token: str | None = None) -> "Client":
     """A client of the server of `autotune serve` at this address.
 
-    token: by default the value of AUTOTUNE_TOKEN in the environment, if AUTOTUNE_SERVER is this address or not set, else the
-    one that `autotune login` keeps. Nothing is sent yet. Raises InvalidRequest if there is no token, if the address
-    cannot be one, and for an unencrypted one of another machine.
+    Nothing is sent yet.
+
+    Args:
+        url: Address of the server.
+        token: By default the value of AUTOTUNE_TOKEN in the environment, if AUTOTUNE_SERVER is this address or not set, else
+            the one that `autotune login` keeps.
+
+    Raises:
+        InvalidRequest: There is no token, or the address cannot be one, or is an unencrypted one of another machine.
     """
     url = url.rstrip("/")
     if not url.startswith(("http://", "https://")):

@@ -41,12 +41,18 @@ def compare(
 ) -> "pd.DataFrame":
     """One row a study, in the order given; columns, dtypes and units as `autotune.commands.compare.columns` documents them.
 
-    studies: results, report folders, or names of studies in `output_dir`. price_per_hour: of the hardware of a study, as
-    2.5, "2.50 EUR" or "$2.50"; one for all studies, or study -> price. output: a folder for the table (CSV, Parquet,
-    Markdown) and the picture. Speeds of two studies are divided if their work is the same: model config, task, sequence
-    length, data and global batch size.
+    Speeds of two studies are divided if their work is the same: model config, task, sequence length, data and global batch
+    size.
 
-    Raises InvalidRequest for a missing study and for an unreadable price or one of no study; StorageFailed.
+    Args:
+        studies: Results, report folders, or names of studies in `output_dir`.
+        price_per_hour: Of the hardware of a study, as 2.5, "2.50 EUR" or "$2.50"; one for all studies, or study -> price.
+        output: A folder for the table (CSV, Parquet, Markdown) and the picture.
+        output_dir: The folder of the studies that are named.
+
+    Raises:
+        InvalidRequest: A study is missing, or a price is unreadable or of no study.
+        StorageFailed: The output cannot be written.
     """
     for price in price_per_hour.values() if isinstance(price_per_hour, Mapping) else (price_per_hour,):
         if price is not None:

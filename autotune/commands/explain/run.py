@@ -43,12 +43,20 @@ def explain(
 ) -> Explanation:
     """Explain the speed-up of the study in this folder; also written to explanation.json and explanation.md.
 
-    rounds: of each configuration at least, up to twice as many while the total gain is not known to 10 %. Measurements of
-    an earlier call count, unless fresh. watch: called with a line before each measurement; by default, or by True, it is
-    shown on standard error; False: nothing is shown.
+    Args:
+        folder: The study's report folder.
+        rounds: Of each configuration at least, up to twice as many while the total gain is not known to 10 %.
+        fresh: Measure again what an earlier call measured.
+        watch: Called with a line before each measurement. By default, or by True, it is shown on standard error; by False, it
+            is not.
 
-    Raises InvalidRequest for what cannot be trained from the study alone, NothingFits for a study without an answer,
-    StudyInUse, StorageFailed, ProbeHostFailed; KeyboardInterrupt passes, and everything measured is kept.
+    Raises:
+        InvalidRequest: The study alone does not say how to train.
+        NothingFits: The study has no answer.
+        StudyInUse: Another process holds the folder.
+        StorageFailed: The folder cannot be written.
+        ProbeHostFailed: The process that starts probes failed.
+        KeyboardInterrupt: Everything measured is kept.
     """
     folder = Path(folder)
     if isinstance(rounds, bool) or not isinstance(rounds, int) or not 1 <= rounds <= MOST_ROUNDS:

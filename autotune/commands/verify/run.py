@@ -57,14 +57,24 @@ def verify(
 ) -> Verification:
     """Train with the user's settings and with the answer of the study in this folder in turns, and compare their speeds.
 
-    steps, seconds: timed steps of each side in all, and how long they take at most; by default 30 seconds. A failed
-    training is returned as one. Where the answer is the user's own settings, nothing is trained. Writes verification.json to
-    the folder, and orders and logs to probes/verification. watch: called with a line on what is done next and one for each
-    training; by default, or by True, they are shown on standard error; False: nothing.
+    A failed training is returned as one. If the answer is the user's own settings, nothing is trained. Writes
+    verification.json to the folder, and orders and logs to probes/verification.
 
-    Raises InvalidRequest for what cannot be trained from the study alone, NothingFits for a study without a result,
-    StudyInUse, StorageFailed, ProbeHostFailed; KeyboardInterrupt passes, and leaves nothing running: verification.json then has
-    the complete rounds, unless there are none or it holds an earlier verification and they are too few to tell.
+    Args:
+        folder: The study's report folder.
+        steps: Timed steps of each side in all.
+        seconds: How long they take at most; by default 30 seconds.
+        watch: Called with a line on what is done next and one for each training. By default, or by True, they are shown on
+            standard error; by False, they are not.
+
+    Raises:
+        InvalidRequest: The study alone does not say how to train.
+        NothingFits: The study has no answer.
+        StudyInUse: Another process holds the folder.
+        StorageFailed: The folder cannot be written.
+        ProbeHostFailed: The process that starts probes failed.
+        KeyboardInterrupt: Nothing is left running. verification.json has the complete rounds, unless there are none or it holds
+            an earlier verification and they are too few to tell.
     """
     folder = Path(folder)
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS):
