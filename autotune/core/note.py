@@ -9,11 +9,7 @@ class NoteKind(Kind):
     """Kind of a note: on the model, the data, the user's Trainer, the search, an estimate, a comparison."""
 
     RANDOM_WEIGHTS = "random_weights", "random weights"
-    UNQUANTIZED = (
-        "unquantized",
-        "the model's quantization_config is not used: it is trained unquantised, with random weights; "
-        "--search-space lora tries four bits",
-    )
+    UNQUANTIZED = "unquantized", "the model's quantization_config is not used (--search-space lora tries four bits)"
     DECODER = "decoder", "is_decoder set: the model would look ahead otherwise"
     PAD_TOKEN = "pad_token", "pad_token_id set to {token:.0f}: {detail}"
     START_TOKEN = "start_token", "decoder_start_token_id set to {token:.0f}: the config has none"
@@ -25,12 +21,9 @@ class NoteKind(Kind):
     )
     WIDTH = (
         "width",
-        "{detail} {size:.0f} is not a multiple of {least:.0f}: of a model trained from scratch {next:.0f} is faster",
+        "{detail} {size:.0f} is not a multiple of {least:.0f}: if you train from scratch, {next:.0f} is faster",
     )
-    HEADS = (
-        "heads",
-        "heads of {size:.0f} values are not a multiple of {least:.0f}: attention's fast kernels pad them or cannot run",
-    )
+    HEADS = "heads", "heads of {size:.0f} values: attention's fast kernels need a multiple of {least:.0f}, or pad them"
 
     ENCODING = "encoding", "read in another encoding than UTF-8: {detail}"
     ROWS_OF_LIST = "rows_of_list", "the rows are the list {detail} of the JSON object"
@@ -52,29 +45,20 @@ class NoteKind(Kind):
 
     MICRO_BATCH = (
         "micro_batch",
-        "your micro-batch size of {requested:.0f} became {exact:.0f}, so that the global batch is exact",
+        "your micro-batch size of {requested:.0f} became {exact:.0f}: the global batch is exact",
     )
     BATCH_FINDER = "batch_finder", "{detail} is left out: it would shrink the batch, and with it the global batch"
     NOT_COMBINED = "not_combined", "not combined: {detail}"
     LEARNING = "learning", "changes what is learned: {detail} (--keep-numerics leaves that as it is)"
     EARLIER_TRIALS = (
         "earlier_trials",
-        "from an earlier search of the same request: {trials:trial} (--no-history measures anew)",
+        "{trials:trial} of an earlier search of this request (--no-history measures anew)",
     )
     NO_ESTIMATE = "no_estimate", "memory was not estimated, only learned from the probes: {detail}"
-    RISK = (
-        "risk",
-        "trial {trial:.0f} was tried although it might not fit ({share:.0%} likely to; --no-risk leaves such out)",
-    )
-    CRASHES = (
-        "crashes",
-        "ruled out after {crashes:.0f} crashes with none completed, first in trial {trial:.0f}: {detail}",
-    )
+    RISK = "risk", "trial {trial:.0f} was tried although only {share:.0%} likely to fit (--no-risk leaves such out)"
+    CRASHES = "crashes", "ruled out after {crashes:.0f} crashes and no success, first in trial {trial:.0f}: {detail}"
     NOT_LOCKED = "not_locked", "nothing can be locked in {detail}: another search may use the GPU at the same time"
-    LOST_DEVICES = (
-        "lost_devices",
-        "{lost:.0f} of {devices:.0f} devices left out: lost while they read model and data",
-    )
+    LOST_DEVICES = "lost_devices", "{lost:.0f} of {devices:.0f} devices were lost while they read model and data"
     LOGGER = "logger", "the logger {detail} was given up; the search itself is not affected"
 
     GPU_MEMORY = "gpu_memory", "of several memory sizes the one of {gigabytes:.0f} GB was taken: {detail}"
@@ -82,20 +66,11 @@ class NoteKind(Kind):
     ALL_LAYERS = "all_layers", "traced with all its layers: {detail}"
     REAL_TENSORS = "real_tensors", "traced on real tensors with few layers and extended in straight lines: {detail}"
     NOT_COUNTED = "not_counted", "operations not counted: {detail}"
-    STATES = (
-        "states",
-        "the states of {detail} are assumed to be AdamW's: its library's steps cannot be traced without storage",
-    )
+    STATES = "states", "states of {detail} are assumed to be AdamW's: its steps cannot be traced without storage"
     ALLOCATED = "allocated", "bytes allocated: what the libraries themselves take is not counted"
     WORKSPACES = "workspaces", "kernels' own workspaces beyond cuBLAS's are not counted"
-    CACHED = (
-        "cached",
-        "cached: held by torch's allocator beyond what is allocated, until something forces it to free it",
-    )
-    ONE_RANK = (
-        "one_rank",
-        "peaks are of one rank, without buffers to exchange gradients and without what sharding saves",
-    )
+    CACHED = "cached", "cached: held by torch's allocator beyond what is allocated, until it is forced to free it"
+    ONE_RANK = "one_rank", "peaks are of one rank, without buffers for gradients and without what sharding saves"
     LONGEST = "longest", "all samples as long as the longest, masks as with padding"
 
     OTHER_TASK = "other_task", "another task than the guides': {detail}"
@@ -103,10 +78,7 @@ class NoteKind(Kind):
     FEW_ROUNDS = "few_rounds", "only {rounds:round}: the intervals are those of the steps, not of rounds"
     ENDED_EARLY = "ended_early", "ended after {rounds:.0f} of {planned:.0f} rounds"
     NOT_PROVEN = "not_proven", "the promise is not proven: the search measured too little side by side"
-    LARGEST_BATCH = (
-        "largest_batch",
-        "the promised peak is of the largest batch of the data, which this run may not have had",
-    )
+    LARGEST_BATCH = "largest_batch", "the promised peak is of the largest batch, which this run may not have had"
 
 
 @dataclass(frozen=True)

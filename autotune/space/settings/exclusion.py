@@ -22,11 +22,7 @@ class ExclusionKind(Kind):
     CORES = "cores", "more {detail} than the {cores:CPU core} this process may use"
     GPUS = "gpus", "more ranks than the {gpus:visible GPU}"
     DEVICES = "devices", "more ranks than the {devices:device} of this search"
-    FITS = (
-        "fits",
-        "weights, gradients and AdamW's states take about {gigabytes:.3g} GB and fit the {gpu_gigabytes:.3g} GB of the GPU: "
-        "it could only slow the training down",
-    )
+    FITS = "fits", "the {gigabytes:.3g} GB of weights, gradients and states fit the {gpu_gigabytes:.3g} GB of the GPU"
     LENGTH = "length", "the longest samples would have more than the {tokens:.0f} tokens asked for"
     NUMERICS = "numerics", "learns differently from {detail}, which --keep-numerics keeps"
     NOT_EXACT = "not_exact", "does not divide the global batch of {global_batch_size:.0f}{detail}"
