@@ -20,7 +20,7 @@ class RuledOut(Serializable):
 
     setting: str  #: its name
     value: Value  #: as the space has it
-    reason: Exclusion
+    reason: Exclusion  #: why not
 
     def __str__(self) -> str:
         return f"{self.setting} {self.value}: {self.reason}"

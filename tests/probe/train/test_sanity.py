@@ -288,7 +288,7 @@ def test_steps_that_loss_scaling_left_out_do_not_count(
     environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order = make_order(tmp_path, environment)
-    check = sanity.Check(order, memory_of(order), tmp_path)
+    check = sanity.SanityCallback(order, memory_of(order), tmp_path)
     accelerator = SimpleNamespace(optimizer_step_was_skipped=True)
     check.attach(SimpleNamespace(accelerator=accelerator, add_callback=lambda _: None))
     monkeypatch.setattr(check, "_evaluate", lambda: None)
