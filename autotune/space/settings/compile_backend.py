@@ -2,7 +2,7 @@
 
 from autotune.core.configuration import Value
 from autotune.space.settings.compile import BACKEND, BLOCKS, DEFAULT, OVERWRITTEN, backend_of
-from autotune.space.settings.exclusion import Exclusion, ExclusionKind
+from autotune.space.settings.exclusion import Exclusion, ExclusionKind, excluded
 from autotune.space.settings.setting import ACCUMULATION, Context, Costs, Observed, field_setting
 
 NAMES = ("inductor", "cudagraphs", "onnxrt", "openxla", "tvm", "aot_eager")
@@ -21,7 +21,7 @@ def _unavailable(value: Value, context: Context) -> Exclusion | None:
     if value == "inductor":
         return None  # if it cannot be used nothing is compiled at all: `compile` says so
     reason = context.environment.compile_backends.get(str(value), "this torch offers no such backend")
-    return Exclusion(ExclusionKind.TRIED, detail=reason) if reason else None
+    return excluded(ExclusionKind.TRIED, reason)
 
 
 SETTING = field_setting(

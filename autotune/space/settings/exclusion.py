@@ -33,3 +33,8 @@ class Exclusion(Reason):
     """Reason why a value of a setting is never tried."""
 
     kind: ExclusionKind
+
+
+def excluded(kind: ExclusionKind, reason: str | None) -> Exclusion | None:
+    """The exclusion for this reason; None without a reason."""
+    return Exclusion(kind, detail=reason) if reason else None

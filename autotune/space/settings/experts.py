@@ -1,7 +1,7 @@
 """Experts: which implementation computes a mixture of experts."""
 
 from autotune.core.configuration import Value
-from autotune.space.settings.exclusion import Exclusion, ExclusionKind
+from autotune.space.settings.exclusion import Exclusion, ExclusionKind, excluded
 from autotune.space.settings.setting import Context, Effect, Observed, Setting, one_of
 
 NONE = "none"
@@ -30,7 +30,7 @@ def _unavailable(value: Value, context: Context) -> Exclusion | None:
         text = f"{workload.architecture} has no experts with several implementations"
         return Exclusion(ExclusionKind.MODEL, detail=text)
     reason = workload.experts.get(str(value), f"{workload.architecture} was not asked for it")
-    return Exclusion(ExclusionKind.MODEL, detail=reason) if reason else None
+    return excluded(ExclusionKind.MODEL, reason)
 
 
 SETTING = Setting(

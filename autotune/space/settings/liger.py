@@ -3,7 +3,7 @@
 from typing import Any
 
 from autotune.core import Environment, Value
-from autotune.space.settings.exclusion import Exclusion, ExclusionKind
+from autotune.space.settings.exclusion import Exclusion, ExclusionKind, excluded
 from autotune.space.settings.rules import first_of, needs_field
 from autotune.space.settings.setting import Context, Costs, Effect, Observed, Setting
 
@@ -48,10 +48,8 @@ def _unavailable(value: Value, context: Context) -> Exclusion | None:
     workload = context.workload
     if value == "kernels_and_loss" and workload.task not in ("causal-lm", "custom"):
         return Exclusion(ExclusionKind.MODEL, detail=f"its loss is that of the next token, not of {workload.task}")
-    if context.environment.liger:
-        return Exclusion(ExclusionKind.TRIED, detail=context.environment.liger)
     reason = workload.liger.get(str(value), "liger-kernel was not asked for this model")
-    return Exclusion(ExclusionKind.MODEL, detail=reason) if reason else None
+    return excluded(ExclusionKind.TRIED, context.environment.liger) or excluded(ExclusionKind.MODEL, reason)
 
 
 SETTING = Setting(

@@ -1,9 +1,8 @@
 """LoRA's targets: which layers get an adapter."""
 
-from autotune.core.configuration import Value
 from autotune.space.settings import lora
-from autotune.space.settings.exclusion import Exclusion, ExclusionKind
-from autotune.space.settings.setting import Context, Costs, Effect, Learning, Observed, Setting
+from autotune.space.settings.exclusion import ExclusionKind, excluded
+from autotune.space.settings.setting import Costs, Effect, Learning, Observed, Setting
 
 ALL_LINEAR, ATTENTION = NAMES = ("all_linear", "attention")
 
@@ -30,11 +29,6 @@ def _read_back(observed: Observed) -> str | None:
     return ATTENTION if adapted <= set(PROJECTIONS) else ALL_LINEAR
 
 
-def _unavailable(value: Value, context: Context) -> Exclusion | None:
-    reason = context.workload.adapter_targets.get(str(value))
-    return Exclusion(ExclusionKind.MODEL, detail=reason) if reason else None
-
-
 SETTING = Setting(
     name="lora_targets",
     values=NAMES,
@@ -42,7 +36,7 @@ SETTING = Setting(
     summary="An adapter on attention alone is smaller than one on every linear layer, and learns less.",
     apply=lambda value, environment: Effect(adapter={"target_modules": FIELDS[str(value)]}),
     read_back=_read_back,
-    unavailable=_unavailable,
+    unavailable=lambda value, context: excluded(ExclusionKind.MODEL, context.workload.adapter_targets.get(str(value))),
     costs=Costs(lambda value, other: value in (other, ALL_LINEAR)),
     active_if=(lora.SETTING.name, lambda value: value != lora.NONE),
 )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from autotune.core.configuration import Value
-from autotune.space.settings.exclusion import Exclusion, ExclusionKind
+from autotune.space.settings.exclusion import Exclusion, ExclusionKind, excluded
 from autotune.space.settings.setting import Context
 from autotune.space.variables import without_native_allocator
 
@@ -43,8 +43,7 @@ def needs_field(name: str) -> Rule:
 
 def needs_native_allocator(value: Value, context: Context) -> Exclusion | None:
     """Unavailable if the user's variable chooses CUDA's allocator instead of torch's."""
-    reason = without_native_allocator(context.environment.variables)
-    return Exclusion(ExclusionKind.VARIABLES, detail=reason) if reason else None
+    return excluded(ExclusionKind.VARIABLES, without_native_allocator(context.environment.variables))
 
 
 def collated(name: str, usual: Value | None = None) -> Rule:
@@ -52,7 +51,7 @@ def collated(name: str, usual: Value | None = None) -> Rule:
 
     def unavailable(value: Value, context: Context) -> Exclusion | None:
         reason = None if value == usual else context.workload.collating.get(name, "its batches are not known")
-        return Exclusion(ExclusionKind.DATA, detail=reason) if reason else None
+        return excluded(ExclusionKind.DATA, reason)
 
     return unavailable
 
@@ -63,6 +62,6 @@ def tried_on_device(table: str) -> Rule:
     def unavailable(value: Value, context: Context) -> Exclusion | None:
         reasons: Mapping[str, str | None] = getattr(context.environment, table)
         reason = reasons.get(str(value), f"{value} was not tried on this device")
-        return Exclusion(ExclusionKind.TRIED, detail=reason) if reason else None
+        return excluded(ExclusionKind.TRIED, reason)
 
     return unavailable
