@@ -36,7 +36,7 @@ def test_an_unknown_name_gets_the_nearest_ones_in_one_line(written: str, near: s
     ("written", "message", "sizes"),
     [
         ("V100 80GB", "no V100 with 80 GB", "V100-16GB (16 GB) and V100-32GB (32 GB)"),
-        ("4090 48GB", "no RTX 4090 with 48 GB", 'RTX 4090 (24 GB); or give memory_limit="48GiB"'),
+        ("4090 48GB", "no RTX 4090 with 48 GB", 'RTX 4090 (24 GB); or pass memory_limit="48GiB"'),
     ],
 )
 def test_a_size_that_the_card_has_not_is_refused(written: str, message: str, sizes: str) -> None:

@@ -17,6 +17,7 @@ from autotune.commands.result import TuningResult
 from autotune.core import InvalidRequest, read_json
 from autotune.core.configuration import RANKS
 from autotune.core.errors import SearchFailed
+from autotune.core.note import Note, NoteKind
 from autotune.executors import Executor, ExecutorLost, local
 from autotune.executors.local import LocalHost
 from autotune.probe.device.nvml import Card
@@ -56,7 +57,7 @@ def test_a_card_is_held_by_one_search(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(local, "LOCKS", tmp_path)
     card = Card(0, "GPU-1", "a card", 1)
     with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
-        assert local.lock_card(card, first) == ()
+        assert local.lock_card(card, first) == []
         with pytest.raises(SearchFailed, match="Another search uses a card"):
             local.lock_card(card, second)
         first.close()
@@ -74,7 +75,7 @@ def test_a_lock_is_no_link_to_another_file(tmp_path: Path, monkeypatch: pytest.M
         for name in ("GPU-1", "GPU-2"):
             assert local.holds(name, stack) is None
         (note,) = local.lock_card(Card(0, "GPU-1", "a card", 1), stack)
-    assert "another search may use the GPU at the same time" in note
+    assert note == Note(NoteKind.NOT_LOCKED, detail=str(tmp_path))
     assert private.stat().st_mode & 0o777 == 0o600
 
 

@@ -67,7 +67,7 @@ def test_a_middle_layer_that_frees_what_is_no_layer_s_is_refused() -> None:
         Segment(FIRST, 0, 1, False, (~0,)),
         Segment(FIRST, 0, 2, False, ()),
     )
-    with pytest.raises(NotPeriodic, match="no layer's"):
+    with pytest.raises(NotPeriodic, match="to no layer"):
         repeated(MemoryTrace((Tensor(1, 0, TEMPORARY),), segments), [4])
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from autotune.core import Outcome, Trial
 from autotune.core.loss_curves import Curve, Numerics
+from autotune.core.note import Note, NoteKind
 from autotune.core.warning import ResultWarning, WarningKind
 from autotune.report.exports import exports
 from autotune.report.notebook import notebook_html
@@ -55,7 +56,7 @@ RICH = result(
         device_count=4, variables={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, others=("python (7)",)
     ),
     study_warnings=warned("blender (7)"),
-    notes=("a *note*",),
+    notes=(Note(NoteKind.COLUMNS, detail="a *note*"),),
     left_out=("losses",),
     verification=verification(FAST, speed_up=1.9),
     numerics=Numerics(FALLING, {0: FALLING, 1: FALLING}),

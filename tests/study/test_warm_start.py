@@ -165,7 +165,7 @@ def test_a_callers_own_model_has_no_estimate(
     found = build_warm_start(host, environment, workload, made[0], {}, 10**9)
     assert found.estimate is None
     assert not estimated_peaks(found, [Trial(0, made[0].baseline, completed(made[0].baseline))])
-    assert found.unknown.startswith("memory was not estimated")
+    assert found.unknown.startswith("A model of your own")
     assert found.prior.effects == {}
 
 
@@ -234,7 +234,7 @@ def test_where_no_time_is_left_for_a_probe_nothing_is_estimated(tmp_path: Path) 
     study = open_study(tmp_path, space(), replace(PLAN, time=TimeLimit(10.0)))
     study.ledger.trials.append(trial(0, probe_seconds=30.0))
     with RECORDED_HOST() as host:
-        assert warm_up(study, host, cpu(), Workload("bert", "masked-lm"), {}) == ()
+        assert warm_up(study, host, cpu(), Workload("bert", "masked-lm"), {}) == []
         assert host.orders == []
 
 

@@ -104,7 +104,7 @@ def test_low_rank_ones_take_all_linear_layers_where_the_user_names_none() -> Non
 @pytest.mark.parametrize("name", ["lomo", "adalomo", "galore_adamw_layerwise", "apollo_adamw_layerwise"])
 def test_what_steps_in_the_backward_pass_does_not_accumulate(name: str) -> None:
     why = SETTING.forbidden[ACCUMULATION]
-    assert "accumulate" in (why(name, 2) or "")
+    assert "accumulate" in str(why(name, 2))
     assert why(name, 1) is None
     assert why("galore_adamw", 2) is None
 
