@@ -282,7 +282,7 @@ class Scaling(Trainer):
         return self.args.my_scale * super().compute_loss(*args, **kwargs)
 
 
-@tampering("an attribute of the arguments that is no field")
+@tampering("an attribute of the arguments that is not a field")
 def attribute_of_arguments() -> Any:
     trainer = built(Scaling)
     trainer.args.my_scale = 2.0

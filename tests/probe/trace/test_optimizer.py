@@ -92,8 +92,8 @@ def test_the_states_of_bitsandbytes_are_those_that_it_makes(name: str, tmp_path:
 def test_states_that_cannot_be_traced_are_assumed_to_be_adamws_and_it_is_said(name: str, tmp_path: Path) -> None:
     told = trace_update(outline(), {"optim": name}, tmp_path, foreach=True)
     assert states_of(MemoryTrace.from_dict(told["tape"])) == states_of(tape_of("adamw_torch", tmp_path))
-    assert name in told["note"]
-    assert "note" not in trace_update(outline(), {"optim": "sgd"}, tmp_path, foreach=True)
+    assert told["states_of"] == name
+    assert "states_of" not in trace_update(outline(), {"optim": "sgd"}, tmp_path, foreach=True)
 
 
 @pytest.mark.parametrize("name", ["adagrad", "rmsprop"])

@@ -250,7 +250,7 @@ def test_blank_rows_are_left_out_and_large_data_is_represented_by_a_part(
 ) -> None:
     data = prepared_by(tmp_path / "cache", text_file(tmp_path, ["good text", "", "   "] * 5))
     assert data.samples == 5
-    assert "10 of 15 rows" in data.notes[0].text.text
+    assert "10 of 15 rows" in data.notes[0].text
     monkeypatch.setattr(prepared, "MOST_TEXTS", 5)
     data = prepared_by(tmp_path / "cache", text_file(tmp_path))
     assert data.samples == 5

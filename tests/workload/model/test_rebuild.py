@@ -85,8 +85,8 @@ def adapted(model: Any) -> Any:
         (with_another_loss, "its loss function was set"),
         (hooked, "hooks"),
         (mixed, "several dtypes"),
-        (adapted, "no PreTrainedModel"),
-        (lambda model: torch.nn.Sequential(model), "no PreTrainedModel"),
+        (adapted, "not a PreTrainedModel"),
+        (lambda model: torch.nn.Sequential(model), "not a PreTrainedModel"),
     ],
 )
 def test_any_other_model_is_not_rebuilt_and_the_reason_is_said(change: Any, reason: str) -> None:
