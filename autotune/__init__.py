@@ -12,10 +12,22 @@ if TYPE_CHECKING:
     from autotune.commands.search import search
     from autotune.commands.tune import tune
     from autotune.commands.verify.run import verify
+    from autotune.probe.train.promise import PromiseCallback
     from autotune.service.client import connect
 
 __version__ = "0.1.0"
-__all__ = ["TuningResult", "compare", "connect", "estimate", "explain", "guide", "search", "tune", "verify"]
+__all__ = [
+    "PromiseCallback",
+    "TuningResult",
+    "compare",
+    "connect",
+    "estimate",
+    "explain",
+    "guide",
+    "search",
+    "tune",
+    "verify",
+]
 
 _MODULES = {
     "search": "autotune.commands.search",
@@ -27,6 +39,7 @@ _MODULES = {
     "guide": "autotune.commands.guide.run",
     "TuningResult": "autotune.commands.result",
     "verify": "autotune.commands.verify.run",
+    "PromiseCallback": "autotune.probe.train.promise",
 }
 
 

@@ -9,6 +9,7 @@ from autotune.core.errors import LossWarning as LossWarning
 from autotune.core.errors import NotApplied as NotApplied
 from autotune.core.errors import NothingFits as NothingFits
 from autotune.core.errors import ProbeHostFailed as ProbeHostFailed
+from autotune.core.errors import PromiseMissed as PromiseMissed
 from autotune.core.errors import SearchFailed as SearchFailed
 from autotune.core.errors import ServerFailed as ServerFailed
 from autotune.core.errors import StorageFailed as StorageFailed

@@ -203,11 +203,11 @@ def api() -> str:
     """Sphinx's directives for every public name."""
     public = [(name, getattr(autotune, name)) for name in autotune.__all__]
     functions = [f".. autofunction:: autotune.{name}" for name, thing in public if not inspect.isclass(thing)]
-    classes = [thing for _, thing in public if inspect.isclass(thing)]
     return "\n".join(
         (
             *("## Functions", "", _rst(functions)),
-            *("## The result", "", _rst(map(_class, classes))),
+            *("## The result", "", _rst([_class(autotune.TuningResult)])),
+            *("## Callback of a training", "", _rst([".. autoclass:: autotune.PromiseCallback"])),
             *("## Parts of a result", "", _rst(map(_class, NOUNS))),
             *("## Client of a server", "", _rst([_class(Client)])),
             *("## Errors", "", _rst(map(_class, ERRORS))),

@@ -467,6 +467,8 @@ SPACE_FILES = (
 STUDIES = (
     command("a report of no study", "nowhere", "report", "nowhere", for_real=True),
     command("a report of a file", "afile", "report", "afile"),
+    command("an answer of no study", "nowhere", "apply", "nowhere", "config.yaml"),
+    command("an answer for nothing", "FILE", "apply", "nowhere"),
     command("a report in no format", "csv", "report", "nowhere", "--format", "cvs"),
     command("a report of no columns", "--columns", "report", "nowhere", "--columns", "speed"),
     command("a report in two formats", "--format", "report", "nowhere", "--json", "--format", "csv"),

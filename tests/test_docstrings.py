@@ -22,7 +22,9 @@ CLASSES = {
 def members(kind: type) -> Iterator[tuple[str, Any]]:
     """What a class itself defines for its users: name, and the function behind it."""
     for name, member in vars(kind).items():
-        if name.startswith("_"):
+        if name.startswith("_") or any(
+            hasattr(base, name) for base in kind.__bases__ if base.__module__.startswith("transf")
+        ):
             continue
         if isinstance(member, property):
             yield name, member.fget

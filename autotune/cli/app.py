@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from autotune import __version__
 from autotune.cli import options as o
+from autotune.cli.apply import apply
 from autotune.cli.common import WORDS, ErrorReporter, json_error, on_terminal, resuming
 from autotune.cli.compare import compare
 from autotune.cli.guide import guide
@@ -206,7 +207,7 @@ def explain(
 
 COMMANDS = {
     "Tune": (search, estimate, doctor),
-    "Results": (report, explain, verify, compare, studies),
+    "Results": (report, apply, explain, verify, compare, studies),
     "Service": (serve, token, login),
     "Reference": (search_spaces, guide),
 }

@@ -37,6 +37,8 @@ autotune doctor --all
 autotune report first
 autotune report first --format csv --columns number,samples_per_second
 autotune report first --output first.csv
+autotune apply first sft.yaml
+autotune apply first -- torchrun train.py --bf16 True
 autotune explain first
 autotune verify first --steps 200
 autotune compare first second --price-per-hour 2.50EUR

@@ -1,5 +1,6 @@
 """TuningResult: the result of a search, and what can be done with it."""
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
@@ -8,19 +9,22 @@ from typing import TYPE_CHECKING, Any
 from warnings import warn
 
 from autotune.commands.save import fields_of_saved, save
+from autotune.core import Interval, write_json
 from autotune.core.errors import InvalidRequest, LossWarning
 from autotune.core.options import in_python
+from autotune.core.real_run import RealRun
 from autotune.core.request import EXPLANATION_ROUNDS
 from autotune.core.units import counted
 from autotune.core.warning import ResultWarning
 from autotune.report.checks import warnings
-from autotune.report.claim import claim_fields, headline
+from autotune.report.claim import claim_fields, headline, verification_of
 from autotune.report.evidence import loss_fields, loss_warning
 from autotune.report.markdown import sentence
 from autotune.report.snippets import launch_lines
 from autotune.report.trial_text import plain_trial, speed_line, speedup_fields
 from autotune.study.objective import best_trial
 from autotune.study.result import SearchResult
+from autotune.study.store import REALIZED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,6 +91,28 @@ class TuningResult(SearchResult):
 
         self._warn_of_losses()
         return applied(self, trainer, allow_defaults)
+
+    @property
+    def promised_speed(self) -> Interval:
+        """Samples / second of the answer: by the plain trainings of `verify`, else by the search. Raises as `best` does."""
+        figures = verification_of(self).get("measured", {}).get("answer") or {}
+        speed = [figure for end in ("", "_low", "_high") if (figure := figures.get(f"samples_per_second{end}"))]
+        measured = self.best.samples_per_second
+        assert measured is not None  # an answer has a speed
+        return measured if len(speed) < 3 or self.refuted else Interval(*speed)
+
+    def keep_real_run(self, run: RealRun, teaches: bool) -> None:
+        """Write a real training's speed to realized.json in the result's folder, if it has one; a disk error is ignored.
+
+        teaches: remember it for later searches on this device.
+        """
+        from autotune.study.history import remember_run  # loads NumPy
+
+        with contextlib.suppress(OSError):
+            if self.folder is not None:
+                write_json(self.folder / REALIZED, run.to_dict())
+        if teaches:
+            remember_run(self.environment, self.identity, run)
 
     def _warn_of_losses(self) -> None:
         if warning := loss_warning(self):
@@ -161,6 +187,7 @@ class TuningResult(SearchResult):
             "memory_limit_bytes": self.memory_limit_bytes,
             "allowed_bytes": self.allowed_bytes,
             "trials": len(self.trials),
+            **({"real_run": self.real_run.to_dict() | {"held": self.real_run.held}} if self.real_run else {}),
             **({"devices": [device.to_dict() for device in self.devices]} if self.devices else {}),
             "autotune_version": self.environment.autotune_version,
             "folder": None if self.folder is None else str(self.folder),

@@ -14,6 +14,7 @@ from autotune.core.io import MISSING, Unreadable, read_record
 from autotune.core.loss_curves import Numerics
 from autotune.core.note import Note
 from autotune.core.paths import hidden, named, scrubbed
+from autotune.core.real_run import RealRun
 from autotune.core.sanity import SanityCheck
 from autotune.core.slot import Slot
 from autotune.core.stop_reason import KILLED, StopReason
@@ -28,6 +29,7 @@ from autotune.study.loss_check import disqualify_flagged
 from autotune.study.result import SearchResult
 from autotune.study.store import (
     EXPLAINED,
+    REALIZED,
     REQUEST,
     VERIFICATION,
     Damage,
@@ -107,6 +109,7 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
     extras = {
         "verification": _extra(folder / VERIFICATION, damage),
         "explanation": _extra(folder / EXPLAINED, damage),
+        "last_real_run": _extra(folder / REALIZED, damage, RealRun.from_dict),
         "prospects": read_prospects(folder, damage),
         "estimated_peaks": read_peaks(folder, damage),
     }
@@ -157,10 +160,10 @@ def _part(
         raise InvalidRequest(f"{path} cannot be read: {error}.", advice) from error
 
 
-def _extra(path: Path, damage: Damage) -> Any:
+def _extra(path: Path, damage: Damage, build: Callable[[Any], Any] = dict) -> Any:
     """The content of a file that a study may lack; None if it cannot be read."""
     try:
-        return read_record(path, dict) if path.exists() else None
+        return read_record(path, build) if path.exists() else None
     except Unreadable as error:
         damage[path] = str(error)
         return None

@@ -8,13 +8,15 @@ from autotune.commands.layout import aligned
 from autotune.commands.result import TuningResult
 from autotune.core.errors import AutotuneError
 from autotune.core.slot import Slot
-from autotune.core.units import format_bytes
+from autotune.core.units import format_bytes, three_digits
 from autotune.report.claim import Verdict, claim_of, gain_words, times_text
 from autotune.report.markdown import WIDTH, wrapped
 from autotune.report.trial_text import NOT_PROVEN, speed_text
 from autotune.study.store import REQUEST, probe_folder
 
-HEAD = ("study", "samples/s", "vs yours", "peak", "trials", "when")
+REAL = "real run"
+HEAD = ("study", "samples/s", REAL, "vs yours", "peak", "trials", "when")
+"""The column of real trainings only if there is one."""
 
 Studies = Mapping[str, TuningResult | AutotuneError]
 """Name of a study -> its result, or why that cannot be read."""
@@ -39,6 +41,7 @@ def studies_lines(studies: Studies) -> list[str]:
     lines = []
     if rows:
         names, *columns = zip(HEAD, *rows, strict=True)
+        columns = [column for column in columns if column[0] != REAL or {*column[1:]} != {"-"}]
         numbers = aligned([*zip(*columns, strict=True)], 0)
         room = min(max(map(len, names)), WIDTH - max(map(len, numbers)))
         for name, line in zip(names, numbers, strict=True):
@@ -55,6 +58,7 @@ def _row(name: str, result: TuningResult) -> tuple[str, ...]:
     return (
         name,
         speed_text(best) if best else "nothing fits",
+        three_digits(result.real_run.measured) if result.real_run else "-",
         gain_words(claim.state) if claim.gain is None else f"{times_text(claim.gain, claim.verdict)}{proven}",
         format_bytes(best.peak_bytes if best else None),
         count if result.complete else f"{count} of {result.request.n_trials}",

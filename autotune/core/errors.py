@@ -130,6 +130,10 @@ class BatchSizeChanged(UserWarning):
     """The Trainer's arguments have another global batch size than the search."""
 
 
+class PromiseMissed(UserWarning):
+    """A real training is slower than the search promised; the message names likely reasons."""
+
+
 for _kind in [kind for kind in vars().values() if isinstance(kind, type) and issubclass(kind, Exception)]:
     _kind.__module__ = "autotune.errors"  # the module from which they are imported, also in tracebacks and documents
 

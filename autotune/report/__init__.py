@@ -19,5 +19,6 @@ FILES = (
     "verification.json",
     "explanation.json",
     "explanation.md",
+    "realized.json",
 )
 """Files of a report folder besides request.json, study.db and probes/."""

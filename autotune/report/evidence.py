@@ -11,8 +11,17 @@ from autotune.study.result import SearchResult
 
 
 def evidence_lines(result: SearchResult, best: Trial) -> list[str]:
-    """Basis of the best trial's numbers: steps, memory, arithmetic."""
-    return [*measurement_lines(best), *utilization_lines(result.utilizations.get(best.number))]
+    """Basis of the best trial's numbers: steps, memory, arithmetic; and the real training that had it."""
+    lines = [*measurement_lines(best), *utilization_lines(result.utilizations.get(best.number))]
+    return [*lines, *real_run_lines(result)]
+
+
+def real_run_lines(result: SearchResult) -> list[str]:
+    """The last real training with the answer; empty without one."""
+    if (run := result.real_run) is None:
+        return []
+    why = f". Likely: {run.reason}" if run.reason else ""
+    return [f"the last real training{f' ({run.date})' if run.date else ''}: {run.text}{why}"]
 
 
 def measurement_lines(trial: Trial) -> list[str]:

@@ -120,7 +120,7 @@ def was_arguments(result: SearchResult) -> dict[str, Any]:
     if not before:
         return {}
     names = sorted(before.keys() | after.keys(), key=lambda name: (_size_rank(name), [*after, *before].index(name)))
-    return {name: before.get(name) for name in names if _differ(name, before.get(name), after.get(name))}
+    return {name: before.get(name) for name in names if differ(name, before.get(name), after.get(name))}
 
 
 def _size_rank(name: str) -> int:
@@ -128,7 +128,7 @@ def _size_rank(name: str) -> int:
     return SIZES.index(name) if name in SIZES else len(SIZES)
 
 
-def _differ(name: str, before: Any, after: Any) -> bool:
+def differ(name: str, before: Any, after: Any) -> bool:
     """True if the values differ; None and False are the default in all fields but ON_BY_DEFAULT."""
     return before != after and bool(before or after or name in ON_BY_DEFAULT)
 
@@ -139,7 +139,7 @@ def setup_changes(result: SearchResult) -> dict[str, tuple[Any, Any]]:
     names = dict.fromkeys([*was_arguments(result), *after, *before])
     pairs = {name: (before.get(name), after.get(name)) for name in names}
     arguments = result.best_setup.training_arguments
-    return {name: (x, y) for name, (x, y) in pairs.items() if (_differ(name, x, y) if name in arguments else x != y)}
+    return {name: (x, y) for name, (x, y) in pairs.items() if (differ(name, x, y) if name in arguments else x != y)}
 
 
 def _flat(setup: TrainingSetup) -> dict[str, Any]:

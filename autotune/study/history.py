@@ -1,6 +1,7 @@
 """History: calibrations and trials of past studies, in the cache folder by fingerprint.
 
 <cache>/history/<fingerprint of device and software>/<identity of the study>.json
+                                                     real/<identity of the study>.json
 """
 
 import contextlib
@@ -13,18 +14,34 @@ from typing import Any
 
 from autotune.core import Configuration, Environment, Measurement, Trial, read_json, write_json
 from autotune.core.paths import cache_folder
+from autotune.core.real_run import RealRun
+from autotune.core.units import counted
 from autotune.sampler.calibration import Calibration
+
+REAL, MOST_RUNS = "real", 20
+"""Folder of real trainings, and how many of a study are kept."""
 
 
 @dataclass(frozen=True)
 class Remembered:
     """trials: of an earlier study of the very same request; empty if there was none.
 
-    others: what studies of other models or data on this device taught.
+    others: what studies of other models or data on this device taught. real_runs: whole trainings with answers of searches on
+    this device.
     """
 
     trials: tuple[Trial, ...] = ()
     others: tuple[Calibration, ...] = ()
+    real_runs: tuple[RealRun, ...] = ()
+
+    @property
+    def note(self) -> str:
+        """How real trainings kept earlier promises, for people; empty without any."""
+        if not self.real_runs:
+            return ""
+        shares = sorted(run.measured / run.promised for run in self.real_runs)
+        count = counted(len(shares), "real training")
+        return f"earlier promises on this device: {count} ran at {shares[0]:.0%} to {shares[-1]:.0%} of them"
 
 
 def recall(environment: Environment, identity: Mapping[str, Any]) -> Remembered:
@@ -39,7 +56,11 @@ def recall(environment: Environment, identity: Mapping[str, Any]) -> Remembered:
                 trials = tuple(map(_trial, data["trials"]))
             else:
                 others.append(Calibration.from_dict(data["calibration"]))
-    return Remembered(trials, tuple(others))
+    runs: list[RealRun] = []
+    for path in sorted(own.parent.glob(f"{REAL}/*.json")):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            runs += map(RealRun.from_dict, read_json(path))
+    return Remembered(trials, tuple(others), tuple(runs))
 
 
 def remember(
@@ -51,6 +72,18 @@ def remember(
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
         write_json(place, data)
+
+
+def remember_run(environment: Environment, identity: Mapping[str, Any], run: RealRun) -> None:
+    """Keep a real training, apart from what was probed, with those before it; a disk error is ignored."""
+    place = _place(environment, identity)
+    place = place.with_name(REAL) / place.name
+    with contextlib.suppress(OSError):
+        before = []
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            before = read_json(place)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_json(place, [*before, run.to_dict()][-MOST_RUNS:])
 
 
 def _place(environment: Environment, identity: Mapping[str, Any]) -> Path:

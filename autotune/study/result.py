@@ -14,6 +14,7 @@ from autotune.core.no_answer import why_no_answer
 from autotune.core.note import Note
 from autotune.core.paths import named, scrubbed
 from autotune.core.prospect import OptimalityGap
+from autotune.core.real_run import RealRun
 from autotune.core.sanity import SanityCheck
 from autotune.core.stop_reason import StopReason
 from autotune.core.units import format_parameters
@@ -52,6 +53,7 @@ class SearchResult:
     rehearsal: SanityCheck | None = None  # the winner's evaluation batch and checkpoint; None if not made
     verification: Mapping[str, Any] | None = None  # what `autotune verify` measured
     explanation: Mapping[str, Any] | None = None  # what `autotune explain` measured
+    last_real_run: RealRun | None = None  # a whole training with an answer, seen by `PromiseCallback`
     prospects: Mapping[int, OptimalityGap] = field(default_factory=dict)  # by the trial after which it held
     estimated_peaks: Mapping[int, MemoryPeak] = field(default_factory=dict)  # by trial, if it could be traced
     arithmetic: Arithmetic = field(default_factory=Arithmetic)  # operations of a sample, and of the fastest products
@@ -100,6 +102,12 @@ class SearchResult:
             return None
         is_refuted = verification.get("held") is False and low is not None and low <= 1
         return found if is_refuted else None
+
+    @property
+    def real_run(self) -> RealRun | None:
+        """The last whole training with this answer; None without one, and if it was of another answer."""
+        run, best = self.last_real_run, self.best_trial
+        return run if run and best and run.configuration == best.configuration.to_dict() else None
 
     @property
     def changes_settings(self) -> bool:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 REQUEST, VERIFICATION, EXPLAINED = "request.json", "verification.json", "explanation.json"
 """The request of a study, and what `autotune verify` and `autotune explain` measured of its answer."""
+REALIZED = "realized.json"
+"""Speed of the last real training with the answer."""
 PROSPECT, PEAK = "prospect.json", "estimated_peak.json"
 """Files: possible gain of the untried, next to the trial after which it held; estimated memory of that trial by parts."""
 EXPLANATION = "explanation"

@@ -1,13 +1,16 @@
 """Past studies are found again by device and by what was asked; nothing of them can stop a search."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from autotune.core import Interval
+from autotune.core.real_run import RealRun
 from autotune.sampler.calibration import KNOWN, Calibration
 from autotune.sampler.prior import Learned
 from autotune.space.settings import CostChange
-from autotune.study.history import Remembered, recall, remember
+from autotune.study.history import MOST_RUNS, Remembered, recall, remember, remember_run
 from tests.makers import configuration, cpu, trial
 
 HERE = cpu()
@@ -33,6 +36,29 @@ def test_another_request_finds_what_was_taught_and_no_trials() -> None:
     assert recall(HERE, {"model": "b"}) == Remembered((), (TAUGHT,))
 
 
+RUN = RealRun.of(
+    Interval(10.0, 9.8, 10.2),
+    Interval(9.0, 8.9, 9.1),
+    **{"overall": 8.0, "steps": 90, "seconds": 80.0, "data_wait_share": 0.0, "outside_share": 0.1},
+)
+
+
+def test_real_runs_are_kept_apart_and_found_by_every_study_of_the_device() -> None:
+    remember_run(HERE, {"model": "a"}, RUN)
+    remember_run(HERE, {"model": "a"}, replace(RUN, measured=9.9))
+    remember(HERE, {"model": "a"}, TRIALS, TAUGHT)
+    known = recall(HERE, {"model": "b"})
+    assert (known.others, [run.measured for run in known.real_runs]) == ((TAUGHT,), [9.0, 9.9])
+    assert known.note == "earlier promises on this device: 2 real trainings ran at 90% to 99% of them"
+    assert recall(cpu(versions={"torch": "9.0"}), {"model": "a"}).note == ""
+
+
+def test_the_last_real_runs_of_a_study_are_kept() -> None:
+    for steps in range(MOST_RUNS + 3):
+        remember_run(HERE, {"model": "a"}, replace(RUN, steps=steps))
+    assert [run.steps for run in recall(HERE, {}).real_runs] == [*range(3, MOST_RUNS + 3)]
+
+
 def test_another_device_or_software_finds_nothing() -> None:
     remember(HERE, {"model": "a"}, TRIALS, TAUGHT)
     assert recall(cpu(versions={"torch": "9.0"}), {"model": "a"}) == Remembered()
@@ -40,6 +66,7 @@ def test_another_device_or_software_finds_nothing() -> None:
 
 def test_what_is_damaged_counts_as_nothing(tmp_path: Path) -> None:
     remember(HERE, {"model": "a"}, TRIALS, TAUGHT)
+    remember_run(HERE, {"model": "a"}, RUN)
     for path in tmp_path.rglob("*.json"):
         path.write_text("{")
     assert recall(HERE, {"model": "a"}) == Remembered()

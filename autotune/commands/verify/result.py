@@ -10,16 +10,13 @@ from typing import Any
 from autotune.core import Interval, Measurement, Outcome, Trial
 from autotune.core.measurement import ROUNDS_THAT_TELL
 from autotune.core.note import Note
+from autotune.core.real_run import SHORTFALL
 from autotune.core.units import counted, format_bytes, format_duration
 from autotune.core.warning import ResultWarning, merged
 from autotune.report.claim import SOLID_WIDTH
 from autotune.report.markdown import wrapped
 from autotune.report.trial_text import interval_fields, range_text, speed_text
 from autotune.study.objective import quotient, speed_up
-
-SHORTFALL = 0.03
-"""Share below a promise that counts as kept: plain trainings agree with themselves, half by half, within it on a quiet machine
-(reports/fidelity.md)."""
 
 LOG = "The logs are in the study's folder probes/verification."
 

@@ -25,6 +25,7 @@ from autotune.probe.device import nvml
 from autotune.probe.order import CHILD_ANSWER, Timing
 from autotune.probe.process.launcher import HostSet
 from autotune.probe.queries import read_environment
+from autotune.report.evidence import real_run_lines
 from autotune.report.live.views import saying
 from autotune.report.markdown import wrapped
 from autotune.space.launch import launch_line
@@ -160,7 +161,7 @@ def environment_here(host: Host, result: SearchResult, verb: str = "Verify") -> 
 
 def _notes(result: SearchResult, here: Environment) -> tuple[Note, ...]:
     best = result.best
-    notes = []
+    notes = real_run_lines(result)
     if differing := differing_facts(result.environment.identity(), here.identity()):
         notes.append(Note(NoteKind.OTHER_MACHINE, detail="; ".join(differing)))
     if not is_shown(best, result.baseline_trial):

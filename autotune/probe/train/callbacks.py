@@ -34,10 +34,12 @@ def take_callbacks(trainer: Any, source: Any) -> None:
 
 
 def is_tracker(callback: Any) -> bool:
-    """True if it logs to a tracker (W&B, MLflow, TensorBoard, ...): a callback of transformers, or a subclass."""
+    """True if it logs to a tracker (W&B, MLflow, TensorBoard, ...): a callback of transformers, or a subclass; or to a study."""
     from transformers.integrations import INTEGRATION_TO_CALLBACK
 
-    return isinstance(callback, tuple(INTEGRATION_TO_CALLBACK.values()))
+    from autotune.probe.train.promise import PromiseCallback
+
+    return isinstance(callback, (PromiseCallback, *INTEGRATION_TO_CALLBACK.values()))
 
 
 def drop_trackers(trainer: Any) -> None:

@@ -1,27 +1,28 @@
 """Files with the answer for transformers' parser, accelerate, TRL, axolotl, LLaMA-Factory and DeepSpeed."""
 
 import json
+from collections.abc import Callable
 
 from autotune.report.exports.accelerate_config import accelerate_yaml
 from autotune.report.exports.accelerate_loop import accelerate_loop
 from autotune.report.exports.answer import Answer, answer_of, auto_class, switch_lines
-from autotune.report.exports.axolotl import axolotl_yaml
+from autotune.report.exports.axolotl import axolotl_config
 from autotune.report.exports.commented_yaml import commented_yaml
-from autotune.report.exports.llama_factory import llama_factory_yaml
-from autotune.report.exports.trl_config import trl_yaml
+from autotune.report.exports.llama_factory import llama_factory_config
+from autotune.report.exports.trl_config import trl_config
 
 YAML_FILE = "best_training_arguments.yaml"
 """The answer alone, as HfArgumentParser.parse_yaml_file reads it."""
 
 PARSER_LINE = f"(arguments,) = HfArgumentParser(TrainingArguments).parse_yaml_file({YAML_FILE!r})"
 
-MAKERS = {
+MAKERS: dict[str, Callable[[Answer], str]] = {
     YAML_FILE: lambda answer: commented_yaml([PARSER_LINE], answer.setup.training_arguments),
     "accelerate_config.yaml": accelerate_yaml,
     "accelerate_loop.py": accelerate_loop,
-    "trl.yaml": trl_yaml,
-    "axolotl.yaml": axolotl_yaml,
-    "llama_factory.yaml": llama_factory_yaml,
+    "trl.yaml": lambda answer: trl_config(answer).text,
+    "axolotl.yaml": lambda answer: axolotl_config(answer).text,
+    "llama_factory.yaml": lambda answer: llama_factory_config(answer).text,
 }
 DEEPSPEED = "ds_config.json"
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from autotune.report.exports.answer import Answer, joined
-from autotune.report.exports.commented_yaml import tool_yaml
+from autotune.report.exports.commented_yaml import ToolConfig, tool_config
 
 SAME = (
     *("gradient_accumulation_steps", "auto_find_batch_size", "learning_rate", "weight_decay", "optim_args"),
@@ -79,7 +79,7 @@ COVERED = (
 )
 
 
-def axolotl_yaml(answer: Answer) -> str:
+def axolotl_config(answer: Answer) -> ToolConfig:
     """Sizes, precision, optimizer, checkpointing, attention, kernels, data loader and compilation."""
     fields = answer.fields
     kwargs = {name: value for name, value in answer.checkpointing_kwargs.items() if name in CHECKPOINT_KEYS}
@@ -101,7 +101,7 @@ def axolotl_yaml(answer: Answer) -> str:
         f"{answer.environment} {'axolotl train' if answer.ranks == 1 else launcher} YOURS.yaml",
     ]
     parts = answer.parts("checkpointing", "fsdp_config", "liger_kernel_config")
-    return tool_yaml(head, parts, NAMES, values, COVERED, _notes(answer))
+    return tool_config(head, parts, NAMES, values, COVERED, _notes(answer))
 
 
 def _liger(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
@@ -34,21 +35,42 @@ def commented_yaml(
     return "\n".join(lines) + "\n"
 
 
-def tool_yaml(
+@dataclass(frozen=True)
+class ToolConfig:
+    """An answer in the names of a tool."""
+
+    keys: Mapping[str, Any]  # the tool's key -> value
+    missing: Mapping[str, Any] = field(default_factory=dict)  # what the answer holds and the tool has no key for
+    head: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+    @property
+    def text(self) -> str:
+        """The tool's file, with comments."""
+        return commented_yaml(self.head, self.keys, self.missing, self.notes)
+
+
+def tool_config(
     head: Sequence[str],
     parts: Mapping[str, Any],
     names: Mapping[str, str],
     values: Mapping[str, Any],
     covered: Collection[str] = (),
     notes: Sequence[str] = (),
-) -> str:
-    """The file of a tool: parts of an answer under the tool's names, then `values`, which replace them; None is left out.
+) -> ToolConfig:
+    """Parts of an answer under the tool's names, then `values`, which replace them; None is left out.
 
     names: part -> the tool's key for it. covered: parts that `values` or `notes` speak of. All others have no counterpart.
     """
     keys = {names[name]: value for name, value in parts.items() if name in names} | dict(values)
     missing = {name: value for name, value in parts.items() if name not in names and name not in covered}
-    return commented_yaml(head, {key: value for key, value in keys.items() if value is not None}, missing, notes)
+    return ToolConfig({key: value for key, value in keys.items() if value is not None}, missing, head, notes)
+
+
+def yaml_value(value: Any) -> str:
+    """The value on one line, as it follows `key: `."""
+    text: str = yaml.dump(json.loads(json.dumps(value)), Dumper=_Dumper, default_flow_style=True, width=10**9)
+    return text.removesuffix("\n").removesuffix("\n...")
 
 
 def _comment(line: str) -> str:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from autotune.report.exports.answer import Answer, joined
-from autotune.report.exports.commented_yaml import tool_yaml
+from autotune.report.exports.commented_yaml import ToolConfig, tool_config
 
 ATTENTION = {"eager": "disabled", "sdpa": "sdpa", "flash_attention_2": "fa2", "flash_attention_3": "fa3"}
 """`AttentionFunction` of hiyouga/LLaMA-Factory, src/llamafactory/extras/constants.py."""
@@ -25,7 +25,7 @@ COVERED = (
 """Fields that are set below under LLaMA-Factory's keys; it always sets remove_unused_columns itself."""
 
 
-def llama_factory_yaml(answer: Answer) -> str:
+def llama_factory_config(answer: Answer) -> ToolConfig:
     """Every other field of TrainingArguments under its own name.
 
     Its parser refuses names that its transformers does not know, so the newer checkpointing is written as its own
@@ -60,4 +60,4 @@ def llama_factory_yaml(answer: Answer) -> str:
         f"FORCE_TORCHRUN=1 {ranks}{answer.environment} llamafactory-cli train YOURS.yaml",
     ]
     names = {name: name for name in answer.fields if name not in (*COVERED, "liger_kernel_config")} | NAMES
-    return tool_yaml(head, answer.parts("checkpointing"), names, values, covered)
+    return tool_config(head, answer.parts("checkpointing"), names, values, covered)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from autotune.report.exports.answer import Answer
-from autotune.report.exports.commented_yaml import tool_yaml
+from autotune.report.exports.commented_yaml import ToolConfig, tool_config
 
 NAMES = {
     "dtype": "dtype",
@@ -22,7 +22,7 @@ NAMES = {
 """Keys of `trl.ModelConfig` and `SFTConfig` that are not fields of TrainingArguments."""
 
 
-def trl_yaml(answer: Answer) -> str:
+def trl_config(answer: Answer) -> ToolConfig:
     """Every field of TrainingArguments under its own name (SFTConfig is one), and the model's.
 
     SFTConfig's own defaults differ (checkpointing and bf16 on), so both are always written, checkpointing under the name
@@ -47,4 +47,4 @@ def trl_yaml(answer: Answer) -> str:
         "What is not here (learning rate, schedule, epochs) is TRL's own default, which differs from the Trainer's.",
     ]
     names = {name: name for name in answer.fields} | NAMES
-    return tool_yaml(head, answer.parts(), names, values, ("adapter target_modules",))
+    return tool_config(head, answer.parts(), names, values, ("adapter target_modules",))

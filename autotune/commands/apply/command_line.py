@@ -1,0 +1,161 @@
+"""A command that trains: its launcher, its flags and its config file, and the same with other values."""
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from autotune.commands.apply.tools import AXOLOTL, LLAMA_FACTORY, PARSER, TRL
+
+PROGRAMS = {"trl": TRL, "axolotl": AXOLOTL, "llamafactory-cli": LLAMA_FACTORY, "llamafactory": LLAMA_FACTORY}
+"""Console scripts and packages -> the tool."""
+
+LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+"""Modules that start another program, and train nothing themselves."""
+
+MODULE = ("-m", "--module")
+
+PROCESSES = ("nproc_per_node", "num_processes", "num_gpus")
+"""Launchers' flags of the number of ranks."""
+
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+_FLAG = re.compile(r"-(?![\d.])")
+
+
+@dataclass(frozen=True)
+class Flag:
+    """words[begin:end] of a command: a flag with its values."""
+
+    begin: int
+    end: int
+    prefix: str  # as it is written: `--per_device_train_batch_size`; of `key=value` the key
+    values: tuple[str, ...]
+    is_joined: bool  # by `=`
+
+    @property
+    def key(self) -> str:
+        return self.prefix.lstrip("-").replace("-", "_")
+
+
+@dataclass(frozen=True)
+class Command:
+    """The words of a command. variables: set in front of it, as the shell or `env` does."""
+
+    words: tuple[str, ...]
+    variables: Mapping[str, str]
+    env: str = ""  # `env`, if the command begins with it
+
+    @classmethod
+    def read(cls, words: Sequence[str]) -> "Command":
+        env, *rest = words if words[:1] == ["env"] else ("", *words)
+        count = next((place for place, word in enumerate(rest) if not _ASSIGNMENT.fullmatch(word)), len(rest))
+        return cls(tuple(rest[count:]), dict(word.split("=", 1) for word in rest[:count]), env)
+
+    @property
+    def text(self) -> str:
+        """For the shell."""
+        variables = [f"{name}={shlex.quote(value)}" for name, value in self.variables.items()]
+        return " ".join(filter(None, [self.env, *variables, shlex.join(self.words)]))
+
+    @property
+    def start(self) -> int:
+        """Index of the first word that the training program reads itself; those before it are the launcher's."""
+        for place, word in enumerate(self.words):
+            following = self.words[place + 1 : place + 2]
+            if Path(word).name in PROGRAMS:
+                return place + 2
+            if word.endswith(".py") or (word in MODULE and following and following[0] not in LAUNCHER_MODULES):
+                return place + (1 if word.endswith(".py") else 2)
+        return 1
+
+    @property
+    def tool(self) -> str:
+        """The tool that reads its flags and its config file."""
+        for word, before in zip(self.words[: self.start], ("", *self.words), strict=False):
+            name = word.partition(".")[0] if before in MODULE else "trl" if "trl/scripts/" in word else Path(word).name
+            if name in PROGRAMS:
+                return PROGRAMS[name]
+        return TRL if "config" in self.flags(self.start) else PARSER
+
+    @property
+    def config(self) -> int | None:
+        """Index of the word that names its config file; None without one."""
+        for place in range(self.start, len(self.words)):
+            before, word = self.words[place - 1], self.words[place]
+            is_value = place > self.start and _FLAG.match(before) and "=" not in before and before != "--config"
+            if Path(word).suffix in (".yaml", ".yml", ".json") and not is_value and not _FLAG.match(word):
+                return place
+        return None
+
+    def flags(self, begin: int, end: int | None = None) -> dict[str, list[Flag]]:
+        """Key -> its flags among these words; `no_` in front of a key counts as the key."""
+        found: dict[str, list[Flag]] = {}
+        place, end = begin, len(self.words) if end is None else end
+        config = self.config if begin >= self.start else None
+        while place < end:
+            word, first = self.words[place], place
+            place += 1
+            prefix, equals, value = word.partition("=")
+            if not word.startswith("--") and not (equals and begin >= self.start and prefix.isidentifier()):
+                continue
+            values = [value] if equals else []
+            while (
+                not equals
+                and place < end
+                and not _FLAG.match(self.words[place])
+                and (place != config or self.words[place - 1] == "--config")
+            ):
+                values.append(self.words[place])
+                place += 1
+            flag = Flag(first, place, prefix, tuple(values), bool(equals))
+            found.setdefault(flag.key.removeprefix("no_"), []).append(flag)
+        return found
+
+    def given(self) -> dict[str, Any]:
+        """Key -> value that its flags set; a flag without a value sets True, with `no_` in front False."""
+        last = {key: flags[-1] for key, flags in self.flags(self.start).items()}
+        return {key: " ".join(flag.values) if flag.values else flag.key == key for key, flag in last.items()}
+
+    def with_flags(self, values: Mapping[str, Any], removed: Sequence[str] = ()) -> "Command":
+        """These flags changed in place, or added at the end; those removed without their values."""
+        words, flags, tool = [*self.words], self.flags(self.start), self.tool
+        edits = [(flag, key) for key, several in flags.items() if key in values or key in removed for flag in several]
+        for flag, key in sorted(edits, key=lambda edit: edit[0].begin, reverse=True):
+            words[flag.begin : flag.end] = (
+                [] if key in removed else _words(flag.prefix, values[key], tool, flag.is_joined)
+            )
+        separator = tool == LLAMA_FACTORY and self.config is not None  # beside a file it reads key=value
+        for key, value in values.items():
+            if key not in flags:
+                words += _words(key if separator else f"--{key}", value, tool, separator)
+        return replace(self, words=tuple(words))
+
+    def with_launcher_flag(self, names: Sequence[str], value: str) -> "Command | None":
+        """With another value of a flag of the launcher; None if the command has no such flag."""
+        end = len(self.words) if self.tool == TRL else self.start  # it hands the launcher's flags on
+        flags = [flag for name, several in self.flags(0, end).items() if name in names for flag in several]
+        if not flags:
+            return None
+        flag, words = flags[-1], [*self.words]
+        words[flag.begin : flag.begin + (1 if flag.is_joined else 2)] = (
+            [f"{flag.prefix}={value}"] if flag.is_joined else [flag.prefix, value]
+        )
+        return replace(self, words=tuple(words))
+
+
+def _words(flag: str, value: Any, tool: str, is_joined: bool) -> list[str]:
+    """The words that set a flag; flag: as the user wrote it."""
+    flag = re.sub("^--no[-_]", "--", flag)
+    if isinstance(value, bool) and tool == AXOLOTL and not is_joined:  # it has a pair of flags
+        return [flag if value else re.sub("^--", "--no-", flag)]
+    texts = (
+        [*map(str, value)]
+        if isinstance(value, list)
+        else [json.dumps(value) if isinstance(value, dict) else str(value)]
+    )
+    if tool == LLAMA_FACTORY and isinstance(value, bool):
+        texts = [str(value).lower()]
+    return [f"{flag}={texts[0]}"] if is_joined and len(texts) == 1 else [flag, *texts]

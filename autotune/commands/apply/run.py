@@ -1,0 +1,187 @@
+"""The answer of a study in the words of what the user runs: their command, their config file, or Python."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from autotune.commands.apply.command_line import PROCESSES, Command
+from autotune.commands.apply.config_file import patched, read_config
+from autotune.commands.apply.tools import BY_HAND, LLAMA_FACTORY, PARSER, TRL, Changes, changes, tool_of
+from autotune.core.paths import shown
+from autotune.report.exports import answer_of
+from autotune.report.files import write_file
+from autotune.report.markdown import wrapped
+from autotune.report.snippets import AS_JSON, SIZES, baseline_setup, setup_changes, snippets
+from autotune.space.launch import launch_line
+from autotune.study.result import SearchResult
+
+
+@dataclass(frozen=True)
+class Applied:
+    """The answer in the user's words. files: copy of a config file -> its text. by_hand: what these words cannot say."""
+
+    command: str = ""  # for the shell
+    python: str = ""
+    files: Mapping[Path, str] = field(default_factory=dict)
+    values: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)  # key -> (what the user has, the answer's)
+    by_hand: tuple[str, ...] = ()
+
+    def write(self) -> None:
+        """Write the copies. Raises StorageFailed."""
+        for path, text in self.files.items():
+            write_file(path, text.encode())
+
+    @property
+    def lines(self) -> list[str]:
+        """For a terminal."""
+        if not (self.command or self.python or self.values or self.by_hand):
+            return ["Your settings stay as they are: nothing to change."]
+        width = max(map(len, self.values), default=0)
+        rows = [f"  {key:<{width}}  {_shown(was)} -> {_shown(now)}" for key, (was, now) in self.values.items()]
+        by_hand = [part for line in self.by_hand for part in wrapped(line, "  ", "    ")]
+        parts = [*self.python.splitlines(), *(f"Written: {shown(path)}" for path in self.files), *rows]
+        parts += ["", self.command] if self.command else []
+        return [*parts, *(["", "By hand, as no key or flag says it:", *by_hand] if by_hand else [])]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: what `--json` prints."""
+        return {
+            "command": self.command or None,
+            "python": self.python or None,
+            "files": [str(path) for path in self.files],
+            "values": {key: list(pair) for key, pair in self.values.items()},
+            "by_hand": list(self.by_hand),
+        }
+
+
+def _shown(value: Any) -> str:
+    return "-" if value is None else str(value)
+
+
+def in_file(result: SearchResult, file: str | Path) -> Applied:
+    """The answer in a copy of this config file, `NAME.tuned.yaml`; of a Python file the lines to paste.
+
+    Raises InvalidRequest for a file of no known tool, and one that cannot be edited key by key.
+    """
+    path = Path(file)
+    if answer_of(result) is None:
+        return Applied()
+    if path.suffix == ".py":
+        return Applied(python=snippets(result)[0].text)
+    given = read_config(path)[1]
+    tool = tool_of(given, result.environment.training_argument_fields)
+    if tool in BY_HAND:
+        pairs = setup_changes(result).items()
+        return Applied(by_hand=tuple(f"{name}: {_shown(was)} -> {_shown(now)}" for name, (was, now) in pairs))
+    found = changes(result, tool, given)
+    ranks, variables = result.best_setup.processes, _variables(result)
+    start = [f"start it with {launch_line(ranks, variables)}"] if variables or _ranks_change(result) else []
+    return _of_file(path, found, given, (*found.by_hand, *start))
+
+
+def in_command(result: SearchResult, words: Sequence[str], folder: str | Path = "") -> Applied:
+    """The answer in this command, run in this folder: its flags and its launcher's, and a copy of its config file.
+
+    A value that the command gives as a flag is changed there, all others in the config file, if there is one. Raises
+    InvalidRequest for a config file that cannot be edited key by key.
+    """
+    command = Command.read(words)
+    if (answer := answer_of(result)) is None or not command.words:
+        return Applied(command.text)
+    tool, flags, config = command.tool, command.given(), command.config
+    path = None if config is None else Path(folder) / command.words[config]
+    in_config = read_config(path)[1] if path is not None else {}
+    if path is not None and tool == PARSER:  # a script of the user's own
+        of_keys = tool_of(in_config, result.environment.training_argument_fields)
+        tool = PARSER if of_keys in BY_HAND else of_keys
+    given = {**in_config, **flags}
+    found = changes(result, tool, given)
+    by_hand = [*found.by_hand, *_other_files(result, command, given)]
+    of_file = {key: value for key, value in found.values.items() if path is not None and key not in flags}
+    of_flags = {key: value for key, value in found.values.items() if key not in of_file}
+    for key in [key for key, value in of_flags.items() if not _is_flag(key, value, tool)]:
+        by_hand.append(f"{key} = {of_flags.pop(key)}")
+    command = command.with_flags(of_flags, [key for key in found.removed if key in flags])
+    applied = Applied()
+    if path is not None:
+        left = Changes(of_file, tuple(key for key in found.removed if key in in_config))
+        applied = _of_file(path, left, given, ())
+        if applied.files:
+            words = [*command.words]
+            place = command.config
+            assert place is not None
+            words[place] = str(Path(words[place]).with_name(next(iter(applied.files)).name))
+            command = replace(command, words=tuple(words))
+    if (precise := command.with_launcher_flag(["mixed_precision"], answer.mixed_precision)) is not None:
+        command = precise
+    if _ranks_change(result):
+        command, note = _with_ranks(command, answer.ranks, tool)
+        by_hand += note
+    variables = {name: value for name, value in command.variables.items() if name not in _gone(result)}
+    command = replace(command, variables=variables | _variables(result))
+    values = {**applied.values, **{key: (flags.get(key), value) for key, value in of_flags.items()}}
+    return Applied(command.text, "", applied.files, values, tuple(by_hand))
+
+
+def _other_files(result: SearchResult, command: Command, given: Mapping[str, Any]) -> list[str]:
+    """What to change in accelerate's and DeepSpeed's own files that the command names."""
+    now, was = (side.training_arguments for side in (result.best_setup, baseline_setup(result)))
+    lines = []
+    launcher = command.flags(0, command.start).get("config_file", [])
+    if launcher and (_ranks_change(result) or any(now.get(name) != was.get(name) for name in ("bf16", "fp16"))):
+        precision = next((name for name in ("bf16", "fp16") if now.get(name)), "no")
+        ranks = result.best_setup.processes
+        lines.append(f"{launcher[-1].values[0]}: num_processes: {ranks}, mixed_precision: {precision}")
+    if isinstance(file := given.get("deepspeed"), str) and any(now.get(name) != was.get(name) for name in SIZES):
+        micro, accumulation = (now.get(name) for name in SIZES)
+        sizes = f"train_micro_batch_size_per_gpu: {micro}, gradient_accumulation_steps: {accumulation}"
+        lines.append(f"{file}: {sizes}, unless they are auto")
+    return lines
+
+
+def _of_file(path: Path, found: Changes, given: Mapping[str, Any], by_hand: tuple[str, ...]) -> Applied:
+    if not found.values and not found.removed:
+        return Applied(by_hand=by_hand)
+    copy = path.with_name(f"{path.stem}.tuned{path.suffix}")
+    now = found.values | dict.fromkeys(found.removed)
+    text = patched(path, found.values, found.removed)
+    return Applied(files={copy: text}, values={key: (given.get(key), now[key]) for key in now}, by_hand=by_hand)
+
+
+def _is_flag(key: str, value: Any, tool: str) -> bool:
+    """True if a flag can set it."""
+    return not isinstance(value, dict | list) or key in AS_JSON or (isinstance(value, list) and tool == TRL)
+
+
+def _variables(result: SearchResult) -> dict[str, str]:
+    """Environment variables that the answer sets and the user's settings do not."""
+    before = baseline_setup(result).variables
+    return {name: value for name, value in result.best_setup.variables.items() if before.get(name) != value}
+
+
+def _gone(result: SearchResult) -> set[str]:
+    return baseline_setup(result).variables.keys() - result.best_setup.variables.keys()
+
+
+def _ranks_change(result: SearchResult) -> bool:
+    return baseline_setup(result).processes != result.best_setup.processes
+
+
+def _with_ranks(command: Command, ranks: int, tool: str) -> tuple[Command, list[str]]:
+    """The command on so many ranks, and what has to be done by hand."""
+    if (started := command.with_launcher_flag(PROCESSES, str(ranks))) is not None:
+        alone = [word for word in started.words if ranks > 1 or word not in ("--multi_gpu", "--multi-gpu")]
+        return replace(started, words=tuple(alone)), []
+    if tool == TRL and command.words[0] == "trl":
+        return replace(command, words=(*command.words, "--num_processes", str(ranks))), []
+    if command.words[:2] == ("accelerate", "launch"):
+        started_words = (*command.words[:2], "--multi_gpu", "--num_processes", str(ranks), *command.words[2:])
+        return replace(command, words=started_words), []
+    if tool == LLAMA_FACTORY:
+        return replace(
+            command, variables={**command.variables, "FORCE_TORCHRUN": "1", "NPROC_PER_NODE": str(ranks)}
+        ), []
+    if tool == PARSER and Path(command.words[0]).name.startswith("python") and ranks > 1:
+        return replace(command, words=("torchrun", "--nproc-per-node", str(ranks), *command.words[1:])), []
+    return command, [f"start {ranks} processes, one a device"]
