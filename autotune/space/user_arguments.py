@@ -94,6 +94,11 @@ def fields_of(arguments: Any) -> tuple[dict[str, Any], list[str]]:
     return plain, sorted(set(differing) - set(plain))
 
 
+def plain_fields(arguments: Any) -> dict[str, Any]:
+    """All fields of these arguments that are plain data."""
+    return {name: value for name, value in arguments.to_dict().items() if _is_plain(value)}
+
+
 def left_out(names: Sequence[str]) -> str:
     """A note on arguments that no probe gets; empty if there are none."""
     return f"arguments left out of probes, as they are no plain data: {', '.join(names)}" if names else ""

@@ -45,6 +45,7 @@ class Payload:
     name: str  #: of the model
     pickled: bytes
     notes: tuple[str, ...] = ()  #: for people, on objects that were sent or not
+    differs: tuple[str, ...] = ()  #: those of them on what probes train otherwise than the Trainer
     warnings: tuple[ResultWarning, ...] = ()  #: that concern every measurement
     user_arguments: Any = field(default=None, repr=False)  #: the Trainer's; they stay in this process
 

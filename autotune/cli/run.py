@@ -1,0 +1,63 @@
+"""`autotune run`: search for the program of a command."""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from autotune.cli import options as o
+from autotune.cli.common import ErrorReporter, resuming
+from autotune.core.errors import InvalidRequest
+from autotune.core.paths import shown
+from autotune.core.request import TuneOptions
+
+WAYS, ENDINGS = ("sent", "again"), ("train", "original")
+
+
+@o.takes(TuneOptions)
+def run(
+    command: Annotated[list[str], Argument(help="The command, as you start your training.", metavar="-- COMMAND ...")],
+    then: Annotated[
+        str | None,
+        Option(
+            help="Go on after the search: train with the answer, or with the original settings.",
+            metavar="train|original",
+            show_default="print the answer, train nothing",
+        ),
+    ] = None,
+    by: Annotated[
+        str | None,
+        Option(
+            help="Way of trials: the built Trainer is sent to them, or the command is started again for each.",
+            metavar="sent|again",
+            show_default="sent, if all of it can be",
+        ),
+    ] = None,
+    call: Annotated[int, Option(min=1, help="Which call of Trainer.train is tuned.")] = 1,
+    dry_run: Annotated[bool, Option("--dry-run", help="Show what would be searched, and end.")] = False,
+    quiet: o.Quiet = False,
+    **options: Any,
+) -> None:
+    """Find the fastest settings for the training that COMMAND starts, without changing it."""
+    with ErrorReporter(when_interrupted=resuming("What was measured is kept.", options["fresh"])):
+        for name, word, words in (("--then", then, ENDINGS), ("--by", by, WAYS)):
+            if word is not None and word not in words:
+                raise InvalidRequest(f"{name} {word} is unknown.", f"Use {' or '.join(words)}.")
+        from autotune.commands.run.start import run
+
+        given = {name: value for name, value in options.items() if value is not None}
+        ending = run(command, given, by=by or "", then=then or "", call=call, dry_run=dry_run, quiet=quiet)
+        sys.stdout.flush()
+        if ending.lines:
+            print("\n".join(ending.lines), file=sys.stdout if dry_run else sys.stderr, flush=True)
+        if ending.result is not None:
+            from autotune.report.summary import answer_lines, use_lines
+
+            print(
+                "\n".join(
+                    ["", *answer_lines(ending.result), "", *use_lines(ending.result, shown(ending.result.folder))]
+                )
+            )
+        if ending.code:
+            raise typer.Exit(ending.code)
