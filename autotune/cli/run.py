@@ -36,28 +36,34 @@ def run(
     ] = None,
     call: Annotated[int, Option(min=1, help="Which call of Trainer.train is tuned.")] = 1,
     dry_run: Annotated[bool, Option("--dry-run", help="Show what would be searched, and end.")] = False,
+    as_json: o.AsJson = False,
     quiet: o.Quiet = False,
     **options: Any,
 ) -> None:
     """Find the fastest settings for the training that COMMAND starts, without changing it."""
-    with ErrorReporter(when_interrupted=resuming("What was measured is kept.", options["fresh"])):
+    kept = resuming("What was measured is kept.", options["fresh"])
+    with ErrorReporter(as_json, kept) as reporter:
         for name, word, words in (("--then", then, ENDINGS), ("--by", by, WAYS)):
             if word is not None and word not in words:
                 raise InvalidRequest(f"{name} {word} is unknown.", f"Use {' or '.join(words)}.")
         from autotune.commands.run.start import run
 
         given = {name: value for name, value in options.items() if value is not None}
-        ending = run(command, given, by=by or "", then=then or "", call=call, dry_run=dry_run, quiet=quiet)
-        sys.stdout.flush()
-        if ending.lines:
-            print("\n".join(ending.lines), file=sys.stdout if dry_run else sys.stderr, flush=True)
-        if ending.result is not None:
-            from autotune.report.summary import answer_lines, use_lines
+        # With --json standard output has the one JSON object alone.
+        stdout = sys.stderr.fileno() if as_json else None
+        ending = run(
+            command, given, by=by or "", then=then or "", call=call, dry_run=dry_run, quiet=quiet, stdout=stdout
+        )
+        result = ending.result
+        if as_json:
+            lines = {"exit_code": ending.code, "messages": list(ending.lines)}
+            reporter.json(lines if result is None else result.to_dict() | lines)
+        else:
+            if ending.lines:
+                print("\n".join(ending.lines), file=sys.stdout if dry_run else sys.stderr, flush=True)
+            if result is not None:
+                from autotune.report.summary import answer_lines, use_lines
 
-            print(
-                "\n".join(
-                    ["", *answer_lines(ending.result), "", *use_lines(ending.result, shown(ending.result.folder))]
-                )
-            )
+                print("\n".join(["", *answer_lines(result), "", *use_lines(result, shown(result.folder))]))
         if ending.code:
             raise typer.Exit(ending.code)

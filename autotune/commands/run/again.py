@@ -6,6 +6,7 @@ parent ==socket==> supervisor ─> COMMAND ─> ... ─> a program with a Traine
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -33,6 +34,9 @@ LOOK_S = 0.05
 START, START_S = 3.0, 60.0
 """A start of the command may take so many times as long as the first, and so many seconds more, before its steps."""
 
+OTHER_RANKS_S = 20.0
+"""Seconds that other ranks may take to answer after the first: one that failed leaves them waiting for its gradients."""
+
 WITHOUT_TRACKERS = {
     "WANDB_MODE": "disabled",
     "COMET_MODE": "disabled",
@@ -44,10 +48,11 @@ WITHOUT_TRACKERS = {
 
 @dataclass(frozen=True)
 class Command:
-    """The words of the user's command, and the variables that it is started with."""
+    """The words of the user's command, and the variables that it is started with. stdout: see `start.run`."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
+    stdout: int | None = None
 
     def hooked(self, messages: Path, instructions: Instructions) -> dict[str, str]:
         """Its variables with the hook, for instructions that are in the folder of messages from now on."""
@@ -138,14 +143,18 @@ class CommandHost:
                     start_new_session=True,
                 )
             account = {"ended": "timed out", "codes": [None] * order.ranks, "kernel_oom_kills": 0}
+            until = begun + order.deadline_s
             try:
-                while time.monotonic() - begun < order.deadline_s:
+                while time.monotonic() < until:
                     interrupt.check()
-                    end = _end(ours)
-                    if end or all(path.exists() for path in answers):
+                    end, answered = _end(ours), [path.exists() for path in answers]
+                    if end or all(answered):
                         code = end.get("host_ended", 0)
                         account = {"ended": "exited", "codes": [code] * order.ranks, **end}
                         break
+                    if any(answered) and account["ended"] == "timed out":  # the others may wait for it in vain
+                        until = min(until, time.monotonic() + OTHER_RANKS_S)
+                        account = {"ended": "exited", "codes": [-signal.SIGKILL] * order.ranks}
             finally:
                 ours.close()  # the supervisor ends the command, and all that it has started
                 process.wait()

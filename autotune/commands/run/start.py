@@ -34,6 +34,7 @@ from autotune.core.interrupt import Terminated
 from autotune.core.io import read_json
 from autotune.core.request import tuning_request
 from autotune.probe.process import cleanup
+from autotune.probe.process.answers import value_of
 from autotune.space.build import parse_overrides
 from autotune.space.settings.threads import VARIABLE as THREADS
 
@@ -67,11 +68,13 @@ def run(
     call: int = 1,
     dry_run: bool = False,
     quiet: bool = False,
+    stdout: int | None = None,
 ) -> Ending:
     """Start the command, tune the Trainer of its training, and end or train on.
 
     words: of the command. options: of `tune`, as its arguments. by: SENT or AGAIN, empty for the choice. then: TRAIN, ORIGINAL,
     or empty to train nothing. call: the call of `Trainer.train` that is tuned. quiet: without progress.
+    stdout: descriptor for the program's standard output; by default its own.
 
     Raises InvalidRequest for a command that cannot be started or never trains, the search's errors, KeyboardInterrupt.
     """
@@ -82,7 +85,7 @@ def run(
             f"{words[0]} is not a command.", f"Write: python {words[0]}" if script else "Check its name and PATH."
         )
     cleanup.become_subreaper()
-    command = Command(words, dict(os.environ))
+    command = Command(words, dict(os.environ), stdout)
     with tempfile.TemporaryDirectory(prefix="autotune-run-", ignore_cleanup_errors=True) as place:
         messages = Path(place)
         instructions = Instructions(
@@ -97,25 +100,30 @@ def run(
         )
         environment = command.hooked(messages, instructions)
         begun = time.time()
-        code = carry_out(words, environment, lambda: _is_due(messages, dry_run))
+        code = carry_out(command, environment, lambda: _is_due(messages, dry_run))
         facts: Facts | None = read(Facts, messages / FACTS)
-        if facts is None:
+        ending: dict[str, Any] = {}
+        with contextlib.suppress(OSError):
+            ending = read_json(messages / ENDING)
+        if facts is None and not ending:
             return _without_training(words, messages, code, then, call)
+        if facts is None:
+            return _failed(ending, code, then)
         facts = replace(facts, seconds=max(0.0, (messages / FACTS).stat().st_mtime - begun))
         if dry_run:
             from autotune.commands.run.dry_run import dry_run_lines
 
             return Ending(0, lines=tuple(dry_run_lines(facts, options)))
         if facts.by == SENT:
-            return _sent(command, facts, messages, code, then)
+            return _sent(command, facts, ending, code, then)
         return _again(command, facts, options, then, quiet)
 
 
-def carry_out(words: Sequence[str], environment: Mapping[str, str], is_due: Callable[[], bool]) -> int:
+def carry_out(command: Command, environment: Mapping[str, str], is_due: Callable[[], bool] = lambda: False) -> int:
     """The exit code of the command, as shells have it; 0 if it was due and ended, with all that it started.
 
     Signals go to it: it decides what they end."""
-    process = subprocess.Popen(words, env=environment)
+    process = subprocess.Popen(command.words, env=environment, stdout=command.stdout)
     while True:
         try:
             if (code := process.poll()) is not None:
@@ -171,24 +179,25 @@ def _without_training(words: Sequence[str], messages: Path, code: int, then: str
     raise InvalidRequest(message, advice)
 
 
-def _sent(command: Command, facts: Facts, messages: Path, code: int, then: str) -> Ending:
+def _failed(ending: Mapping[str, Any], code: int, then: str) -> Ending:
+    """The program trained with its own settings although there is no answer, or else the error is raised."""
+    if not then:
+        value_of(ending)
+    return Ending(code, lines=(f"Error: {ending['message']} {ending['advice']}".rstrip(),))
+
+
+def _sent(command: Command, facts: Facts, ending: Mapping[str, Any], code: int, then: str) -> Ending:
     """The end of a search within the program."""
     from autotune.commands.result import TuningResult
-    from autotune.probe.process.answers import value_of
 
-    ending: Any = {}
-    with contextlib.suppress(OSError):
-        ending = read_json(messages / ENDING)
-    if "interrupted" in ending:
-        number = signal.Signals(ending["interrupted"])
-        raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
     if not ending:
         what = f"was ended by signal {code - 128}" if code > 128 else f"ended with exit code {code}"
         raise SearchFailed(f"The program {what} while it was searched for.", "Run the same command again to resume.")
+    if "interrupted" in ending:
+        number = signal.Signals(ending["interrupted"])
+        raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
     if "error" in ending:
-        if not then:
-            value_of(ending)
-        return Ending(code, lines=(f"Error: {ending['message']} {ending['advice']}".rstrip(),))
+        return _failed(ending, code, then)
     result = TuningResult.load(ending["study"])
     if anew := ending.get("anew"):
         return _trained(command, facts, result, anew)
@@ -237,7 +246,7 @@ def _again(
     if not then:
         return Ending(0, result)
     lines = [f"{kept} It trained with its own settings."] if kept else []
-    return Ending(carry_out(command.words, command.environment, lambda: False), result, tuple(lines))
+    return Ending(carry_out(command, command.environment), result, tuple(lines))
 
 
 def _trained(command: Command, facts: Facts, result: "TuningResult", why: str) -> Ending:
@@ -264,7 +273,7 @@ def _trained(command: Command, facts: Facts, result: "TuningResult", why: str) -
         )
         environment = command.hooked(Path(place), instructions) | setup.variables
         print(f"autotune: The command is started again with the answer{f': {why}' if why else ''}.", file=sys.stderr)
-        return Ending(carry_out(words, environment, lambda: False), result)
+        return Ending(carry_out(replace(command, words=words), environment), result)
 
 
 @contextlib.contextmanager
