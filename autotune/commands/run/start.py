@@ -130,6 +130,7 @@ def carry_out(command: Command, environment: Mapping[str, str], is_due: Callable
                 return code if code >= 0 else 128 - code
             if is_due():
                 cleanup.end_descendants()
+                process.poll()
                 return 0
             time.sleep(LOOK_S)
         except KeyboardInterrupt as error:

@@ -3,12 +3,12 @@
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from autotune.commands.run.exchange import Instructions, wait_for_end
 from autotune.core import failures
 from autotune.core.io import read_json, write_json
-from autotune.probe.order import ORDER, TrainingOrder, answer_name
+from autotune.probe.order import ORDER, Order, TrainingOrder, answer_name
 from autotune.probe.process.ranks import this_rank
 from autotune.probe.train import sanity
 from autotune.probe.train.callbacks import why_unfit
@@ -28,7 +28,8 @@ _begun: dict[str, Any] = {}
 
 def begin(instructions: Instructions, started: float) -> None:
     """Read the order, and begin to count memory: before model and data are built. started: of this process, monotonic."""
-    order = TrainingOrder.from_dict(read_json(Path(instructions.order) / ORDER), Path(instructions.order))
+    place = Path(instructions.order)
+    order = cast("TrainingOrder", Order.from_dict(read_json(place / ORDER), place))
     take_variables(order)
     _begun.update(order=order, memory=memory_of(order), started=started)
 

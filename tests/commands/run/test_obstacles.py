@@ -1,13 +1,16 @@
 """Obstacles on the way into a program, each with a program that has it."""
 
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+from transformers import Trainer, TrainerCallback
 
+from autotune.commands.tune import sendable
 from tests.commands.run.programs import FLAGS, ONLY, SIZES, autotune_run, program, started
-
-WAY = "print('way')\n"
+from tests.trainers import built
 
 
 def dry(folder: Path, *options: str, **more: object) -> str:
@@ -77,32 +80,35 @@ def test_a_training_loop_of_its_own_is_named(tmp_path: Path) -> None:
     assert "built a Slow and never called Trainer.train" in ended.stderr
 
 
+class Unkept(Trainer):
+    """Does not keep an argument of its constructor."""
+
+    def __init__(self, *args: Any, scale: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.scaled = 2 * scale
+
+
+class Held(TrainerCallback):
+    """Cannot be sent."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
 @pytest.mark.parametrize(
-    ("code", "way"),
+    ("kind", "parts", "text"),
     [
-        ("old = trainer.compute_loss\ntrainer.compute_loss = lambda *a, **k: 2 * old(*a, **k)", "sent"),
-        ("trainer.label_names = ['labels', 'more']", "sent"),
-        ("import threading\ntrainer.lock = threading.Lock()", "again"),
-        ("trainer.rows = (row for row in [1])", "again"),
-        ("import transformers.trainer as t\nt.Trainer.compute_loss = lambda *a, **k: None", "again"),
-        (
-            "class Odd(Trainer):\n    def __init__(self, net, cfg, rows):\n"
-            "        super().__init__(model=net, args=cfg, train_dataset=rows)\n"
-            "trainer = Odd(trainer.model, args, Sums())",
-            "again",
-        ),
-        (
-            "class Unkept(Slow):\n    def __init__(self, *args, scale=1.0, **kwargs):\n"
-            "        super().__init__(*args, **kwargs)\n"
-            "trainer = Unkept(model=trainer.model, args=args, train_dataset=Sums(), scale=2.0)",
-            "again",
-        ),
+        (Unkept, {"scale": 2.0}, "does not keep scale"),
+        (Trainer, {"callbacks": [Held()]}, "callbacks left out of probes: Held"),
+        (Trainer, {}, ""),
     ],
-    ids=["a patched method", "an attribute", "a lock", "a generator", "a patched class", "odd names", "not kept"],
 )
-def test_what_cannot_be_sent_as_it_is_is_probed_by_the_command(tmp_path: Path, code: str, way: str) -> None:
-    program(tmp_path, trained=f"{code}\ntrainer.train()")
-    assert f"(--by {way})" in dry(tmp_path)
+def test_what_trials_would_train_otherwise_is_known_before(
+    kind: type, parts: dict[str, Any], text: str, tmp_path: Path
+) -> None:
+    with sendable(built(tmp_path, kind, **parts), {}) as (payload, _, _):
+        assert bool(payload.differs) == bool(text)
+        assert text in " ".join(payload.differs)
 
 
 def test_no_code_of_the_program_runs_after_the_answer(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ class _Finder:
         if name not in WATCHED:
             return None
         for finder in sys.meta_path:
-            spec = None if finder is _Finder else finder.find_spec(name, path, target)
+            find = getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find and finder is not _Finder else None
             if spec is not None and spec.loader is not None:
                 _watch(spec.loader, WATCHED[name])
                 return spec
