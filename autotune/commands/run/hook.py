@@ -1,5 +1,6 @@
 """Hook in each program with a Trainer: counts its training arguments, and hands the training that is meant to autotune."""
 
+import contextlib
 import functools
 import os
 import time
@@ -58,7 +59,7 @@ def _is_first() -> bool:
         return True
     try:
         (folder() / REACHED).touch(exist_ok=False)
-    except FileExistsError:
+    except OSError:  # it is there, or autotune has ended
         return False
     return True
 
@@ -75,7 +76,8 @@ def watch_trainer(module: Any) -> None:
 
     @functools.wraps(build)
     def built(self: Any, *args: Any, **kwargs: Any) -> None:
-        (folder() / BUILT).write_text(type(self).__name__, encoding="utf-8")
+        with contextlib.suppress(OSError):  # autotune has ended
+            (folder() / BUILT).write_text(type(self).__name__, encoding="utf-8")
         build(self, *args, **kwargs)
 
     @functools.wraps(train)

@@ -55,12 +55,15 @@ FLAGS = (
     *("--save_strategy", "no", "--report_to", "none", "--disable_tqdm", "True"),
 )
 
-ONLY = ("--only", "micro_batch_size=1,4", "--n-trials", "2", "--no-history")
+SPACE = "parameters:\n  micro_batch_size: [1, 4]\n"
+
+ONLY = ("--search-space", "space.yaml", "--no-history")
 """Options of a search of two configurations, of which the second is surely faster."""
 
 
 def program(folder: Path, trained: str = TRAINED, before: str = "", name: str = "train.py") -> Path:
-    """A program in this folder. before: code in front of its arguments; trained: after its Trainer is built."""
+    """A program in this folder, beside a search space. before: code in front of its arguments; trained: after its Trainer."""
+    (folder / "space.yaml").write_text(SPACE, encoding="utf-8")
     path = folder / name
     path.write_text(PROGRAM.format(before=before, trained=trained), encoding="utf-8")
     return path
