@@ -1,5 +1,6 @@
 """`autotune run`: search for the program of a command."""
 
+import shlex
 import sys
 from typing import Annotated, Any
 
@@ -62,8 +63,11 @@ def run(
             if ending.lines:
                 print("\n".join(ending.lines), file=sys.stdout if dry_run else sys.stderr, flush=True)
             if result is not None:
-                from autotune.report.summary import answer_lines, use_lines
+                from autotune.report.summary import answer_lines, python_lines
 
-                print("\n".join(["", *answer_lines(result), "", *use_lines(result, shown(result.folder))]))
+                is_new = result.changes_settings and not then
+                use = [f"Use it    autotune run --then train -- {shlex.join(command)}"] if is_new else []
+                report = python_lines(result, shown(result.folder))[-1]
+                print("\n".join(["", *answer_lines(result), "", *use, report]))
         if ending.code:
             raise typer.Exit(ending.code)

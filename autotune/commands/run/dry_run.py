@@ -7,7 +7,7 @@ from autotune.commands.run.exchange import AGAIN, Facts, way_line
 from autotune.core import Workload
 from autotune.core.configuration import word
 from autotune.core.request import tuning_request
-from autotune.core.units import counted, format_parameters, format_seconds
+from autotune.core.units import counted, format_seconds
 from autotune.probe.device import nvml
 from autotune.probe.order import timings
 from autotune.probe.process.launcher import HostSet
@@ -36,7 +36,7 @@ def dry_run_lines(facts: Facts, options: Mapping[str, Any]) -> list[str]:
         length += f"; {format_seconds(request.timeout_s)} in all (--timeout)"
     rows = {
         "Trainer": f"{facts.trainer}, call {facts.call} of train()",
-        "Model": f"{workload.architecture}, {format_parameters(workload.parameters)} parameters",
+        "Model": f"{workload.architecture}, {workload.parameters:,} parameters",
         "Data": f"{counted(workload.samples, 'sample')}, {facts.lengths}",
         "Global batch": f"{sizes.micro_batch_size} x {sizes.gradient_accumulation_steps}{ranks} = {facts.global_batch_size}",
         "Baseline": settings,

@@ -185,7 +185,7 @@ def _beside(callbacks: list[Any]) -> tuple[str, ...]:
 
 def _written_files() -> list[str]:
     """Files that this process has open for writing, without its standard streams."""
-    paths = {}
+    paths: dict[str, None] = {}
     for entry in Path("/proc/self/fd").iterdir():
         try:
             path = os.readlink(entry)

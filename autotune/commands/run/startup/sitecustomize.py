@@ -46,7 +46,7 @@ def _next() -> None:
     sys.path[:] = [path for path in sys.path if path != FOLDER]
     own = sys.modules.pop("sitecustomize", None)
     try:
-        import sitecustomize  # noqa: F401
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
     except ImportError as error:
         if error.name != "sitecustomize":
             raise
@@ -55,5 +55,5 @@ def _next() -> None:
 
 
 if os.path.isfile(os.path.join(os.environ.get("AUTOTUNE_RUN", ""), "instructions.json")):
-    sys.meta_path.insert(0, _Finder)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _Finder)
 _next()
