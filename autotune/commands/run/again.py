@@ -66,8 +66,8 @@ class CommandHost:
 
     uses_cache = True
 
-    def __init__(self, command: Command, facts: Facts) -> None:
-        self._command, self._facts = command, facts
+    def __init__(self, command: Command, facts: Facts, scratch: Path) -> None:
+        self._command, self._facts, self._scratch = command, facts, scratch
         self._hosts = HostSet()
         self._compiled: Path | None = None
 
@@ -106,7 +106,7 @@ class CommandHost:
         interrupt.check()
         order = replace(order, deadline_s=self.time_limit.cut(order.deadline_s + START_S + START * self._facts.seconds))
         write_order(order)
-        with tempfile.TemporaryDirectory(prefix="autotune-run-", ignore_cleanup_errors=True) as scratch:
+        with tempfile.TemporaryDirectory(dir=self._scratch, ignore_cleanup_errors=True) as scratch:
             return self._trained(cast("TrainingOrder", order), Path(scratch))
 
     def _trained(self, order: TrainingOrder, scratch: Path) -> Account:

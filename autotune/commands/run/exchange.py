@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -120,6 +121,17 @@ def leave_environment() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     if not any(paths):
         del os.environ["PYTHONPATH"]
+
+
+def end_with(parent: int, is_over: threading.Event) -> None:
+    """End this process once the parent, of this process id, is gone, until it is over; returns at once."""
+
+    def watch() -> None:
+        while not is_over.wait(GONE_S):
+            if not Path(f"/proc/{parent}").exists():
+                os._exit(1)
+
+    threading.Thread(target=watch, name="autotune", daemon=True).start()
 
 
 def wait_for_end(parent: int) -> NoReturn:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from autotune.commands.run.exchange import (
     TRAIN,
     Facts,
     Instructions,
+    end_with,
     wait_for_end,
     way_line,
 )
@@ -58,6 +60,8 @@ def found(trainer: Any, instructions: Instructions, messages: Path, made: list[A
         if not instructions.quiet:
             print(f"autotune: {way_line(by, why)}", file=sys.stderr, flush=True)
 
+    is_over = threading.Event()
+    end_with(parent, is_over)
     ending: dict[str, Any] = {}
     stop = not instructions.then
     try:
@@ -79,6 +83,7 @@ def found(trainer: Any, instructions: Instructions, messages: Path, made: list[A
     except Exception as error:
         traceback.print_exc()
         ending = {"error": "AutotuneError", "message": f"{type(error).__name__}: {error}.", "advice": ""}
+    is_over.set()
     write_json(messages / ENDING, ending | {"stop": stop})
     if stop:
         wait_for_end(parent)

@@ -2,14 +2,14 @@
 
 import contextlib
 import os
+import secrets
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,8 +86,7 @@ def run(
         )
     cleanup.become_subreaper()
     command = Command(words, dict(os.environ), stdout)
-    with tempfile.TemporaryDirectory(prefix="autotune-run-", ignore_cleanup_errors=True) as place:
-        messages = Path(place)
+    with _scratch() as messages:
         instructions = Instructions(
             purpose=FIND,
             parent=os.getpid(),
@@ -116,7 +115,19 @@ def run(
             return Ending(0, lines=tuple(dry_run_lines(facts, options)))
         if facts.by == SENT:
             return _sent(command, facts, ending, code, then)
-        return _again(command, facts, options, then, quiet)
+        return _again(command, facts, options, then, quiet, messages)
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder that is gone afterwards; what a killed parent leaves, a later search removes."""
+    cleanup.remove_left_scratch()
+    place = cleanup.scratch_folder(secrets.token_hex(8))
+    cleanup.make_scratch(str(place))
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def carry_out(command: Command, environment: Mapping[str, str], is_due: Callable[[], bool] = lambda: False) -> int:
@@ -212,6 +223,7 @@ def _again(
     options: Mapping[str, Any],
     then: str,
     quiet: bool,
+    scratch: Path,
 ) -> Ending:
     """Search by starting the command for each trial, then train with it as requested."""
     from autotune.commands.search import search
@@ -235,7 +247,7 @@ def _again(
                 payload,
                 facts.global_batch_size,
                 watch=watch,
-                probes=lambda _: CommandHost(command, facts),
+                probes=lambda _: CommandHost(command, facts, scratch),
                 **facts.request_options(options),
             )
     except AutotuneError as error:
@@ -262,7 +274,7 @@ def _trained(command: Command, facts: Facts, result: "TuningResult", why: str) -
         words[1:1] = ["-m", "torch.distributed.run", "--nproc-per-node", str(setup.processes)]
     own = baseline.training_arguments
     fields = {name: value for name, value in setup.training_arguments.items() if own.get(name) != value}
-    with tempfile.TemporaryDirectory(prefix="autotune-run-", ignore_cleanup_errors=True) as place:
+    with _scratch() as messages:
         instructions = Instructions(
             purpose=TRAIN,
             parent=os.getpid(),
@@ -272,7 +284,7 @@ def _trained(command: Command, facts: Facts, result: "TuningResult", why: str) -
             without_checkpointing=result.best.configuration.values.get("checkpointing") == "none",
             padding=setup.data_arguments.get("pad_to_multiple_of"),
         )
-        environment = command.hooked(Path(place), instructions) | setup.variables
+        environment = command.hooked(messages, instructions) | setup.variables
         print(f"autotune: The command is started again with the answer{f': {why}' if why else ''}.", file=sys.stderr)
         return Ending(carry_out(replace(command, words=words), environment), result)
 
