@@ -43,7 +43,7 @@ WITHOUT_TRACKERS = {
     "NEPTUNE_MODE": "debug",
     "CLEARML_OFFLINE_MODE": "1",
 }
-"""Variables of trackers that a program may start by itself."""
+"""Variables of trackers that a program may start by itself, where it does not train."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.commands.run.again import Command, CommandHost
+from autotune.commands.run.again import WITHOUT_TRACKERS, Command, CommandHost
 from autotune.commands.run.exchange import (
     AGAIN,
     BUILT,
@@ -96,8 +96,9 @@ def run(
             dry_run=dry_run,
             quiet=quiet,
             options=options,
+            fields={} if then else {"push_to_hub": False},
         )
-        environment = command.hooked(messages, instructions)
+        environment = command.hooked(messages, instructions) | ({} if then else WITHOUT_TRACKERS)
         begun = time.time()
         code = carry_out(command, environment, lambda: _is_due(messages, dry_run))
         facts: Facts | None = read(Facts, messages / FACTS)

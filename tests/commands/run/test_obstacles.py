@@ -135,6 +135,13 @@ def test_a_program_in_which_the_class_is_taken_late_and_under_another_name_is_re
     assert "Slow, call 1" in dry(tmp_path, command=[sys.executable, "-m", "train"])
 
 
+def test_trackers_and_the_hub_are_off_where_nothing_is_trained(tmp_path: Path) -> None:
+    shows = "import os\nprint('mode', os.environ.get('WANDB_MODE'), args.push_to_hub)\ntrainer.train()"
+    program(tmp_path, trained=shows)
+    flags = (*SIZES, *FLAGS, "--push_to_hub", "True")
+    assert "mode disabled False" in dry(tmp_path, flags=flags)
+
+
 def test_the_exit_code_and_the_streams_of_the_program_pass_through(tmp_path: Path) -> None:
     program(tmp_path, before="print(sys.stdin.read())", trained="trainer.train()\nsys.exit(7)")
     (tmp_path / "failing.py").write_text("raise SystemExit(5)\n")
