@@ -1,8 +1,13 @@
 """Start-up hook of a command of `autotune run`: this folder is the first of PYTHONPATH. Imports nothing that takes time."""
 
+from __future__ import annotations
+
 import os
 import sys
-from typing import Any
+
+TYPE_CHECKING = False  # typing takes ten milliseconds
+if TYPE_CHECKING:
+    from typing import Any
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 WATCHED = {"transformers.training_args": "watch_arguments", "transformers.trainer": "watch_trainer"}
