@@ -18,6 +18,7 @@ from autotune.cli.compare import compare
 from autotune.cli.guide import guide
 from autotune.cli.help import START, Command, WithPanels, examples
 from autotune.cli.report import report, studies
+from autotune.cli.run import run
 from autotune.cli.search import search
 from autotune.cli.serve import login, serve, token
 from autotune.core.request import EstimateOptions
@@ -206,7 +207,7 @@ def explain(
 
 
 COMMANDS = {
-    "Tune": (search, estimate, doctor),
+    "Tune": (search, run, estimate, doctor),
     "Results": (report, apply, explain, verify, compare, studies),
     "Service": (serve, token, login),
     "Reference": (search_spaces, guide),
@@ -217,5 +218,11 @@ for panel, commands in COMMANDS.items():
     for command in commands:
         name = command.__name__.replace("_", "-")
         usage = "-b INT [OPTIONS]" if name in ("search", "estimate") else "[OPTIONS]"
+        settings = (
+            {"allow_interspersed_args": False} if name == "run" else {}
+        )  # the other options are the command's own
         end = "\n  ".join(["Examples:", *examples(name)])
-        app.command(name, cls=Command, rich_help_panel=panel, epilog=end, options_metavar=usage)(command)
+        declared = app.command(
+            name, cls=Command, rich_help_panel=panel, epilog=end, options_metavar=usage, context_settings=settings
+        )
+        declared(command)

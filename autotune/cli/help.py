@@ -9,12 +9,23 @@ from typer.core import TyperCommand
 
 from autotune.core.request import EstimateOptions, SearchOptions, options_of
 
-PANELS = ("Required", "Workload", "What to vary", "Limits", "Output", "Advanced", "Several devices", "Service")
+PANELS = (
+    "Command",
+    "Required",
+    "Workload",
+    "What to vary",
+    "Limits",
+    "Output",
+    "Advanced",
+    "Several devices",
+    "Service",
+)
 """Panels of a command with many options, in the order shown."""
 
 PANEL_OF = {
     name: option.panel for kind in (SearchOptions, EstimateOptions) for name, (_, option) in options_of(kind).items()
 }
+PANEL_OF |= dict.fromkeys(("then", "by", "call", "dry_run"), "Command")
 PANEL_OF |= {"global_batch_size": "Required", "server": "Service", "detach": "Service"}
 PANEL_OF |= dict.fromkeys(("as_json", "quiet", "help"), "Output")
 """Parameter -> its panel; all others are in Output."""
@@ -31,6 +42,8 @@ EXAMPLES = """
 autotune search gpt2-mini -b 16 --sequence-length 32 --device cpu --n-trials 4
 autotune search org/model -b 32 --dataset train.jsonl --timeout 30m
 autotune search ./model -b 64 --args arguments.json --keep-numerics
+autotune run -- python train.py --output_dir output
+autotune run --then train -- torchrun --nproc-per-node 2 train.py --output_dir output
 autotune estimate gpt2-large -b 32 --gpu 4090
 autotune estimate org/model -b 16 --memory-limit 24GiB
 autotune doctor --all
@@ -56,6 +69,7 @@ START = """autotune finds the fastest TrainingArguments for your model on your h
 A first search, on a built-in model:
   autotune search gpt2-mini -b 16 --sequence-length 32 --device cpu --n-trials 4
 
+  autotune run -- python train.py                    your own program
   autotune search MODEL -b 32 --dataset train.jsonl  your own data
   autotune estimate MODEL -b 32 --gpu 4090           will it fit?
   autotune doctor                                    what works here

@@ -2,10 +2,11 @@
 
 import copy
 import hashlib
+import os
 import re
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -18,7 +19,7 @@ from autotune.core.random_state import kept_random_state
 from autotune.core.request import TuneOptions, accepts
 from autotune.core.warning import ResultWarning
 from autotune.probe import Host
-from autotune.probe.train.callbacks import is_tracker
+from autotune.probe.train.callbacks import why_unfit
 from autotune.space.settings import precision
 from autotune.space.settings.optimizer import ANY
 from autotune.space.user_arguments import fields_of, left_out
@@ -27,11 +28,8 @@ from autotune.workload import extract
 from autotune.workload.model.code import code_of
 from autotune.workload.model.pickling import Payload, can_be_sent, sent
 from autotune.workload.model.rebuild import Prebuilt, rebuilt
-from autotune.workload.rebinding import function_of, of_library
+from autotune.workload.rebinding import of_library
 from autotune.workload.twin import SetLater, set_later
-
-NEEDS_EVALUATION = ("EarlyStoppingCallback",)
-"""Callbacks, and their subclasses, that refuse a training without evaluation, as probes are, and cost nothing in a step."""
 
 OF_EVALUATION = ("eval_dataset", "compute_metrics", "preprocess_logits_for_metrics")
 """Attributes of a Trainer that probes, which evaluate nothing, do not get."""
@@ -72,19 +70,28 @@ def tune(
             cannot be pickled), or an option is wrong.
         AutotuneError: As in `autotune.search`.
     """
+    with sendable(trainer, options, global_batch_size) as (payload, size, more):
+        return search(payload, size, watch=watch, probes=probes, **more)
+
+
+@contextmanager
+def sendable(
+    trainer: Any, options: Mapping[str, Any], global_batch_size: int | None = None
+) -> Iterator[tuple[Payload, int, dict[str, Any]]]:
+    """(what probes build this Trainer from, samples of its steps, options of the search). Within, its model is on the CPU.
+
+    Raises InvalidRequest as `tune` does.
+    """
     extract.check(trainer)
-    args = trainer.args
-    stated = args.per_device_train_batch_size * args.gradient_accumulation_steps
-    base, unsent = fields_of(args)
-    base |= {name: getattr(args, name) for name in SIZES}
+    base, unsent = base_of(trainer)
+    device = options.get("device") or device_of(trainer.args)
+    stated = base[SIZES[0]] * base[SIZES[1]]
     if global_batch_size not in (None, stated):
         # Another global batch than the user's: keep the micro-batch size if it divides it.
         del base["gradient_accumulation_steps"]
     notes = left_out(unsent)
-    device = options.pop("device", None) or _device(args)
     size = global_batch_size or stated
-    if options.get("study_name") is None and (script := _script()):
-        options["study_name"] = f"{script}-{type(trainer.model).__name__}-gb{size}-{device.replace(':', '')}"
+    name = options.get("study_name") or name_of_study(trainer, size, device)
     with off_device(trainer.model, extract.optimizer_of(trainer), device) as held:
         wrapped = precision.unwrap(trainer.model)
         try:
@@ -92,8 +99,23 @@ def tune(
         finally:
             precision.wrap_again(wrapped)
         free_cache()  # of the Trainer with which this one was compared
-        more: Any = {**options, "args": base, "device": device}
-        return search(payload, size, watch=watch, probes=probes, **more)
+        yield payload, size, {**options, "args": base, "device": device, "study_name": name}
+
+
+def base_of(trainer: Any) -> tuple[dict[str, Any], list[str]]:
+    """(the Trainer's arguments as `fields_of` has them, with both sizes and the launcher's precision, the names of the rest)."""
+    args = trainer.args
+    base, unsent = fields_of(args)
+    launched = os.environ.get(precision.LAUNCHED, "")
+    if launched in ("bf16", "fp16") and not (args.bf16 or args.fp16):
+        base[launched] = True
+    return base | {name: getattr(args, name) for name in SIZES}, unsent
+
+
+def name_of_study(trainer: Any, size: int, device: str) -> str | None:
+    """By default of the running script, the model's class, the batch size and the device; None without a script."""
+    script = _script()
+    return f"{script}-{type(trainer.model).__name__}-gb{size}-{device.replace(':', '')}" if script else None
 
 
 def _script() -> str:
@@ -106,13 +128,14 @@ def _script() -> str:
     )
 
 
-def _device(args: Any) -> str:
+def device_of(args: Any) -> str:
+    """The device of these arguments, as an option names it."""
     return "cpu" if args.device.type == "cpu" else f"cuda:{args.device.index or 0}"
 
 
 def _payload(trainer: Any, notes: list[Note], held: ResultWarning | None) -> Payload:
     """Data from which a child builds this Trainer again. held: warning of memory that this process holds on the device."""
-    args, model = trainer.args, trainer.model
+    args, model, differs = trainer.args, trainer.model, [*notes]
     model_init, reason = rebuilt(model, type(trainer))
     if model_init is None:
         notes.append(Note(NoteKind.SENT, detail=reason))
@@ -125,9 +148,9 @@ def _payload(trainer: Any, notes: list[Note], held: ResultWarning | None) -> Pay
     own = extract.own_fields(args)
     further, lost = extract.further_arguments(trainer)
     if lost:
-        notes.append(Note(NoteKind.NOT_KEPT, detail=", ".join(lost)))
-    further |= _optimizers(trainer, further, notes)
-    callbacks = _callbacks(trainer, notes)
+        differs.append(Note(NoteKind.NOT_KEPT, detail=", ".join(lost)))
+    further |= _optimizers(trainer, further, differs)
+    callbacks = _callbacks(trainer, notes, differs)
     objects = {
         "arguments_class": type(args),
         "own_fields": own,
@@ -147,7 +170,11 @@ def _payload(trainer: Any, notes: list[Note], held: ResultWarning | None) -> Pay
         "whole_steps": extract.shares_accumulation(args),
         "identity": _identity(trainer, own, further, later, callbacks),
     }
-    return Payload(type(model).__name__, sent(objects, trainer), tuple(notes), (held,) if held else (), copy.copy(args))
+    notes += [note for note in differs if note not in notes]
+    warnings = (held,) if held else ()
+    return Payload(
+        type(model).__name__, sent(objects, trainer), tuple(notes), tuple(differs), warnings, copy.copy(args)
+    )
 
 
 def _optimizers(trainer: Any, further: dict[str, Any], notes: list[Note]) -> dict[str, Any]:
@@ -173,30 +200,23 @@ def _own_optimizer(trainer: Any, further: dict[str, Any]) -> str:
     return ANY if extract.makes_optimizer(type(trainer)) else ""
 
 
-def _callbacks(trainer: Any, notes: list[Note]) -> list[Any]:
+def _callbacks(trainer: Any, notes: list[Note], differs: list[Note]) -> list[Any]:
     """The user's callbacks that probes run, with notes on all of them."""
-    callbacks = extract.own_callbacks(trainer)
-    reasons = [_unfit(callback) or can_be_sent(callback, trainer) for callback in callbacks]
-    runs = [callback for callback, reason in zip(callbacks, reasons, strict=True) if not reason]
-    excluded = [
-        f"{type(callback).__name__} ({reason})" for callback, reason in zip(callbacks, reasons, strict=True) if reason
-    ]
+    unfit, unsent, runs = list[str](), list[str](), list[Any]()
+    for callback in extract.own_callbacks(trainer):
+        name = type(callback).__name__
+        if reason := why_unfit(callback):
+            unfit.append(f"{name} ({reason})")
+        elif reason := can_be_sent(callback, trainer):
+            unsent.append(f"{name} ({reason})")
+        else:
+            runs.append(callback)
     if runs:
         notes.append(Note(NoteKind.CALLBACKS, detail=", ".join(type(callback).__name__ for callback in runs)))
-    if excluded:
-        notes.append(Note(NoteKind.CALLBACKS_LEFT_OUT, detail=", ".join(excluded)))
+    for excluded, place in ((unfit, notes), (unsent, differs)):
+        if excluded:
+            place.append(Note(NoteKind.CALLBACKS_LEFT_OUT, detail=", ".join(excluded)))
     return runs
-
-
-def _unfit(callback: Any) -> str:
-    """Reason why probes do not run it; else empty."""
-    if any(kind.__name__ in NEEDS_EVALUATION for kind in type(callback).__mro__):
-        return "it needs evaluations"
-    if is_tracker(callback):
-        return "it would log every probe as a run"
-    functions = (function_of(member) for kind in type(callback).__mro__ for member in vars(kind).values())
-    names = {name for function in functions if (code := getattr(function, "__code__", None)) for name in code.co_names}
-    return "it evaluates" if names & {"evaluate", "predict"} else ""
 
 
 def _identity(trainer: Any, own: dict[str, Any], further: dict[str, Any], later: SetLater, callbacks: list[Any]) -> str:
@@ -212,9 +232,14 @@ def _identity(trainer: Any, own: dict[str, Any], further: dict[str, Any], later:
     }
     codes = {name: getattr(part, "__code__", None) for name, part in set_later.items()}
     plain |= {f"{name}()": (code.co_code, code.co_names) for name, code in codes.items() if code is not None}
-    classes = [_name(part) for part in (type(trainer), type(trainer.args), trainer.data_collator)]
     digest = hashlib.sha256(repr(plain).encode()).hexdigest()[:16]
-    return repr((classes, digest, names, [_name(callback) for callback in callbacks]))
+    return repr((digest, names, identity_of(trainer, callbacks)))
+
+
+def identity_of(trainer: Any, callbacks: list[Any]) -> str:
+    """Names of the classes of the Trainer, its arguments, collator and these callbacks."""
+    parts = (type(trainer), type(trainer.args), trainer.data_collator, *callbacks)
+    return repr([_name(part) for part in parts])
 
 
 def _name(part: Any) -> str:

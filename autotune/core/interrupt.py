@@ -91,8 +91,8 @@ def graceful_interrupt(wish: StopRequest, tell: Callable[[str], None]) -> Iterat
         if wish.to_stop:
             raise KeyboardInterrupt
         wish.to_stop = True
-        # Python may be in the middle of printing, and printing inside printing is an error.
-        with contextlib.suppress(RuntimeError):
+        # Python may be in the middle of printing, or of importing what prints: both are errors here.
+        with contextlib.suppress(RuntimeError, ImportError, AttributeError):
             tell(SAID)
 
     with _handling(signal.SIGINT, handle, instead_of=signal.default_int_handler):

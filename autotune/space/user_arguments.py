@@ -96,6 +96,11 @@ def fields_of(arguments: Any) -> tuple[dict[str, Any], list[str]]:
     return plain, sorted(set(differing) - set(plain))
 
 
+def plain_fields(arguments: Any) -> dict[str, Any]:
+    """All fields of these arguments that are plain data."""
+    return {name: value for name, value in arguments.to_dict().items() if _is_plain(value)}
+
+
 def left_out(names: Sequence[str]) -> list[Note]:
     """Notes on arguments that no probe gets."""
     return [Note(NoteKind.NOT_PLAIN, detail=", ".join(names))] if names else []

@@ -46,8 +46,8 @@ def check_constructors(trainer: Any) -> None:
 
 
 def check(trainer: Any) -> None:
-    """Raise InvalidRequest, one line with advice, for a Trainer that cannot be tuned as it is."""
-    args, model, data = trainer.args, trainer.model, trainer.train_dataset
+    """Raise InvalidRequest, one line with advice, for a Trainer that cannot be sent to probes as it is."""
+    args, model = trainer.args, trainer.model
     if getattr(trainer, "is_deepspeed_enabled", False) or getattr(trainer, "is_fsdp_enabled", False):
         raise InvalidRequest(
             "The Trainer shards its model with DeepSpeed or FSDP.",
@@ -58,17 +58,24 @@ def check(trainer: Any) -> None:
             f"This is one of {args.world_size} ranks.",
             "Call tune in a script of one process; it starts ranks by itself.",
         )
-    if args.n_gpu > 1:
-        raise InvalidRequest(
-            f"The Trainer sees {args.n_gpu} GPUs and would multiply its batch by them (nn.DataParallel).",
-            "Set CUDA_VISIBLE_DEVICES to one of them before the script starts.",
-        )
     devices = {str(parameter.device) for parameter in model.parameters()}
     if any(device.startswith("meta") for device in devices):
         raise InvalidRequest("The Trainer's model is on the device meta: it has no weights.", "Load its weights first.")
     if len(devices) > 1:
         raise InvalidRequest(
             f"The Trainer's model is spread over {', '.join(sorted(devices))}.", "Load it without device_map."
+        )
+    check_training(trainer)
+    check_constructors(trainer)
+
+
+def check_training(trainer: Any) -> None:
+    """Raise InvalidRequest, one line with advice, for a Trainer of which a few steps cannot be measured."""
+    args, data = trainer.args, trainer.train_dataset
+    if args.n_gpu > 1:
+        raise InvalidRequest(
+            f"The Trainer sees {args.n_gpu} GPUs and would multiply its batch by them (nn.DataParallel).",
+            "Set CUDA_VISIBLE_DEVICES to one of them before the script starts.",
         )
     if data is None:
         raise InvalidRequest("The Trainer has no train_dataset.", "Build it with the dataset it will train on.")
@@ -88,7 +95,6 @@ def check(trainer: Any) -> None:
             f"The Trainer generates for {steps:g} steps at once, so that a few steps do not tell how long one takes.",
             "Search with num_iterations=1 and the default generation batch, and set them again for the real run.",
         )
-    check_constructors(trainer)
 
 
 def own_fields(args: Any) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, cast
 
 from autotune.core.errors import InvalidRequest
+from autotune.space.settings.precision import LAUNCHED
 from autotune.workload import extract
 from autotune.workload.hub import first_line
 from autotune.workload.model.rebuild import plain_attributes
@@ -234,7 +235,7 @@ def _check_read_once(trainer: Any) -> None:
             f"The Trainer was built with batches of {size}, which it keeps, and its arguments say {args.train_batch_size} now.",
             "Set per_device_train_batch_size before the Trainer is built.",
         )
-    stated = "fp16" if args.fp16 else "bf16" if args.bf16 else os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    stated = "fp16" if args.fp16 else "bf16" if args.bf16 else os.environ.get(LAUNCHED, "no")
     built = getattr(trainer.accelerator, "native_amp", stated != "no")
     if built != (stated != "no"):
         raise InvalidRequest(

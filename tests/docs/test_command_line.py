@@ -14,7 +14,7 @@ from tests.docs.pages import PAGES, generator
 
 INTRODUCTION = PAGES["docs/command_line.md"].partition("```{include}")[0]
 FUNCTIONS = ("search", "estimate", "compare", "guide", "verify", "explain")
-COMMANDS_ALONE = {"apply", "doctor", "search-spaces", "studies", "serve", "token", "login"}
+COMMANDS_ALONE = {"apply", "run", "doctor", "search-spaces", "studies", "serve", "token", "login"}
 OPTIONS_ALONE = {"as_json", "quiet", "server", "detach"}
 BY_FOLDER = {"verify", "explain"}
 PYTHON_ALONE = {"watch", "probes", "started", "train_dataset", "data_collator", "processing_class", "trainer_class"}

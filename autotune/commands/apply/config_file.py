@@ -33,8 +33,10 @@ def read_config(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def patched(path: Path, values: Mapping[str, Any], removed: Collection[str] = ()) -> str:
-    """The file's text with these values set and these keys removed. Raises InvalidRequest as `read_config`, and for a file
-    that cannot be edited key by key, such as one with anchors."""
+    """The file's text with these values set and these keys removed.
+
+    Raises InvalidRequest as `read_config`, and for a file that cannot be edited key by key, such as one with anchors.
+    """
     text, before = read_config(path)
     values = json.loads(json.dumps(values))
     wanted = {**{name: value for name, value in before.items() if name not in removed}, **values}

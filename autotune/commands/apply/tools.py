@@ -85,10 +85,10 @@ def tool_of(keys: Collection[str], fields: Collection[str]) -> str:
 
 
 def changes(result: SearchResult, tool: str, given: Mapping[str, Any]) -> Changes:
-    """What makes the user's training that of the answer, in the tool's names: all in which the answer differs from the
-    settings that it was compared with, and what the user has at another value than the answer's setting.
+    """Changes, in the tool's names, that make the user's training that of the answer.
 
-    given: key -> value that the user has already, by file or by flag. Empty if the answer is the user's own settings.
+    All in which the answer differs from the settings that it was compared with, and what the user has at another value than
+    the answer's setting. given: key -> value that the user has already, by file or by flag. Empty if the answer is the user's own settings.
     """
     answer = answer_of(result)
     if answer is None:

@@ -69,8 +69,8 @@ def applied(result: SearchResult, trainer: Any, allow_defaults: bool = False) ->
     parts = {name: part if name in DATASETS else rebound(part, places) for name, part in parts.items()}
     parts |= {"optimizers": optimizers} if optimizers[0] is not None else {}
     if model_init is None:
-        _prepare_model(result, trainer.model)
-    with _regional_compilation(result):
+        prepare_model(result, trainer.model)
+    with regional_compilation(result):
         extract.built_again(
             type(trainer), parts | ({"model_init": model_init} if model_init else {"model": trainer.model}), new
         )
@@ -83,7 +83,7 @@ def applied(result: SearchResult, trainer: Any, allow_defaults: bool = False) ->
     take_callbacks(new, trainer)
     _prepare_at_start(result, new)
     _warn_of_evaluation(result, new)
-    _set_process(result, trainer.args.world_size)
+    set_process(result, trainer.args.world_size)
     return new
 
 
@@ -126,7 +126,7 @@ def answer_arguments(result: SearchResult, user: Any, overrides: Mapping[str, An
         return made
     computed = extract.computed_fields(user)
     stated = {field.name: getattr(user, field.name) for field in dataclasses.fields(user) if field.init}
-    changed = {**_changed(result, user), **overrides}
+    changed = {**changed_fields(result, user), **overrides}
     made = extract.arguments(kind, {**{name: stated[name] for name in stated if name not in computed}, **changed})
     again = extract.constructed_again(user, computed)
     for name in stated.keys() - computed.keys() - changed.keys():
@@ -142,7 +142,7 @@ def _named(fields: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
     return {name if name in names else OTHER_NAMES.get(name, name): value for name, value in fields.items()}
 
 
-def _changed(result: SearchResult, args: Any) -> dict[str, Any]:
+def changed_fields(result: SearchResult, args: Any) -> dict[str, Any]:
     """The fields in which the answer differs from these arguments.
 
     If it is the user's own settings, nothing but their exact sizes.
@@ -280,13 +280,13 @@ def _prepared_init(result: SearchResult, model_init: Any) -> Any:
     @functools.wraps(model_init)
     def prepared(*args: Any) -> Any:
         model = model_init(*args)
-        _prepare_model(result, model)
+        prepare_model(result, model)
         return model
 
     return prepared
 
 
-def _prepare_model(result: SearchResult, model: Any) -> None:
+def prepare_model(result: SearchResult, model: Any) -> None:
     """Set what a built model can take, and warn of the rest; attention and weights of `tune`'s models are as measured."""
     if _without_checkpointing(result):
         checkpointing.switch_off(model)
@@ -307,7 +307,7 @@ def _prepare_model(result: SearchResult, model: Any) -> None:
 
 
 @contextlib.contextmanager
-def _regional_compilation(result: SearchResult) -> Iterator[None]:
+def regional_compilation(result: SearchResult) -> Iterator[None]:
     """A Trainer reads from a variable alone, when it is built, whether regions are compiled."""
     before, value = os.environ.pop(REGIONAL, None), result.setup.variables.get(REGIONAL)
     if value is not None:
@@ -320,7 +320,7 @@ def _regional_compilation(result: SearchResult) -> Iterator[None]:
             os.environ[REGIONAL] = before
 
 
-def _set_process(result: SearchResult, ranks: int) -> None:
+def set_process(result: SearchResult, ranks: int) -> None:
     """Set what this process can still take, and warn of what it has to be started with."""
     import torch
 

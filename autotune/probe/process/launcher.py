@@ -38,6 +38,9 @@ CLOSE_S = 10.0
 START_S = 180.0
 """Seconds that the host may take to import torch and transformers: minutes on a cold network disk."""
 
+ROOT = [root] if not (root := str(Path(__file__).parents[3])).endswith(("site-packages", "dist-packages")) else []
+"""The folder of this package, if Python does not find it without help: ahead of the standard library it would shadow that."""
+
 REPEATS = 2
 """Largest number of repeats of an order that something else killed: a third kill is taken as intended."""
 
@@ -381,10 +384,7 @@ def _surroundings(variables: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _host_environment(token: str, scratch: str) -> dict[str, str]:
-    root = str(Path(__file__).parents[3])
-    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    if root.endswith(("site-packages", "dist-packages")):
-        paths.remove(root)  # found without help; ahead of the standard library it would shadow it
+    paths = [*ROOT, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return inherited(os.environ) | {
         "PYTHONPATH": os.pathsep.join(paths),
         "TMPDIR": scratch,

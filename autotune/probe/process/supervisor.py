@@ -21,16 +21,16 @@ from autotune.probe.process import cleanup
 
 
 def main() -> NoReturn:
-    """`python -m autotune.probe.process.supervisor FD FOLDER`: supervise a host that serves the socket with that descriptor.
+    """Supervise a host that serves a socket, or a command: `python -m autotune.probe.process.supervisor FD FOLDER [COMMAND ...]`.
 
-    FOLDER: for its temporary files, made and removed here. The last line into the socket says how the host ended.
+    FD: descriptor of the socket. FOLDER: for its temporary files, made and removed here. The last line into the socket says how it ended.
     """
-    channel, scratch = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
+    channel, scratch, command = socket.socket(fileno=int(sys.argv[1])), sys.argv[2], sys.argv[3:]
     cleanup.become_subreaper()
     before, kills_before = cleanup.shared_memory(), cleanup.kernel_oom_kills()
     cleanup.make_scratch(scratch)
     try:
-        code = _supervise(channel)
+        code = _supervise(channel, command)
     finally:
         cleanup.end_descendants()
         cleanup.remove_left_shared_memory(before)
@@ -42,11 +42,12 @@ def main() -> NoReturn:
     os._exit(0)
 
 
-def _supervise(channel: socket.socket) -> int | None:
-    """Start the host and wait: its exit code or -signal, None if the parent closed the socket or died."""
-    alive_read, alive_write = os.pipe()  # closed once the host has ended; its children close it
-    command = [sys.executable, "-P", "-m", "autotune.probe.process.host", str(channel.fileno()), str(alive_write)]
-    host = subprocess.Popen([*command, str(os.getpid())], pass_fds=[channel.fileno(), alive_write])
+def _supervise(channel: socket.socket, command: list[str]) -> int | None:
+    """Start the command or the host and wait: its exit code or -signal, None if the parent closed the socket or died."""
+    alive_read, alive_write = os.pipe()  # closed once it has ended; its children close it
+    host_module = [sys.executable, "-P", "-m", "autotune.probe.process.host", str(channel.fileno()), str(alive_write)]
+    fds = [alive_write] if command else [channel.fileno(), alive_write]
+    host = subprocess.Popen(command or [*host_module, str(os.getpid())], pass_fds=fds)
     os.close(alive_write)
     ends = select.poll()
     ends.register(channel, select.POLLRDHUP)  # the host reads the messages

@@ -4,7 +4,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from autotune.workload.rebinding import rebound
+from autotune.workload.rebinding import function_of, rebound
+
+NEEDS_EVALUATION = ("EarlyStoppingCallback",)
+"""Callbacks, and their subclasses, that refuse a training without evaluation, as probes are, and cost nothing in a step."""
 
 
 def add_callbacks(trainer: Any, callbacks: Iterable[Any]) -> None:
@@ -46,3 +49,14 @@ def drop_trackers(trainer: Any) -> None:
     """Take them off a Trainer whose class adds them by itself."""
     for callback in filter(is_tracker, tuple(trainer.callback_handler.callbacks)):
         trainer.remove_callback(callback)
+
+
+def why_unfit(callback: Any) -> str:
+    """Reason why probes do not run it; else empty."""
+    if any(kind.__name__ in NEEDS_EVALUATION for kind in type(callback).__mro__):
+        return "it needs evaluations"
+    if is_tracker(callback):
+        return "it would log every probe as a run"
+    functions = (function_of(member) for kind in type(callback).__mro__ for member in vars(kind).values())
+    names = {name for function in functions if (code := getattr(function, "__code__", None)) for name in code.co_names}
+    return "it evaluates" if names & {"evaluate", "predict"} else ""

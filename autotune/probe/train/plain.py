@@ -16,8 +16,9 @@ from transformers import TrainerCallback
 from autotune.probe.device.clock import HostClock, clock_of
 from autotune.probe.device.machine import MachineMonitor
 from autotune.probe.order import Timing, TrainingOrder
+from autotune.probe.train.fields import data_seed
 from autotune.probe.train.memory_limit import memory_of
-from autotune.probe.train.run import data_seed, heap_layout, most_steps, prepared_trainer
+from autotune.probe.train.run import heap_layout, most_steps, prepared_trainer
 
 
 def run(order: TrainingOrder, objects: bytes, scratch: Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import math
 import os
 import random
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from autotune.probe.device.machine import MachineMonitor
 from autotune.probe.order import Timing, TrainingOrder, timings
 from autotune.probe.process.ranks import LastStep
 from autotune.probe.train.callbacks import add_callbacks, drop_trackers
+from autotune.probe.train.fields import probe_fields, round_fields
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory, memory_of
 from autotune.probe.train.read_back import Misconfigured
 from autotune.probe.train.timer import Stopwatch
@@ -31,29 +33,6 @@ from autotune.workload.data import collate, sampling
 from autotune.workload.model import adapters, build
 from autotune.workload.model.user_objects import UserObjects, arguments_class
 
-# Added by a probe to the arguments that it recommends; none changes the speed of a step. No saving, evaluating, logging,
-# reporting or resuming.
-PROBE_FIELDS: dict[str, Any] = {
-    "save_strategy": "no",
-    "eval_strategy": "no",
-    "logging_strategy": "no",
-    "logging_first_step": False,
-    "report_to": "none",
-    "disable_tqdm": True,
-    "push_to_hub": False,
-    "resume_from_checkpoint": None,
-    "load_best_model_at_end": False,
-    "eval_on_start": False,
-    "auto_find_batch_size": False,
-    "skip_memory_metrics": True,
-    "enable_jit_checkpoint": False,
-}
-DEFAULT_SEED = 42
-"""`TrainingArguments.seed` if nobody sets it."""
-
-WARMUP_STEPS = 3
-"""Steps of a confirmation round in which the learning rate rises, if the user's training has a warmup."""
-
 SAME_ORDER_STEPS = 64
 """Steps for which there are random samples at least: of another number others would be drawn."""
 
@@ -64,9 +43,6 @@ long."""
 LAYOUT_BLOCKS = 64
 """Blocks that shift a probe's heap, at most: 1 MiB on average, each too small for a mapping of its own."""
 
-PLATEAU_SCHEDULERS = ("reduce_lr_on_plateau", "greedy")
-"""Learning-rate schedules that need evaluations; a probe has none and keeps the rate constant."""
-
 
 def run(order: TrainingOrder, objects: bytes, started: float, scratch: Path) -> Measurement:
     """The Measurement of a probe. started: monotonic clock at this process's first line, seconds.
@@ -75,15 +51,32 @@ def run(order: TrainingOrder, objects: bytes, started: float, scratch: Path) -> 
     """
     layout = heap_layout(f"{order.number} {order.confirmation}")
     memory = memory_of(order)
+
+    def build() -> Any:
+        return prepared_trainer(order, objects, scratch, memory, most_steps(order), **round_fields(order))
+
+    measurement = measured(order, memory, started, build)
+    del layout
+    return measurement
+
+
+def measured(
+    order: TrainingOrder,
+    memory: HostMemory | DeviceMemory,
+    started: float,
+    build: Callable[[], Any],
+    train: Callable[[Any], Any] = lambda trainer: trainer.train(),
+) -> Measurement:
+    """The Measurement of a training. build: makes the Trainer, train: trains it. The rest is as in `run`."""
     surroundings = MachineMonitor(order.environment)
     watch = Stopwatch(order, memory, clock_of(order.environment), surroundings, LastStep.of_this_process())
     failure = failures.Failure(Outcome.COMPLETED, "")
     held = None
     try:
-        trainer = prepared_trainer(order, objects, scratch, memory, most_steps(order), **round_fields(order))
+        trainer = build()
         watch.tokens_per_sample = tokens_per_sample(order, trainer)
         watch.attach(trainer, worst_batch(order, trainer))
-        trainer.train()
+        train(trainer)
         failure = watch.failure() or failure
     except Misconfigured as error:
         watch.settings = error.settings
@@ -94,7 +87,6 @@ def run(order: TrainingOrder, objects: bytes, started: float, scratch: Path) -> 
         traceback.print_exc()
         failure = failures.from_exception(error, watch.stage)
     memory.release()
-    del layout
     return Measurement(
         failure.outcome,
         reason=failure.reason,
@@ -158,42 +150,12 @@ def _steps_of(timing: Timing) -> int:
     return untimed + max(timing.timed_most, math.ceil(timing.timed_seconds_least / SHORTEST_STEP_S))
 
 
-def round_fields(order: TrainingOrder) -> dict[str, Any]:
-    """The training arguments that a confirmation round has of its own, the same for every trial; none for a probe.
-
-    Each round draws the samples in another order: rounds on the same few samples would agree with each other, and not with
-    the rest of the data. The learning rate does not decay, so that trials that take another number of steps can be compared
-    by their losses, and a long warmup is a short one, or nothing would be learned in these steps.
-    """
-    if not order.confirmation:
-        return {}
-    fields = order.training_arguments
-    warmup = bool(fields.get("warmup_steps") or fields.get("warmup_ratio"))
-    return {
-        "data_seed": data_seed(order, order.confirmation),
-        "lr_scheduler_type": "constant_with_warmup",
-        "lr_scheduler_kwargs": None,
-        "warmup_steps": WARMUP_STEPS * warmup,
-        **({"warmup_ratio": None} if "warmup_ratio" in fields else {}),
-    }
-
-
-def data_seed(order: TrainingOrder, round_number: int) -> int:
-    """The seed of the samples' order in this round, the same for all that run in it."""
-    fields = order.training_arguments
-    return int(fields.get("data_seed", fields.get("seed", DEFAULT_SEED)) or DEFAULT_SEED) + round_number
-
-
 def arguments_of(order: TrainingOrder, objects: bytes, scratch: Path, steps: int, **more: Any) -> TrainingArguments:
     """The recommended arguments for so many steps, with PROBE_FIELDS and further fields, of the user's own class if any."""
     kind, user_fields = arguments_class(objects)
-    fields = dict(order.training_arguments)
-    if str(getattr(fields.get("lr_scheduler_type"), "value", fields.get("lr_scheduler_type"))) in PLATEAU_SCHEDULERS:
-        fields["lr_scheduler_type"] = "constant"
-        fields.pop("lr_scheduler_kwargs", None)
-    names = order.environment.training_argument_fields
-    fields |= {name: value for name, value in PROBE_FIELDS.items() if name in names}
-    fields |= {"gradient_accumulation_steps": order.accumulation_steps_run, "max_steps": steps} | more
+    fields = (
+        probe_fields(order) | {"gradient_accumulation_steps": order.accumulation_steps_run, "max_steps": steps} | more
+    )
     return extract.arguments(kind, {"output_dir": str(scratch / "output"), **user_fields, **fields})
 
 
@@ -204,6 +166,7 @@ def prepared_trainer(
 
     fields: further training arguments.
     """
+    keep_compiled(order)
     take_variables(order)
     arguments = arguments_of(order, objects, scratch, steps, **fields)
     open_optimizers_library(arguments)
@@ -218,7 +181,6 @@ def take_variables(order: TrainingOrder) -> None:
 
     OpenMP's threads and the device allocator are set in torch: a fork no longer reads their variables.
     """
-    keep_compiled(order)
     os.environ.update(order.process_environment)
     for name in (OLDER_ALLOCATOR, ALLOCATOR):
         if (settings := order.process_environment.get(name)) and not order.environment.is_cpu:
@@ -272,9 +234,18 @@ def trainer_of(order: TrainingOrder, user: UserObjects, arguments: TrainingArgum
         trainer = kind(**parts)
     trainer.own_optimizer = user.own_optimizer
     precision.unwrap(trainer.model)
+    add_callbacks(trainer, user.callbacks)
+    return as_ordered(order, trainer)
+
+
+def as_ordered(order: TrainingOrder, trainer: Any) -> Any:
+    """The Trainer with what its arguments do not say.
+
+    Checkpointing off on its model, no trackers, batches as ordered, enough of them for its steps.
+    """
+    arguments = trainer.args
     if order.configuration.values.get(checkpointing.SETTING.name) == "none":
         checkpointing.switch_off(trainer.model)
-    add_callbacks(trainer, user.callbacks)
     drop_trackers(trainer)
     trainer.data_collator = collate.collated_as_asked(trainer.data_collator, order.data_arguments)
     sampling.spread_steps(trainer)

@@ -11,7 +11,7 @@ import gc
 import shutil
 import time
 import traceback
-from collections.abc import Sized
+from collections.abc import Callable, Sized
 from importlib import import_module
 from itertools import cycle, islice
 from pathlib import Path
@@ -40,14 +40,25 @@ MOST_DISK_SHARE = 0.5
 def run(order: TrainingOrder, objects: bytes, scratch: Path) -> dict[str, Any]:
     """A `SanityCheck` as plain data; failures of training, evaluation and checkpoint are its problems."""
     memory = memory_of(order)
+    return checked(order, memory, scratch, lambda: prepared_trainer(order, objects, scratch, memory, MOST_STEPS))
+
+
+def checked(
+    order: TrainingOrder,
+    memory: HostMemory | DeviceMemory,
+    scratch: Path,
+    build: Callable[[], Any],
+    train: Callable[[Any], Any] = lambda trainer: trainer.train(),
+) -> dict[str, Any]:
+    """The same of a Trainer that `build` makes and `train` trains. scratch: holds its output folder."""
     check = SanityCallback(order, memory, scratch)
     try:
-        trainer = prepared_trainer(order, objects, scratch, memory, MOST_STEPS)
+        trainer = build()
         memory.enter(TRAINING)
         if worst := worst_batch(order, trainer):
             feed(trainer, worst, MOST_STEPS)
         check.attach(trainer)
-        trainer.train()
+        train(trainer)
         if check.part == TRAINING:
             check.note(failures.Failure(Outcome.CRASHED, "the training ended before its steps were taken"))
     except Exception as error:

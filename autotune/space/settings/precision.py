@@ -31,6 +31,9 @@ FROZEN = "bf16_frozen"
 ALIKE = {WEIGHTS: "bf16", FROZEN: "bf16"}
 """Value -> the one whose matrix products have the same factors."""
 
+LAUNCHED = "ACCELERATE_MIXED_PRECISION"
+"""The variable by which `accelerate launch` chooses the precision of arguments that choose none."""
+
 _BF16 = "bfloat16"
 
 _OF_ACCELERATE = ("forward", "_original_forward", "_is_accelerate_prepared")

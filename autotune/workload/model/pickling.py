@@ -46,6 +46,7 @@ class Payload:
     name: str  #: of the model
     pickled: bytes
     notes: tuple[Note, ...] = ()  #: on objects that were sent or not
+    differs: tuple[Note, ...] = ()  #: those of them on what probes train otherwise than the Trainer
     warnings: tuple[ResultWarning, ...] = ()  #: that concern every measurement
     user_arguments: Any = field(default=None, repr=False)  #: the Trainer's; they stay in this process
 

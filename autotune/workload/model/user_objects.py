@@ -110,6 +110,11 @@ def user_workload(request: TuningRequest, objects: bytes) -> Workload:
     user = UserObjects.opened(objects)
     model = user.outline()
     check_code(user.code, user.trainer_class or Trainer, model)
+    return workload_of(request, user, model)
+
+
+def workload_of(request: TuningRequest, user: UserObjects, model: Any) -> Workload:
+    """The workload of these objects and their model. Raises InvalidRequest for little data."""
     samples = len(user.train_dataset) if hasattr(user.train_dataset, "__len__") else 0
     if hasattr(user.train_dataset, "__len__") and samples < request.global_batch_size:
         raise InvalidRequest(
@@ -142,7 +147,7 @@ def user_workload(request: TuningRequest, objects: bytes) -> Workload:
         data_identity=getattr(user.train_dataset, "_fingerprint", None) or _identity_of(user, samples),
         text_source="the caller's own dataset",
         samples=samples,
-        longest=_longest(user.train_dataset, samples),
+        longest=_longest(user.train_dataset),
         user_objects=True,
         own_optimizer=user.own_optimizer,
         whole_steps=user.whole_steps,
@@ -165,15 +170,20 @@ def _identity_of(user: UserObjects, samples: int) -> str:
     return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
 
-def _longest(dataset: Any, samples: int) -> tuple[int, ...]:
+def _longest(dataset: Any) -> tuple[int, ...]:
     """The place of the largest sample among those read in `LOOK_S`; empty if all are alike."""
-    until = time.monotonic() + LOOK_S
-    sizes: list[int] = []
-    for place in range(samples):
-        sizes.append(_size(dataset[place]))
+    read = sizes(dataset)
+    return (read.index(max(read)),) if read and min(read) != max(read) else ()
+
+
+def sizes(dataset: Any) -> list[int]:
+    """Numbers in each sample, as far as they are read in `LOOK_S`; none of data without a length."""
+    until, read = time.monotonic() + LOOK_S, list[int]()
+    for place in range(len(dataset) if hasattr(dataset, "__len__") else 0):
+        read.append(_size(dataset[place]))
         if time.monotonic() > until:
             break
-    return (sizes.index(max(sizes)),) if sizes and min(sizes) != max(sizes) else ()
+    return read
 
 
 def _size(sample: Any) -> int:

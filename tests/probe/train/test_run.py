@@ -17,7 +17,8 @@ from autotune.probe.order import LOSSES, Order, Timing, timings
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.process.ranks import LastStep
 from autotune.probe.train.callbacks import is_tracker
-from autotune.probe.train.run import arguments_of, most_steps, round_fields, trainer_of
+from autotune.probe.train.fields import round_fields
+from autotune.probe.train.run import arguments_of, most_steps, trainer_of
 from autotune.probe.train.timer import Stopwatch
 from autotune.probe.train.worst_batch import WORST_STEPS, worst_batch
 from autotune.workload.model.pickling import sent

@@ -1,0 +1,177 @@
+"""Probing by the user's command: a host that starts it again for each trial, with the trial's training arguments.
+
+parent ==socket==> supervisor ─> COMMAND ─> ... ─> a program with a Trainer ──answer.json──> parent, which ends them all
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self, cast
+
+from autotune.commands.run.exchange import INSTRUCTIONS, STARTUP, TRIAL, VARIABLE, Facts, Instructions
+from autotune.commands.trainer.apply import ALIASES
+from autotune.core import interrupt
+from autotune.core.io import write_json
+from autotune.core.time_limit import TimeLimit
+from autotune.probe import Account, BackgroundHost
+from autotune.probe.device.compile import compiled_variables
+from autotune.probe.order import CHILD_ANSWER, LOG, TRAINED_BY_RANKS, Order, TrainingOrder, answer_name
+from autotune.probe.process.launcher import ROOT, HostSet, write_order
+from autotune.probe.train.fields import probe_fields, round_fields
+
+LOOK_S = 0.05
+"""Seconds between looks for answers."""
+
+START, START_S = 3.0, 60.0
+"""A start of the command may take so many times as long as the first, and so many seconds more, before its steps."""
+
+OTHER_RANKS_S = 20.0
+"""Seconds that other ranks may take to answer after the first: one that failed leaves them waiting for its gradients."""
+
+WITHOUT_TRACKERS = {
+    "WANDB_MODE": "disabled",
+    "COMET_MODE": "disabled",
+    "NEPTUNE_MODE": "debug",
+    "CLEARML_OFFLINE_MODE": "1",
+}
+"""Variables of trackers that a program may start by itself, where it does not train."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """The words of the user's command, and the variables that it is started with. stdout: see `start.run`."""
+
+    words: Sequence[str]
+    environment: Mapping[str, str]
+    stdout: int | None = None
+
+    def hooked(self, messages: Path, instructions: Instructions) -> dict[str, str]:
+        """Its variables with the hook, for instructions that are in the folder of messages from now on."""
+        write_json(messages / INSTRUCTIONS, instructions.to_dict())
+        paths = [str(STARTUP), *filter(None, self.environment.get("PYTHONPATH", "").split(os.pathsep)), *ROOT]
+        return {**self.environment, VARIABLE: str(messages), "PYTHONPATH": os.pathsep.join(paths)}
+
+
+class CommandHost:
+    """Trains by the command, one trial at a time; all other orders are carried out by processes of autotune."""
+
+    uses_cache = True
+
+    def __init__(self, command: Command, facts: Facts, scratch: Path) -> None:
+        self._command, self._facts, self._scratch = command, facts, scratch
+        self._hosts = HostSet()
+        self._compiled: Path | None = None
+
+    def __enter__(self) -> Self:
+        self._hosts.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._hosts.close()
+
+    @property
+    def time_limit(self) -> TimeLimit:
+        """Of the search."""
+        return self._hosts.time_limit
+
+    @time_limit.setter
+    def time_limit(self, time_limit: TimeLimit) -> None:
+        self._hosts.time_limit = time_limit
+
+    def scratch_folder(self) -> Path:
+        """As `HostSet.scratch_folder`."""
+        return self._hosts.scratch_folder()
+
+    def beside(self) -> BackgroundHost | None:
+        """As `HostSet.beside`."""
+        return self._hosts.beside()
+
+    def run(self, order: Order) -> Account:
+        """As `HostSet.run`."""
+        if order.kind == "prepare":
+            write_order(order)
+            write_json(Path(order.folder) / CHILD_ANSWER, {"value": dict(self._facts.workload)})
+            return {"ended": "exited", "codes": [0], "seconds": 0.0, "kernel_oom_kills": 0}
+        if order.kind not in TRAINED_BY_RANKS:
+            return self._hosts.run(order)
+        interrupt.check()
+        order = replace(order, deadline_s=self.time_limit.cut(order.deadline_s + START_S + START * self._facts.seconds))
+        write_order(order)
+        with tempfile.TemporaryDirectory(dir=self._scratch, ignore_cleanup_errors=True) as scratch:
+            return self._trained(cast("TrainingOrder", order), Path(scratch))
+
+    def _trained(self, order: TrainingOrder, scratch: Path) -> Account:
+        """Start the command for this order, and end it once all ranks have answered: the account of its end."""
+        fields = changed(probe_fields(order) | round_fields(order), self._facts.arguments)
+        instructions = Instructions(
+            purpose=TRIAL,
+            parent=os.getpid(),
+            call=self._facts.call,
+            fields=fields | {"output_dir": str(scratch / "output")},
+            number=self._facts.number,
+            order=order.folder,
+        )
+        (scratch / "tmp").mkdir()
+        environment = self._command.hooked(scratch, instructions) | WITHOUT_TRACKERS
+        environment |= {**order.host_environment, **order.process_environment}
+        self._compiled = self._compiled or self.scratch_folder()
+        environment |= {"TMPDIR": str(scratch / "tmp"), **compiled_variables(order, self._compiled)}
+        if order.ranks > 1:
+            environment["AUTOTUNE_MEETING"] = str(scratch)
+        answers = [Path(order.folder) / answer_name(rank) for rank in range(order.ranks)]
+        begun = time.monotonic()
+        ours, theirs = socket.socketpair()
+        supervisor = [sys.executable, "-P", "-m", "autotune.probe.process.supervisor"]
+        with ours, open(Path(order.folder) / LOG, "wb") as log:
+            with theirs:
+                process = subprocess.Popen(
+                    [*supervisor, str(theirs.fileno()), str(scratch / "host"), *self._command.words],
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+            account = {"ended": "timed out", "codes": [None] * order.ranks, "kernel_oom_kills": 0}
+            until = begun + order.deadline_s
+            try:
+                while time.monotonic() < until:
+                    interrupt.check()
+                    end, answered = _end(ours), [path.exists() for path in answers]
+                    if end or all(answered):
+                        code = end.get("host_ended", 0)
+                        account = {"ended": "exited", "codes": [code] * order.ranks, **end}
+                        break
+                    if any(answered) and account["ended"] == "timed out":  # the others may wait for it in vain
+                        until = min(until, time.monotonic() + OTHER_RANKS_S)
+                        account = {"ended": "exited", "codes": [-signal.SIGKILL] * order.ranks}
+            finally:
+                ours.close()  # the supervisor ends the command, and all that it has started
+                process.wait()
+        return {"kernel_oom_kills": 0, **account, "seconds": time.monotonic() - begun}
+
+
+def _end(channel: socket.socket) -> dict[str, Any]:
+    """How the command ended, if it did within `LOOK_S`."""
+    channel.settimeout(LOOK_S)
+    with contextlib.suppress(TimeoutError):
+        line = channel.recv(65536)
+        end: dict[str, Any] = json.loads(line) if line else {"host_ended": -9}
+        return end
+    return {}
+
+
+def changed(fields: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that are not as in these arguments of the program; of two names of one field the older gives way."""
+    differing = {name: value for name, value in fields.items() if name not in arguments or arguments[name] != value}
+    return differing | {old: None for old, new in ALIASES.items() if old in arguments and new in differing}

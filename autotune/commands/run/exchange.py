@@ -1,0 +1,145 @@
+"""Messages between `autotune run` and the program of its command: files of a folder that a variable names."""
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from autotune.core.configuration import RANKS
+from autotune.core.io import Serializable, read_json
+
+VARIABLE = "AUTOTUNE_RUN"
+"""Names the folder to the programs."""
+
+STARTUP = Path(__file__).parent / "startup"
+
+INSTRUCTIONS, FACTS, ENDING = "instructions.json", "facts.json", "ending.json"
+BUILT, REACHED, NOT_HERE = "built", "reached", "not_here"
+"""Files: for the programs; of the Trainer that is tuned; of the search within the program; the class of the last Trainer that
+was built; a mark of the first process that trains; a Python that has no autotune."""
+
+FIND, TRIAL, TRAIN = "find", "trial", "train"
+"""Purposes of a start: find the Trainer, and tune it if it is sent; measure a trial; train with the answer. TRAIN is an ending
+too."""
+
+SENT, AGAIN = "sent", "again"
+"""Ways of probing: the built Trainer is sent to processes of autotune; the command is started again for each trial."""
+
+GONE_S = 0.1
+"""Seconds between looks of a program that waits for its end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instructions(Serializable):
+    """Instructions for the programs of a command.
+
+    call: which call of `Trainer.train` of a process is meant, from 1. by: way of probing, empty for the choice. options: of the
+    search. fields: training arguments that take the place of the program's own, in the object of this number (from 1; 0: in
+    all). order: folder of the trial. without_checkpointing, padding: of the answer.
+    """
+
+    purpose: str
+    parent: int
+    call: int = 1
+    by: str = ""
+    then: str = ""
+    dry_run: bool = False
+    quiet: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    number: int = 0
+    order: str = ""
+    without_checkpointing: bool = False
+    padding: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts(Serializable):
+    """Facts about the Trainer whose training was reached.
+
+    why: reason of the way of probing. base: arguments that differ from the defaults; arguments: all that are plain data.
+    number: of the arguments' object among those that the program made. lengths: of the samples, as text. beside: what each
+    start of the command does beside the training, for people. prefix: of the program's Python. seconds: from the command's
+    start to the training.
+    """
+
+    by: str
+    why: str
+    trainer: str
+    call: int
+    workload: Mapping[str, Any]
+    base: Mapping[str, Any]
+    arguments: Mapping[str, Any]
+    number: int
+    global_batch_size: int
+    ranks: int
+    device: str
+    threads: int
+    study_name: str | None
+    lengths: str
+    unsent: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+    prefix: str = ""
+    seconds: float = 0.0
+
+    def request_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options of a search for this program."""
+        more: dict[str, Any] = {**options, "args": dict(self.base), "device": self.device}
+        more["study_name"] = options.get("study_name") or self.study_name
+        if self.ranks > 1:
+            more["fix"] = [*(options.get("fix") or ()), f"{RANKS}={self.ranks}"]
+        return more
+
+
+def folder() -> Path:
+    """The folder of this process's instructions; raises KeyError if there is none."""
+    return Path(os.environ[VARIABLE])
+
+
+def read(kind: type[Any], path: Path) -> Any:
+    """A message of this class; None if it is not there."""
+    with contextlib.suppress(OSError):
+        return kind.from_dict(read_json(path))
+    return None
+
+
+def way_line(by: str, why: str) -> str:
+    """The way of probing and its reason, for people."""
+    how = "The built Trainer is sent to trials" if by == SENT else "The command is started again for each trial"
+    return f"{how} (--by {by}): {why}."
+
+
+def leave_environment() -> None:
+    """Take autotune out of what child processes inherit."""
+    os.environ.pop(VARIABLE, None)
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path != str(STARTUP)]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    if not any(paths):
+        del os.environ["PYTHONPATH"]
+
+
+def end_with(parent: int, is_over: threading.Event) -> None:
+    """End this process once the parent, of this process id, is gone, until it is over; returns at once."""
+
+    def watch() -> None:
+        while not is_over.wait(GONE_S):
+            if not Path(f"/proc/{parent}").exists():
+                os._exit(1)
+
+    threading.Thread(target=watch, name="autotune", daemon=True).start()
+
+
+def wait_for_end(parent: int) -> NoReturn:
+    """Wait for the parent, of this process id, to end this program and all that started it. No code of the program runs."""
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    while Path(f"/proc/{parent}").exists():
+        with contextlib.suppress(KeyboardInterrupt):
+            time.sleep(GONE_S)
+    os._exit(0)

@@ -1,0 +1,86 @@
+"""A search's answer set on a built Trainer in place, before its first training, as if it had been built with it."""
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from autotune.commands.trainer.apply import (
+    PADDING,
+    answer_arguments,
+    changed_fields,
+    prepare_model,
+    regional_compilation,
+    set_process,
+)
+from autotune.report.evidence import loss_warning
+from autotune.space.launch import launch_line
+from autotune.space.settings.precision import LAUNCHED
+from autotune.space.settings.threads import VARIABLE as THREADS
+from autotune.study.result import SearchResult
+
+PRECISIONS = ("bf16", "fp16")
+
+OF_ACCELERATOR = {"accelerator", "prepare_model", "prepare_deepspeed", "prepare_fsdp", "prepare"}
+"""Names in a constructor that uses the accelerator: what it makes keeps that one's precision."""
+
+
+def why_kept(result: SearchResult, resumes: bool = False) -> str:
+    """Reason, a sentence, why a training goes on with its own settings; empty if it takes the answer's.
+
+    resumes: it continues a checkpoint, whose place in the data is that of its own micro-batches.
+    """
+    speedup = result.speedup
+    if not result.changes_settings or speedup is None or speedup.low <= 1:
+        return "Nothing is shown to be faster."
+    if warning := loss_warning(result):
+        return f"{warning.text[:1].upper()}{warning.text[1:].rstrip('.')}."
+    baseline = result.baseline.configuration
+    if resumes and baseline.micro_batch_size != result.best.configuration.micro_batch_size:
+        return "The training continues a checkpoint, whose place in the data belongs to its micro-batch size."
+    return ""
+
+
+def why_anew(result: SearchResult, trainer: Any) -> str:
+    """Reason why the answer takes a new start of the program; empty if it can be set on this Trainer."""
+    setup, ranks = result.setup, trainer.args.world_size
+    variables = {name: value for name, value in setup.variables.items() if name != THREADS}
+    missing = {name: value for name, value in variables.items() if os.environ.get(name) != value}
+    if missing or setup.processes != ranks:
+        return f"the answer starts so: {launch_line(setup.processes, missing)}"
+    changed = changed_fields(result, trainer.args).keys()
+    read = {*changed} | (OF_ACCELERATOR if {*changed} & {*PRECISIONS} else set())
+    for kind in type(trainer).__mro__:
+        code = getattr(vars(kind).get("__init__"), "__code__", None)
+        if not kind.__module__.startswith("transformers.") and code and (names := read & {*code.co_names}):
+            return f"the __init__ of {kind.__name__} reads {min(names)}"
+    return ""
+
+
+def switch(result: SearchResult, trainer: Any, made: Iterable[Any]) -> None:
+    """Set the answer on the Trainer, its arguments, accelerator, collator and model, and on this process.
+
+    made: further training arguments of the program; those that say what the Trainer's say follow them.
+    """
+    args = trainer.args
+    changed = changed_fields(result, args)
+    if changed.keys() & {*PRECISIONS}:
+        os.environ.pop(LAUNCHED, None)
+    before = {name: getattr(args, name) for name in changed}
+    values = vars(answer_arguments(result, args, {}))
+    others = [other for other in made if other is not args]
+    for other in others:
+        if all(getattr(other, name, None) == value for name, value in before.items()):
+            vars(other).update({name: values[name] for name in changed})
+    vars(args).update(values)
+    prepare_model(result, trainer.model)
+    with regional_compilation(result):
+        trainer.create_accelerator_and_postprocess()
+    trainer._train_batch_size = args.train_batch_size
+    padded(trainer.data_collator, result.setup.data_arguments.get(PADDING))
+    set_process(result, args.world_size)
+
+
+def padded(collator: Any, multiple: int | None) -> None:
+    """Make a collator that can pad to a multiple of this; None leaves it as it is."""
+    if multiple is not None and hasattr(collator, PADDING):
+        setattr(collator, PADDING, multiple)

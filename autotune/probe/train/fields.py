@@ -1,0 +1,67 @@
+"""Fields that a probe adds to the training arguments of its configuration; imports no torch."""
+
+from typing import Any
+
+from autotune.probe.order import TrainingOrder
+
+# Added by a probe to the arguments that it recommends; none changes the speed of a step. No saving, evaluating, logging,
+# reporting or resuming.
+PROBE_FIELDS: dict[str, Any] = {
+    "save_strategy": "no",
+    "eval_strategy": "no",
+    "logging_strategy": "no",
+    "logging_first_step": False,
+    "report_to": "none",
+    "disable_tqdm": True,
+    "push_to_hub": False,
+    "resume_from_checkpoint": None,
+    "load_best_model_at_end": False,
+    "eval_on_start": False,
+    "auto_find_batch_size": False,
+    "skip_memory_metrics": True,
+    "enable_jit_checkpoint": False,
+}
+DEFAULT_SEED = 42
+"""`TrainingArguments.seed` if nobody sets it."""
+
+WARMUP_STEPS = 3
+"""Steps of a confirmation round in which the learning rate rises, where the user's training has a warmup."""
+
+PLATEAU_SCHEDULERS = ("reduce_lr_on_plateau", "greedy")
+"""Learning-rate schedules that need evaluations; a probe has none and keeps the rate constant."""
+
+
+def probe_fields(order: TrainingOrder) -> dict[str, Any]:
+    """The configuration's training arguments with `PROBE_FIELDS`, as far as this transformers has them."""
+    fields = dict(order.training_arguments)
+    if str(getattr(fields.get("lr_scheduler_type"), "value", fields.get("lr_scheduler_type"))) in PLATEAU_SCHEDULERS:
+        fields["lr_scheduler_type"] = "constant"
+        fields.pop("lr_scheduler_kwargs", None)
+    names = order.environment.training_argument_fields
+    return fields | {name: value for name, value in PROBE_FIELDS.items() if name in names}
+
+
+def round_fields(order: TrainingOrder) -> dict[str, Any]:
+    """The training arguments that a confirmation round has of its own, the same for every trial; none for a probe.
+
+    Each round draws the samples in another order: rounds on the same few samples would agree with each other, and not with
+    the rest of the data. The learning rate does not decay, so that trials that take another number of steps can be compared
+    by their losses, and a long warmup is a short one, or nothing would be learned in these steps.
+    """
+    if not order.confirmation:
+        return {}
+    fields = order.training_arguments
+    warmup = bool(fields.get("warmup_steps") or fields.get("warmup_ratio"))
+    return {
+        "data_seed": data_seed(order, order.confirmation),
+        "lr_scheduler_type": "constant_with_warmup",
+        "lr_scheduler_kwargs": None,
+        "warmup_steps": WARMUP_STEPS * warmup,
+        **({"warmup_ratio": None} if "warmup_ratio" in fields else {}),
+    }
+
+
+def data_seed(order: TrainingOrder, round_number: int) -> int:
+    """The seed of the samples' order in this round, the same for all that run in it."""
+    fields = order.training_arguments
+    return int(fields.get("data_seed", fields.get("seed", DEFAULT_SEED)) or DEFAULT_SEED) + round_number

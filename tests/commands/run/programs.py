@@ -1,0 +1,92 @@
+"""Programs that know nothing of autotune, and their commands."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.hurry import hurried
+
+PROGRAM = '''
+import sys, time
+import torch
+import transformers
+from transformers import HfArgumentParser, Trainer, TrainingArguments
+
+
+class Sums(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, place):
+        tokens = (torch.arange(8) + place) % 64
+        return {{"input_ids": tokens, "labels": tokens}}
+
+
+class Slow(Trainer):
+    """A micro-step takes the same time whatever its size: the fewest are fastest."""
+
+    def compute_loss(self, *args, **kwargs):
+        time.sleep(0.05)
+        return super().compute_loss(*args, **kwargs)
+
+
+{before}
+(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+config = transformers.GPT2Config(
+    vocab_size=64, n_positions=8, n_embd=16, n_layer=1, n_head=2, bos_token_id=1, eos_token_id=1
+)
+transformers.set_seed(args.seed)
+trainer = Slow(model=transformers.GPT2LMHeadModel(config), args=args, train_dataset=Sums())
+{trained}
+'''
+
+TRAINED = """
+trainer.train()
+print("trained", trainer.state.global_step, args.per_device_train_batch_size, args.gradient_accumulation_steps)
+trainer.train()
+trainer.save_model("saved")
+"""
+"""Trains twice, so that what is left over of the first training shows, and saves."""
+
+SIZES = ("--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "4")
+FLAGS = (
+    *("--output_dir", "out", "--max_steps", "3", "--use_cpu", "True"),
+    *("--save_strategy", "no", "--report_to", "none", "--disable_tqdm", "True"),
+)
+
+SPACE = "parameters:\n  micro_batch_size: [1, 4]\n"
+
+ONLY = ("--search-space", "space.yaml", "--no-history")
+"""Options of a search of two configurations, of which the second is surely faster."""
+
+
+def program(folder: Path, trained: str = TRAINED, before: str = "", name: str = "train.py") -> Path:
+    """A program in this folder, beside a search space. before: code in front of its arguments; trained: after its Trainer."""
+    (folder / "space.yaml").write_text(SPACE, encoding="utf-8")
+    path = folder / name
+    path.write_text(PROGRAM.format(before=before, trained=trained), encoding="utf-8")
+    return path
+
+
+def autotune_run(
+    folder: Path,
+    *options: str,
+    command: list[str] | None = None,
+    flags: tuple[str, ...] = (*SIZES, *FLAGS),
+    **variables: str,
+) -> subprocess.CompletedProcess[str]:
+    """`autotune run OPTIONS -- COMMAND FLAGS` in this folder; by default of its train.py."""
+    words = [*(command or [sys.executable, "train.py"]), *flags]
+    return started(folder, [sys.executable, "-m", "autotune", "run", *options, "--", *words], **variables)
+
+
+def started(folder: Path, words: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
+    """The command in this folder, to its end."""
+    environment = hurried() | {"CUDA_VISIBLE_DEVICES": ""} | variables
+    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False)
+
+
+def has_cores(count: int) -> bool:
+    """True if this process may use so many cores."""
+    return len(os.sched_getaffinity(0)) >= count

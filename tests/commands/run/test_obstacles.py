@@ -1,0 +1,160 @@
+"""Obstacles on the way into a program, each with a program that has it."""
+
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import Trainer, TrainerCallback
+
+from autotune.commands.tune import sendable
+from tests.commands.run.programs import FLAGS, ONLY, SIZES, autotune_run, program, started
+from tests.trainers import built
+
+
+def dry(folder: Path, *options: str, **more: object) -> str:
+    """What a dry run printed and said."""
+    ended = autotune_run(folder, "--dry-run", *options, **more)  # type: ignore[arg-type]
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout + ended.stderr
+
+
+def test_children_of_the_training_and_what_it_starts_know_nothing_of_it(tmp_path: Path) -> None:
+    shows = "import os, subprocess\nprint('left', 'AUTOTUNE_RUN' in os.environ, 'startup' in os.environ['PYTHONPATH'])"
+    program(tmp_path, trained=f"trainer.train()\n{shows}")
+    ended = autotune_run(tmp_path, *ONLY, "--then", "original")
+    assert "left False False" in ended.stdout, ended.stderr
+
+
+def test_a_sitecustomize_that_is_there_runs_too(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "sitecustomize.py").write_text("import builtins\nbuiltins.OTHER = 'chained'\n")
+    (tmp_path / "plain.py").write_text("import sitecustomize\nprint(OTHER, sitecustomize.__file__)\n")
+    command = [sys.executable, "plain.py"]
+    ended = autotune_run(tmp_path, "--then", "original", command=command, flags=(), PYTHONPATH=f"{other}:{Path.cwd()}")
+    assert f"chained {other}/sitecustomize.py" in ended.stdout
+
+
+@pytest.mark.parametrize("switch", ["-I", "-E"])
+def test_a_python_that_ignores_the_path_is_named(tmp_path: Path, switch: str) -> None:
+    (tmp_path / "plain.py").write_text("print('ran')\n")
+    ended = autotune_run(tmp_path, command=[sys.executable, switch, "plain.py"], flags=())
+    assert ended.returncode == 2
+    assert "ran" in ended.stdout
+    assert "python -I, -E and -S, sudo" in ended.stderr
+    assert "autotune.tune(trainer)" in ended.stderr
+
+
+def test_the_call_that_is_meant_is_tuned_and_the_last_too_few_are_named(tmp_path: Path) -> None:
+    program(tmp_path, trained="trainer.train()\nprint('first')\ntrainer.train()\nprint('second')")
+    text = dry(tmp_path, "--call", "2")
+    assert "first" in text
+    assert "second\n" not in text
+    assert "Slow, call 2 of train()" in text
+    ended = autotune_run(tmp_path, "--dry-run", "--call", "3")
+    assert (ended.returncode, "never called Trainer.train 3 times" in ended.stderr) == (2, True)
+
+
+def test_a_train_of_its_own_runs_once(tmp_path: Path) -> None:
+    own = """
+class Own(Slow):
+    def train(self, *args, **kwargs):
+        print("own body")
+        return super().train(*args, **kwargs)
+
+trainer = Own(model=trainer.model, args=args, train_dataset=Sums())
+trainer.train()
+"""
+    program(tmp_path, trained=own)
+    ended = autotune_run(tmp_path, *ONLY, "--then", "train")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("own body") == 1
+
+
+def test_a_training_loop_of_its_own_is_named(tmp_path: Path) -> None:
+    program(tmp_path, trained="type(trainer).train = lambda self: print('own loop')\ntrainer.train()")
+    ended = autotune_run(tmp_path)
+    assert ended.returncode == 2
+    assert "built a Slow and never called Trainer.train" in ended.stderr
+
+
+class Unkept(Trainer):
+    """Does not keep an argument of its constructor."""
+
+    def __init__(self, *args: Any, scale: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.scaled = 2 * scale
+
+
+class Held(TrainerCallback):
+    """Cannot be sent."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+@pytest.mark.parametrize(
+    ("kind", "parts", "text"),
+    [
+        (Unkept, {"scale": 2.0}, "does not keep scale"),
+        (Trainer, {"callbacks": [Held()]}, "callbacks left out of probes: Held"),
+        (Trainer, {}, ""),
+    ],
+)
+def test_what_trials_would_train_otherwise_is_known_before(
+    kind: type, parts: dict[str, Any], text: str, tmp_path: Path
+) -> None:
+    with sendable(built(tmp_path, kind, **parts), {}) as (payload, _, _):
+        assert bool(payload.differs) == bool(text)
+        assert text in " ".join(payload.differs)
+
+
+def test_no_code_of_the_program_runs_after_the_answer(tmp_path: Path) -> None:
+    after = """
+import atexit
+atexit.register(print, "at exit")
+try:
+    trainer.train()
+except BaseException as error:
+    print("caught", error)
+finally:
+    print("finally")
+"""
+    program(tmp_path, trained=after)
+    (tmp_path / "both.sh").write_text(f"{sys.executable} train.py \"$@\"\necho 'next command'\n")
+    for command in ([sys.executable, "train.py"], ["sh", "both.sh"]):
+        text = dry(tmp_path, command=command)
+        assert not {"at exit", "caught", "finally", "next command"} & {*text.splitlines()}
+
+
+def test_a_program_in_which_the_class_is_taken_late_and_under_another_name_is_reached(tmp_path: Path) -> None:
+    late = "import importlib\nBase = getattr(importlib.import_module('transformers'), 'Trainer')\n"
+    program(tmp_path, before="import transformers as t", trained=f"{late}Base.train(trainer)")
+    assert "Slow, call 1" in dry(tmp_path, command=[sys.executable, "-m", "train"])
+
+
+def test_trackers_and_the_hub_are_off_where_nothing_is_trained(tmp_path: Path) -> None:
+    shows = "import os\nprint('mode', os.environ.get('WANDB_MODE'), args.push_to_hub)\ntrainer.train()"
+    program(tmp_path, trained=shows)
+    flags = (*SIZES, *FLAGS, "--push_to_hub", "True")
+    assert "mode disabled False" in dry(tmp_path, flags=flags)
+
+
+def test_the_exit_code_and_the_streams_of_the_program_pass_through(tmp_path: Path) -> None:
+    program(tmp_path, before="print(sys.stdin.read())", trained="trainer.train()\nsys.exit(7)")
+    (tmp_path / "failing.py").write_text("raise SystemExit(5)\n")
+    ended = autotune_run(tmp_path, command=[sys.executable, "failing.py"], flags=())
+    assert ended.returncode == 5
+    assert "ended with exit code 5 before it trained" in ended.stderr
+    ended = autotune_run(tmp_path, *ONLY, "--then", "original")
+    assert ended.returncode == 7, ended.stderr
+    assert "as fast as your settings" in ended.stdout
+
+
+def test_a_command_that_is_none_is_one_line(tmp_path: Path) -> None:
+    program(tmp_path)
+    ended = started(tmp_path, [sys.executable, "-m", "autotune", "run", "train.py", *SIZES, *FLAGS])
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert "Write: python train.py" in ended.stderr

@@ -1,0 +1,123 @@
+"""`autotune run` of real programs: searched for unchanged, trained with the answer, measured by their own command."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from autotune.commands.result import TuningResult
+from tests.commands.run.programs import FLAGS, ONLY, SIZES, autotune_run, has_cores, program, started
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    return dict(safetensors.torch.load_file(folder / "saved" / "model.safetensors"))
+
+
+def study(folder: Path) -> TuningResult:
+    (found,) = (folder / "reports").iterdir()
+    return TuningResult.load(found)
+
+
+def answered(result: TuningResult) -> tuple[int, int]:
+    best = result.best.configuration
+    return best.micro_batch_size, best.gradient_accumulation_steps
+
+
+def test_the_answer_alone_trains_nothing(tmp_path: Path) -> None:
+    program(tmp_path)
+    ended = autotune_run(tmp_path, *ONLY)
+    assert ended.returncode == 0, ended.stderr
+    assert "The built Trainer is sent to trials (--by sent)" in ended.stderr
+    assert "as fast as your settings" in ended.stdout
+    assert "trained" not in ended.stdout
+    assert not (tmp_path / "saved").exists()
+    result = study(tmp_path)
+    assert answered(result) == (4, 1)
+    assert (result.baseline.configuration.micro_batch_size, result.request.global_batch_size) == (1, 4)
+
+
+def test_the_training_goes_on_with_the_answer_as_if_its_flags_had_been_typed(tmp_path: Path) -> None:
+    program(tmp_path)
+    ended = autotune_run(tmp_path, *ONLY, "--then", "train")
+    assert ended.returncode == 0, ended.stderr
+    assert "trained 3 4 1" in ended.stdout, "the program's own arguments follow"
+    assert ended.stdout.index("trained") < ended.stdout.index("as fast as your settings"), "the answer comes last"
+    by_hand = tmp_path / "by hand"
+    by_hand.mkdir()
+    program(by_hand)
+    flags = ("--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "1", *FLAGS)
+    assert started(by_hand, [sys.executable, "train.py", *flags]).returncode == 0
+    ours, theirs = weights(tmp_path), weights(by_hand)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_the_command_is_started_again_for_each_trial_and_with_the_answer(tmp_path: Path) -> None:
+    log = 'LOG = open("program.log", "a")\nLOG.write("started\\n")\nLOG.flush()'
+    program(tmp_path, before=log, trained="trainer.log_file = LOG\n" + "trainer.train()\ntrainer.save_model('saved')")
+    ended = autotune_run(tmp_path, *ONLY, "--then", "train")
+    assert ended.returncode == 0, ended.stderr
+    assert "The command is started again for each trial (--by again)" in ended.stderr
+    assert "program.log is opened for writing" in ended.stderr
+    result = study(tmp_path)
+    assert answered(result) == (4, 1)
+    assert all(trial.measurement.outcome == "completed" for trial in result.trials)
+    starts = (tmp_path / "program.log").read_text().count("started")
+    assert starts >= 2 + sum(len(trial.measurements) for trial in result.trials)
+    by_hand = tmp_path / "by hand"
+    by_hand.mkdir()
+    program(by_hand, trained="trainer.train()\ntrainer.save_model('saved')")
+    flags = ("--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "1", *FLAGS)
+    assert started(by_hand, [sys.executable, "train.py", *flags]).returncode == 0
+    ours, theirs = weights(tmp_path), weights(by_hand)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        ("torch.distributed.run", "--nproc-per-node", "2"),
+        ("accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"),
+    ],
+    ids=["torchrun", "accelerate"],
+)
+def test_two_ranks_are_searched_for_by_their_launcher(
+    tmp_path: Path, launcher: tuple[str, ...], all_cores: Any
+) -> None:
+    if not has_cores(2):
+        pytest.skip("two ranks take two cores")
+    program(tmp_path, trained="trainer.train()\nprint('trained', args.per_device_train_batch_size)")
+    flags = (
+        "--per_device_train_batch_size",
+        "1",
+        "--gradient_accumulation_steps",
+        "4",
+        "--ddp_backend",
+        "gloo",
+        *FLAGS,
+    )
+    command = [sys.executable, "-m", *launcher, "train.py"]
+    ended = autotune_run(tmp_path, *ONLY, "--then", "train", command=command, flags=flags)
+    assert ended.returncode == 0, ended.stderr
+    assert "This is one of 2 ranks" in ended.stderr
+    result = study(tmp_path)
+    assert (result.request.global_batch_size, answered(result)) == (8, (4, 1))
+    assert ended.stdout.count("trained 4") == 2
+
+
+@pytest.mark.parametrize("by", [(), ("--by", "again")], ids=["sent", "again"])
+def test_a_dry_run_says_what_would_be_searched(tmp_path: Path, by: tuple[str, ...]) -> None:
+    program(tmp_path)
+    ended = autotune_run(tmp_path, "--dry-run", *by)
+    assert ended.returncode == 0, ended.stderr
+    rows = {line[:14].strip(): line[14:] for line in ended.stdout.splitlines()}
+    assert rows["Trainer"] == "Slow, call 1 of train()"
+    assert rows["Data"] == "64 samples, 16 to 16 numbers"
+    assert rows["Global batch"] == "1 x 4 = 4"
+    assert rows["Trials"].startswith("The command is started again" if by else "The built Trainer is sent")
+    assert not (tmp_path / "reports").exists()
+    assert SIZES  # of the command that was read
