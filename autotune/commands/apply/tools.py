@@ -88,7 +88,9 @@ def changes(result: SearchResult, tool: str, given: Mapping[str, Any]) -> Change
     """Changes, in the tool's names, that make the user's training that of the answer.
 
     All in which the answer differs from the settings that it was compared with, and what the user has at another value than
-    the answer's setting. given: key -> value that the user has already, by file or by flag. Empty if the answer is the user's own settings.
+    the answer's setting.
+
+    given: key -> value that the user has already, by file or by flag. Empty if the answer is the user's own settings.
     """
     answer = answer_of(result)
     if answer is None:

@@ -40,7 +40,7 @@ class Instructions(Serializable):
 
     call: which call of `Trainer.train` of a process is meant, from 1. by: way of probing, empty for the choice. options: of the
     search. fields: training arguments that take the place of the program's own, in the object of this number (from 1; 0: in
-    all). order: folder of the trial. without_checkpointing, padding: of the answer.
+    all). order: folder of the trial. study: whose answer is trained with. without_checkpointing, padding: of the answer.
     """
 
     purpose: str
@@ -54,6 +54,7 @@ class Instructions(Serializable):
     fields: Mapping[str, Any] = field(default_factory=dict)
     number: int = 0
     order: str = ""
+    study: str = ""
     without_checkpointing: bool = False
     padding: int | None = None
 

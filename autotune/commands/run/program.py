@@ -76,6 +76,7 @@ def found(trainer: Any, instructions: Instructions, messages: Path, made: list[A
             stop = bool(anew)
             if not kept and not anew:
                 switch(result, trainer, made)
+                _watch_promise(result, trainer)
     except AutotuneError as error:
         message, advice = error.written
         ending = {"error": type(error).__name__, "message": message, "advice": advice}
@@ -97,6 +98,16 @@ def prepare(trainer: Any, instructions: Instructions) -> None:
     if instructions.without_checkpointing:
         checkpointing.switch_off(trainer.model)
     padded(trainer.data_collator, instructions.padding)
+    if instructions.study:
+        from autotune.commands.result import TuningResult
+
+        _watch_promise(TuningResult.load(instructions.study), trainer)
+
+
+def _watch_promise(result: Any, trainer: Any) -> None:
+    from autotune.probe.train.promise import PromiseCallback
+
+    trainer.add_callback(PromiseCallback(result))
 
 
 def _searched(trainer: Any, instructions: Instructions, tell: Callable[[str, str], None]) -> Any:

@@ -285,6 +285,7 @@ def _trained(command: Command, facts: Facts, result: "TuningResult", why: str) -
             call=facts.call,
             fields=fields,
             number=facts.number,
+            study=str(result.folder.absolute()) if result.folder else "",
             without_checkpointing=result.best.configuration.values.get("checkpointing") == "none",
             padding=setup.data_arguments.get("pad_to_multiple_of"),
         )

@@ -21,9 +21,10 @@ from autotune.probe.process import cleanup
 
 
 def main() -> NoReturn:
-    """Supervise a host that serves a socket, or a command: `python -m autotune.probe.process.supervisor FD FOLDER [COMMAND ...]`.
+    """Supervise a host that serves a socket, or a command.
 
-    FD: descriptor of the socket. FOLDER: for its temporary files, made and removed here. The last line into the socket says how it ended.
+    `python -m autotune.probe.process.supervisor FD FOLDER [COMMAND ...]`. FD: descriptor of the socket. FOLDER: for its
+    temporary files, made and removed here. The last line into the socket says how it ended.
     """
     channel, scratch, command = socket.socket(fileno=int(sys.argv[1])), sys.argv[2], sys.argv[3:]
     cleanup.become_subreaper()
