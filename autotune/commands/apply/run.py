@@ -1,6 +1,7 @@
 """The answer of a study in the words of what the user runs: their command, their config file, or Python."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from autotune.commands.apply.command_line import PROCESSES, Command
 from autotune.commands.apply.config_file import patched, read_config
 from autotune.commands.apply.tools import BY_HAND, LLAMA_FACTORY, PARSER, TRL, Changes, changes, tool_of
+from autotune.core import InvalidRequest
 from autotune.core.paths import shown
 from autotune.report.exports import answer_of
 from autotune.report.files import write_file
@@ -19,13 +21,17 @@ from autotune.study.result import SearchResult
 
 @dataclass(frozen=True)
 class Applied:
-    """The answer in the user's words. files: copy of a config file -> its text. by_hand: what these words cannot say."""
+    """The answer in the user's words. files: copy of a config file -> its text. by_hand: what these words cannot say.
+
+    is_kept: the answer is the user's own settings, so the words are as they were.
+    """
 
     command: str = ""  # for the shell
     python: str = ""
     files: Mapping[Path, str] = field(default_factory=dict)
     values: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)  # key -> (what the user has, the answer's)
     by_hand: tuple[str, ...] = ()
+    is_kept: bool = False
 
     def write(self) -> None:
         """Write the copies. Raises StorageFailed."""
@@ -35,7 +41,7 @@ class Applied:
     @property
     def lines(self) -> list[str]:
         """For a terminal."""
-        if not (self.command or self.python or self.values or self.by_hand):
+        if self.is_kept:
             return ["Your settings stay as they are: nothing to change."]
         width = max(map(len, self.values), default=0)
         rows = [f"  {key:<{width}}  {_shown(was)} -> {_shown(now)}" for key, (was, now) in self.values.items()]
@@ -66,7 +72,7 @@ def in_file(result: SearchResult, file: str | Path) -> Applied:
     """
     path = Path(file)
     if answer_of(result) is None:
-        return Applied()
+        return Applied(is_kept=True)
     if path.suffix == ".py":
         return Applied(python=snippets(result)[0].text)
     given = read_config(path)[1]
@@ -88,13 +94,9 @@ def in_command(result: SearchResult, words: Sequence[str], folder: str | Path = 
     """
     command = Command.read(words)
     if (answer := answer_of(result)) is None or not command.words:
-        return Applied(command.text)
-    tool, flags, config = command.tool, command.given(), command.config
-    path = None if config is None else Path(folder) / command.words[config]
-    in_config = read_config(path)[1] if path is not None else {}
-    if path is not None and tool == PARSER:  # a script of the user's own
-        of_keys = tool_of(in_config, result.environment.training_argument_fields)
-        tool = PARSER if of_keys in BY_HAND else of_keys
+        return Applied(command.text, is_kept=True)
+    flags = command.given()
+    path, in_config, tool = _config(command, Path(folder), result.environment.training_argument_fields)
     given = {**in_config, **flags}
     found = changes(result, tool, given)
     by_hand = [*found.by_hand, *_other_files(result, command, given)]
@@ -138,6 +140,20 @@ def _other_files(result: SearchResult, command: Command, given: Mapping[str, Any
         sizes = f"train_micro_batch_size_per_gpu: {micro}, gradient_accumulation_steps: {accumulation}"
         lines.append(f"{file}: {sizes}, unless they are auto")
     return lines
+
+
+def _config(command: Command, folder: Path, fields: Collection[str]) -> tuple[Path | None, dict[str, Any], str]:
+    """(config file of the command or None, its keys, the tool that reads it); a script's own file of another kind is none."""
+    if (place := command.config) is None:
+        return None, {}, command.tool
+    path = folder / command.words[place]
+    if command.tool != PARSER:
+        return path, read_config(path)[1], command.tool
+    with contextlib.suppress(InvalidRequest):
+        keys = read_config(path)[1]
+        if (tool := tool_of(keys, fields)) not in BY_HAND:
+            return path, keys, tool
+    return None, {}, PARSER
 
 
 def _of_file(path: Path, found: Changes, given: Mapping[str, Any], by_hand: tuple[str, ...]) -> Applied:

@@ -249,7 +249,9 @@ def test_a_python_file_gets_lines_to_paste(tmp_path: Path) -> None:
 
 def test_nothing_changes_where_the_user_s_settings_are_kept(tmp_path: Path) -> None:
     kept = makers.result([trial(0, 10.0, confirmed=10.0)])
-    assert in_command(kept, ["python", "a b.py"]).command == "python 'a b.py'"
+    applied = in_command(kept, ["python", "a b.py"])
+    assert (applied.command, applied.is_kept) == ("python 'a b.py'", True)
+    assert applied.lines == in_file(kept, "none.py").lines
     assert in_file(kept, tmp_path / "none.yaml").lines == ["Your settings stay as they are: nothing to change."]
 
 
@@ -264,6 +266,14 @@ def test_what_the_file_has_at_another_value_than_both_sides_follows_the_answer_a
     assert (read["per_device_train_batch_size"], read["optim"]) == (16, "adamw_torch_fused")
     assert (read["learning_rate"], read["fp16"], read["bf16"]) == (7e-5, False, True)
     assert "auto_find_batch_size" not in read
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", '{"image": 1}', '{"train_batch_size": 8}', "{"])
+def test_a_script_s_own_file_of_another_kind_is_left_alone(tmp_path: Path, text: str) -> None:
+    (tmp_path / "data.json").write_text(text)
+    applied = in_command(found(), ["python", "train.py", "data.json"], tmp_path)
+    assert applied.command.startswith("python train.py data.json --")
+    assert not applied.files
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
