@@ -28,6 +28,7 @@ def test_an_unknown_name_gets_the_nearest_ones_in_one_line(written: str, near: s
     with pytest.raises(InvalidRequest) as caught:
         find_card(written)
     assert near in str(caught.value)
+    assert str(caught.value).partition("?")[0].count("'") <= 6, "its own name, and two others at most"
     assert "memory_limit=" in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 

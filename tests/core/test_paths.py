@@ -1,8 +1,10 @@
 """What is handed on names no place of the machine and holds no token."""
 
+from pathlib import Path
+
 import pytest
 
-from autotune.core.paths import named, scrubbed
+from autotune.core.paths import named, scrubbed, shown
 
 
 @pytest.mark.parametrize(
@@ -31,3 +33,12 @@ def test_a_home_with_a_space_in_its_name_is_left_out_too(monkeypatch: pytest.Mon
 )
 def test_only_an_absolute_path_is_cut_to_its_name(place: str, name: str) -> None:
     assert named(place) == name
+
+
+def test_a_folder_below_the_current_one_is_shown_relative_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert shown(tmp_path / "reports" / "first") == shown(Path("reports/first")) == "reports/first"
+    assert shown(tmp_path.parent) == str(tmp_path.parent)
+    assert shown(None) == "."

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,10 +16,14 @@ from threading import Barrier
 from typing import Any
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
 from sqlalchemy import Engine, event, text
 from sqlalchemy.exc import StatementError
 
 from autotune.core.errors import InvalidRequest, StorageFailed
+from autotune.service import store as store_module
 from autotune.service import tables
 from autotune.service.accounts import Accounts, Caller
 from autotune.service.records import (
@@ -27,8 +32,6 @@ from autotune.service.records import (
     ENDED,
     FAILED,
     MOST_ATTEMPTS,
-    MOST_RESTARTS,
-    NOTHING_FITS,
     QUEUED,
     RUNNING,
     Conflict,
@@ -40,6 +43,8 @@ from autotune.service.store import Store
 
 REQUEST = {"model": "bert-mini", "global_batch_size": 8}
 LATER = timedelta(hours=1)
+LIMITS = {"interruptions": 2, "restarts": 3}
+"""In place of the real ones, which chance does not reach."""
 
 
 @pytest.fixture
@@ -400,26 +405,7 @@ def test_a_page_of_ten_thousand_searches_is_one_query_of_an_index(
     assert not [word for word in ("Seq Scan", "Sort", "TEMP B-TREE") if word in plan], plan
 
 
-def test_the_states_are_counted(store: Store) -> None:
-    assert store.count() == dict.fromkeys((QUEUED, RUNNING, *ENDED), 0)
-    ended(store)
-    ended(store, NOTHING_FITS)
-    started(store)
-    submitted(store)
-    submitted(store)
-    assert store.count() == {QUEUED: 2, RUNNING: 1, DONE: 1, NOTHING_FITS: 1, FAILED: 0, CANCELLED: 0}
-
-
 # The queue ------------------------------------------------------------------------------------------------------
-
-
-def test_the_queue_is_by_priority_then_by_time_and_places_say_so(store: Store) -> None:
-    normal, low, urgent, second = (submitted(store, priority=priority) for priority in (0, -1, 5, 0))
-    order = [urgent, normal, second, low]
-    assert [store.place(search) for search in order] == [1, 2, 3, 4]
-    claimed = [store.claim(["cpu"], most_of_user=10) for _ in range(5)]
-    assert [search and search.id for search in claimed] == [*(search.id for search in order), None]
-    assert store.place(current(store, urgent)) is None
 
 
 def test_a_claimed_search_runs_its_next_attempt_on_the_device(store: Store, changed: list[str]) -> None:
@@ -431,11 +417,6 @@ def test_a_claimed_search_runs_its_next_attempt_on_the_device(store: Store, chan
     assert claimed.started_at is not None
     assert store.running() == [claimed]
     assert changed == [search.id]
-
-
-def test_an_empty_queue_announces_nothing(store: Store, changed: list[str]) -> None:
-    assert store.claim(["cpu"]) is None
-    assert changed == []
 
 
 @pytest.mark.parametrize(
@@ -511,20 +492,6 @@ def test_a_search_that_waits_for_another_device_is_passed_by(store: Store) -> No
     assert claimed.id == second.id
 
 
-def test_a_user_who_runs_enough_is_passed_by(store: Store) -> None:
-    for _ in range(3):
-        submitted(store, "anna")
-    ben = submitted(store, "ben")
-    claimed = [store.claim(["cpu"], most_of_user=2) for _ in range(4)]
-    assert [search and search.owner for search in claimed] == ["anna", "anna", "ben", None]
-    store.end(ben.id, 1, DONE)
-    assert store.claim(["cpu"], most_of_user=2) is None
-    first = claimed[0]
-    assert first is not None
-    store.end(first.id, 1, DONE)
-    assert store.claim(["cpu"], most_of_user=2) is not None
-
-
 def test_no_two_claims_give_the_same_search(engine: Engine, open_engine: Callable[[], Engine]) -> None:
     stores = [Store(engine), Store(open_engine())]
     ids = {submitted(stores[0], most_of_user=1000).id for _ in range(20)}
@@ -547,6 +514,127 @@ def test_claims_at_once_keep_to_what_a_user_may_run(store: Store) -> None:
     assert len([search for search in claimed if search]) == 2
 
 
+class Queue(RuleBasedStateMachine):
+    """The store and what it should hold: id -> fields of the search."""
+
+    store: Store
+    changed: list[str]
+    searches = Bundle("searches")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: dict[str, dict[str, Any]] = {}
+        self.changes: list[str] = []
+        with self.store._engine.begin() as connection:
+            connection.execute(tables.searches.delete())
+
+    def change(self, search: str, **fields: Any) -> None:
+        self.rows[search] |= {"version": self.rows[search]["version"] + 1, **fields}
+        self.changes.append(search)
+
+    def attempt(self, search: str, late: bool) -> tuple[int, bool]:
+        """(number of an attempt, whether it is running)."""
+        row = self.rows[search]
+        return row["attempt"] - late, row["state"] == RUNNING and not late
+
+    @rule(target=searches, owner=st.sampled_from(["anna", "ben"]), priority=st.integers(-1, 1))
+    def submit(self, owner: str, priority: int) -> str:
+        search = submitted(self.store, owner, priority=priority, most_of_user=100).id
+        counters = dict.fromkeys(("attempt", "interruptions", "restarts", "version"), 0)
+        self.rows[search] = {"owner": owner, "priority": priority, "state": QUEUED, "cancel": None, **counters}
+        self.change(search)
+        return search
+
+    @rule(most=st.integers(1, 2))
+    def claim(self, most: int) -> None:
+        queue = [search for search, row in self.rows.items() if row["state"] == QUEUED]
+        queue.sort(key=lambda search: (-self.rows[search]["priority"], search))
+        places = [self.store.place(found) for search in queue if (found := self.store.read(search))]
+        assert places == [*range(1, len(queue) + 1)]
+        running = [row["owner"] for row in self.rows.values() if row["state"] == RUNNING]
+        following = next((search for search in queue if running.count(self.rows[search]["owner"]) < most), None)
+        claimed = self.store.claim(["cpu"], most)
+        assert (claimed and claimed.id) == following
+        if following:
+            self.change(following, state=RUNNING, attempt=self.rows[following]["attempt"] + 1)
+
+    @rule(search=searches, late=st.booleans())
+    def measure(self, search: str, late: bool) -> None:
+        attempt, is_running = self.attempt(search, late)
+        assert self.store.add_events(search, attempt, [trial(self.rows[search]["version"])]) == is_running
+        if is_running:
+            self.change(search, interruptions=0, restarts=0)
+
+    @rule(search=searches, late=st.booleans(), counter=st.sampled_from([None, *LIMITS]))
+    def requeue(self, search: str, late: bool, counter: str | None) -> None:
+        attempt, is_running = self.attempt(search, late)
+        self.store.requeue(search, attempt, "it crashed", counter=counter)
+        if is_running:
+            row = self.rows[search]
+            counted = {counter: row[counter] + 1} if counter else {}
+            too_often = any(number >= LIMITS[name] for name, number in counted.items())
+            self.change(search, state=CANCELLED if row["cancel"] else FAILED if too_often else QUEUED, **counted)
+
+    @rule(search=searches, late=st.booleans(), state=st.sampled_from(ENDED))
+    def end(self, search: str, late: bool, state: str) -> None:
+        attempt, is_running = self.attempt(search, late)
+        assert self.store.end(search, attempt, state) == is_running
+        if is_running:
+            self.change(search, state=state)
+
+    @rule(search=searches, now=st.booleans())
+    def cancel(self, search: str, now: bool) -> None:
+        self.store.cancel(search, now)
+        row = self.rows[search]
+        wish = "now" if now else row["cancel"] or "patient"
+        if row["state"] == QUEUED:
+            self.change(search, state=CANCELLED)
+        elif row["state"] == RUNNING and wish != row["cancel"]:
+            self.change(search, cancel=wish)
+
+    @rule(search=searches)
+    def resume(self, search: str) -> None:
+        if self.rows[search]["state"] in (CANCELLED, FAILED):
+            self.store.resume(search, most_of_user=100)
+            self.change(search, state=QUEUED, cancel=None, interruptions=0, restarts=0)
+        else:
+            with pytest.raises(Conflict, match=f"The search is {self.rows[search]['state']}"):
+                self.store.resume(search)
+
+    @rule(search=consumes(searches))
+    def delete(self, search: str) -> None:
+        if self.rows[search]["state"] in ENDED:
+            self.store.delete(search)
+            del self.rows[search]
+            self.changes.append(search)
+        else:
+            with pytest.raises(Conflict, match="Cancel it first"):
+                self.store.delete(search)
+
+    @invariant()
+    def is_as_it_should_be(self) -> None:
+        found = {search.id: vars(search) for search in self.store.list(limit=100)[0]}
+        assert [*found] == sorted(self.rows, reverse=True)
+        for search, row in self.rows.items():
+            assert {name: found[search][name] for name in row} == row
+            assert (found[search]["ended_at"] is not None) == (row["state"] in ENDED)
+            states = [event.body["state"] for event in self.store.events(search) if event.kind == "state"]
+            assert states[-1] == row["state"]
+        counts = Counter(row["state"] for row in self.rows.values())
+        assert self.store.count() == {state: counts[state] for state in (QUEUED, RUNNING, *ENDED)}
+        assert self.changed == self.changes
+        self.changed.clear()
+        self.changes.clear()
+
+
+def test_whatever_becomes_of_searches_the_queue_is_in_order(
+    store: Store, changed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "_MOST", LIMITS)
+    queue = type("Queue", (Queue,), {"store": store, "changed": changed})
+    run_state_machine_as_test(queue, settings=settings(max_examples=40, stateful_step_count=25, deadline=None))
+
+
 # Attempts -------------------------------------------------------------------------------------------------------
 
 
@@ -555,6 +643,8 @@ def test_the_process_of_an_attempt_is_recorded_while_it_runs(store: Store) -> No
     assert store.started(search.id, 1, 4711, 1763892000.25)
     running = current(store, search)
     assert (running.pid, running.pid_started) == (4711, 1763892000.25)
+    store.stopped(search.id, 1)
+    assert current(store, search).pid is None
     assert not store.started(search.id, 2, 1, 1.0)
     assert store.end(search.id, 1, DONE)
     assert not store.started(search.id, 1, 1, 1.0)
@@ -588,16 +678,6 @@ def test_a_search_that_waits_is_claimed_after_its_time(store: Store, engine: Eng
     assert claimed.not_before is None
 
 
-def test_interruptions_do_not_count_once_something_was_measured_since(store: Store) -> None:
-    search = submitted(store)
-    for attempt in range(1, MOST_ATTEMPTS + 3):
-        store.claim(["cpu"])
-        event = {"key": f"trial-{attempt}", "kind": "trial", "body": {}}
-        assert store.add_events(search.id, attempt, [event]) == 1
-        store.requeue(search.id, attempt, "the server was started again")
-    assert (current(store, search).state, current(store, search).interruptions) == (QUEUED, 1)
-
-
 def test_a_search_that_is_interrupted_too_often_has_failed(store: Store) -> None:
     search = submitted(store)
     for attempt in range(1, MOST_ATTEMPTS + 1):
@@ -610,41 +690,6 @@ def test_a_search_that_is_interrupted_too_often_has_failed(store: Store) -> None
     assert failed.problem["message"] == "The search was interrupted 5 times, at last: it crashed"
     assert failed.ended_at is not None
     assert store.events(search.id)[-1].body["reason"] == "it crashed"
-
-
-def test_restarts_of_the_server_are_no_interruptions_of_a_search_and_have_a_limit_of_their_own(store: Store) -> None:
-    search = submitted(store)
-    for attempt in range(1, MOST_RESTARTS):
-        store.claim(["cpu"])
-        assert store.requeue(search.id, attempt, "the server died", counter="restarts").state == QUEUED
-    assert (current(store, search).interruptions, current(store, search).restarts) == (0, MOST_RESTARTS - 1)
-    store.claim(["cpu"])
-    store.add_events(search.id, MOST_RESTARTS, [trial(0)])
-    assert current(store, search).restarts == 0
-    for attempt in range(MOST_RESTARTS, 2 * MOST_RESTARTS):
-        store.requeue(search.id, attempt, "the server died", counter="restarts")
-        store.claim(["cpu"])
-    assert current(store, search).state == FAILED
-    assert store.resume(search.id).restarts == 0
-
-
-def test_servers_that_stop_fail_no_search_however_many(store: Store) -> None:
-    search = submitted(store)
-    for attempt in range(1, 2 * MOST_RESTARTS):
-        store.claim(["cpu"])
-        store.started(search.id, attempt, 1, 1.0)
-        store.stopped(search.id, attempt)
-        assert current(store, search).pid is None
-        store.requeue(search.id, attempt, "the server was started again", counter=None)
-    after = current(store, search)
-    assert (after.state, after.interruptions, after.restarts) == (QUEUED, 0, 0)
-
-
-def test_a_search_that_was_cancelled_is_not_queued_again(store: Store) -> None:
-    search = started(store)
-    store.cancel(search.id, now=True)
-    assert store.requeue(search.id, 1, "it was killed").state == CANCELLED
-    assert store.claim(["cpu"]) is None
 
 
 def test_a_stale_attempt_changes_nothing(store: Store, changed: list[str]) -> None:
@@ -719,33 +764,6 @@ def test_a_failure_says_why(store: Store) -> None:
 # Cancel, resume, delete -----------------------------------------------------------------------------------------
 
 
-def test_a_queued_search_is_cancelled_at_once(store: Store, changed: list[str]) -> None:
-    search = submitted(store)
-    del changed[:]
-    cancelled = store.cancel(search.id, now=False)
-    assert (cancelled.state, cancelled.attempt) == (CANCELLED, 0)
-    assert cancelled.ended_at is not None
-    assert store.claim(["cpu"]) is None
-    assert changed == [search.id]
-
-
-def test_the_wish_to_cancel_a_running_search_grows_only(store: Store, changed: list[str]) -> None:
-    search = started(store)
-    del changed[:]
-    wishes = [store.cancel(search.id, now).cancel for now in (False, False, True, False)]
-    assert wishes == ["patient", "patient", "now", "now"]
-    assert current(store, search).state == RUNNING
-    assert changed == [search.id] * 2
-
-
-@pytest.mark.parametrize("state", ENDED)
-def test_an_ended_search_is_not_cancelled(store: Store, state: str, changed: list[str]) -> None:
-    search = ended(store, state)
-    del changed[:]
-    assert store.cancel(search.id, now=True) == search
-    assert changed == []
-
-
 @pytest.mark.parametrize("state", [CANCELLED, FAILED])
 def test_a_resumed_search_is_queued_with_all_its_attempts_before_it(store: Store, state: str) -> None:
     search = started(store)
@@ -766,16 +784,6 @@ def test_a_resumed_search_is_queued_with_all_its_attempts_before_it(store: Store
     assert [content for _, content in filter(None, contents)] == [b"2", b"3"]
 
 
-def test_a_resumed_search_may_be_interrupted_as_often_as_a_new_one(store: Store) -> None:
-    search = started(store)
-    for attempt in range(1, MOST_ATTEMPTS + 1):
-        store.requeue(search.id, attempt, "it crashed")
-        store.claim(["cpu"])
-    store.resume(search.id)
-    assert store.claim(["cpu"]) is not None
-    assert store.requeue(search.id, MOST_ATTEMPTS + 1, "it crashed").state == QUEUED
-
-
 def test_a_state_that_repeats_has_events_of_its_own(store: Store) -> None:
     search = submitted(store)
     for _ in range(3):
@@ -786,17 +794,6 @@ def test_a_state_that_repeats_has_events_of_its_own(store: Store) -> None:
         "state:0:queued", "state:0:cancelled", "state:0:queued:2", "state:0:cancelled:2", "state:0:queued:3",
         "state:0:cancelled:3", "state:0:queued:4",
     ]  # fmt: skip
-
-
-def test_what_its_state_does_not_allow_is_a_conflict(store: Store) -> None:
-    queued, done = submitted(store, device="cuda"), ended(store)
-    running = started(store)
-    for search in (queued, running, done):
-        with pytest.raises(Conflict, match=f"The search is {search.state}"):
-            store.resume(search.id)
-    for search in (queued, running):
-        with pytest.raises(Conflict, match="Cancel it first"):
-            store.delete(search.id)
 
 
 def test_a_deleted_search_leaves_nothing(store: Store, engine: Engine, changed: list[str]) -> None:
@@ -856,12 +853,6 @@ def test_threads_that_send_the_same_events_add_each_once(store: Store) -> None:
     events = store.events(search.id, after=2)
     assert [event.seq for event in events] == [*range(3, 13)]
     assert sorted(event.key for event in events) == sorted(event["key"] for event in sent)
-
-
-def test_no_event_is_added_after_the_end(store: Store) -> None:
-    search = ended(store)
-    assert store.add_events(search.id, 1, [trial(0)]) == 0
-    assert store.events(search.id)[-1].key == "state:1:done"
 
 
 def test_changes_are_the_states_of_all_searches_in_their_order(store: Store) -> None:
