@@ -237,6 +237,10 @@ def _again(
             f"The program runs in another Python environment ({facts.prefix}) than autotune.",
             f"Start it there: {facts.prefix}/bin/python -m autotune run ...",
         )
+    if str(options.get("devices", 1)) != "1" or options.get("executor", "local") != "local":
+        raise InvalidRequest(
+            f"Several devices cannot be used: {way_line(AGAIN, facts.why)}", "Leave --devices and --executor out."
+        )
     lines = [way_line(AGAIN, facts.why), *(f"In each trial as in your program: {line}." for line in facts.beside)]
     if not quiet:
         print("\n".join(f"autotune: {line}" for line in lines), file=sys.stderr, flush=True)
