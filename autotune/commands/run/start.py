@@ -105,6 +105,9 @@ def run(
         ending: dict[str, Any] = {}
         with contextlib.suppress(OSError):
             ending = read_json(messages / ENDING)
+        if "interrupted" in ending:
+            number = signal.Signals(ending["interrupted"])
+            raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
         if facts is None and not ending:
             return _without_training(words, messages, code, then, call)
         if facts is None:
@@ -206,9 +209,6 @@ def _sent(command: Command, facts: Facts, ending: Mapping[str, Any], code: int, 
     if not ending:
         what = f"was ended by signal {code - 128}" if code > 128 else f"ended with exit code {code}"
         raise SearchFailed(f"The program {what} while it was searched for.", "Run the same command again to resume.")
-    if "interrupted" in ending:
-        number = signal.Signals(ending["interrupted"])
-        raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
     if "error" in ending:
         return _failed(ending, code, then)
     result = TuningResult.load(ending["study"])
