@@ -1,4 +1,4 @@
-"""How much longer a program that uses no Trainer takes to start below `autotune run`.
+"""Overhead of `autotune run` in the start of programs that use no Trainer.
 
 python benchmarks/run_overhead.py [N]: N rounds (100) on an otherwise idle machine. In each round every program starts with the
 hook and without it, in an order that changes; prints a table and writes it to reports/.

@@ -105,11 +105,12 @@ def _position(parameter: Any) -> tuple[int, int]:
 
 
 class Command(WithPanels, TyperCommand):
-    """A command; its usage names the argument first."""
+    """A command; its usage names the argument first, but for one that takes another command."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        options, *arguments = super().collect_usage_pieces(ctx)
-        return [*(re.sub("[{}]", "", argument) for argument in arguments), options]
+        options, *pieces = super().collect_usage_pieces(ctx)
+        arguments = [re.sub("[{}]", "", piece) for piece in pieces]
+        return [*arguments, options] if ctx.allow_interspersed_args else [options, "--", *arguments]
 
 
 def _for_help(parameter: Any, annotation: Any, in_panels: bool) -> Any:

@@ -18,7 +18,7 @@ WAYS, ENDINGS = ("sent", "again"), ("train", "original")
 
 @o.takes(TuneOptions)
 def run(
-    command: Annotated[list[str], Argument(help="The command, as you start your training.", metavar="-- COMMAND ...")],
+    command: Annotated[list[str], Argument(help="The command, as you start your training.", metavar="COMMAND")],
     then: Annotated[
         str | None,
         Option(

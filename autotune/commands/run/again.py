@@ -162,7 +162,7 @@ class CommandHost:
 
 
 def _end(channel: socket.socket) -> dict[str, Any]:
-    """How the command ended, if it did within `LOOK_S`."""
+    """The supervisor's message of the command's end; empty if it did not end within `LOOK_S`."""
     channel.settimeout(LOOK_S)
     with contextlib.suppress(TimeoutError):
         line = channel.recv(65536)

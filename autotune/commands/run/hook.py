@@ -97,7 +97,7 @@ def watch_trainer(module: Any) -> None:
 
         if instructions.purpose == FIND:
             resumes = bool(kwargs.get("resume_from_checkpoint", args[0] if args else None))
-            program.found(self, instructions, messages, made, resumes)
+            program.tune_here(self, instructions, messages, made, resumes)
         else:
             program.prepare(self, instructions)
         return train(self, *args, **kwargs)

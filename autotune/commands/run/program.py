@@ -44,7 +44,7 @@ DYNAMO = "ACCELERATE_DYNAMO_BACKEND"
 """Variable of `accelerate launch --dynamo_backend`, which probes do not get."""
 
 
-def found(trainer: Any, instructions: Instructions, messages: Path, made: list[Any], resumes: bool) -> None:
+def tune_here(trainer: Any, instructions: Instructions, messages: Path, made: list[Any], resumes: bool) -> None:
     """Search for the Trainer whose training was reached, or end; returns if the program trains on, with what it is to train with.
 
     made: the program's training arguments. resumes: it continues a checkpoint.
@@ -134,7 +134,7 @@ def _searched(trainer: Any, instructions: Instructions, tell: Callable[[str, str
 
 
 def _otherwise(differs: tuple[Note, ...]) -> str:
-    """What trials would train otherwise than the program if the Trainer were sent; else empty."""
+    """Reason why trials would train otherwise than the program if the Trainer were sent; else empty."""
     if os.environ.get(DYNAMO, "no").lower() not in ("", "no"):
         return f"the launcher compiles the model ({DYNAMO})"
     return differs[0].text if differs else ""
@@ -193,7 +193,7 @@ def _workload(trainer: Any, options: Mapping[str, Any], size: int, callbacks: li
 
 
 def _beside(callbacks: list[Any]) -> tuple[str, ...]:
-    """What each start of the program does beside its training and cannot be turned off, for people."""
+    """Parts of each start, beside the training, that cannot be turned off, for people."""
     names = dict.fromkeys(type(callback).__name__ for callback in callbacks)
     parts = [f"your callbacks run: {', '.join(names)}"] if names else []
     files = [path for path in _written_files() if not path.startswith(("/dev/", "/proc/"))]

@@ -106,6 +106,9 @@ def run(
         ending: dict[str, Any] = {}
         with contextlib.suppress(OSError):
             ending = read_json(messages / ENDING)
+        if "interrupted" in ending:
+            number = signal.Signals(ending["interrupted"])
+            raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
         if facts is None and not ending:
             return _without_training(words, messages, code, then, call)
         if facts is None:
@@ -208,9 +211,6 @@ def _sent(command: Command, facts: Facts, ending: Mapping[str, Any], code: int, 
     if not ending:
         what = f"was ended by signal {code - 128}" if code > 128 else f"ended with exit code {code}"
         raise SearchFailed(f"The program {what} while it was searched for.", "Run the same command again to resume.")
-    if "interrupted" in ending:
-        number = signal.Signals(ending["interrupted"])
-        raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
     if "error" in ending:
         return _failed(ending, code, then)
     result = TuningResult.load(ending["study"])
@@ -238,6 +238,10 @@ def _again(
         raise InvalidRequest(
             f"The program runs in another Python environment ({facts.prefix}) than autotune.",
             f"Start it there: {facts.prefix}/bin/python -m autotune run ...",
+        )
+    if str(options.get("devices", 1)) != "1" or options.get("executor", "local") != "local":
+        raise InvalidRequest(
+            f"Several devices cannot be used: {way_line(AGAIN, facts.why)}", "Leave --devices and --executor out."
         )
     lines = [way_line(AGAIN, facts.why), *(f"In each trial as in your program: {line}." for line in facts.beside)]
     if not quiet:

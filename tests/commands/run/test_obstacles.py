@@ -14,7 +14,7 @@ from tests.trainers import built
 
 
 def dry(folder: Path, *options: str, **more: object) -> str:
-    """What a dry run printed and said."""
+    """Output of a dry run."""
     ended = autotune_run(folder, "--dry-run", *options, **more)  # type: ignore[arg-type]
     assert ended.returncode == 0, ended.stderr
     return ended.stdout + ended.stderr
