@@ -11,7 +11,7 @@ from autotune.study.store import study_folder
 
 
 def apply(
-    study: o.Study,
+    study: o.StudyArgument,
     file: Annotated[
         list[str],
         Argument(

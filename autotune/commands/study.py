@@ -141,7 +141,7 @@ def _run(
     environment, workload, base = unmeasured.environment, unmeasured.workload, request.training_args
     past = Remembered() if request.no_history else recall(environment, unmeasured.identity)
     study = open_study(folder, space, plan)
-    notes = [*unmeasured.notes, *filter(None, [past.note])]
+    notes = [*unmeasured.notes, *past.notes]
     if adopted := 0 if fresh or workload.user_objects else import_trials(study, past.trials):
         notes.append(Note(NoteKind.EARLIER_TRIALS, {"trials": adopted}))
 

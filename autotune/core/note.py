@@ -74,6 +74,12 @@ class NoteKind(Kind):
     ONE_RANK = "one_rank", "peaks are of one rank, without buffers for gradients and without what sharding saves"
     LONGEST = "longest", "all samples as long as the longest, masks as with padding"
 
+    PROMISES_KEPT = (
+        "promises_kept",
+        "earlier promises on this device: {runs:real training} ran at {least:.0%} to {most:.0%} of them",
+    )
+    REAL_RUN = "real_run", "{detail}"
+
     OTHER_TASK = "other_task", "another task than the guides': {detail}"
     OTHER_MACHINE = "other_machine", "another machine or versions than the search's: {detail}"
     FEW_ROUNDS = "few_rounds", "only {rounds:round}: the intervals are those of the steps, not of rounds"

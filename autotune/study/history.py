@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from autotune.core import Configuration, Environment, Measurement, Trial, read_json, write_json
+from autotune.core.note import Note, NoteKind
 from autotune.core.paths import cache_folder
 from autotune.core.real_run import RealRun
-from autotune.core.units import counted
 from autotune.sampler.calibration import Calibration
 
 REAL, MOST_RUNS = "real", 20
@@ -35,13 +35,12 @@ class Remembered:
     real_runs: tuple[RealRun, ...] = ()
 
     @property
-    def note(self) -> str:
-        """How real trainings kept earlier promises, for people; empty without any."""
+    def notes(self) -> list[Note]:
+        """A note on how real trainings kept earlier promises; none without any."""
         if not self.real_runs:
-            return ""
+            return []
         shares = sorted(run.measured / run.promised for run in self.real_runs)
-        count = counted(len(shares), "real training")
-        return f"earlier promises on this device: {count} ran at {shares[0]:.0%} to {shares[-1]:.0%} of them"
+        return [Note(NoteKind.PROMISES_KEPT, {"runs": len(shares), "least": shares[0], "most": shares[-1]})]
 
 
 def recall(environment: Environment, identity: Mapping[str, Any]) -> Remembered:

@@ -49,8 +49,8 @@ def test_real_runs_are_kept_apart_and_found_by_every_study_of_the_device() -> No
     remember(HERE, {"model": "a"}, TRIALS, TAUGHT)
     known = recall(HERE, {"model": "b"})
     assert (known.others, [run.measured for run in known.real_runs]) == ((TAUGHT,), [9.0, 9.9])
-    assert known.note == "earlier promises on this device: 2 real trainings ran at 90% to 99% of them"
-    assert recall(cpu(versions={"torch": "9.0"}), {"model": "a"}).note == ""
+    assert [*map(str, known.notes)] == ["earlier promises on this device: 2 real trainings ran at 90% to 99% of them"]
+    assert recall(cpu(versions={"torch": "9.0"}), {"model": "a"}).notes == []
 
 
 def test_the_last_real_runs_of_a_study_are_kept() -> None:

@@ -161,7 +161,7 @@ def environment_here(host: Host, result: SearchResult, verb: str = "Verify") -> 
 
 def _notes(result: SearchResult, here: Environment) -> tuple[Note, ...]:
     best = result.best
-    notes = real_run_lines(result)
+    notes = [Note(NoteKind.REAL_RUN, detail=line) for line in real_run_lines(result)]
     if differing := differing_facts(result.environment.identity(), here.identity()):
         notes.append(Note(NoteKind.OTHER_MACHINE, detail="; ".join(differing)))
     if not is_shown(best, result.baseline_trial):
