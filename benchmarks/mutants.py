@@ -136,21 +136,21 @@ def main() -> None:
     options = parser.parse_args()
     options.records.touch()
     lines = options.records.read_text().splitlines()
-    records = {(record["path"], record["after"]): record for record in map(json.loads, lines)}
+    records = {(record["path"], record["before"], record["after"]): record for record in map(json.loads, lines)}
     left = {key for key, record in records.items() if record["outcome"] == "survived" and "note" not in record}
     paths = sorted(path for name in PACKAGES for path in (ROOT / "autotune" / name).rglob("*.py"))
     every = sorted((path, line, mutant) for path in paths for line, mutant in mutants_of(path))
     by_line = [[mutant for *_, mutant in group] for _, group in itertools.groupby(every, lambda found: found[:2])]
     dice = random.Random(options.seed)
     chosen = [dice.choice(mutants) for mutants in dice.sample(by_line, options.count)]
-    chosen = [mutant for mutant in chosen if mutant[:3:2] not in records]
+    chosen = [mutant for mutant in chosen if mutant[:3] not in records]
     if options.again:
-        chosen = [mutant for *_, mutant in every if mutant[:3:2] in left]
+        chosen = [mutant for *_, mutant in every if mutant[:3] in left]
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch, options.records.open("a") as file:
         copy = Path(shutil.copytree(ROOT, f"{scratch}/copy", ignore=shutil.ignore_patterns(".*", "__pycache__")))
         for path, before, after, code in chosen:
-            records[path, after] = {"path": path, "before": before, "after": after, **outcome(copy, path, code)}
-            print(json.dumps(records[path, after]), file=file, flush=True)
+            records[path, before, after] = {"path": path, "before": before, "after": after, **outcome(copy, path, code)}
+            print(json.dumps(records[path, before, after]), file=file, flush=True)
     write_table(options.report, "Random changes that the tests notice", table([*records.values()]))
 
 
