@@ -1,4 +1,4 @@
-"""Start-up hook of a command of `autotune run`: this folder is the first of PYTHONPATH. Imports nothing that takes time."""
+"""Start-up hook of a command of `autotune run`, whose PYTHONPATH begins with this folder; imports nothing that takes time."""
 
 from __future__ import annotations
 
