@@ -9,6 +9,7 @@ import pytest
 from transformers import Trainer, TrainerCallback
 
 from autotune.commands.tune import sendable
+from autotune.core.note import NoteKind
 from tests.commands.run.programs import FLAGS, ONLY, SIZES, autotune_run, program, started
 from tests.trainers import built
 
@@ -96,19 +97,19 @@ class Held(TrainerCallback):
 
 
 @pytest.mark.parametrize(
-    ("kind", "parts", "text"),
+    ("kind", "parts", "note", "name"),
     [
-        (Unkept, {"scale": 2.0}, "does not keep scale"),
-        (Trainer, {"callbacks": [Held()]}, "callbacks left out of probes: Held"),
-        (Trainer, {}, ""),
+        (Unkept, {"scale": 2.0}, NoteKind.NOT_KEPT, "scale"),
+        (Trainer, {"callbacks": [Held()]}, NoteKind.CALLBACKS_LEFT_OUT, "Held"),
+        (Trainer, {}, None, ""),
     ],
 )
 def test_what_trials_would_train_otherwise_is_known_before(
-    kind: type, parts: dict[str, Any], text: str, tmp_path: Path
+    kind: type, parts: dict[str, Any], note: NoteKind | None, name: str, tmp_path: Path
 ) -> None:
     with sendable(built(tmp_path, kind, **parts), {}) as (payload, _, _):
-        assert bool(payload.differs) == bool(text)
-        assert text in " ".join(payload.differs)
+        assert [each.kind for each in payload.differs] == [note] * (note is not None)
+        assert all(name in each.detail for each in payload.differs)
 
 
 def test_no_code_of_the_program_runs_after_the_answer(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_a_promise_that_is_kept_is_told_twice_and_kept_in_the_study(
     assert real_run_lines(kept)[0].removeprefix("the last real training ") in page(kept)
     remembered = recall(result.environment, result.identity)
     assert remembered.real_runs == (run,)
-    assert remembered.note.startswith("earlier promises on this device: 1 real training ran at ")
+    assert str(remembered.notes[0]).startswith("earlier promises on this device: 1 real training ran at ")
     assert list((cache_folder() / "history").rglob("real/*.json")), "apart from what was probed"
 
 
