@@ -211,7 +211,7 @@ def test_a_server_out_of_reach_is_one_message() -> None:
 def test_what_is_no_server_of_autotune_is_named(status: int) -> None:
     with (
         answering((status, "text/html", "<html>")) as server,
-        pytest.raises(ServerFailed, match="no server of autotune"),
+        pytest.raises(ServerFailed, match="No autotune server answers"),
     ):
         server.client.readiness()
 
