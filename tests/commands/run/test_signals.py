@@ -43,9 +43,9 @@ def interrupted(folder: Path, number: signal.Signals, *options: str) -> tuple[in
     ("number", "options", "code"),
     [
         (signal.SIGINT, (), 130),
-        (signal.SIGTERM, ("--then", "train"), 143),
-        (signal.SIGINT, ("--by", "again"), 130),
-        (signal.SIGKILL, ("--by", "again"), -9),
+        pytest.param(signal.SIGTERM, ("--then", "train"), 143, marks=pytest.mark.nightly),
+        pytest.param(signal.SIGINT, ("--by", "again"), 130, marks=pytest.mark.nightly),
+        pytest.param(signal.SIGKILL, ("--by", "again"), -9, marks=pytest.mark.nightly),
         (signal.SIGKILL, (), -9),
     ],
     ids=["Ctrl-C", "SIGTERM", "again-Ctrl-C", "again-SIGKILL", "SIGKILL"],
