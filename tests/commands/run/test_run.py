@@ -109,7 +109,7 @@ def test_two_ranks_are_searched_for_by_their_launcher(
     assert ended.stdout.count("trained 4") == 2
 
 
-@pytest.mark.parametrize("by", [(), ("--by", "again")], ids=["sent", "again"])
+@pytest.mark.parametrize("by", [(), pytest.param(("--by", "again"), marks=pytest.mark.nightly)], ids=["sent", "again"])
 def test_a_dry_run_says_what_would_be_searched(tmp_path: Path, by: tuple[str, ...]) -> None:
     program(tmp_path)
     ended = autotune_run(tmp_path, "--dry-run", *by)
