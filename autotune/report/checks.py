@@ -183,11 +183,11 @@ def _data(best: Trial, baseline: Trial | None) -> list[Check]:
 def _certainty(result: SearchResult, claim: Claim) -> list[Check]:
     if claim.verdict not in (Verdict.ROUGH, Verdict.NOT_PROVEN) or claim.gain is None:
         return []
-    action = f"`autotune verify {result.name}` trains it for longer"
+    action, turns = f"`autotune verify {result.name}` trains it for longer", ", in turns with your settings"
+    if result.workload.user_objects:  # which verify cannot build
+        action, turns = "`autotune.PromiseCallback` in your training compares its speed", ""
     if claim.verdict is Verdict.NOT_PROVEN:
-        return [
-            Check(Level.WARN, "The speed-up is not proven.", claim.reason, f"{action}, in turns with your settings.")
-        ]
+        return [Check(Level.WARN, "The speed-up is not proven.", claim.reason, f"{action}{turns}.")]
     return [Check(Level.WARN, "The speed-up is rough.", claim.reason, f"{action}; a quiet machine helps most.")]
 
 

@@ -31,7 +31,7 @@ from autotune.space.settings import SETTINGS
 from autotune.study.job import Job
 from autotune.study.objective import SAME_MEMORY, leader, speed
 from autotune.study.plan import Plan
-from autotune.study.store import probe_folder, reporting_storage
+from autotune.study.store import probe_folder, read_trial, reporting_storage
 
 LONGEST_BASELINE_S = 300.0
 """Deadline of the baseline's own probe, from which all others follow. A probe takes some fifteen steps of at most three
@@ -144,7 +144,7 @@ def needs_too_much(trials: Sequence[Trial], trial: Trial) -> Measurement | None:
 
 
 def keep(place: Path, configuration: Configuration, measurement: Measurement) -> None:
-    """Write a measurement, and its order if the probe keeps no files, such as a replay."""
+    """Write a measurement that is not there yet, and its order if the probe keeps no files, such as a replay."""
     try:
         ordered = read_record(place / ORDER, lambda order: Configuration.from_dict(order["configuration"]))
     except (FileNotFoundError, Unreadable):
@@ -152,6 +152,8 @@ def keep(place: Path, configuration: Configuration, measurement: Measurement) ->
     if ordered != configuration:
         place.mkdir(parents=True, exist_ok=True)
         write_json(place / ORDER, {"configuration": configuration.to_dict()})
+    elif (written := read_trial(place, 0)) is not None and written.measurement.to_dict() == measurement.to_dict():
+        return
     write_json(place / ANSWER, measurement.to_dict())
 
 

@@ -130,3 +130,10 @@ def test_waiting_for_data_is_told_of_the_answer_or_else_of_the_baseline(before: 
         return replace(trial(number, of=of), measurement=replace(measured, steps=tuple(steps)))
 
     assert data_text(waiting(1, after, workers=2), waiting(0, before)) == text
+
+
+def test_a_trainer_of_the_users_is_checked_by_its_own_training() -> None:
+    single = result([trial(0, 10.0, of=SLOW), trial(1, 20.0, of=FAST)])
+    own = replace(single, workload=replace(single.workload, user_objects=True))
+    for study, command in ((single, "autotune verify"), (own, "autotune.PromiseCallback")):
+        assert command in named(study)["The speed-up is not proven."].action

@@ -174,6 +174,9 @@ def test_a_probes_own_order_stays_and_another_ones_is_replaced(tmp_path: Path) -
     keep(place, OF, completed(OF))
     assert read_json(place / ORDER)["kind"] == "probe"
     assert Measurement.from_dict(read_json(place / ANSWER)) == completed(OF)
+    written = (place / ANSWER).stat().st_ino
+    keep(place, OF, completed(OF))
+    assert (place / ANSWER).stat().st_ino == written, "it is not written again"
     write_json(place / ORDER, {"configuration": {"of": "another version"}})
     keep(place, OF, completed(OF))
     assert read_json(place / ORDER) == {"configuration": OF.to_dict()}

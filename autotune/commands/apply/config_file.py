@@ -26,7 +26,7 @@ def read_config(path: Path) -> tuple[str, dict[str, Any]]:
             f"{path} cannot be read: {error.strerror}.", "Name a config file, or a command."
         ) from error
     except (ValueError, yaml.YAMLError) as error:
-        raise InvalidRequest(f"{path} is no valid JSON or YAML: {' '.join(str(error).split())}.", "Fix it.") from error
+        raise InvalidRequest(f"{path} is not valid JSON or YAML: {' '.join(str(error).split())}.", "Fix it.") from error
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise InvalidRequest(f"{path} has no NAME: VALUE lines.", "Name the config file of your training.")
     return text, values

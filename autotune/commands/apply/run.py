@@ -127,7 +127,7 @@ def in_command(result: SearchResult, words: Sequence[str], folder: str | Path = 
 
 
 def _other_files(result: SearchResult, command: Command, given: Mapping[str, Any]) -> list[str]:
-    """What to change in accelerate's and DeepSpeed's own files that the command names."""
+    """Changes to make in accelerate's and DeepSpeed's own files that the command names."""
     now, was = (side.training_arguments for side in (result.best_setup, baseline_setup(result)))
     lines = []
     launcher = command.flags(0, command.start).get("config_file", [])

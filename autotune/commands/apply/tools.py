@@ -1,4 +1,4 @@
-"""What an answer changes in the names of a tool, and which tool a config file or a command belongs to."""
+"""Changes of an answer in the names of a tool, and which tool a config file or a command belongs to."""
 
 import json
 from collections.abc import Callable, Collection, Mapping

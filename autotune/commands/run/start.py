@@ -172,7 +172,7 @@ def _is_due(messages: Path, dry_run: bool) -> bool:
 
 
 def _without_training(words: Sequence[str], messages: Path, code: int, then: str, call: int) -> Ending:
-    """The command ended, and the training was not reached. Raises InvalidRequest if that is no failure of its own."""
+    """The command ended, and the training was not reached. Raises InvalidRequest unless it failed by itself."""
     name = shlex.join(words)
     built = (messages / BUILT).read_text(encoding="utf-8") if (messages / BUILT).exists() else ""
     if (messages / NOT_HERE).exists():

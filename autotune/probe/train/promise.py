@@ -169,7 +169,7 @@ class PromiseCallback(TrainerCallback):  # type: ignore[misc]
             )
 
     def _reasons(self, run: RealRun) -> Iterator[str]:
-        """What was seen that makes a training slower, the surest first."""
+        """Observed reasons that make a training slower, the surest first."""
         if self._device != self._here.device_name:
             yield f"the promise is of another device ({self._here.device_name}), this is {self._device}"
         yield from map(str, self._machine.warnings())
