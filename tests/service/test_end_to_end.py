@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -224,10 +225,13 @@ def test_ctrl_c_on_a_terminal_asks_what_to_do(
 
 def searches_when_running(server: Server) -> list[str]:
     """Ids of the running searches, once there are some and their first probe has begun."""
+    until = time.monotonic() + 120
     while True:
         page = server.http.get("/searches", params={"state": "running"}).json()
         if found := [search["id"] for search in page if (search["progress"] or {}).get("kind") == "probing"]:
             return found
+        assert time.monotonic() < until, page
+        time.sleep(0.05)
 
 
 def test_doctor_says_how_a_server_is(server: Server, tmp_path: Path) -> None:
