@@ -135,13 +135,21 @@ def programs(scripts: Path) -> dict[str, Program]:
 
 LLAMA_FACTORY = {
     **{"model_name_or_path": "llama", "stage": "sft", "do_train": True, "finetuning_type": "full"},
-    **{"dataset": "alpaca", "dataset_dir": "alpaca", "template": "default", "cutoff_len": 64},
+    **{
+        "dataset": "alpaca",
+        "dataset_dir": "alpaca",
+        "template": "default",
+        "cutoff_len": 64,
+        "disable_gradient_checkpointing": True,
+        "overwrite_output_dir": True,
+    },
 }
 
 AXOLOTL = {
     **{"base_model": "llama", "datasets": [{"path": "alpaca/alpaca.json", "ds_type": "json", "type": "alpaca"}]},
     **{
-        "sequence_len": 64,
+        "sequence_len": 160,
+        "excess_length_strategy": "truncate",
         "micro_batch_size": 2,
         "gradient_accumulation_steps": 8,
         "max_steps": 30,
@@ -164,7 +172,8 @@ def yaml_of(values: Mapping[str, Any], flags: Sequence[str]) -> str:
     import yaml
 
     pairs = {name.lstrip("-"): value for name, value in zip(flags[::2], flags[1::2], strict=True)}
-    read = {name: float(value) if "e-" in value else yaml.safe_load(value) for name, value in pairs.items()}
+    words = {name: value for name, value in pairs.items() if value in ("no", "none")}
+    read = {name: float(value) if "e-" in value else yaml.safe_load(value) for name, value in pairs.items()} | words
     return str(yaml.safe_dump({**values, **read}, sort_keys=False))
 
 
@@ -264,7 +273,7 @@ def metric(folder: Path, name: str) -> None:
     """A metric of `evaluate` that needs no download: the share of equal predictions."""
     folder.mkdir(exist_ok=True)
     (folder / f"{name}.py").write_text(
-        "import datasets, evaluate\n\n\nclass Equal(evaluate.Metric):\n"
+        "import datasets\nimport evaluate\n\n\nclass Equal(evaluate.Metric):\n"
         "    def _info(self):\n        value = datasets.Value('int64' if self.name == 'accuracy' else 'string')\n"
         "        features = datasets.Features({'predictions': value, 'references': value})\n"
         "        return evaluate.MetricInfo(description='', citation='', inputs_description='', features=features)\n\n"
@@ -340,7 +349,7 @@ def facts_of(place: Place, study: Path, own: Mapping[str, Any], trials: Sequence
     return {
         "trials": len(result.trials),
         "different": different_fields(own, same[0]) if same else {"": ["no trial of the user's settings", ""]},
-        "baseline": float(result.baseline.speed or 0.0),
+        "baseline": float(result.baseline.samples_per_second or 0.0),
         "promised": [float(promised), promised.low, promised.high],
         "speedup": [float(ratio), ratio.low, ratio.high] if ratio is not None else None,
         "best": result.best.configuration.to_dict(),

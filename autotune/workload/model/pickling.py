@@ -141,7 +141,9 @@ def _unsendable(
         is_deeper = False
         for owner, name, inner in _held(part):
             if id(inner) not in seen and (reason := why_not(inner)) is not None:
-                holder, part, error, is_deeper = f"{owner} uses {name}" if name else holder, inner, reason, True
+                inside_holder = f"{holder}[{name!r}]" if holder and name else name or holder
+                holder = f"{owner} uses {name}" if owner and name else inside_holder
+                part, error, is_deeper = inner, reason, True
                 break
     refused: list[tuple[Any, str, str]] = [*UNSENDABLE]
     if part is trainer:
@@ -154,7 +156,7 @@ def _unsendable(
 
 
 def _held(value: Any) -> Iterator[tuple[str, str, Any]]:
-    """(owner, name, value) of what is pickled with a value; names are empty for what belongs to the value itself."""
+    """(owner, name, value) of what is pickled with a value; names are empty for what belongs to the value itself, or is ours."""
     if isinstance(value, types.FunctionType):
         owner = value.__qualname__.rpartition("<locals>.")[2]
         cells = zip(value.__code__.co_freevars, map(content, value.__closure__ or ()), strict=True)
@@ -165,12 +167,16 @@ def _held(value: Any) -> Iterator[tuple[str, str, Any]]:
     elif isinstance(value, (types.MethodType, functools.partial)):
         yield from (("", "", inner) for inner in inside(value))
     elif isinstance(value, Mapping):
-        yield from (("", "", inner) for inner in value.values())
+        yield from (("", name if isinstance(name, str) else "", inner) for name, inner in value.items())
     elif isinstance(value, (list, tuple, set, frozenset)):
         yield from (("", "", inner) for inner in value)
     owner = type(value).__qualname__.rpartition("<locals>.")[2]
+    is_ours = type(value).__module__.startswith("autotune.")
     if not isinstance(value, (type, types.FunctionType)):
-        yield from ((owner, name, inner) for name, inner in getattr(value, "__dict__", {}).items())
+        yield from (
+            ("" if is_ours else owner, "" if is_ours else name, inner)
+            for name, inner in getattr(value, "__dict__", {}).items()
+        )
         yield "", "", type(value)
 
 

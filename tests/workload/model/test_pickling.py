@@ -20,6 +20,7 @@ from autotune.workload.model import pickling
 from autotune.workload.model.pickling import can_be_sent, is_importable, received, sent
 from autotune.workload.model.rebuild import Prebuilt
 from autotune.workload.model.user_objects import UserObjects, arguments_class
+from autotune.workload.twin import SetLater
 
 
 class Net(torch.nn.Module):
@@ -139,7 +140,16 @@ def test_the_variable_that_holds_what_cannot_be_sent_is_named(
                 "The Trainer's class .*: Logging.compute_loss uses LOG, an open file",
                 "first use",
             ),
-            ({"train_dataset": Reading(held)}, "The train_dataset .*: Reading uses rows, an open file", "__getitem__"),
+            (
+                {"train_dataset": Reading(held)},
+                r"The train_dataset .*: Reading uses rows\['source'\]\['file'\], an open file",
+                "__getitem__",
+            ),
+            (
+                {"set_later": SetLater({"settings": {"lock": LOCK}})},
+                r"What was set on the Trainer .*: settings\['lock'\], a lock",
+                "first use",
+            ),
             (
                 {"train_dataset": Reading(transform)},
                 "The train_dataset .*: transform uses file, an open file",
