@@ -92,8 +92,9 @@ def sendable(
     notes = left_out(unsent)
     size = global_batch_size or stated
     name = options.get("study_name") or name_of_study(trainer, size, device)
-    with off_device(trainer.model, extract.optimizer_of(trainer), device) as held:
-        wrapped = precision.unwrap(trainer.model)
+    models = extract.models(trainer)
+    with off_device(models, extract.optimizer_of(trainer), device) as held:
+        wrapped = precision.unwrap(models)
         try:
             payload = _payload(trainer, notes, held)
         finally:

@@ -203,6 +203,14 @@ def parts(trainer: Any) -> dict[str, Any]:
     return {name: part for name, part in given.items() if part is not None} | further_arguments(trainer)[0]
 
 
+def models(trainer: Any) -> Any:
+    """The Trainer's model and others that it holds, such as the reference model of DPO: a torch.nn.ModuleList."""
+    import torch
+
+    held = (trainer.model, *(value for value in vars(trainer).values() if isinstance(value, torch.nn.Module)))
+    return torch.nn.ModuleList({id(model): model for model in held}.values())
+
+
 def built_again(trainer_class: type, parts: Mapping[str, Any], new: Any = None) -> Any:
     """A Trainer of this class that takes its datasets as they come: from a built Trainer, which prepared them.
 

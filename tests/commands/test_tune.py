@@ -310,6 +310,22 @@ def test_a_model_that_was_trained_in_bf16_is_sent_without_its_autocast_and_keeps
     assert not {"forward", "_original_forward", "_is_accelerate_prepared"} & vars(arrived).keys()
 
 
+def test_a_reference_model_that_was_prepared_in_bf16_is_sent_without_its_autocast_and_keeps_it(
+    asked: Asked, tmp_path: Path
+) -> None:
+    class WithReference(Trainer):  # type: ignore[misc]
+        def __init__(self, *args: Any, ref_model: Any = None, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.ref_model = self.accelerator.prepare_model(ref_model, evaluation_mode=True)
+
+    trainer = built(tmp_path, kind=WithReference, fields={"bf16": True}, ref_model=bert())
+    forward = trainer.ref_model.forward
+    autotune.tune(trainer)
+    assert trainer.ref_model.forward == forward
+    arrived = UserObjects.opened(asked[0][0].pickled).trainer_arguments["ref_model"]
+    assert not {"forward", "_original_forward", "_is_accelerate_prepared"} & vars(arrived).keys()
+
+
 def test_weights_that_are_random_are_told_and_those_of_a_model_that_is_sent_are_not(
     asked: Asked, tmp_path: Path
 ) -> None:

@@ -70,6 +70,7 @@ def applied(result: SearchResult, trainer: Any, allow_defaults: bool = False) ->
     parts |= {"optimizers": optimizers} if optimizers[0] is not None else {}
     if model_init is None:
         prepare_model(result, trainer.model)
+    precision.unwrap(extract.models(trainer))
     with regional_compilation(result):
         extract.built_again(
             type(trainer), parts | ({"model_init": model_init} if model_init else {"model": trainer.model}), new
