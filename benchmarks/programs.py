@@ -33,7 +33,7 @@ sys.path.insert(0, str(ROOT))
 
 RECORDER = Path(__file__).parent / "recorder"
 WAYS = ("sent", "again")
-ROUNDS, UNSETTLED = 3, 5
+ROUNDS, UNSETTLED = 2, 5
 """Plain runs of each side; steps of each that are left out."""
 
 OF_A_TRIAL = {
@@ -272,13 +272,13 @@ def images(folder: Path) -> None:
 def metric(folder: Path, name: str) -> None:
     """A metric of `evaluate` that needs no download: the share of equal predictions."""
     folder.mkdir(exist_ok=True)
+    kind = "int64" if name == "accuracy" else "string"
     (folder / f"{name}.py").write_text(
-        "import datasets\nimport evaluate\n\n\nclass Equal(evaluate.Metric):\n"
-        "    def _info(self):\n        value = datasets.Value('int64' if self.name == 'accuracy' else 'string')\n"
-        "        features = datasets.Features({'predictions': value, 'references': value})\n"
-        "        return evaluate.MetricInfo(description='', citation='', inputs_description='', features=features)\n\n"
+        "import datasets\nimport evaluate\n\n\nclass Equal(evaluate.Metric):\n    def _info(self):\n"
+        f"        features = {{name: datasets.Value({kind!r}) for name in ('predictions', 'references')}}\n"
+        "        return evaluate.MetricInfo(description='', citation='', features=datasets.Features(features))\n\n"
         "    def _compute(self, predictions, references):\n"
-        "        return {self.name: sum(a == b for a, b in zip(predictions, references)) / len(predictions)}\n",
+        f"        return {{{name!r}: sum(a == b for a, b in zip(predictions, references)) / len(predictions)}}\n",
         encoding="utf-8",
     )
 

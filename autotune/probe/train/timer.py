@@ -139,7 +139,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         self._end_before = marks.end
         seconds = 0.0 if self._is_timing else self._step_seconds(marks.end)
         if not self.settings:
-            self.settings = self._read_back.settings(self._samples_of(marks))
+            self.settings = self._read_back.settings(self._counted_samples(marks))
         before, self._graphs = self._graphs, graphs_compiled()
         if self._last_step.reached(state.global_step):
             control.should_training_stop = True
@@ -157,7 +157,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
                 seconds -= self.whole_fetch_s  # no other step is like it
             self._first.append(seconds)
             if not self._is_on_the_worst():
-                self.untimed.append(seconds * self._longer(marks.counted))
+                self.untimed.append(seconds * self._longer(marks))
                 last = len(self.untimed) >= self.order.timing.untimed_most
                 if self._settled() and (last or self._graphs == before):
                     self.surroundings.start()
@@ -252,19 +252,20 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
     def _is_on_the_worst(self) -> bool:
         return self._worst is not None and self._watches_memory()
 
-    def _samples_of(self, marks: Marks) -> int | None:
+    def _counted_samples(self, marks: Marks) -> int | None:
         """Samples in the step; None if the user's own collator may pack them."""
         samples = marks.counted.samples
         return None if samples is None or self.order.workload.user_objects else int(samples)
 
-    def _longer(self, counted: Counted) -> float:
+    def _samples_of(self, marks: Marks) -> int:
+        return self._counted_samples(marks) or self.order.configuration.micro_batch_size * len(marks.begun)
+
+    def _longer(self, marks: Marks) -> float:
         """Tokens of an average step / tokens of this one."""
-        samples = (counted.samples if isinstance(counted.samples, int) else 0) if self.tokens_per_sample else 0
-        return (
-            self.tokens_per_sample * samples / counted.tokens
-            if self.tokens_per_sample and samples and counted.tokens
-            else 1.0
-        )
+        counted = marks.counted
+        if not self.tokens_per_sample or not counted.tokens or isinstance(counted.samples, torch.Tensor):
+            return 1.0
+        return self.tokens_per_sample * self._samples_of(marks) / counted.tokens
 
     def _step_seconds(self, end: Any) -> float:
         seconds, self._previous_end = self._clock.between(self._previous_end, end), end
@@ -297,7 +298,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
             middle_s=_mean(gaps[1:]),
             last_s=self._clock.between(begun[-1], marks.end),
             optimizer_s=self._clock.between(ended[-1], marks.stepped or marks.end),
-            samples=self._samples_of(marks) or self.order.configuration.micro_batch_size * len(begun),
+            samples=self._samples_of(marks),
             tokens=marks.counted.tokens,
             forward_s=sum(forward),
             backward_s=sum(backward),

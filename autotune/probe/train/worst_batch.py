@@ -51,11 +51,10 @@ def _size(order: TrainingOrder, loader: Any) -> int:
 
 
 def tokens_per_sample(order: TrainingOrder, trainer: Any) -> float | None:
-    """Tokens of a sample, padding included, in the loader's batches on average.
+    """Tokens of a sample of the dataset, padding included, in the loader's batches on average; a pair of DPO is one sample.
 
-    None if all are as long, if the loader does not shuffle, or if its batches show no samples or no tokens. The batches are
-    random ones, the same samples for each configuration: their mean has the same error for all, and the quotient of two speeds
-    has none of it.
+    None if all are as long, if the loader does not shuffle, or if its batches show no tokens. The batches are random ones, the
+    same samples for each configuration: their mean has the same error for all, and the quotient of two speeds has none of it.
     """
     loader = _loader(order, trainer)
     batches = getattr(loader, "batch_sampler", None)
@@ -66,11 +65,11 @@ def tokens_per_sample(order: TrainingOrder, trainer: Any) -> float | None:
     random.Random(0).shuffle(places)
     until, samples, tokens = time.monotonic() + MOST_SECONDS, 0, 0
     for begin in range(0, min(MOST_SAMPLES, len(places)), size):
-        counted = count([loader.collate_fn([loader.dataset[place] for place in places[begin : begin + size]])])
-        samples, tokens = samples + int(counted.samples or 0), tokens + counted.tokens
+        batch = [loader.dataset[place] for place in places[begin : begin + size]]
+        samples, tokens = samples + len(batch), tokens + count([loader.collate_fn(batch)]).tokens
         if time.monotonic() > until:
             break
-    return tokens / samples if samples and tokens else None
+    return tokens / samples if tokens else None
 
 
 def worst_batch(order: TrainingOrder, trainer: Any) -> WorstBatch | None:

@@ -120,6 +120,13 @@ def test_the_average_batch_is_of_the_same_random_samples_whatever_its_size() -> 
     assert of(4, shuffled=False) is None
 
 
+def test_a_sample_of_several_rows_has_the_tokens_of_all() -> None:
+    rows = [torch.zeros(3, dtype=torch.long)] * 8
+    pairs = lambda batch: {"input_ids": torch.stack([*batch, *batch])}  # noqa: E731
+    loader = DataLoader(rows, batch_size=4, shuffle=True, collate_fn=pairs)  # type: ignore[arg-type]
+    assert tokens_per_sample(order((6,), 4), SimpleNamespace(get_train_dataloader=lambda: loader)) == 6.0
+
+
 @pytest.mark.parametrize(
     ("longest", "micro", "samples", "named"),
     [
