@@ -45,14 +45,15 @@ def served(tls: ssl.SSLContext | None = None) -> Iterator[Address]:
         server = uvicorn.Server(
             uvicorn.Config(application, http=http, lifespan="off", log_config=None, timeout_graceful_shutdown=5)
         )
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:
             wait_until(lambda: server.started)
             yield listener.getsockname()
         finally:
             server.should_exit = True
-            thread.join()
+            thread.join(60)
+            assert not thread.is_alive()
 
 
 @pytest.fixture

@@ -40,6 +40,7 @@ from autotune.service.records import (
     Search,
 )
 from autotune.service.store import Store
+from tests.probe.processes import bounded
 
 REQUEST = {"model": "bert-mini", "global_batch_size": 8}
 LATER = timedelta(hours=1)
@@ -89,7 +90,7 @@ def trial(number: int, **body: Any) -> dict[str, Any]:
 
 def at_once(threads: int, work: Callable[[int], Any]) -> list[Any]:
     """What `work(0)`, `work(1)`, … return, started by as many threads at the same time."""
-    barrier = Barrier(threads)
+    barrier = Barrier(threads, timeout=60)
 
     def begin(number: int) -> Any:
         barrier.wait()
@@ -266,7 +267,7 @@ def test_every_acknowledged_search_is_there_after_sigkill(database_url: str, ope
             text=True,
             env=os.environ | {"PYTHONPATH": str(Path(tables.__file__).parents[2])},
         )
-        with child:
+        with bounded(child):
             assert child.stdout is not None
             acknowledged = [child.stdout.readline().strip() for _ in range(20)]
             child.send_signal(signal.SIGKILL)

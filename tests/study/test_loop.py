@@ -51,6 +51,7 @@ from autotune.study.study import Study
 from tests import makers
 from tests.clocks import SimulatedTime, TimedProbe, taking
 from tests.makers import ALLOWED, MIB, completed, ended, machine, out_of_memory, space, warned
+from tests.probe.processes import bounded
 
 ROOT = Path(__file__).parents[2]
 
@@ -861,12 +862,12 @@ def test_a_study_is_locked_by_one_process(tmp_path: Path) -> None:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
-    with holder:
+    with bounded(holder):
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         with pytest.raises(StudyInUse) as caught, locked(tmp_path):
             pass
-        holder.communicate()
+        holder.communicate(timeout=60)
     assert caught.value.advice
     with locked(tmp_path):
         pass
