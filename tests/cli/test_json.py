@@ -24,7 +24,9 @@ from tests.terminals import surroundings
 
 def run(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "autotune", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=surroundings(**variables))
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, env=surroundings(**variables), timeout=300
+    )
 
 
 def told(*words: str) -> tuple[int, Any, str]:

@@ -530,6 +530,7 @@ def test_the_server_loads_nothing_heavy() -> None:
         text=True,
         check=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
+        timeout=300,
     ).stdout.split()
     assert "autotune" in loaded
     assert not {"torch", "transformers", "optuna", "pandas", "numpy", "scipy"} & set(loaded)

@@ -992,13 +992,15 @@ def test_a_disk_that_refuses_ends_in_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("options", "what"), [("size=24k", "full"), ("size=1m,ro", "read-only")])
 def test_a_disk_that_is_full_or_read_only_ends_in_one_line(tmp_path: Path, options: str, what: str) -> None:
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(tmp_path)], capture_output=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(tmp_path)], capture_output=True, timeout=300
+    )
     if os.getuid() or mounted.returncode:
         pytest.skip(f"mounting a {what} disk is not permitted here")
     try:
         said = in_a_process_of_its_own(tmp_path / "study", size=0)
     finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
+        subprocess.run(["umount", str(tmp_path)], check=True, timeout=300)
     assert len(said) == 1
     assert "cannot be written" in said[0]
 

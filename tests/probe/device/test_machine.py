@@ -444,7 +444,9 @@ def test_a_process_in_a_control_group_sees_its_limit(group: Path) -> None:
     limit.write_text(str(1 << 30))
     program = "from autotune.probe.device.machine import machine_memory; print(*machine_memory())"
     enter = f"open({str(group / 'cgroup.procs')!r}, 'w').write('0')"
-    done = subprocess.run([sys.executable, "-c", f"{enter}; {program}"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", f"{enter}; {program}"], capture_output=True, text=True, check=True, timeout=300
+    )
     total, free = map(int, done.stdout.split())
     assert total == 1 << 30
     assert 0 < free < total
