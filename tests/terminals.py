@@ -36,14 +36,12 @@ class Terminal:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "autotune", *words],
+            ["setsid", "--ctty", sys.executable, "-m", "autotune", *words],  # code between fork and exec may hang
             cwd=folder,
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
             env=surroundings(**variables),
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
         os.close(theirs)
         self.text = ""

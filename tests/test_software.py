@@ -27,9 +27,9 @@ def names(requirements: list[Requirement]) -> set[str]:
 
 
 def test_it_is_a_script_that_shows_its_usage() -> None:
-    subprocess.run(["bash", "-n", str(SCRIPT)], check=True)
+    subprocess.run(["bash", "-n", str(SCRIPT)], check=True, timeout=300)
     for arguments in ([], ["folder"], ["folder", "another"]):
-        done = subprocess.run([str(SCRIPT), *arguments], capture_output=True, text=True)
+        done = subprocess.run([str(SCRIPT), *arguments], capture_output=True, text=True, timeout=300)
         assert done.returncode == 2
         assert "tests/gpu/software.sh FOLDER KIND" in done.stderr
 

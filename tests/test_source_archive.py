@@ -10,7 +10,9 @@ ROOT = Path(__file__).parents[1]
 
 def tracked() -> set[str]:
     try:
-        told = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+        told = subprocess.run(
+            ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=300
+        )
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("this is no checkout")
     return {name for name in told.stdout.split("\0") if name}

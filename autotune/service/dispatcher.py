@@ -181,8 +181,10 @@ class Dispatcher:
                 except Exception as error:  # for example, the database is away
                     self.failure = error.message if isinstance(error, AutotuneError) else type(error).__name__
                     log.exception("queue_unreadable")
+                # Not `wait_for`: before Python 3.12 it swallows a cancellation that meets the end of what it waits for.
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._woken.wait(), TICK_S)
+                    async with asyncio.timeout(TICK_S):
+                        await self._woken.wait()
         finally:
             await self._stop()
 
@@ -320,7 +322,8 @@ class Dispatcher:
                 await self._stored(self.store.add_events, search.id, search.attempt, events)
             end = next((message["end"] for message in messages if "end" in message), end)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), self.grace_s)
+            async with asyncio.timeout(self.grace_s):
+                await process.wait()
         run.kill()
         await process.wait()
         return end

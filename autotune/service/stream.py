@@ -104,7 +104,8 @@ class Hub:
                     return
                 if not sent:
                     try:
-                        await asyncio.wait_for(changed.wait(), SILENCE_S)
+                        async with asyncio.timeout(SILENCE_S):
+                            await changed.wait()
                     except TimeoutError:
                         yield KEEPALIVE_COMMENT
         finally:

@@ -80,7 +80,9 @@ print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
         variables = {"_AUTOTUNE_COMPLETE": "complete_bash", "COMP_WORDS": f"autotune {words}"}
         environment = surroundings(**variables, COMP_CWORD=str(1 + len(words.split())))
         command = [sys.executable, "-c", program]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, env=environment)
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, check=True, env=environment, timeout=300
+        )
         *offered, loaded = done.stdout.splitlines()
         assert offered
         assert not set(json.loads(loaded)) & set(HEAVY)
@@ -90,7 +92,7 @@ def test_the_script_for_a_shell_can_be_installed(tmp_path: Path) -> None:
     # Typer looks which shell it is started from, unless it is told not to: then it takes the shell's name.
     variables = surroundings(HOME=str(tmp_path), _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     command = [sys.executable, "-m", "autotune", "--install-completion", "zsh"]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, env=variables)
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, env=variables, timeout=300)
     installed = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
     assert any("_AUTOTUNE_COMPLETE=complete_zsh" in text for text in installed)
 
@@ -105,7 +107,7 @@ def test_a_real_bash_completes_at_the_tab_key(folder: Path) -> None:
     command.chmod(0o755)
     shown = [sys.executable, "-m", "autotune", "--show-completion", "bash"]
     variables = surroundings(_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
-    script = subprocess.run(shown, capture_output=True, text=True, check=True, env=variables).stdout
+    script = subprocess.run(shown, capture_output=True, text=True, check=True, env=variables, timeout=300).stdout
     program = f"""
 PATH="{command.parent}:$PATH"
 {script}
@@ -113,5 +115,7 @@ COMP_WORDS=(autotune search bert-mini --sampler br); COMP_CWORD=4
 _autotune_completion autotune br --sampler
 echo "${{COMPREPLY[@]}}"
 """
-    done = subprocess.run([bash, "-c", program], cwd=folder, capture_output=True, text=True, env=surroundings())
+    done = subprocess.run(
+        [bash, "-c", program], cwd=folder, capture_output=True, text=True, env=surroundings(), timeout=300
+    )
     assert done.stdout.strip() == "brute-force", done.stderr

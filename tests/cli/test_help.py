@@ -146,7 +146,9 @@ def test_a_pipe_gets_colours_only_where_they_are_forced(
     variables: dict[str, str], coloured: bool, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-m", "autotune", "search", "--help"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=surroundings(**variables))
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, env=surroundings(**variables), timeout=300
+    )
     assert bool(COLOUR.search(done.stdout)) is coloured
     assert ("\x1b" in done.stdout) is bool(variables.get("FORCE_COLOR"))
 

@@ -18,12 +18,15 @@ from autotune.commands import search
 from autotune.core.configuration import Value
 from autotune.study.plan import Progress, ProgressKind, Watch
 from tests.makers import configuration, result, trial
+from tests.probe.processes import bounded
 from tests.terminals import surroundings
 
 
 def run(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "autotune", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=surroundings(**variables))
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, env=surroundings(**variables), timeout=300
+    )
 
 
 def told(*words: str) -> tuple[int, Any, str]:
@@ -155,13 +158,13 @@ def test_a_usage_error_is_an_object_too(words: list[str]) -> None:
 @pytest.mark.parametrize("words", [["search", "--help"], ["studies", "--json"]])
 def test_a_reader_that_goes_away_is_no_error_to_speak_of(words: list[str], studies: Path) -> None:
     command = [sys.executable, "-m", "autotune", *words]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=surroundings())
-    assert process.stdout is not None
-    process.stdout.close()
-    assert process.stderr is not None
-    assert process.stderr.read() == ""
-    assert process.wait(60) == 1
-    process.stderr.close()
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with bounded(subprocess.Popen(command, **pipes, text=True, env=surroundings())) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+        assert process.wait(60) == 1
 
 
 @pytest.mark.parametrize("command", ["verify", "guide", "explain"])

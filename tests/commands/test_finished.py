@@ -109,7 +109,12 @@ def test_the_same_command_prints_the_same_answer_and_loads_nothing_heavy(finishe
     )
     place = {"PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | place, check=False
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=os.environ | place,
+        check=False,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

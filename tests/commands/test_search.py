@@ -335,7 +335,8 @@ def test_it_works_from_standard_input_and_without_a_main_guard(tmp_path: Path) -
     assert "FOUND 4" in done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("moment", [pytest.param("between probes", marks=pytest.mark.nightly), "inside a probe"])
+@pytest.mark.nightly
+@pytest.mark.parametrize("moment", ["between probes", "inside a probe"])
 def test_a_search_killed_at_any_moment_goes_on_with_nothing_lost(moment: str, tmp_path: Path) -> None:
     code = textwrap.dedent(f"""
         import os, signal, sys, threading, time

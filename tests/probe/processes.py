@@ -1,8 +1,12 @@
-"""What is running below a host, seen from outside."""
+"""Processes that tests start, and what is running below a host, seen from outside."""
 
+import contextlib
+import subprocess
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -51,3 +55,18 @@ def becomes_true(question: Callable[[], bool], seconds: float) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+@contextlib.contextmanager
+def bounded(process: subprocess.Popen[Any], seconds: float = 300.0) -> Iterator[subprocess.Popen[Any]]:
+    """Within, the process; it is killed after so many seconds, and at the end: nothing can wait for it for ever."""
+    timer = threading.Timer(seconds, process.kill)
+    timer.start()
+    try:
+        with process:
+            try:
+                yield process
+            finally:
+                process.kill()
+    finally:
+        timer.cancel()

@@ -27,6 +27,38 @@ from tests.probe.probes import configuration
 REQUEST = tuning_request("bert-mini", 4, device="cpu")
 
 
+class CardHost:
+    """A host whose children are on a card: they answer as the order's facts say, or that torch cannot use it."""
+
+    uses_cache = True
+
+    def __init__(self, folder: Path, fails: str = "") -> None:
+        self.orders, self.folder, self.fails = list[Order](), folder, fails
+
+    def scratch_folder(self) -> Path:
+        return self.folder
+
+    def run(self, order: Order) -> dict[str, Any]:
+        self.orders.append(order)
+        write_json(self.folder / CHILD_ANSWER, {"value": self.environment(order.request).to_dict()})
+        return {"ended": "exited", "codes": [0]}
+
+    def environment(self, request: Mapping[str, Any]) -> Environment:
+        if request["device"] == "cpu":
+            return replace(cpu(), optimizers=dict.fromkeys([*ORDINARY, *request["optimizers"]]))
+        if self.fails:
+            raise InvalidRequest(self.fails, "Use --device=cpu.")
+        facts = {name: request[name] for name in ("others", "topology")}
+        return replace(gpu(), optimizers=dict.fromkeys(ORDINARY), total_memory_bytes=80 * GIB, **facts)
+
+
+@pytest.fixture
+def answering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CardHost:
+    """A host that answers for the CPU without processes, with an empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return CardHost(tmp_path)
+
+
 @pytest.fixture
 def orders(host: ProbeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Order]:
     """The orders that reach the host, with an empty cache."""
@@ -56,9 +88,9 @@ def test_capabilities_are_asked_once_and_free_memory_is_read_each_time(host: Pro
 
 @pytest.mark.parametrize("change", ["version", "variable", "damage", "other shape"])
 def test_capabilities_are_asked_anew_where_a_version_a_variable_or_the_file_changed(
-    host: ProbeHost, orders: list[Order], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+    answering: CardHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    first, _ = read_environment(host, REQUEST, None)
+    first, _ = read_environment(answering, REQUEST, None)
     (file,) = cached(tmp_path, "capabilities")
     if change == "version":
         (tmp_path / "more" / "bitsandbytes-99.0.dist-info").mkdir(parents=True)
@@ -67,9 +99,9 @@ def test_capabilities_are_asked_anew_where_a_version_a_variable_or_the_file_chan
         monkeypatch.setenv("BNB_CUDA_VERSION", "121")
     else:
         file.write_text("{" if change == "damage" else '{"environment": {"device": "cpu"}, "every_optimizer": true}')
-    again, _ = read_environment(host, REQUEST, None)
-    read_environment(host, REQUEST, None)
-    assert [order.kind for order in orders] == ["capabilities"] * 2
+    again, _ = read_environment(answering, REQUEST, None)
+    read_environment(answering, REQUEST, None)
+    assert [order.kind for order in answering.orders] == ["capabilities"] * 2
     assert again.optimizers == first.optimizers
 
 
@@ -83,40 +115,36 @@ def test_the_sources_count_by_what_they_say_not_by_their_times(tmp_path: Path, m
     assert cache._source_digest.__wrapped__() != before
 
 
-def test_doctor_asks_anew_and_renews_the_cache(host: ProbeHost, orders: list[Order], tmp_path: Path) -> None:
-    read_environment(host, REQUEST, None)
+def test_doctor_asks_anew_and_renews_the_cache(answering: CardHost, tmp_path: Path) -> None:
+    read_environment(answering, REQUEST, None)
     (file,) = cached(tmp_path, "capabilities")
     answer = json.loads(file.read_text())
     answer["environment"]["precisions"]["bf16"] = "it was broken once"
     file.write_text(json.dumps(answer))
-    assert read_environment(host, REQUEST, None)[0].precisions["bf16"] == "it was broken once"
-    renewed = read_environment(host, REQUEST, None, anew=True)[0]
+    assert read_environment(answering, REQUEST, None)[0].precisions["bf16"] == "it was broken once"
+    renewed = read_environment(answering, REQUEST, None, anew=True)[0]
     assert renewed.precisions["bf16"] != "it was broken once"
-    assert stable(read_environment(host, REQUEST, None)[0]) == stable(renewed)
-    assert len(orders) == 2
+    assert stable(read_environment(answering, REQUEST, None)[0]) == stable(renewed)
+    assert len(answering.orders) == 2
 
 
-def test_an_optimizer_that_was_not_tried_is_asked_for_and_the_others_are_remembered(
-    host: ProbeHost, orders: list[Order]
-) -> None:
+def test_an_optimizer_that_was_not_tried_is_asked_for_and_the_others_are_remembered(answering: CardHost) -> None:
     more = tuning_request("bert-mini", 4, device="cpu", fix={"optimizer": "adagrad"})
     for request in (REQUEST, more, REQUEST, more):
-        environment, _ = read_environment(host, request, None)
+        environment, _ = read_environment(answering, request, None)
         assert ("adagrad" in environment.optimizers) is (request is more)
-    assert len(orders) == 2
+    assert len(answering.orders) == 2
 
 
-def test_what_may_pass_is_not_remembered(
-    host: ProbeHost, orders: list[Order], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_may_pass_is_not_remembered(answering: CardHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for found in (
         {"optimizers": {"adamw_torch": "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."}},
         {"others": ["blender (4711)"]},
     ):
         monkeypatch.setattr(queries, "ask", lambda host, order, found=found: {**ask(host, order), **found})
-        read_environment(host, REQUEST, None)
+        read_environment(answering, REQUEST, None)
         assert not cached(tmp_path, "capabilities")
-    assert len(orders) == 2
+    assert len(answering.orders) == 2
 
 
 @pytest.mark.nightly
@@ -159,31 +187,6 @@ def test_traces_are_made_beside_what_the_host_runs_and_by_it_if_they_are_killed(
     assert len(orders) == 1 + is_killed, "they are cached as any others"
 
 
-class CardHost:
-    """A host whose children are on a card: they answer as the order's facts say, or that torch cannot use it."""
-
-    uses_cache = True
-
-    def __init__(self, folder: Path, fails: str = "") -> None:
-        self.asked, self.folder, self.fails = 0, folder, fails
-
-    def scratch_folder(self) -> Path:
-        return self.folder
-
-    def run(self, order: Order) -> dict[str, Any]:
-        self.asked += 1
-        write_json(self.folder / CHILD_ANSWER, {"value": self.environment(order.request).to_dict()})
-        return {"ended": "exited", "codes": [0]}
-
-    def environment(self, request: Mapping[str, Any]) -> Environment:
-        if request["device"] == "cpu":
-            return replace(cpu(), optimizers=dict.fromkeys(ORDINARY))
-        if self.fails:
-            raise InvalidRequest(self.fails, "Use --device=cpu.")
-        facts = {name: request[name] for name in ("others", "topology")}
-        return replace(gpu(), optimizers=dict.fromkeys(ORDINARY), total_memory_bytes=80 * GIB, **facts)
-
-
 def read_on(host: Any, device: str) -> tuple[Environment, nvml.Card | None]:
     request = tuning_request("bert-mini", 4, device=device)
     return read_environment(host, request, nvml.choose_device(request.device))
@@ -202,16 +205,16 @@ def test_a_card_s_answer_holds_for_its_driver_and_not_for_what_changes_by_itself
 
     read(card_processes="1")
     read(card_processes="")
-    assert host.asked == 2, "what was found beside another process is not remembered"
+    assert len(host.orders) == 2, "what was found beside another process is not remembered"
     later = read(card_CurrPcieLinkGeneration=5, card_used=5 * GIB, card_processes="1")
     assert later.topology == "PCIe generation 5 x16"
     assert [text.endswith("(1)") for text in later.others] == [True]
     assert later.free_memory_bytes == 75 * GIB
-    assert host.asked == 2
+    assert len(host.orders) == 2
     read(driver="590.2")
-    assert host.asked == 3
+    assert len(host.orders) == 3
     read(card_used=None)
-    assert host.asked == 4, "without NVML's figure free memory is unknown"
+    assert len(host.orders) == 4, "without NVML's figure free memory is unknown"
 
 
 def test_auto_means_the_cpu_and_says_why_if_torch_cannot_use_the_card(

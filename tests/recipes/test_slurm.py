@@ -52,14 +52,14 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_bash_reads_it(script: Path) -> None:
-    done = subprocess.run(["bash", "-n", script], capture_output=True, text=True)
+    done = subprocess.run(["bash", "-n", script], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_shellcheck_finds_nothing(script: Path) -> None:
     linter = shutil.which("shellcheck") or pytest.skip("shellcheck is not installed")
-    done = subprocess.run([linter, script], capture_output=True, text=True)
+    done = subprocess.run([linter, script], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (0, "")
 
 
@@ -96,7 +96,7 @@ def cluster(tmp_path: Path) -> Iterator[dict[str, str]]:
     )
     devices = [folder / f"gpu{number}" for number in range(2)]
     for device in devices:
-        subprocess.run(["mknod", "-m", "666", device, "c", "1", "3"], check=True)
+        subprocess.run(["mknod", "-m", "666", device, "c", "1", "3"], check=True, timeout=300)
     (folder / "gres.conf").write_text("AutoDetect=off\n" + "".join(f"Name=gpu File={device}\n" for device in devices))
     key = folder / "munge.key"
     key.write_bytes(os.urandom(128))
@@ -118,7 +118,9 @@ def cluster(tmp_path: Path) -> Iterator[dict[str, str]]:
                 wait_for((folder / "munge.socket").exists, 10, lambda: (folder / "munged.out").read_text())
 
         def ready() -> bool:
-            done = subprocess.run(["sinfo", "-h", "-o", "%T"], env=environment, capture_output=True, text=True)
+            done = subprocess.run(
+                ["sinfo", "-h", "-o", "%T"], env=environment, capture_output=True, text=True, timeout=300
+            )
             return done.stdout.strip() == "idle"
 
         wait_for(ready, 60, lambda: "\n".join(path.read_text()[-2000:] for path in folder.glob("*.log")))

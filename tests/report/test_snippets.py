@@ -67,7 +67,12 @@ def test_a_shell_hands_hf_argument_parser_the_same_arguments(answer: dict[str, A
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     pasted = form(result_with(answer, process_environment={"NAME": "a value"}), "command")
     done = subprocess.run(
-        ["bash", "-c", pasted.text], cwd=tmp_path, env=os.environ | {"PATH": path}, capture_output=True, check=True
+        ["bash", "-c", pasted.text],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        check=True,
+        timeout=300,
     )
     without_flag = [name for name in ("optim_target_modules", "liger_kernel_config") if name in answer]
     flagged = {name: value for name, value in answer.items() if name not in without_flag}

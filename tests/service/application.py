@@ -72,7 +72,7 @@ def serving(app: FastAPI) -> Iterator[str]:
     """The application on a port of the loopback; its address."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None, timeout_graceful_shutdown=1))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:
             wait_until(lambda: server.started)
@@ -80,7 +80,8 @@ def serving(app: FastAPI) -> Iterator[str]:
         finally:
             server.should_exit = True
             app.state.hub.close()
-            thread.join()
+            thread.join(60)
+            assert not thread.is_alive()
 
 
 def wait_until(holds: Callable[[], object], seconds: float = 60.0) -> None:

@@ -19,6 +19,9 @@ from autotune.service.tables import DatabaseTaken
 from autotune.study.store import locked
 from tests.service.searches import Replaying
 
+END_S = 90.0
+"""Seconds that a dispatcher may take to end: its searches have thirty."""
+
 
 def dispatcher_of(store: Store, state: Path, replaying: Replaying, *devices: str, **options: Any) -> Dispatcher:
     """A dispatcher whose searches are replayed, and carry the state folder as a mark; by default of the CPU."""
@@ -39,14 +42,15 @@ def dispatching(dispatcher: Dispatcher) -> Iterator[None]:
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
 
-    thread = threading.Thread(target=turn)
+    thread = threading.Thread(target=turn, daemon=True)
     thread.start()
     try:
         yield
     finally:
         with contextlib.suppress(RuntimeError):  # it has ended
             loop.call_soon_threadsafe(running.cancel)
-        thread.join()
+        thread.join(END_S)
+        assert not thread.is_alive(), "it was cancelled and goes on"
 
 
 def when(store: Store, search_id: str, holds: Callable[[Search], object], seconds: float = 90.0) -> Search:

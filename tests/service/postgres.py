@@ -42,7 +42,9 @@ class Postgres:
     def _call(self, program: str, *words: str) -> None:
         user = ("runuser", "-u", "postgres", "--") if os.getuid() == 0 else ()
         command = [*user, program, "-D", str(self._data), *words]
-        subprocess.run(command, cwd=self._folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run(
+            command, cwd=self._folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=300
+        )
 
     def start(self) -> None:
         """Start it where it does not run, and wait until it answers; what a killed one left may have to end first."""

@@ -25,10 +25,11 @@ REQUEST: Mapping[str, Any] = {
 class Replaying:
     """What searches that are started with `environment` find on their path. folder: for it, made here.
 
-    probe_s: seconds that a probe takes; further settings: see `tests/service/replayed/sitecustomize.py`.
+    probe_s: seconds that a probe takes: with too few, none begins beside another one, and a search repeats them up to its limit.
+    Further settings: see `tests/service/replayed/sitecustomize.py`.
     """
 
-    def __init__(self, folder: Path, probe_s: float = 0.0, **settings: Any) -> None:
+    def __init__(self, folder: Path, probe_s: float = 0.2, **settings: Any) -> None:
         folder.mkdir(parents=True)
         self.folder, self._executed, self._hold = folder, folder / "executed", folder / "hold"
         shutil.copy(Path(__file__).parent / "replayed" / "sitecustomize.py", folder)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ if "autotune.service.runner" in sys.orig_argv:
     runpy.run_path({str(ROOT / "tests" / "hurried" / "sitecustomize.py")!r})
 """
 """A `sitecustomize` that hurries runners as `tests.hurry` has it, and leaves the server light."""
+
+START_S = 120.0
+"""Seconds that a server may take to start."""
 
 
 @dataclass
@@ -95,11 +99,14 @@ def serving(folder: Path, *words: str, variables: Mapping[str, str] | None = Non
     with process, contextlib.ExitStack() as ending:
         ending.callback(process.kill)
         ending.callback(process.terminate)
+        starting = threading.Timer(START_S, process.kill)
+        starting.start()
         text = ""
         while not text.endswith("}\n"):
             line = process.stdout.readline()
             assert line, path.read_text()
             text += line
+        starting.cancel()
         facts = json.loads(text)
         first = Path(facts["token_file"]).read_text().strip() if facts["token_file"] else token
         yield Server(process, facts["url"], first, Path(facts["state"]), path)

@@ -595,5 +595,7 @@ def test_the_server_loads_nothing_heavy(tmp_path: Path) -> None:
     import sys
 
     program = "import sys, autotune.service.api; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300
+    ).stdout.split()
     assert not {"torch", "transformers", "optuna", "pandas", "numpy", "scipy", "datasets"} & set(loaded)

@@ -21,6 +21,7 @@ import pytest
 from autotune.service.access import COOKIE, MOST_FAILURES
 from autotune.service.connections import BODY_S, HEAD_S, MOST_WAITING
 from autotune.space.settings import SETTINGS
+from tests.probe.processes import bounded
 from tests.service.application import wait_until
 from tests.service.servers import Server, environment, serving
 
@@ -227,7 +228,10 @@ def test_a_hostile_server_sends_nothing_to_the_terminal(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         variables = environment(tmp_path, os.environ) | {"AUTOTUNE_TOKEN": "hfat_any"}
         command = [sys.executable, "-m", "autotune", "doctor", "--server", url]
-        with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        listener.settimeout(60)
+        with bounded(
+            subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        ) as process:
             connection, _ = listener.accept()
             with connection:
                 connection.recv(2**16)
@@ -254,10 +258,7 @@ def test_only_the_proxy_connects_to_an_unencrypted_port(tmp_path: Path) -> None:
 
 
 def test_a_proxy_that_is_everybody_is_refused(tmp_path: Path) -> None:
-    for network in ("*", "0.0.0.0/0", "nonsense"):
-        command = [sys.executable, "-m", "autotune", "serve", "--host", "0.0.0.0", "--behind-proxy", network]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=60
-        )
-        assert (done.returncode, done.stdout) == (2, "")
-        assert "--behind-proxy" in done.stderr
+    command = [sys.executable, "-m", "autotune", "serve", "--host", "0.0.0.0", "--behind-proxy", "*"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--behind-proxy" in done.stderr

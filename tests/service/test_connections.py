@@ -45,14 +45,15 @@ def served(tls: ssl.SSLContext | None = None) -> Iterator[Address]:
         server = uvicorn.Server(
             uvicorn.Config(application, http=http, lifespan="off", log_config=None, timeout_graceful_shutdown=5)
         )
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:
             wait_until(lambda: server.started)
             yield listener.getsockname()
         finally:
             server.should_exit = True
-            thread.join()
+            thread.join(60)
+            assert not thread.is_alive()
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def contexts(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     certificate, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
-    subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True, timeout=300)
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     server.load_cert_chain(certificate, key)
     return server, ssl.create_default_context(cafile=certificate)

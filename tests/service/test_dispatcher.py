@@ -22,7 +22,7 @@ from autotune.service.records import CANCELLED, DONE, FAILED, NOTHING_FITS, QUEU
 from autotune.service.store import Store
 from autotune.service.tables import DatabaseTaken, ServerLock
 from tests.hurry import ROOT
-from tests.probe.processes import becomes_true, started_in
+from tests.probe.processes import becomes_true, bounded, started_in
 from tests.service.dispatching import (
     cancelled,
     check_ended_once,
@@ -306,7 +306,10 @@ def test_a_search_that_ran_when_its_server_died_counts_a_restart_and_one_that_di
 def test_a_server_that_lost_its_lock_kills_nothing(
     engine: Any, state: Path, replaying: Replaying, tmp_path: Path
 ) -> None:
-    with ServerLock(engine, state) as lock, subprocess.Popen(["sleep", "1000"], start_new_session=True) as runner:
+    with (
+        ServerLock(engine, state) as lock,
+        bounded(subprocess.Popen(["sleep", "1000"], start_new_session=True)) as runner,
+    ):
         store = Store(engine, lock=lock)
         search_id = store.submit("anna", "a search", REQUEST)[0].id
         store.claim(["cpu"])
@@ -317,7 +320,6 @@ def test_a_server_that_lost_its_lock_kills_nothing(
             with pytest.raises(DatabaseTaken):
                 asyncio.run(dispatcher._recover(Run(store.running()[0])))
             assert runner.poll() is None
-            runner.kill()
 
 
 def test_a_server_that_lost_its_lock_stops_at_once_and_the_next_one_goes_on(
@@ -344,6 +346,28 @@ def test_a_server_that_lost_its_lock_stops_at_once_and_the_next_one_goes_on(
                     search = ended(store, search_id)
     assert (search.state, search.attempt) == (DONE, 2)
     check_ended_once(store, state, search)
+
+
+def test_a_cancellation_that_meets_a_wake_is_not_lost(
+    store: Store, state: Path, replaying: Replaying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dispatcher = dispatcher_of(store, state, replaying)
+
+    async def turn() -> None:
+        """Of the loop, without the database."""
+
+    async def cancelled_between() -> None:
+        for turns in range(8):  # of the loop, between the wake and the cancellation
+            running = asyncio.create_task(dispatcher.run())
+            await asyncio.sleep(0.01)
+            dispatcher.wake()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            running.cancel()
+            assert (await asyncio.wait([running], timeout=5))[0], turns
+
+    monkeypatch.setattr(dispatcher, "_tick", turn)
+    asyncio.run(cancelled_between())
 
 
 def test_a_deletion_that_a_death_cut_off_is_finished_and_one_that_was_refused_undone(
@@ -385,14 +409,13 @@ def test_a_process_that_has_the_number_of_a_dead_runner_is_left_alone(
 ) -> None:
     search_id = submit()
     assert store.claim(["cpu"]) is not None
-    with subprocess.Popen(["sleep", "1000"], start_new_session=True) as other:
+    with bounded(subprocess.Popen(["sleep", "1000"], start_new_session=True)) as other:
         store.started(search_id, 1, other.pid, psutil.Process(other.pid).create_time() - 100)
         dispatcher = dispatcher_of(store, state, replaying, grace_s=0.1)
         with dispatching(dispatcher):
             when(store, search_id, lambda search: search.attempt == 2 and search.pid)
             cancelled(store, dispatcher, search_id)
         assert other.poll() is None
-        other.kill()
 
 
 @pytest.mark.nightly
@@ -507,6 +530,7 @@ def test_the_server_loads_nothing_heavy() -> None:
         text=True,
         check=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
+        timeout=300,
     ).stdout.split()
     assert "autotune" in loaded
     assert not {"torch", "transformers", "optuna", "pandas", "numpy", "scipy"} & set(loaded)

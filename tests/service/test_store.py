@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -40,6 +41,7 @@ from autotune.service.records import (
     Search,
 )
 from autotune.service.store import Store
+from tests.probe.processes import bounded
 
 REQUEST = {"model": "bert-mini", "global_batch_size": 8}
 LATER = timedelta(hours=1)
@@ -89,7 +91,7 @@ def trial(number: int, **body: Any) -> dict[str, Any]:
 
 def at_once(threads: int, work: Callable[[int], Any]) -> list[Any]:
     """What `work(0)`, `work(1)`, … return, started by as many threads at the same time."""
-    barrier = Barrier(threads)
+    barrier = Barrier(threads, timeout=60)
 
     def begin(number: int) -> Any:
         barrier.wait()
@@ -266,7 +268,7 @@ def test_every_acknowledged_search_is_there_after_sigkill(database_url: str, ope
             text=True,
             env=os.environ | {"PYTHONPATH": str(Path(tables.__file__).parents[2])},
         )
-        with child:
+        with bounded(child):
             assert child.stdout is not None
             acknowledged = [child.stdout.readline().strip() for _ in range(20)]
             child.send_signal(signal.SIGKILL)
@@ -311,7 +313,7 @@ def test_pages_hold_everything_once_whatever_is_submitted_meanwhile(store: Store
     before = {submitted(store, most_of_user=1000).id for _ in range(number)}
     seen: list[str] = []
     cursor = None
-    while True:
+    for _ in range(number + 1):
         page, cursor = store.list(limit=7, cursor=cursor)
         seen += [search.id for search in page]
         submitted(store, most_of_user=1000)
@@ -879,10 +881,12 @@ def test_whoever_reads_changes_while_threads_write_misses_none(store: Store) -> 
             for _ in range(10):
                 submitted(store, f"user{number}")
             return
-        while len(seen) < 60:
+        until = time.monotonic() + 90  # one of the others may fail
+        while len(seen) < 60 and time.monotonic() < until:
             seen.extend(change.id for change in store.changes(after=seen[-1] if seen else 0))
 
     at_once(7, work)
+    assert len(seen) == 60
     assert seen == [event.id for event in store.changes()]
 
 

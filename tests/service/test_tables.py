@@ -20,6 +20,7 @@ from autotune.core.errors import InvalidRequest, StorageFailed
 from autotune.service import tables
 from autotune.service.store import Store
 from autotune.service.tables import DatabaseTaken, ServerLock, metadata, open_database, used_database, writing
+from tests.probe.processes import bounded
 
 
 def differences(engine: Engine) -> list[object]:
@@ -150,7 +151,7 @@ def test_a_second_server_of_a_database_is_refused_until_the_first_is_gone(
         stdout=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": str(Path(tables.__file__).parents[2])},
     )
-    with first:
+    with bounded(first):
         assert first.stdout is not None
         assert first.stdout.readline() == b"held\n"
         with (

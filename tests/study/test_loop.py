@@ -51,6 +51,7 @@ from autotune.study.study import Study
 from tests import makers
 from tests.clocks import SimulatedTime, TimedProbe, taking
 from tests.makers import ALLOWED, MIB, completed, ended, machine, out_of_memory, space, warned
+from tests.probe.processes import bounded
 
 ROOT = Path(__file__).parents[2]
 
@@ -861,12 +862,12 @@ def test_a_study_is_locked_by_one_process(tmp_path: Path) -> None:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
-    with holder:
+    with bounded(holder):
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         with pytest.raises(StudyInUse) as caught, locked(tmp_path):
             pass
-        holder.communicate()
+        holder.communicate(timeout=60)
     assert caught.value.advice
     with locked(tmp_path):
         pass
@@ -991,13 +992,15 @@ def test_a_disk_that_refuses_ends_in_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("options", "what"), [("size=24k", "full"), ("size=1m,ro", "read-only")])
 def test_a_disk_that_is_full_or_read_only_ends_in_one_line(tmp_path: Path, options: str, what: str) -> None:
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(tmp_path)], capture_output=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(tmp_path)], capture_output=True, timeout=300
+    )
     if os.getuid() or mounted.returncode:
         pytest.skip(f"mounting a {what} disk is not permitted here")
     try:
         said = in_a_process_of_its_own(tmp_path / "study", size=0)
     finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
+        subprocess.run(["umount", str(tmp_path)], check=True, timeout=300)
     assert len(said) == 1
     assert "cannot be written" in said[0]
 

@@ -25,7 +25,7 @@ from autotune.core.time_limit import TimeLimit
 from autotune.probe import Account, BackgroundHost
 from autotune.probe.device.compile import compiled_variables
 from autotune.probe.order import CHILD_ANSWER, LOG, TRAINED_BY_RANKS, Order, TrainingOrder, answer_name
-from autotune.probe.process.launcher import ROOT, HostSet, write_order
+from autotune.probe.process.launcher import CLOSE_S, ROOT, HostSet, write_order
 from autotune.probe.train.fields import probe_fields, round_fields
 
 LOOK_S = 0.05
@@ -157,6 +157,9 @@ class CommandHost:
                         account = {"ended": "exited", "codes": [-signal.SIGKILL] * order.ranks}
             finally:
                 ours.close()  # the supervisor ends the command, and all that it has started
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(CLOSE_S)
+                process.kill()
                 process.wait()
         return {"kernel_oom_kills": 0, **account, "seconds": time.monotonic() - begun}
 

@@ -19,6 +19,9 @@ from typing import NoReturn
 
 from autotune.probe.process import cleanup
 
+LOOK_MS = 10
+"""Milliseconds between looks for the end of a process of which nothing else tells."""
+
 
 def main() -> NoReturn:
     """Supervise a host that serves a socket, or a command.
@@ -50,11 +53,17 @@ def _supervise(channel: socket.socket, command: list[str]) -> int | None:
     fds = [alive_write] if command else [channel.fileno(), alive_write]
     host = subprocess.Popen(command or [*host_module, str(os.getpid())], pass_fds=fds)
     os.close(alive_write)
-    ends = select.poll()
+    ends, wait_ms = select.poll(), None
     ends.register(channel, select.POLLRDHUP)  # the host reads the messages
     ends.register(alive_read, 0)  # POLLHUP is always reported
-    ended = {fd for fd, _ in ends.poll()}
-    return None if channel.fileno() in ended else host.wait()
+    while host.poll() is None:
+        ended = {fd for fd, _ in ends.poll(wait_ms)}
+        if channel.fileno() in ended:
+            return None
+        if alive_read in ended:  # it is ending, or is a command that closes what it inherits, as sudo does
+            ends.unregister(alive_read)
+            wait_ms = LOOK_MS
+    return host.returncode
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from autotune.commands.result import TuningResult
 from tests.hurry import hurried
 
 PROGRAM = '''
@@ -74,17 +75,32 @@ def autotune_run(
     *options: str,
     command: list[str] | None = None,
     flags: tuple[str, ...] = (*SIZES, *FLAGS),
+    typed: str = "",
     **variables: str,
 ) -> subprocess.CompletedProcess[str]:
-    """`autotune run OPTIONS -- COMMAND FLAGS` in this folder; by default of its train.py."""
+    """`autotune run OPTIONS -- COMMAND FLAGS` in this folder; by default of its train.py. typed: its standard input."""
     words = [*(command or [sys.executable, "train.py"]), *flags]
-    return started(folder, [sys.executable, "-m", "autotune", "run", *options, "--", *words], **variables)
+    return started(folder, [sys.executable, "-m", "autotune", "run", *options, "--", *words], typed, **variables)
 
 
-def started(folder: Path, words: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
+def started(folder: Path, words: list[str], typed: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
     """The command in this folder, to its end."""
     environment = hurried() | {"CUDA_VISIBLE_DEVICES": ""} | variables
-    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    return subprocess.run(
+        words, cwd=folder, env=environment, input=typed, capture_output=True, text=True, timeout=400, check=False
+    )
+
+
+def study(folder: Path) -> TuningResult:
+    """The only study of this folder."""
+    (path,) = (folder / "reports").iterdir()
+    return TuningResult.load(path)
+
+
+def answered(result: TuningResult) -> tuple[int, int]:
+    """Micro-batch size and accumulation steps of the answer."""
+    best = result.best.configuration
+    return best.micro_batch_size, best.gradient_accumulation_steps
 
 
 def has_cores(count: int) -> bool:

@@ -1,13 +1,16 @@
 """Fields of a trial's and of the answer's training arguments, and when a training takes the answer."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from autotune.commands.run.again import changed
-from autotune.commands.run.exchange import Facts
+from autotune.commands.run.exchange import BUILT, Facts
+from autotune.commands.run.start import _without_training
 from autotune.commands.trainer.switch import why_kept
+from autotune.core.errors import InvalidRequest
 
 
 def test_only_what_differs_from_the_program_is_set() -> None:
@@ -76,3 +79,11 @@ def test_a_training_takes_the_answer_only_if_it_is_shown_to_be_faster(answer: An
     reason = why_kept(answer, resumes)
     assert text in reason
     assert bool(reason) == bool(text)
+
+
+@pytest.mark.parametrize(("call", "text"), [(1, "never called Trainer.train."), (3, "called Trainer.train 3 times.")])
+def test_a_training_that_was_not_reached_is_named(tmp_path: Path, call: int, text: str) -> None:
+    (tmp_path / BUILT).write_text("Slow")
+    with pytest.raises(InvalidRequest, match=f"train.py built a Slow and .*{text}"):
+        _without_training(["python", "train.py"], tmp_path, 0, "", call)
+    assert text in _without_training(["python", "train.py"], tmp_path, 0, "original", call).lines[0]

@@ -14,20 +14,6 @@ from tests.commands.run.programs import FLAGS, ONLY, SIZES, autotune_run, progra
 from tests.trainers import built
 
 
-def dry(folder: Path, *options: str, **more: object) -> str:
-    """Output of a dry run."""
-    ended = autotune_run(folder, "--dry-run", *options, **more)  # type: ignore[arg-type]
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout + ended.stderr
-
-
-def test_children_of_the_training_and_what_it_starts_know_nothing_of_it(tmp_path: Path) -> None:
-    shows = "import os, subprocess\nprint('left', 'AUTOTUNE_RUN' in os.environ, 'startup' in os.environ['PYTHONPATH'])"
-    program(tmp_path, trained=f"trainer.train()\n{shows}")
-    ended = autotune_run(tmp_path, *ONLY, "--then", "original")
-    assert "left False False" in ended.stdout, ended.stderr
-
-
 def test_a_sitecustomize_that_is_there_runs_too(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
@@ -48,37 +34,12 @@ def test_a_python_that_ignores_the_path_is_named(tmp_path: Path, switch: str) ->
     assert "autotune.tune(trainer)" in ended.stderr
 
 
-def test_the_call_that_is_meant_is_tuned_and_the_last_too_few_are_named(tmp_path: Path) -> None:
-    program(tmp_path, trained="trainer.train()\nprint('first')\ntrainer.train()\nprint('second')")
-    text = dry(tmp_path, "--call", "2")
-    assert "first" in text
-    assert "second\n" not in text
-    assert "Slow, call 2 of train()" in text
-    ended = autotune_run(tmp_path, "--dry-run", "--call", "3")
-    assert (ended.returncode, "never called Trainer.train 3 times" in ended.stderr) == (2, True)
-
-
-def test_a_train_of_its_own_runs_once(tmp_path: Path) -> None:
-    own = """
-class Own(Slow):
-    def train(self, *args, **kwargs):
-        print("own body")
-        return super().train(*args, **kwargs)
-
-trainer = Own(model=trainer.model, args=args, train_dataset=Sums())
-trainer.train()
-"""
-    program(tmp_path, trained=own)
-    ended = autotune_run(tmp_path, *ONLY, "--then", "train")
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.count("own body") == 1
-
-
-def test_a_training_loop_of_its_own_is_named(tmp_path: Path) -> None:
-    program(tmp_path, trained="type(trainer).train = lambda self: print('own loop')\ntrainer.train()")
-    ended = autotune_run(tmp_path)
+def test_a_call_that_never_comes_and_a_training_loop_of_its_own_are_named(tmp_path: Path) -> None:
+    program(tmp_path, trained="trainer.train()\ntype(trainer).train = lambda self: print('own loop')\ntrainer.train()")
+    ended = autotune_run(tmp_path, "--call", "2")
+    assert "own loop" in ended.stdout
     assert ended.returncode == 2
-    assert "built a Slow and never called Trainer.train" in ended.stderr
+    assert "built a Slow and never called Trainer.train 2 times" in ended.stderr
 
 
 class Unkept(Trainer):
@@ -112,45 +73,53 @@ def test_what_trials_would_train_otherwise_is_known_before(
         assert all(name in each.detail for each in payload.differs)
 
 
-def test_no_code_of_the_program_runs_after_the_answer(tmp_path: Path) -> None:
-    after = """
-import atexit
+def test_a_class_that_is_taken_late_is_reached_at_its_second_call_below_a_shell_and_no_code_runs_after_it(
+    tmp_path: Path,
+) -> None:
+    late = """
+import atexit, importlib
 atexit.register(print, "at exit")
+Base = getattr(importlib.import_module("transformers"), "Trainer")
+Base.train(trainer)
+print("first")
 try:
-    trainer.train()
+    Base.train(trainer)
 except BaseException as error:
     print("caught", error)
 finally:
     print("finally")
 """
-    program(tmp_path, trained=after)
-    (tmp_path / "both.sh").write_text(f"{sys.executable} train.py \"$@\"\necho 'next command'\n")
-    for command in ([sys.executable, "train.py"], ["sh", "both.sh"]):
-        text = dry(tmp_path, command=command)
-        assert not {"at exit", "caught", "finally", "next command"} & {*text.splitlines()}
+    program(tmp_path, before="import transformers as t", trained=late)
+    (tmp_path / "both.sh").write_text(f"{sys.executable} -m train \"$@\"\necho 'next command'\n")
+    ended = autotune_run(tmp_path, "--dry-run", "--call", "2", command=["sh", "both.sh"])
+    assert ended.returncode == 0, ended.stderr
+    lines = (ended.stdout + ended.stderr).splitlines()
+    assert "first" in lines
+    assert not {"at exit", "caught", "finally", "next command"} & {*lines}
+    assert any("Slow, call 2 of train()" in line for line in lines)
 
 
-def test_a_program_in_which_the_class_is_taken_late_and_under_another_name_is_reached(tmp_path: Path) -> None:
-    late = "import importlib\nBase = getattr(importlib.import_module('transformers'), 'Trainer')\n"
-    program(tmp_path, before="import transformers as t", trained=f"{late}Base.train(trainer)")
-    assert "Slow, call 1" in dry(tmp_path, command=[sys.executable, "-m", "train"])
-
-
-def test_trackers_and_the_hub_are_off_where_nothing_is_trained(tmp_path: Path) -> None:
-    shows = "import os\nprint('mode', os.environ.get('WANDB_MODE'), args.push_to_hub)\ntrainer.train()"
-    program(tmp_path, trained=shows)
-    flags = (*SIZES, *FLAGS, "--push_to_hub", "True")
-    assert "mode disabled False" in dry(tmp_path, flags=flags)
-
-
-def test_the_exit_code_and_the_streams_of_the_program_pass_through(tmp_path: Path) -> None:
-    program(tmp_path, before="print(sys.stdin.read())", trained="trainer.train()\nsys.exit(7)")
+def test_a_program_that_ends_before_it_trains_keeps_its_exit_code(tmp_path: Path) -> None:
     (tmp_path / "failing.py").write_text("raise SystemExit(5)\n")
     ended = autotune_run(tmp_path, command=[sys.executable, "failing.py"], flags=())
     assert ended.returncode == 5
     assert "ended with exit code 5 before it trained" in ended.stderr
-    ended = autotune_run(tmp_path, *ONLY, "--then", "original")
+
+
+def test_streams_and_exit_code_of_the_program_pass_through_and_what_it_starts_knows_nothing_of_it(
+    tmp_path: Path,
+) -> None:
+    after = """
+import os
+trainer.train()
+print("left", "AUTOTUNE_RUN" in os.environ, "startup" in os.environ["PYTHONPATH"])
+sys.exit(7)
+"""
+    program(tmp_path, before="print('read', sys.stdin.read())", trained=after)
+    ended = autotune_run(tmp_path, *ONLY, "--then", "original", typed="by hand")
     assert ended.returncode == 7, ended.stderr
+    assert "read by hand" in ended.stdout
+    assert "left False False" in ended.stdout
     assert "as fast as your settings" in ended.stdout
 
 

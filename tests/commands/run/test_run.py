@@ -8,46 +8,46 @@ import pytest
 import safetensors.torch
 import torch
 
-from autotune.commands.result import TuningResult
-from tests.commands.run.programs import FLAGS, ONLY, SIZES, autotune_run, has_cores, program, started
+from tests.commands.run.programs import (
+    FLAGS,
+    ONLY,
+    SIZES,
+    TRAINED,
+    answered,
+    autotune_run,
+    has_cores,
+    program,
+    started,
+    study,
+)
 
 
 def weights(folder: Path) -> dict[str, Any]:
     return dict(safetensors.torch.load_file(folder / "saved" / "model.safetensors"))
 
 
-def study(folder: Path) -> TuningResult:
-    (found,) = (folder / "reports").iterdir()
-    return TuningResult.load(found)
+OWN = """
+class Own(Slow):
+    def train(self, *args, **kwargs):
+        print("own body")
+        return super().train(*args, **kwargs)
 
-
-def answered(result: TuningResult) -> tuple[int, int]:
-    best = result.best.configuration
-    return best.micro_batch_size, best.gradient_accumulation_steps
-
-
-def test_the_answer_alone_trains_nothing(tmp_path: Path) -> None:
-    program(tmp_path)
-    ended = autotune_run(tmp_path, *ONLY)
-    assert ended.returncode == 0, ended.stderr
-    assert "The built Trainer is sent to trials (--by sent)" in ended.stderr
-    assert "as fast as your settings" in ended.stdout
-    assert "trained" not in ended.stdout
-    assert not (tmp_path / "saved").exists()
-    result = study(tmp_path)
-    assert answered(result) == (4, 1)
-    assert (result.baseline.configuration.micro_batch_size, result.request.global_batch_size) == (1, 4)
+trainer = Own(model=trainer.model, args=args, train_dataset=Sums())
+"""
+"""A Trainer with a `train` of its own."""
 
 
 def test_the_training_goes_on_with_the_answer_as_if_its_flags_had_been_typed(tmp_path: Path) -> None:
-    program(tmp_path)
+    program(tmp_path, trained=OWN + TRAINED)
     ended = autotune_run(tmp_path, *ONLY, "--then", "train")
     assert ended.returncode == 0, ended.stderr
+    assert "The built Trainer is sent to trials (--by sent)" in ended.stderr
     assert "trained 3 4 1" in ended.stdout, "the program's own arguments follow"
+    assert ended.stdout.count("own body") == 2, "once for each call"
     assert ended.stdout.index("trained") < ended.stdout.index("as fast as your settings"), "the answer comes last"
     by_hand = tmp_path / "by hand"
     by_hand.mkdir()
-    program(by_hand)
+    program(by_hand, trained=OWN + TRAINED)
     flags = ("--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "1", *FLAGS)
     assert started(by_hand, [sys.executable, "train.py", *flags]).returncode == 0
     ours, theirs = weights(tmp_path), weights(by_hand)
@@ -111,13 +111,14 @@ def test_two_ranks_are_searched_for_by_their_launcher(
 
 @pytest.mark.parametrize("by", [(), pytest.param(("--by", "again"), marks=pytest.mark.nightly)], ids=["sent", "again"])
 def test_a_dry_run_says_what_would_be_searched(tmp_path: Path, by: tuple[str, ...]) -> None:
-    program(tmp_path)
-    ended = autotune_run(tmp_path, "--dry-run", *by)
+    shows = "import os\nprint('mode', os.environ.get('WANDB_MODE'), args.push_to_hub)\n"
+    program(tmp_path, trained=shows + TRAINED)
+    ended = autotune_run(tmp_path, "--dry-run", *by, flags=(*SIZES, *FLAGS, "--push_to_hub", "True"))
     assert ended.returncode == 0, ended.stderr
+    assert "mode disabled False" in ended.stdout, "no tracker and no hub where nothing is trained"
     rows = {line[:14].strip(): line[14:] for line in ended.stdout.splitlines()}
     assert rows["Trainer"] == "Slow, call 1 of train()"
     assert rows["Data"] == "64 samples, 16 to 16 numbers"
     assert rows["Global batch"] == "1 x 4 = 4"
     assert rows["Trials"].startswith("The command is started again" if by else "The built Trainer is sent")
     assert not (tmp_path / "reports").exists()
-    assert SIZES  # of the command that was read

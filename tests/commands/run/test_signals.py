@@ -3,14 +3,14 @@
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.commands.run.programs import FLAGS, ONLY, SIZES, autotune_run, program
+from tests.commands.run.programs import FLAGS, ONLY, SIZES, answered, autotune_run, program, study
 from tests.hurry import hurried
+from tests.probe.processes import becomes_true, bounded
 
 
 def left(folder: Path) -> list[psutil.Process]:
@@ -22,47 +22,53 @@ def left(folder: Path) -> list[psutil.Process]:
     return processes
 
 
-def interrupted(folder: Path, number: signal.Signals, *options: str) -> tuple[int, str]:
-    """Exit code and standard error of a search that gets this signal once its first trial is measured."""
+def interrupted(folder: Path, number: signal.Signals, trial: int, *options: str) -> tuple[int, str]:
+    """Exit code and standard error of a search that gets this signal once this trial is measured."""
     words = [sys.executable, "-m", "autotune", "run", *ONLY, *options, "--", sys.executable, "train.py", *SIZES, *FLAGS]
+    path = folder / "errors.txt"
     with (
-        (folder / "errors.txt").open("w+") as errors,
-        subprocess.Popen(words, cwd=folder, env=hurried(), stdout=errors, stderr=errors) as process,
+        path.open("w+") as errors,
+        bounded(subprocess.Popen(words, cwd=folder, env=hurried(), stdout=errors, stderr=errors)) as process,
     ):
-        until = time.monotonic() + 200
-        while not list(folder.glob("reports/*/probes/0000/measurement.json")):
-            assert process.poll() is None, (folder / "errors.txt").read_text()
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        measured = lambda: [*folder.glob(f"reports/*/probes/{trial:04d}/measurement.json")]  # noqa: E731
+        assert becomes_true(lambda: bool(measured() or process.poll() is not None), 200)
+        assert process.poll() is None, path.read_text()
         process.send_signal(number)
         code = process.wait(100)
-    return code, (folder / "errors.txt").read_text()
+    return code, path.read_text()
 
 
 @pytest.mark.parametrize(
-    ("number", "options", "code"),
+    ("numbers", "options"),
     [
-        (signal.SIGINT, (), 130),
-        pytest.param(signal.SIGTERM, ("--then", "train"), 143, marks=pytest.mark.nightly),
-        pytest.param(signal.SIGINT, ("--by", "again"), 130, marks=pytest.mark.nightly),
-        pytest.param(signal.SIGKILL, ("--by", "again"), -9, marks=pytest.mark.nightly),
-        (signal.SIGKILL, (), -9),
+        ((signal.SIGKILL, signal.SIGINT), ()),
+        pytest.param((signal.SIGTERM,), ("--then", "train"), marks=pytest.mark.nightly),
+        pytest.param((signal.SIGKILL, signal.SIGINT), ("--by", "again"), marks=pytest.mark.nightly),
     ],
-    ids=["Ctrl-C", "SIGTERM", "again-Ctrl-C", "again-SIGKILL", "SIGKILL"],
+    ids=["sent", "SIGTERM", "again"],
 )
 def test_a_search_that_is_stopped_leaves_nothing_and_resumes(
-    tmp_path: Path, number: signal.Signals, options: tuple[str, ...], code: int
+    tmp_path: Path, numbers: tuple[signal.Signals, ...], options: tuple[str, ...]
 ) -> None:
     program(tmp_path)
-    ended, errors = interrupted(tmp_path, number, *options)
-    assert ended == code, errors
-    if number != signal.SIGKILL:
-        assert "Run the same command again to resume." in errors
-    until = time.monotonic() + 20
-    while left(tmp_path) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert not left(tmp_path)
-    assert not (tmp_path / "saved").exists()
+    for trial, number in enumerate(numbers):
+        code, errors = interrupted(tmp_path, number, trial, *options)
+        assert code == (-9 if number == signal.SIGKILL else 128 + number), errors
+        assert (trial == 0) == ("resuming" not in errors)
+        if number != signal.SIGKILL:
+            assert "Run the same command again to resume." in errors
+        assert becomes_true(lambda: not left(tmp_path), 20)
+        assert not (tmp_path / "saved").exists()
+    measured = {path: path.read_text() for path in tmp_path.glob("reports/*/probes/*/measurement.json")}
     again = autotune_run(tmp_path, *ONLY, *options)
     assert again.returncode == 0, again.stderr
     assert "resuming" in again.stderr
+    assert len(measured) == len(numbers)
+    assert all(path.read_text() == text for path, text in measured.items()), "nothing is lost or measured again"
+    assert "as fast as your settings" in again.stdout
+    result = study(tmp_path)
+    assert answered(result) == (4, 1)
+    assert (result.baseline.configuration.micro_batch_size, result.request.global_batch_size) == (1, 4)
+    if not options:  # the answer alone
+        assert "trained" not in again.stdout
+        assert not (tmp_path / "saved").exists()

@@ -24,6 +24,7 @@ from autotune.probe.device.machine import (
 )
 from autotune.probe.device.telemetry import CardReading
 from tests.makers import cpu, gpu
+from tests.probe.processes import becomes_true, bounded
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TICK = os.sysconf("SC_CLK_TCK")
@@ -328,8 +329,7 @@ def test_a_stranger_s_work_on_this_machine_is_seen(stranger: psutil.Process) -> 
     watched = MachineMonitor(cpu())
     begun_s, before = time.perf_counter(), used_s(stranger)
     watched.start()
-    while used_s(stranger) < before + 1.0:
-        time.sleep(0.05)
+    assert becomes_true(lambda: used_s(stranger) >= before + 1.0, 60)
     watched.stop()
     cores = watched.facts()["foreign_cores"]
     assert cores * (time.perf_counter() - begun_s) > 0.6
@@ -341,10 +341,9 @@ def test_a_stranger_s_work_on_this_machine_is_seen(stranger: psutil.Process) -> 
 
 def test_our_own_processes_work_is_ours_while_they_live_and_after() -> None:
     before = read_machine(frozenset())["ours_s"]
-    with subprocess.Popen([sys.executable, "-c", BURN.format(seconds=30)]) as child:
+    with bounded(subprocess.Popen([sys.executable, "-c", BURN.format(seconds=30)])) as child:
         living = psutil.Process(child.pid)
-        while used_s(living) < 0.5:
-            time.sleep(0.05)
+        assert becomes_true(lambda: used_s(living) >= 0.5, 60)
         meanwhile = read_machine(frozenset())["ours_s"]
         child.kill()
     after = read_machine(frozenset())["ours_s"]
@@ -445,7 +444,9 @@ def test_a_process_in_a_control_group_sees_its_limit(group: Path) -> None:
     limit.write_text(str(1 << 30))
     program = "from autotune.probe.device.machine import machine_memory; print(*machine_memory())"
     enter = f"open({str(group / 'cgroup.procs')!r}, 'w').write('0')"
-    done = subprocess.run([sys.executable, "-c", f"{enter}; {program}"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", f"{enter}; {program}"], capture_output=True, text=True, check=True, timeout=300
+    )
     total, free = map(int, done.stdout.split())
     assert total == 1 << 30
     assert 0 < free < total

@@ -14,7 +14,7 @@ import pytest
 
 from autotune.probe.process import cleanup
 from autotune.probe.process.launcher import ProbeHost
-from tests.probe.processes import alive, becomes_true
+from tests.probe.processes import alive, becomes_true, bounded
 
 SHARED = Path("/dev/shm")
 
@@ -90,28 +90,28 @@ def test_what_belongs_to_another_user_stays(left: list[Path]) -> None:
 def test_everything_with_the_mark_is_ended_and_nothing_else() -> None:
     token = f"token-of-{os.getpid()}"
     marked_environment = {**os.environ, cleanup.HOST_TOKEN: token}
-    marked = subprocess.Popen(["/bin/sleep", "1000"], env=marked_environment, start_new_session=True)
-    other = subprocess.Popen(["/bin/sleep", "1000"], env={**os.environ, cleanup.HOST_TOKEN: "another"})
     script = "import subprocess; print(subprocess.Popen(['/bin/sleep', '1000'], env={}).pid, flush=True); input()"
-    parent = subprocess.Popen(
-        [sys.executable, "-c", script], env=marked_environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert parent.stdin
-    assert parent.stdout
-    unmarked = int(parent.stdout.readline())
-    try:
+    with (
+        bounded(subprocess.Popen(["/bin/sleep", "1000"], env=marked_environment, start_new_session=True)) as marked,
+        bounded(subprocess.Popen(["/bin/sleep", "1000"], env={**os.environ, cleanup.HOST_TOKEN: "another"})) as other,
+        bounded(
+            subprocess.Popen(
+                [sys.executable, "-c", script],
+                env=marked_environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        ) as parent,
+    ):
+        assert parent.stdout
+        unmarked = int(parent.stdout.readline())
         cleanup.end_marked(token)
         assert not alive(marked.pid)
         assert not alive(parent.pid)
         assert not alive(unmarked), "started by a marked process, with an environment of its own"
         assert alive(other.pid)
         assert alive(os.getpid())
-    finally:
-        for process in (marked, other, parent):
-            process.kill()
-            process.wait()
-        parent.stdin.close()
-        parent.stdout.close()
 
 
 def test_descendants_are_ended_to_the_last_grandchild(tmp_path: Path) -> None:

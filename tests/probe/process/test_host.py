@@ -249,7 +249,7 @@ def test_a_child_computes_with_as_many_threads_as_any_process(run: Run, tmp_path
         "import json, torch, numpy, threadpoolctl\n"
         "print(json.dumps([torch.get_num_threads(), [one['num_threads'] for one in threadpoolctl.threadpool_info()]]))"
     )
-    plain = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    plain = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300)
     threads, blas = json.loads(plain.stdout)
     assert facts["threads"] == threads
     assert max(facts["blas_threads"]) == max(blas)
@@ -332,7 +332,9 @@ def test_a_library_opened_later_is_whole_once_it_is_used() -> None:
         "lazy_import.open_later('no_such_library')\n"
         "assert 'no_such_library' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "PYTHONPATH": os.getcwd()})
+    subprocess.run(
+        [sys.executable, "-c", script], check=True, env={**os.environ, "PYTHONPATH": os.getcwd()}, timeout=300
+    )
 
 
 def test_what_was_taken_out_of_a_library_opened_later_is_fetched_when_it_is_used() -> None:
@@ -347,7 +349,9 @@ def test_what_was_taken_out_of_a_library_opened_later_is_fetched_when_it_is_used
         "assert issubclass(wsgiref.headers.Headers, Headers)\n"
         "assert request_uri({'wsgi.url_scheme': 'http', 'HTTP_HOST': 'here'}) == 'http://here/'\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "PYTHONPATH": os.getcwd()})
+    subprocess.run(
+        [sys.executable, "-c", script], check=True, env={**os.environ, "PYTHONPATH": os.getcwd()}, timeout=300
+    )
 
 
 # Whether to fork at all -----------------------------------------------------------------------------------------

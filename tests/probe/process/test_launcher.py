@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -31,7 +32,7 @@ from autotune.workload.model.pickling import sent
 from tests.makers import warned
 from tests.probe import misbehaviours
 from tests.probe.probes import CALLERS, MIB, QUICK, configuration, make_order, measured
-from tests.probe.processes import alive, becomes_true, marked, token_of
+from tests.probe.processes import alive, becomes_true, bounded, marked, token_of
 
 GONE_S = 10.0
 """Within this everything below a killed process has to be gone."""
@@ -108,6 +109,36 @@ def test_a_killed_parent_leaves_nothing(environment: Environment, tmp_path: Path
     assert isinstance(made, list)
     assert made
     assert not set(made) & set(os.listdir("/dev/shm"))
+
+
+@pytest.mark.parametrize("then", ["time.sleep(60)", "sys.exit(7)"])
+def test_a_command_that_closes_what_it_inherits_ends_with_its_parent_and_its_end_is_seen(
+    tmp_path: Path, then: str
+) -> None:
+    """As `sudo` does."""
+    closes = (
+        "import os, pathlib, sys, time; os.closerange(3, 100); pathlib.Path(sys.argv[1]).touch(); time.sleep(0.2); "
+    )
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-c", closes + then, str(tmp_path / "closed")]
+    supervisor = [sys.executable, "-P", "-m", "autotune.probe.process.supervisor"]
+    with (
+        theirs,
+        bounded(
+            subprocess.Popen(
+                [*supervisor, str(theirs.fileno()), str(tmp_path / "scratch"), *command],
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+                pass_fds=[theirs.fileno()],
+            )
+        ) as process,
+        ours,
+    ):
+        assert becomes_true((tmp_path / "closed").exists, 60.0)
+        if "exit" in then:
+            ours.settimeout(20)
+            assert json.loads(ours.recv(65536))["host_ended"] == 7
+        ours.close()
+        assert process.wait(20) == 0
 
 
 def killing(kill: Callable[[], None], when: Callable[[], bool], times: int) -> threading.Thread:

@@ -136,14 +136,21 @@ def test_data_that_can_only_be_run_through_is_evaluated_too(environment: Environ
     assert rehearsal.eval_batch_size == 8
 
 
-def test_nothing_is_left_of_it(environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def here(
+    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[bytes], SanityCheck]]:
+    """`here(objects)`: rehearses a caller's own objects in this process; nothing is left of it."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setenv("BEHAVIOUR", "")
     order = make_order(tmp_path, environment, kind="rehearsal", process_environment={})
-    rehearsal = SanityCheck.from_dict(sanity.run(order, sent(OBJECTS), scratch))
-    assert rehearsal.checkpoint_bytes
+    yield lambda objects: SanityCheck.from_dict(sanity.run(order, objects, scratch))
     assert list(scratch.iterdir()) == []
+
+
+def test_nothing_is_left_of_it(here: Callable[[bytes], SanityCheck]) -> None:
+    assert here(sent(OBJECTS)).checkpoint_bytes
 
 
 # What does not fit ----------------------------------------------------------------------------------------------
@@ -254,16 +261,17 @@ class Tabular(Trainer):
 
 
 def test_an_evaluation_that_fails_on_our_selection_of_samples_alone_is_no_problem_of_the_user_s(
-    environment: Environment, tmp_path: Path
+    here: Callable[[bytes], SanityCheck],
 ) -> None:
-    with ProbeHost(sent({**OBJECTS, "trainer_class": Tabular})) as host:
-        rehearsal = came_to(attempt(host, make_order(tmp_path, environment, kind="rehearsal")))
+    rehearsal = here(sent({**OBJECTS, "trainer_class": Tabular}))
     assert (rehearsal.problems, rehearsal.eval_batch_size) == ((), None)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:This sequence already has:UserWarning")
 @pytest.mark.parametrize("packing", [False, pytest.param(True, marks=pytest.mark.nightly)])
-def test_trl_s_sft_trainer_evaluates(environment: Environment, tmp_path: Path, packing: bool, monkeypatch: Any) -> None:
+def test_trl_s_sft_trainer_evaluates(
+    here: Callable[[bytes], SanityCheck], tmp_path: Path, packing: bool, monkeypatch: Any
+) -> None:
     trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
     from transformers import ByT5Tokenizer, Qwen2Config, Qwen2ForCausalLM
 
@@ -278,8 +286,7 @@ def test_trl_s_sft_trainer_evaluates(environment: Environment, tmp_path: Path, p
     payloads: list[Any] = []
     monkeypatch.setattr(tune, "search", lambda brought, *_, **__: payloads.append(brought))
     tune.tune(trainer)
-    with ProbeHost(payloads[0].pickled) as host:
-        rehearsal = came_to(attempt(host, make_order(tmp_path, environment, kind="rehearsal")))
+    rehearsal = here(payloads[0].pickled)
     assert rehearsal.problems == ()
     assert rehearsal.eval_batch_size == 8
 

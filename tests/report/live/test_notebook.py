@@ -54,7 +54,9 @@ def test_nothing_of_ipython_is_loaded_where_it_is_not_already() -> None:
     program = (
         "import sys; from autotune.report.live.views import following; following(None); print('IPython' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True, timeout=300
+    )
     assert done.stdout == "False\n"
     assert not in_notebook()
 

@@ -95,4 +95,6 @@ assert {{"tensorboard", "wandb", "mlflow"}} <= set(sys.modules)
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
 """
     root = str(Path(__file__).parents[3])
-    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=os.environ | {"PYTHONPATH": root}, check=True)
+    subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=os.environ | {"PYTHONPATH": root}, check=True, timeout=300
+    )

@@ -71,7 +71,7 @@ def own_model(folder: Path) -> Path:
 
 def test_the_names_of_built_in_models_are_known_without_torch() -> None:
     code = "import sys, autotune.workload.model.builtin as s; assert 'llama-8b' in s.BUILT_IN; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.strip() == "False"
 
 
@@ -217,5 +217,7 @@ def test_a_model_in_the_hubs_local_cache_opens_without_a_network(tmp_path: Path)
         "except Exception as error:\n    print(error)\n"
     )
     environment = {**os.environ, "HF_HUB_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=300
+    )
     assert "hub cannot be reached" in done.stdout

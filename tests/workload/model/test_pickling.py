@@ -271,7 +271,12 @@ def test_what_a_script_s_modules_define_is_the_same_where_probes_run(what: str, 
     (folder / "train.py").write_text(SEND + code + end)
     environment = os.environ | {"SENT": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[3])}
     given = subprocess.run(
-        [sys.executable, str(folder / "train.py")], cwd=folder, env=environment, capture_output=True, text=True
+        [sys.executable, str(folder / "train.py")],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert given.returncode == 0, given.stderr
     taken = subprocess.run(
@@ -280,6 +285,7 @@ def test_what_a_script_s_modules_define_is_the_same_where_probes_run(what: str, 
         env=environment,
         capture_output=True,
         text=True,
+        timeout=300,
     )
     assert taken.stdout.strip() == repr(expected), taken.stderr
 
