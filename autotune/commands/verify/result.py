@@ -173,7 +173,6 @@ class Verification:
 
         rounds: by side what was measured in each, with the time of every step.
         """
-        answer = self._answer
         promised, measured = (
             {name: _figures(each, mfu) for name, each, mfu in zip(("yours", "answer"), pair, shares, strict=True)}
             for pair, shares in zip(self.trials, self.mfu, strict=True)
@@ -181,8 +180,6 @@ class Verification:
         return {
             "verdict": self.verdict.to_dict(),
             "held": self.held,
-            "outcome": answer.final.outcome.value if answer else None,
-            "reason": answer.final.reason if answer else "",
             "trial": self.best.number,
             "configuration": self.best.configuration.to_dict(),
             "baseline": self.baseline.configuration.to_dict() if self.baseline else None,
