@@ -220,8 +220,9 @@ def verification(of: Configuration, held: bool | None = True, speed_up: float = 
     """What `autotune verify` keeps of an answer, measured to be so many times as fast in six rounds."""
     measured = {"speedup": speed_up, "speedup_low": speed_up - 0.1, "speedup_high": speed_up + 0.1}
     steps = {"yours": {"step_time_s": speed_up}, "answer": {"step_time_s": 1.0}}
-    kind = {True: PromiseKind.ANSWER_ALONE, False: PromiseKind.ANSWER_OVER_LIMIT, None: PromiseKind.NOT_TRAINED}[held]
-    verdict = PromiseVerdict(kind, {"peak_bytes": ALLOWED + MIB, "allowed_bytes": ALLOWED})
+    kind = {True: PromiseKind.HELD, False: PromiseKind.SLOWER, None: PromiseKind.WIDE_INTERVAL}[held]
+    promised = {"promised": 4.0, "promised_low": 3.9, "promised_high": 4.1}
+    verdict = PromiseVerdict(kind, measured | promised | {"width": 0.3, "disturbed": 1, "seconds": 120})
     return {
         "verdict": verdict.to_dict(),
         "held": verdict.held,

@@ -17,7 +17,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from autotune.core.promise_verdict import PromiseKind, PromiseVerdict
 from tests.gpu import preflight
 from tests.gpu.preflight import Line, settled_after
 from tests.hurry import ROOT, hurried
@@ -325,7 +324,7 @@ def test_figures_of_a_card_meet_their_goals_or_do_not(tmp_path: Path, capsys: py
     made.save(tmp_path / "part-2" / "bert")
     side = {"samples_per_second": 50.0}
     verification = {
-        "verdict": PromiseVerdict(PromiseKind.ANSWER_ALONE).to_dict(),
+        "verdict": {"kind": "held", "text": "held: it is"},
         "held": True,
         "configuration": compiled.to_dict(),
         "promised": {"speedup": 5.0, "answer": side},

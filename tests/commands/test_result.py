@@ -154,7 +154,7 @@ def test_an_answer_that_learns_as_fp32_does_warns_of_nothing(made: TuningResult,
 
 def test_the_baseline_as_answer_is_warned_of_only_where_it_is_flagged() -> None:
     alone = [trial(0, 10.0, of=configuration(8), confirmed=10.0)]
-    assert loss_warning(with_losses(problem="fp32 crashed", trials=alone)) is None
+    assert loss_warning(with_losses(notes=(Note(NoteKind.BASELINE_FAILS),), trials=alone)) is None
     assert loss_warning(with_losses(trials=alone)) is None
     assert "which had fallen by" in str(loss_warning(with_losses(0, trials=alone)))
 

@@ -72,12 +72,19 @@ def verified(held: bool | None) -> SearchResult:
             result(rehearsal=replace(SANITY, problems=(SanityProblem("saving", Outcome.CRASHED, "no space"),))),
             *("warn", "Evaluating or saving fails.", "no space"),
         ),
-        (verified(held=True), "ok", "Verified by plain trainings.", "Held: it trains within the memory"),
+        (verified(held=True), "ok", "Verified by plain trainings.", "Held: 3.90x as fast as your settings"),
         (
             verified(held=False),
-            *("warn", "It did not hold in plain trainings.", "allowed). Search again with a larger --headroom."),
+            "warn",
+            "It did not hold in plain trainings.",
+            "(3.90x to 4.10x). Search again on the machine",
         ),
-        (verified(held=None), "note", "Not verified yet.", "not both trained. The logs are"),
+        (
+            verified(held=None),
+            "note",
+            "Not verified yet.",
+            "Close other programs, then verify again with --seconds 120.",
+        ),
         (
             result(),
             "note",
