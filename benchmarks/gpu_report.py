@@ -189,7 +189,7 @@ def _promise(evidence: Evidence) -> Iterator[Row]:
         return
     rounds = found["rounds"]["answer"]
     steps = sum(len(each["step_times_s"]) for each in rounds)
-    how = f"{counted(steps, 'step')} in {counted(len(rounds), 'round')}; {found['verdict']}"
+    how = f"{counted(steps, 'step')} in {counted(len(rounds), 'round')}; {found['verdict']['kind'].replace('_', ' ')}"
     pairs = (
         (
             found["promised"]["answer"]["samples_per_second"],
@@ -199,7 +199,7 @@ def _promise(evidence: Evidence) -> Iterator[Row]:
     )
     for goal, unit, (promised, measured) in zip(goals, (" samples/s", "x"), pairs, strict=True):
         if not promised or not measured:
-            yield _row(goal, target, f"{found['verdict']}: {found['sentence']}", None, [result])
+            yield _row(goal, target, found["verdict"]["text"], None, [result])
             continue
         off = measured / promised - 1
         figure = f"{off:+.1%}: promised {three_digits(promised)}{unit}, measured {three_digits(measured)}{unit} ({how})"

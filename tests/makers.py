@@ -10,6 +10,7 @@ import pytest
 from autotune.commands.result import TuningResult
 from autotune.core import Configuration, Environment, InvalidRequest, Measurement, Outcome, Step, Trial, Value, Workload
 from autotune.core.note import Note, NoteKind
+from autotune.core.promise_verdict import PromiseKind, PromiseVerdict
 from autotune.core.request import tuning_request
 from autotune.core.stop_reason import StopKind, StopReason
 from autotune.core.warning import ResultWarning, WarningKind
@@ -219,10 +220,12 @@ def verification(of: Configuration, held: bool | None = True, speed_up: float = 
     """What `autotune verify` keeps of an answer, measured to be so many times as fast in six rounds."""
     measured = {"speedup": speed_up, "speedup_low": speed_up - 0.1, "speedup_high": speed_up + 0.1}
     steps = {"yours": {"step_time_s": speed_up}, "answer": {"step_time_s": 1.0}}
+    kind = {True: PromiseKind.HELD, False: PromiseKind.SLOWER, None: PromiseKind.WIDE_INTERVAL}[held]
+    promised = {"promised": 4.0, "promised_low": 3.9, "promised_high": 4.1}
+    verdict = PromiseVerdict(kind, measured | promised | {"width": 0.3, "disturbed": 1, "seconds": 120})
     return {
-        "sentence": "It is so",
-        "held": held,
-        "advice": "Do it again.",
+        "verdict": verdict.to_dict(),
+        "held": verdict.held,
         "configuration": of.to_dict(),
         "measured": measured | steps,
         "rounds": {"yours": [{}] * 6, "answer": [{}] * 6},

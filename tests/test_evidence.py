@@ -324,9 +324,8 @@ def test_figures_of_a_card_meet_their_goals_or_do_not(tmp_path: Path, capsys: py
     made.save(tmp_path / "part-2" / "bert")
     side = {"samples_per_second": 50.0}
     verification = {
-        "verdict": "held",
+        "verdict": {"kind": "held", "text": "held: it is"},
         "held": True,
-        "sentence": "Held: it is.",
         "configuration": compiled.to_dict(),
         "promised": {"speedup": 5.0, "answer": side},
         "measured": {"speedup": 4.8, "answer": {"samples_per_second": 49.8}},

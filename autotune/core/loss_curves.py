@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, stdev, variance
 
 from autotune.core.io import Serializable
+from autotune.core.note import Note, NoteKind
 
 COMPARED_STEPS = 30
 """Optimizer steps of a confirmation round whose losses are kept at most."""
@@ -76,8 +77,13 @@ class Numerics(Serializable):
     curves: Mapping[int, Mapping[int, Curve]] = field(default_factory=dict)  #: trial number -> round -> its curve
     reference: str = "fp32"  #: what the reference is, as text
     weights: str = "random weights"  #: where the model's weights came from, as text
-    problem: str = ""  #: why nothing can be compared
-    note: str = ""
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def problem(self) -> str:
+        """Reason why nothing can be compared; empty if something can."""
+        is_problem = any(note.kind is NoteKind.BASELINE_FAILS for note in self.notes)
+        return ", and ".join(map(str, self.notes)) if is_problem else ""
 
     def difference(self, number: int) -> Difference | None:
         """Difference of the trial's losses; None if it shares no round of finite losses with the reference."""

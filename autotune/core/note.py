@@ -6,7 +6,7 @@ from autotune.core.reason import Kind, Reason
 
 
 class NoteKind(Kind):
-    """Kind of a note: on the model, the data, the user's Trainer, the search, an estimate, a comparison."""
+    """Kind of a note: on the model, the data, the user's Trainer, the search, the losses, an estimate, a comparison."""
 
     RANDOM_WEIGHTS = "random_weights", "random weights"
     UNQUANTIZED = "unquantized", "the model's quantization_config is not used (--search-space lora tries four bits)"
@@ -62,12 +62,25 @@ class NoteKind(Kind):
     LOST_DEVICES = "lost_devices", "{lost:.0f} of {devices:.0f} devices were lost while they read model and data"
     LOGGER = "logger", "the logger {detail} was given up; the search itself is not affected"
 
+    BASELINE_FAILS = "baseline_fails", "your own settings do not run here"
+    LOSSES_NEED_MEMORY = "losses_need_memory", "{detail} needs too much memory"
+    LOSSES_NEED_TIME = "losses_need_time", "{detail} takes too long"
+    LOSSES_FAILED = "losses_failed", "{detail}"
+    LOSSES_NOT_BEGUN = "losses_not_begun", "there was no time to train in fp32"
+    LOSSES_NOT_POSSIBLE = "losses_not_possible", "nothing else fits"
+    LOSSES_ADDED_UP = (
+        "losses_added_up",
+        "with this model the Trainer's losses and gradients are added up over accumulated micro-steps instead of averaged; "
+        "the losses compared are averages",
+    )
+
     GPU_MEMORY = "gpu_memory", "of several memory sizes the one of {gigabytes:.0f} GB was taken: {detail}"
     CONTEXT = "context", "context of {context_bytes:bytes} assumed: none was measured on this device"
     ALL_LAYERS = "all_layers", "traced with all its layers: {detail}"
     REAL_TENSORS = "real_tensors", "traced on real tensors with few layers and extended in straight lines: {detail}"
     NOT_COUNTED = "not_counted", "operations not counted: {detail}"
     STATES = "states", "states of {detail} are assumed to be AdamW's: its steps cannot be traced without storage"
+    NOT_TRACED = "not_traced", "memory: {detail}"
     ALLOCATED = "allocated", "bytes allocated: what the libraries themselves take is not counted"
     WORKSPACES = "workspaces", "kernels' own workspaces beyond cuBLAS's are not counted"
     CACHED = "cached", "cached: held by torch's allocator beyond what is allocated, until it is forced to free it"

@@ -11,7 +11,7 @@ NAMES = {f"--{name}": name.replace("-", "_") for name in OF_OTHER_COMMANDS}
 SWITCHES: set[str] = set()
 """Arguments whose options take no value; added in the same way."""
 
-_VALUE = r"=(?P<word>[^\s;]*[^\s;:,.?!()])| (?P<pair>[a-z]\w*=[^\s;]*[^\s;:,.?!()])| (?P<number>\d[\w.]*\w|\d|'[^']*')"
+_VALUE = r"""(?:=| (?=\d|'|[a-z]\w*=))(?P<value>'[^']*'|[^\s;`'"]*[^\s;:,.?!()`'"])"""
 _COMMAND = r"\bautotune (?:search|estimate|doctor|report|explain|verify|compare|studies|serve|token|login|guide)(?:\\\n|[^`\n])*"
 _OPTION = re.compile(rf"(?P<command>{_COMMAND})|(?<![\w-])(?P<flag>--[a-z]+(?:-[a-z]+)*)(?![\w-])(?:{_VALUE})?")
 
@@ -32,14 +32,10 @@ def _argument(option: re.Match[str]) -> str:
     if option["command"] or option["flag"] not in NAMES:
         return option[0]
     name = NAMES[option["flag"]]
-    given = option["pair"] or option["word"]
-    if option["number"]:
-        digits = option["number"].isdigit() or option["number"].startswith("'")
-        return f"{name}={option['number']}" if digits else f'{name}="{option["number"]}"'
-    if name in ("fix", "only") and given and "=" in given:
-        setting, _, values = given.partition("=")
-        several = ", ".join(f'"{value}"' for value in values.split(","))
+    if not (value := option["value"]):
+        return f"{name}=True" if name in SWITCHES else name
+    if name in ("fix", "only") and "=" in value:
+        setting, _, values = value.partition("=")
+        several = ", ".join(f'"{each}"' for each in values.split(","))
         return f'{name}={{"{setting}": {f"[{several}]" if name == "only" else several}}}'
-    if given:
-        return f'{name}="{given}"'
-    return f"{name}=True" if name in SWITCHES else name
+    return f"{name}={value}" if value.isdigit() or value[0] == "'" else f'{name}="{value}"'

@@ -1,5 +1,6 @@
 """Reason: a kind and its numbers; texts are made of them last."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -22,7 +23,7 @@ class Kind(StrEnum):
 
 
 class Shown(tuple[float, ...]):
-    """Numbers in a text, each once. Formats: a float's, `bytes`, `time`, `share`, or what is counted."""
+    """Numbers in a text, each once. Formats: a float's, `bytes`, `time`, `share`, a speed-up's `end`, or what is counted."""
 
     def __format__(self, kind: str) -> str:
         return " to ".join(dict.fromkeys(_shown(number, kind) for number in self))
@@ -36,6 +37,8 @@ def _shown(number: float, kind: str) -> str:
             return format_seconds(number)
         case "share":
             return f"{number:.1%}" if number < 0.1 else f"{number:.0%}"
+        case "end":
+            return f" to {number:.2f}x" if math.isfinite(number) else " or more"
     return counted(int(number), kind) if kind.replace(" ", "").isalpha() else format(number, kind)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from autotune.core.loss_curves import BASELINE, Numerics
+from autotune.core.promise_verdict import PromiseVerdict
 from autotune.core.trial import Trial
 from autotune.core.units import counted, format_seconds
 from autotune.core.warning import OF_THE_MACHINE, ResultWarning, WarningKind, merged
@@ -130,13 +131,13 @@ def _losses(result: SearchResult, best: Trial) -> list[Check]:
         why = sentence(numerics.why_unchecked(best.number)) if numerics else ""
         again = "Run the same command again to do it." if left_out else "Compare the first losses of your run."
         return [Check(Level.WARN, f"Losses were not compared with {reference}'s.", why, again)]
-    note = f" {sentence(numerics.note)}" if numerics.note else ""
-    values = f"{loss_values(numerics, best)}.{note}"
+    notes = "".join(f" {sentence(note.text)}" for note in numerics.notes)
+    values = f"{loss_values(numerics, best)}.{notes}"
     if best.number == 0 and not numerics.flag(0):
         return []
     if flag := numerics.flag(best.number):
         keep = "`--keep-numerics` searches without such changes."
-        return [Check(Level.WARN, f"Losses differ from {reference}'s.", f"{sentence(flag)}{note}", keep)]
+        return [Check(Level.WARN, f"Losses differ from {reference}'s.", f"{sentence(flag)}{notes}", keep)]
     difference = numerics.difference(best.number)
     if difference is not None and not difference.is_sensitive:
         text = f"{values} The loss fell too little to show a training that learns nothing."
@@ -162,14 +163,13 @@ def _verified(result: SearchResult) -> list[Check]:
     """The verdict of plain trainings with this answer."""
     if not (verification := verification_of(result)):
         return []
-    held = verification["held"]
-    title = {
-        True: "Verified by plain trainings.",
-        False: "It did not hold in plain trainings.",
-        None: "Not verified yet.",
-    }
-    level = Level.OK if held else Level.NOTE if held is None else Level.WARN
-    return [Check(level, title[held], sentence(verification["sentence"]), "" if held else str(verification["advice"]))]
+    verdict = PromiseVerdict.from_dict(verification["verdict"])
+    level, title = {
+        True: (Level.OK, "Verified by plain trainings."),
+        False: (Level.WARN, "It did not hold in plain trainings."),
+        None: (Level.NOTE, "Not verified yet."),
+    }[verdict.held]
+    return [Check(level, title, sentence(verdict.text), verdict.advice)]
 
 
 def _data(best: Trial, baseline: Trial | None) -> list[Check]:

@@ -95,7 +95,7 @@ def numerics_lines(numerics: Numerics | None, trial: Trial | None) -> list[str]:
             f"{counted(difference.rounds, 'round')}, in which the loss fell too little to show a training that learns nothing "
             f"({numerics.weights})"
         )
-    return [text, *([numerics.note] if numerics.note else [])]
+    return [text, *map(str, numerics.notes)]
 
 
 def loss_fields(result: SearchResult) -> dict[str, Any] | None:
@@ -109,6 +109,7 @@ def loss_fields(result: SearchResult) -> dict[str, Any] | None:
         "is_flagged": bool(numerics.flag(best.number)),
         **(difference.to_dict() if difference else {}),
         "text": numerics_lines(numerics, best),
+        "notes": [note.to_dict() for note in numerics.notes],
     }
 
 

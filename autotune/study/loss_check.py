@@ -6,13 +6,9 @@ from dataclasses import replace
 
 from autotune.core import Measurement, Trial
 from autotune.core.loss_curves import BASELINE, Curve, Numerics
+from autotune.core.note import Note, NoteKind
 from autotune.space.settings import learning_differences
 from autotune.study.reference import NAMES, precision_of, references, why_none
-
-ADDED_UP = (
-    "with this model the Trainer's losses and gradients are added up over accumulated micro-steps instead of averaged; "
-    "the losses compared are averages"
-)
 
 
 def compare_losses(
@@ -21,22 +17,23 @@ def compare_losses(
     """The losses of all confirmed trials beside the reference's; None if no round was run.
 
     trainings: round -> the reference's measurement, empty if the baseline itself is the reference. If none completed, the
-    baseline takes its place, and the note says why. Rounds of composed steps are left out.
+    baseline takes its place, and a note says why. Rounds of composed steps are left out.
     """
     if not any(trial.confirmations for trial in trials):
         return None
     usable = {number: round_ for number, round_ in trainings.items() if round_.feasible}
-    notes: list[str] = []
+    notes: list[Note] = []
     if usable:
         name = NAMES[max(map(precision_of, usable.values()), key=[*NAMES].index)]
     elif not trials[0].feasible:
-        return Numerics(problem=f"your own settings do not run here, and {why_none(trials, trainings, objective)}")
+        return Numerics(notes=(Note(NoteKind.BASELINE_FAILS), why_none(trials, trainings, objective)))
     elif trainings or references(trials, objective):
         name, notes = BASELINE, [why_none(trials, trainings, objective)]
     else:
         name = "fp32"
     usable = usable or dict(_rounds(trials[0]))
-    adds_up = _adds_up(trials, usable)
+    if adds_up := _adds_up(trials, usable):
+        notes.append(Note(NoteKind.LOSSES_ADDED_UP))
     return Numerics(
         {number: _curve(measured, adds_up) for number, measured in usable.items()},
         {
@@ -45,7 +42,7 @@ def compare_losses(
             if trial.confirmations
         },
         name,
-        note="; ".join([*notes, *([ADDED_UP] if adds_up else [])]),
+        notes=tuple(notes),
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from autotune.core import Configuration, Measurement, Outcome, Trial, Value
 from autotune.core.loss_curves import LEAST_STEPS
+from autotune.core.note import Note, NoteKind
 from autotune.probe.order import LOSSES
 from autotune.space.dominance import implied_by
 from autotune.space.settings.precision import ALIKE
@@ -15,7 +16,7 @@ from autotune.study.plan import Plan
 NAMES = {"fp32": "fp32", "tf32": "TF32", "bf16": "bf16 autocast"}
 """Precision of a reference -> its name, the most exact first: all keep the weights in float32."""
 
-_ENDS = {Outcome.OUT_OF_MEMORY: "needs too much memory", Outcome.TIMED_OUT: "takes too long"}
+_ENDS = {Outcome.OUT_OF_MEMORY: NoteKind.LOSSES_NEED_MEMORY, Outcome.TIMED_OUT: NoteKind.LOSSES_NEED_TIME}
 
 
 def references(trials: Sequence[Trial], objective: str, able: Collection[str] = NAMES) -> dict[str, Configuration]:
@@ -154,11 +155,14 @@ def loss_steps(trials: Sequence[Trial], round_number: int) -> int:
     return max(LEAST_STEPS, min(longest or most, most))
 
 
-def why_none(trials: Sequence[Trial], trainings: Mapping[int, Measurement], objective: str) -> str:
+def why_none(trials: Sequence[Trial], trainings: Mapping[int, Measurement], objective: str) -> Note:
     """The reason for which the reference's losses are missing, as `fp32 needs too much memory`."""
     if (last := _last(trainings)) is None:
-        return "there was no time to train in fp32" if references(trials, objective) else "nothing else fits"
-    return f"{NAMES[precision_of(last)]} {_ENDS.get(last.outcome, f'ended as {last.outcome}')}"
+        return Note(NoteKind.LOSSES_NOT_BEGUN if references(trials, objective) else NoteKind.LOSSES_NOT_POSSIBLE)
+    name = NAMES[precision_of(last)]
+    if last.outcome in _ENDS:
+        return Note(_ENDS[last.outcome], detail=name)
+    return Note(NoteKind.LOSSES_FAILED, detail=f"{name} ended as {last.outcome}")
 
 
 def _last(trainings: Mapping[int, Measurement]) -> Measurement | None:

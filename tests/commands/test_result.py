@@ -114,18 +114,21 @@ def test_the_training_arguments_are_real_and_open_to_change(tmp_path: Path) -> N
     assert made.output_dir == str(tmp_path)
 
 
-def with_losses(*flagged: int, problem: str = "", **facts: Any) -> TuningResult:
+def with_losses(*flagged: int, notes: tuple[Note, ...] = (), **facts: Any) -> TuningResult:
     """A result whose trials' losses are as fp32's, but for those that are flagged."""
     falling = {1: Curve(tuple(8.0 - step / 10 for step in range(14)))}
     curves = {number: {1: Curve((8.0,) * 14)} if number in flagged else falling for number in (0, 1)}
-    return result(numerics=Numerics(falling, {} if problem else curves, problem=problem), **facts)
+    return result(numerics=Numerics(falling, curves, notes=notes), **facts)
 
 
 @pytest.mark.parametrize(
     ("made", "warning"),
     [
         (with_losses(1), "Losses differ from fp32's: after 14 steps the loss is 1 above"),
-        (with_losses(problem="fp32 crashed"), "Losses not compared with fp32's: fp32 crashed"),
+        (
+            with_losses(notes=(Note(NoteKind.BASELINE_FAILS),)),
+            "Losses not compared with fp32's: your own settings do not run",
+        ),
         (result([trial(0), trial(1, 40.0)]), "Losses not compared with fp32's: nothing was measured again"),
         (result(complete=False), "Losses not compared with fp32's: the search did not come to its end"),
     ],
@@ -151,7 +154,7 @@ def test_an_answer_that_learns_as_fp32_does_warns_of_nothing(made: TuningResult,
 
 def test_the_baseline_as_answer_is_warned_of_only_where_it_is_flagged() -> None:
     alone = [trial(0, 10.0, of=configuration(8), confirmed=10.0)]
-    assert loss_warning(with_losses(problem="fp32 crashed", trials=alone)) is None
+    assert loss_warning(with_losses(notes=(Note(NoteKind.BASELINE_FAILS),), trials=alone)) is None
     assert loss_warning(with_losses(trials=alone)) is None
     assert "which had fallen by" in str(loss_warning(with_losses(0, trials=alone)))
 

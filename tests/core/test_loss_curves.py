@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from autotune.core.loss_curves import Curve, Numerics
+from autotune.core.note import Note, NoteKind
 
 
 def learning(
@@ -74,7 +75,8 @@ def test_what_shares_no_round_or_too_few_steps_is_not_compared() -> None:
         assert not numerics.is_checked(1)
         assert not numerics.flag(1)
         assert "no round" in numerics.why_unchecked(1)
-    assert Numerics(problem="fp32 did not run").why_unchecked(1) == "fp32 did not run"
+    notes = (Note(NoteKind.BASELINE_FAILS), Note(NoteKind.LOSSES_NEED_TIME, detail="fp32"))
+    assert Numerics(notes=notes).why_unchecked(1) == "your own settings do not run here, and fp32 takes too long"
 
 
 def test_curves_of_unequal_length_are_compared_over_the_steps_they_share() -> None:
@@ -85,7 +87,8 @@ def test_curves_of_unequal_length_are_compared_over_the_steps_they_share() -> No
 
 
 def test_they_are_written_and_read_again() -> None:
-    numerics = Numerics(learning(), {1: {1: Curve((1.0, math.inf, math.nan))}}, "the baseline", note="x")
+    notes = (Note(NoteKind.LOSSES_NEED_MEMORY, detail="fp32"),)
+    numerics = Numerics(learning(), {1: {1: Curve((1.0, math.inf, math.nan))}}, "the baseline", notes=notes)
     again = Numerics.from_dict(json.loads(json.dumps(numerics.to_dict())))
     assert again.references == numerics.references
     assert repr(again) == repr(numerics)

@@ -20,6 +20,7 @@ from autotune.core.request import OPTIONS, flag_of, is_switch
         ("--text-column 'a b' needs a --dataset.", "text_column='a b' needs a dataset."),
         ("Write --fix precision=bf16.", 'Write fix={"precision": "bf16"}.'),
         ("Write --only workers=2,4.", 'Write only={"workers": ["2", "4"]}.'),
+        ("`--only workers=2` or `--headroom 10%`", '`only={"workers": ["2"]}` or `headroom="10%"`'),
         ("--report-to=wandb was given up", 'report_to="wandb" was given up'),
         ("torchrun --nproc-per-node 2 train.py --no-such", "torchrun --nproc-per-node 2 train.py --no-such"),
         ("`autotune report STUDY --format csv`", "`autotune report STUDY --format csv`"),

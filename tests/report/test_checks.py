@@ -8,6 +8,7 @@ import pytest
 from autotune.core import Outcome
 from autotune.core.loss_curves import Curve, Numerics
 from autotune.core.measurement import Measurement
+from autotune.core.note import Note, NoteKind
 from autotune.core.prospect import OptimalityGap
 from autotune.core.sanity import SanityCheck, SanityProblem
 from autotune.core.warning import ResultWarning, WarningKind
@@ -51,8 +52,12 @@ def verified(held: bool | None) -> SearchResult:
         (result(numerics=Numerics(FLAT, {1: FLAT})), "warn", "Too few steps to compare losses.", "fell too little"),
         (result(left_out=("losses",)), "warn", "Losses were not compared with fp32's.", "Run the same command again"),
         (
-            result(numerics=Numerics(problem="fp32 needs too much memory")),
-            *("warn", "Losses were not compared with fp32's.", "Fp32 needs too much memory."),
+            result(numerics=Numerics(notes=(Note(NoteKind.BASELINE_FAILS), Note(NoteKind.LOSSES_NOT_POSSIBLE)))),
+            *("warn", "Losses were not compared with fp32's.", "do not run here, and nothing else fits."),
+        ),
+        (
+            result(numerics=Numerics(FALLING, {1: FALLING}, notes=(Note(NoteKind.LOSSES_ADDED_UP),))),
+            *("ok", "Losses match fp32's.", "(random weights). With this model the Trainer's losses"),
         ),
         (
             result(numerics=Numerics(FALLING, {1: FALLING}, "the baseline"), left_out=("losses",)),
@@ -67,9 +72,19 @@ def verified(held: bool | None) -> SearchResult:
             result(rehearsal=replace(SANITY, problems=(SanityProblem("saving", Outcome.CRASHED, "no space"),))),
             *("warn", "Evaluating or saving fails.", "no space"),
         ),
-        (verified(held=True), "ok", "Verified by plain trainings.", "It is so."),
-        (verified(held=False), "warn", "It did not hold in plain trainings.", "It is so."),
-        (verified(held=None), "note", "Not verified yet.", "It is so."),
+        (verified(held=True), "ok", "Verified by plain trainings.", "Held: 3.90x as fast as your settings"),
+        (
+            verified(held=False),
+            "warn",
+            "It did not hold in plain trainings.",
+            "(3.90x to 4.10x). Search again on the machine",
+        ),
+        (
+            verified(held=None),
+            "note",
+            "Not verified yet.",
+            "Close other programs, then verify again with --seconds 120.",
+        ),
         (
             result(),
             "note",

@@ -136,7 +136,7 @@ def test_a_refuted_speed_up_is_claimed_no_longer() -> None:
 def test_a_verification_that_cannot_tell_or_is_of_another_answer_leaves_the_headline() -> None:
     own = claim_of(result())
     best = result().best.configuration
-    for known in (verification(best, None), verification(configuration(1)), {"sentence": "of an earlier version"}):
+    for known in (verification(best, None), verification(configuration(1)), {"verdict": {}}):
         assert claim_of(result(verification=known)) == own
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from autotune.core import Configuration, Trial
 from autotune.core.loss_curves import Curve, Numerics
+from autotune.core.note import Note, NoteKind
 from autotune.core.prospect import OptimalityGap
 from autotune.report.axes import Panel
 from autotune.report.figures import Figure, figure_files, figures, loss_curves, search_progress, speed_against_memory
@@ -260,7 +261,7 @@ def test_if_nothing_won_the_fastest_that_learns_differently_is_drawn() -> None:
     ("numerics", "is_drawn"),
     [
         (Numerics(), False),
-        (Numerics(problem="neither ran"), False),
+        (Numerics(notes=(Note(NoteKind.BASELINE_FAILS),)), False),
         (Numerics(falling(), {1: {}}), False),
         (Numerics(falling(), {1: {1: Curve((9.0, math.nan, math.inf))}}), False),
         (Numerics(falling(), {1: falling(), 2: {1: Curve((math.nan,) * 14)}}), True),

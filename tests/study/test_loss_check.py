@@ -6,7 +6,8 @@ import pytest
 
 from autotune.core import Configuration, Outcome, Trial
 from autotune.core.loss_curves import Curve, Numerics
-from autotune.study.loss_check import ADDED_UP, compare_losses, disqualify_flagged
+from autotune.core.note import Note, NoteKind
+from autotune.study.loss_check import compare_losses, disqualify_flagged
 from tests.makers import completed, configuration, ended
 from tests.makers import trial as made
 
@@ -45,7 +46,7 @@ def test_where_fp32_does_not_fit_the_baseline_takes_its_place_and_without_either
     trials = [ran(0, FALLING), ran(1, FLAT)]
     numerics = compare_losses(trials, {1: ended(Outcome.OUT_OF_MEMORY)})
     assert numerics is not None
-    assert (numerics.reference, numerics.note) == ("the baseline", "fp32 needs too much memory")
+    assert (numerics.reference, *numerics.notes) == ("the baseline", Note(NoteKind.LOSSES_NEED_MEMORY, detail="fp32"))
     assert numerics.flag(1)
     assert compare_losses([made(0)], {}) is None
 
@@ -92,7 +93,7 @@ def test_losses_that_the_trainer_adds_up_over_micro_steps_are_averaged(adds_up: 
     added = tuple(4 * loss for loss in FALLING) if adds_up else FALLING
     numerics = compare_losses([ran(0, added, four), ran(1, FALLING, one)], {})
     assert numerics is not None
-    assert (numerics.note == ADDED_UP) == adds_up
+    assert numerics.notes == (Note(NoteKind.LOSSES_ADDED_UP),) * adds_up
     assert not numerics.flag(1)
     difference = numerics.difference(1)
     assert difference is not None

@@ -27,7 +27,7 @@ class MemoryBreakdown(Serializable):
 
     peaks: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
     arithmetic: Arithmetic = field(default_factory=Arithmetic)
-    problems: tuple[str, ...] = ()
+    problems: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -194,11 +194,11 @@ def _traced(host: Host, result: SearchResult, configurations: Mapping[str, Confi
     try:
         model = traced(host, result.workload, environment, configurations.values(), base)
     except TracingFailed as failed:
-        return MemoryBreakdown(peaks, problems=(failed.written[0],))
-    problems: dict[str, None] = {}
+        return MemoryBreakdown(peaks, problems=(Note(NoteKind.NOT_TRACED, detail=failed.written[0]),))
+    problems: dict[str, Note] = {}
     for name, configuration in configurations.items():
         try:
             peaks[name] = model.peak(configuration).to_dict()
         except NotTraced as error:
-            problems[str(error)] = None
-    return MemoryBreakdown(peaks, arithmetic_of(model, known_rates(host, environment)), tuple(problems))
+            problems[str(error)] = Note(NoteKind.NOT_TRACED, detail=str(error))
+    return MemoryBreakdown(peaks, arithmetic_of(model, known_rates(host, environment)), tuple(problems.values()))

@@ -214,7 +214,7 @@ def _warnings(explanation: Explanation) -> list[str]:
             for configuration, texts in warnings.items()
             if texts
         ),
-        *(f"memory: {problem}" for problem in explanation.memory.problems),
+        *map(str, explanation.memory.problems),
         *(f"note: {note}" for note in explanation.notes),
     ]
 

@@ -3,25 +3,20 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
 from autotune.core import Interval, Measurement, Outcome, Trial
 from autotune.core.measurement import ROUNDS_THAT_TELL
 from autotune.core.note import Note
+from autotune.core.promise_verdict import ANSWER_FAILS, YOURS_FAIL, PromiseKind, PromiseVerdict
 from autotune.core.real_run import SHORTFALL
-from autotune.core.units import counted, format_bytes, format_duration
+from autotune.core.units import format_bytes, format_duration
 from autotune.core.warning import ResultWarning, merged
 from autotune.report.claim import SOLID_WIDTH
-from autotune.report.markdown import wrapped
+from autotune.report.markdown import sentence, wrapped
 from autotune.report.trial_text import interval_fields, range_text, speed_text
 from autotune.study.objective import quotient, speed_up
-
-LOG = "The logs are in the study's folder probes/verification."
-
-CANNOT_TELL = 4
-"""Exit code of a verification that cannot tell."""
 
 DEVICE_FACTS = {
     "sm_clock_mhz": ("SM clock", "{:.0f} MHz"),
@@ -31,35 +26,21 @@ DEVICE_FACTS = {
 """Readings of the device that explain a difference in speed: name -> label and format."""
 
 
-class PromiseVerdict(StrEnum):
-    """Outcome of a verification; see `judged` for the rule."""
+def judged(promised: Interval, measured: Interval) -> PromiseKind:
+    """Kind of verdict on a speed-up, by its 95 % interval in the search and the interval of the plain trainings.
 
-    HELD = "held"
-    MORE_THAN_HELD = "more than held"
-    NOT_HELD = "not held"
-    CANNOT_TELL = "cannot tell"
-    NOTHING = "nothing to verify"
-
-
-HELD: dict[PromiseVerdict, bool | None] = {PromiseVerdict.NOT_HELD: False, PromiseVerdict.CANNOT_TELL: None}
-"""Verdict -> False if the promise does not hold, None: cannot tell; it holds for all other verdicts."""
-
-
-def judged(promised: Interval, measured: Interval) -> PromiseVerdict:
-    """Verdict on a speed-up, by its 95 % interval in the search and the interval of the plain trainings.
-
-    Not held: the measured interval lies more than SHORTFALL below the promised one, or below 1 if nothing slower was
-    promised; or it holds 1 and not the promised speed-up. More than held: it lies above the promised one. Cannot tell: it holds
-    both 1 and the promised speed-up, or is wider than SOLID_WIDTH of its value. Held: else, so it is above 1 if more
-    than 1 was promised, and the two intervals overlap or differ by no more than SHORTFALL.
+    SLOWER: the measured interval lies more than SHORTFALL below the promised one, or below 1 if nothing slower was
+    promised; or it holds 1 and not the promised speed-up. MORE_THAN_HELD: it lies above the promised one.
+    WIDE_INTERVAL: it holds both 1 and the promised speed-up, or is wider than SOLID_WIDTH of its value. HELD: else, so it is
+    above 1 if more than 1 was promised, and the two intervals overlap or differ by no more than SHORTFALL.
     """
     if measured.high < (1 - SHORTFALL) * max(promised.low, min(1.0, promised)):
-        return PromiseVerdict.NOT_HELD
+        return PromiseKind.SLOWER
     if measured.low > promised.high:
-        return PromiseVerdict.MORE_THAN_HELD
+        return PromiseKind.MORE_THAN_HELD
     if measured.low <= 1 < promised.low:
-        return PromiseVerdict.NOT_HELD if measured.high < promised else PromiseVerdict.CANNOT_TELL
-    return PromiseVerdict.CANNOT_TELL if measured.relative_width > SOLID_WIDTH else PromiseVerdict.HELD
+        return PromiseKind.SLOWER if measured.high < promised else PromiseKind.WIDE_INTERVAL
+    return PromiseKind.WIDE_INTERVAL if measured.relative_width > SOLID_WIDTH else PromiseKind.HELD
 
 
 Pair = tuple[Trial | None, Trial | None]
@@ -87,7 +68,7 @@ class Verification:
 
     def __repr__(self) -> str:
         """One line: the verdict with both speed-ups."""
-        return f"<Verification of trial {self.best.number}: {self.sentence}>"
+        return f"<Verification of trial {self.best.number}: {sentence(self.verdict.text)}>"
 
     # What was measured ------------------------------------------------------------------------------------------------
 
@@ -142,73 +123,45 @@ class Verification:
 
     # What it means ----------------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def verdict(self) -> PromiseVerdict:
         """By the speed-ups (`judged`), unless a training did not complete or needed more memory than allowed.
 
         What was disturbed in so many rounds that fewer than ROUNDS_THAT_TELL are left cannot be told.
         """
-        return self._verdict_and_reason[0]
+        promised, measured = self.promised, self.measured
+        if self.is_same:
+            return PromiseVerdict(PromiseKind.OWN_SETTINGS)
+        for trial, kinds in ((self._answer, ANSWER_FAILS), (self._yours, YOURS_FAIL)):
+            if trial and not trial.feasible:
+                return _failure(trial, kinds)
+        if promised is None:
+            return PromiseVerdict(PromiseKind.ANSWER_ALONE)
+        if measured is None:
+            return PromiseVerdict(PromiseKind.NOT_TRAINED)
+        timed_s = sum(step.seconds for training in self.answer for step in training.steps)
+        numbers = {
+            **_ends("speedup", measured),
+            **_ends("promised", promised),
+            "width": measured.relative_width,
+            "rounds": len(self._complete),
+            "disturbed": len(self._complete) - len(self._quiet),
+            "seconds": math.ceil(4 * timed_s / 10) * 10,
+        }
+        kind = judged(promised, measured)
+        if len(self._quiet) < ROUNDS_THAT_TELL:
+            kind = PromiseKind.DISTURBED if numbers["disturbed"] else PromiseKind.FEW_ROUNDS
+        return PromiseVerdict(kind, numbers)
 
     @property
     def held(self) -> bool | None:
         """True if the promise holds; None: cannot tell."""
-        return HELD.get(self.verdict, True)
+        return self.verdict.held
 
     @property
     def exit_code(self) -> int:
         """0: it holds, or there is nothing to verify; 1: it does not; 4: cannot tell."""
-        return {True: 0, False: 1, None: CANNOT_TELL}[self.held]
-
-    @property
-    def sentence(self) -> str:
-        """Verdict and reason."""
-        verdict, reason = self._verdict_and_reason
-        return f"{verdict.capitalize()}: {reason}."
-
-    @cached_property
-    def _verdict_and_reason(self) -> tuple[PromiseVerdict, str]:
-        answer, yours, promised, measured = self._answer, self._yours, self.promised, self.measured
-        if self.is_same:
-            return PromiseVerdict.NOTHING, "the answer is your own settings"
-        if answer and not answer.feasible:
-            return PromiseVerdict.NOT_HELD, f"the answer {_failure(answer)}"
-        if promised is None:
-            return (
-                PromiseVerdict.HELD,
-                "it trains within the memory; your settings did not run in the search, to compare with",
-            )
-        if yours is None or not yours.feasible or measured is None:
-            return PromiseVerdict.CANNOT_TELL, f"your settings {_failure(yours) if yours else 'were not trained'}"
-        interval = f"95% interval {range_text(measured)}"
-        speed_ups = f"{measured:.2f}x as fast as your settings ({interval}); promised {_speed_up(promised)}"
-        if len(self._quiet) < ROUNDS_THAT_TELL:
-            rounds, disturbed = counted(len(self._complete), "round"), len(self._complete) - len(self._quiet)
-            why = f"the machine was disturbed in {disturbed} of {rounds}" if disturbed else f"only {rounds} each"
-            return PromiseVerdict.CANNOT_TELL, f"{why}; {speed_ups}"
-        verdict = judged(promised, measured)
-        if verdict is PromiseVerdict.CANNOT_TELL:
-            return verdict, f"the interval is {measured.relative_width:.0%} wide; {speed_ups}"
-        return verdict, speed_ups
-
-    @property
-    def advice(self) -> str:
-        """Advice on the next step."""
-        if self.verdict is PromiseVerdict.CANNOT_TELL:
-            if self._yours and not self._yours.feasible:
-                return LOG
-            timed_s = sum(step.seconds for measured in self.answer for step in measured.steps)
-            seconds = math.ceil(4 * timed_s / 10) * 10
-            return f"{'Close other programs, then verify' if self.disturbances else 'Verify'} again with --seconds {seconds}."
-        if self.verdict is PromiseVerdict.NOT_HELD:
-            answer = self._answer
-            if answer and not answer.feasible:
-                needs_memory = answer.final.outcome in (Outcome.COMPLETED, Outcome.OUT_OF_MEMORY)
-                return "Search again with a larger --headroom." if needs_memory else LOG
-            return "Search again on the machine as it is now: the same search command with --fresh."
-        if self.verdict is PromiseVerdict.NOTHING:
-            return ""
-        return f"`autotune report {self.name}` writes the report with the speed-up that was measured now."
+        return {True: 0, False: 1, None: 4}[self.held]
 
     @property
     def disturbances(self) -> tuple[ResultWarning, ...]:
@@ -220,18 +173,13 @@ class Verification:
 
         rounds: by side what was measured in each, with the time of every step.
         """
-        answer = self._answer
         promised, measured = (
             {name: _figures(each, mfu) for name, each, mfu in zip(("yours", "answer"), pair, shares, strict=True)}
             for pair, shares in zip(self.trials, self.mfu, strict=True)
         )
         return {
-            "sentence": self.sentence,
-            "verdict": self.verdict.value,
+            "verdict": self.verdict.to_dict(),
             "held": self.held,
-            "advice": self.advice,
-            "outcome": answer.final.outcome.value if answer else None,
-            "reason": answer.final.reason if answer else "",
             "trial": self.best.number,
             "configuration": self.best.configuration.to_dict(),
             "baseline": self.baseline.configuration.to_dict() if self.baseline else None,
@@ -247,8 +195,9 @@ class Verification:
 
 def verification_lines(verification: Verification) -> list[str]:
     """For a terminal of 80 columns: promised and measured side by side, the verdict, what to do next, warnings and notes."""
-    if verification.verdict is PromiseVerdict.NOTHING:
-        return wrapped(verification.sentence)
+    verdict = verification.verdict
+    if verdict.kind is PromiseKind.OWN_SETTINGS:
+        return wrapped(sentence(verdict.text))
     promised, measured = verification.trials
     line = "{:<22}{:>15}{:>15}  {:<26}".format
     rows = [
@@ -267,6 +216,7 @@ def verification_lines(verification: Verification) -> list[str]:
             facts = [trial.final.surroundings.get(name) if trial else None for trial in trials]
             if any(fact is not None for fact in facts):
                 rows.append((f"{label}, {what}", *("-" if fact is None else text.format(fact) for fact in facts), ""))
+    report = f"`autotune report {verification.name}` writes the report with the speed-up that was measured now."
     remarks = [f"warning of the promise: {warning}" for warning in verification.best.final.warnings]
     remarks += [f"warning: {text}" for text in verification.disturbances]
     remarks += [f"note: {note}" for note in verification.notes]
@@ -274,8 +224,8 @@ def verification_lines(verification: Verification) -> list[str]:
         line("", "yours", "answer", "speed-up").rstrip(),
         *(line(*row).rstrip() for row in rows),
         "",
-        *wrapped(verification.sentence),
-        *wrapped(verification.advice),
+        *wrapped(sentence(verdict.text)),
+        *wrapped(verdict.advice or report),
         *(part for remark in remarks for part in wrapped(remark)),
     ]
 
@@ -289,12 +239,18 @@ def _speed_up(interval: Interval | None) -> str:
     return "-" if interval is None else f"{interval:.2f}x ({range_text(interval)})"
 
 
-def _failure(trial: Trial) -> str:
-    """`did not complete: crashed: ...`, or how far the trial was above its memory limit."""
-    final = trial.final
+def _ends(name: str, speed_up: Interval) -> dict[str, float]:
+    return {name: float(speed_up), f"{name}_low": speed_up.low, f"{name}_high": speed_up.high}
+
+
+def _failure(trial: Trial, kinds: Sequence[PromiseKind]) -> PromiseVerdict:
+    """The verdict if this trial did not complete, or needed more memory than allowed."""
+    final, (over_limit, out_of_memory, otherwise) = trial.final, kinds
     if final.outcome is Outcome.COMPLETED:
-        return f"reached the memory limit (peak {format_bytes(final.peak_bytes)} of {format_bytes(final.allowed_bytes)} allowed)"
-    return f"did not complete: {final.outcome.value.replace('_', ' ')}: {final.reason.rstrip('.')}"
+        numbers = {"peak_bytes": final.peak_bytes or 0, "allowed_bytes": final.allowed_bytes or 0}
+        return PromiseVerdict(over_limit, numbers)
+    kind = out_of_memory if final.outcome is Outcome.OUT_OF_MEMORY else otherwise
+    return PromiseVerdict(kind, detail=f"{final.outcome.value.replace('_', ' ')}: {final.reason.rstrip('.')}")
 
 
 def _cells(trials: Sequence[Trial | None], text: Callable[[Trial], str]) -> list[str]:

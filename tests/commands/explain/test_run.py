@@ -351,7 +351,9 @@ def kept(tmp_path: Path) -> Path:
     explained_in(TuningResult.load(folder), folder / EXPLANATION)
     peak = {"split": {"weights": 10 * MIB, "context": 0}, "peak_bytes": 90 * MIB, "where": "optimizer step"}
     counted = Arithmetic({"": SampleFlops(1e9)}, {"bf16": 1e12})
-    anatomy = MemoryBreakdown({"baseline": peak, "answer": None}, counted, ("it cannot be traced",))
+    anatomy = MemoryBreakdown(
+        {"baseline": peak, "answer": None}, counted, (Note(NoteKind.NOT_TRACED, detail="it cannot be traced"),)
+    )
     write_json(folder / EXPLANATION / "anatomy.json", anatomy.to_dict())
     return folder
 

@@ -1,15 +1,17 @@
 """Promised against measured speed-up, as people and programs are told of it."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from autotune.commands.verify.result import PromiseVerdict, Verification, judged, verification_lines
+from autotune.commands.verify.result import Verification, judged, verification_lines
 from autotune.core import Interval, Measurement, Outcome, Step, Trial
 from autotune.core.note import Note, NoteKind
+from autotune.core.promise_verdict import PromiseKind, PromiseVerdict
 from autotune.core.warning import ResultWarning, WarningKind
 from tests.makers import ALLOWED, MIB, completed, configuration, ended, trial
 
@@ -54,20 +56,20 @@ PROMISED = Interval(1.5, 1.4, 1.6)
 @pytest.mark.parametrize(
     ("measured", "verdict"),
     [
-        ((1.5, 1.45, 1.55), PromiseVerdict.HELD),
-        ((1.38, 1.36, 1.41), PromiseVerdict.HELD),  # they overlap
-        ((1.36, 1.35, 1.37), PromiseVerdict.HELD),  # below by less than 3 %
-        ((1.33, 1.32, 1.34), PromiseVerdict.NOT_HELD),
-        ((0.9, 0.6, 1.2), PromiseVerdict.NOT_HELD),  # wide, but surely below
-        ((1.3, 0.9, 1.7), PromiseVerdict.CANNOT_TELL),  # holds both
-        ((1.2, 0.98, 1.45), PromiseVerdict.NOT_HELD),  # holds 1 and not 1.5
-        ((1.5, 1.3, 1.7), PromiseVerdict.CANNOT_TELL),  # 27 % wide
-        ((1.5, 1.36, 1.65), PromiseVerdict.HELD),
-        ((2.0, 1.7, 2.3), PromiseVerdict.MORE_THAN_HELD),  # wide, but surely above
+        ((1.5, 1.45, 1.55), PromiseKind.HELD),
+        ((1.38, 1.36, 1.41), PromiseKind.HELD),  # they overlap
+        ((1.36, 1.35, 1.37), PromiseKind.HELD),  # below by less than 3 %
+        ((1.33, 1.32, 1.34), PromiseKind.SLOWER),
+        ((0.9, 0.6, 1.2), PromiseKind.SLOWER),  # wide, but surely below
+        ((1.3, 0.9, 1.7), PromiseKind.WIDE_INTERVAL),  # holds both
+        ((1.2, 0.98, 1.45), PromiseKind.SLOWER),  # holds 1 and not 1.5
+        ((1.5, 1.3, 1.7), PromiseKind.WIDE_INTERVAL),  # 27 % wide
+        ((1.5, 1.36, 1.65), PromiseKind.HELD),
+        ((2.0, 1.7, 2.3), PromiseKind.MORE_THAN_HELD),  # wide, but surely above
     ],
 )
 def test_a_speed_up_holds_where_it_is_not_below_the_promise_and_above_one(
-    measured: tuple[float, float, float], verdict: PromiseVerdict
+    measured: tuple[float, float, float], verdict: PromiseKind
 ) -> None:
     assert judged(PROMISED, Interval(*measured)) is verdict
 
@@ -75,15 +77,15 @@ def test_a_speed_up_holds_where_it_is_not_below_the_promise_and_above_one(
 @pytest.mark.parametrize(
     ("promised", "measured", "verdict"),
     [
-        ((1.0, 0.97, 1.03), (0.99, 0.97, 1.01), PromiseVerdict.HELD),  # less memory, as fast
-        ((1.0, 0.97, 1.03), (0.92, 0.9, 0.94), PromiseVerdict.NOT_HELD),
-        ((1.1, 0.7, 1.5), (0.92, 0.9, 0.94), PromiseVerdict.NOT_HELD),  # slower than the user's settings
-        ((0.9, 0.88, 0.92), (0.9, 0.89, 0.91), PromiseVerdict.HELD),  # promised to be slower
-        ((1.5, 0.0, float("inf")), (1.4, 1.38, 1.42), PromiseVerdict.HELD),  # a promise of a single step
+        ((1.0, 0.97, 1.03), (0.99, 0.97, 1.01), PromiseKind.HELD),  # less memory, as fast
+        ((1.0, 0.97, 1.03), (0.92, 0.9, 0.94), PromiseKind.SLOWER),
+        ((1.1, 0.7, 1.5), (0.92, 0.9, 0.94), PromiseKind.SLOWER),  # slower than the user's settings
+        ((0.9, 0.88, 0.92), (0.9, 0.89, 0.91), PromiseKind.HELD),  # promised to be slower
+        ((1.5, 0.0, float("inf")), (1.4, 1.38, 1.42), PromiseKind.HELD),  # a promise of a single step
     ],
 )
 def test_what_was_promised_no_faster_holds_where_it_is_no_slower(
-    promised: tuple[float, float, float], measured: tuple[float, float, float], verdict: PromiseVerdict
+    promised: tuple[float, float, float], measured: tuple[float, float, float], verdict: PromiseKind
 ) -> None:
     assert judged(Interval(*promised), Interval(*measured)) is verdict
 
@@ -97,34 +99,37 @@ def test_what_slows_both_in_a_round_cancels() -> None:
     assert found.measured is not None
     assert found.measured.relative_width < 0.02
     assert found.promised == pytest.approx(1.5)
-    assert (found.verdict, found.held, found.exit_code) == (PromiseVerdict.HELD, True, 0)
+    assert (found.verdict.kind, found.held, found.exit_code) == (PromiseKind.HELD, True, 0)
 
 
 @pytest.mark.parametrize(
     ("answer", "yours", "verdict", "held", "code"),
     [
-        (rounds(36.0, 36.1, 36.0, 35.9), (), PromiseVerdict.NOT_HELD, False, 1),
-        (rounds(60.0, 60.1, 60.0, 59.9), (), PromiseVerdict.MORE_THAN_HELD, True, 0),
-        (rounds(30.0, 60.0, 35.0, 55.0), (), PromiseVerdict.CANNOT_TELL, None, 4),
-        (rounds(45.0, peak_bytes=ALLOWED + MIB), (), PromiseVerdict.NOT_HELD, False, 1),
-        (rounds(45.0, allocator_retries=3), (), PromiseVerdict.NOT_HELD, False, 1),
-        ((ended(Outcome.OUT_OF_MEMORY, round=1),), (), PromiseVerdict.NOT_HELD, False, 1),
-        ((), (ended(Outcome.CRASHED, round=1),), PromiseVerdict.CANNOT_TELL, None, 4),
+        (rounds(36.0, 36.1, 36.0, 35.9), (), PromiseKind.SLOWER, False, 1),
+        (rounds(60.0, 60.1, 60.0, 59.9), (), PromiseKind.MORE_THAN_HELD, True, 0),
+        (rounds(30.0, 60.0, 35.0, 55.0), (), PromiseKind.WIDE_INTERVAL, None, 4),
+        (rounds(45.0, peak_bytes=ALLOWED + MIB), (), PromiseKind.ANSWER_OVER_LIMIT, False, 1),
+        (rounds(45.0, allocator_retries=3), (), PromiseKind.ANSWER_OVER_LIMIT, False, 1),
+        ((ended(Outcome.OUT_OF_MEMORY, round=1),), (), PromiseKind.ANSWER_OUT_OF_MEMORY, False, 1),
+        ((ended(Outcome.CRASHED, round=1),), (), PromiseKind.ANSWER_FAILED, False, 1),
+        ((), (ended(Outcome.CRASHED, round=1),), PromiseKind.YOURS_FAILED, None, 4),
+        ((), rounds(30.0, allocator_retries=3), PromiseKind.YOURS_OVER_LIMIT, None, 4),
+        ((), rounds(30.0), PromiseKind.NOT_TRAINED, None, 4),
     ],
 )
-def test_a_verdict_has_its_exit_code(
-    answer: Sequence[Measurement], yours: Sequence[Measurement], verdict: PromiseVerdict, held: bool | None, code: int
+def test_a_verdict_has_its_kind_and_exit_code(
+    answer: Sequence[Measurement], yours: Sequence[Measurement], verdict: PromiseKind, held: bool | None, code: int
 ) -> None:
     found = verification(answer, yours)
-    assert (found.verdict, found.held, found.exit_code) == (verdict, held, code)
+    assert (found.verdict.kind, found.held, found.exit_code) == (verdict, held, code)
     data = json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    assert (data["verdict"], data["held"]) == (verdict.value, held)
-    assert data["advice"]
+    assert (PromiseVerdict.from_dict(data["verdict"]), data["held"]) == (found.verdict, held)
+    assert bool(found.verdict.advice) == (not held)
 
 
 def test_disturbed_rounds_do_not_count_where_three_are_left() -> None:
     found = verification(rounds(45.0, 10.0, 45.1, 44.9, 80.0, disturbed=[2, 5]))
-    assert found.verdict is PromiseVerdict.HELD
+    assert found.verdict.kind is PromiseKind.HELD
     assert found.measured == pytest.approx(1.5, abs=0.01)
     assert found.disturbances == (WARNING,)
 
@@ -132,26 +137,31 @@ def test_disturbed_rounds_do_not_count_where_three_are_left() -> None:
 def test_a_machine_that_was_disturbed_tells_nothing_however_close_its_speeds_are() -> None:
     for speed in (10.0, 45.0):
         found = verification(rounds(*[speed] * 5, disturbed=[1, 2, 3]))
-        assert (found.verdict, found.exit_code) == (PromiseVerdict.CANNOT_TELL, 4)
-        assert "disturbed in 3 of 5 rounds" in found.sentence
-        assert found.advice.startswith("Close other programs")
+        assert (found.verdict.kind, found.exit_code) == (PromiseKind.DISTURBED, 4)
+        assert "disturbed in 3 of 5 rounds" in found.verdict.text
+        assert found.verdict.advice.startswith("Close other programs")
 
 
 def test_fewer_than_three_rounds_tell_nothing_however_quiet_they_were() -> None:
     found = verification(rounds(45.0, 45.0))
-    assert (found.verdict, found.exit_code) == (PromiseVerdict.CANNOT_TELL, 4)
-    assert "only 2 rounds each; 1.50x" in found.sentence
+    assert (found.verdict.kind, found.exit_code) == (PromiseKind.FEW_ROUNDS, 4)
+    assert "only 2 rounds each; 1.50x" in found.verdict.text
+
+
+def test_a_single_round_has_no_upper_end() -> None:
+    text = verification(rounds(45.0, count=1)).verdict.text
+    assert re.match(r"cannot tell: only 1 round each; 1\.\d\dx .* \(95% interval \d\.\d\dx or more\); promised ", text)
 
 
 def test_the_answer_alone_is_trained_where_the_users_settings_do_not_run() -> None:
     found = Verification("small", BEST, None, rounds(45.0, 45.0))
-    assert (found.verdict, found.exit_code, found.promised, found.measured) == (PromiseVerdict.HELD, 0, None, None)
+    assert (found.verdict.kind, found.promised, found.measured) == (PromiseKind.ANSWER_ALONE, None, None)
     assert found.to_dict()["measured"]["yours"] is None
 
 
 def test_there_is_nothing_to_verify_where_the_answer_is_the_users_settings() -> None:
     found = Verification("small", BASELINE, BASELINE)
-    assert (found.verdict, found.held, found.exit_code) == (PromiseVerdict.NOTHING, True, 0)
+    assert (found.verdict.kind, found.held, found.exit_code) == (PromiseKind.OWN_SETTINGS, True, 0)
     assert verification_lines(found) == ["Nothing to verify: the answer is your own settings."]
 
 

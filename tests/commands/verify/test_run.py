@@ -24,6 +24,7 @@ from autotune.core import AutotuneError, Environment, InvalidRequest, Outcome, T
 from autotune.core.errors import NothingFits, StudyInUse
 from autotune.core.interrupt import Terminated
 from autotune.core.note import Note, NoteKind
+from autotune.core.promise_verdict import PromiseKind
 from autotune.core.request import tuning_request
 from autotune.probe import queries
 from autotune.probe.queries import read_environment
@@ -271,7 +272,7 @@ def test_what_was_measured_before_an_interrupt_is_kept_unless_an_earlier_verific
 ) -> None:
     path = copied / "verification.json"
     if before:
-        write_json(path, {"sentence": "former"})
+        write_json(path, {"verdict": "former"})
     trained = run._Turns._trained
 
     def until(turns: run._Turns, side: str, number: int) -> Any:
@@ -285,15 +286,15 @@ def test_what_was_measured_before_an_interrupt_is_kept_unless_an_earlier_verific
     if kept is None:
         assert not path.exists()
     elif kept == "former":
-        assert read_json(path) == {"sentence": "former"}
+        assert read_json(path) == {"verdict": "former"}
     else:
         data = read_json(path)
         assert min(len(rounds) for rounds in data["rounds"].values()) == kept
         assert f"ended after {kept} of 6 rounds" in [note["text"] for note in data["notes"]]
         assert data["measured"]["speedup"] > 0
         if kept < 3:
-            assert data["verdict"] == "cannot tell"
-            assert f"only {kept} round each" in data["sentence"]
+            verdict = data["verdict"]
+            assert (verdict["kind"], verdict["numbers"]["rounds"]) == (PromiseKind.FEW_ROUNDS, kept)
 
 
 # What cannot be verified ----------------------------------------------------------------------------------------
