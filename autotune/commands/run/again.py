@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from autotune.commands.run.exchange import INSTRUCTIONS, STARTUP, TRIAL, VARIABLE, Facts, Instructions
+from autotune.commands.run.exchange import STARTUP, TRIAL, VARIABLE, Facts, Instructions
 from autotune.commands.trainer.apply import ALIASES
 from autotune.core import interrupt
 from autotune.core.io import write_json
@@ -45,15 +45,16 @@ WITHOUT_TRACKERS = {
 
 @dataclass(frozen=True)
 class Command:
-    """The words of the user's command, and the variables that it is started with. stdout: see `start.run`."""
+    """The words of the user's command, and the variables and descriptors that it is started with; None: those of autotune."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
     stdout: int | None = None
+    stderr: int | None = None
 
     def hooked(self, messages: Path, instructions: Instructions) -> dict[str, str]:
         """Its variables with the hook, for instructions that are in the folder of messages from now on."""
-        write_json(messages / INSTRUCTIONS, instructions.to_dict())
+        instructions.write(messages)
         paths = [str(STARTUP), *filter(None, self.environment.get("PYTHONPATH", "").split(os.pathsep)), *ROOT]
         return {**self.environment, VARIABLE: str(messages), "PYTHONPATH": os.pathsep.join(paths)}
 
@@ -85,7 +86,6 @@ class CommandHost(HostSet):
         fields = changed(probe_fields(order) | round_fields(order), self._facts.arguments)
         instructions = Instructions(
             purpose=TRIAL,
-            parent=os.getpid(),
             call=self._facts.call,
             fields=fields | {"output_dir": str(scratch / "output")},
             number=self._facts.number,
@@ -102,7 +102,7 @@ class CommandHost(HostSet):
         begun = time.monotonic()
         with open(Path(order.folder) / LOG, "wb") as log:
             process, channel = supervised([str(scratch / "host"), *self._command.words], environment, log)
-        account = {"ended": "timed out", "codes": [None] * order.ranks}
+        account: dict[str, Any] = {"ended": "timed out", "codes": [None] * order.ranks}
         until = begun + order.deadline_s
         try:
             while time.monotonic() < until:
