@@ -3,11 +3,9 @@
 parent ==socket==> supervisor ─> COMMAND ─> ... ─> a program with a Trainer ──answer.json──> parent, which ends them all
 """
 
-import contextlib
 import json
 import os
 import signal
-import socket
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -107,27 +105,19 @@ class CommandHost(HostSet):
         try:
             while time.monotonic() < until:
                 interrupt.check()
-                end, answered = _end(channel), [path.exists() for path in answers]
-                if end or all(answered):
+                is_over, answered = process.poll() is not None, [path.exists() for path in answers]
+                if is_over or all(answered):
+                    end = json.loads(channel.recv(65536) or '{"host_ended": -9}') if is_over else {}
                     account = {"ended": "exited", "codes": [end.get("host_ended", 0)] * order.ranks, **end}
                     break
                 if any(answered) and account["ended"] == "timed out":  # the others may wait for it in vain
                     until = min(until, time.monotonic() + OTHER_RANKS_S)
                     account = {"ended": "exited", "codes": [-signal.SIGKILL] * order.ranks}
+                time.sleep(LOOK_S)
         finally:
             channel.close()  # the supervisor ends the command, and all that it has started
             process.wait()
         return {"kernel_oom_kills": 0, **account, "seconds": time.monotonic() - begun}
-
-
-def _end(channel: socket.socket) -> dict[str, Any]:
-    """The supervisor's message of the command's end; empty if it did not end within `LOOK_S`."""
-    channel.settimeout(LOOK_S)
-    with contextlib.suppress(TimeoutError):
-        line = channel.recv(65536)
-        end: dict[str, Any] = json.loads(line) if line else {"host_ended": -9}
-        return end
-    return {}
 
 
 def changed(fields: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:

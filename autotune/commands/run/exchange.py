@@ -55,8 +55,7 @@ class Instructions(Message):
     parent: process id of autotune. started: time of these instructions, in seconds. call: which call of `Trainer.train` of a
     process is meant, from 1. by: way of probing, empty for the choice. then: TRAIN, `original`, or empty to train nothing.
     options: of the search. fields: training arguments that take the place of the program's own, in the object of this number
-    (from 1; 0: in all). order: folder of the trial. study: whose answer is trained with. without_checkpointing, padding: of
-    the answer.
+    (from 1; 0: in all). order: folder of the trial. study: folder of the result that is trained with.
     """
 
     purpose: str = FIND
@@ -72,8 +71,6 @@ class Instructions(Message):
     number: int = 0
     order: str = ""
     study: str = ""
-    without_checkpointing: bool = False
-    padding: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import torch
 
+from autotune.commands.result import TuningResult
 from autotune.commands.run import exchange
 from autotune.commands.run.exchange import AGAIN, SENT, TRAIN, Facts, Instructions, SearchEnd
+from autotune.commands.search import search
+from autotune.commands.trainer.apply import PADDING, prepare_model
 from autotune.commands.trainer.switch import padded, switch, why_anew, why_kept
 from autotune.commands.tune import SIZES, base_of, device_of, identity_of, name_of_study, sendable
 from autotune.core.errors import AutotuneError, InvalidRequest, InvalidSpace, SearchFailed, StudyMismatch
@@ -22,7 +26,8 @@ from autotune.core.note import Note
 from autotune.core.random_state import kept_random_state
 from autotune.core.request import tuning_request
 from autotune.probe.train.callbacks import why_unfit
-from autotune.space.settings import checkpointing
+from autotune.probe.train.promise import PromiseCallback
+from autotune.report.live.views import errors, watcher
 from autotune.space.settings.optimizer import ANY
 from autotune.space.user_arguments import plain_fields
 from autotune.workload import extract
@@ -68,7 +73,7 @@ def tune_here(trainer: Any, instructions: Instructions, messages: Path, made: li
             end = replace(end, kept=kept, anew=anew, stop=bool(anew))
             if not kept and not anew:
                 switch(result, trainer, made)
-                _watch_promise(result, trainer)
+                trainer.add_callback(PromiseCallback(result))
     except AutotuneError as error:
         end = replace(end, error=type(error).__name__, message=error.written[0], advice=error.written[1])
     except KeyboardInterrupt as error:
@@ -86,26 +91,14 @@ def tune_here(trainer: Any, instructions: Instructions, messages: Path, made: li
 
 def prepare(trainer: Any, instructions: Instructions) -> None:
     """Set on a Trainer that was built with the answer's fields what these do not say."""
-    if instructions.without_checkpointing:
-        checkpointing.switch_off(trainer.model)
-    padded(trainer.data_collator, instructions.padding)
-    if instructions.study:
-        from autotune.commands.result import TuningResult
-
-        _watch_promise(TuningResult.load(instructions.study), trainer)
-
-
-def _watch_promise(result: Any, trainer: Any) -> None:
-    from autotune.probe.train.promise import PromiseCallback
-
+    result = TuningResult.load(instructions.study)
+    prepare_model(result, trainer.model)
+    padded(trainer.data_collator, result.setup.data_arguments.get(PADDING))
     trainer.add_callback(PromiseCallback(result))
 
 
 def _searched(trainer: Any, instructions: Instructions, tell: Callable[[str, str], None]) -> Any:
     """The result of a search for the Trainer as it is sent; ends the program if it cannot be sent."""
-    from autotune.commands.search import search
-    from autotune.report.live.views import errors, watcher
-
     why = "it was asked for" if instructions.by else "all of it can be sent"
     if instructions.by != AGAIN:
         try:
@@ -132,8 +125,6 @@ def _otherwise(differs: tuple[Note, ...]) -> str:
 
 
 def _facts(trainer: Any, instructions: Instructions, by: str, why: str, made: list[Any]) -> Facts:
-    import torch
-
     args = trainer.args
     base, unsent = base_of(trainer)
     size, device = base[SIZES[0]] * base[SIZES[1]] * args.world_size, device_of(args)

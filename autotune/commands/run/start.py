@@ -251,9 +251,7 @@ def _trained(command: Command, facts: Facts, result: "TuningResult", why: str) -
             call=facts.call,
             fields=fields,
             number=facts.number,
-            study=str(result.folder.absolute()) if result.folder else "",
-            without_checkpointing=result.best.configuration.values.get("checkpointing") == "none",
-            padding=setup.data_arguments.get("pad_to_multiple_of"),
+            study=str(Path(result.folder or "").absolute()),
         )
         environment = command.hooked(messages, instructions) | setup.variables
         print(f"autotune: The command is started again with the answer{f': {why}' if why else ''}.", file=sys.stderr)
