@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from autotune.commands.run.again import Command  # noqa: E402
-from autotune.commands.run.exchange import FIND, Instructions  # noqa: E402
+from autotune.commands.run.exchange import Instructions  # noqa: E402
 
 TARGET_S = 0.020
 PROGRAMS = {"no imports": "pass", "json, argparse, asyncio": "import json, argparse, asyncio", "numpy": "import numpy"}
@@ -26,7 +26,7 @@ PROGRAMS = {"no imports": "pass", "json, argparse, asyncio": "import json, argpa
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     with tempfile.TemporaryDirectory(prefix="run-overhead-") as folder:
-        hooked = Command([], dict(os.environ)).hooked(Path(folder), Instructions(purpose=FIND, parent=os.getpid()))
+        hooked = Command([], dict(os.environ)).hooked(Path(folder), Instructions())
         lines = ["# Programs without a Trainer below `autotune run`", "", f"{rounds} interleaved rounds.", ""]
         lines += ["| program | alone | with the hook | more | target |", "| --- | ---: | ---: | ---: | --- |"]
         lines += [row(name, code, rounds, hooked) for name, code in PROGRAMS.items()]

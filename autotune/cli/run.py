@@ -47,14 +47,13 @@ def run(
         for name, word, words in (("--then", then, ENDINGS), ("--by", by, WAYS)):
             if word is not None and word not in words:
                 raise InvalidRequest(f"{name} {word} is unknown.", f"Use {' or '.join(words)}.")
+        from autotune.commands.run.exchange import Instructions
         from autotune.commands.run.start import run
 
-        given = {name: value for name, value in options.items() if value is not None}
+        stated = {name: value for name, value in options.items() if value is not None}
+        wanted = Instructions(call=call, by=by or "", then=then or "", dry_run=dry_run, quiet=quiet, options=stated)
         # With --json standard output has the one JSON object alone.
-        stdout = sys.stderr.fileno() if as_json else None
-        ending = run(
-            command, given, by=by or "", then=then or "", call=call, dry_run=dry_run, quiet=quiet, stdout=stdout
-        )
+        ending = run(command, wanted, sys.stderr.fileno() if as_json else None)
         result = ending.result
         if as_json:
             lines = {"exit_code": ending.code, "messages": list(ending.lines)}

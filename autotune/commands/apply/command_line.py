@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ MODULE = ("-m", "--module")
 
 PROCESSES = ("nproc_per_node", "num_processes", "num_gpus")
 """Launchers' flags of the number of ranks."""
+
+CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _FLAG = re.compile(r"-(?![\d.])")
@@ -61,38 +64,42 @@ class Command:
         return " ".join(filter(None, [self.env, *variables, shlex.join(self.words)]))
 
     @property
+    def _program(self) -> tuple[int, str]:
+        """(index of the first word that the training program reads itself, the tool that it belongs to, empty for a script)."""
+        for place, (word, following) in enumerate(pairwise((*self.words, ""))):
+            if (name := Path(word).name) in PROGRAMS:
+                return place + 2, PROGRAMS[name]
+            if word.endswith(".py"):
+                return place + 1, TRL if "trl/scripts/" in word else ""
+            if word in MODULE and following not in LAUNCHER_MODULES:
+                return place + 2, PROGRAMS.get(following.partition(".")[0], "")
+        return 1, ""
+
+    @property
     def start(self) -> int:
         """Index of the first word that the training program reads itself; those before it are the launcher's."""
-        for place, word in enumerate(self.words):
-            following = self.words[place + 1 : place + 2]
-            if Path(word).name in PROGRAMS:
-                return place + 2
-            if word.endswith(".py") or (word in MODULE and following and following[0] not in LAUNCHER_MODULES):
-                return place + (1 if word.endswith(".py") else 2)
-        return 1
+        return self._program[0]
 
     @property
     def tool(self) -> str:
         """The tool that reads its flags and its config file."""
-        for word, before in zip(self.words[: self.start], ("", *self.words), strict=False):
-            name = word.partition(".")[0] if before in MODULE else "trl" if "trl/scripts/" in word else Path(word).name
-            if name in PROGRAMS:
-                return PROGRAMS[name]
-        return TRL if "config" in self.flags(self.start) else PARSER
+        return self._program[1] or (TRL if "config" in self.flags(self.start) else PARSER)
 
     @property
     def config(self) -> int | None:
-        """Index of the word that names its config file; None without one."""
+        """Index of the word that names its config file; None without one. No flag of axolotl takes a YAML file."""
+        of_flags = (".json",) if self._program[1] == AXOLOTL else CONFIG_SUFFIXES
         for place in range(self.start, len(self.words)):
             before, word = self.words[place - 1], self.words[place]
             is_value = place > self.start and _FLAG.match(before) and "=" not in before and before != "--config"
-            if Path(word).suffix in (".yaml", ".yml", ".json") and not is_value and not _FLAG.match(word):
+            suffix = Path(word).suffix
+            if suffix in CONFIG_SUFFIXES and not (is_value and suffix in of_flags) and not _FLAG.match(word):
                 return place
         return None
 
     def flags(self, begin: int, end: int | None = None) -> dict[str, list[Flag]]:
         """Key -> its flags among these words; `no_` in front of a key counts as the key."""
-        found: dict[str, list[Flag]] = {}
+        by_key: dict[str, list[Flag]] = {}
         place, end = begin, len(self.words) if end is None else end
         config = self.config if begin >= self.start else None
         while place < end:
@@ -101,20 +108,19 @@ class Command:
             prefix, equals, value = word.partition("=")
             if not word.startswith("--") and not (equals and begin >= self.start and prefix.isidentifier()):
                 continue
-            values = [value] if equals else []
-            while (
-                not equals
-                and place < end
-                and not _FLAG.match(self.words[place])
-                and (place != config or self.words[place - 1] == "--config")
-            ):
-                values.append(self.words[place])
-                place += 1
-            flag = Flag(first, place, prefix, tuple(values), bool(equals))
-            found.setdefault(flag.key.removeprefix("no_"), []).append(flag)
-        return found
+            if not equals:
+                ends = (
+                    at
+                    for at in range(place, end)
+                    if _FLAG.match(self.words[at]) or (at == config and self.words[at - 1] != "--config")
+                )
+                place = next(ends, end)
+            values = (value,) if equals else self.words[first + 1 : place]
+            flag = Flag(first, place, prefix, values, bool(equals))
+            by_key.setdefault(flag.key.removeprefix("no_"), []).append(flag)
+        return by_key
 
-    def given(self) -> dict[str, Any]:
+    def values(self) -> dict[str, Any]:
         """Key -> value that its flags set; a flag without a value sets True, with `no_` in front False."""
         last = {key: flags[-1] for key, flags in self.flags(self.start).items()}
         return {key: " ".join(flag.values) if flag.values else flag.key == key for key, flag in last.items()}
@@ -132,6 +138,13 @@ class Command:
             if key not in flags:
                 words += _words(key if separator else f"--{key}", value, tool, separator)
         return replace(self, words=tuple(words))
+
+    def with_config(self, name: str) -> "Command":
+        """With another config file, of this name in the same folder."""
+        place = self.config
+        assert place is not None
+        path = Path(self.words[place]).with_name(name)
+        return replace(self, words=(*self.words[:place], str(path), *self.words[place + 1 :]))
 
     def with_launcher_flag(self, names: Sequence[str], value: str) -> "Command | None":
         """With another value of a flag of the launcher; None if the command has no such flag."""

@@ -75,15 +75,15 @@ def in_file(result: SearchResult, file: str | Path) -> Applied:
         return Applied(is_kept=True)
     if path.suffix == ".py":
         return Applied(python=snippets(result)[0].text)
-    given = read_config(path)[1]
-    tool = tool_of(given, result.environment.training_argument_fields)
+    current = read_config(path)[1]
+    tool = tool_of(current, result.environment.training_argument_fields)
     if tool in BY_HAND:
         pairs = setup_changes(result).items()
         return Applied(by_hand=tuple(f"{name}: {_shown(was)} -> {_shown(now)}" for name, (was, now) in pairs))
-    found = changes(result, tool, given)
+    changed = changes(result, tool, current)
     ranks, variables = result.best_setup.processes, _variables(result)
     start = [f"start it with {launch_line(ranks, variables)}"] if variables or _ranks_change(result) else []
-    return _of_file(path, found, given, (*found.by_hand, *start))
+    return replace(_of_file(path, changed, current), by_hand=(*changed.by_hand, *start))
 
 
 def in_command(result: SearchResult, words: Sequence[str], folder: str | Path = "") -> Applied:
@@ -95,38 +95,34 @@ def in_command(result: SearchResult, words: Sequence[str], folder: str | Path = 
     command = Command.read(words)
     if (answer := answer_of(result)) is None or not command.words:
         return Applied(command.text, is_kept=True)
-    flags = command.given()
+    flags = command.values()
     path, in_config, tool = _config(command, Path(folder), result.environment.training_argument_fields)
-    given = {**in_config, **flags}
-    found = changes(result, tool, given)
-    by_hand = [*found.by_hand, *_other_files(result, command, given)]
-    of_file = {key: value for key, value in found.values.items() if path is not None and key not in flags}
-    of_flags = {key: value for key, value in found.values.items() if key not in of_file}
+    current = {**in_config, **flags}
+    changed = changes(result, tool, current)
+    by_hand = [*changed.by_hand, *_other_files(result, command, current)]
+    of_file = {key: value for key, value in changed.values.items() if path is not None and key not in flags}
+    of_flags = {key: value for key, value in changed.values.items() if key not in of_file}
     for key in [key for key, value in of_flags.items() if not _is_flag(key, value, tool)]:
         by_hand.append(f"{key} = {of_flags.pop(key)}")
-    command = command.with_flags(of_flags, [key for key in found.removed if key in flags])
+    command = command.with_flags(of_flags, [key for key in changed.removed if key in flags])
     applied = Applied()
     if path is not None:
-        left = Changes(of_file, tuple(key for key in found.removed if key in in_config))
-        applied = _of_file(path, left, given, ())
-        if applied.files:
-            words = [*command.words]
-            place = command.config
-            assert place is not None
-            words[place] = str(Path(words[place]).with_name(next(iter(applied.files)).name))
-            command = replace(command, words=tuple(words))
-    if (precise := command.with_launcher_flag(["mixed_precision"], answer.mixed_precision)) is not None:
-        command = precise
+        removed = tuple(key for key in changed.removed if key in in_config)
+        applied = _of_file(path, Changes(of_file, removed), current)
+        for copy in applied.files:
+            command = command.with_config(copy.name)
+    command = command.with_launcher_flag(["mixed_precision"], answer.mixed_precision) or command
     if _ranks_change(result):
         command, note = _with_ranks(command, answer.ranks, tool)
         by_hand += note
-    variables = {name: value for name, value in command.variables.items() if name not in _gone(result)}
-    command = replace(command, variables=variables | _variables(result))
+    gone = baseline_setup(result).variables.keys() - result.best_setup.variables.keys()
+    kept = {name: value for name, value in command.variables.items() if name not in gone}
+    command = replace(command, variables=kept | _variables(result))
     values = {**applied.values, **{key: (flags.get(key), value) for key, value in of_flags.items()}}
     return Applied(command.text, "", applied.files, values, tuple(by_hand))
 
 
-def _other_files(result: SearchResult, command: Command, given: Mapping[str, Any]) -> list[str]:
+def _other_files(result: SearchResult, command: Command, current: Mapping[str, Any]) -> list[str]:
     """Changes to make in accelerate's and DeepSpeed's own files that the command names."""
     now, was = (side.training_arguments for side in (result.best_setup, baseline_setup(result)))
     lines = []
@@ -135,7 +131,7 @@ def _other_files(result: SearchResult, command: Command, given: Mapping[str, Any
         precision = next((name for name in ("bf16", "fp16") if now.get(name)), "no")
         ranks = result.best_setup.processes
         lines.append(f"{launcher[-1].values[0]}: num_processes: {ranks}, mixed_precision: {precision}")
-    if isinstance(file := given.get("deepspeed"), str) and any(now.get(name) != was.get(name) for name in SIZES):
+    if isinstance(file := current.get("deepspeed"), str) and any(now.get(name) != was.get(name) for name in SIZES):
         micro, accumulation = (now.get(name) for name in SIZES)
         sizes = f"train_micro_batch_size_per_gpu: {micro}, gradient_accumulation_steps: {accumulation}"
         lines.append(f"{file}: {sizes}, unless they are auto")
@@ -156,13 +152,13 @@ def _config(command: Command, folder: Path, fields: Collection[str]) -> tuple[Pa
     return None, {}, PARSER
 
 
-def _of_file(path: Path, found: Changes, given: Mapping[str, Any], by_hand: tuple[str, ...]) -> Applied:
-    if not found.values and not found.removed:
-        return Applied(by_hand=by_hand)
+def _of_file(path: Path, changed: Changes, current: Mapping[str, Any]) -> Applied:
+    if not changed.values and not changed.removed:
+        return Applied()
     copy = path.with_name(f"{path.stem}.tuned{path.suffix}")
-    now = found.values | dict.fromkeys(found.removed)
-    text = patched(path, found.values, found.removed)
-    return Applied(files={copy: text}, values={key: (given.get(key), now[key]) for key in now}, by_hand=by_hand)
+    now = changed.values | dict.fromkeys(changed.removed)
+    text = patched(path, changed.values, changed.removed)
+    return Applied(files={copy: text}, values={key: (current.get(key), now[key]) for key in now})
 
 
 def _is_flag(key: str, value: Any, tool: str) -> bool:
@@ -176,28 +172,23 @@ def _variables(result: SearchResult) -> dict[str, str]:
     return {name: value for name, value in result.best_setup.variables.items() if before.get(name) != value}
 
 
-def _gone(result: SearchResult) -> set[str]:
-    return baseline_setup(result).variables.keys() - result.best_setup.variables.keys()
-
-
 def _ranks_change(result: SearchResult) -> bool:
     return baseline_setup(result).processes != result.best_setup.processes
 
 
 def _with_ranks(command: Command, ranks: int, tool: str) -> tuple[Command, list[str]]:
     """The command on so many ranks, and what has to be done by hand."""
+    words, variables = command.words, command.variables
     if (started := command.with_launcher_flag(PROCESSES, str(ranks))) is not None:
-        alone = [word for word in started.words if ranks > 1 or word not in ("--multi_gpu", "--multi-gpu")]
-        return replace(started, words=tuple(alone)), []
-    if tool == TRL and command.words[0] == "trl":
-        return replace(command, words=(*command.words, "--num_processes", str(ranks))), []
-    if command.words[:2] == ("accelerate", "launch"):
-        started_words = (*command.words[:2], "--multi_gpu", "--num_processes", str(ranks), *command.words[2:])
-        return replace(command, words=started_words), []
-    if tool == LLAMA_FACTORY:
-        return replace(
-            command, variables={**command.variables, "FORCE_TORCHRUN": "1", "NPROC_PER_NODE": str(ranks)}
-        ), []
-    if tool == PARSER and Path(command.words[0]).name.startswith("python") and ranks > 1:
-        return replace(command, words=("torchrun", "--nproc-per-node", str(ranks), *command.words[1:])), []
-    return command, [f"start {ranks} processes, one a device"]
+        words = tuple(word for word in started.words if ranks > 1 or word not in ("--multi_gpu", "--multi-gpu"))
+    elif tool == TRL and words[0] == "trl":
+        words = (*words, "--num_processes", str(ranks))
+    elif words[:2] == ("accelerate", "launch"):
+        words = (*words[:2], "--multi_gpu", "--num_processes", str(ranks), *words[2:])
+    elif tool == LLAMA_FACTORY:
+        variables = {**variables, "FORCE_TORCHRUN": "1", "NPROC_PER_NODE": str(ranks)}
+    elif tool == PARSER and Path(words[0]).name.startswith("python") and ranks > 1:
+        words = ("torchrun", "--nproc-per-node", str(ranks), *words[1:])
+    else:
+        return command, [f"start {ranks} processes, one a device"]
+    return replace(command, words=words, variables=variables), []

@@ -43,14 +43,8 @@ KEYS = {
             "dataset_text_field",
             "loss_type",
         ),
-        *(
-            "completion_only_loss",
-            "assistant_only_loss",
-            "beta",
-            "max_completion_length",
-            "eos_token",
-            "chat_template_path",
-        ),
+        *("completion_only_loss", "assistant_only_loss", "beta", "max_completion_length", "eos_token"),
+        "chat_template_path",
     ),
 }
 """Tool -> keys of which its config files hold at least one, and those of the tools below it none."""
@@ -84,13 +78,13 @@ def tool_of(keys: Collection[str], fields: Collection[str]) -> str:
     return PARSER
 
 
-def changes(result: SearchResult, tool: str, given: Mapping[str, Any]) -> Changes:
+def changes(result: SearchResult, tool: str, current: Mapping[str, Any]) -> Changes:
     """Changes, in the tool's names, that make the user's training that of the answer.
 
     All in which the answer differs from the settings that it was compared with, and what the user has at another value than
     the answer's setting.
 
-    given: key -> value that the user has already, by file or by flag. Empty if the answer is the user's own settings.
+    current: key -> value that the user has already, by file or by flag. Empty if the answer is the user's own settings.
     """
     answer = answer_of(result)
     if answer is None:
@@ -106,24 +100,24 @@ def changes(result: SearchResult, tool: str, given: Mapping[str, Any]) -> Change
         before.pop("deepspeed", None)
     elif isinstance(deepspeed, Mapping):
         keys["deepspeed"] = str((result.folder or Path()) / DEEPSPEED)
-    spelled = {key: _spelled(key, given) for key in (*keys, *before)}
+    spelled = {key: _spelled(key, current) for key in (*keys, *before)}
     values = {
         spelled[key]: value
         for key, value in keys.items()
-        if (differ(key, before.get(key), value) or (key in searched and spelled[key] in given))
-        and not (spelled[key] in given and str(given[spelled[key]]).lower() == str(value).lower())
+        if (differ(key, before.get(key), value) or (key in searched and spelled[key] in current))
+        and not (spelled[key] in current and str(current[spelled[key]]).lower() == str(value).lower())
     }
     gone = [key for key in before if key not in keys and differ(key, before[key], None)]
-    removed = [spelled[key] for key in gone if spelled[key] in given]
-    removed += [FINDER] if FINDER in given else []
-    older = [name for name in OLDER_ATTENTION.values() if name in given] if tool == AXOLOTL else []
+    removed = [spelled[key] for key in gone if spelled[key] in current]
+    removed += [FINDER] if FINDER in current else []
+    older = [name for name in OLDER_ATTENTION.values() if name in current] if tool == AXOLOTL else []
     if older and "attn_implementation" in values:  # it refuses both
         flag = OLDER_ATTENTION.get(values["attn_implementation"], "")
         removed += [name for name in older if name != flag]
         if flag:
             del values["attn_implementation"]
             values[flag] = True
-    if isinstance(others := given.get("plugins"), list) and "plugins" in values:
+    if isinstance(others := current.get("plugins"), list) and "plugins" in values:
         values["plugins"] = [*others, *(plugin for plugin in values["plugins"] if plugin not in others)]
     lines = dict.fromkeys(switch_lines(answer.setup.switches))
     missing = {name: value for name, value in now.missing.items() if was.missing.get(name) != value}
@@ -132,8 +126,8 @@ def changes(result: SearchResult, tool: str, given: Mapping[str, Any]) -> Change
     return Changes(values, tuple(removed), tuple(by_hand))
 
 
-def _spelled(key: str, given: Mapping[str, Any]) -> str:
-    """The name of checkpointing's field that the user has: where both are given, the older one wins."""
+def _spelled(key: str, current: Mapping[str, Any]) -> str:
+    """The name of checkpointing's field that the user has: if both are there, the older one wins."""
     older, newer = "gradient_checkpointing", "activation_checkpointing"
     other = key.replace(newer, older) if newer in key else key.replace(older, newer)
-    return other if other in given and (key not in given or older in other) else key
+    return other if other in current and (key not in current or older in other) else key

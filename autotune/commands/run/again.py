@@ -7,25 +7,22 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, cast
 
-from autotune.commands.run.exchange import INSTRUCTIONS, STARTUP, TRIAL, VARIABLE, Facts, Instructions
+from autotune.commands.run.exchange import STARTUP, TRIAL, VARIABLE, Facts, Instructions
 from autotune.commands.trainer.apply import ALIASES
 from autotune.core import interrupt
 from autotune.core.io import write_json
-from autotune.core.time_limit import TimeLimit
-from autotune.probe import Account, BackgroundHost
+from autotune.probe import Account
 from autotune.probe.device.compile import compiled_variables
 from autotune.probe.order import CHILD_ANSWER, LOG, TRAINED_BY_RANKS, Order, TrainingOrder, answer_name
-from autotune.probe.process.launcher import CLOSE_S, ROOT, HostSet, write_order
+from autotune.probe.process.launcher import CLOSE_S, ROOT, HostSet, supervised, write_order
 from autotune.probe.train.fields import probe_fields, round_fields
 
 LOOK_S = 0.05
@@ -48,52 +45,27 @@ WITHOUT_TRACKERS = {
 
 @dataclass(frozen=True)
 class Command:
-    """The words of the user's command, and the variables that it is started with. stdout: see `start.run`."""
+    """The words of the user's command, and the variables and descriptors that it is started with; None: those of autotune."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
     stdout: int | None = None
+    stderr: int | None = None
 
     def hooked(self, messages: Path, instructions: Instructions) -> dict[str, str]:
         """Its variables with the hook, for instructions that are in the folder of messages from now on."""
-        write_json(messages / INSTRUCTIONS, instructions.to_dict())
+        instructions.write(messages)
         paths = [str(STARTUP), *filter(None, self.environment.get("PYTHONPATH", "").split(os.pathsep)), *ROOT]
         return {**self.environment, VARIABLE: str(messages), "PYTHONPATH": os.pathsep.join(paths)}
 
 
-class CommandHost:
+class CommandHost(HostSet):
     """Trains by the command, one trial at a time; all other orders are carried out by processes of autotune."""
 
-    uses_cache = True
-
     def __init__(self, command: Command, facts: Facts, scratch: Path) -> None:
+        super().__init__()
         self._command, self._facts, self._scratch = command, facts, scratch
-        self._hosts = HostSet()
         self._compiled: Path | None = None
-
-    def __enter__(self) -> Self:
-        self._hosts.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._hosts.close()
-
-    @property
-    def time_limit(self) -> TimeLimit:
-        """Of the search."""
-        return self._hosts.time_limit
-
-    @time_limit.setter
-    def time_limit(self, time_limit: TimeLimit) -> None:
-        self._hosts.time_limit = time_limit
-
-    def scratch_folder(self) -> Path:
-        """As `HostSet.scratch_folder`."""
-        return self._hosts.scratch_folder()
-
-    def beside(self) -> BackgroundHost | None:
-        """As `HostSet.beside`."""
-        return self._hosts.beside()
 
     def run(self, order: Order) -> Account:
         """As `HostSet.run`."""
@@ -102,7 +74,7 @@ class CommandHost:
             write_json(Path(order.folder) / CHILD_ANSWER, {"value": dict(self._facts.workload)})
             return {"ended": "exited", "codes": [0], "seconds": 0.0, "kernel_oom_kills": 0}
         if order.kind not in TRAINED_BY_RANKS:
-            return self._hosts.run(order)
+            return super().run(order)
         interrupt.check()
         order = replace(order, deadline_s=self.time_limit.cut(order.deadline_s + START_S + START * self._facts.seconds))
         write_order(order)
@@ -114,7 +86,6 @@ class CommandHost:
         fields = changed(probe_fields(order) | round_fields(order), self._facts.arguments)
         instructions = Instructions(
             purpose=TRIAL,
-            parent=os.getpid(),
             call=self._facts.call,
             fields=fields | {"output_dir": str(scratch / "output")},
             number=self._facts.number,
@@ -129,49 +100,29 @@ class CommandHost:
             environment["AUTOTUNE_MEETING"] = str(scratch)
         answers = [Path(order.folder) / answer_name(rank) for rank in range(order.ranks)]
         begun = time.monotonic()
-        ours, theirs = socket.socketpair()
-        supervisor = [sys.executable, "-P", "-m", "autotune.probe.process.supervisor"]
-        with ours, open(Path(order.folder) / LOG, "wb") as log:
-            with theirs:
-                process = subprocess.Popen(
-                    [*supervisor, str(theirs.fileno()), str(scratch / "host"), *self._command.words],
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=[theirs.fileno()],
-                    start_new_session=True,
-                )
-            account = {"ended": "timed out", "codes": [None] * order.ranks, "kernel_oom_kills": 0}
-            until = begun + order.deadline_s
-            try:
-                while time.monotonic() < until:
-                    interrupt.check()
-                    end, answered = _end(ours), [path.exists() for path in answers]
-                    if end or all(answered):
-                        code = end.get("host_ended", 0)
-                        account = {"ended": "exited", "codes": [code] * order.ranks, **end}
-                        break
-                    if any(answered) and account["ended"] == "timed out":  # the others may wait for it in vain
-                        until = min(until, time.monotonic() + OTHER_RANKS_S)
-                        account = {"ended": "exited", "codes": [-signal.SIGKILL] * order.ranks}
-            finally:
-                ours.close()  # the supervisor ends the command, and all that it has started
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(CLOSE_S)
-                process.kill()
-                process.wait()
+        with open(Path(order.folder) / LOG, "wb") as log:
+            process, channel = supervised([str(scratch / "host"), *self._command.words], environment, log)
+        account: dict[str, Any] = {"ended": "timed out", "codes": [None] * order.ranks}
+        until = begun + order.deadline_s
+        try:
+            while time.monotonic() < until:
+                interrupt.check()
+                is_over, answered = process.poll() is not None, [path.exists() for path in answers]
+                if is_over or all(answered):
+                    end = json.loads(channel.recv(65536) or '{"host_ended": -9}') if is_over else {}
+                    account = {"ended": "exited", "codes": [end.get("host_ended", 0)] * order.ranks, **end}
+                    break
+                if any(answered) and account["ended"] == "timed out":  # the others may wait for it in vain
+                    until = min(until, time.monotonic() + OTHER_RANKS_S)
+                    account = {"ended": "exited", "codes": [-signal.SIGKILL] * order.ranks}
+                time.sleep(LOOK_S)
+        finally:
+            channel.close()  # the supervisor ends the command, and all that it has started
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(CLOSE_S)
+            process.kill()
+            process.wait()
         return {"kernel_oom_kills": 0, **account, "seconds": time.monotonic() - begun}
-
-
-def _end(channel: socket.socket) -> dict[str, Any]:
-    """The supervisor's message of the command's end; empty if it did not end within `LOOK_S`."""
-    channel.settimeout(LOOK_S)
-    with contextlib.suppress(TimeoutError):
-        line = channel.recv(65536)
-        end: dict[str, Any] = json.loads(line) if line else {"host_ended": -9}
-        return end
-    return {}
 
 
 def changed(fields: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:

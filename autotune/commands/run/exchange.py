@@ -8,24 +8,23 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from autotune.core.configuration import RANKS
-from autotune.core.io import Serializable, read_json
+from autotune.core.io import Serializable, read_json, write_json
 
 VARIABLE = "AUTOTUNE_RUN"
 """Names the folder to the programs."""
 
 STARTUP = Path(__file__).parent / "startup"
 
-INSTRUCTIONS, FACTS, ENDING = "instructions.json", "facts.json", "ending.json"
 BUILT, REACHED, NOT_HERE = "built", "reached", "not_here"
-"""Files: for the programs; of the Trainer that is tuned; of the search within the program; the class of the last Trainer that
-was built; a mark of the first process that trains; a Python that has no autotune."""
+"""Files besides messages: the class of the last Trainer that was built; a mark of the first process that trains; a Python that
+has no autotune."""
 
 FIND, TRIAL, TRAIN = "find", "trial", "train"
-"""Purposes of a start: find the Trainer, and tune it if it is sent; measure a trial; train with the answer. TRAIN is an ending
-too."""
+"""Purposes of a start: find the Trainer, and tune it if it is sent; measure a trial; train with the answer. TRAIN is also what
+follows a search."""
 
 SENT, AGAIN = "sent", "again"
 """Ways of probing: the built Trainer is sent to processes of autotune; the command is started again for each trial."""
@@ -34,17 +33,34 @@ GONE_S = 0.1
 """Seconds between looks of a program that waits for its end."""
 
 
+class Message(Serializable):
+    """Message in the folder, in a file that is named as its class."""
+
+    def write(self, folder: Path) -> None:
+        """Whole or not at all; raises OSError."""
+        write_json(folder / f"{type(self).__name__}.json", self.to_dict())
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """The message; None if it is not there."""
+        with contextlib.suppress(OSError):
+            return cls.from_dict(read_json(folder / f"{cls.__name__}.json"))
+        return None
+
+
 @dataclass(frozen=True, kw_only=True)
-class Instructions(Serializable):
+class Instructions(Message):
     """Instructions for the programs of a command.
 
-    call: which call of `Trainer.train` of a process is meant, from 1. by: way of probing, empty for the choice. options: of the
-    search. fields: training arguments that take the place of the program's own, in the object of this number (from 1; 0: in
-    all). order: folder of the trial. study: whose answer is trained with. without_checkpointing, padding: of the answer.
+    parent: process id of autotune. started: time of these instructions, in seconds. call: which call of `Trainer.train` of a
+    process is meant, from 1. by: way of probing, empty for the choice. then: TRAIN, `original`, or empty to train nothing.
+    options: of the search. fields: training arguments that take the place of the program's own, in the object of this number
+    (from 1; 0: in all). order: folder of the trial. study: folder of the result that is trained with.
     """
 
-    purpose: str
-    parent: int
+    purpose: str = FIND
+    parent: int = field(default_factory=os.getpid)
+    started: float = field(default_factory=time.time)
     call: int = 1
     by: str = ""
     then: str = ""
@@ -55,12 +71,10 @@ class Instructions(Serializable):
     number: int = 0
     order: str = ""
     study: str = ""
-    without_checkpointing: bool = False
-    padding: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts(Serializable):
+class Facts(Message):
     """Facts about the Trainer whose training was reached.
 
     why: reason of the way of probing. base: arguments that differ from the defaults; arguments: all that are plain data.
@@ -97,16 +111,28 @@ class Facts(Serializable):
         return more
 
 
+@dataclass(frozen=True, kw_only=True)
+class SearchEnd(Message):
+    """End of a search within the program.
+
+    stop: the program waits for its end. study: folder of the result. kept: reason why the training keeps its own settings.
+    anew: reason why the program is started again with the answer. error, message, advice: of an AutotuneError. interrupted:
+    number of a signal.
+    """
+
+    stop: bool
+    study: str = ""
+    kept: str = ""
+    anew: str = ""
+    error: str = ""
+    message: str = ""
+    advice: str = ""
+    interrupted: int = 0
+
+
 def folder() -> Path:
     """The folder of this process's instructions; raises KeyError if there is none."""
     return Path(os.environ[VARIABLE])
-
-
-def read(kind: type[Any], path: Path) -> Any:
-    """A message of this class; None if it is not there."""
-    with contextlib.suppress(OSError):
-        return kind.from_dict(read_json(path))
-    return None
 
 
 def way_line(by: str, why: str) -> str:
@@ -122,6 +148,15 @@ def leave_environment() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     if not any(paths):
         del os.environ["PYTHONPATH"]
+
+
+def show_errors(parent: int) -> None:
+    """Give this process the standard error of the parent, of this process id, unless it is a file: both would overwrite it."""
+    place = f"/proc/{parent}/fd/2"
+    with contextlib.suppress(OSError):
+        if not os.path.isfile(place):
+            with open(place, "wb", buffering=0) as stream:
+                os.dup2(stream.fileno(), 2)
 
 
 def end_with(parent: int, is_over: threading.Event) -> None:

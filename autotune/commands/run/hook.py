@@ -6,17 +6,7 @@ import os
 import time
 from typing import Any
 
-from autotune.commands.run.exchange import (
-    BUILT,
-    FIND,
-    INSTRUCTIONS,
-    REACHED,
-    TRIAL,
-    Instructions,
-    folder,
-    leave_environment,
-    read,
-)
+from autotune.commands.run.exchange import BUILT, FIND, REACHED, TRIAL, Instructions, folder, leave_environment
 
 STARTED = time.monotonic()
 
@@ -26,7 +16,8 @@ made: list[Any] = []
 
 @functools.cache
 def _instructions() -> Instructions:
-    instructions: Instructions = read(Instructions, folder() / INSTRUCTIONS)
+    instructions = Instructions.read(folder())
+    assert instructions is not None
     return instructions
 
 

@@ -3,33 +3,31 @@
 import os
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.commands.run.exchange import (
-    AGAIN,
-    ENDING,
-    FACTS,
-    SENT,
-    TRAIN,
-    Facts,
-    Instructions,
-    end_with,
-    wait_for_end,
-    way_line,
-)
+import psutil
+import torch
+
+from autotune.commands.result import TuningResult
+from autotune.commands.run import exchange
+from autotune.commands.run.exchange import AGAIN, SENT, TRAIN, Facts, Instructions, SearchEnd
+from autotune.commands.search import search
+from autotune.commands.trainer.apply import PADDING, prepare_model
 from autotune.commands.trainer.switch import padded, switch, why_anew, why_kept
 from autotune.commands.tune import SIZES, base_of, device_of, identity_of, name_of_study, sendable
 from autotune.core.errors import AutotuneError, InvalidRequest, InvalidSpace, SearchFailed, StudyMismatch
 from autotune.core.interrupt import Terminated, ending_on_signals
-from autotune.core.io import write_json
 from autotune.core.note import Note
 from autotune.core.random_state import kept_random_state
 from autotune.core.request import tuning_request
 from autotune.probe.train.callbacks import why_unfit
-from autotune.space.settings import checkpointing
+from autotune.probe.train.promise import PromiseCallback
+from autotune.report.live.views import errors, watcher
 from autotune.space.settings.optimizer import ANY
 from autotune.space.user_arguments import plain_fields
 from autotune.workload import extract
@@ -51,70 +49,56 @@ def tune_here(trainer: Any, instructions: Instructions, messages: Path, made: li
     """
     parent = instructions.parent
     if trainer.args.process_index:
-        wait_for_end(parent)
+        exchange.wait_for_end(parent)
+    if instructions.quiet and not instructions.then:  # its output is hidden
+        exchange.show_errors(parent)
 
     def tell(by: str, why: str) -> None:
-        facts = _facts(trainer, instructions, by, why, made)
-        write_json(messages / FACTS, facts.to_dict())
+        _facts(trainer, instructions, by, why, made).write(messages)
         if by == AGAIN or instructions.dry_run:
-            wait_for_end(parent)
+            exchange.wait_for_end(parent)
         if not instructions.quiet:
-            print(f"autotune: {way_line(by, why)}", file=sys.stderr, flush=True)
+            print(f"autotune: {exchange.way_line(by, why)}", file=sys.stderr, flush=True)
 
     is_over = threading.Event()
-    end_with(parent, is_over)
-    ending: dict[str, Any] = {}
-    stop = not instructions.then
+    exchange.end_with(parent, is_over)
+    end = SearchEnd(stop=not instructions.then)
     try:
         with ending_on_signals():
             result = _searched(trainer, instructions, tell)
-        ending = {"study": str(result.folder.absolute()) if result.folder else None}
+        end = replace(end, study=str(result.folder.absolute()))
         if instructions.then == TRAIN:
             kept = why_kept(result, resumes)
             anew = "" if kept else why_anew(result, trainer)
-            ending |= {"kept": kept, "anew": anew}
-            stop = bool(anew)
+            end = replace(end, kept=kept, anew=anew, stop=bool(anew))
             if not kept and not anew:
                 switch(result, trainer, made)
-                _watch_promise(result, trainer)
+                trainer.add_callback(PromiseCallback(result))
     except AutotuneError as error:
-        message, advice = error.written
-        ending = {"error": type(error).__name__, "message": message, "advice": advice}
+        end = replace(end, error=type(error).__name__, message=error.written[0], advice=error.written[1])
     except KeyboardInterrupt as error:
-        ending, stop = {"interrupted": int(error.number) if isinstance(error, Terminated) else 2}, True
+        end = replace(end, interrupted=int(error.number) if isinstance(error, Terminated) else 2, stop=True)
     except Exception as error:
         traceback.print_exc()
-        ending = {"error": "AutotuneError", "message": f"{type(error).__name__}: {error}.", "advice": ""}
+        end = replace(end, error="AutotuneError", message=f"{type(error).__name__}: {error}.")
     is_over.set()
-    write_json(messages / ENDING, ending | {"stop": stop})
-    if stop:
-        wait_for_end(parent)
-    if text := ending.get("message") or ending.get("kept"):
+    end.write(messages)
+    if end.stop:
+        exchange.wait_for_end(parent)
+    if text := end.message or end.kept:
         print(f"autotune: {text} Training goes on with the program's own settings.", file=sys.stderr, flush=True)
 
 
 def prepare(trainer: Any, instructions: Instructions) -> None:
     """Set on a Trainer that was built with the answer's fields what these do not say."""
-    if instructions.without_checkpointing:
-        checkpointing.switch_off(trainer.model)
-    padded(trainer.data_collator, instructions.padding)
-    if instructions.study:
-        from autotune.commands.result import TuningResult
-
-        _watch_promise(TuningResult.load(instructions.study), trainer)
-
-
-def _watch_promise(result: Any, trainer: Any) -> None:
-    from autotune.probe.train.promise import PromiseCallback
-
+    result = TuningResult.load(instructions.study)
+    prepare_model(result, trainer.model)
+    padded(trainer.data_collator, result.setup.data_arguments.get(PADDING))
     trainer.add_callback(PromiseCallback(result))
 
 
 def _searched(trainer: Any, instructions: Instructions, tell: Callable[[str, str], None]) -> Any:
     """The result of a search for the Trainer as it is sent; ends the program if it cannot be sent."""
-    from autotune.commands.search import search
-    from autotune.report.live.views import errors, watcher
-
     why = "it was asked for" if instructions.by else "all of it can be sent"
     if instructions.by != AGAIN:
         try:
@@ -160,19 +144,14 @@ def _facts(trainer: Any, instructions: Instructions, by: str, why: str, made: li
         global_batch_size=size,
         ranks=args.world_size,
         device=device,
-        threads=_threads(),
+        threads=torch.get_num_threads(),
         study_name=f"{name}-{AGAIN}" if name and by == AGAIN else name,
         lengths=f"{min(measures)} to {max(measures)} numbers" if measures else "of unknown length",
         unsent=tuple(unsent),
         beside=_beside(callbacks),
         prefix=sys.prefix,
+        seconds=max(0.0, time.time() - instructions.started),
     )
-
-
-def _threads() -> int:
-    import torch
-
-    return int(torch.get_num_threads())
 
 
 def _workload(trainer: Any, options: Mapping[str, Any], size: int, callbacks: list[Any]) -> dict[str, Any]:
@@ -196,20 +175,5 @@ def _beside(callbacks: list[Any]) -> tuple[str, ...]:
     """Parts of each start, beside the training, that cannot be turned off, for people."""
     names = dict.fromkeys(type(callback).__name__ for callback in callbacks)
     parts = [f"your callbacks run: {', '.join(names)}"] if names else []
-    files = [path for path in _written_files() if not path.startswith(("/dev/", "/proc/"))]
-    return (*parts, *(f"{path} is opened for writing" for path in files))
-
-
-def _written_files() -> list[str]:
-    """Files that this process has open for writing, without its standard streams."""
-    paths: dict[str, None] = {}
-    for entry in Path("/proc/self/fd").iterdir():
-        try:
-            path = os.readlink(entry)
-            flags = Path(f"/proc/self/fdinfo/{entry.name}").read_text().split("flags:")[1].split()[0]
-        except (OSError, IndexError):
-            continue  # closed meanwhile
-        is_written = int(flags, 8) & os.O_ACCMODE in (os.O_WRONLY, os.O_RDWR)
-        if int(entry.name) > 2 and is_written and path.startswith("/") and os.path.isfile(path):
-            paths[path] = None
-    return list(paths)
+    files = dict.fromkeys(file.path for file in psutil.Process().open_files() if file.fd > 2 and file.mode != "r")
+    return (*parts, *(f"{path} is opened for writing" for path in files if not path.startswith("/dev/")))

@@ -2,36 +2,25 @@
 
 import contextlib
 import os
+import re
 import secrets
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autotune.commands.run.again import WITHOUT_TRACKERS, Command, CommandHost
-from autotune.commands.run.exchange import (
-    AGAIN,
-    BUILT,
-    ENDING,
-    FACTS,
-    FIND,
-    NOT_HERE,
-    SENT,
-    TRAIN,
-    Facts,
-    Instructions,
-    read,
-    way_line,
-)
+from autotune.commands.run.exchange import AGAIN, BUILT, NOT_HERE, TRAIN, Facts, Instructions, SearchEnd, way_line
 from autotune.core.errors import AutotuneError, InvalidRequest, SearchFailed
 from autotune.core.interrupt import Terminated
-from autotune.core.io import read_json
+from autotune.core.io import file_end
 from autotune.core.note import Note, NoteKind
 from autotune.core.request import tuning_request
 from autotune.probe.process import cleanup
@@ -45,7 +34,8 @@ if TYPE_CHECKING:
 LOOK_S = 0.1
 """Seconds between looks for what the program has left."""
 
-INSTEAD = "Add `autotune.tune(trainer)` in front of trainer.train() instead."
+LAST_LINES = 40
+"""Lines of hidden output that are shown if the program ends before its training: a launcher's own report takes half of them."""
 
 
 @dataclass(frozen=True)
@@ -60,67 +50,62 @@ class Ending:
     lines: tuple[str, ...] = ()
 
 
-def run(
-    words: Sequence[str],
-    options: Mapping[str, Any],
-    *,
-    by: str = "",
-    then: str = "",
-    call: int = 1,
-    dry_run: bool = False,
-    quiet: bool = False,
-    stdout: int | None = None,
-) -> Ending:
+def run(words: Sequence[str], wanted: Instructions, stdout: int | None = None) -> Ending:
     """Start the command, tune the Trainer of its training, and end or train on.
 
-    words: of the command. options: of `tune`, as its arguments. by: SENT or AGAIN, empty for the choice. then: TRAIN, ORIGINAL,
-    or empty to train nothing. call: the call of `Trainer.train` that is tuned. quiet: without progress.
-    stdout: descriptor for the program's standard output; by default its own.
+    words: of the command. wanted: what users can choose. stdout: descriptor for the program's standard output; by default its
+    own.
 
     Raises InvalidRequest for a command that cannot be started or never trains, the search's errors, KeyboardInterrupt.
     """
-    parse_overrides(tuning_request("program", 1, **options))
+    parse_overrides(tuning_request("program", 1, **wanted.options))
     if shutil.which(words[0]) is None:
         script = words[0].endswith(".py")
         raise InvalidRequest(
             f"{words[0]} is not a command.", f"Write: python {words[0]}" if script else "Check its name and PATH."
         )
     cleanup.become_subreaper()
-    command = Command(words, dict(os.environ), stdout)
-    with _scratch() as messages:
-        instructions = Instructions(
-            purpose=FIND,
-            parent=os.getpid(),
-            call=call,
-            by=by,
-            then=then,
-            dry_run=dry_run,
-            quiet=quiet,
-            options=options,
-            fields={} if then else {"push_to_hub": False},
-        )
-        environment = command.hooked(messages, instructions) | ({} if then else WITHOUT_TRACKERS)
-        begun = time.time()
-        code = carry_out(command, environment, lambda: _is_due(messages, dry_run))
-        facts: Facts | None = read(Facts, messages / FACTS)
-        ending: dict[str, Any] = {}
-        with contextlib.suppress(OSError):
-            ending = read_json(messages / ENDING)
-        if "interrupted" in ending:
-            number = signal.Signals(ending["interrupted"])
+    command, then = Command(words, dict(os.environ), stdout), wanted.then
+    with _scratch() as messages, open(messages / "output.log", "wb") as output:
+        environment = command.hooked(messages, wanted if then else replace(wanted, fields={"push_to_hub": False}))
+        environment |= {} if then else WITHOUT_TRACKERS
+        is_hidden = wanted.quiet and not then
+        first = replace(command, stdout=output.fileno(), stderr=output.fileno()) if is_hidden else command
+        code = carry_out(first, environment, lambda: _is_due(messages, wanted.dry_run))
+        if is_hidden and not _is_due(messages, wanted.dry_run):
+            _show_end(Path(output.name))
+        facts, end = Facts.read(messages), SearchEnd.read(messages) or SearchEnd(stop=False)
+        if end.interrupted:
+            number = signal.Signals(end.interrupted)
             raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
-        if facts is None and not ending:
-            return _without_training(words, messages, code, then, call)
+        if end.error:
+            try:
+                value_of(end.to_dict())
+            except AutotuneError as error:
+                if not then:
+                    raise
+                return Ending(code, lines=(f"Error: {error.on_command_line}",))
         if facts is None:
-            return _failed(ending, code, then)
-        facts = replace(facts, seconds=max(0.0, (messages / FACTS).stat().st_mtime - begun))
-        if dry_run:
+            return _without_training(words, messages, code, wanted)
+        if wanted.dry_run:
             from autotune.commands.run.dry_run import dry_run_lines
 
-            return Ending(0, lines=tuple(dry_run_lines(facts, options)))
-        if facts.by == SENT:
-            return _sent(command, facts, ending, code, then)
-        return _again(command, facts, options, then, quiet, messages)
+            return Ending(lines=tuple(dry_run_lines(facts, wanted.options)))
+        if facts.by == AGAIN:
+            return _again(command, facts, wanted, messages)
+    if not end.study:
+        how = f"was ended by signal {code - 128}" if code > 128 else f"ended with exit code {code}"
+        raise SearchFailed(f"The program {how} while it was searched for.", "Run the same command again to resume.")
+    from autotune.commands.result import TuningResult
+
+    result = TuningResult.load(end.study)
+    if end.anew:
+        return _trained(command, facts, result, end.anew)
+    return Ending(code, result, _kept_lines(end.kept))
+
+
+def _kept_lines(reason: str) -> tuple[str, ...]:
+    return (f"{reason} It trained with its own settings.",) if reason else ()
 
 
 @contextlib.contextmanager
@@ -135,12 +120,21 @@ def _scratch() -> Iterator[Path]:
         shutil.rmtree(place, ignore_errors=True)
 
 
+def _show_end(output: Path) -> None:
+    """Print the last lines of the program's output, without overwritten progress bars, and keep all of it."""
+    with tempfile.NamedTemporaryFile(prefix="autotune-run-", suffix=".log", delete=False) as kept:
+        shutil.copyfile(output, kept.name)
+    end = re.sub(r"[^\n]*\r(?!\n)", "", file_end(output, 20_000).decode(errors="replace"))
+    lines = [*end.splitlines()[-LAST_LINES:], f"autotune: All of the program's output: {kept.name}"]
+    print("\n".join(lines), file=sys.stderr, flush=True)
+
+
 def carry_out(command: Command, environment: Mapping[str, str], is_due: Callable[[], bool] = lambda: False) -> int:
     """The exit code of the command, as shells have it; 0 if it was due and ended, with all that it started.
 
     Signals go to it: it decides what they end.
     """
-    process = subprocess.Popen(command.words, env=environment, stdout=command.stdout)
+    process = subprocess.Popen(command.words, env=environment, stdout=command.stdout, stderr=command.stderr)
     while True:
         try:
             if (code := process.poll()) is not None:
@@ -164,70 +158,35 @@ def _at_the_terminal() -> bool:
 
 def _is_due(messages: Path, dry_run: bool) -> bool:
     """True if the program waits for its end."""
-    with contextlib.suppress(OSError, ValueError):
-        if read_json(messages / ENDING)["stop"]:
-            return True
-    facts: Facts | None = read(Facts, messages / FACTS)
-    return facts is not None and (dry_run or facts.by == AGAIN)
+    facts, end = Facts.read(messages), SearchEnd.read(messages)
+    return (end is not None and end.stop) or (facts is not None and (dry_run or facts.by == AGAIN))
 
 
-def _without_training(words: Sequence[str], messages: Path, code: int, then: str, call: int) -> Ending:
+def _without_training(words: Sequence[str], messages: Path, code: int, wanted: Instructions) -> Ending:
     """The command ended, and the training was not reached. Raises InvalidRequest unless it failed by itself."""
-    name = shlex.join(words)
-    built = (messages / BUILT).read_text(encoding="utf-8") if (messages / BUILT).exists() else ""
-    if (messages / NOT_HERE).exists():
-        where = (messages / NOT_HERE).read_text(encoding="utf-8")
-        message, advice = (
-            f"The Python of {name} has no autotune ({where}).",
-            "Install it there: pip install hf-autotune.",
-        )
+    name, advice = shlex.join(words), "Add `autotune.tune(trainer)` in front of trainer.train() instead."
+    built, where = (
+        path.read_text(encoding="utf-8") if (path := messages / mark).exists() else "" for mark in (BUILT, NOT_HERE)
+    )
+    if where:
+        message = f"The Python of {name} has no autotune ({where})."
+        advice = "Install it there: pip install hf-autotune."
     elif code:
         return Ending(code, lines=(f"{name} ended with exit code {code} before it trained: nothing was measured.",))
     elif built:
-        times = f"called Trainer.train {call} times" if call > 1 else "called Trainer.train"
-        message, advice = f"{name} built a {built} and never {times}.", INSTEAD
+        times = f" {wanted.call} times" if wanted.call > 1 else ""
+        message = f"{name} built a {built} and never called Trainer.train{times}."
     else:
         message = (
             f"{name} trained with no transformers Trainer in a Python that autotune reaches: python -I, -E and -S, sudo, "
             "env -i and containers leave PYTHONPATH out."
         )
-        advice = INSTEAD
-    if then:
+    if wanted.then:
         return Ending(code, lines=(f"{message} {advice}",))
     raise InvalidRequest(message, advice)
 
 
-def _failed(ending: Mapping[str, Any], code: int, then: str) -> Ending:
-    """The program trained with its own settings although there is no answer, or else the error is raised."""
-    if not then:
-        value_of(ending)
-    return Ending(code, lines=(f"Error: {ending['message']} {ending['advice']}".rstrip(),))
-
-
-def _sent(command: Command, facts: Facts, ending: Mapping[str, Any], code: int, then: str) -> Ending:
-    """The end of a search within the program."""
-    from autotune.commands.result import TuningResult
-
-    if not ending:
-        what = f"was ended by signal {code - 128}" if code > 128 else f"ended with exit code {code}"
-        raise SearchFailed(f"The program {what} while it was searched for.", "Run the same command again to resume.")
-    if "error" in ending:
-        return _failed(ending, code, then)
-    result = TuningResult.load(ending["study"])
-    if anew := ending.get("anew"):
-        return _trained(command, facts, result, anew)
-    kept = (f"{ending['kept']} It trained with its own settings.",) if ending.get("kept") else ()
-    return Ending(code, result, kept)
-
-
-def _again(
-    command: Command,
-    facts: Facts,
-    options: Mapping[str, Any],
-    then: str,
-    quiet: bool,
-    scratch: Path,
-) -> Ending:
+def _again(command: Command, facts: Facts, wanted: Instructions, scratch: Path) -> Ending:
     """Search by starting the command for each trial, then train with it as requested."""
     from autotune.commands.search import search
     from autotune.commands.trainer.switch import why_kept
@@ -239,18 +198,21 @@ def _again(
             f"The program runs in another Python environment ({facts.prefix}) than autotune.",
             f"Start it there: {facts.prefix}/bin/python -m autotune run ...",
         )
+    options = wanted.options
     if str(options.get("devices", 1)) != "1" or options.get("executor", "local") != "local":
         raise InvalidRequest(
             f"Several devices cannot be used: {way_line(AGAIN, facts.why)}", "Leave --devices and --executor out."
         )
-    lines = [way_line(AGAIN, facts.why), *(f"In each trial as in your program: {line}." for line in facts.beside)]
-    if not quiet:
+    if not wanted.quiet:
+        lines = [way_line(AGAIN, facts.why), *(f"In each trial as in your program: {line}." for line in facts.beside)]
         print("\n".join(f"autotune: {line}" for line in lines), file=sys.stderr, flush=True)
+    if facts.ranks > 1:  # as many threads by default as all ranks have together; the command has variables of its own
+        os.environ[THREADS] = str(facts.threads * facts.ranks)
     notes = (Note(NoteKind.AS_IN_PROGRAM, detail=", ".join(facts.unsent)),) if facts.unsent else ()
     payload = Payload(str(facts.workload["name"]), AGAIN.encode(), notes)
-    result, kept = None, ""
+    result = None
     try:
-        with _threads_of_the_program(facts), watcher(errors(), quiet, stays=False) as watch:
+        with watcher(errors(), wanted.quiet, stays=False) as watch:
             result = search(
                 payload,
                 facts.global_batch_size,
@@ -259,15 +221,16 @@ def _again(
                 **facts.request_options(options),
             )
     except AutotuneError as error:
-        if not then:
+        if not wanted.then:
             raise
         kept = f"Error: {error.on_command_line}"
-    if then == TRAIN and result is not None and not (kept := why_kept(result)):
-        return _trained(command, facts, result, "")
-    if not then:
+    else:
+        kept = why_kept(result) if wanted.then == TRAIN else ""
+        if wanted.then == TRAIN and not kept:
+            return _trained(command, facts, result, "")
+    if not wanted.then:
         return Ending(0, result)
-    lines = [f"{kept} It trained with its own settings."] if kept else []
-    return Ending(carry_out(command, command.environment), result, tuple(lines))
+    return Ending(carry_out(command, command.environment), result, _kept_lines(kept))
 
 
 def _trained(command: Command, facts: Facts, result: "TuningResult", why: str) -> Ending:
@@ -285,29 +248,11 @@ def _trained(command: Command, facts: Facts, result: "TuningResult", why: str) -
     with _scratch() as messages:
         instructions = Instructions(
             purpose=TRAIN,
-            parent=os.getpid(),
             call=facts.call,
             fields=fields,
             number=facts.number,
-            study=str(result.folder.absolute()) if result.folder else "",
-            without_checkpointing=result.best.configuration.values.get("checkpointing") == "none",
-            padding=setup.data_arguments.get("pad_to_multiple_of"),
+            study=str(Path(result.folder or "").absolute()),
         )
         environment = command.hooked(messages, instructions) | setup.variables
         print(f"autotune: The command is started again with the answer{f': {why}' if why else ''}.", file=sys.stderr)
         return Ending(carry_out(replace(command, words=words), environment), result)
-
-
-@contextlib.contextmanager
-def _threads_of_the_program(facts: Facts) -> Any:
-    """Within, a process has as many threads by default as all ranks of the program have together."""
-    before = os.environ.get(THREADS)
-    if facts.ranks > 1:
-        os.environ[THREADS] = str(facts.threads * facts.ranks)
-    try:
-        yield
-    finally:
-        if facts.ranks > 1:
-            os.environ.pop(THREADS)
-            if before is not None:
-                os.environ[THREADS] = before

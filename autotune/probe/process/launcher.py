@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -102,19 +102,10 @@ class ProbeHost:
         cleanup.remove_left_scratch()
         self._shared_memory = cleanup.shared_memory()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the host; of no name, so never left behind)
-        ours, theirs = socket.socketpair()
-        with theirs, on_cores(self.cores):
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "autotune.probe.process.supervisor", str(theirs.fileno()), self._scratch],
-                env=_host_environment(self._token, self._scratch) | self._variables,
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=self._output,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
-        self._channel, self._runs_on = ours, self.cores
-        self._buffer = b""
+        environment = _host_environment(self._token, self._scratch) | self._variables
+        with on_cores(self.cores):
+            self._process, self._channel = supervised([self._scratch], environment, self._output)
+        self._runs_on, self._buffer = self.cores, b""
 
     def start(self) -> None:
         """Start the host; raises ProbeHostFailed if it cannot be or refuses to fork. Returns once it is ready."""
@@ -336,6 +327,27 @@ class HostSet:
         """End all hosts."""
         for host in self._hosts.values():
             host.__exit__()
+
+
+def supervised(
+    arguments: Sequence[str], environment: Mapping[str, str], output: IO[bytes]
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """(supervisor of a host or a command, the socket that ends it and all below it once it is closed).
+
+    arguments: folder for temporary files, command; see `supervisor.main`.
+    """
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "autotune.probe.process.supervisor", str(theirs.fileno()), *arguments],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+    return process, ours
 
 
 @contextlib.contextmanager

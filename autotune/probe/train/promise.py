@@ -100,10 +100,11 @@ class PromiseCallback(TrainerCallback):  # type: ignore[misc]
                 self._mark = self._clock.now()
 
     def on_evaluate(self, _args: Any, _state: Any, _control: Any, **_: Any) -> None:
-        self._came_back()
+        if self._is_on:
+            now = self._clock.now()
+            self._lost_s, self._mark = self._lost_s + now - self._mark, now
 
-    def on_save(self, _args: Any, _state: Any, _control: Any, **_: Any) -> None:
-        self._came_back()
+    on_save = on_evaluate
 
     def on_epoch_end(self, _args: Any, _state: Any, _control: Any, train_dataloader: Any = None, **_: Any) -> None:
         try:
@@ -123,12 +124,6 @@ class PromiseCallback(TrainerCallback):  # type: ignore[misc]
         else:
             self._compare(is_over=True)
         self._is_on = False
-
-    def _came_back(self) -> None:
-        """From an evaluation or from saving."""
-        if self._is_on:
-            now = self._clock.now()
-            self._lost_s, self._mark = self._lost_s + now - self._mark, now
 
     def _start(self) -> None:
         self._clock.synchronize()

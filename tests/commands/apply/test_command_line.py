@@ -41,6 +41,8 @@ def test_the_program_s_own_words_and_its_tool(text: str, first: str, tool: str) 
     [
         ("trl sft --bf16 --config c.yaml", "c.yaml"),
         ("axolotl train c.yml --bf16", "c.yml"),
+        ("axolotl train --bf16 c.yml", "c.yml"),
+        ("axolotl train --deepspeed zero.json c.yml", "c.yml"),
         ("llamafactory-cli train c.yaml lr=1", "c.yaml"),
         ("python train.py c.json", "c.json"),
         ("accelerate launch --config_file a.yaml train.py --bf16 True", None),
@@ -82,6 +84,7 @@ def test_a_flag_is_changed_in_place_or_appended(before: str, after: str) -> None
         ("python t.py --bf16 --x 2", "python t.py --bf16 False --x 2"),
         ("python t.py --no-bf16", "python t.py --bf16 False"),
         ("axolotl train c.yml --bf16", "axolotl train c.yml --no-bf16"),
+        ("axolotl train --bf16 c.yml", "axolotl train --no-bf16 c.yml"),
         ("llamafactory-cli train c.yaml bf16=true", "llamafactory-cli train c.yaml bf16=false"),
     ],
 )

@@ -59,6 +59,6 @@ def _next() -> None:
         sys.modules.setdefault("sitecustomize", own)
 
 
-if os.path.isfile(os.path.join(os.environ.get("AUTOTUNE_RUN", ""), "instructions.json")):
+if os.path.isfile(os.path.join(os.environ.get("AUTOTUNE_RUN", ""), "Instructions.json")):
     sys.meta_path.insert(0, _Finder)
 _next()
