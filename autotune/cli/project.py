@@ -30,7 +30,7 @@ def project(
     output_dir: o.OutputDir = "reports",
     as_json: o.AsJson = False,
 ) -> None:
-    """Project the answer's speed on several GPUs of one machine; nothing is measured."""
+    """Project the answer to several GPUs; nothing is measured."""
     with ErrorReporter(as_json) as command:
         from autotune.commands.project.text import projection_lines
         from autotune.commands.result import TuningResult

@@ -23,7 +23,7 @@ from autotune.core.units import finite, format_bytes
 from autotune.report.trial_text import plain_trial
 from autotune.sampler.cost_model import CostModel
 from autotune.sampler.parameters import all_values
-from autotune.sampler.physics import each_measured
+from autotune.sampler.physics import DRAWS, each_measured
 from autotune.sampler.prior import Prior
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import SETTINGS
@@ -270,7 +270,7 @@ class _Step:
         space = SearchSpace(result.name, answer.global_batch_size, values, base)
         model = CostModel(pool, all_values(space), base, Prior(), lambda configuration: 0.0, result.allowed_bytes)
         costs = model.costs(each_measured(result.trials))
-        here, there = model.place[answer], model.place[smaller]
-        ratio = math.exp(costs.log_micro_step[there] - costs.log_micro_step[here])
-        error = 1.96 * math.sqrt(float(np.sum(costs.times.variance[[here, there]])))
-        return Bounds(ratio * math.exp(-error), ratio * math.exp(error))
+        both = np.array([model.place[answer], model.place[smaller]], np.intp)
+        steps, optimizer = np.exp(costs.drawn(both, DRAWS, 0)[0]), np.exp(costs.log_optimizer_step[both])
+        micro_steps = np.maximum(steps - optimizer, steps / 1000) / model.points.accumulation[both]
+        return Bounds(*map(float, np.quantile(micro_steps[:, 1] / micro_steps[:, 0], (0.025, 0.975))))

@@ -141,7 +141,8 @@ def test_the_speed_s_own_interval_is_part_of_the_projected_one() -> None:
 def test_nothing_limits_where_nothing_is_lost() -> None:
     facts = {"data_wait_s": 0.0, "optimizer_s": 0.0, "seconds": 2.4}
     steps = tuple(replace(step, **facts) for step in measured(configuration(6)).steps)
-    run = study(configuration(6), measurement=replace(measured(configuration(6)), steps=steps)).project("nvlink5").runs[-1]
+    measurement = replace(measured(configuration(6)), steps=steps)
+    run = study(configuration(6), measurement=measurement).project("nvlink5").runs[-1]
     assert run.limit is None
     assert run.efficiency == pytest.approx((1.0, 1.0), abs=0.01)
     assert "no part" in limit_sentence(run)
@@ -220,7 +221,8 @@ def test_what_cannot_be_projected_is_refused() -> None:
     assert "four bits" in refusal_of(lambda: study(four_bits).project(**ONE, fsdp="full_shard"))
     odd = Configuration.exact(7, 7, dict(configuration().settings))
     assert "divides" in refusal_of(lambda: study(odd).project(**ONE))
-    assert "forward and backward" in refusal_of(lambda: study(configuration(6), measurement=trial(0).measurement).project(**ONE))
+    unknown = study(configuration(6), measurement=trial(0).measurement)
+    assert "forward and backward" in refusal_of(lambda: unknown.project(**ONE))
 
 
 # In words ------------------------------------------------------------------------------------------------------------
