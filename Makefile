@@ -57,6 +57,7 @@ benchmarks: $(STAMP)
 	$(BIN)/python benchmarks/stopping.py
 	$(BIN)/python benchmarks/stream.py
 	$(BIN)/python benchmarks/loaders.py
+	$(BIN)/python benchmarks/projection.py # as root
 	$(BIN)/python benchmarks/v100_table.py
 	$(BIN)/python benchmarks/replay.py
 	$(BIN)/python benchmarks/anytime.py

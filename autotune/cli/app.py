@@ -17,6 +17,7 @@ from autotune.cli.common import WORDS, ErrorReporter, json_error, on_terminal, r
 from autotune.cli.compare import compare
 from autotune.cli.guide import guide
 from autotune.cli.help import START, Command, WithPanels, examples
+from autotune.cli.project import project
 from autotune.cli.report import report, studies
 from autotune.cli.run import run
 from autotune.cli.search import search
@@ -208,7 +209,7 @@ def explain(
 
 COMMANDS = {
     "Tune": (search, run, estimate, doctor),
-    "Results": (report, apply, explain, verify, compare, studies),
+    "Results": (report, apply, explain, verify, compare, project, studies),
     "Service": (serve, token, login),
     "Reference": (search_spaces, guide),
 }
@@ -217,12 +218,17 @@ COMMANDS = {
 for panel, commands in COMMANDS.items():
     for command in commands:
         name = command.__name__.replace("_", "-")
-        usage = "-b INT [OPTIONS]" if name in ("search", "estimate") else "[OPTIONS]"
+        required = {"search": "-b INT ", "estimate": "-b INT ", "project": "--link NAME "}.get(name, "")
         settings = (
             {"allow_interspersed_args": False} if name == "run" else {}
         )  # the other options are the command's own
         end = "\n  ".join(["Examples:", *examples(name)])
         declared = app.command(
-            name, cls=Command, rich_help_panel=panel, epilog=end, options_metavar=usage, context_settings=settings
+            name,
+            cls=Command,
+            rich_help_panel=panel,
+            epilog=end,
+            options_metavar=f"{required}[OPTIONS]",
+            context_settings=settings,
         )
         declared(command)

@@ -15,6 +15,7 @@ from tests.docs.pages import PAGES, generator
 INTRODUCTION = PAGES["docs/command_line.md"].partition("```{include}")[0]
 FUNCTIONS = ("search", "estimate", "compare", "guide", "verify", "explain")
 COMMANDS_ALONE = {"apply", "run", "doctor", "search-spaces", "studies", "serve", "token", "login"}
+METHODS = {"report", "project"}
 OPTIONS_ALONE = {"as_json", "quiet", "server", "detach"}
 BY_FOLDER = {"verify", "explain"}
 PYTHON_ALONE = {"watch", "probes", "started", "train_dataset", "data_collator", "processing_class", "trainer_class"}
@@ -30,8 +31,8 @@ def options(command: str) -> dict[str, Any]:
 
 
 def test_every_command_is_spoken_of() -> None:
-    assert {*FUNCTIONS, *COMMANDS_ALONE, "report"} == set(generator().commands())
-    for name in (*FUNCTIONS, *COMMANDS_ALONE, "report"):
+    assert {*FUNCTIONS, *COMMANDS_ALONE, *METHODS} == set(generator().commands())
+    for name in (*FUNCTIONS, *COMMANDS_ALONE, *METHODS):
         assert f"`{name}`" in INTRODUCTION
 
 

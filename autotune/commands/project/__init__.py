@@ -1,0 +1,1 @@
+"""Projection of a study's answer to several GPUs."""
