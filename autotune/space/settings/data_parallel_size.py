@@ -24,7 +24,9 @@ def _apply(value: Value, environment: Environment) -> Effect:
 
 
 def _unavailable(value: Value, context: Context) -> Exclusion | None:
-    return _too_many(value, context) or (in_host_memory(int(value), _host_bytes(context), context) if value != 1 else None)
+    return _too_many(value, context) or (
+        in_host_memory(int(value), _host_bytes(context), context) if value != 1 else None
+    )
 
 
 def _host_bytes(context: Context) -> int:
