@@ -21,8 +21,11 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [os.environ.get("RANK_MEMORY_CODE", str(ROOT)), str(Path(__file__).parent)]
 
 import psutil  # noqa: E402
+from accelerate import PartialState  # noqa: E402
+from accelerate.utils import DistributedType  # noqa: E402
 from fidelity import asked  # noqa: E402
 from machine import write_table  # noqa: E402
+from transformers import AutoConfig, Trainer  # noqa: E402
 
 from autotune.core.configuration import Configuration  # noqa: E402
 from autotune.core.environment import Environment  # noqa: E402
@@ -37,6 +40,7 @@ from autotune.probe.order import Timing  # noqa: E402
 from autotune.probe.process.launcher import ProbeHost  # noqa: E402
 from autotune.probe.runner import LiveProbe  # noqa: E402
 from autotune.space.build import build_space  # noqa: E402
+from autotune.workload.model.pickling import sent  # noqa: E402
 
 LENGTH = 8
 QUICK = Timing(untimed_least=1, untimed_most=1, timed_least=1, timed_most=1)
@@ -44,6 +48,14 @@ LAYERS = {2: 16, 4: 7}
 """Ranks -> layers of the model: four whole models of a billion parameters do not fit 24 GiB."""
 
 SIZES = {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 8}
+
+
+class ShardingTrainer(Trainer):
+    """Shards on a CPU too: accelerate (1.15, `AcceleratorState`) does on accelerators alone."""
+
+    def create_accelerator_and_postprocess(self) -> None:
+        PartialState().distributed_type = DistributedType.MULTI_GPU
+        super().create_accelerator_and_postprocess()
 
 
 class Watcher(threading.Thread):
@@ -65,8 +77,6 @@ class Watcher(threading.Thread):
 
 def prepared(host: ProbeHost, folder: Path, layers: int) -> tuple[Environment, Workload]:
     """The device, and a model of so many layers."""
-    from transformers import AutoConfig
-
     AutoConfig.for_model("llama", num_hidden_layers=layers, vocab_size=32000, **SIZES).save_pretrained(folder / "model")
     environment = Environment.from_dict(asked(host, "capabilities", {"device": "cpu"}))
     request = tuning_request(str(folder / "model"), 4, sequence_length=LENGTH, device="cpu", task="causal-lm")
@@ -79,8 +89,13 @@ def prepared(host: ProbeHost, folder: Path, layers: int) -> tuple[Environment, W
 def measured(ranks: int) -> dict[str, float | str]:
     """One probe on so many ranks: bytes of the model, of the processes before, and at their peak; seconds."""
     values = {"data_parallel_size": ranks, "fsdp": "full_shard", "optimizer": "sgd", "precision": "fp32", "workers": 0}
-    with ProbeHost() as host, tempfile.TemporaryDirectory() as scratch:
-        environment, workload = prepared(host, Path(scratch), LAYERS[ranks])
+    with (
+        ProbeHost() as first,
+        ProbeHost(sent({"trainer_class": ShardingTrainer})) as host,
+        tempfile.TemporaryDirectory() as scratch,
+    ):
+        environment, workload = prepared(first, Path(scratch), LAYERS[ranks])
+        host.start()
         assert host.pid is not None
         probe = LiveProbe(
             *(host, environment, workload, {"max_grad_norm": 0.0}, 1 << 40),
