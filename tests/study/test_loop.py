@@ -789,8 +789,7 @@ def test_its_substitute_is_the_largest_that_is_expected_to_fit(tmp_path: Path) -
     among = space(Configuration.exact(8, 8, {"checkpointing": "none"}), (1, 2, 4, 8), checkpointing=("none", "full"))
     with locked(tmp_path):
         study = opened(tmp_path, among, n_trials=3, sampler="physics")
-        peaks = {one: float(machine(one).peak_bytes or 0) for one in among}
-        study.start_from(WarmStart(ALLOWED, peaks.__getitem__))
+        study.start_from(WarmStart(ALLOWED, lambda one: 300.0 * one.micro_batch_size * MIB))
         search(study, lambda configuration, _: machine(configuration))
     assert [study.trials[at].configuration.micro_batch_size for at in (0, 1)] == [8, 2]
 

@@ -283,7 +283,7 @@ UNAVAILABLE: list[tuple[str, Value, Context, str]] = [
     ("experts", "eager", of(gpu(), **MINE), "model_init"),
     ("fsdp", "full_shard", of(gpu(device_count=1)), "one is visible"),
     ("fsdp", "shard_grad_op", of(), "on a CPU"),
-    ("fsdp", "full_shard", of(gpu(device_count=2, host_free_bytes=MIB), **WEIGHS), "of which 1.00 MiB are free"),
+    ("fsdp", "full_shard", of(gpu(device_count=2, host_free_bytes=MIB), **WEIGHS), "1 MiB are free"),
     ("logging_nan_inf_filter", False, of(), "CPU"),
     ("lora", "8", of(), "pip install peft"),
     ("lora", "8", of(PEFT, **MINE), "model_init"),

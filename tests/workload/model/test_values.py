@@ -42,9 +42,9 @@ def test_the_first_of_sharding_ranks_has_the_whole_model_with_weights_drawn_alik
     assert [name for name, _ in tensors(made)] == [name for name, _ in tensors(whole)]
     for (name, value), (_, usual) in zip(tensors(made), tensors(whole), strict=True):
         assert (value.shape, value.dtype, value.device.type) == (usual.shape, usual.dtype, "cpu")
-        assert value.isfinite().all(), name
+        assert value.detach().isfinite().all(), name
         if value.numel() > 1000 and value.is_floating_point():
-            assert float(value.std()) == pytest.approx(float(usual.std()), rel=0.1), name
+            assert float(value.detach().std()) == pytest.approx(float(usual.detach().std()), rel=0.1), name
     buffers = dict(whole.named_buffers())
     assert all(torch.equal(buffer, buffers[name]) for name, buffer in made.named_buffers())
     assert made.training
