@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import transformers
+from accelerate.hooks import remove_hook_from_submodules
 from transformers import AutoConfig, BitsAndBytesConfig, PretrainedConfig
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.models.auto import modeling_auto
@@ -109,7 +110,7 @@ def build_model(
     arguments |= others
     if weights and not sharding_rank:
         model = _loaded(workload, config, arguments, four_bits, weights, device if sharding_rank is None else "cpu")
-    elif four_bits or sharding_rank is not None or (device == "cuda" and not is_deepspeed_zero3_enabled()):
+    elif four_bits or sharding_rank is not None or (device == "cuda" and _is_drawn_by_layers(workload)):
         model = _made(workload, config, arguments, four_bits, device, sharding_rank)
     else:
         with torch.device(device):
@@ -118,6 +119,11 @@ def build_model(
         newer = hasattr(model, "activation_checkpointing_disable")
         model.activation_checkpointing_disable() if newer else model.gradient_checkpointing_disable()
     return model.train()
+
+
+def _is_drawn_by_layers(workload: Workload) -> bool:
+    """True if the model can be made without storage: DeepSpeed's stage 3 makes its own, and a model with its code may need it."""
+    return not is_deepspeed_zero3_enabled() and not _has_own_code(workload)
 
 
 def _loaded(
@@ -140,7 +146,9 @@ def _loaded(
         **more,
         **arguments,
     )
-    vars(model).pop("hf_device_map", None)  # by which Trainer and accelerate know a model that is spread over devices
+    # A model on one device is none that is spread over several, as Trainer and accelerate would take it by these.
+    vars(model).pop("hf_device_map", None)
+    remove_hook_from_submodules(model)
     return model
 
 
