@@ -255,7 +255,8 @@ def _substitute(study: Study, running: Sequence[Configuration]) -> Configuration
     if estimate is None:  # the leanest of those that change as little
         return min(open_changes, key=lambda change: change.micro_batch_size, default=None)
     limit = FITS_BELOW * min(allowed, estimate(baseline))
-    return next((change for change in open_changes if estimate(change) <= limit), None)
+    likely = (change for change in open_changes if estimate(change) <= limit)
+    return next(likely, min(open_changes, key=estimate, default=None))
 
 
 # Measured again ------------------------------------------------------------------------------------------------
