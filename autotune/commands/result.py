@@ -183,12 +183,13 @@ class TuningResult(SearchResult):
             **claim_fields(self),
             "statement": self.stop_reason,
             "stop": self.stop.to_dict(),
-            "best": plain_trial(self.best_trial, self.baseline_trial),
-            "baseline": plain_trial(self.baseline_trial, self.baseline_trial),
+            "best": plain_trial(self.best_trial, self.compared_trial),
+            "baseline": plain_trial(self.baseline_trial, self.compared_trial),
+            "substitute": plain_trial(self.substitute, self.compared_trial),
             **speedup_fields(self),
             "warnings": [warning.to_dict() for warning in self.warnings],
             "disqualified": [
-                {**(plain_trial(trial, self.baseline_trial) or {}), "reason": reason}
+                {**(plain_trial(trial, self.compared_trial) or {}), "reason": reason}
                 for trial, reason in self.disqualified
             ],
             "losses": loss_fields(self),
@@ -228,10 +229,10 @@ class TuningResult(SearchResult):
     def __repr__(self) -> str:
         """One line: a dataclass's own would print every step of every probe."""
         best = best_trial(self.trials, self.request.objective)
-        baseline = self.trials[0] if self.trials and self.trials[0].number == 0 else None
         answer = "none fits"
+        rival = self.baseline_trial if best is self.substitute else self.compared_trial or self.baseline_trial
         if best:
-            answer = f"{speed_line(best, baseline, self.request.objective)}; trial {best.number}: {best.configuration}"
+            answer = f"{speed_line(best, rival, self.request.objective)}; trial {best.number}: {best.configuration}"
         return f"<TuningResult {self.workload.name}, {counted(len(self.trials), 'trial')}: {answer}>"
 
     def _repr_html_(self) -> str:

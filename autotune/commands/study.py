@@ -40,7 +40,7 @@ from autotune.study.finish import finish
 from autotune.study.fleet import Fleet
 from autotune.study.history import Remembered, recall, remember
 from autotune.study.identity import study_identity
-from autotune.study.limits import check_model_fits, least_bytes, memory_limit
+from autotune.study.limits import check_model_fits, least_bytes, memory_limit, most_shards
 from autotune.study.loop import import_trials, open_study
 from autotune.study.loop import search as run_study
 from autotune.study.measure import live_probe
@@ -226,7 +226,7 @@ def _unmeasured(
     if not any(
         SETTINGS[name].costs.spares_gradients(value) for name, values in space.values.items() for value in values
     ):
-        check_model_fits(workload, allowed, limit, least_bytes(space, environment))
+        check_model_fits(workload, allowed, limit, least_bytes(space, environment), most_shards(space))
     return TuningResult(
         request=request,
         workload=workload,

@@ -32,6 +32,7 @@ class Environment(Serializable):
     device_name: str  #: the processor or card as it calls itself
     total_memory_bytes: int  #: bytes of the device; on a CPU of the machine or the cgroup's limit
     free_memory_bytes: int  #: bytes that are free at the start
+    host_free_bytes: int | None = None  #: of the machine's memory (of its control group) that are free at the start
     device_uuid: str | None = None  #: NVML's name of the card
     device_count: int = 1  #: cards that are visible
     device_uuids: tuple[str, ...] = ()  #: NVML's names of the visible cards, this one first

@@ -31,7 +31,7 @@ def why_no_answer(trials: Sequence[Trial], allowed_bytes: int) -> AutotuneError:
         return SearchFailed("No trial was measured.", "Run the same command again.")
     if reasons := [trial.disqualified_reason for trial in trials if trial.disqualified_reason]:
         return SearchFailed(f"No trial may win: {reasons[0]}.", "Add --allow-loss-difference to accept that.")
-    lacking = [trial for trial in trials if _lacked_memory(trial)]
+    lacking = [trial for trial in trials if trial.lacked_memory]
     cause = next((trial for trial in trials if trial.final.outcome in FITTED), trials[0])
     if trials[0] in lacking and cause is trials[0]:
         return NothingFits(
@@ -51,18 +51,11 @@ def why_no_answer(trials: Sequence[Trial], allowed_bytes: int) -> AutotuneError:
 
 def smallest_need(trials: Sequence[Trial]) -> str:
     """Of trials that all ran out of memory the least that any needed, in words."""
-    least = min(filter(_lacked_memory, trials), key=_needed_bytes)
+    least = min((trial for trial in trials if trial.lacked_memory), key=_needed_bytes)
     return (
         f"the smallest of {counted(len(trials), 'trial')} ({least.configuration}) needed at least "
         f"{format_bytes(_needed_bytes(least))}"
     )
-
-
-def _lacked_memory(trial: Trial) -> bool:
-    outcome = trial.final.outcome
-    if outcome is Outcome.OUT_OF_MEMORY:
-        return trial.final.where != "data"  # of data loader workers, which the limit does not count
-    return outcome is Outcome.COMPLETED and not trial.final.feasible
 
 
 def _needed_bytes(trial: Trial) -> int:

@@ -5,7 +5,7 @@ from functools import cached_property
 
 from autotune.core.configuration import Configuration
 from autotune.core.interval import Interval
-from autotune.core.measurement import Measurement, pooled
+from autotune.core.measurement import Measurement, Outcome, pooled
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,13 @@ class Trial:
     def feasible(self) -> bool:
         """True if it completed within the memory allowed, each time."""
         return self.final.feasible
+
+    @property
+    def lacked_memory(self) -> bool:
+        """True if it ran out of the memory that its limit is about, or needed more than is allowed."""
+        if self.final.outcome is Outcome.OUT_OF_MEMORY:
+            return self.final.where != "data"  # of data loader workers, which the limit does not count
+        return self.final.outcome is Outcome.COMPLETED and not self.final.feasible
 
     @property
     def samples_per_second(self) -> Interval | None:

@@ -121,10 +121,11 @@ def _as_it_is_now(
     cached: Environment, optimizers: Collection[str], card: nvml.Card | None, facts: Mapping[str, Any]
 ) -> Environment | None:
     """The cached environment with these optimizers alone, and with the memory that is free now; None if that is unknown."""
-    total, free = machine_memory() if card is None else (cached.total_memory_bytes, 0)
+    total, free = of_host = machine_memory()
     if card is not None:
         if (used := nvml.used_bytes(card.uuid)) is None:
             return None
+        total = cached.total_memory_bytes
         free = total - used
     return dataclasses.replace(
         cached,
@@ -132,6 +133,7 @@ def _as_it_is_now(
         optimizer_bytes={name: size for name, size in cached.optimizer_bytes.items() if name in optimizers},
         total_memory_bytes=total,
         free_memory_bytes=free,
+        host_free_bytes=of_host[1],
         others=tuple(facts.get("others", ())),
         topology=facts.get("topology", ""),
     )

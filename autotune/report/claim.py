@@ -19,6 +19,7 @@ from autotune.report.trial_text import (
     is_same,
     outcome_text,
     range_text,
+    setting_words,
     short_words,
     speed_text,
 )
@@ -33,6 +34,9 @@ SAME_PEAK = 0.02
 
 SAME_SPEED = 0.05
 """Share by which the next best may be faster at most if the user's own settings are surely as good."""
+
+
+YOURS = "your settings"
 
 
 class State(StrEnum):
@@ -57,6 +61,7 @@ class Headline:
 
 FASTER = Headline(State.IMPROVED, " as fast as your settings{memory}")
 AS_FAST = Headline(State.IMPROVED, "As fast as your settings{memory}")
+CHANGED = Headline(State.IMPROVED, " as fast as the least change of your settings that fits{memory}")
 REFUTED = Headline(State.REFUTED, "Plain trainings were not faster than with your settings")
 NOT_FASTER = Headline(State.KEPT, "No faster settings found{trials}")
 OTHER_LOSSES = Headline(State.KEPT, "Your settings are kept: what is faster does not train like fp32")
@@ -69,7 +74,7 @@ NONE_MAY_WIN = Headline(State.NO_ANSWER, "No configuration may win")
 NONE_COMPLETED = Headline(State.NO_ANSWER, "No configuration completed")
 NOT_MEASURED = Headline(State.NO_ANSWER, "Nothing was measured")
 HEADLINES = (
-    *(FASTER, AS_FAST, REFUTED, NOT_FASTER, OTHER_LOSSES, NOISY, ALONE),
+    *(FASTER, AS_FAST, CHANGED, REFUTED, NOT_FASTER, OTHER_LOSSES, NOISY, ALONE),
     *(ONLY_YOURS, NO_BASELINE, NOTHING_FITS, NONE_MAY_WIN, NONE_COMPLETED, NOT_MEASURED),
 )
 """All of them; that of an interrupted search has `INTERRUPTED` in front, that of what is not proven `NOT_PROVEN` at its end."""
@@ -152,10 +157,10 @@ def claim_fields(result: SearchResult) -> dict[str, Any]:
 
 def claim_of(result: SearchResult) -> Claim:
     """The claim that the numbers support."""
-    best, baseline = result.best_trial, result.baseline_trial
+    best, baseline = result.best_trial, result.compared_trial
     if best is None:
         claim = _no_answer(result)
-    elif baseline is None or not baseline.feasible or result.measured_speedup is None:
+    elif baseline is None or result.measured_speedup is None:
         claim = _no_baseline(result, best)
     elif result.refuted is not None:
         claim = _refuted(result, result.refuted, baseline)
@@ -193,19 +198,19 @@ def verified_speedup(result: SearchResult) -> Interval | None:
     return Interval(*speed_up) if verification.get("held") is not None and None not in speed_up else None
 
 
-def verdict(gain: Interval, is_proven: bool) -> tuple[Verdict, str]:
-    """Certainty of a speed-up by the rules of `Verdict`, and the reason."""
+def verdict(gain: Interval, is_proven: bool, rival: str = YOURS) -> tuple[Verdict, str]:
+    """Certainty of a speed-up over the rival by the rules of `Verdict`, and the reason."""
     width = f"Its 95% interval is {range_text(gain)}"
     if not is_proven:
         return (
             Verdict.NOT_PROVEN,
-            f"Too few measurements are side by side with your settings. {width}, by single probes.",
+            f"Too few measurements are side by side with {rival}. {width}, by single probes.",
         )
     if is_open(gain):
         return Verdict.NOISY, f"{width}: it can be slower."
     if gain.relative_width > SOLID_WIDTH:
         return Verdict.ROUGH, f"{width}."
-    return Verdict.SOLID, f"{width}, measured side by side with your settings."
+    return Verdict.SOLID, f"{width}, measured side by side with {rival}."
 
 
 # States ---------------------------------------------------------------------------------------------------------------
@@ -214,12 +219,13 @@ def verdict(gain: Interval, is_proven: bool) -> tuple[Verdict, str]:
 def _improved(result: SearchResult, best: Trial, baseline: Trial, gain: Interval) -> Claim:
     verified = verified_speedup(result) is not None
     is_proven = verified or is_shown(best, baseline)
-    sure, reason = verdict(gain, is_proven)
+    rival = "it" if result.substitute else YOURS
+    sure, reason = verdict(gain, is_proven, rival)
     memory, times = _memory_text(best, baseline), times_text(gain, sure)
-    kind = AS_FAST if gain.low <= 1 <= gain.high else FASTER
+    kind = CHANGED if result.substitute else AS_FAST if gain.low <= 1 <= gain.high else FASTER
     memory = f", with {memory}" if memory else ""
     text = f"{kind.text.format(memory=memory)}{'' if is_proven else NOT_PROVEN}"
-    how = _how_measured(result, best, baseline) if is_proven else "By single probes"
+    how = _how_measured(result, best, baseline, rival) if is_proven else "By single probes"
     details = [f"{how}; 95% interval {range_text(gain)}."]
     now_s, was_s = best.final.step_time_s, baseline.final.step_time_s
     if verified:
@@ -228,17 +234,33 @@ def _improved(result: SearchResult, best: Trial, baseline: Trial, gain: Interval
         now, was = time_texts(now_s, was_s)
         hour = f"every hour of training becomes {'' if sure is Verdict.SOLID else 'about '}{60 / gain:.0f} minutes"
         details.insert(0, f"A step takes {now} instead of {was}: {hour}.")
-    times, less = times if kind is FASTER else "", _less_memory(best, baseline)
+    if result.substitute:
+        details.insert(0, substitute_text(result))
+    times, less = "" if kind is AS_FAST else times, _less_memory(best, baseline)
     return Claim(kind.state, text, times, tuple(details), less, gain, sure, reason)
 
 
-def _how_measured(result: SearchResult, best: Trial, baseline: Trial) -> str:
+def substitute_text(result: SearchResult) -> str:
+    """The configuration with which the answer is compared in place of settings that do not fit; empty if these run."""
+    baseline, change = result.baseline_trial, result.substitute
+    if baseline is None or change is None:
+        return ""
+    before = baseline.configuration
+    words = [
+        setting_words(name, value) for name, value in change.configuration.settings if before.values.get(name) != value
+    ]
+    if (micro := change.configuration.micro_batch_size) != before.micro_batch_size:
+        words.insert(0, f"micro-batch {micro}")
+    return f"Your settings do not fit ({outcome_text(baseline)}); compared with {' and '.join(words)}."
+
+
+def _how_measured(result: SearchResult, best: Trial, baseline: Trial, rival: str) -> str:
     """Measurements behind a proven speed-up."""
     if verified_speedup(result) is not None:
         rounds = counted(len(verification_of(result)["rounds"]["answer"]), "round")
         return f"Verified by plain trainings in {rounds} alternating with your settings"
     mine, its = beside_the_baseline(best, baseline)
-    return f"{counted(mine, 'measurement')} side by side with {its} of your settings"
+    return f"{counted(mine, 'measurement')} side by side with {its} of {rival}"
 
 
 def _refuted(result: SearchResult, trial: Trial, baseline: Trial) -> Claim:
@@ -294,8 +316,9 @@ def _kept(result: SearchResult, baseline: Trial) -> Claim:
 def _no_baseline(result: SearchResult, best: Trial) -> Claim:
     baseline = result.baseline_trial
     why = outcome_text(baseline) if baseline is not None and not baseline.feasible else result.speedup_reason
+    answer = "The answer, the least change of them that fits," if best is result.substitute else "The answer"
     peak = f"{format_bytes(best.peak_bytes)} of {format_bytes(result.allowed_bytes)} allowed"
-    details = (f"Your settings: {why}.", f"The answer trains {speed_text(best)} samples/s within {peak}.")
+    details = (f"Your settings: {why}.", f"{answer} trains {speed_text(best)} samples/s within {peak}.")
     return Claim(NO_BASELINE.state, NO_BASELINE.text, details=details)
 
 

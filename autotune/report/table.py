@@ -8,6 +8,7 @@ import pandas as pd
 from autotune.core import Interval, Outcome, Trial
 from autotune.report.columns import GROUPS, dtypes, trial_columns
 from autotune.report.trial_text import is_same
+from autotune.space.substitute import compared_with
 from autotune.space.utilization import Utilization
 from autotune.study.objective import best_trial, is_shown, speed, speed_up
 
@@ -36,7 +37,7 @@ def frame(
     """
     settings = dict.fromkeys(name for trial in trials for name, _ in trial.configuration.settings if name not in SIZES)
     columns = dtypes(trial_columns(settings))
-    baseline = next((trial for trial in trials if trial.number == 0), None)
+    baseline = compared_with(trials)
     ranks = {number: rank for rank, number in enumerate(_ranked(trials, objective), start=1)}
     rows = [
         _row(trial, (utilization or {}).get(trial.number))

@@ -44,7 +44,8 @@ def speed_line(best: Trial, baseline: Trial | None, objective: str) -> str:
     if speedup is None:
         return f"{text}, no speed-up: {speedup_gap([baseline, best], objective)}"
     proven = "" if is_shown(best, baseline) else NOT_PROVEN
-    return f"{text}, {speedup:.2f}x the baseline (95% interval {range_text(speedup)}){proven}"
+    rival = f"trial {baseline.number}" if baseline.number else "the baseline"
+    return f"{text}, {speedup:.2f}x {rival} (95% interval {range_text(speedup)}){proven}"
 
 
 def is_same(trial: Trial, other: Trial | None) -> bool:

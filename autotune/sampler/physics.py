@@ -21,6 +21,7 @@ from autotune.sampler.prior import MemoryPrior, Prior
 from autotune.space.dominance import implied_by
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import MICRO, SETTINGS, WorkFactors
+from autotune.space.substitute import substitute
 from autotune.space.utilization import Arithmetic
 
 DRAWS = 2000
@@ -90,7 +91,7 @@ class PhysicsSampler:
             return Choice(self.space.baseline, Why.NEW, untried=self.space.size)
         measured, repeats = each_measured(trials), each_measured(situation.repeats)
         failed = [trial for trial in trials if trial.measurement.outcome is not Outcome.COMPLETED]
-        warm_start, running = self.knowledge, situation.running
+        warm_start, running, rival = self.knowledge, situation.running, substitute(trials)
         needed = [self.space.baseline, *(seen.configuration for seen in (*measured, *repeats)), *running.values()]
         ends = [seen.started_s + seen.seconds for seen in measured if seen.started_s is not None]
         with _on_one_thread():
@@ -110,6 +111,7 @@ class PhysicsSampler:
                     probes_left=situation.probes_left,
                     margin=warm_start.margin,
                     each=situation.each,
+                    compared=rival.configuration if rival else None,
                     seed=self.seed + len(finals),
                 )
                 if choice.why is Why.NEW:

@@ -150,6 +150,7 @@ def choose(
     probes_left: float = math.inf,
     margin: float = 0.01,
     each: int = EACH,
+    compared: Configuration | None = None,
     seed: int = 0,
 ) -> Choice:
     """The measurement to make next.
@@ -161,7 +162,7 @@ def choose(
     measurements that tell how devices differ, and are not part of a claim. disqualified: what cannot win. risks: how many tries
     of what may not fit are left. probes_left: how many configurations may still be measured first. margin: a share of the speed
     that is not worth a measurement. each: measurements of the winner and the baseline side by side that a claim needs; 0: nothing
-    is measured again.
+    is measured again. compared: with what the winner is, if not with the baseline.
     """
     costs = model.costs([*measurements, *repeats])
     expected = [_believed(model, costs, configuration, at_s, name) for name, configuration in running.items()]
@@ -178,6 +179,7 @@ def choose(
         disqualified=disqualified,
         repeat_seconds=repeat_seconds,
         each=each,
+        compared=compared or model.baseline,
     )
     if state.winner is None:
         return _likely_to_fit(state, probes_left)
@@ -423,6 +425,7 @@ class _State:
         disqualified: Collection[Configuration],
         repeat_seconds: Mapping[Configuration, float],
         each: int,
+        compared: Configuration,
     ) -> None:
         self.model, self.costs, self.measured, self.now, self.each = model, costs, measured, now, each
         self.expected, self.repeat_seconds, self.implied = expected, repeat_seconds, implied
@@ -437,8 +440,8 @@ class _State:
             for configuration in dict.fromkeys(seen.configuration for seen in whole)
             if configuration not in failed and configuration not in disqualified
         ]
-        base = model.place[model.baseline]
-        self.base = base if base in self.able else None
+        base, rival = model.place[model.baseline], model.place[compared]
+        self.base = rival if rival in self.able else None
         fastest = min((float(np.exp(costs.log_step[place])) for place in self.able), default=1.0)
         self.run_s = run_seconds(model.training_steps, fastest) if run_s is None else run_s
         points = model.points

@@ -13,6 +13,7 @@ from autotune.space.search_space import RuledOut, SearchSpace
 from autotune.space.settings import MICRO, SETTINGS, Context, Setting
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.settings.micro_batch_size import divisors, tiled
+from autotune.space.settings.precision import FROZEN, WEIGHTS
 from autotune.space.setup import FINDER, baseline_sizes
 from autotune.space.tensor_cores import multiple
 
@@ -74,9 +75,9 @@ def build_space(
     user_values: dict[str, Value] = {MICRO: micro, **user}
     baseline = {name: overrides.fixed.get(name, user_values[name]) for name in (MICRO, *overrides.space)}
     precisions = overrides.requested("precision") or (user["precision"],)
-    tile = multiple(
-        environment, [value for value in precisions if SETTINGS["precision"].unavailable(value, context) is None]
-    )
+    able = [value for value in precisions if SETTINGS["precision"].unavailable(value, context) is None]
+    tile = multiple(environment, able)
+    context = replace(context, weight_bytes=2 if {WEIGHTS, FROZEN} & {*able} else 4)
     values: dict[str, tuple[Value, ...]] = {}
     ruled_out: list[RuledOut] = []
     for name in baseline:

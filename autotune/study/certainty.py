@@ -7,6 +7,7 @@ from autotune.core.interval import pairs_needed
 from autotune.core.reason import Kind, Reason
 from autotune.core.request import CONFIRMATION_ROUNDS, MOST_ROUNDS
 from autotune.core.trial import Trial
+from autotune.space.substitute import compared_with, substitute
 from autotune.study.objective import best_trial, disqualified, is_shown, speed_up
 
 _OPEN = "cannot tell whether trial {trial:.0f} is faster ({low:.2f} to {high:.2f} times as fast)"
@@ -68,11 +69,12 @@ def speedup_gap(trials: Sequence[Trial], objective: str, timeout_s: float | None
     if best is None or trials[0].number != 0:
         return SpeedupGap(GapKind.NOTHING_TO_COMPARE)
     baseline, final = trials[0], trials[0].final
-    if not baseline.feasible:
+    if not baseline.feasible and substitute(trials) in (None, best):
         return SpeedupGap(GapKind.NO_BASELINE, detail=f"{final.outcome} ({final.reason or 'no reason given'})")
+    baseline = compared_with(trials) or baseline
     if speed_up(best, baseline, objective) is None:
         return SpeedupGap(GapKind.NO_SPEED)
-    if best.number == 0:
+    if best is baseline:
         rivals = (trial for trial, _ in disqualified(trials, objective) if not trial.disqualified_reason)
         return next((_open(trial, best, objective, timeout_s) for trial in rivals), None)
     return None

@@ -10,6 +10,7 @@ from autotune.core.errors import TimeIsOver
 from autotune.core.failures import Failure
 from autotune.core.sanity import SanityCheck, SanityProblem
 from autotune.probe.order import CHILD_ANSWER
+from autotune.space.substitute import compared_with
 from autotune.study.objective import best_trial, fastest_so_far, is_shown
 from autotune.study.pacing import CHECKED_STEPS, sanity_check_seconds
 from autotune.study.plan import ProgressKind, Watch
@@ -71,7 +72,8 @@ def missing_proof(study: Study) -> str:
     answer, fastest = best_trial(trials, plan.objective), fastest_so_far(trials)
     if not plan.time.is_set or not plan.confirmation_rounds or answer is None or fastest is None or not fastest.number:
         return ""
-    return "" if answer.number and is_shown(answer, trials[0]) else PROOF
+    compared = compared_with(trials)
+    return "" if answer is not compared and is_shown(answer, compared) else PROOF
 
 
 def check_sanity(

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from autotune.core import Environment, InvalidRequest, TuningRequest, Workload, read_json
+from autotune.core.configuration import RANKS
 from autotune.core.errors import NothingFits, StorageFailed
 from autotune.core.io import Unreadable, read_record
 from autotune.core.paths import hidden
@@ -97,15 +98,22 @@ def least_bytes(space: SearchSpace, environment: Environment) -> int:
     return 2 if any(setting.model_arguments.get("dtype", "float32") != "float32" for setting in settings) else 4
 
 
-def check_model_fits(workload: Workload, allowed: int, limit: int, weight_bytes: int = 4) -> None:
+def most_shards(space: SearchSpace) -> int:
+    """The most ranks among which a configuration of the space divides weights and gradients."""
+    is_sharded = {"full_shard"} & {*space.values.get("fsdp", ())} or {"3"} & {*space.values.get("zero", ())}
+    return max(map(int, space.values.get(RANKS, (1,)))) if is_sharded else 1
+
+
+def check_model_fits(workload: Workload, allowed: int, limit: int, weight_bytes: int = 4, shards: int = 1) -> None:
     """Weights, and gradients of those that learn, are there in every configuration. Raises NothingFits.
 
-    weight_bytes: of each, 2 if a configuration may hold them in 16 bits.
+    weight_bytes: of each, 2 if a configuration may hold them in 16 bits. shards: ranks that they are divided between at most.
     """
-    needed = (workload.parameter_bytes + workload.gradient_bytes) * weight_bytes // 4
+    needed = (workload.parameter_bytes + workload.gradient_bytes) * weight_bytes // 4 // shards
     if needed > allowed:
+        divided = f" on each of {shards} ranks" if shards > 1 else ""
         raise NothingFits(
-            f"{workload.name} needs {format_bytes(needed)} for its weights and gradients alone "
+            f"{workload.name} needs {format_bytes(needed)} for its weights and gradients alone{divided} "
             f"({format_parameters(workload.parameters)} parameters); "
             f"a limit of {format_bytes(limit)} allows {format_bytes(allowed)}.",
             "Raise --memory-limit or choose a smaller model; an adapter (--search-space=lora) needs less.",

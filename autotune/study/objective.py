@@ -9,6 +9,7 @@ from autotune.core.measurement import ROUNDS_THAT_TELL, Measurement
 from autotune.core.trial import Trial
 from autotune.sampler.observation import Observation, observed
 from autotune.space.settings import learning_differences
+from autotune.space.substitute import compared_with
 
 SAME_MEMORY = 0.05
 """Peaks that differ by less than this share are not a reason to take the slower of two."""
@@ -63,13 +64,14 @@ def best_trial(trials: Sequence[Trial], objective: str) -> Trial | None:
 
     Once one was measured side by side with the baseline, only such can win; else probes are compared with its probe.
     Of the trials that cannot be told from the fastest one shown, a changed setting has to win EACH_CHANGE; then the one with
-    less memory wins. Where the baseline does not run, all that was measured counts as shown.
+    less memory wins. Where the baseline does not fit, its substitute takes its place; where neither runs, all that was measured
+    counts as shown.
     """
     able = _competing(trials)
-    baseline = next((trial for trial in able if trial.number == 0), None)
+    baseline = _compared(able, trials)
     if baseline is None:
         return _simplest(able, able, trials, objective)
-    better = [trial for trial in able if trial.number and is_better(trial, baseline, objective)]
+    better = [trial for trial in able if trial is not baseline and is_better(trial, baseline, objective)]
     return _simplest(better, able, trials, objective) or baseline
 
 
@@ -80,7 +82,7 @@ def leader(trials: Sequence[Trial], objective: str) -> Trial | None:
     """
     able = _able(trials)
     speeds = _speeds(able)
-    baseline = next((trial for trial in trials if trial.number == 0), None)
+    baseline = compared_with(trials)
 
     def is_proven(trial: Trial) -> bool:
         if baseline is None or not learning_differences(trial.configuration, baseline.configuration):
@@ -102,9 +104,15 @@ def _able(trials: Sequence[Trial]) -> list[Trial]:
 def _competing(trials: Sequence[Trial]) -> list[Trial]:
     """The trials that may win: those that are shown against the baseline, if there are any; else all."""
     able = _able(trials)
-    baseline = next((trial for trial in able if trial.number == 0), None)
+    baseline = _compared(able, trials)
     shown = [trial for trial in able if is_shown(trial, baseline)]
     return shown if any(trial is not baseline for trial in shown) else able
+
+
+def _compared(able: Sequence[Trial], trials: Sequence[Trial]) -> Trial | None:
+    """The trial with which others are compared; None if it is not among these."""
+    baseline = compared_with(trials)
+    return next((trial for trial in able if baseline is not None and trial.number == baseline.number), None)
 
 
 def is_shown(trial: Trial, baseline: Trial | None) -> bool:
@@ -251,7 +259,7 @@ def disqualified(trials: Sequence[Trial], objective: str) -> list[tuple[Trial, s
     What was measured again first, then by speed.
     """
     best, competing = best_trial(trials, objective), _competing(trials)
-    baseline = next((trial for trial in competing if trial.number == 0), None)
+    baseline = _compared(competing, trials)
     rivals = []
     for trial in trials:
         if not trial.feasible or trial.measurement.ended_early or trial is best:

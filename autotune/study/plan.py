@@ -9,6 +9,7 @@ from pathlib import Path
 from autotune.core import Configuration, Environment, Interval, Measurement, Outcome, Trial, TuningRequest
 from autotune.core.request import CONFIRMATION_ROUNDS
 from autotune.core.time_limit import TimeLimit
+from autotune.space.substitute import compared_with
 from autotune.study.objective import best_trial, fastest_so_far, is_shown, speed, told_speed_up
 
 
@@ -119,8 +120,8 @@ class Progress:
     @cached_property
     def best(self) -> Trial | None:
         """The best so far, if that is proven; None before, and while it is the user's own settings."""
-        best = best_trial(self.trials, self.objective)
-        return best if best is not None and best.number and is_shown(best, self.trials[0]) else None
+        best, compared = best_trial(self.trials, self.objective), compared_with(self.trials)
+        return best if best is not None and best is not compared and is_shown(best, compared) else None
 
     @cached_property
     def fastest(self) -> Trial | None:
@@ -129,7 +130,8 @@ class Progress:
 
     def speedup_of(self, trial: Trial | None) -> Interval | None:
         """Speed of a trial divided by that of the user's settings; None if that is unknown now."""
-        return None if trial is None else told_speed_up(trial, self.trials[0], self.objective)
+        compared = compared_with(self.trials)
+        return None if trial is None or compared is None else told_speed_up(trial, compared, self.objective)
 
 
 Watch = Callable[[Progress], None]

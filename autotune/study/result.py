@@ -22,6 +22,7 @@ from autotune.core.warning import ResultWarning, WarningKind
 from autotune.memory.peak import MemoryPeak
 from autotune.space.search_space import RuledOut
 from autotune.space.setup import TrainingSetup, training_setup
+from autotune.space.substitute import compared_with, substitute
 from autotune.space.utilization import Arithmetic, Utilization, utilization
 from autotune.study.certainty import SpeedupGap, speedup_gap
 from autotune.study.objective import best_trial, disqualified, pareto_front, speed_up
@@ -137,6 +138,16 @@ class SearchResult:
         return baseline
 
     @cached_property
+    def compared_trial(self) -> Trial | None:
+        """The trial with which the answer is compared: the baseline or, if that does not fit, the least change that does."""
+        return compared_with(self.trials)
+
+    @property
+    def substitute(self) -> Trial | None:
+        """The trial with which the answer is compared in place of a baseline that does not fit; None if that runs."""
+        return substitute(self.trials)
+
+    @cached_property
     def best_setup(self) -> TrainingSetup:
         """Training setup of the recommended trial; empty if there is no answer.
 
@@ -156,19 +167,22 @@ class SearchResult:
 
     @property
     def measured_speedup(self) -> Ratio | None:
-        """Speed of the best trial divided by the baseline's; None if there is nothing to compare."""
-        best, baseline = self.best_trial, self.baseline_trial
-        return speed_up(best, baseline, self.request.objective) if best and baseline else None
+        """Speed of the best trial divided by the baseline's or its substitute's; None if there is nothing to compare."""
+        best, compared = self.best_trial, self.compared_trial
+        if best is None or compared is None or best is self.substitute:
+            return None
+        return speed_up(best, compared, self.request.objective)
 
     @property
     def speedup(self) -> Ratio | None:
-        """Speed divided by the baseline's; a float with `.low` and `.high`, as text `1.46x (1.26 to 1.70)`.
+        """Speed divided by the baseline's (or `substitute`'s); a float with `.low` and `.high`, as text `1.46x (1.26 to 1.70)`.
 
         Exactly 1 if the answer is the baseline. None: see `speedup_reason`.
 
         Raises NothingFits and SearchFailed as `best` does, InvalidRequest as `baseline` does.
         """
-        return speed_up(self.best, self.baseline, self.request.objective)
+        self.best, self.baseline  # noqa: B018  (raise if there are none)
+        return self.measured_speedup
 
     @cached_property
     def speedup_gap(self) -> SpeedupGap | None:

@@ -13,6 +13,7 @@ from autotune.sampler.parameters import openings
 from autotune.sampler.physics import PhysicsSampler, Situation
 from autotune.sampler.policy import FIRST_PROBES, P_FIT_CERTAIN, RISKS, Choice, End, Why
 from autotune.space.dominance import TOO_FEW_DEVICES, implied_by
+from autotune.space.substitute import MOST_TRIED, changes_of, compared_with, substitute
 from autotune.study.fleet import Fleet
 from autotune.study.job import Done, Job, NextStep, Wait
 from autotune.study.measure import needs_too_much, unsupported
@@ -24,6 +25,9 @@ from autotune.study.study import Study
 
 PROBES = "further probes"
 """Left out by a search whose time is over before its other budget."""
+
+FITS_BELOW = 0.95
+"""Share of the allowed memory, and of the estimate of a baseline that ran out of it, up to which an estimate fits."""
 
 MESSAGES = {
     Why.COMPARE: "measured again, to find the fastest",
@@ -195,7 +199,7 @@ def _last(
     if simpler := _simpler(study, choice, probes_left):
         return Job(Slot(study.ledger.next_number), simpler, (*able,), gap=gap)
     answer = best_trial(trials, plan.objective)  # not the choice's winner if its proof is not worth it
-    if not trials[0].feasible:  # whose rivals win by measurements alone
+    if compared_with(trials) is None:  # all win by measurements alone
         answer = next((trial for trial in trials if trial.configuration == choice.winner), answer)
     if answer is not None and answer.number and plan.confirmation_rounds:
         if not answer.confirmations and round_seconds(answer, plan.is_cpu) <= study.time_left():
@@ -223,11 +227,36 @@ def _simpler(study: Study, choice: Choice, probes_left: int) -> Configuration | 
 
 
 def _opening(study: Study, running: Sequence[Configuration]) -> Configuration | None:
-    """The configuration to probe before a sampler is asked: the baseline, and for Optuna's samplers other precisions."""
+    """The configuration to probe before a sampler is asked.
+
+    The baseline; if that does not fit, the least change that may; and for Optuna's samplers other precisions.
+    """
     first, *others = openings(study.space)
+    if study.trials and (change := _substitute(study, running)) is not None:
+        return change
     wanted = [first] if isinstance(study.sampler, PhysicsSampler) else [first, *others]
     left = (each for each in wanted if each not in running and implied_by(each, study.trials) is None)
     return next(left, None)
+
+
+def _substitute(study: Study, running: Sequence[Configuration]) -> Configuration | None:
+    """The least change of a baseline that does not fit which is not probed yet; None if one fits, and after MOST_TRIED."""
+    trials, baseline = study.trials, study.space.baseline
+    if not trials[0].lacked_memory or substitute(trials) is not None:
+        return None
+    changes = [*changes_of(study.space)]
+    probed = [
+        change for change in changes if change in running or any(trial.configuration == change for trial in trials)
+    ]
+    if len(probed) >= MOST_TRIED or any(change in running for change in probed):
+        return None
+    estimate, allowed = study.warm_start.estimate, study.plan.allowed_bytes
+    open_changes = [change for change in changes if implied_by(change, trials) is None]
+    if estimate is None:  # the leanest of those that change as little
+        return min(open_changes, key=lambda change: change.micro_batch_size, default=None)
+    limit = FITS_BELOW * min(allowed, estimate(baseline))
+    likely = (change for change in open_changes if estimate(change) <= limit)
+    return next(likely, min(open_changes, key=estimate, default=None))
 
 
 # Measured again ------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Weights in four bits on CUDA: a model is made there that would not fit whole."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from autotune.core import Environment, Outcome, Workload
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import read_device
+from autotune.workload.model.build import build_model
 from tests.probe.probes import QUICK, configuration, make_order, measured
 
 pytestmark = pytest.mark.gpu
@@ -23,8 +25,9 @@ LARGE: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("is_local", [False, True], ids=["random", "local"])
 def test_a_model_in_four_bits_is_never_whole_on_the_card(
-    host: ProbeHost, workload_of: Callable[..., Workload], tmp_path: Path
+    host: ProbeHost, workload_of: Callable[..., Workload], tmp_path: Path, is_local: bool
 ) -> None:
     from transformers import AutoConfig
 
@@ -35,7 +38,11 @@ def test_a_model_in_four_bits_is_never_whole_on_the_card(
     workload = workload_of(str(tmp_path / "model"), sequence_length=32, task="causal-lm")
     assert workload.parameter_bytes > 2**30
     asked = configuration(2, pin_memory=True, lora="8", quantization="nf4")
-    order = make_order(tmp_path, cuda, asked=asked, workload=workload, timing=QUICK, deadline_s=240.0)
+    fields: dict[str, Any] = {"workload": workload, "timing": QUICK, "deadline_s": 240.0}
+    if is_local:
+        build_model(workload).save_pretrained(tmp_path / "model")
+        fields |= {"workload": replace(workload, weights=str(tmp_path / "model")), "confirmation": 1}
+    order = make_order(tmp_path, cuda, asked=asked, **fields)
     measurement = measured(host, order)
     assert measurement.outcome is Outcome.COMPLETED, measurement.reason
     assert measurement.stage_peak_bytes["build"] < 0.4 * workload.parameter_bytes

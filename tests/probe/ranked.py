@@ -6,6 +6,8 @@ import time
 from typing import Any
 
 import torch
+from accelerate import PartialState
+from accelerate.utils import DistributedType
 from transformers import Trainer
 
 from tests.probe.misbehaviours import behaviour, tell
@@ -83,6 +85,15 @@ class TellingTrainer(Trainer):
         facts = {"steps": self.steps, "variables": variables, "backend": backend, "threads": torch.get_num_threads()}
         tell(f"rank-{variables['RANK'] or 'alone'}", facts | {"global_steps": self.state.global_step})
         return done
+
+
+class ShardingTrainer(Trainer):
+    """Shards on a CPU too: accelerate (1.15, `AcceleratorState`) does on accelerators alone."""
+
+    def create_accelerator_and_postprocess(self) -> None:
+        if self.args.fsdp:
+            PartialState().distributed_type = DistributedType.MULTI_GPU
+        super().create_accelerator_and_postprocess()
 
 
 def model_init() -> Telling:

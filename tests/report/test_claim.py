@@ -82,6 +82,37 @@ def test_each_state_has_its_headline(study: SearchResult, state: State, text: st
     assert headline(study).endswith(".")
 
 
+SMALL = configuration(4)
+DOES_NOT_FIT = [Trial(0, SLOW, out_of_memory(SLOW)), trial(1, 10.0, of=SMALL, confirmed=10.0)]
+
+
+def test_settings_that_do_not_fit_are_compared_by_the_least_change_that_does() -> None:
+    study = result([*DOES_NOT_FIT, trial(2, 40.0, of=FAST, confirmed=40.0)])
+    claim = claim_of(study)
+    assert (claim.state, claim.headline) == (
+        State.IMPROVED,
+        "4.00x as fast as the least change of your settings that fits",
+    )
+    assert claim.details[0].startswith("Your settings do not fit (out of memory")
+    assert claim.details[0].endswith("compared with micro-batch 4.")
+    assert study.speedup is not None
+    assert study.speedup_reason == ""
+    told = study.to_dict()
+    assert (told["substitute"]["number"], told["baseline"]["number"]) == (1, 0)
+    assert "4.00x trial 1" in repr(study)
+
+
+def test_the_least_change_that_fits_is_the_answer_if_nothing_is_faster() -> None:
+    study = result([*DOES_NOT_FIT, trial(2, 5.0, of=FAST, confirmed=5.0)])
+    claim = claim_of(study)
+    assert study.best.number == 1
+    assert claim.state is State.NO_BASELINE
+    assert "the least change of them that fits" in claim.details[1]
+    assert study.speedup is None
+    assert study.speedup_reason.startswith("the baseline does not run here")
+    assert "no speed-up" in repr(study)
+
+
 @pytest.mark.parametrize(
     ("gain", "is_proven", "sure"),
     [

@@ -14,8 +14,8 @@ from autotune.space.file import describe_space, named_spaces, read_space, read_y
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import SETTINGS
 from autotune.space.settings.micro_batch_size import divisors
+from tests.makers import GIB, cpu, gpu, refusal_of, space_file, values_of, workload
 from tests.makers import SETTINGS as SETTINGS_OF_A_CPU
-from tests.makers import cpu, gpu, refusal_of, space_file, values_of, workload
 
 
 def built(
@@ -367,3 +367,18 @@ def test_what_the_users_own_optimizer_cannot_stand_beside_is_left_out(tmp_path: 
 def test_a_large_space_is_counted_without_a_walk_through_it() -> None:
     made = built(1024, gpu(optimizers={"adamw_torch": None, "lomo": None}), space="full", fix=["optimizer=lomo"])
     assert made.size > 10**3
+
+
+HEAVY = workload(parameter_bytes=GIB, gradient_bytes=GIB)
+
+
+def test_ranks_for_which_the_host_has_too_little_memory_are_left_out_or_refused() -> None:
+    host = cpu(cpu_count=8, host_free_bytes=5 * GIB)
+    several = built(8, host, space="multi-gpu", workload=HEAVY)
+    assert several.values["data_parallel_size"] == (1, 2)
+    reason = "needs 8.00 GiB of host memory (4 ranks x 2.00 GiB), and 5.00 GiB are free"
+    assert f"data_parallel_size 4: {reason}" in map(str, several.ruled_out)
+    refused = refusal(8, host, space="multi-gpu", workload=HEAVY, fix={"data_parallel_size": 4})
+    assert refused.startswith(f"Nothing is left to try for data_parallel_size (4: {reason}).")
+    lean = cpu(cpu_count=8, host_free_bytes=5 * GIB, precisions=dict.fromkeys(("fp32", "bf16_weights")))
+    assert built(8, lean, space="multi-gpu", workload=HEAVY).values["data_parallel_size"] == (1, 2, 4), "in 16 bits"

@@ -28,10 +28,11 @@ from autotune.probe import Probe, ProbeOptions
 from autotune.probe.order import ANSWER, ORDER
 from autotune.probe.replay import ReplayProbe, recorded
 from autotune.report.live.text import now_text
-from autotune.sampler.physics import ALONE, PhysicsSampler, Situation
+from autotune.sampler.physics import ALONE, PhysicsSampler, Situation, WarmStart
 from autotune.sampler.policy import Choice, Why
 from autotune.space.dominance import SAME_CRASHES, crash_notes, crashing_values
 from autotune.space.search_space import SearchSpace
+from autotune.space.substitute import MOST_TRIED, compared_with
 from autotune.study.crashes import CRASHES_THAT_END
 from autotune.study.finish import missing_proof
 from autotune.study.job import Job
@@ -761,7 +762,7 @@ def test_a_winner_that_does_not_learn_is_replaced_by_another_one(tmp_path: Path)
 
 def test_without_a_baseline_that_runs_the_fastest_is_measured_again_once(tmp_path: Path) -> None:
     def world(configuration: Configuration, _: ProbeOptions) -> Measurement:
-        return out_of_memory(configuration) if configuration == among.baseline else machine(configuration)
+        return ended(Outcome.TIMED_OUT) if configuration == among.baseline else machine(configuration)
 
     among = space(Configuration.exact(8, 8, {"checkpointing": "none"}))
     probe, asked = confirming(world)
@@ -769,6 +770,36 @@ def test_without_a_baseline_that_runs_the_fastest_is_measured_again_once(tmp_pat
     best = best_trial(study.trials, "samples_per_second")
     assert best is not None
     assert asked == [(best.number, 1)]
+
+
+@pytest.mark.parametrize("sampler", ["physics", "tpe"])
+def test_a_baseline_that_does_not_fit_is_replaced_by_the_least_change_that_does(tmp_path: Path, sampler: str) -> None:
+    among = space(Configuration.exact(8, 8, {"checkpointing": "none"}), (1, 2, 4, 8), checkpointing=("none", "full"))
+    probe, _ = confirming(lambda configuration, _: machine(configuration))
+    study, _ = run(tmp_path, probe, among, n_trials=20, sampler=sampler, confirmation_rounds=2)
+    assert not study.trials[0].feasible
+    assert study.trials[1].configuration == Configuration.exact(8, 1, {"checkpointing": "none"})
+    rival, best = compared_with(study.trials), best_trial(study.trials, "samples_per_second")
+    assert rival is not None
+    assert best is not None
+    assert rival.configuration.values["checkpointing"] == "none"
+    assert best is rival or is_shown(best, rival)
+
+
+def test_its_substitute_is_the_largest_that_is_expected_to_fit(tmp_path: Path) -> None:
+    among = space(Configuration.exact(8, 8, {"checkpointing": "none"}), (1, 2, 4, 8), checkpointing=("none", "full"))
+    with locked(tmp_path):
+        study = opened(tmp_path, among, n_trials=3, sampler="physics")
+        study.start_from(WarmStart(ALLOWED, lambda one: 300.0 * one.micro_batch_size * MIB))
+        search(study, lambda configuration, _: machine(configuration))
+    assert [study.trials[at].configuration.micro_batch_size for at in (0, 1)] == [8, 2]
+
+
+def test_no_more_than_a_few_substitutes_are_tried(tmp_path: Path) -> None:
+    among = space(Configuration.exact(8, 8, {"checkpointing": "none"}), (8,), checkpointing=("none", "full"))
+    study, _ = run(tmp_path, lambda configuration, _: out_of_memory(configuration), among, n_trials=20)
+    assert compared_with(study.trials) is None
+    assert len(study.trials) <= 1 + MOST_TRIED
 
 
 def test_a_lucky_probe_is_found_out(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ def read(order: Order) -> Environment:
         liger=liger.why_not_here(on_cpu=device == "cpu"),
         variables={name: os.environ[name] for name in READ if os.environ.get(name)},
         quantizations=tryout.quantizations(device),
+        host_free_bytes=machine_memory()[1],
         **facts,
     )
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from autotune.probe.order import TrainingOrder
+from autotune.space.settings.quantization import FIELD as FOUR_BITS
 
 # Added by a probe to the arguments that it recommends; none changes the speed of a step. No saving, evaluating, logging,
 # reporting or resuming.
@@ -37,8 +38,19 @@ def probe_fields(order: TrainingOrder) -> dict[str, Any]:
     if str(getattr(fields.get("lr_scheduler_type"), "value", fields.get("lr_scheduler_type"))) in PLATEAU_SCHEDULERS:
         fields["lr_scheduler_type"] = "constant"
         fields.pop("lr_scheduler_kwargs", None)
+    if is_sharded(order):
+        fields["fsdp_config"] = {**(fields.get("fsdp_config") or {}), "cpu_ram_efficient_loading": True}
     names = order.environment.training_argument_fields
     return fields | {name: value for name, value in PROBE_FIELDS.items() if name in names}
+
+
+def is_sharded(order: TrainingOrder) -> bool:
+    """True if FSDP shards a model that the probe builds: rank 0 has its weights, and gives the other ranks their shards.
+
+    Weights in four bits are in no shard, and a model of the user's own is built by each rank.
+    """
+    own, four_bits = order.workload.user_objects, order.model_arguments.get(FOUR_BITS)
+    return bool(order.training_arguments.get("fsdp")) and not own and not four_bits
 
 
 def round_fields(order: TrainingOrder) -> dict[str, Any]:

@@ -17,15 +17,14 @@ from autotune.probe.device.clock import clock_of
 from autotune.probe.device.compile import keep_compiled
 from autotune.probe.device.machine import MachineMonitor
 from autotune.probe.order import Timing, TrainingOrder, timings
-from autotune.probe.process.ranks import LastStep
+from autotune.probe.process.ranks import LastStep, this_rank
 from autotune.probe.train.callbacks import add_callbacks, drop_trackers
-from autotune.probe.train.fields import probe_fields, round_fields
+from autotune.probe.train.fields import is_sharded, probe_fields, round_fields
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory, memory_of
 from autotune.probe.train.read_back import Misconfigured
 from autotune.probe.train.timer import Stopwatch
 from autotune.probe.train.worst_batch import WORST_STEPS, tokens_per_sample, worst_batch
 from autotune.space.settings import checkpointing, precision
-from autotune.space.settings.quantization import FIELD as FOUR_BITS
 from autotune.space.settings.threads import VARIABLE as THREADS
 from autotune.space.variables import ALLOCATOR, OLDER_ALLOCATOR
 from autotune.workload import extract
@@ -207,12 +206,14 @@ def trainer_of(order: TrainingOrder, user: UserObjects, arguments: TrainingArgum
     if order.workload.user_objects:
         model, parts = user.model(), user.parts()
     else:
-        # On the training's device: random values for billions of weights take minutes on a CPU. But FSDP shards from
-        # the host, except weights in four bits.
-        shards = bool(arguments.fsdp) and not order.model_arguments.get(FOUR_BITS)
-        device = "cpu" if arguments.use_cpu or shards else "cuda"
-        local = order.workload.weights if weights else ""
-        model = build.build_model(order.workload, device=device, model_arguments=order.model_arguments, weights=local)
+        # Random values for billions of weights take minutes on a CPU.
+        model = build.build_model(
+            order.workload,
+            device="cpu" if arguments.use_cpu else "cuda",
+            model_arguments=order.model_arguments,
+            weights=order.workload.weights if weights else "",
+            sharding_rank=this_rank() if is_sharded(order) else None,
+        )
         model = adapters.adapted(model, order.adapter)
         seed = arguments.seed if arguments.data_seed is None else arguments.data_seed
         # As many in every configuration: all draw the same samples in the same order.

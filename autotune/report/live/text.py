@@ -8,6 +8,7 @@ from autotune.core.prospect import more_to_gain
 from autotune.core.units import format_bytes, format_seconds
 from autotune.report.markdown import one_line
 from autotune.report.trial_text import NOT_PROVEN, is_same, short_words, speed_text
+from autotune.space.substitute import compared_with
 from autotune.study.plan import Progress, ProgressKind
 
 ROWS = 12
@@ -83,8 +84,8 @@ def is_uncertain(trial: Trial, progress: Progress) -> bool:
 
 
 def _ratio(trial: Trial, progress: Progress) -> str:
-    """`1.62x`, `?`, or nothing if the baseline does not run."""
-    if not progress.trials[0].feasible:
+    """`1.62x`, `?`, or nothing if there is nothing to compare with."""
+    if compared_with(progress.trials) is None:
         return ""
     gain = progress.speedup_of(trial)
     return "?" if gain is None else f"{gain:.2f}x"
@@ -191,9 +192,11 @@ def lead_words(progress: Progress) -> tuple[str, str]:
     if trial is None or len(progress.trials) < 2:
         return "", ""
     gain = progress.speedup_of(trial)
-    if is_same(trial, progress.trials[0]) or (gain is not None and round(gain, 2) < 1):
-        return "nothing faster than your settings so far", ""
-    times = "" if gain is None else f", {gain:.2f}x yours"
+    compared = compared_with(progress.trials)
+    rival = "what fits with the least change" if compared and compared.number else "your settings"
+    if is_same(trial, compared) or (gain is not None and round(gain, 2) < 1):
+        return f"nothing faster than {rival} so far", ""
+    times = "" if gain is None else f", {gain:.2f}x {'yours' if rival == 'your settings' else rival}"
     title = "best so far" if best else f"fastest so far{NOT_PROVEN}"
     return title, f"{speed_text(trial)} samples/s (trial {trial.number}){times}"
 

@@ -9,6 +9,7 @@ from autotune.core import Trial, TuningRequest, Value
 from autotune.core.units import finite
 from autotune.report.summary import headline
 from autotune.report.trial_text import speedup_fields
+from autotune.space.substitute import compared_with
 from autotune.study.objective import best_trial, told_speed_up
 from autotune.study.result import SearchResult
 
@@ -105,8 +106,8 @@ def rows(
 
 
 def _row(trial: Trial, so_far: Sequence[Trial], objective: str, max_gain: float | None) -> LoggedTrial:
-    measurement, best, first = trial.measurement, best_trial(so_far, objective), so_far[0]
-    speedup = told_speed_up(best, first, objective) if best is not None and first.number == 0 else None
+    measurement, best, compared = trial.measurement, best_trial(so_far, objective), compared_with(so_far)
+    speedup = told_speed_up(best, compared, objective) if best is not None and compared is not None else None
     numbers = {
         **_speed_fields("", trial),
         "peak_bytes": measurement.peak_bytes,

@@ -6,6 +6,7 @@ from autotune.core.configuration import RANKS, Value
 from autotune.core.environment import Environment
 from autotune.core.request import MOST_DEVICES
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind
+from autotune.space.settings.rules import in_host_memory
 from autotune.space.settings.setting import Context, CostChange, Costs, Effect, Setting, whole_number
 from autotune.space.settings.threads import VARIABLE as THREADS
 
@@ -23,6 +24,23 @@ def _apply(value: Value, environment: Environment) -> Effect:
 
 
 def _unavailable(value: Value, context: Context) -> Exclusion | None:
+    return _too_many(value, context) or (
+        in_host_memory(int(value), _host_bytes(context), context) if value != 1 else None
+    )
+
+
+def _host_bytes(context: Context) -> int:
+    """Bytes of the host's memory that each rank needs at least.
+
+    On a CPU its weights and gradients; on a GPU a model of the user's own, which each makes before it is moved there.
+    """
+    workload = context.workload
+    if context.environment.is_cpu:
+        return (workload.parameter_bytes + workload.gradient_bytes) * context.weight_bytes // 4
+    return workload.parameter_bytes if workload.user_objects else 0
+
+
+def _too_many(value: Value, context: Context) -> Exclusion | None:
     environment = context.environment
     devices, cores = environment.device_count, environment.cpu_count
     if not environment.is_cpu:

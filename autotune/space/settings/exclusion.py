@@ -23,6 +23,10 @@ class ExclusionKind(Kind):
     GPUS = "gpus", "more ranks than the {gpus:visible GPU}"
     DEVICES = "devices", "more ranks than the {devices:device} of this search"
     FITS = "fits", "the {gigabytes:.3g} GB of weights, gradients and states fit the {gpu_gigabytes:.3g} GB of the GPU"
+    HOST_MEMORY = (
+        "host_memory",
+        "needs {needed_bytes:bytes} of host memory ({processes:rank} x {each_bytes:bytes}), and {free_bytes:bytes} are free",
+    )
     LENGTH = "length", "the longest samples would have more than the {tokens:.0f} tokens asked for"
     NUMERICS = "numerics", "learns differently from {detail}, which --keep-numerics keeps"
     NOT_EXACT = "not_exact", "does not divide the global batch of {global_batch_size:.0f}{detail}"

@@ -3,7 +3,7 @@
 from autotune.core.configuration import RANKS, Value
 from autotune.core.environment import Environment
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind
-from autotune.space.settings.rules import first_of, needs_gpu
+from autotune.space.settings.rules import first_of, in_host_memory, needs_gpu
 from autotune.space.settings.setting import Context, CostChange, Costs, Effect, Observed, Setting
 
 VALUES = ("none", "shard_grad_op", "full_shard")
@@ -60,6 +60,11 @@ def _change(value: Value, context: Context) -> CostChange:
     return CostChange(peak_bytes=-workload.gradient_bytes - (workload.gradient_bytes + weights) / 2)
 
 
+def _unshardable(value: Value, context: Context) -> Exclusion | None:
+    """It shards a model that one rank has whole in the host's memory."""
+    return in_host_memory(1, context.workload.parameter_bytes * context.weight_bytes // 4, context)
+
+
 SETTING = Setting(
     name="fsdp",
     values=VALUES,
@@ -70,6 +75,7 @@ SETTING = Setting(
     unavailable=first_of(
         needs_gpu("shards the memory of several GPUs; ranks on a CPU share one memory"),
         lambda value, context: SINGLE if context.environment.device_count < 2 else None,
+        _unshardable,
     ),
     active_if=(RANKS, lambda ranks: int(ranks) > 1),
     costs=Costs(lambda value, other: VALUES.index(str(value)) <= VALUES.index(str(other)), change=_change),

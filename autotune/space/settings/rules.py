@@ -46,6 +46,15 @@ def needs_native_allocator(value: Value, context: Context) -> Exclusion | None:
     return excluded(ExclusionKind.VARIABLES, without_native_allocator(context.environment.variables))
 
 
+def in_host_memory(processes: int, each_bytes: int, context: Context) -> Exclusion | None:
+    """Unavailable if so many processes with these bytes each need more of the host's memory than is free."""
+    free, needed = context.environment.host_free_bytes, processes * each_bytes
+    if free is None or needed <= free:
+        return None
+    numbers = {"processes": processes, "each_bytes": each_bytes, "needed_bytes": needed, "free_bytes": free}
+    return Exclusion(ExclusionKind.HOST_MEMORY, numbers)
+
+
 def collated(name: str, usual: Value | None = None) -> Rule:
     """Unavailable for the reason in the workload's table of ways to make batches. usual: the value that needs none."""
 

@@ -38,6 +38,7 @@ class Context:
     environment: Environment
     workload: Workload
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    weight_bytes: int = 4  # of each weight, with the leanest precision of the space
 
 
 @dataclass(frozen=True)

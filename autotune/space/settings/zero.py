@@ -37,6 +37,18 @@ def _forbidden_ranks(value: Value, ranks: Value) -> Exclusion | None:
     return reason if value in STAGES and int(ranks) == 1 else None
 
 
+def _forbidden_fsdp(value: Value, sharding: Value) -> Exclusion | None:
+    reason = Exclusion(ExclusionKind.COMBINATION, detail="FSDP divides the model already")
+    return reason if NONE not in (value, sharding) else None
+
+
+def _forbidden_precision(value: Value, precision: Value) -> Exclusion | None:
+    """Its engine refuses weights of another dtype than its config's, and casts those of bf16 itself."""
+    text = "DeepSpeed casts weights itself"
+    is_cast = value != NONE and str(precision) in ("bf16_weights", "bf16_frozen")
+    return Exclusion(ExclusionKind.COMBINATION, detail=text) if is_cast else None
+
+
 def _read(text: Any) -> str:
     """One of the names, or NVMe with a folder; raises ValueError."""
     word = str(text).strip()
@@ -132,5 +144,10 @@ SETTING = Setting(
     read_back=_read_back,
     unavailable=first_of(needs_gpu("it divides or frees a GPU's memory"), needs_package("deepspeed"), _unavailable),
     costs=Costs(traceable=lambda value: value == NONE, spares_gradients=lambda value: "offload" in str(value)),
-    forbidden={"optimizer": _forbidden_optimizer, RANKS: _forbidden_ranks},
+    forbidden={
+        "optimizer": _forbidden_optimizer,
+        RANKS: _forbidden_ranks,
+        "fsdp": _forbidden_fsdp,
+        "precision": _forbidden_precision,
+    },
 )

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from autotune.space.settings.lora_targets import ALL_LINEAR, ATTENTION, FIELDS
+from autotune.workload.model.values import drawn
 
 
 def adapter_targets(model: Any) -> dict[str, str | None]:
@@ -60,35 +60,14 @@ def _converted_by_replacing() -> Iterator[None]:
 def made_in_four_bits(model: Any, config: Mapping[str, Any], device: str) -> Any:
     """One of transformers' models without storage, with random weights on this device, and as `in_four_bits` makes it.
 
-    Layer by layer: each is packed before the next one's float32 is there, as when weights are loaded from files.
+    Each layer is packed before the next one's float32 is there.
     """
     linear = [name for name, _ in linear_layers(model)]  # names only: a reference would keep a layer's float32 weights
-    for owner, place in _repeated_layers(model, model):
-        layer = model.get_submodule(place)
-        layer.to_empty(device=device)
-        with torch.no_grad():
-            for module in reversed(list(layer.modules())):  # inner ones first: an outer one may overwrite them
-                owner._init_weights(module)
+
+    def pack(place: str) -> None:
         _pack(model, [name for name in linear if name.startswith(f"{place}.")], config)
-        for part in (*layer.modules(), *layer.parameters()):
-            part._is_hf_initialized = True  # else transformers would draw them again
-    for module in model.modules():
-        if any(tensor.is_meta for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False))):
-            module.to_empty(device=device, recurse=False)
-    model.tie_weights()
-    model.initialize_weights()
-    return in_four_bits(model, config)
 
-
-def _repeated_layers(module: Any, owner: Any, prefix: str = "") -> Iterator[tuple[Any, str]]:
-    """(the part of the model that can draw its weights, name) of each layer of the outermost lists of layers."""
-    for name, child in module.named_children():
-        if isinstance(child, torch.nn.ModuleList):
-            yield from ((owner, f"{prefix}{name}.{place}") for place in range(len(child)))
-        else:
-            yield from _repeated_layers(
-                child, child if isinstance(child, PreTrainedModel) else owner, f"{prefix}{name}."
-            )
+    return in_four_bits(drawn(model, device, pack), config)
 
 
 def linear_layers(model: Any) -> list[tuple[str, Any]]:

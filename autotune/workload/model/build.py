@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, PretrainedConfig
+from accelerate.hooks import remove_hook_from_submodules
+from transformers import AutoConfig, BitsAndBytesConfig, PretrainedConfig
+from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.models.auto import modeling_auto
 
 from autotune.core.errors import InvalidRequest, did_you_mean
@@ -14,6 +16,7 @@ from autotune.core.workload import Workload
 from autotune.space.settings.experts import NAMES as EXPERTS
 from autotune.workload.hub import first_line
 from autotune.workload.model.adapters import in_four_bits, made_in_four_bits
+from autotune.workload.model.values import drawn, without_values
 from autotune.workload.model.weights import weights_folder
 
 # In the order of preference: a BERT can be a causal model too, and a BART a masked one, but few people train them so.
@@ -92,43 +95,84 @@ def build_model(
     device: str = "cpu",
     model_arguments: Mapping[str, Any] | None = None,
     weights: str = "",
+    sharding_rank: int | None = None,
 ) -> Any:
     """The workload's model, in training mode, checkpointing off.
 
-    device: for making random weights; model_arguments: of `from_config`, their `dtype` (default float32) by its
-    name; weights: the place of the model's weights, as of `local_weights`, empty for random ones. What they lack (a new head) is
-    random.
+    device: of its weights; model_arguments: of `from_config`, their `dtype` (default float32) by its name; weights: the place
+    of the model's weights, as of `local_weights`, empty for random ones. What they lack (a new head) is random. sharding_rank: of
+    a training that will shard the model: rank 0 has the weights, in the host's memory, and the others have none.
     """
     config = config_of(workload) if config is None else config
     others = dict(model_arguments or {})
     arguments = _arguments(workload.trust_remote_code, others.pop("dtype", "float32"))
     four_bits = others.pop("quantization_config", None)
     arguments |= others
-    if weights:
-        model = auto_class(workload.task).from_pretrained(
-            weights_folder(weights), config=config, local_files_only=True, ignore_mismatched_sizes=True, **arguments
-        )
-    elif four_bits:
-        model = _made_in_four_bits(workload, config, arguments, four_bits, device)
+    if weights and not sharding_rank:
+        model = _loaded(workload, config, arguments, four_bits, weights, device if sharding_rank is None else "cpu")
+    elif four_bits or sharding_rank is not None or (device == "cuda" and _is_drawn_by_layers(workload)):
+        model = _made(workload, config, arguments, four_bits, device, sharding_rank)
     else:
         with torch.device(device):
             model = auto_class(workload.task).from_config(config, **arguments)
     if supports_checkpointing(model):  # a config saved with `gradient_checkpointing: true` switches it on silently
         newer = hasattr(model, "activation_checkpointing_disable")
         model.activation_checkpointing_disable() if newer else model.gradient_checkpointing_disable()
-    if four_bits and weights:
-        model = in_four_bits(model, four_bits)
     return model.train()
 
 
-def _made_in_four_bits(
-    workload: Workload, config: Any, arguments: Mapping[str, Any], four_bits: Mapping[str, Any], device: str
+def _is_drawn_by_layers(workload: Workload) -> bool:
+    """True if the model can be made without storage: DeepSpeed's stage 3 makes its own, and a model with its code may need it."""
+    return not is_deepspeed_zero3_enabled() and not _has_own_code(workload)
+
+
+def _loaded(
+    workload: Workload,
+    config: Any,
+    arguments: Mapping[str, Any],
+    four_bits: Mapping[str, Any] | None,
+    weights: str,
+    device: str,
 ) -> Any:
-    """Never whole in float32 on the device; a model that cannot be made without storage first is made and packed on the CPU."""
+    """The model with these weights: each goes from the mapped file to the device at once, in its dtype or packed there."""
+    more: dict[str, Any] = {"quantization_config": BitsAndBytesConfig(**four_bits)} if four_bits else {}
+    if (four_bits or device == "cuda") and not is_deepspeed_zero3_enabled():  # which divides them while they are read
+        more["device_map"] = {"": torch.cuda.current_device() if device == "cuda" else device}
+    model = auto_class(workload.task).from_pretrained(
+        weights_folder(weights),
+        config=config,
+        local_files_only=True,
+        ignore_mismatched_sizes=True,
+        **more,
+        **arguments,
+    )
+    # A model on one device is none that is spread over several, as Trainer and accelerate would take it by these.
+    vars(model).pop("hf_device_map", None)
+    remove_hook_from_submodules(model)
+    return model
+
+
+def _made(
+    workload: Workload,
+    config: Any,
+    arguments: Mapping[str, Any],
+    four_bits: Mapping[str, Any] | None,
+    device: str,
+    sharding_rank: int | None,
+) -> Any:
+    """The model with random weights, never whole in float32 on the device if it is packed or sharded.
+
+    One that cannot be made without storage first is made on the CPU.
+    """
     model = _without_storage(workload.task, config, arguments, "cpu" if _has_own_code(workload) else "meta")
-    if next(model.parameters()).is_meta:
-        return made_in_four_bits(model, four_bits, device)
-    return in_four_bits(model, four_bits).to(device)
+    is_outline = next(model.parameters()).is_meta
+    if four_bits:
+        return made_in_four_bits(model, four_bits, device) if is_outline else in_four_bits(model, four_bits).to(device)
+    if sharding_rank is None:
+        return drawn(model, device) if is_outline else model.to(device)
+    if sharding_rank:
+        return without_values(model) if is_outline else model
+    return drawn(model, device, lambda place: model.get_submodule(place).cpu()).cpu() if is_outline else model
 
 
 def model_outline(config: Any, task: str, trust_remote_code: bool = False, dtype: str = "float32") -> Any:

@@ -10,14 +10,17 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
+from transformers import AutoConfig
 
-from autotune.core import Configuration, Environment, Measurement, Outcome
+from autotune.core import Configuration, Environment, Measurement, Outcome, Workload
 from autotune.core.failures import Failure
 from autotune.core.sanity import SanityCheck
 from autotune.probe.order import Timing
 from autotune.probe.process.answers import attempt
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.process.ranks import LastStep, decisive, merge_ranks, merge_values
+from autotune.workload.model.build import build_model
 from autotune.workload.model.pickling import sent
 from tests.makers import MIB, completed, step, warned
 from tests.probe import ranked
@@ -178,6 +181,59 @@ def test_a_rank_that_is_killed_ends_an_order_of_another_kind_at_once(
     assert failure is not None
     assert (failure.outcome, failure.reason) == (Outcome.CRASHED, f"rank 1: {KILLED}")
     assert ended < AT_ONCE_S
+
+
+# They share one model ------------------------------------------------------------------------------------------
+
+
+TINY = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 128}
+
+
+@pytest.fixture(scope="module")
+def sharding_host() -> Iterator[ProbeHost]:
+    with ProbeHost(sent({"trainer_class": ranked.ShardingTrainer})) as host:
+        yield host
+
+
+@pytest.fixture
+def losses_of(
+    sharding_host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
+) -> Callable[..., Measurement]:
+    """`losses_of("full_shard")`: a round of two ranks that start from the same saved weights."""
+    AutoConfig.for_model("llama", **TINY).save_pretrained(tmp_path / "model")
+    prepared = workload_of(str(tmp_path / "model"), sequence_length=16, task="causal-lm")
+    torch.manual_seed(5)
+    build_model(prepared).save_pretrained(tmp_path / "model")
+
+    def train(fsdp: str, weights: bool = True, **settings: Any) -> Measurement:
+        workload = replace(prepared, weights=str(tmp_path / "model") if weights else "")
+        cores = replace(environment, cpu_count=max(2, environment.cpu_count))
+        folder = tmp_path / fsdp
+        folder.mkdir(exist_ok=True)
+        asked = on_ranks(2, fsdp=fsdp, **settings)
+        fields = {"workload": workload, "confirmation": 1, "deadline_s": DEADLINE_S}
+        measurement = measured(
+            sharding_host, make_order(folder, cores, asked=asked, base={"learning_rate": 1e-2}, **fields)
+        )
+        assert measurement.outcome is Outcome.COMPLETED, measurement.reason
+        assert measurement.settings["fsdp"] == fsdp
+        return measurement
+
+    return train
+
+
+def test_shards_of_the_first_rank_s_weights_learn_as_copies_do(losses_of: Callable[..., Measurement]) -> None:
+    copied, sharded = (losses_of(fsdp).losses for fsdp in ("none", "full_shard"))
+    assert len(sharded) == len(copied) > 3
+    assert sharded == pytest.approx(copied, rel=1e-3)
+    assert sharded[-1] < sharded[0]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("settings", [{"checkpointing": "full"}, {"lora": "8"}, {"precision": "bf16_weights"}], ids=str)
+def test_shards_go_with_the_other_settings(losses_of: Callable[..., Measurement], settings: dict[str, str]) -> None:
+    for weights in (True, False):
+        assert losses_of("shard_grad_op", weights, **settings).losses
 
 
 # One of them fails ----------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from autotune.space.settings.attention import NAMES as ATTENTIONS
 from autotune.space.settings.micro_batch_size import divisors
 from autotune.space.settings.packing import COLLATOR
 from autotune.space.setup import training_setup
-from tests.makers import FIELDS, cpu, gpu, workload
+from tests.makers import FIELDS, GIB, MIB, cpu, gpu, workload
 from tests.space.settings.fakes import observed
 
 
@@ -230,6 +230,8 @@ def test_a_running_training_shows(name: str, shown: Observed, value: Value | Non
     assert SETTINGS[name].read_back(shown) == value
 
 
+WEIGHS = {"parameter_bytes": GIB, "gradient_bytes": GIB // 2}
+
 AVAILABLE: list[tuple[str, Value, Context]] = [
     ("attention", "sdpa", of(gpu(), attention="sdpa", attentions={})),
     ("attention", "flash_attention_3", of(gpu(compute_capability=(9, 0)), **FLASH)),
@@ -239,6 +241,8 @@ AVAILABLE: list[tuple[str, Value, Context]] = [
     ("compile", "default", of(gpu(**COMPILES, variables=ASYNC))),
     ("data_parallel_size", 2, of(TWO)),
     ("data_parallel_size", 2, of(cpu(cpu_count=2))),
+    ("data_parallel_size", 2, of(gpu(device_count=2, host_free_bytes=MIB), **WEIGHS)),
+    ("data_parallel_size", 1, of(cpu(host_free_bytes=MIB), **WEIGHS)),
     ("empty_cache_steps", 4, of(EMPTIES)),
     ("expandable_segments", True, of(gpu())),
     ("expandable_segments", False, of(allocator("backend:cudaMallocAsync"))),
@@ -267,6 +271,8 @@ UNAVAILABLE: list[tuple[str, Value, Context, str]] = [
     ("data_parallel_size", 4, of(TWO), "more ranks than the 2 visible GPUs"),
     ("data_parallel_size", 4, of(cpu(cpu_count=2)), "2 CPU cores"),
     ("data_parallel_size", 4, of(cpu(cpu_count=8, device_count=2)), "2 devices of this search"),
+    ("data_parallel_size", 2, of(cpu(host_free_bytes=GIB), **WEIGHS), "3.00 GiB of host memory (2 ranks x 1.50 GiB)"),
+    ("data_parallel_size", 2, of(gpu(device_count=2, host_free_bytes=GIB), **WEIGHS, **MINE), "2 ranks x 1.00 GiB"),
     ("empty_cache_steps", 4, of(), "no cache"),
     ("empty_cache_steps", 4, of(gpu()), "no field"),
     ("compile", "reduce_overhead", of(gpu(**COMPILES, variables=ASYNC)), "cudaMallocAsync"),
@@ -277,6 +283,7 @@ UNAVAILABLE: list[tuple[str, Value, Context, str]] = [
     ("experts", "eager", of(gpu(), **MINE), "model_init"),
     ("fsdp", "full_shard", of(gpu(device_count=1)), "one is visible"),
     ("fsdp", "shard_grad_op", of(), "on a CPU"),
+    ("fsdp", "full_shard", of(gpu(device_count=2, host_free_bytes=MIB), **WEIGHS), "1 MiB are free"),
     ("logging_nan_inf_filter", False, of(), "CPU"),
     ("lora", "8", of(), "pip install peft"),
     ("lora", "8", of(PEFT, **MINE), "model_init"),
