@@ -58,6 +58,7 @@ benchmarks: $(STAMP)
 	$(BIN)/python benchmarks/stream.py
 	$(BIN)/python benchmarks/loaders.py
 	$(BIN)/python benchmarks/v100_table.py
+	$(BIN)/python benchmarks/published_ranks.py
 	$(BIN)/python benchmarks/replay.py
 	$(BIN)/python benchmarks/anytime.py
 	$(BIN)/python benchmarks/decision_time.py
