@@ -14,7 +14,7 @@ from autotune.memory.allocator import CachingAllocator, replay, rounded
 from autotune.memory.envelope import Line, in_blocks, peak_lines, straight
 from autotune.memory.keys import StepKey, UpdateKey, Wanted, step_key, update_key
 from autotune.memory.peak import MemoryPeak, MemorySplit
-from autotune.memory.sharding import DDP, NCCL_BYTES, RankTrace, Sharding, Units, scaled, sharding_of
+from autotune.memory.sharding import DDP, NCCL_BYTES, RankTrace, Sharding, Units, sharding_of, update_of_rank
 from autotune.memory.trace import (
     COMMUNICATION,
     FIRST,
@@ -177,7 +177,7 @@ class MemoryModel:
     def _update_of(self, optimizer: UpdateKey, sharding: Sharding | None) -> MemoryTrace:
         """The optimizer's step of a rank."""
         trace = self.updates[optimizer]
-        return trace if sharding is None or sharding.state_share == 1 else scaled(trace, sharding.state_share)
+        return trace if sharding is None else update_of_rank(trace, sharding, self.units)
 
     def _weights_of(self, key: StepKey, optimizer: UpdateKey, sharding: Sharding | None) -> list[float]:
         """Bytes of each parameter and buffer that a rank keeps. FSDP's are those that the optimizer steps."""

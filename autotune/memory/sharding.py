@@ -6,7 +6,7 @@ from typing import Any
 
 from autotune.core.configuration import RANKS, Configuration
 from autotune.core.environment import Environment
-from autotune.memory.trace import COMMUNICATION, GRADIENTS, WEIGHTS, MemoryTrace, Segment, Tensor
+from autotune.memory.trace import COMMUNICATION, GRADIENTS, KINDS, TEMPORARY, WEIGHTS, MemoryTrace, Segment, Tensor
 from autotune.space.settings import SETTINGS, lora, precision, zero
 from autotune.space.setup import training_setup
 
@@ -74,8 +74,7 @@ class Sharding:
         return traced / self.traced * (self.stored if self.is_fsdp else self.compute) / self.ranks
 
     def master_bytes(self, traced: float) -> float:
-        """Bytes of the weights in 32 bits that DeepSpeed keeps with the optimizer's states
-        (arXiv 1910.02054, section 3.1)."""
+        """Bytes of the weights in 32 bits that DeepSpeed steps (arXiv 1910.02054, section 3.1)."""
         return 0.0 if self.stage is None else traced / self.traced * WHOLE * self.state_share
 
     def update_bytes(self, traced: float) -> float:
@@ -153,14 +152,12 @@ def on_one_rank(configuration: Configuration) -> Configuration:
 
 @dataclass(frozen=True)
 class Units:
-    """Weights that are gathered together, in numbers: of the largest layer, of the largest unit outside of layers, and
-    of all; and the model's width.
-    """
+    """Numbers in the weights that are gathered together: in the largest layer, and in the largest unit outside of them."""
 
     layer: int
     outside: int
-    all: int
-    width: int
+    all: int  # in all weights
+    width: int  # of the model, 0 if it has none
 
 
 class RankTrace:
@@ -262,12 +259,16 @@ class RankTrace:
             yield self._new(self._sharding.gradient_bytes(self._trace.tensors[tensor].fixed), GRADIENTS)
 
 
-def scaled(trace: MemoryTrace, share: float) -> MemoryTrace:
-    """The trace with this share of each tensor: an optimizer's step of a rank."""
-    return MemoryTrace(
-        tuple(Tensor(share * tensor.fixed, share * tensor.per_sample, tensor.kind) for tensor in trace.tensors),
-        trace.segments,
+def update_of_rank(trace: MemoryTrace, sharding: Sharding, units: Units) -> MemoryTrace:
+    """The optimizer's step of a rank: its share of each tensor. ZeRO-3 steps a group of weights after the other."""
+    share = sharding.state_share
+    brief = min(share, SUB_GROUP / max(1, units.all)) if sharding.stage == 3 else share
+    shares = {kind: brief if kind == TEMPORARY else share for kind in KINDS}
+    tensors = (
+        Tensor(shares[tensor.kind] * tensor.fixed, shares[tensor.kind] * tensor.per_sample, tensor.kind)
+        for tensor in trace.tensors
     )
+    return MemoryTrace(tuple(tensors), trace.segments)
 
 
-__all__ = ["NCCL_BYTES", "RankTrace", "Sharding", "Units", "on_one_rank", "scaled", "sharding_of"]
+__all__ = ["DDP", "NCCL_BYTES", "RankTrace", "Sharding", "Units", "on_one_rank", "sharding_of", "update_of_rank"]

@@ -121,7 +121,8 @@ def test_sixteen_bits_under_fsdp_gather_half_and_keep_float32_shards() -> None:
 
 
 @pytest.mark.parametrize(("stage", "weights"), [("1", ALL // 2), ("2", ALL // 2), ("3", ALL // 8)])
-def test_deepspeed_steps_a_share_in_float32(stage: str, weights: int) -> None:
+def test_deepspeed_steps_a_share_in_float32(stage: str, weights: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.memory.sharding.REUSED_WITHIN", 0)
     step = peak(zero=stage, precision="bf16")
     split = step.split
     assert step.where == OPTIMIZER_STEP

@@ -68,8 +68,9 @@ def units_of(outline: Any) -> dict[str, int]:
     As accelerate makes its units: the layers by the model's `_no_split_modules`, the embedding, the output.
     """
     names = getattr(outline, "_no_split_modules", None) or ()
-    layers = [_numbers(module) for module in outline.modules() if type(module).__name__ in names]
     ends = [getattr(outline, f"get_{end}_embeddings", lambda: None)() for end in ("input", "output")]
+    units = [module for module in outline.modules() if type(module).__name__ in names]
+    layers = [_numbers(module) for module in units if all(part is not ends[0] for part in module.modules())]
     total = _numbers(outline)
     config = getattr(outline, "config", None)
     width = getattr(config.get_text_config() if config is not None else None, "hidden_size", 0)
