@@ -59,6 +59,7 @@ benchmarks: $(STAMP)
 	$(BIN)/python benchmarks/loaders.py
 	$(BIN)/python benchmarks/projection.py # as root
 	$(BIN)/python benchmarks/v100_table.py
+	$(BIN)/python benchmarks/published_ranks.py
 	$(BIN)/python benchmarks/replay.py
 	$(BIN)/python benchmarks/anytime.py
 	$(BIN)/python benchmarks/decision_time.py

@@ -84,7 +84,11 @@ class NoteKind(Kind):
     ALLOCATED = "allocated", "bytes allocated: what the libraries themselves take is not counted"
     WORKSPACES = "workspaces", "kernels' own workspaces beyond cuBLAS's are not counted"
     CACHED = "cached", "cached: held by torch's allocator beyond what is allocated, until it is forced to free it"
-    ONE_RANK = "one_rank", "peaks are of one rank, without buffers for gradients and without what sharding saves"
+    ONE_RANK = (
+        "one_rank",
+        "peaks are of one rank; NCCL's buffers are assumed ({nccl_bytes:bytes}); not counted: what the allocator keeps apart "
+        "for the streams of communication, and other processes",
+    )
     LONGEST = "longest", "all samples as long as the longest, masks as with padding"
 
     PROMISES_KEPT = (

@@ -259,6 +259,9 @@ class EstimateOptions(ModelOptions, DataOptions, ArgsOption, SpaceOptions, total
     device: Annotated[str, Option(
         "Device: cuda, or cpu for the bytes that a training on the CPU allocates.", "Limits", default="cuda",
         metavar="NAME")]
+    ranks: Annotated[int | None, Option(
+        "GPUs that train together, one rank each; --fix fsdp=full_shard or zero=2 divides the model between them.",
+        "Limits", default_text="as the search space has it", least=1, most=MOST_DEVICES, field="")]
 
 # fmt: on
 

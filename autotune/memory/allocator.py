@@ -109,7 +109,7 @@ def replay(
     update: MemoryTrace,
     micro_batch_size: int,
     *,
-    lasting: Sequence[int],
+    lasting: Sequence[float],
     batch: Sequence[int],
     micro_steps: int = 1,
     keeps_gradients: bool = False,

@@ -1,7 +1,7 @@
 """Peak memory of any configuration from traces of the model's step, without accelerator, weights or execution.
 
 traces of few layers ──repeated──> traces ──lines─> peak of what is allocated ─┐
-                                     └──allocator model──> what it wastes ─────┴─> MemoryPeak
+                        of a rank ────┘ └──allocator model──> what it wastes ─────┴─> MemoryPeak
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,21 @@ from autotune.memory.allocator import CachingAllocator, replay, rounded
 from autotune.memory.envelope import Line, in_blocks, peak_lines, straight
 from autotune.memory.keys import StepKey, UpdateKey, Wanted, step_key, update_key
 from autotune.memory.peak import MemoryPeak, MemorySplit
-from autotune.memory.trace import FIRST, FURTHER, GRADIENTS, KINDS, LASTING, MemoryTrace, NotPeriodic, between, repeated
+from autotune.memory.sharding import DDP, NCCL_BYTES, RankTrace, Sharding, Units, sharding_of, update_of_rank
+from autotune.memory.trace import (
+    COMMUNICATION,
+    FIRST,
+    FURTHER,
+    GRADIENTS,
+    KINDS,
+    LASTING,
+    STATES,
+    TEMPORARY,
+    MemoryTrace,
+    NotPeriodic,
+    between,
+    repeated,
+)
 
 CUBLAS_WORKSPACE, CUBLAS_WORKSPACE_HOPPER = (2 * 4096 + 8 * 16) << 10, 32 << 20
 """Bytes of a cuBLAS handle's workspace in torch, up to compute capability 8 and from 9 on
@@ -56,6 +70,7 @@ class MemoryModel:
     batch: tuple[int, ...]  # bytes of each tensor of one sample
     steps: Mapping[StepKey, TracedStep]
     updates: Mapping[UpdateKey, MemoryTrace]
+    units: Units
     failures: Mapping[Any, str] = field(default_factory=dict)  # key that could not be traced -> reason
     notes: tuple[Note, ...] = ()
     context_bytes: int = 0
@@ -63,35 +78,55 @@ class MemoryModel:
     arithmetic: Mapping[str, float] | None = None  # `flops` of a sample, `kernels` of a micro-step
     sample_flops: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # adapter -> fields of `SampleFlops`
     _wasted: dict[Any, int] = field(default_factory=dict)
-    _of_updates: dict[UpdateKey, tuple[tuple[Line, ...], int]] = field(default_factory=dict)
+    _ranks_steps: dict[Any, TracedStep] = field(default_factory=dict)
+    _of_updates: dict[Any, tuple[tuple[Line, ...], int]] = field(default_factory=dict)
 
     def peak(self, configuration: Configuration) -> MemoryPeak:
-        """The configuration's peak; raises NotTraced if its step or its optimizer could not be traced."""
+        """The configuration's peak, of one rank; raises NotTraced if its step or its optimizer could not be traced."""
         key = step_key(configuration, self.environment)
         optimizer = update_key(configuration, self.environment, self.base)
         if reason := self.failures.get(key) or self.failures.get(optimizer):
             raise NotTraced(reason)
-        return self.peak_of(key, optimizer, configuration.micro_batch_size, configuration.gradient_accumulation_steps)
+        sizes = configuration.micro_batch_size, configuration.gradient_accumulation_steps
+        return self.peak_of(key, optimizer, *sizes, sharding_of(configuration, self.environment, self.base))
 
-    def peak_of(self, key: StepKey, optimizer: UpdateKey, micro_batch_size: int, accumulation: int) -> MemoryPeak:
+    def peak_of(
+        self,
+        key: StepKey,
+        optimizer: UpdateKey,
+        micro_batch_size: int,
+        accumulation: int,
+        sharding: Sharding | None = None,
+    ) -> MemoryPeak:
         """The peak of a traced step and optimizer at a micro-batch size and accumulation."""
-        step = self.steps[key]
+        step = self._step_of(key, sharding, accumulation > 1)
         lines = step.lines[step.at(micro_batch_size)]
-        of_update, states = self._of_update(optimizer)
-        gradients = lines[FURTHER][0].fixed[KINDS.index(GRADIENTS)]  # all, in every moment of a further micro-step
+        of_update, states = self._of_update(optimizer, sharding)
+        # All, in every moment of a further micro-step.
+        gradients = self.steps[key].lines[step.at(micro_batch_size)][FURTHER][0].fixed[KINDS.index(GRADIENTS)]
+        always: dict[str, float] = {}
+        in_update, context = {GRADIENTS: gradients}, self.context_bytes
+        if sharding is not None:
+            always = {
+                STATES: sharding.master_bytes(gradients),
+                COMMUNICATION: sharding.bucket_bytes(gradients, self.units.width),
+            }
+            in_update = {GRADIENTS: sharding.gradient_bytes(gradients), TEMPORARY: sharding.update_bytes(gradients)}
+            context += 0 if self.environment.is_cpu else NCCL_BYTES
         phases = [FURTHER] if self.keeps_gradients else [FIRST, FURTHER] if accumulation > 1 else [FIRST]
         moments = [
-            (_plus(line.bytes_at(micro_batch_size), "optimizer_states", states), FORWARD_BACKWARD)
+            (_plus(line.bytes_at(micro_batch_size), {STATES: states}), FORWARD_BACKWARD)
             for phase in phases
             for line in lines[phase]
         ]
-        moments += [(_plus(line.fixed, GRADIENTS, gradients), OPTIMIZER_STEP) for line in of_update]
+        moments += [(_plus(line.fixed, in_update), OPTIMIZER_STEP) for line in of_update]
         parts, where = max(moments, key=lambda moment: sum(moment[0].values()))
-        parts["weights"] += sum(map(self._block, self._weights_of(step)))
+        parts["weights"] += sum(map(self._block, self._weights_of(key, optimizer, sharding)))
         parts["activations"] += accumulation * sum(self._block(micro_batch_size * size) for size in self.batch)
         parts["temporary"] += sum(self.workspaces) + self.environment.optimizer_bytes.get(optimizer.optimizer, 0)
-        split = MemorySplit(**{kind: int(size) for kind, size in parts.items()}, context=self.context_bytes)
-        wasted = self._wasted_bytes(key, optimizer, micro_batch_size, accumulation > 1)
+        parts = _plus(parts.values(), always)
+        split = MemorySplit(**{kind: int(size) for kind, size in parts.items()}, context=context)
+        wasted = self._wasted_bytes(key, optimizer, micro_batch_size, accumulation > 1, sharding)
         return MemoryPeak(split, split.total - split.context + wasted, where)
 
     @property
@@ -103,58 +138,96 @@ class MemoryModel:
         return [CUBLAS_WORKSPACE_HOPPER if major >= 9 else CUBLAS_WORKSPACE] * CUBLAS_HANDLES
 
     def simulate(
-        self, key: StepKey, optimizer: UpdateKey, micro_batch_size: int, accumulates: bool
+        self,
+        key: StepKey,
+        optimizer: UpdateKey,
+        micro_batch_size: int,
+        accumulates: bool,
+        sharding: Sharding | None = None,
     ) -> CachingAllocator:
         """The allocator after two optimizer steps of one or two micro-steps; raises KeyError without a trace."""
-        step = self.steps[key]
+        step = self._step_of(key, sharding, accumulates)
         return replay(
             step.traces[step.at(micro_batch_size)],
-            self.updates[optimizer],
+            self._update_of(optimizer, sharding),
             micro_batch_size,
-            lasting=[*self._weights_of(step), *self.workspaces],
+            lasting=[*self._weights_of(key, optimizer, sharding), *self.workspaces],
             batch=[size * micro_batch_size for size in self.batch],
             micro_steps=1 + accumulates,
             keeps_gradients=self.keeps_gradients,
         )
 
-    def _weights_of(self, step: TracedStep) -> tuple[int, ...]:
-        return self.weights if step.weights is None else step.weights
+    def _step_of(self, key: StepKey, sharding: Sharding | None, accumulates: bool) -> TracedStep:
+        """The step of a rank. Raises NotTraced if only lines are known where ranks change tensors."""
+        step = self.steps[key]
+        if sharding is None or sharding.way == DDP:
+            return step
+        place = (key, sharding, accumulates)
+        if place not in self._ranks_steps:
+            if not step.traces:
+                raise NotTraced("its shards are not known: it was traced on real tensors with few layers")
+            traces = {
+                size: RankTrace(trace, sharding, self.units, accumulates).changed()
+                for size, trace in step.traces.items()
+            }
+            lines = {size: _lines(trace, self.environment.is_cpu) for size, trace in traces.items()}
+            self._ranks_steps[place] = TracedStep(traces, lines, step.weights)
+        return self._ranks_steps[place]
+
+    def _update_of(self, optimizer: UpdateKey, sharding: Sharding | None) -> MemoryTrace:
+        """The optimizer's step of a rank."""
+        trace = self.updates[optimizer]
+        return trace if sharding is None else update_of_rank(trace, sharding, self.units)
+
+    def _weights_of(self, key: StepKey, optimizer: UpdateKey, sharding: Sharding | None) -> list[float]:
+        """Bytes of each parameter and buffer that a rank keeps. FSDP's are those that the optimizer steps."""
+        weights = self.steps[key].weights
+        if weights is None or (
+            sharding and sharding.is_fsdp and optimizer.dtype == "float32" and not optimizer.adapter
+        ):
+            weights = self.weights
+        share = 1.0 if sharding is None else sharding.weight_share
+        return [share * size for size in weights]
 
     def _block(self, size: float) -> int:
         return int(size) if self.environment.is_cpu else rounded(size)
 
-    def _of_update(self, optimizer: UpdateKey) -> tuple[tuple[Line, ...], int]:
+    def _of_update(self, optimizer: UpdateKey, sharding: Sharding | None) -> tuple[tuple[Line, ...], int]:
         """(the highest moments of the optimizer's step, bytes of its states)."""
-        if optimizer not in self._of_updates:
-            trace = self.updates[optimizer]
+        place = (optimizer, sharding)
+        if place not in self._of_updates:
+            trace = self._update_of(optimizer, sharding)
             trace = trace if self.environment.is_cpu else in_blocks(trace)
             lines = tuple(line for of_phase in peak_lines(trace).values() for line in of_phase)
             states = sum(int(tensor.fixed) for tensor in trace.tensors if tensor.kind in LASTING)
-            self._of_updates[optimizer] = lines, states
-        return self._of_updates[optimizer]
+            self._of_updates[place] = lines, states
+        return self._of_updates[place]
 
-    def _wasted_bytes(self, key: StepKey, optimizer: UpdateKey, size: int, accumulates: bool) -> int:
+    def _wasted_bytes(
+        self, key: StepKey, optimizer: UpdateKey, size: int, accumulates: bool, sharding: Sharding | None
+    ) -> int:
         """Reserved less allocated bytes: simulated at powers of two, linear between them."""
         if self.environment.is_cpu or not self.steps[key].traces:
             return 0
         low = 1 << (size.bit_length() - 1)
         share = (size - low) / low
-        first = self._simulated(key, optimizer, low, accumulates)
-        second = self._simulated(key, optimizer, 2 * low, accumulates) if share else first
+        first = self._simulated(key, optimizer, low, accumulates, sharding)
+        second = self._simulated(key, optimizer, 2 * low, accumulates, sharding) if share else first
         return int(first + share * (second - first))
 
-    def _simulated(self, key: StepKey, optimizer: UpdateKey, size: int, accumulates: bool) -> int:
-        place = (key, optimizer, size, accumulates)
+    def _simulated(
+        self, key: StepKey, optimizer: UpdateKey, size: int, accumulates: bool, sharding: Sharding | None
+    ) -> int:
+        place = (key, optimizer, size, accumulates, sharding)
         if place not in self._wasted:
-            allocator = self.simulate(key, optimizer, size, accumulates)
+            allocator = self.simulate(key, optimizer, size, accumulates, sharding)
             self._wasted[place] = allocator.peak_reserved - allocator.peak_allocated
         return self._wasted[place]
 
 
-def _plus(moment: Iterable[float], kind: str, size: float) -> dict[str, float]:
-    """Kind -> a moment's bytes, with `size` more of one kind."""
-    parts = dict(zip(KINDS, moment, strict=True))
-    return parts | {kind: parts[kind] + size}
+def _plus(moment: Iterable[float], sizes: Mapping[str, float]) -> dict[str, float]:
+    """Kind -> a moment's bytes, with more of some kinds."""
+    return {kind: size + sizes.get(kind, 0) for kind, size in zip(KINDS, moment, strict=True)}
 
 
 def memory_model(
@@ -192,6 +265,7 @@ def memory_model(
         tuple(answer["batch"]),
         steps,
         updates,
+        Units(**answer["units"]),
         failures,
         tuple(notes),
         context_bytes,

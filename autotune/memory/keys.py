@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from autotune.core.configuration import RANKS, Configuration
+from autotune.core.configuration import Configuration
 from autotune.core.environment import Environment
+from autotune.memory.sharding import on_one_rank
 from autotune.space.settings import SETTINGS
 from autotune.space.settings.optimizer import user_optimizer
 from autotune.space.setup import training_setup
@@ -66,18 +67,6 @@ def wanted_traces(
         steps.setdefault(step, fields)
         updates.setdefault(update, fields)
     return Wanted(steps, updates, not environment.is_cpu)
-
-
-def on_one_rank(configuration: Configuration) -> Configuration:
-    """The configuration in a single process: without the settings that are only active with several."""
-    settings = {
-        name: value
-        for name, value in configuration.settings
-        if name != RANKS and (SETTINGS[name].active_if or ("",))[0] != RANKS
-    }
-    return Configuration(
-        configuration.micro_batch_size, configuration.gradient_accumulation_steps, settings=tuple(settings.items())
-    )
 
 
 def step_key(configuration: Configuration, environment: Environment) -> StepKey:

@@ -17,6 +17,7 @@ class MemorySplit(Serializable):
     activations: int = 0  #: bytes that the backward needs, and the micro-batches
     temporary: int = 0  #: the rest
     context: int = 0  #: bytes that the device's libraries take, outside torch's allocator
+    communication: int = 0  #: of several ranks: gathered weights, and copies of gradients that are exchanged
 
     @property
     def total(self) -> int:

@@ -9,8 +9,8 @@ FIRST, FURTHER, UPDATE_FIRST, UPDATE = "first", "further", "update first", "upda
 first step (it makes its states) and every later one."""
 
 WEIGHTS, GRADIENTS, STATES = "weights", "gradients", "optimizer_states"
-ACTIVATIONS, TEMPORARY = "activations", "temporary"
-KINDS = (WEIGHTS, GRADIENTS, STATES, ACTIVATIONS, TEMPORARY)
+ACTIVATIONS, TEMPORARY, COMMUNICATION = "activations", "temporary", "communication"
+KINDS = (WEIGHTS, GRADIENTS, STATES, ACTIVATIONS, TEMPORARY, COMMUNICATION)
 LASTING = (GRADIENTS, STATES)
 """Kinds that outlive their phase."""
 

@@ -283,7 +283,7 @@ def begin_traces(
     cacheable = host.uses_cache and not workload.trust_remote_code
     file = AnswerFile("traces", workload=workload.to_dict(), **request)
     cached: Any = file.read() if cacheable else None
-    is_cached = isinstance(cached, dict) and cached.keys() >= {"weights", "batch", "steps", "updates"}
+    is_cached = isinstance(cached, dict) and cached.keys() >= {"weights", "batch", "units", "steps", "updates"}
     order = None
     if not is_cached and not workload.user_objects:
         limit = {"seconds": seconds / 2} if math.isfinite(seconds) else {}

@@ -45,8 +45,9 @@ def answer(temporary: int = 1, **more: object) -> dict[str, object]:
         "segments": [[UPDATE_FIRST, None, 0, False, [0, 1, ~1]], [UPDATE, None, 0, False, [2, ~2]]],
     }
     tapes = {size: step(10 * size) for size in (1, 2, 3)}
+    units = {"layer": 0, "outside": 0, "all": 0, "width": 0}
     answered = {"weights": [100 * MIB], "batch": [MIB], "counts": [], "notes": [], "updates": [{"tape": update}]}
-    return {**answered, "steps": [{"tapes": tapes, "whole": True}], **more}
+    return {**answered, "units": units, "steps": [{"tapes": tapes, "whole": True}], **more}
 
 
 def model(environment: Environment = CPU, answered: dict[str, object] | None = None, **more: object) -> MemoryModel:
@@ -64,6 +65,7 @@ def test_one_micro_step_needs_weights_states_activations_and_the_gradient_it_mak
         "activations": 44 * MIB,
         "temporary": 0,
         "context": 0,
+        "communication": 0,
     }
 
 

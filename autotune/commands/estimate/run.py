@@ -11,11 +11,12 @@ from autotune.core.errors import NothingFits
 from autotune.core.gpus import CARDS, CardSpec, find_card, sizes_of
 from autotune.core.note import Note, NoteKind
 from autotune.core.random_state import kept_random_state
-from autotune.core.request import EstimateOptions, accepts, tuning_request
+from autotune.core.request import MOST_DEVICES, EstimateOptions, accepts, tuning_request
 from autotune.core.units import format_bytes
 from autotune.memory.estimate import MemoryModel, NotTraced
 from autotune.memory.keys import step_key, update_key
 from autotune.memory.peak import MemoryPeak
+from autotune.memory.sharding import NCCL_BYTES, sharding_of
 from autotune.probe.process.launcher import HostSet
 from autotune.probe.queries import read_environment, read_workload, traced
 from autotune.report.exports import auto_class
@@ -177,12 +178,16 @@ def estimate(model: str | os.PathLike[str], global_batch_size: int, **options: U
         ProbeHostFailed: The process that traces the model cannot start.
         TracingFailed: The model's step cannot be traced.
     """
-    gpu = options.pop("gpu", None)
+    gpu, ranks = options.pop("gpu", None), options.pop("ranks", None)
     if options.get("memory_limit") is not None and gpu is not None:
         raise InvalidRequest("Both --memory-limit and --gpu are given.", "Pass only one of them.")
     card = find_card(gpu) if gpu is not None else None
     own = read_user_arguments(options.pop("args", None))
     request = tuning_request(model, global_batch_size, args=own.fields, **{"device": "cuda", **options})
+    if ranks is not None:
+        if RANKS in request.fix:
+            raise InvalidRequest(f"Both --ranks and --fix {RANKS} are given.", "Pass only one of them.")
+        request = replace(request, fix={**request.fix, RANKS: ranks})
     return _forecast(request, own.source, card)
 
 
@@ -231,7 +236,10 @@ def _configurations(space: SearchSpace) -> list[Configuration]:
 
 
 def environment_with(here: Environment, card: CardSpec | None) -> Environment:
-    """This machine's software with the GPU's abilities, or without one those of a recent GPU."""
+    """This machine's software with the GPU's abilities, or without one those of a recent GPU; as many GPUs as ranks need.
+
+    Its memory is left out: what fits is asked, and no setting is ruled out for it.
+    """
     capability = card.compute_capability if card else (8, 0)
     precisions = map(str, SETTINGS["precision"].values)
     reasons = {
@@ -241,12 +249,14 @@ def environment_with(here: Environment, card: CardSpec | None) -> Environment:
         here,
         device="cuda:0",
         device_name=card.name if card else "a CUDA device",
-        total_memory_bytes=card.memory_bytes if card else 0,
-        free_memory_bytes=card.memory_bytes if card else 0,
+        total_memory_bytes=0,
+        free_memory_bytes=0,
+        device_count=MOST_DEVICES,
         compute_capability=capability,
         context_bytes=0,
         context_source="",
         cpu_count=max(here.cpu_count, 16),
+        versions={**here.versions, "deepspeed": here.versions.get("deepspeed", "")},
         precisions=reasons,
         optimizers=dict.fromkeys(NAMES),
     )
@@ -265,7 +275,8 @@ def _rows(
     for configuration in configurations:
         sizes = (configuration.micro_batch_size, configuration.data_parallel_size)
         keys = (step_key(configuration, environment), update_key(configuration, environment, base))
-        groups.setdefault((sizes, keys), []).append(configuration)
+        sharding = sharding_of(configuration, environment, base)
+        groups.setdefault((sizes, keys, sharding), []).append(configuration)
     for group in groups.values():
         first = group[0]
         names = [name for name, _ in first.settings if SETTINGS[name].costs.memory]
@@ -294,7 +305,7 @@ def _notes(workload: Workload, environment: Environment, space: SearchSpace, mod
     else:
         notes += [Note(NoteKind.WORKSPACES), Note(NoteKind.CACHED)]
     if any(int(ranks) > 1 for ranks in space.values.get(RANKS, ())):
-        notes.append(Note(NoteKind.ONE_RANK))
+        notes.append(Note(NoteKind.ONE_RANK, {"nccl_bytes": NCCL_BYTES}))
     if workload.data:
         notes.append(Note(NoteKind.LONGEST))
     return [*{str(note): note for note in notes}.values()]

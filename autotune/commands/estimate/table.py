@@ -21,7 +21,10 @@ PEAKS = (
     Column("optimizer_states_bytes", WHOLE_OR_MISSING, "States of the optimizer.", BYTES),
     Column("activations_bytes", WHOLE_OR_MISSING, "Tensors that the forward keeps for the backward.", BYTES),
     Column("temporary_bytes", WHOLE_OR_MISSING, "Tensors that are needed briefly.", BYTES),
-    Column("context_bytes", WHOLE_OR_MISSING, "The device's context.", BYTES),
+    Column(
+        "communication_bytes", WHOLE_OR_MISSING, "Gathered weights and copies of gradients, of several ranks.", BYTES
+    ),
+    Column("context_bytes", WHOLE_OR_MISSING, "The device's context, and NCCL's buffers of several ranks.", BYTES),
     Column("where", TEXT, "When the peak comes: forward and backward, or optimizer step; empty if not traced."),
     Column("cards", TEXT, "Shipped GPUs that it fits, separated by commas; else empty."),
     Column("reason", TEXT, "Why there is no peak; else empty."),

@@ -17,9 +17,10 @@ PARTS = {
     "optimizer_states": "states",
     "activations": "activ.",
     "temporary": "temp.",
+    "communication": "comm.",
     "context": "context",
 }
-"""Part of a peak -> its heading."""
+"""Part of a peak -> its heading; communication is left out if all have one rank."""
 
 PeakRow = dict[str, Any]
 
@@ -96,6 +97,8 @@ def _peak(row: PeakRow | None) -> str:
 
 def _splits(names: list[str], groups: dict[tuple[str, ...], list[PeakRow]]) -> list[str]:
     table, reasons = {}, []
+    peaks = [row for rows in groups.values() for row in rows if "peak_bytes" in row]
+    shown = [part for part in PARTS if part != "communication" or any(row["split"][part] for row in peaks)]
     for settings, rows in groups.items():
         with_peak = [row for row in rows if "peak_bytes" in row]
         if not with_peak:
@@ -103,11 +106,11 @@ def _splits(names: list[str], groups: dict[tuple[str, ...], list[PeakRow]]) -> l
             continue
         fitting = [row for row in with_peak if row["fits"] is not False]
         row = max(fitting, key=_size, default=min(with_peak, key=_size))
-        parts = [_gib(row["split"][part]) for part in PARTS]
+        parts = [_gib(row["split"][part]) for part in shown]
         size = f"{row['micro_batch_size']} x {row['gradient_accumulation_steps']}"
         cached = _gib(row["peak_reserved_bytes"] - row["peak_allocated_bytes"])
         table[settings] = [size, _peak(row), *parts, cached, "step" if row["where"] == OPTIMIZER_STEP else row["where"]]
-    return [*_table(names, ["sizes", "peak", *PARTS.values(), "cached", "at"], table), *reasons]
+    return [*_table(names, ["sizes", "peak", *(PARTS[part] for part in shown), "cached", "at"], table), *reasons]
 
 
 def _cards(rows: list[PeakRow]) -> list[str]:

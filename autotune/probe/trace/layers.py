@@ -62,6 +62,30 @@ def find_repeats(config: Any, outline: Any, task: str, trust_remote_code: bool =
     return repeats
 
 
+def units_of(outline: Any) -> dict[str, int]:
+    """Fields of `Units`: numbers in the weights that FSDP gathers together.
+
+    As accelerate makes its units: the layers by the model's `_no_split_modules`, the embedding, the output.
+    """
+    names = getattr(outline, "_no_split_modules", None) or ()
+    ends = [getattr(outline, f"get_{end}_embeddings", lambda: None)() for end in ("input", "output")]
+    units = [module for module in outline.modules() if type(module).__name__ in names]
+    layers = [_numbers(module) for module in units if all(part is not ends[0] for part in module.modules())]
+    total = _numbers(outline)
+    config = getattr(outline, "config", None)
+    width = getattr(config.get_text_config() if config is not None else None, "hidden_size", 0)
+    return {
+        "layer": max(layers, default=total),
+        "outside": max((_numbers(module) for module in ends if module is not None), default=0),
+        "all": total,
+        "width": int(width or 0),
+    }
+
+
+def _numbers(module: Any) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
 def _counts(config: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str, int | None, int]]:
     """Integers of the config that could be a number of layers: (configs on the way, field, place, number)."""
     for name, value in vars(config).items():

@@ -25,7 +25,7 @@ from autotune.memory.trace import FIRST, FURTHER, TRACED_LAYERS, MemoryTrace, No
 from autotune.probe.order import Order
 from autotune.probe.trace import cuda_kernels
 from autotune.probe.trace.flops import count_arithmetic
-from autotune.probe.trace.layers import Repeats, find_repeats
+from autotune.probe.trace.layers import Repeats, find_repeats, units_of
 from autotune.probe.trace.optimizer import trace_update
 from autotune.probe.trace.tracker import Tracker, layers_noted, micro_step
 from autotune.space.settings.checkpointing import OPTIONS, options_of
@@ -51,6 +51,7 @@ def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
     `on_cuda`: whether kernels are CUDA's. Optional: `padded`: whether masks hide something (default: if there is data);
     `seconds` after which no further step is traced; `foreach` and `embeddings_in_8_bits`: see `trace_update`.
     The answer: `weights` and `batch` (bytes of each tensor, of one sample), `counts` (layers of each repeated list),
+    `units`: fields of `Units`,
     `arithmetic` (see `count_arithmetic`, or None) of a training of all weights, `sample_flops`: adapter, as sorted JSON (empty:
     none) -> fields of `SampleFlops`, for none and those in the request's `adapters`,
     `steps` and `updates` in the order asked, each {"tapes": {size: tape}} or {"tape"} or {"error"}; a step whose
@@ -77,6 +78,7 @@ def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
         "weights": _weights(subject.outline),
         "batch": [_bytes(tensor) for tensor in subject.sample.values()],
         "counts": list(subject.repeats.counts),
+        "units": units_of(subject.outline),
         "steps": steps,
         "updates": updates,
         "notes": [note.to_dict() for note in {str(note): note for note in notes}.values()],

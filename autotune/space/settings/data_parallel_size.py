@@ -51,14 +51,9 @@ def _too_many(value: Value, context: Context) -> Exclusion | None:
 
 
 def _change(value: Value, context: Context) -> CostChange:
-    """Memory of DistributedDataParallel's buckets, and on a CPU the fewer threads of a rank.
-
-    The buckets are together as large as the gradients (Li et al., PyTorch Distributed, 2020).
-    """
-    if value == 1:
-        return CostChange()
+    """On a CPU the fewer threads of a rank."""
     slower = math.log(int(value)) if context.environment.is_cpu else 0.0
-    return CostChange(slower, slower, float(context.workload.gradient_bytes))
+    return CostChange(slower, slower)
 
 
 SETTING = Setting(

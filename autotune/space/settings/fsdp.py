@@ -4,7 +4,7 @@ from autotune.core.configuration import RANKS, Value
 from autotune.core.environment import Environment
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.settings.rules import first_of, in_host_memory, needs_gpu
-from autotune.space.settings.setting import Context, CostChange, Costs, Effect, Observed, Setting
+from autotune.space.settings.setting import Context, Costs, Effect, Observed, Setting
 
 VALUES = ("none", "shard_grad_op", "full_shard")
 """From the most memory to the least."""
@@ -47,19 +47,6 @@ def _read_back(observed: Observed) -> str:
     return _sharding(getattr(observed.trainer.accelerator.state.fsdp_plugin, "reshard_after_forward", True))
 
 
-def _change(value: Value, context: Context) -> CostChange:
-    """Saving of two ranks, the fewest there are (Zhao et al., PyTorch FSDP, 2023).
-
-    Half of the gradients and, if they are not kept whole, of the weights; and DistributedDataParallel's buckets. The
-    optimizer's state is left out.
-    """
-    if value == "none":
-        return CostChange()
-    workload = context.workload
-    weights = workload.parameter_bytes if value != "shard_grad_op" else 0
-    return CostChange(peak_bytes=-workload.gradient_bytes - (workload.gradient_bytes + weights) / 2)
-
-
 def _unshardable(value: Value, context: Context) -> Exclusion | None:
     """It shards a model that one rank has whole in the host's memory."""
     return in_host_memory(1, context.workload.parameter_bytes * context.weight_bytes // 4, context)
@@ -78,5 +65,5 @@ SETTING = Setting(
         _unshardable,
     ),
     active_if=(RANKS, lambda ranks: int(ranks) > 1),
-    costs=Costs(lambda value, other: VALUES.index(str(value)) <= VALUES.index(str(other)), change=_change),
+    costs=Costs(lambda value, other: VALUES.index(str(value)) <= VALUES.index(str(other))),
 )

@@ -143,7 +143,9 @@ SETTING = Setting(
     apply=_apply,
     read_back=_read_back,
     unavailable=first_of(needs_gpu("it divides or frees a GPU's memory"), needs_package("deepspeed"), _unavailable),
-    costs=Costs(traceable=lambda value: value == NONE, spares_gradients=lambda value: "offload" in str(value)),
+    costs=Costs(
+        traceable=lambda value: value in (NONE, *STAGES), spares_gradients=lambda value: "offload" in str(value)
+    ),
     forbidden={
         "optimizer": _forbidden_optimizer,
         RANKS: _forbidden_ranks,

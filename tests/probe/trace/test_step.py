@@ -347,3 +347,6 @@ def test_an_order_of_this_kind_answers_with_steps_and_updates(tmp_path: Path) ->
     assert set(answer["steps"][0]["tapes"]) == {1, 2, 3}
     assert [("tape" in item) for item in answer["updates"]] == [True, True, True, True, False]
     assert sum(answer["weights"]) > 4 * 32 * 160
+    units = answer["units"]
+    assert 0 < units["layer"] < units["all"]
+    assert units["outside"] >= 32 * units["width"] > 0

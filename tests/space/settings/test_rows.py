@@ -357,20 +357,10 @@ def test_values_without_an_order_of_memory(name: str, value: Value, other: Value
     assert not SETTINGS[name].costs.needs_at_least_as_much(other, value)
 
 
-BYTES = {"gradient_bytes": 100, "parameter_bytes": 60}
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "context", "change"),
-    [
-        ("data_parallel_size", 2, of(gpu(), **BYTES), CostChange(peak_bytes=100.0)),
-        ("data_parallel_size", 2, of(**BYTES), CostChange(math.log(2), math.log(2), 100.0)),
-        ("fsdp", "shard_grad_op", of(TWO, **BYTES), CostChange(peak_bytes=-150)),
-        ("fsdp", "full_shard", of(TWO, **BYTES), CostChange(peak_bytes=-180)),
-    ],
-)
-def test_a_value_is_expected_to_change_costs(name: str, value: Value, context: Context, change: CostChange) -> None:
-    assert SETTINGS[name].costs.change(value, context) == change
+def test_ranks_on_a_cpu_are_expected_to_share_its_threads() -> None:
+    change = SETTINGS["data_parallel_size"].costs.change
+    assert change(2, of()) == CostChange(math.log(2), math.log(2))
+    assert change(2, of(gpu())) == change(1, of()) == CostChange()
 
 
 @pytest.mark.parametrize(
