@@ -32,9 +32,9 @@ class Timing(Serializable):
     """Duration of a probe's training.
 
     Untimed steps end once a step's time has settled, timed ones once the half-width of the speed's 95 % interval is
-    below `target` (a share of the speed) or after `seconds`; both between their least and most numbers of steps. Timed ones go on
-    until they have taken `timed_seconds_least`; untimed ones, if there are windows of `window_s`, until the last two of these agree
-    or they have taken `untimed_seconds_most` (without the first step).
+    below `target` (a share of the speed) or after `seconds`; both between their least and most numbers of steps. Timed ones go
+    on until they have taken `timed_seconds_least`; untimed ones, if there are windows of `window_s`, until the last two of these
+    agree or they have taken `untimed_seconds_most` (without the first step).
     """
 
     untimed_least: int = 3

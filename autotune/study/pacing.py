@@ -1,5 +1,6 @@
 """Seconds that measurements are expected to take: a probe, a round, the sanity check, all that is left."""
 
+import math
 from collections.abc import Sequence
 from statistics import fmean
 
@@ -60,8 +61,8 @@ def untimed_seconds(timing: Timing, step_s: float) -> float:
     """
     if not timing.window_s:
         return (timing.untimed_least + 0.5) * step_s
-    windows_s = min(2 * max(timing.window_s, step_s), max(timing.untimed_seconds_most, step_s))
-    return max(timing.untimed_least * step_s, step_s + windows_s)
+    windows_s = min(2 * max(timing.window_s, step_s), timing.untimed_seconds_most)
+    return step_s * max(timing.untimed_least, 1 + math.ceil(windows_s / max(step_s, 1e-9)))
 
 
 def _run_s(probe: Measurement) -> float:

@@ -96,7 +96,8 @@ class PlainTimer(TrainerCallback):  # type: ignore[misc]
             self._untimed_s.append(now - self._untimed_end)
             self._untimed_end = now
             self._clocks_mhz.append(self._surroundings.sm_clock_mhz())
-            if not settled(self._untimed_s, self._timing, self._clocks_mhz):
+            is_early = self.untimed < self._timing.untimed_least
+            if is_early or (self._timing.window_s and not settled(self._untimed_s, self._timing, self._clocks_mhz)):
                 return
         last = self._is_over(len(self.ends), now)
         if last or not self.ends:

@@ -80,6 +80,7 @@ class SanityCallback(TrainerCallback):  # type: ignore[misc]
         self.part = TRAINING
         self._order, self._memory, self._scratch = order, memory, scratch
         self._cuda = not order.environment.is_cpu
+        self._started = time.perf_counter()
         self._steps_taken = 0
         self._sizes: list[int] = []
         self._problems: list[SanityProblem] = []
@@ -111,7 +112,7 @@ class SanityCallback(TrainerCallback):  # type: ignore[misc]
         self.part = EVALUATION
         self._evaluate()
         self.part = SAVING
-        left_s = self._order.sent_at + self._order.deadline_s - time.monotonic()
+        left_s = self._order.deadline_s - (self._now() - self._started)
         skipped = too_large(checkpoint_size(self._trainer), shutil.disk_usage(self._scratch).free, left_s)
         self._results["checkpoint_skipped"] = skipped
         control.should_save = not skipped
