@@ -14,6 +14,10 @@ LONG_STEP_S = 2.0
 """Seconds of a step, all its micro-steps together, from which on rounds after a trial's first run few of them. A round has seven
 steps at least, and on a GPU eight seconds: below this nothing much is saved, from here on it is half a round and more."""
 
+TYPICAL_PROBES, LATER_PROBES = 9, 2
+"""Probes of a search that ends because nothing is worth its seconds (the median of replays, reports/replay.md), and further ones
+that are expected from then on."""
+
 CHECKED_STEPS = 10
 """Steps that the sanity check is expected to take at most, its evaluation and checkpoint counted as some."""
 
@@ -86,7 +90,7 @@ def seconds_to_go(
 ) -> float | None:
     """Seconds that the search is expected to take still; before the first trial its time limit, None without one.
 
-    searching: with all the probes that are left, and what proves the fastest; else the sanity check alone. pace: seconds that
+    searching: with the probes that are expected, and what proves the fastest; else the sanity check alone. pace: seconds that
     measurements took on the clock, and those of their probes alone: if the machine is disturbed they are repeated.
     reference_s: of the losses' reference.
     """
@@ -95,14 +99,22 @@ def seconds_to_go(
     seconds = finishing_seconds(trials, plan.objective)
     if searching:
         others = [trial.measurement.probe_seconds for trial in trials[1:]] or [trials[0].measurement.probe_seconds]
-        seconds += max(0, plan.probes(trials) - len(trials)) * fmean(others)
+        seconds += probes_to_go(plan, trials) * fmean(others)
         best = leader(trials, plan.objective)
         pair = {trial.number: trial for trial in (best, *trials[:1]) if trial is not None and trial.feasible}
+        alone = len(pair) == 1 and len(trials) == 1  # what will be the fastest is measured again as often
         for trial in pair.values():
-            seconds += max(0, plan.confirmation_rounds - len(trial.confirmations)) * round_seconds(trial, plan.is_cpu)
+            rounds = max(0, plan.confirmation_rounds - len(trial.confirmations))
+            seconds += rounds * round_seconds(trial, plan.is_cpu) * (2 if alone else 1)
         seconds += reference_s
-    on_the_clock, alone = (sum(column) for column in zip(*pace, strict=True)) if pace else (1.0, 1.0)
-    return min(seconds * (on_the_clock / alone if alone else 1.0), plan.time.seconds_left())
+    on_the_clock, of_probes = (sum(column) for column in zip(*pace, strict=True)) if pace else (1.0, 1.0)
+    return min(seconds * (on_the_clock / of_probes if of_probes else 1.0), plan.time.seconds_left())
+
+
+def probes_to_go(plan: Plan, trials: Sequence[Trial]) -> int:
+    """Further probes that are expected: all that are left if the sampler knows no gains, for which it would stop."""
+    left = max(0, plan.probes(trials) - len(trials))
+    return left if plan.sampler != "physics" else min(left, max(TYPICAL_PROBES - len(trials), LATER_PROBES))
 
 
 def finishing_seconds(trials: Sequence[Trial], objective: str) -> float:

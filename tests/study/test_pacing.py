@@ -9,7 +9,7 @@ from autotune.core import Measurement, Trial
 from autotune.core.time_limit import TimeLimit
 from autotune.probe.order import CONFIRMATION, CUDA_CONFIRMATION
 from autotune.probe.train.adaptive import HOPELESS_LEAST
-from autotune.study.pacing import finishing_seconds, round_seconds, seconds_to_go, starting_seconds
+from autotune.study.pacing import finishing_seconds, probes_to_go, round_seconds, seconds_to_go, starting_seconds
 from autotune.study.plan import Plan
 from tests.makers import GIB, completed, configuration, trial
 
@@ -52,6 +52,19 @@ def test_the_time_to_go_is_of_all_probes_a_proof_and_checks_that_are_left() -> N
     timed = replace(plan, time=TimeLimit(5.0))
     assert seconds_to_go(timed, [], True) == pytest.approx(4.5, abs=0.4)
     assert seconds_to_go(timed, trials, True) == pytest.approx(4.5, abs=0.4)
+
+
+def test_before_there_is_a_rival_its_rounds_are_expected_to_take_as_long() -> None:
+    plan, first = Plan(n_trials=5, objective="samples_per_second", allowed_bytes=GIB), trial(0, 10.0, probe_seconds=9.0)
+    check_s = finishing_seconds([first], plan.objective)
+    assert seconds_to_go(plan, [first], True) == pytest.approx(4 * 9.0 + 2 * 2 * round_seconds(first, True) + check_s)
+
+
+@pytest.mark.parametrize(("measured", "sampler", "to_go"), [(1, "physics", 8), (12, "physics", 2), (12, "tpe", 8)])
+def test_as_many_probes_are_expected_as_searches_take(measured: int, sampler: str, to_go: int) -> None:
+    plan = Plan(n_trials=20, objective="samples_per_second", allowed_bytes=GIB, sampler=sampler)
+    assert probes_to_go(plan, [trial(number) for number in range(measured)]) == to_go
+    assert probes_to_go(replace(plan, n_trials=measured), [trial(number) for number in range(measured)]) == 0
 
 
 def test_what_was_measured_again_is_not_to_go() -> None:
