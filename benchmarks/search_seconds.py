@@ -143,10 +143,13 @@ RATES_S = 8.0
 
 CASES = (
     Case("BERT-large", "masked-lm", 24, 1024, 30522, 302e6, 512, 64, "default", {}, 28, 4.5, 0.7, 1.0, 17, 5),
-    Case("1B full", "causal-lm", 16, 2048, 128256, 0.97e9, 2048, 16, "default", {"bf16": True}, 30, 5.5, 1.0, 1.5, 20),
+    Case(
+        "1B full", "causal-lm", 16, 2048, 128256, 0.97e9, 2048, 16, "default",
+        {"bf16": True, "gradient_checkpointing": True, "per_device_train_batch_size": 1}, 30, 5.5, 1.0, 1.5, 20,
+    ),
     Case(
         "8B LoRA", "causal-lm", 32, 4096, 128256, 7.0e9, 2048, 64, "lora",
-        {"bf16": True, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 64},
+        {"bf16": True, "gradient_checkpointing": True, "per_device_train_batch_size": 1},
         30, 8.0, 2.0, 2.0, 22, fix={"lora": 16, "lora_targets": "all_linear"},
     ),
     Case(
@@ -473,7 +476,10 @@ def asked(case: Case, seed: int) -> tuple[TuningRequest, Any, Workload, SearchSp
     )
     request = replace(request, training_args=case.arguments)
     cards = tuple(f"GPU-{number}" for number in range(case.cards))
-    environment = gpu(device_name="NVIDIA H100 80GB HBM3", device_count=case.cards, device_uuids=cards)
+    versions = {"torch": "2.13.0", "transformers": "5.23.0", "peft": "0.18.0"}
+    environment = gpu(
+        device_name="NVIDIA H100 80GB HBM3", device_count=case.cards, device_uuids=cards, versions=versions
+    )
     workload = Workload(
         name=case.name,
         task=case.task,

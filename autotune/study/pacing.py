@@ -14,9 +14,9 @@ LONG_STEP_S = 2.0
 """Seconds of a step, all its micro-steps together, from which on rounds after a trial's first run few of them. A round has seven
 steps at least, and on a GPU eight seconds: below this nothing much is saved, from here on it is half a round and more."""
 
-TYPICAL_PROBES, LATER_PROBES = 9, 2
-"""Probes of a search that ends because nothing is worth its seconds (the median of replays, reports/replay.md), and further ones
-that are expected from then on."""
+TYPICAL_PROBES, LATER_PROBES = 10, 2
+"""Probes of a search that ends because nothing is worth its seconds (the median of 84 replays on recorded tables, from 6 to 14),
+and further ones that are expected from then on."""
 
 CHECKED_STEPS = 10
 """Steps that the sanity check is expected to take at most, its evaluation and checkpoint counted as some."""

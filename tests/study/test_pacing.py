@@ -60,7 +60,7 @@ def test_before_there_is_a_rival_its_rounds_are_expected_to_take_as_long() -> No
     assert seconds_to_go(plan, [first], True) == pytest.approx(4 * 9.0 + 2 * 2 * round_seconds(first, True) + check_s)
 
 
-@pytest.mark.parametrize(("measured", "sampler", "to_go"), [(1, "physics", 8), (12, "physics", 2), (12, "tpe", 8)])
+@pytest.mark.parametrize(("measured", "sampler", "to_go"), [(1, "physics", 9), (12, "physics", 2), (12, "tpe", 8)])
 def test_as_many_probes_are_expected_as_searches_take(measured: int, sampler: str, to_go: int) -> None:
     plan = Plan(n_trials=20, objective="samples_per_second", allowed_bytes=GIB, sampler=sampler)
     assert probes_to_go(plan, [trial(number) for number in range(measured)]) == to_go
