@@ -243,6 +243,9 @@ RACE = (3, 2, 2)
 """Rounds of the fastest, the second and the third of a race, beside the baseline's three: ten in all, the median of searches
 replayed with that rule and a noise of half a per cent (reports/replay.md)."""
 
+REFERENCE_S = 300.0
+"""Longest training of a race's reference: what its deadline was if no baseline had run. One that runs longer is not repeated."""
+
 KEEPS = (
     "micro_batch_size",
     "optimizer",
@@ -429,11 +432,7 @@ def searched(case: Case, behaviour: Behaviour, seed: int = 0, speed: Callable[[f
             race(study, probe)
         finish(study, probe.train, lambda progress: None)
         trials = study.trials
-    speeds = {
-        one: of_configuration
-        for one in space
-        if Work.of(case, one).peak_bytes <= allowed and (of_configuration := samples_per_second(case, one))
-    }
+    speeds = {one: samples_per_second(case, one) for one in space if Work.of(case, one).peak_bytes <= allowed}
     best = best_trial(trials, plan.objective)
     regret = 1 - speeds[best.configuration] / max(speeds.values()) if best else 1.0
     return Seconds({name: seconds for name, seconds in host.parts.items() if seconds}, host.orders, regret)
@@ -447,20 +446,18 @@ def race(study: Study, probe: "FormerProbe") -> None:
     rounds |= {trial.number: 3 for trial in study.trials[:1] if trial.feasible}
     losses = study.ledger.references
 
-    def measured(job: Job) -> None:
-        measurement = measure(study.folder, study.plan, study.trials, probe, job)
-        study.ledger.record(job.slot, job.configuration, measurement)
-
     for number in range(1, 4):
         for trial in list(study.trials):
             if rounds.get(trial.number, 0) >= number:
-                speed = _whole_speed(trial, number, "")
-                measured(Job(Slot(trial.number, number), trial.configuration, whole_speed=speed))
+                job = Job(Slot(trial.number, number), trial.configuration, whole_speed=_whole_speed(trial, number, ""))
+                measurement = measure(study.folder, study.plan, study.trials, probe, job)
+                study.ledger.record(job.slot, job.configuration, measurement)
         reference = next_reference(study.plan, study.trials, losses, study.products)
         is_wanted = number == 1 or not probe.behaviour.losses_alone
         if reference is not None and is_wanted and all(training.feasible for training in losses.values()):
-            steps = loss_steps(study.trials, number)
-            measured(Job(Slot(0, number, SlotKind.REFERENCE), reference, losses=steps))
+            slot, steps = Slot(0, number, SlotKind.REFERENCE), loss_steps(study.trials, number)
+            measurement = probe(reference, ProbeOptions(slot, REFERENCE_S, losses=steps))
+            study.ledger.record(slot, reference, measurement)
 
 
 def samples_per_second(case: Case, of: Configuration) -> float:
