@@ -99,13 +99,15 @@ def seconds_to_go(
     seconds = finishing_seconds(trials, plan.objective)
     if searching:
         others = [trial.measurement.probe_seconds for trial in trials[1:]] or [trials[0].measurement.probe_seconds]
-        seconds += probes_to_go(plan, trials) * fmean(others)
+        further = probes_to_go(plan, trials)
+        seconds += further * fmean(others)
         best = leader(trials, plan.objective)
         pair = {trial.number: trial for trial in (best, *trials[:1]) if trial is not None and trial.feasible}
-        alone = len(pair) == 1 and len(trials) == 1  # what will be the fastest is measured again as often
+        # Nothing is measured again without a rival, and the first one is as long as the user's settings.
+        sides = min(2, 2 * further) if len(trials) == 1 else 1
         for trial in pair.values():
             rounds = max(0, plan.confirmation_rounds - len(trial.confirmations))
-            seconds += rounds * round_seconds(trial, plan.is_cpu) * (2 if alone else 1)
+            seconds += sides * rounds * round_seconds(trial, plan.is_cpu)
         seconds += reference_s
     on_the_clock, of_probes = (sum(column) for column in zip(*pace, strict=True)) if pace else (1.0, 1.0)
     return min(seconds * (on_the_clock / of_probes if of_probes else 1.0), plan.time.seconds_left())

@@ -58,6 +58,7 @@ def test_before_there_is_a_rival_its_rounds_are_expected_to_take_as_long() -> No
     plan, first = Plan(n_trials=5, objective="samples_per_second", allowed_bytes=GIB), trial(0, 10.0, probe_seconds=9.0)
     check_s = finishing_seconds([first], plan.objective)
     assert seconds_to_go(plan, [first], True) == pytest.approx(4 * 9.0 + 2 * 2 * round_seconds(first, True) + check_s)
+    assert seconds_to_go(replace(plan, n_trials=1), [first], True) == pytest.approx(check_s)
 
 
 @pytest.mark.parametrize(("measured", "sampler", "to_go"), [(1, "physics", 9), (12, "physics", 2), (12, "tpe", 8)])

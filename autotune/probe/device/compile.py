@@ -40,15 +40,14 @@ def keep_compiled(order: TrainingOrder) -> None:
 def compiled_variables(order: TrainingOrder, parent: Path) -> dict[str, str]:
     """Variables of the folder of this training's compiled code, below the parent.
 
-    All first probes share one: kernels do not depend on the micro-batch size. A trial's first round finds one of its own
+    All first probes share one: many kernels do not depend on the micro-batch size. A trial's first round finds one of its own
     empty and compiles as a first real run does; its later rounds, and later trainings at its settings, find that full. All ranks
     share one, as in a real run.
     """
-    name = ""
+    place = parent / "compiled"
     if order.kind != "probe" or order.confirmation:
         content = json.dumps(order.configuration.to_dict(), sort_keys=True)
-        name = hashlib.sha256(content.encode()).hexdigest()[:16]
-    place = parent / f"compiled-{name}"
+        place = parent / f"compiled-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
     if order.kind == "probe" and order.confirmation == 1:
         shutil.rmtree(place, ignore_errors=True)
     return {CACHE: str(place), KERNELS: str(place / "triton")}
