@@ -56,6 +56,7 @@ benchmarks: $(STAMP)
 	$(BIN)/python benchmarks/promised.py reports/promised-searches
 	$(BIN)/python benchmarks/stopping.py
 	$(BIN)/python benchmarks/stream.py
+	$(BIN)/python benchmarks/search_seconds.py
 	$(BIN)/python benchmarks/loaders.py
 	$(BIN)/python benchmarks/projection.py # as root
 	$(BIN)/python benchmarks/v100_table.py

@@ -459,9 +459,13 @@ class Memory:
         self.entered.append(stage)
 
 
+SETTLED_MHZ = 1700
+"""A card's clock at its settled speed."""
+
+
 @dataclass
 class Surroundings:
-    """Reads nothing, and takes the host so many seconds for it; read: what was called."""
+    """Reads nothing but the card's clock, and takes the host so many seconds for it; read: what was called."""
 
     rank: Rank
     seconds: float = 0.0
@@ -474,6 +478,9 @@ class Surroundings:
     def stop(self) -> None:
         self.read.append("stop")
         self.rank.sleep(self.seconds)
+
+    def sm_clock_mhz(self) -> float | None:
+        return None if self.rank.machine.on_cpu else SETTLED_MHZ * self.rank.speed(self.rank.host)
 
 
 class Meeting(LastStep):

@@ -126,15 +126,16 @@ def test_what_a_probe_spends_on_compiling_is_none_of_its_usual_start() -> None:
 # One trial ------------------------------------------------------------------------------------------------------
 
 
-def test_a_confirmation_counts_the_compiling_of_its_own_trial_s_cold_probe(tmp_path: Path) -> None:
+def test_the_first_round_counts_the_compiling_and_later_ones_count_it_too(tmp_path: Path) -> None:
     of = SPACE.configuration({**SPACE.baseline.values, "compile": "default"})
-    first = measure(tmp_path, plan(training_steps=500), [], ReplayProbe(world), Job(Slot(), of))
     warm = replace(world(of), compile_s=3.0)
-    again = measure(
-        tmp_path, plan(training_steps=500), [Trial(0, of, first)], ReplayProbe({of: warm}), Job(Slot(0, 1), of)
-    )
-    assert (first.compile_s, again.compile_s) == (COMPILE_S, COMPILE_S)
-    assert pooled([again, again]).compile_s == COMPILE_S
+    of_probe = measure(tmp_path, plan(training_steps=500), [], ReplayProbe({of: warm}), Job(Slot(), of))
+    tried = Trial(0, of, of_probe)
+    first = measure(tmp_path, plan(training_steps=500), [tried], ReplayProbe(world), Job(Slot(0, 1), of))
+    tried = replace(tried, confirmations=(replace(first, round=1),))
+    again = measure(tmp_path, plan(training_steps=500), [tried], ReplayProbe({of: warm}), Job(Slot(0, 2), of))
+    assert (of_probe.compile_s, first.compile_s, again.compile_s) == (3.0, COMPILE_S, COMPILE_S)
+    assert pooled([first, again]).compile_s == COMPILE_S
     kept = read_trial(probe_folder(tmp_path, Slot()), 0)
     assert kept is not None
     assert kept.measurement.training_steps == 500

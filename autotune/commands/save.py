@@ -14,6 +14,7 @@ from autotune.core.io import MISSING, Unreadable, read_record
 from autotune.core.loss_curves import Numerics
 from autotune.core.note import Note
 from autotune.core.paths import hidden, named, scrubbed
+from autotune.core.prospect import Forecast
 from autotune.core.real_run import RealRun
 from autotune.core.sanity import SanityCheck
 from autotune.core.slot import Slot
@@ -78,6 +79,7 @@ def save(result: SearchResult, folder: str | Path) -> Path:
         "left_out": list(result.left_out),
         "numerics": result.numerics and result.numerics.to_dict(),
         "rehearsal": result.rehearsal and result.rehearsal.to_dict(),
+        "forecast": result.forecast and result.forecast.to_dict(),
         **({"devices": [device.to_dict() for device in result.devices]} if result.devices else {}),
     }
     begin(replace(result, finished=""), folder)
@@ -189,7 +191,7 @@ def _of_request(record: dict[str, Any]) -> dict[str, Any]:
 
 def _of_result(ended: dict[str, Any]) -> dict[str, Any]:
     """Fields of the result in result.json. Raises as `_of_request`."""
-    numerics, rehearsal = ended.get("numerics"), ended.get("rehearsal")
+    numerics, rehearsal, forecast = (ended.get(name) for name in ("numerics", "rehearsal", "forecast"))
     return {
         "stop": StopReason.from_dict(ended["stop"]) if "stop" in ended else KILLED,
         "complete": ended.get("complete", False),
@@ -197,6 +199,7 @@ def _of_result(ended: dict[str, Any]) -> dict[str, Any]:
         "left_out": tuple(ended.get("left_out", ())),
         "numerics": Numerics.from_dict(numerics) if numerics else None,
         "rehearsal": SanityCheck.from_dict(rehearsal) if rehearsal else None,
+        "forecast": Forecast.from_dict(forecast) if forecast else None,
         "devices": tuple(map(Device.from_dict, ended.get("devices", ()))),
     }
 

@@ -1,6 +1,7 @@
 """The study of a search: opened in its folder, run, and saved however it ends."""
 
 import dataclasses
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import date
@@ -14,7 +15,9 @@ from autotune.core.configuration import RANKS
 from autotune.core.interrupt import graceful_interrupt
 from autotune.core.note import Note, NoteKind
 from autotune.core.paths import shown
+from autotune.core.prospect import Forecast
 from autotune.core.stop_reason import KILLED, stop_reason_of
+from autotune.core.units import format_seconds
 from autotune.core.warning import ResultWarning, WarningKind
 from autotune.executors import Executor
 from autotune.executors.local import can_be_joined, cores_of, joined, local_executors, lock_card, pool_of
@@ -145,12 +148,19 @@ def _run(
     if adopted := 0 if fresh or workload.user_objects else import_trials(study, past.trials):
         notes.append(Note(NoteKind.EARLIER_TRIALS, {"trials": adopted}))
 
+    expected_s: list[float] = []
+
     @cache
     def estimate() -> None:
         what = "speed" if workload.user_objects else "memory and speed"  # a caller's own model is not traced
         watch(study.progress(ProgressKind.PREPARING, message=f"estimating {what} of untried configurations"))
         hosts = [executor.host for executor in executors if executor.name in pool.devices]
         notes.extend(warm_up(study, [*hosts, host][0], environment, workload, base, past.others, traces))
+        to_go_s = study.progress(ProgressKind.PREPARING).seconds_to_go
+        if len(study.trials) == 1 and to_go_s is not None:
+            expected_s.append(_elapsed_s(host) + to_go_s)
+            message = f"the search is expected to take about {format_seconds(to_go_s)} from here"
+            watch(study.progress(ProgressKind.PREPARING, message=message))
 
     def probe_on(executor: Executor) -> LiveProbe:
         on = executor.host, executor.environment, executor.workload
@@ -195,11 +205,17 @@ def _run(
                     estimated_peaks=read_peaks(folder),
                     arithmetic=study.warm_start.arithmetic,
                     devices=fleet.described(study.ledger),
+                    forecast=Forecast(expected_s[0], _elapsed_s(host)) if expected_s else None,
                 )
                 result.save(folder)
                 study.write_optuna(fleet.effects(study.ledger))
             loggers.finish(result, result.complete)
     return result
+
+
+def _elapsed_s(host: Host) -> float:
+    """Seconds since the command began."""
+    return time.monotonic() - host.time_limit.started
 
 
 OWN_WEIGHTS = {MODEL_INIT: "weights as model_init makes them", ITSELF: "the weights of the model as it was sent"}

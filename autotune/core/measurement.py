@@ -85,7 +85,7 @@ class Measurement(Serializable):
     worst_batch: str = ""  #: origin of the batch on which memory was read; empty if all batches are alike
     allocator_retries: int = 0  #: times the device's allocator had to free its cache and retry; any: does not fit
     skipped_steps: int = 0  #: optimizer steps that fp16's loss scaling skipped
-    compile_s: float = 0.0  #: seconds of compiling before the timed steps; a confirmation's: its trial's probe's
+    compile_s: float = 0.0  #: seconds of compiling before the timed steps; a later confirmation's: the first one's
     recompiled_graphs: int = 0  #: compiled in the timed steps
     whole_fetch_s: float | None = None  #: seconds of one wait for all batches of a whole step; None unless few were run
     round: int = 0  #: number of the confirmation round, from 1; 0: a probe

@@ -1,4 +1,4 @@
-"""Optimality gap after a trial: what the untried configurations could still gain."""
+"""Prospects of a search: what the untried configurations could still gain after a trial, and how long it will take."""
 
 from dataclasses import dataclass
 
@@ -15,6 +15,14 @@ class OptimalityGap(Serializable):
     max_gain: float  # of those that are likely to fit
     max_gain_if_fits: float  # of all, weighted by the probability that they fit
     untried: int  # configurations considered
+
+
+@dataclass(frozen=True)
+class Forecast(Serializable):
+    """Seconds of a search, as expected when it had measured the user's own settings, and as it took in all."""
+
+    expected_s: float
+    took_s: float
 
 
 def more_to_gain(max_gain: float) -> str:

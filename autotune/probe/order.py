@@ -32,9 +32,9 @@ class Timing(Serializable):
     """Duration of a probe's training.
 
     Untimed steps end once a step's time has settled, timed ones once the half-width of the speed's 95 % interval is
-    below `target` (a share of the speed) or after `seconds`; both between their least and most numbers of steps, or longer
-    until they have taken `untimed_seconds` (without the first step) and `timed_seconds_least`. Untimed steps that still become
-    slower or faster go on up to `untimed_seconds_most`.
+    below `target` (a share of the speed) or after `seconds`; both between their least and most numbers of steps. Timed ones go
+    on until they have taken `timed_seconds_least`; untimed ones, if there are windows of `window_s`, until the last two of these
+    agree or they have taken `untimed_seconds_most` (without the first step).
     """
 
     untimed_least: int = 3
@@ -43,7 +43,7 @@ class Timing(Serializable):
     timed_most: int = 24
     target: float = 0.02
     seconds: float = 20.0
-    untimed_seconds: float = 0.0
+    window_s: float = 0.0
     untimed_seconds_most: float = 0.0
     timed_seconds_least: float = 0.0
 
@@ -51,12 +51,15 @@ class Timing(Serializable):
 CONFIRMATION = Timing(untimed_least=4, timed_least=8, timed_most=16, target=0.02, seconds=4.0)
 """One round of several: rounds apart in time tell more about a speed than as many steps in a row."""
 
-CUDA_PROBE = replace(Timing(), untimed_seconds=1.5, timed_seconds_least=1.0)
-CUDA_CONFIRMATION = replace(CONFIRMATION, untimed_seconds=5.0, untimed_seconds_most=12.0, timed_seconds_least=3.0)
+CUDA_PROBE = Timing(untimed_least=2, timed_least=3, window_s=0.4, untimed_seconds_most=1.5, timed_seconds_least=1.0)
+CUDA_CONFIRMATION = replace(
+    CONFIRMATION, untimed_least=2, window_s=1.0, untimed_seconds_most=12.0, timed_seconds_least=3.0
+)
 """A GPU that was idle while a process started runs its first steps at clocks that it does not keep: power and heat settle
-in seconds, not in steps. A round trains on while its speed falls. A probe's speed is that of its first seconds: on a card whose
-clock falls by a seventh within ten seconds it is 8 % too high with steps of a second, and 13 % with short ones. The timed steps
-are long enough for its energy counter (JOULES_LEAST_S)."""
+in seconds, not in steps. A round trains on while its speed falls, at most 12 s. A probe's speed is that of its first seconds: on
+a card whose clock falls by a seventh within ten seconds it is 8 % too high with steps of a second, and 13 % with short ones. The
+timed steps are long enough for its energy counter (JOULES_LEAST_S). GPUs' steps of one shape differ by less than a per cent:
+three of them tell a probe's speed."""
 
 
 LOSSES = Timing(untimed_least=1, untimed_most=1, timed_least=9, timed_most=9, seconds=20.0)

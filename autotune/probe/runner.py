@@ -53,8 +53,8 @@ class LiveProbe:
 
     def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:
         accumulation = configuration.gradient_accumulation_steps
-        whole = self.workload.whole_steps or (options.slot.round and options.whole_speed is None)
-        run = accumulation if whole else min(accumulation, MICRO_STEPS)
+        whole = options.slot.round and options.whole_speed is None
+        run = accumulation if whole else self._micro_steps(configuration)
         measurement = self._measure(self._probe_order(configuration, options, run))
         if run < accumulation and (why := _not_composed(measurement, options.whole_speed)):
             measurement = self._measure(self._probe_order(configuration, options, accumulation))
@@ -93,8 +93,10 @@ class LiveProbe:
     ) -> tuple[Any, Failure | None]:
         """Carry out an order of another kind than a probe: (its plain data, None), or (None, why it failed).
 
-        more: further fields of the order.
+        more: further fields of the order. A rehearsal runs as few micro-steps as a probe.
         """
+        if kind == "rehearsal":
+            more = {"accumulation_steps_run": self._micro_steps(configuration), **more}
         before = self.device_used()
         used = None if before is None else before[0]
         order = self.order(configuration, kind, folder, deadline_s, request=request, device_used_bytes=used, **more)
@@ -102,6 +104,11 @@ class LiveProbe:
         if used is not None:
             self._wait_for_memory(used)
         return answer
+
+    def _micro_steps(self, configuration: Configuration) -> int:
+        """Micro-steps of a step from which all are composed."""
+        accumulation = configuration.gradient_accumulation_steps
+        return accumulation if self.workload.whole_steps else min(accumulation, MICRO_STEPS)
 
     def _probe_order(
         self, configuration: Configuration, options: ProbeOptions, accumulation_steps_run: int

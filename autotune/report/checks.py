@@ -241,7 +241,7 @@ def _elsewhere(result: SearchResult, best: Trial) -> list[Check]:
     found = []
     if result.device_note:
         found.append(Check(Level.WARN, "Other GPUs are visible.", sentence(result.device_note)))
-    if best.measurement.compile_s:
+    if best.final.compile_s:
         found.append(Check(Level.NOTE, "It compiles first.", sentence(compiling_text(best, result.trials))))
     if mask_lines(result.best_setup.data_arguments):
         found.append(Check(Level.NOTE, "Batches change.", f"They are {WITHOUT_MASK}: take the collator too."))
@@ -266,7 +266,7 @@ def _left(result: SearchResult, claim: Claim) -> list[Check]:
 
 def compiling_text(best: Trial, trials: Sequence[Trial]) -> str:
     """Cost of compiling at a run's start, and the number of steps from which it pays."""
-    text = f"takes {format_seconds(best.measurement.compile_s)} at the start"
+    text = f"takes {format_seconds(best.final.compile_s)} at the start"
     if best.final.training_steps:
         share = 1 - best.final.after_compiling
         text += f", {share:.1%} of the time of your {best.final.training_steps} steps"

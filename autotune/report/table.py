@@ -80,7 +80,7 @@ def _row(trial: Trial, use: Utilization | None) -> dict[str, Any]:
         "timed_steps": len(final.steps),
         "probe_seconds": trial.probe_seconds,
         "rounds": len(trial.confirmations),
-        "compile_s": trial.measurement.compile_s,
+        "compile_s": trial.final.compile_s,
         "peak_bytes": trial.peak_bytes,
         "device": trial.measurement.device,
         "mfu": use and use.mfu,

@@ -159,7 +159,7 @@ class CostModel:
         seconds = {
             key: sum(SETTINGS[name].costs.seconds(value) for name, value in key) for key in set(self._slow_starts)
         }
-        seconds |= {key: median(times) for key, times in measured.items() if key}
+        seconds |= {key: max(times) for key, times in measured.items() if key}  # others found some of it compiled
         return np.array([seconds[key] for key in self._slow_starts])
 
     def prior_covariances(self, here: Places, there: Places | None = None) -> Covariances:

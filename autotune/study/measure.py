@@ -86,7 +86,7 @@ def measure(
     else:
         best_so_far = Interval(*(job.share * bound for bound in (bar, bar.low, bar.high)))
     deadline = _deadline_s(plan, trials, job)
-    first = next((trial.measurement for trial in trials if trial.number == slot.number and of_trial), None)
+    own = next((trial for trial in trials if trial.number == slot.number and of_trial), None)
     place = probe_folder(folder, slot)
     is_other = slot.number or not of_trial
     error = plan.time.too_late(f"trial {slot.number} was measured" if is_other else "your own settings were measured")
@@ -102,7 +102,8 @@ def measure(
             measurement = replace(measurement, started_s=began)
         if measurement.outcome is Outcome.TIMED_OUT and (left < deadline or plan.time.is_over):
             raise error
-        return replace(measurement, compile_s=first.compile_s) if first and slot.round else measurement
+        earlier = own.confirmations if own and slot.round > 1 else ()  # they compiled what this one found
+        return replace(measurement, compile_s=earlier[0].compile_s) if earlier else measurement
 
     with reporting_storage(folder):
         (place / ANSWER).unlink(missing_ok=True)  # of an earlier order

@@ -53,7 +53,7 @@ def pays_from(best: Trial, trials: Sequence[Trial]) -> int:
     steps = 0.0
     for trial in trials:
         saved_s = (trial.final.step_time_s or 0.0) - (best.final.step_time_s or 0.0)
-        spent_s = best.measurement.compile_s - trial.measurement.compile_s
+        spent_s = best.final.compile_s - trial.final.compile_s
         if trial.feasible and spent_s > 0 and saved_s > 0:
             steps = max(steps, spent_s / saved_s)
     return math.ceil(steps)

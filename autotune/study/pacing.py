@@ -1,10 +1,11 @@
 """Seconds that measurements are expected to take: a probe, a round, the sanity check, all that is left."""
 
+import math
 from collections.abc import Sequence
 from statistics import fmean
 
 from autotune.core import Measurement, Trial
-from autotune.probe.order import timings
+from autotune.probe.order import Timing, timings
 from autotune.probe.train.adaptive import HOPELESS_LEAST
 from autotune.study.objective import best_trial, leader
 from autotune.study.plan import Plan
@@ -12,6 +13,10 @@ from autotune.study.plan import Plan
 LONG_STEP_S = 2.0
 """Seconds of a step, all its micro-steps together, from which on rounds after a trial's first run few of them. A round has seven
 steps at least, and on a GPU eight seconds: below this nothing much is saved, from here on it is half a round and more."""
+
+TYPICAL_PROBES, LATER_PROBES = 10, 2
+"""Probes of a search that ends because nothing is worth its seconds (the median of 84 replays on recorded tables, from 6 to 14),
+and further ones that are expected from then on."""
 
 CHECKED_STEPS = 10
 """Steps that the sanity check is expected to take at most, its evaluation and checkpoint counted as some."""
@@ -47,13 +52,26 @@ def _foreseen_s(trial: Trial, composed: bool, is_cpu: bool) -> float:
     for measured in reversed(trial.confirmations):
         if measured.is_composed == composed:
             return measured.probe_seconds
-    step_s = probe.step_time_s or 0.0
-    if composed:
-        step_s = fmean(step.seconds for step in probe.steps)
+    step_s = _run_s(probe) if composed else probe.step_time_s or 0.0
     timing = timings(is_cpu)[1]
-    untimed_s = max(timing.untimed_most * step_s, timing.untimed_seconds)
-    timed_s = max(HOPELESS_LEAST * step_s, min(timing.timed_most * step_s, timing.seconds), timing.timed_seconds_least)
-    return starting_seconds(probe) + untimed_s + timed_s
+    timed_s = max(HOPELESS_LEAST * step_s, min(timing.timed_least * step_s, timing.seconds), timing.timed_seconds_least)
+    return starting_seconds(probe) + untimed_seconds(timing, step_s) + timed_s
+
+
+def untimed_seconds(timing: Timing, step_s: float) -> float:
+    """Seconds that such steps are expected to take before they are timed.
+
+    Half of all trainings on a CPU take one step more than the least: 17 of 30 rounds of a search. Windows agree at once.
+    """
+    if not timing.window_s:
+        return (timing.untimed_least + 0.5) * step_s
+    windows_s = min(2 * max(timing.window_s, step_s), timing.untimed_seconds_most)
+    return step_s * max(timing.untimed_least, 1 + math.ceil(windows_s / max(step_s, 1e-9)))
+
+
+def _run_s(probe: Measurement) -> float:
+    """Mean seconds of its steps as they were run, of few micro-steps if it is composed."""
+    return fmean(step.seconds for step in probe.steps) if probe.steps else 0.0
 
 
 def starting_seconds(measurement: Measurement) -> float:
@@ -72,7 +90,7 @@ def seconds_to_go(
 ) -> float | None:
     """Seconds that the search is expected to take still; before the first trial its time limit, None without one.
 
-    searching: with all the probes that are left, and what proves the fastest; else the sanity check alone. pace: seconds that
+    searching: with the probes that are expected, and what proves the fastest; else the sanity check alone. pace: seconds that
     measurements took on the clock, and those of their probes alone: if the machine is disturbed they are repeated.
     reference_s: of the losses' reference.
     """
@@ -81,14 +99,24 @@ def seconds_to_go(
     seconds = finishing_seconds(trials, plan.objective)
     if searching:
         others = [trial.measurement.probe_seconds for trial in trials[1:]] or [trials[0].measurement.probe_seconds]
-        seconds += max(0, plan.probes(trials) - len(trials)) * fmean(others)
+        further = probes_to_go(plan, trials)
+        seconds += further * fmean(others)
         best = leader(trials, plan.objective)
         pair = {trial.number: trial for trial in (best, *trials[:1]) if trial is not None and trial.feasible}
+        # Nothing is measured again without a rival, and the first one is as long as the user's settings.
+        sides = min(2, 2 * further) if len(trials) == 1 else 1
         for trial in pair.values():
-            seconds += max(0, plan.confirmation_rounds - len(trial.confirmations)) * round_seconds(trial, plan.is_cpu)
+            rounds = max(0, plan.confirmation_rounds - len(trial.confirmations))
+            seconds += sides * rounds * round_seconds(trial, plan.is_cpu)
         seconds += reference_s
-    on_the_clock, alone = (sum(column) for column in zip(*pace, strict=True)) if pace else (1.0, 1.0)
-    return min(seconds * (on_the_clock / alone if alone else 1.0), plan.time.seconds_left())
+    on_the_clock, of_probes = (sum(column) for column in zip(*pace, strict=True)) if pace else (1.0, 1.0)
+    return min(seconds * (on_the_clock / of_probes if of_probes else 1.0), plan.time.seconds_left())
+
+
+def probes_to_go(plan: Plan, trials: Sequence[Trial]) -> int:
+    """Further probes that are expected: all that are left if the sampler knows no gains, for which it would stop."""
+    left = max(0, plan.probes(trials) - len(trials))
+    return left if plan.sampler != "physics" else min(left, max(TYPICAL_PROBES - len(trials), LATER_PROBES))
 
 
 def finishing_seconds(trials: Sequence[Trial], objective: str) -> float:
@@ -99,4 +127,5 @@ def finishing_seconds(trials: Sequence[Trial], objective: str) -> float:
 
 def sanity_check_seconds(best: Trial) -> float:
     """Seconds that a few steps, one evaluation batch and one checkpoint are expected to take."""
-    return starting_seconds(best.measurement) + CHECKED_STEPS * (best.final.step_time_s or 0.0)
+    probe = best.measurement
+    return starting_seconds(probe) + CHECKED_STEPS * _run_s(probe)

@@ -13,7 +13,7 @@ from autotune.core.loss_curves import Numerics
 from autotune.core.no_answer import why_no_answer
 from autotune.core.note import Note
 from autotune.core.paths import named, scrubbed
-from autotune.core.prospect import OptimalityGap
+from autotune.core.prospect import Forecast, OptimalityGap
 from autotune.core.real_run import RealRun
 from autotune.core.sanity import SanityCheck
 from autotune.core.stop_reason import StopReason
@@ -59,6 +59,7 @@ class SearchResult:
     estimated_peaks: Mapping[int, MemoryPeak] = field(default_factory=dict)  # by trial, if it could be traced
     arithmetic: Arithmetic = field(default_factory=Arithmetic)  # operations of a sample, and of the fastest products
     devices: Sequence[Device] = ()  # if the search had several
+    forecast: Forecast | None = None  # None if it ended before there was one, and if it was resumed
     folder: Path | None = None  # of the report, if saved
     complete: bool = True  # whether the search came to its end
     date: str = ""  # of its last run, as 2026-11-22; empty if unknown

@@ -84,6 +84,9 @@ def test_the_report_folder_is_complete_and_loads_back(searched: TuningResult) ->
     assert sorted(loaded.prospects) == list(range(len(searched.trials)))
     assert set(range(len(searched.trials))) == set(loaded.estimated_peaks)
     assert loaded.estimated_peaks == searched.estimated_peaks
+    assert loaded.forecast == searched.forecast
+    assert searched.forecast is not None
+    assert 0 < searched.forecast.took_s < 20 * searched.forecast.expected_s < 400 * searched.forecast.took_s
 
 
 def test_the_files_of_a_report_name_no_absolute_path_and_no_host(searched: TuningResult) -> None:
@@ -190,6 +193,7 @@ def test_a_script_is_shown_a_line_an_event_on_standard_error(
     assert out == ""
     assert re.search(r"^trial 0: .*samples/s", err, re.MULTILINE)
     assert re.search(r"^trial 1: .*samples/s", err, re.MULTILINE)
+    assert "\nthe search is expected to take about " in err
     assert "\nWhy it ended: " in err
     assert err.splitlines()[-1] == f"Report    {next(tmp_path.iterdir())}/report.html"
     autotune.search("bert-mini", 16, output_dir=tmp_path, fresh=True, watch=False, **REPLAYED)

@@ -9,7 +9,7 @@ from autotune.core import Measurement, Trial
 from autotune.core.time_limit import TimeLimit
 from autotune.probe.order import CONFIRMATION, CUDA_CONFIRMATION
 from autotune.probe.train.adaptive import HOPELESS_LEAST
-from autotune.study.pacing import finishing_seconds, round_seconds, seconds_to_go, starting_seconds
+from autotune.study.pacing import finishing_seconds, probes_to_go, round_seconds, seconds_to_go, starting_seconds
 from autotune.study.plan import Plan
 from tests.makers import GIB, completed, configuration, trial
 
@@ -26,16 +26,17 @@ def round_s(measurement: Measurement, is_cpu: bool = True) -> float:
 
 @pytest.mark.parametrize("step_s", [0.01, 0.05])
 def test_a_gpu_s_round_of_short_steps_takes_its_seconds(step_s: float) -> None:
-    least = CUDA_CONFIRMATION.untimed_seconds + CUDA_CONFIRMATION.timed_seconds_least
+    least = step_s + 2 * CUDA_CONFIRMATION.window_s + CUDA_CONFIRMATION.timed_seconds_least
     assert round_s(measured(step_s, context_bytes=500 << 20), is_cpu=False) == pytest.approx(least)
     assert round_s(measured(step_s), is_cpu=False) == pytest.approx(least), "whose context is not visible"
-    steps = CONFIRMATION.untimed_most + CONFIRMATION.timed_most
+    steps = CONFIRMATION.untimed_least + 0.5 + CONFIRMATION.timed_least
     assert round_s(measured(step_s)) == pytest.approx(steps * step_s)
 
 
 def test_a_round_of_long_steps_takes_as_many_as_it_needs_on_either() -> None:
-    steps = CONFIRMATION.untimed_most + HOPELESS_LEAST
-    assert round_s(measured(2.0), is_cpu=False) == round_s(measured(2.0)) == pytest.approx(2.0 * steps)
+    assert round_s(measured(2.0)) == pytest.approx(2.0 * (CONFIRMATION.untimed_least + 0.5 + HOPELESS_LEAST))
+    assert round_s(measured(2.0), is_cpu=False) == pytest.approx(2.0 * (1 + 2 + HOPELESS_LEAST)), "windows of a step"
+    assert round_s(measured(20.0), is_cpu=False) == pytest.approx(20.0 * (2 + HOPELESS_LEAST)), "settled in one"
 
 
 def test_the_time_to_go_is_of_all_probes_a_proof_and_checks_that_are_left() -> None:
@@ -51,6 +52,20 @@ def test_the_time_to_go_is_of_all_probes_a_proof_and_checks_that_are_left() -> N
     timed = replace(plan, time=TimeLimit(5.0))
     assert seconds_to_go(timed, [], True) == pytest.approx(4.5, abs=0.4)
     assert seconds_to_go(timed, trials, True) == pytest.approx(4.5, abs=0.4)
+
+
+def test_before_there_is_a_rival_its_rounds_are_expected_to_take_as_long() -> None:
+    plan, first = Plan(n_trials=5, objective="samples_per_second", allowed_bytes=GIB), trial(0, 10.0, probe_seconds=9.0)
+    check_s = finishing_seconds([first], plan.objective)
+    assert seconds_to_go(plan, [first], True) == pytest.approx(4 * 9.0 + 2 * 2 * round_seconds(first, True) + check_s)
+    assert seconds_to_go(replace(plan, n_trials=1), [first], True) == pytest.approx(check_s)
+
+
+@pytest.mark.parametrize(("measured", "sampler", "to_go"), [(1, "physics", 9), (12, "physics", 2), (12, "tpe", 8)])
+def test_as_many_probes_are_expected_as_searches_take(measured: int, sampler: str, to_go: int) -> None:
+    plan = Plan(n_trials=20, objective="samples_per_second", allowed_bytes=GIB, sampler=sampler)
+    assert probes_to_go(plan, [trial(number) for number in range(measured)]) == to_go
+    assert probes_to_go(replace(plan, n_trials=measured), [trial(number) for number in range(measured)]) == 0
 
 
 def test_what_was_measured_again_is_not_to_go() -> None:

@@ -222,8 +222,8 @@ def test_a_long_round_is_foreseen_by_its_whole_steps_once_and_then_by_few_micro_
     llama = trial(1, in_("bf16_frozen", 2, 64), 10.0)
     start_s = starting_seconds(llama.measurement)
     first = round_seconds(llama, is_cpu=False)
-    assert first == pytest.approx(start_s + (8 + 3) * 10.0)
-    few = 8 * 10.0 * 3 / 32 + max(3 * 10.0 * 3 / 32, 4.0)
+    assert first == pytest.approx(start_s + (3 + 3) * 10.0)
+    few = 4 * 10.0 * 3 / 32 + 4.0
     ran = replace(llama, confirmations=(replace(lasting(llama.configuration, 10.0), round=1, probe_seconds=82.0),))
     assert round_seconds(ran, is_cpu=False) == pytest.approx(start_s + few)
     failed = replace(

@@ -32,7 +32,7 @@ from autotune.space.launch import launch_line
 from autotune.space.setup import TrainingSetup
 from autotune.study.measure import live_probe
 from autotune.study.objective import is_shown
-from autotune.study.pacing import starting_seconds
+from autotune.study.pacing import starting_seconds, untimed_seconds
 from autotune.study.result import SearchResult, training_setup_of
 from autotune.study.store import VERIFICATION, locked, reporting_storage
 
@@ -228,8 +228,7 @@ class _Turns:
         timed_s = min(timing.timed_most * step_s, max(timing.seconds, step_s))
         if self._seconds is None:
             timed_s = timing.timed_most * step_s
-        untimed_s = max(timing.untimed_least * step_s, timing.untimed_seconds)
-        return starting_seconds(trial.measurement) + untimed_s + timed_s
+        return starting_seconds(trial.measurement) + untimed_seconds(timing, step_s) + timed_s
 
     @property
     def announcement(self) -> str:
@@ -304,7 +303,7 @@ class _Turns:
             "context_bytes": self._here.context_bytes,
             "probe_seconds": time.monotonic() - begun,
             "training_steps": self._result.request.training_steps,
-            "compile_s": trial.measurement.compile_s,
+            "compile_s": trial.final.compile_s,
             "round": number,
         }
         if failure is not None:

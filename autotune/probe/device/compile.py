@@ -32,20 +32,23 @@ def graphs_compiled() -> int:
 
 
 def keep_compiled(order: TrainingOrder) -> None:
-    """Set the folder of this configuration's compiled code, which lives as long as the host."""
+    """Set the folder of this training's compiled code, which lives as long as the host."""
     # The scratch folder of the first rank is in the host's, that of each other one in the first's.
     os.environ |= compiled_variables(order, Path(tempfile.gettempdir()).parents[1 if this_rank() else 0])
 
 
 def compiled_variables(order: TrainingOrder, parent: Path) -> dict[str, str]:
-    """Variables of the folder of this configuration's compiled code, below the parent.
+    """Variables of the folder of this training's compiled code, below the parent.
 
-    A trial's own probe finds it empty and compiles as a first real run does; confirmation rounds, and later trainings at
-    its settings, find it full. All ranks share one, as in a real run.
+    All first probes share one: many kernels do not depend on the micro-batch size. A trial's first round finds one of its own
+    empty and compiles as a first real run does; its later rounds, and later trainings at its settings, find that full. All ranks
+    share one, as in a real run.
     """
-    content = json.dumps(order.configuration.to_dict(), sort_keys=True)
-    place = parent / f"compiled-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
-    if order.kind == "probe" and not order.confirmation:
+    place = parent / "compiled"
+    if order.kind != "probe" or order.confirmation:
+        content = json.dumps(order.configuration.to_dict(), sort_keys=True)
+        place = parent / f"compiled-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+    if order.kind == "probe" and order.confirmation == 1:
         shutil.rmtree(place, ignore_errors=True)
     return {CACHE: str(place), KERNELS: str(place / "triton")}
 

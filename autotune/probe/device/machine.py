@@ -17,6 +17,7 @@ from autotune.probe.device.telemetry import (
     card_facts,
     card_reader,
     card_warnings,
+    clock_reader,
     clock_warnings,
     joules_between,
 )
@@ -55,7 +56,8 @@ cores; `heat ...`: counters of throttling since boot."""
 class MachineMonitor:
     """Readings of machine and card at the beginning and the end of the timed steps.
 
-    A reading never raises, starts no thread and takes milliseconds.
+    A reading never raises, starts no thread and takes milliseconds. `sm_clock_mhz()` is the card's clock now, None if it is
+    unknown.
     """
 
     def __init__(self, environment: Environment) -> None:
@@ -63,6 +65,7 @@ class MachineMonitor:
         self._cores = _own_cores()
         cards = environment.device_uuids[int(os.environ.get("RANK", "0")) :] or (environment.device_uuid,)
         self._read_card = card_reader(cards[0])
+        self.sm_clock_mhz = clock_reader(cards[0])
         self._begun = self._ended = UNREAD
 
     def start(self) -> None:

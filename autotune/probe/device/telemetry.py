@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from autotune.core.warning import ResultWarning, WarningKind
@@ -63,11 +64,28 @@ def card_reader(uuid: str | None) -> Callable[[], CardReading]:
 
     Without a name, a driver or such a card every reading is unknown. Neither raises.
     """
+    card = _opened_card(uuid)
+    return CardReading if card is None else partial(_read, *card)
+
+
+def clock_reader(uuid: str | None) -> Callable[[], int | None]:
+    """A function that reads this card's clock (MHz) alone, which takes some microseconds; None if it is unknown."""
+    card = _opened_card(uuid)
+    return (lambda: None) if card is None else partial(_sm_clock_mhz, *card)
+
+
+def _opened_card(uuid: str | None) -> tuple[Any, Any] | None:
+    """(pynvml, the card of this name)."""
     with contextlib.suppress(Exception):  # NVML's errors
         if uuid is not None and (nvml := opened()) is not None:
-            handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-            return lambda: _read(nvml, handle)
-    return CardReading
+            return nvml, nvml.nvmlDeviceGetHandleByUUID(uuid)
+    return None
+
+
+def _sm_clock_mhz(nvml: Any, handle: Any) -> int | None:
+    with contextlib.suppress(Exception):
+        return int(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
+    return None
 
 
 def joules_between(begun: CardReading, ended: CardReading, seconds: float) -> float | None:
@@ -137,7 +155,7 @@ def _read(nvml: Any, handle: Any) -> CardReading:
         energy_j=_thousandth(ask("TotalEnergyConsumption")),
         temperature_c=temperature,
         slowdown_temperature_c=threshold if temperature is None or margin is None else temperature + margin,
-        sm_clock_mhz=ask("ClockInfo", argument=(nvml.NVML_CLOCK_SM,)),
+        sm_clock_mhz=_sm_clock_mhz(nvml, handle),
         sm_clock_max_mhz=ask("MaxClockInfo", argument=(nvml.NVML_CLOCK_SM,)),
         power_w=_thousandth(ask("PowerUsage")),
         power_limit_w=_thousandth(ask("EnforcedPowerLimit")),

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from enum import Enum, auto
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from statistics import fmean, median, variance
 
 from autotune.core import Interval
@@ -13,44 +13,65 @@ from autotune.probe.order import Timing
 SETTLED = 0.10
 """A step's time has settled once it is within this share of the steps before it, the first left out."""
 
-STEADY = 0.02
-"""Change of a step's time from the first to the second half of some seconds from which on a GPU's clock has not settled."""
+STEADY = 0.005
+"""Change of a step's mean time from one window of a GPU's untimed steps to the next up to which its speed has settled."""
 
-LOOKS = 20
-"""Number of checks for that change in those seconds: a check takes as long as some per cent of a short step."""
+STEADY_STEP = 0.02
+"""The same of windows of one or two steps, which do not show how much single steps differ by chance."""
+
+STEADY_CLOCK = 0.01
+"""Change of its clock's mean up to which the clock has settled: clocks move in steps of 15 MHz, 0.8 % of 1.9 GHz."""
+
+LOOKS = 5
+"""Looks at the windows in the time of one: a look takes as long as some per cent of a short step."""
 
 HOPELESS_LEAST = 3
 """Timed steps before a probe may call itself hopeless: two show too little of how much they vary."""
 
 
-def settled(untimed_s: Sequence[float], timing: Timing) -> bool:
+def settled(untimed_s: Sequence[float], timing: Timing, clocks_mhz: Sequence[float | None] = ()) -> bool:
     """True if timing may begin after these untimed steps (seconds each).
 
     The first step is slow (1.06 to 1.4 times as long, measured) and the second can be. Settled: the last step took about
-    as long as those between, neither slower nor faster. Between the least and most of `timing`, and not before its seconds; up to
-    its most seconds also not while the steps of the last `untimed_seconds` become slower or faster.
+    as long as those between, neither slower nor faster. Between the least and most of `timing`. If it has windows, also the
+    last two of them agree in speed and in the card's clock, unless that takes longer than its most seconds.
+
+    clocks_mhz: the clock at the end of each step, None if it is unknown.
     """
-    taken = sum(untimed_s[1:])
-    if len(untimed_s) < timing.untimed_least or taken < timing.untimed_seconds:
+    if len(untimed_s) < timing.untimed_least:
         return False
-    if taken < timing.untimed_seconds_most:
-        between_s = timing.untimed_seconds / LOOKS
-        is_due = taken // between_s > (taken - untimed_s[-1]) // between_s
-        if not is_due or _changes(untimed_s[1:], timing.untimed_seconds):
-            return False
+    if timing.window_s:
+        taken, between_s = sum(untimed_s[1:]), timing.window_s / LOOKS
+        if taken < timing.untimed_seconds_most:
+            is_due = taken // between_s > (taken - untimed_s[-1]) // between_s
+            if not is_due or not _agree(untimed_s[1:], [*clocks_mhz][1:], timing.window_s):
+                return False
     if len(untimed_s) >= timing.untimed_most or len(untimed_s) < 3:
         return True
     return abs(untimed_s[-1] / median(untimed_s[1:-1]) - 1) <= SETTLED
 
 
-def _changes(step_times_s: Sequence[float], seconds: float) -> bool:
-    """True if a step's mean time changes between the halves of the last `seconds`: by STEADY, and by more than chance."""
-    half = sum(end <= seconds for end in accumulate(reversed(step_times_s))) // 2
-    if half < 2:
+def _agree(step_times_s: Sequence[float], clocks_mhz: Sequence[float | None], window_s: float) -> bool:
+    """True if the last two windows have one mean step time and one mean clock, apart from small changes and chance.
+
+    A window lasts `window_s`, or one step that takes longer.
+    """
+    count = 1 + sum(1 for _ in takewhile(lambda end: end < window_s, accumulate(reversed(step_times_s))))
+    if len(step_times_s) < 2 * count:
         return False
-    before, after = step_times_s[-2 * half : -half], step_times_s[-half:]
-    error = math.sqrt((variance(before) + variance(after)) / half)
-    return abs(fmean(after) - fmean(before)) > max(2 * error, STEADY * fmean(before))
+    known = [mhz for mhz in clocks_mhz[-2 * count :] if mhz]
+    steady = STEADY if count > 2 else STEADY_STEP
+    return _is_steady(step_times_s[-2 * count :], steady) and (
+        len(known) < 2 * count or _is_steady(known, STEADY_CLOCK)
+    )
+
+
+def _is_steady(values: Sequence[float], share: float) -> bool:
+    """True if the second half's mean is the first half's, but for this share of it or twice what chance explains."""
+    half = len(values) // 2
+    before, after = values[:half], values[half:]
+    error = math.sqrt((variance(before) + variance(after)) / half) if half > 1 else 0.0
+    return abs(fmean(after) - fmean(before)) <= max(2 * error, share * fmean(before))
 
 
 class Decision(Enum):

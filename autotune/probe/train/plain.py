@@ -16,6 +16,7 @@ from transformers import TrainerCallback
 from autotune.probe.device.clock import HostClock, clock_of
 from autotune.probe.device.machine import MachineMonitor
 from autotune.probe.order import Timing, TrainingOrder
+from autotune.probe.train.adaptive import settled
 from autotune.probe.train.fields import data_seed
 from autotune.probe.train.memory_limit import memory_of
 from autotune.probe.train.run import heap_layout, most_steps, prepared_trainer
@@ -65,11 +66,16 @@ class PlainTimer(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, timing: Timing, surroundings: MachineMonitor, clock: HostClock) -> None:
         self.ends: list[float] = []
-        self.untimed = 0
         self._timing, self._clock = timing, clock
         self._surroundings = surroundings
-        self._first_end = math.inf
+        self._untimed_s: list[float] = []
+        self._untimed_end = math.nan
+        self._clocks_mhz: list[float | None] = []
         self._fetches: list[tuple[Any, Any]] = []
+
+    @property
+    def untimed(self) -> int:
+        return len(self._untimed_s)
 
     @property
     def waits(self) -> list[float]:
@@ -86,10 +92,12 @@ class PlainTimer(TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, _args: Any, _state: Any, control: Any, **_: Any) -> None:
         now = self._clock.now()
-        self._first_end = min(self._first_end, now)
         if not self.ends:
-            self.untimed += 1
-            if self.untimed < self._timing.untimed_least or now - self._first_end < self._timing.untimed_seconds:
+            self._untimed_s.append(now - self._untimed_end)
+            self._untimed_end = now
+            self._clocks_mhz.append(self._surroundings.sm_clock_mhz())
+            is_early = self.untimed < self._timing.untimed_least
+            if is_early or (self._timing.window_s and not settled(self._untimed_s, self._timing, self._clocks_mhz)):
                 return
         last = self._is_over(len(self.ends), now)
         if last or not self.ends:

@@ -144,8 +144,7 @@ def most_steps(order: TrainingOrder) -> int:
 
 
 def _steps_of(timing: Timing) -> int:
-    untimed_s = max(timing.untimed_seconds, timing.untimed_seconds_most)
-    untimed = max(timing.untimed_most, math.ceil(untimed_s / SHORTEST_STEP_S))
+    untimed = max(timing.untimed_most, math.ceil(timing.untimed_seconds_most / SHORTEST_STEP_S))
     return untimed + max(timing.timed_most, math.ceil(timing.timed_seconds_least / SHORTEST_STEP_S))
 
 

@@ -8,6 +8,7 @@ All inside `train()`, as in a real run: there the step's batches are still held,
 import contextlib
 import ctypes
 import gc
+import math
 import shutil
 import time
 import traceback
@@ -34,7 +35,8 @@ _M_MMAP_THRESHOLD = -3  # of <malloc.h>
 
 MOST_CHECKPOINT_BYTES = 5 * 10**9
 MOST_DISK_SHARE = 0.5
-"""A checkpoint that would be larger, or take more of the free disk, is not tried."""
+DISK_BYTES_S = 200e6
+"""A checkpoint that would be larger, take more of the free disk, or at this speed longer than there is time, is not tried."""
 
 
 def run(order: TrainingOrder, objects: bytes, scratch: Path) -> dict[str, Any]:
@@ -78,6 +80,7 @@ class SanityCallback(TrainerCallback):  # type: ignore[misc]
         self.part = TRAINING
         self._order, self._memory, self._scratch = order, memory, scratch
         self._cuda = not order.environment.is_cpu
+        self._started = time.perf_counter()
         self._steps_taken = 0
         self._sizes: list[int] = []
         self._problems: list[SanityProblem] = []
@@ -109,7 +112,8 @@ class SanityCallback(TrainerCallback):  # type: ignore[misc]
         self.part = EVALUATION
         self._evaluate()
         self.part = SAVING
-        skipped = too_large(checkpoint_size(self._trainer), shutil.disk_usage(self._scratch).free)
+        left_s = self._order.deadline_s - (self._now() - self._started)
+        skipped = too_large(checkpoint_size(self._trainer), shutil.disk_usage(self._scratch).free, left_s)
         self._results["checkpoint_skipped"] = skipped
         control.should_save = not skipped
         control.should_training_stop = True
@@ -201,19 +205,25 @@ def eval_samples(order: TrainingOrder, dataset: Any, count: int) -> Sized:
 
 
 def checkpoint_size(trainer: Any) -> int:
-    """Bytes of a checkpoint at least: the weights, and the optimizer's state if it is saved too."""
-    held = list(trainer.model.parameters())
+    """Bytes of a checkpoint at least: the weights, of adapters (PEFT) alone, and the optimizer's state if it is saved too."""
+    is_adapted = hasattr(trainer.model, "peft_config")
+    held = [weight for weight in trainer.model.parameters() if weight.requires_grad or not is_adapted]
     if not trainer.args.save_only_model:
         held += [value for state in trainer.optimizer.state.values() for value in state.values()]
     return sum(tensor.numel() * tensor.element_size() for tensor in held if isinstance(tensor, torch.Tensor))
 
 
-def too_large(size: int, free: int) -> str:
-    """Reason why a checkpoint of `size` bytes is not tried with `free` bytes on the disk; empty if it is tried."""
+def too_large(size: int, free: int, left_s: float = math.inf) -> str:
+    """Reason why a checkpoint of `size` bytes is not tried; empty if it is.
+
+    free: bytes on the disk. left_s: seconds that are left.
+    """
     if size > MOST_CHECKPOINT_BYTES:
         return f"{_gigabytes(size)} would be more than {_gigabytes(MOST_CHECKPOINT_BYTES)}"
     if size > MOST_DISK_SHARE * free:
         return f"{_gigabytes(size)} would be more than half of the {_gigabytes(free)} that the disk has free"
+    if size > DISK_BYTES_S * left_s:
+        return f"{_gigabytes(size)} may take longer than the {left_s:.0f} s that are left"
     return ""
 
 

@@ -77,6 +77,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         self.stage = "build"
         self.steps: list[Step] = []
         self.untimed: list[float] = []
+        self._clocks_mhz: list[float | None] = []
         self.ended_early = False
         self.settings: dict[str, Any] = {}
         self.micro_batch_bytes = 0
@@ -158,6 +159,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
             self._first.append(seconds)
             if not self._is_on_the_worst():
                 self.untimed.append(seconds * self._longer(marks))
+                self._clocks_mhz.append(self.surroundings.sm_clock_mhz())
                 last = len(self.untimed) >= self.order.timing.untimed_most
                 if self._settled() and (last or self._graphs == before):
                     self.surroundings.start()
@@ -310,7 +312,9 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
     def _settled(self) -> bool:
         """True if timing may begin: for a rank that does not decide, never later than for the one that does."""
         timing = self.order.timing
-        return settled(self.untimed, timing) if self._last_step.decides else len(self.untimed) >= timing.untimed_least
+        if not self._last_step.decides:
+            return len(self.untimed) >= timing.untimed_least
+        return settled(self.untimed, timing, self._clocks_mhz)
 
     def _enough(self) -> bool:
         timing, steps = self.order.timing, len(self.steps)

@@ -1,7 +1,7 @@
 """Live table of a search on a terminal: how far it is, the trials by speed, and what runs now.
 
 first                                                      4 of 20   1:24
-prepare ✓  search ████░░░░░░░░░░░░  check             up to 6 min to go
+prepare ✓  search ████░░░░░░░░░░░░  check             about 6 min to go
 
    configuration               samples/s   vs yours        peak
 *  8x1 bf16 2 workers         41.2 ± 0.9      1.62x     127 MiB

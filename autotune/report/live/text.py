@@ -139,10 +139,7 @@ def count_text(progress: Progress, elapsed_s: float) -> str:
 
 
 def to_go_text(progress: Progress, since_s: float = 0.0) -> str:
-    """`up to 6 min to go`, of a search that may end sooner; `about 40 s to go` of what follows; empty if it is unknown.
-
-    since_s: seconds since that was estimated.
-    """
+    """`about 6 min to go`; empty if it is unknown. since_s: seconds since that was estimated."""
     if progress.seconds_to_go is None or progress.kind is ProgressKind.DONE:
         return ""
     left = progress.seconds_to_go - since_s
@@ -153,7 +150,7 @@ def to_go_text(progress: Progress, since_s: float = 0.0) -> str:
         if left < 55
         else format_seconds(60 * round(left / 60)).replace(" 0 s", "")
     )
-    return f"{'up to' if phase_of(progress) < 2 else 'about'} {rough} to go"
+    return f"about {rough} to go"
 
 
 def now_text(progress: Progress) -> str:

@@ -1,4 +1,4 @@
-"""Where compiled code is kept: for one configuration, by all its probes and ranks, and for nothing else."""
+"""Where compiled code is kept: for all first probes together, and apart for each configuration's rounds, by all ranks."""
 
 import os
 import tempfile
@@ -11,7 +11,7 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir, triton_cache_dir
 from autotune.probe.device.compile import CACHE, KERNELS, keep_compiled
 from autotune.probe.order import Order
 from tests.makers import cpu
-from tests.probe.probes import make_order
+from tests.probe.probes import configuration, make_order
 
 
 @pytest.fixture(autouse=True)
@@ -36,13 +36,20 @@ def test_graphs_and_kernels_lie_where_later_probes_of_the_same_host_find_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order = make_order(tmp_path / "order", cpu())
-    first = within(tmp_path / "host" / "probe-a", order, monkeypatch)
-    assert first.parent == tmp_path / "host"
+    host = tmp_path / "host"
+    first = within(host / "probe-a", order, monkeypatch)
+    assert first.parent == host
     (Path(triton_cache_dir(0)) / "made").mkdir(parents=True)
-    warm = within(tmp_path / "host" / "probe-b", replace(order, confirmation=1), monkeypatch)
-    assert (warm, (warm / "triton" / "made").exists()) == (first, True)
-    again = within(tmp_path / "host" / "probe-c", order, monkeypatch)
-    assert (again, (again / "triton").exists()) == (first, False), "a trial's own probe compiles as a first run does"
+    other = within(host / "probe-b", replace(order, configuration=configuration(4)), monkeypatch)
+    assert (other, (other / "triton" / "made").exists()) == (first, True), "probes share what they compile"
+    cold = within(host / "probe-c", replace(order, confirmation=1), monkeypatch)
+    assert (cold != first, (cold / "triton").exists()) == (True, False), "a first round compiles as a first run does"
+    (Path(triton_cache_dir(0)) / "made").mkdir(parents=True)
+    for later in (replace(order, confirmation=2), replace(order, kind="rehearsal")):
+        warm = within(host / "probe-d", later, monkeypatch)
+        assert (warm, (warm / "triton" / "made").exists()) == (cold, True)
+    again = within(host / "probe-e", replace(order, confirmation=1), monkeypatch)
+    assert (again, (again / "triton").exists()) == (cold, False)
 
 
 def test_every_rank_finds_what_the_others_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """When a probe has seen enough: settled first, then timed until further steps would tell no more."""
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -57,6 +58,53 @@ def test_where_one_or_two_untimed_steps_suffice_there_is_nothing_to_compare() ->
     assert settled([1.0], replace(TIMING, untimed_least=1, untimed_most=1))
     assert settled([1.0, 9.0], replace(TIMING, untimed_least=2))
     assert not settled([1.0, 9.0], TIMING)
+
+
+# On a GPU -------------------------------------------------------------------------------------------------------
+
+WINDOWS = Timing(untimed_least=2, window_s=1.0, untimed_seconds_most=12.0)
+
+
+def first_settled(step_s: Callable[[float], float], mhz: Callable[[float], float | None], timing: Timing) -> float:
+    """Seconds without the first step until such steps have settled; both by the seconds before a step."""
+    times, clocks, taken = [9.0], [mhz(0.0)], 0.0
+    while not settled(times, timing, clocks):
+        times.append(step_s(taken))
+        taken += times[-1]
+        clocks.append(mhz(taken))
+    return taken
+
+
+def steady(of: float) -> Callable[[float], float]:
+    return lambda taken: of
+
+
+def test_a_steady_gpu_has_settled_after_two_windows() -> None:
+    assert first_settled(steady(0.05), steady(1700), WINDOWS) == pytest.approx(2.0, abs=0.06)
+    assert first_settled(steady(0.05), lambda taken: None, WINDOWS) == pytest.approx(2.0, abs=0.06), "clock unknown"
+    assert first_settled(steady(3.0), steady(1700), WINDOWS) == pytest.approx(6.0), "windows of a step"
+    assert first_settled(steady(13.0), steady(1700), WINDOWS) == pytest.approx(13.0), "longer than all that it may take"
+
+
+def test_steps_that_become_slower_have_not_settled() -> None:
+    assert first_settled(lambda taken: 0.05 + min(taken, 4.0) / 1000, steady(1700), WINDOWS) > 5.0
+    assert first_settled(lambda taken: 3.0 + taken / 10, steady(1700), WINDOWS) >= 12.0
+
+
+def test_a_clock_that_falls_has_not_settled_however_much_steps_differ_by_chance() -> None:
+    chance = random.Random(0)
+
+    def noisy(taken: float) -> float:
+        return 0.05 * chance.uniform(0.7, 1.3)
+
+    assert first_settled(noisy, steady(1700), WINDOWS) < 3.0
+    assert first_settled(noisy, lambda taken: 1980 - 28 * min(taken, 6.0), WINDOWS) > 6.0
+    assert first_settled(noisy, lambda taken: 1980 - 28 * taken, WINDOWS) == pytest.approx(12.0, abs=0.1)
+
+
+def test_a_regulated_clock_that_moves_up_and_down_has_settled() -> None:
+    chance = random.Random(0)
+    assert first_settled(steady(0.1), lambda taken: 1700 + chance.choice((-30, -15, 0, 15, 30)), WINDOWS) < 3.5
 
 
 # Timed ----------------------------------------------------------------------------------------------------------
@@ -118,12 +166,10 @@ def test_every_probe_ends_between_its_least_and_its_most(timing: Timing, spread:
 
 def test_on_a_gpu_steps_take_seconds_beyond_their_most_and_on_a_cpu_they_need_not() -> None:
     assert timings(is_cpu=False) == (CUDA_PROBE, CUDA_CONFIRMATION)
-    assert not settled([9.0, *[0.05] * 29], CUDA_PROBE)
-    assert settled([9.0, *[0.05] * 30], CUDA_PROBE)
     known = interval(10.0, 0.001)
     assert decide(known, 50, 0.99, CUDA_PROBE, None) is Decision.GO_ON
     assert decide(known, 50, 1.0, CUDA_PROBE, None) is Decision.ENOUGH
-    assert decide(known, 4, 9.0, CUDA_PROBE, None) is Decision.GO_ON, "the least is the least"
+    assert decide(known, 2, 9.0, CUDA_PROBE, None) is Decision.GO_ON, "the least is the least"
     probe, confirmation = timings(is_cpu=True)
     assert settled([0.1, 0.05, 0.05], probe)
     assert decide(known, confirmation.timed_least, 0.5, confirmation, None) is Decision.ENOUGH

@@ -118,9 +118,9 @@ def test_the_device_is_waited_for_only_where_the_timed_steps_begin_and_end() -> 
     assert control.should_training_stop is True
 
 
-def test_steps_that_are_too_quick_do_not_count_before_the_untimed_seconds_are_over() -> None:
+def test_untimed_steps_go_on_until_two_windows_agree() -> None:
     rank = Machine(on_cpu=True).ranks[0]
-    limits = Timing(untimed_least=2, untimed_seconds=4.0, timed_least=1, timed_most=2)
+    limits = Timing(untimed_least=2, window_s=2.0, untimed_seconds_most=99.0, timed_least=1, timed_most=2)
     timer = PlainTimer(limits, Surroundings(rank), rank)  # type: ignore[arg-type]
     control = SimpleNamespace(should_training_stop=False)
     while not control.should_training_stop:

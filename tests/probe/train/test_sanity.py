@@ -229,6 +229,8 @@ def test_a_training_that_does_not_fit_is_neither_evaluated_nor_saved(prepared: R
 def test_a_checkpoint_is_tried_up_to_5_gb_and_half_of_the_free_disk() -> None:
     gigabyte = 10**9
     assert sanity.too_large(5 * gigabyte, 10 * gigabyte) == ""
+    assert sanity.too_large(5 * gigabyte, 10 * gigabyte, 26.0) == ""
+    assert sanity.too_large(5 * gigabyte, 10 * gigabyte, 24.0) == "5 GB may take longer than the 24 s that are left"
     assert sanity.too_large(31 * gigabyte, 400 * gigabyte) == "31 GB would be more than 5 GB"
     half = "4 GB would be more than half of the 7 GB that the disk has free"
     assert sanity.too_large(4 * gigabyte, 7 * gigabyte) == half

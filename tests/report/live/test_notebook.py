@@ -44,7 +44,7 @@ def test_the_page_tells_trials_best_and_what_is_left_and_escapes_all_of_it() -> 
     assert "&lt;script&gt;" in shown
     assert "stopping &amp; going" in shown
     assert "2 of 5   1:01" in shown
-    assert "up to 1 min to go" in shown
+    assert "about 1 min to go" in shown
     assert "fastest so far, not proven: 20.0" in shown
     assert "(trial 1), 2.00x yours" in shown
     assert shown.count("<tr>") == 3

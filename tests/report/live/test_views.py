@@ -63,7 +63,7 @@ def test_a_log_gets_one_line_for_each_event_however_narrow_and_no_control_code(m
     assert len(lines) == 5
     assert lines[0] == "estimating memory"
     assert lines[1].startswith("trial 0: 8x6 fp32 (yours): ")
-    assert "5 trials left; up to 1 min to go" in lines[1]
+    assert "5 trials left; about 1 min to go" in lines[1]
     assert "out of memory" in lines[2]
     assert "nothing faster than your settings so far" in lines[2]
     assert "[31mred[0m and a second line" in lines[3]
@@ -183,6 +183,6 @@ def test_bounds_and_estimates_that_tell_nothing_are_not_given_as_numbers() -> No
     assert gain_text(shown) == "at most 12% more to gain"
     assert gain_text(replace(shown, max_gain=5.33)) == "more to gain: unknown yet"
     assert [to_go_text(shown, since) for since in (0.0, 9.0, 30.0)] == [
-        *("up to 10 s to go", "up to 10 s to go"),
+        *("about 10 s to go", "about 10 s to go"),
         "longer than expected",
     ]

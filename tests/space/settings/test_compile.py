@@ -142,7 +142,7 @@ def test_what_cannot_compile_is_unavailable_with_its_reason() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("value", "backend"), [("default", "inductor"), ("regional", None)])
-def test_a_compiled_training_is_measured_and_its_confirmation_finds_the_kernels_ready(
+def test_a_compiled_training_is_measured_and_its_next_round_finds_the_kernels_ready(
     value: str,
     backend: str | None,
     host: ProbeHost,
@@ -158,13 +158,13 @@ def test_a_compiled_training_is_measured_and_its_confirmation_finds_the_kernels_
         2, accumulation=2, compile=value, precision="bf16", **({"compile_backend": backend} if backend else {})
     )
     order = make_order(tmp_path, environment, asked=asked, workload=model, deadline_s=500.0)
-    cold = measured(host, order)
+    cold = measured(host, replace(order, confirmation=1))
     assert cold.outcome is Outcome.COMPLETED, f"{cold.reason}\n{cold.log_tail}"
     assert (cold.settings["compile"], cold.settings["precision"]) == (value, "bf16")
     assert cold.settings.get("compile_backend") == backend
     assert cold.compile_s > 1.0
     assert cold.recompiled_graphs == 0
-    warm = measured(host, replace(order, confirmation=1))
+    warm = measured(host, replace(order, confirmation=2))
     assert warm.outcome is Outcome.COMPLETED, warm.reason
     assert warm.compile_s < cold.compile_s
 
