@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from autotune.commands.run.again import changed
-from autotune.commands.run.exchange import BUILT, Facts
+from autotune.commands.run.exchange import BUILT, Facts, Instructions
 from autotune.commands.run.start import _without_training
 from autotune.commands.trainer.switch import why_kept
 from autotune.core.errors import InvalidRequest
@@ -85,5 +85,6 @@ def test_a_training_takes_the_answer_only_if_it_is_shown_to_be_faster(answer: An
 def test_a_training_that_was_not_reached_is_named(tmp_path: Path, call: int, text: str) -> None:
     (tmp_path / BUILT).write_text("Slow")
     with pytest.raises(InvalidRequest, match=f"train.py built a Slow and .*{text}"):
-        _without_training(["python", "train.py"], tmp_path, 0, "", call)
-    assert text in _without_training(["python", "train.py"], tmp_path, 0, "original", call).lines[0]
+        _without_training(["python", "train.py"], tmp_path, 0, Instructions(call=call))
+    wanted = Instructions(call=call, then="original")
+    assert text in _without_training(["python", "train.py"], tmp_path, 0, wanted).lines[0]
