@@ -1045,8 +1045,15 @@ def each_taking(seconds: float, slow: Callable[[Configuration], bool] = lambda _
     return lambda configuration, _: taking(machine(configuration), 1000.0 if slow(configuration) else seconds)
 
 
-@pytest.mark.parametrize("seconds", [40.0, 200.0])
-@pytest.mark.parametrize("sampler", ["random", "physics"])
+@pytest.mark.parametrize(
+    ("seconds", "sampler"),
+    [
+        (40.0, "random"),
+        pytest.param(200.0, "random", marks=pytest.mark.nightly),
+        pytest.param(40.0, "physics", marks=pytest.mark.nightly),
+        (200.0, "physics"),
+    ],
+)
 def test_probes_end_early_enough_for_the_answer_to_be_proven(tmp_path: Path, seconds: float, sampler: str) -> None:
     study, _, probe = timed(tmp_path, seconds, each_taking(4.0), sampler=sampler, n_trials=100, margin=-1.0)
     best = best_trial(study.trials, "samples_per_second")
