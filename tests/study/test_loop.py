@@ -3,10 +3,9 @@
 import errno
 import json
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -56,18 +55,8 @@ from tests.probe.processes import bounded
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(autouse=True)
-def ends() -> Iterator[None]:
-    """A loop that never ends fails its test instead of hanging all."""
-
-    def give_up(*_: object) -> None:
-        raise AssertionError("the search does not end")
-
-    signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(60)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+pytestmark = pytest.mark.timeout(60)
+"""A loop that never ends fails its test."""
 
 
 def opened(folder: Path, among: SearchSpace | None = None, **plan: Any) -> Study:
