@@ -1,9 +1,8 @@
 """README, docs and examples are true: their commands and Python run, their links lead somewhere.
 
 A `console` or `bash` block is run, and a `python` block runs to its last assert; a block with a caption is a file of that
-name, written first. A recorded host answers searches; README's first command and the data from a file run with real probes,
-everything does in `make test-all`. Of an `sh` block, which takes more time or hardware than a test has, every `autotune`
-command must be valid.
+name, written first. A recorded host answers searches; README's first command runs with real probes, everything does in
+`make test-all`. Of an `sh` block, which takes more time or hardware than a test has, every `autotune` command must be valid.
 """
 
 import json
@@ -128,11 +127,6 @@ def test_the_commands_of_a_page_run(page: str, recorded: Callable[[str], None]) 
 def test_the_readme_s_first_search_runs_for_real(tmp_path: Path) -> None:
     command = next(command for page, command in CONSOLE if page == "README.md" and " search " in command)
     run_for_real(["-m", *words_of(command), "--search-space", "quick"], tmp_path)
-
-
-def test_a_search_on_data_from_a_file_runs_for_real(tmp_path: Path) -> None:
-    (command,) = (command for page, command in CONSOLE if page == "docs/own_data.md")
-    run_for_real(["-m", *words_of(command), "--sampler", "random"], folder_of("docs/own_data.md", tmp_path))
 
 
 @pytest.mark.nightly

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -13,6 +14,7 @@ PAGES = {
 }
 
 
+@cache
 def generator() -> ModuleType:
     """docs/generated.py, which is no part of any package."""
     spec = importlib.util.spec_from_file_location("generated", DOCS / "generated.py")
@@ -31,6 +33,7 @@ def whole(path: Path) -> str:
     return re.sub(r"```\{include\} (\S+)\n.*?```", lambda found: whole(path.parent / found[1]), text, flags=re.DOTALL)
 
 
+@cache
 def anchors(path: Path) -> set[str]:
     """What can be linked to: headings in small letters, without signs, dashes for blanks."""
     headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", whole(path), flags=re.DOTALL | re.MULTILINE), re.M)

@@ -66,7 +66,7 @@ def test_the_same_search_gives_the_same_answer(tmp_path: Path) -> None:
     assert first.speedup == again.speedup
 
 
-@pytest.mark.parametrize(("slower", "run"), [(0.1, 16), (30.0, 3)])
+@pytest.mark.parametrize(("slower", "run"), [pytest.param(0.1, 16, marks=pytest.mark.nightly), (30.0, 3)])
 def test_rounds_of_long_steps_run_few_micro_steps_after_the_first(tmp_path: Path, slower: float, run: int) -> None:
     only = {"micro_batch_size": [2, 4, 8], "checkpointing": ["none"], "precision": ["fp32", "bf16"]}
     more = {"args": {"per_device_train_batch_size": 4}, "n_trials": 3, "only": only, "confirmation_rounds": 4}

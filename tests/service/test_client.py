@@ -120,7 +120,7 @@ def answering(*answers: tuple[int, str, str | bytes] | None) -> Iterator[Any]:
     """A server on the loopback with these answers; `requests`: what it was sent."""
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.answers, server.requests = [*answers], []
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     try:
         server.client = connect(f"http://127.0.0.1:{server.server_port}", "hfat_any")
         yield server

@@ -145,7 +145,7 @@ def test_a_search_that_is_interrupted_five_times_has_failed_and_can_be_resumed(
     check_ended_once(store, state, search)
 
 
-@pytest.mark.parametrize("how", ["patient", "now"])
+@pytest.mark.parametrize("how", ["patient", pytest.param("now", marks=pytest.mark.nightly)])
 def test_a_running_search_is_cancelled_with_what_it_measured(
     how: str, store: Store, state: Path, replaying: Replaying, submit: Callable[..., str]
 ) -> None:

@@ -37,7 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
 
 
 @DOCUMENT.parametrize()
-@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_any_request_is_answered_as_described(case: schemathesis.Case, server: tuple[str, str]) -> None:
     url, secret = server
     headers = {"Authorization": f"Bearer {secret}", "Accept": "application/json"}  # a stream would not end

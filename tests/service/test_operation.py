@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,8 +26,10 @@ from tests.service.servers import serving
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[TestClient]:
+def client(migrated: Path, tmp_path: Path) -> Iterator[TestClient]:
     """A server in this process, as an anonymous caller sees it."""
+    (tmp_path / "state").mkdir(mode=0o700)
+    shutil.copyfile(migrated, tmp_path / "state" / "service.db")
     app = create_app(Settings(state=tmp_path / "state", devices=("cpu",)))
     with TestClient(app, base_url="http://localhost") as client:
         yield client

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from html import escape, unescape
@@ -36,14 +37,28 @@ def files(study: TuningResult, tmp_path_factory: pytest.TempPathFactory) -> dict
     return left(study, tmp_path_factory.mktemp("report"))
 
 
+@pytest.fixture(scope="module")
+def seeded(
+    study: TuningResult, files: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, str]]:
+    """A database with a search in each state, and their ids."""
+    service = page_service(folder := tmp_path_factory.mktemp("seeded"))
+    ids = seed(service, study, files)
+    service.app.state.closing.close()
+    return folder / "service.db", ids
+
+
 @pytest.fixture
-def service(tmp_path: Path) -> Service:
+def service(request: pytest.FixtureRequest, migrated: Path, tmp_path: Path) -> Service:
+    """Without a search, unless the test asks for their ids."""
+    database = request.getfixturevalue("seeded")[0] if "ids" in request.fixturenames else migrated
+    shutil.copyfile(database, tmp_path / "service.db")
     return page_service(tmp_path)
 
 
 @pytest.fixture
-def ids(service: Service, study: TuningResult, files: dict[str, bytes]) -> dict[str, str]:
-    return seed(service, study, files)
+def ids(seeded: tuple[Path, dict[str, str]], service: Service) -> dict[str, str]:
+    return seeded[1]
 
 
 def visitor(service: Service) -> TestClient:

@@ -3,10 +3,9 @@
 import errno
 import json
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -57,18 +56,8 @@ from tests.probe.processes import bounded
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(autouse=True)
-def ends() -> Iterator[None]:
-    """A loop that never ends fails its test instead of hanging all."""
-
-    def give_up(*_: object) -> None:
-        raise AssertionError("the search does not end")
-
-    signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(60)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+pytestmark = pytest.mark.timeout(60)
+"""A loop that never ends fails its test."""
 
 
 def opened(folder: Path, among: SearchSpace | None = None, **plan: Any) -> Study:
@@ -1076,8 +1065,15 @@ def each_taking(seconds: float, slow: Callable[[Configuration], bool] = lambda _
     return lambda configuration, _: taking(machine(configuration), 1000.0 if slow(configuration) else seconds)
 
 
-@pytest.mark.parametrize("seconds", [40.0, 200.0])
-@pytest.mark.parametrize("sampler", ["random", "physics"])
+@pytest.mark.parametrize(
+    ("seconds", "sampler"),
+    [
+        (40.0, "random"),
+        pytest.param(200.0, "random", marks=pytest.mark.nightly),
+        pytest.param(40.0, "physics", marks=pytest.mark.nightly),
+        (200.0, "physics"),
+    ],
+)
 def test_probes_end_early_enough_for_the_answer_to_be_proven(tmp_path: Path, seconds: float, sampler: str) -> None:
     study, _, probe = timed(tmp_path, seconds, each_taking(4.0), sampler=sampler, n_trials=100, margin=-1.0)
     best = best_trial(study.trials, "samples_per_second")

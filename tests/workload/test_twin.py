@@ -18,9 +18,17 @@ def nothing_in(trainer: Any) -> None:
     assert (dict(later.attributes), dict(later.of_arguments)) == ({}, {})
 
 
-@pytest.mark.parametrize("trained", [False, True])
+OTHER = {"bf16": True, "label_smoothing_factor": 0.1, "torch_compile": False, "eval_strategy": "steps"}
+
+
 @pytest.mark.parametrize(
-    "fields", [{}, {"bf16": True, "label_smoothing_factor": 0.1, "torch_compile": False, "eval_strategy": "steps"}]
+    ("fields", "trained"),
+    [
+        ({}, False),
+        pytest.param({}, True, marks=pytest.mark.nightly),
+        pytest.param(OTHER, False, marks=pytest.mark.nightly),
+        (OTHER, True),
+    ],
 )
 def test_nothing_was_set_later_on_a_trainer_that_was_not_touched(
     tmp_path: Path, fields: dict[str, Any], trained: bool

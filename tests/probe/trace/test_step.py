@@ -162,7 +162,7 @@ def as_a_real_one(workload: Workload) -> None:
     [
         pytest.param("bert", marks=pytest.mark.nightly),
         pytest.param("gpt2", marks=pytest.mark.nightly),
-        "llama",
+        pytest.param("llama", marks=pytest.mark.nightly),
         "t5",
         pytest.param("vit", marks=pytest.mark.nightly),
     ],
@@ -199,7 +199,7 @@ def profiled_peaks(subject: Subject, batch: dict[str, Any], asked: dict[str, Any
 
 
 @pytest.mark.parametrize(
-    "name", ["bert", "llama", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("gpt2", "t5", "bart"))]
+    "name", ["llama", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("bert", "gpt2", "t5", "bart"))]
 )
 def test_few_layers_with_the_middle_one_repeated_are_the_whole_model(name: str) -> None:
     subject = subject_of(workload_of(name))
@@ -215,7 +215,7 @@ def test_few_layers_with_the_middle_one_repeated_are_the_whole_model(name: str) 
         assert list(long.events(FURTHER)) == list(whole.events(FURTHER)), way
 
 
-@pytest.mark.parametrize("name", ["bert", "llama", "vit"])
+@pytest.mark.parametrize("name", [pytest.param("bert", marks=pytest.mark.nightly), "llama", "vit"])
 def test_two_micro_batch_sizes_tell_every_larger_one(name: str) -> None:
     subject = subject_of(workload_of(name))
     for way in QUICK:
@@ -294,7 +294,9 @@ def asked_for(**settings: str) -> dict[str, Any]:
     return asked
 
 
-@pytest.mark.parametrize("name", ["bert", "llama", pytest.param("gpt2", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "name", ["llama", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("bert", "gpt2"))]
+)
 @pytest.mark.parametrize("value", ["every_2nd", "every_3rd", "full_reentrant"])
 def test_a_part_of_the_layers_that_forgets_has_the_bytes_of_a_real_training(name: str, value: str) -> None:
     subject, asked = subject_of(workload_of(name)), asked_for(checkpointing=value, precision="fp32")

@@ -34,10 +34,8 @@ def test_an_adapter_is_trained_instead_of_the_weights(train: Callable[..., Measu
 @pytest.mark.parametrize(
     "settings",
     [
-        {"lora": "16", "lora_targets": "attention"},
-        {"lora": "8", "checkpointing": "full"},
-        {"lora": "8", "precision": "bf16_frozen"},
-        {"lora": "8", "optimizer": "adamw_bnb_8bit"},
+        {"lora": "16", "lora_targets": "attention", "checkpointing": "full"},
+        {"lora": "8", "precision": "bf16_frozen", "optimizer": "adamw_bnb_8bit"},
         {"lora": "none", "lora_targets": "attention"},
     ],
     ids=str,
@@ -52,7 +50,11 @@ def test_an_adapter_goes_with_the_other_settings(
 
 @pytest.mark.parametrize(
     ("model", "precision"),
-    [("gpt2-mini", "fp32"), ("llama-mini", "bf16"), pytest.param("t5-mini", "fp32", marks=pytest.mark.nightly)],
+    [
+        pytest.param("gpt2-mini", "fp32", marks=pytest.mark.nightly),
+        ("llama-mini", "bf16"),
+        pytest.param("t5-mini", "fp32", marks=pytest.mark.nightly),
+    ],
 )
 def test_frozen_weights_in_four_bits_train_an_adapter(
     train: Callable[..., Measurement], environment: Environment, model: str, precision: str
