@@ -44,7 +44,7 @@ def changes_of(space: SearchSpace) -> Iterator[Configuration]:
     baseline = space.baseline
     available = [(name, value) for name, value in LEANER if value in space.values.get(name, ())]
     ranks = space.values.get(RANKS, ())
-    found = set()
+    configurations = set()
     for count in range(len(available) + 1):
         for changes in combinations(available, count):
             values = {**baseline.values, **dict(changes)}
@@ -52,9 +52,9 @@ def changes_of(space: SearchSpace) -> Iterator[Configuration]:
                 values[RANKS] = max(ranks, key=int)
             for size in sorted(map(int, space.values[MICRO]), reverse=True):
                 configuration = space.configuration({**values, MICRO: size})
-                if configuration not in found and configuration in space and _is_change(configuration, baseline):
-                    found.add(configuration)
-    yield from sorted(found, key=lambda configuration: _size(configuration, baseline))
+                if configuration in space and _is_change(configuration, baseline):
+                    configurations.add(configuration)
+    yield from sorted(configurations, key=lambda configuration: _size(configuration, baseline))
 
 
 def _is_change(configuration: Configuration, baseline: Configuration) -> bool:

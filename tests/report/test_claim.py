@@ -97,8 +97,8 @@ def test_settings_that_do_not_fit_are_compared_by_the_least_change_that_does() -
     assert claim.details[0].endswith("compared with micro-batch 4.")
     assert study.speedup is not None
     assert study.speedup_reason == ""
-    told = study.to_dict()
-    assert (told["substitute"]["number"], told["baseline"]["number"]) == (1, 0)
+    data = study.to_dict()
+    assert (data["substitute"]["number"], data["baseline"]["number"]) == (1, 0)
     assert "4.00x trial 1" in repr(study)
 
 

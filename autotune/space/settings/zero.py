@@ -45,7 +45,7 @@ def _forbidden_fsdp(value: Value, sharding: Value) -> Exclusion | None:
 def _forbidden_precision(value: Value, precision: Value) -> Exclusion | None:
     """Its engine refuses weights of another dtype than its config's, and casts those of bf16 itself."""
     text = "DeepSpeed casts weights itself"
-    is_cast = value != NONE and str(precision) in ("bf16_weights", "bf16_frozen")
+    is_cast = value not in (NONE, OWN) and str(precision) in ("bf16_weights", "bf16_frozen")
     return Exclusion(ExclusionKind.COMBINATION, detail=text) if is_cast else None
 
 
