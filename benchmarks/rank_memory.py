@@ -1,9 +1,9 @@
 """Memory of the machine while several ranks build a model of a billion parameters and shard it.
 
-python benchmarks/rank_memory.py [FORMER]: into reports/rank_memory.md; some minutes, with 20 GiB of free memory. Each case is one
+python benchmarks/rank_memory.py [FORMER [RANKS]]: into reports/rank_memory.md; some minutes, with 20 GiB of free memory. Each case is one
 probe on the CPU: its ranks are sharded by FSDP, which the search itself tries on GPUs alone. Summed are the proportional set
 sizes of the host and of all below it, every 0.1 s. FORMER: a checkout of an earlier version, measured as well; its ranks had
-the whole model each.
+the whole model each. RANKS: 2, or by default 2,4.
 """
 
 import contextlib
@@ -132,18 +132,23 @@ def refused() -> str:
 
 
 def main() -> None:
-    """All cases, each in an interpreter of its own; with a number of ranks, that case alone as JSON."""
-    if sys.argv[1:2] and sys.argv[1].isdigit():
-        print(json.dumps(measured(int(sys.argv[1]))))
+    """All cases, each in an interpreter of its own, which prints it as JSON."""
+    if sys.argv[1:2] == ["case"]:
+        print(json.dumps(measured(int(sys.argv[2]))))
         return
     versions = {"now": ROOT} | ({"former": Path(sys.argv[1]).resolve()} if sys.argv[1:] else {})
+    several = map(int, sys.argv[2].split(",")) if sys.argv[2:] else LAYERS
     lines = ["| version | ranks | model | peak of all processes | of it before the probe | seconds | outcome |"]
     lines.append("|---|---|---|---|---|---|---|")
-    for ranks in LAYERS:
+    for ranks in several:
         for name, code in versions.items():
             variables = {**os.environ, "RANK_MEMORY_CODE": str(code), "PYTHONPATH": str(code)}
             done = subprocess.run(
-                [sys.executable, __file__, str(ranks)], env=variables, stdout=subprocess.PIPE, text=True, check=True
+                [sys.executable, __file__, "case", str(ranks)],
+                env=variables,
+                stdout=subprocess.PIPE,
+                text=True,
+                check=True,
             )
             facts = json.loads(done.stdout.splitlines()[-1])
             sizes = " | ".join(format_bytes(facts[part]) for part in ("model", "peak", "before"))
