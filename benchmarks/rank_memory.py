@@ -1,9 +1,9 @@
 """Memory of the machine while several ranks build a model of a billion parameters and shard it.
 
-python benchmarks/rank_memory.py [FORMER [RANKS]]: into reports/rank_memory.md; some minutes, with 20 GiB of free memory. Each case is one
-probe on the CPU: its ranks are sharded by FSDP, which the search itself tries on GPUs alone. Summed are the proportional set
-sizes of the host and of all below it, every 0.1 s. FORMER: a checkout of an earlier version, measured as well; its ranks had
-the whole model each. RANKS: 2, or by default 2,4.
+python benchmarks/rank_memory.py [FORMER [RANKS]]: into reports/rank_memory.md; some minutes, with 20 GiB of free memory. Each
+case is one probe on the CPU: its ranks are sharded by FSDP, which the search itself tries on GPUs alone. Summed are the
+proportional set sizes of the host and of all below it, every 0.1 s. FORMER: a checkout of an earlier version, measured as well;
+its ranks had the whole model each. RANKS: 2, or by default 2,4.
 """
 
 import contextlib
