@@ -561,8 +561,9 @@ def part_lines(before: Seconds, now: Seconds, warm: Seconds) -> list[str]:
     lines = ["| part | before | now | with a warm child |", "|---|---|---|---|"]
     columns = (before, now, warm)
     for part in PARTS:
-        if any(column.parts[part] for column in columns):
-            lines.append(f"| {part} | {' | '.join(f'{column.parts[part]:.0f}' for column in columns)} |")
+        seconds = [column.parts.get(part, 0.0) for column in columns]
+        if any(seconds):
+            lines.append(f"| {part} | {' | '.join(f'{each:.0f}' for each in seconds)} |")
     lines.append(f"| **all, s** | {' | '.join(f'**{column.all:.0f}**' for column in columns)} |")
     lines.append(f"| times as fast | 1 | {' | '.join(f'{before.all / column.all:.2f}' for column in columns[1:])} |")
 

@@ -20,7 +20,7 @@ def project(
             autocompletion=complete_link,
         ),
     ],
-    ranks: Annotated[int, typer.Option(help="Largest number of GPUs; 2, 4, 8 are projected up to it.")] = 8,
+    ranks: Annotated[int, typer.Option(help="GPUs at most; 2, 4, 8 are projected up to this number.")] = 8,
     fsdp: Annotated[
         str,
         typer.Option(

@@ -22,7 +22,7 @@ MOST_TRIED = 3
 
 def substitute(trials: Sequence[Trial]) -> Trial | None:
     """The measured trial that changes the least of a baseline without enough memory; None if the baseline runs, or none does."""
-    baseline = trials[0] if trials and trials[0].number == 0 else None
+    baseline = next((trial for trial in trials if trial.number == 0), None)
     if baseline is None or not baseline.lacked_memory:
         return None
     able = [trial for trial in trials if trial.feasible and not trial.measurement.ended_early]
@@ -35,7 +35,7 @@ def substitute(trials: Sequence[Trial]) -> Trial | None:
 
 def compared_with(trials: Sequence[Trial]) -> Trial | None:
     """The trial with which the others are compared: the baseline, or its substitute; None if neither runs."""
-    baseline = trials[0] if trials and trials[0].number == 0 else None
+    baseline = next((trial for trial in trials if trial.number == 0), None)
     return baseline if baseline is not None and baseline.feasible else substitute(trials)
 
 

@@ -154,7 +154,7 @@ def test_the_baseline_is_measured_first_and_on_a_gpu_beside_the_traces(
         autotune.search("bert-mini", 16, output_dir=tmp_path / "reports", watch=watch, **options)
     orders = [order.kind for order in host.orders]
     assert orders[:6] == ["capabilities", "prepare", *expected]
-    assert kinds[:5] == ["probing", "trial", "preparing", "probing", "trial"]
+    assert kinds[:6] == ["probing", "trial", "preparing", "preparing", "probing", "trial"]
 
 
 def interrupted(progress: Progress) -> None:

@@ -74,7 +74,7 @@ def cached(tmp_path: Path, kind: str) -> list[Path]:
 
 
 def stable(environment: Environment) -> Environment:
-    return replace(environment, free_memory_bytes=0)
+    return replace(environment, total_memory_bytes=0, free_memory_bytes=0, host_free_bytes=0)
 
 
 def test_capabilities_are_asked_once_and_free_memory_is_read_each_time(host: ProbeHost, orders: list[Order]) -> None:

@@ -135,7 +135,7 @@ def test_a_search_sends_its_trials_and_rounds_once_and_its_end_last(finished: Fi
     assert runner.keys("trial") == [f"trial:{trial.number}" for trial in result.trials]
     rounds = [f"round:{trial.number}:{number}" for trial in result.trials for number in trial.rounds]
     assert sorted(runner.keys("confirmed")) == sorted(rounds)
-    assert len(rounds) >= 3
+    assert len(rounds) >= 2
     others = [event["key"] for event in runner.events if event["kind"] not in ("trial", "confirmed")]
     assert others == list(dict.fromkeys(others))
     assert {key.partition(":")[0] for key in others} == {"preparing", "progress"}

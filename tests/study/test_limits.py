@@ -10,7 +10,7 @@ LARGE = workload(parameter_bytes=16 * GIB, gradient_bytes=16 * GIB)
 
 
 def test_a_model_that_all_ranks_share_fits_where_it_does_not_fit_one() -> None:
-    with pytest.raises(NothingFits, match=r"needs 32\.0 GiB for its weights and gradients alone \("):
+    with pytest.raises(NothingFits, match=r"needs 32\.00 GiB for its weights and gradients alone \("):
         check_model_fits(LARGE, 6 * GIB, 8 * GIB)
     with pytest.raises(NothingFits, match=r"needs 8\.00 GiB for its weights and gradients alone on each of 4 ranks"):
         check_model_fits(LARGE, 6 * GIB, 8 * GIB, shards=4)
