@@ -491,6 +491,7 @@ OTHERS = (
     estimate("an estimate for no card", "H100", "--gpu", "H1000"),
     estimate("an estimate for a card of nothing", "card", "--gpu", ""),
     estimate("an estimate for two devices", "--memory", "--gpu", "H100", "--memory", "24GiB"),
+    estimate("an estimate for ranks given twice", "--ranks", "--ranks", "2", "--fix", "data_parallel_size=2"),
     estimate("an estimate for a card that is a CPU", "--gpu", "--gpu", "H100", "--device", "cpu"),
     estimate("an estimate of no model", "gpt2-mini", model="gpt2-minii"),
     estimate("an estimate of a missing model", "./none", model="./none", for_real=True),
