@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import fmean
 
-from autotune.core import Measurement, Trial
+from autotune.core import Trial
 from autotune.probe.order import timings
 from autotune.probe.train.adaptive import HOPELESS_LEAST
 from autotune.study.objective import best_trial, leader
@@ -53,14 +53,7 @@ def _foreseen_s(trial: Trial, composed: bool, is_cpu: bool) -> float:
     timing = timings(is_cpu)[1]
     untimed_s = max(timing.untimed_most * step_s, timing.untimed_seconds)
     timed_s = max(HOPELESS_LEAST * step_s, min(timing.timed_most * step_s, timing.seconds), timing.timed_seconds_least)
-    return starting_seconds(probe) + untimed_s + timed_s
-
-
-def starting_seconds(measurement: Measurement) -> float:
-    """The seconds of a probe outside its steps: its start and end, the model, the data."""
-    times = [step.seconds for step in measurement.steps]
-    in_steps = sum(times) * (1 + measurement.untimed_steps / len(times)) if times else 0.0
-    return max(0.0, measurement.probe_seconds - in_steps)
+    return probe.starting_s + untimed_s + timed_s
 
 
 def seconds_to_go(
@@ -99,4 +92,4 @@ def finishing_seconds(trials: Sequence[Trial], objective: str) -> float:
 
 def sanity_check_seconds(best: Trial) -> float:
     """Seconds that a few steps, one evaluation batch and one checkpoint are expected to take."""
-    return starting_seconds(best.measurement) + CHECKED_STEPS * (best.final.step_time_s or 0.0)
+    return best.measurement.starting_s + CHECKED_STEPS * (best.final.step_time_s or 0.0)
