@@ -1,7 +1,8 @@
 """Probes in a warm child, one that has carried out others before, against probes in a fresh process.
 
-python benchmarks/warm_child.py [N]: N pairs (200) of each model, interleaved, on an otherwise idle machine; prints a table and
-writes it to reports/. The configurations of a model take turns, so that each warm probe follows one with other values.
+python benchmarks/warm_child.py [N [DEVICE]]: N pairs (200) of each model on a device (cpu), interleaved, on an otherwise idle
+machine; prints a table and writes it to reports/. The configurations of a model take turns: each warm probe follows one with
+other values.
 """
 
 import os
@@ -22,6 +23,7 @@ from autotune.core.interval import quotient_interval  # noqa: E402
 from autotune.core.request import tuning_request  # noqa: E402
 from autotune.core.slot import Slot  # noqa: E402
 from autotune.probe import ProbeOptions  # noqa: E402
+from autotune.probe.device import nvml  # noqa: E402
 from autotune.probe.process.launcher import ProbeHost  # noqa: E402
 from autotune.probe.queries import read_environment, read_workload  # noqa: E402
 from autotune.probe.runner import FRESH, LiveProbe  # noqa: E402
@@ -43,25 +45,29 @@ Pair = tuple[Measurement, Measurement]
 
 def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    card = nvml.choose_device(sys.argv[2] if len(sys.argv) > 2 else "cpu")
     lines = ["| model | pairs | fresh | warm | warm / fresh: seconds | speed | peak memory |"]
     lines.append("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     with tempfile.TemporaryDirectory(prefix="warm-child-") as folder:
-        lines += [row(model, pairs(model, length, count, Path(folder, model))) for model, length in MODELS.items()]
+        lines += [
+            row(model, pairs(model, length, count, card, Path(folder, model))) for model, length in MODELS.items()
+        ]
     lines += ["", "Seconds are medians of a whole probe, ratios geometric means with 95% intervals."]
     write_table(ROOT / "reports" / "warm_child.md", "Probes in a warm child and in fresh processes", lines)
 
 
-def pairs(model: str, length: int | None, count: int, folder: Path) -> list[Pair]:
+def pairs(model: str, length: int | None, count: int, card: nvml.Card | None, folder: Path) -> list[Pair]:
     """So many pairs, those without whose first measurement no child was warm yet."""
     measured: list[Pair] = []
-    request = tuning_request(model, GLOBAL_BATCH, sequence_length=length, device="cpu")
+    request = tuning_request(model, GLOBAL_BATCH, sequence_length=length, device="cuda" if card else "cpu")
     with ProbeHost() as warm_host, ProbeHost() as fresh_host:
-        environment, _ = read_environment(fresh_host, request, None)
+        environment, _ = read_environment(fresh_host, request, card)
         workload = read_workload(fresh_host, request)
 
         def measure(host: ProbeHost, number: int, configuration: Configuration) -> Measurement:
             place = folder / f"{'warm' if host is warm_host else 'fresh'}-{number:04d}"
-            probe = LiveProbe(host, environment, workload, {}, environment.free_memory_bytes, lambda slot: place)
+            allowed, used = environment.free_memory_bytes, nvml.usage_of(card)
+            probe = LiveProbe(host, environment, workload, {}, allowed, lambda slot: place, device_used=used)
             os.environ[FRESH] = str(int(host is fresh_host))
             measurement = probe(configuration, ProbeOptions(Slot(number), 300.0))
             if measurement.outcome is not Outcome.COMPLETED:

@@ -83,7 +83,7 @@ def run_child(
         answer = _answer(order, parent.objects, started, scratch)
         write_json(Path(order.folder) / answer_name(rank), answer)
         code = 0
-        if state is not None:
+        if state is not None and warm.is_completed(answer):
             _go_on(order, answer, state, started, scratch, channel)
     except BaseException:
         code = 1
@@ -111,7 +111,7 @@ def _go_on(
     seconds = time.monotonic() - started
     fresh_start_s = replace(Measurement.from_dict(answer), probe_seconds=seconds).starting_s
     folders = channel.makefile("r", encoding="utf-8")
-    while warm.is_completed(answer):
+    while True:
         shutil.rmtree(scratch / "output", ignore_errors=True)
         if left := state.restore():
             print(f"this process ends with its order: {left}", flush=True)
@@ -128,6 +128,8 @@ def _go_on(
         print(_started(order), "in a process that carried out others", flush=True)
         answer = _answer(order, b"", started, scratch) | {"fresh_start_s": fresh_start_s}
         write_json(folder / answer_name(0), answer)
+        if not warm.is_completed(answer):
+            return
 
 
 def cards_seen(order: Order, objects: bytes) -> dict[str, str]:

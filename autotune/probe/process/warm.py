@@ -45,7 +45,7 @@ def may_follow(order: Order, before: Order) -> bool:
     of the user's may keep anything, and other settings change the process itself.
     """
     own, other = order.configuration, before.configuration
-    if own is None or other is None or order.workload is None or not may_go_on(before):
+    if own is None or other is None or not may_go_on(order):
         return False
     values = other.values
     differing = [name for name, value in own.values.items() if values.get(name) != value]
