@@ -99,10 +99,8 @@ class Measurement(Serializable):
     asked: Mapping[str, Any] = field(default_factory=dict)  #: requested by the configuration
     seconds_to_first_line: float | None = None  #: seconds from the order to the child's first line
     probe_seconds: float = 0.0  #: seconds of the whole probe
-    orders_before: int = 0  #: that its process had carried out before; 0: it was measured in a fresh one
-    fresh_start_s: float | None = (
-        None  #: seconds that its process took besides the steps when it was fresh; None: it was
-    )
+    orders_before: int = 0  #: orders that its process had carried out; 0: a fresh one
+    fresh_start_s: float | None = None  #: seconds outside its steps in a fresh process; None: this one was fresh
     started_s: float | None = field(default=None, compare=False)  #: seconds since the epoch; None: not known
     device: str = ""  #: of several devices of a search the one that measured this
     observed_warnings: tuple[ResultWarning, ...] = ()  #: observations around the probe that make its numbers doubtful

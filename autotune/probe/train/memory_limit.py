@@ -33,8 +33,10 @@ class HostMemory:
     def __init__(self, order: TrainingOrder) -> None:
         self._allowed = order.allowed_bytes
         self._before = resource.getrlimit(resource.RLIMIT_DATA)
-        sizes = _sizes() if order.most_before is None else _first_sizes()
-        self._resident, self._files, self._data, self._untouched = sizes
+        first = _sizes if order.most_before is None else _first_sizes
+        self._resident, self._files, self._data, untouched = first()
+        # Holes that earlier orders left in the heap are none of this one's.
+        self._untouched = max(untouched + UNTOUCHED_BYTES, _untouched())
         self._stage = ""
         self._stages: dict[str, int] = {}
         self._highest = self._highest_own = 0
@@ -79,7 +81,7 @@ class HostMemory:
             Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
 
     def _note(self) -> None:
-        holes = max(0, _untouched() - self._untouched - UNTOUCHED_BYTES)
+        holes = max(0, _untouched() - self._untouched)
         peak = max(0, _status("VmHWM") - self._resident) + holes
         own = max(0, peak - max(0, _status("RssFile") - self._files))
         self._highest, self._highest_own = max(self._highest, peak), max(self._highest_own, own)
