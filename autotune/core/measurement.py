@@ -99,6 +99,8 @@ class Measurement(Serializable):
     asked: Mapping[str, Any] = field(default_factory=dict)  #: requested by the configuration
     seconds_to_first_line: float | None = None  #: seconds from the order to the child's first line
     probe_seconds: float = 0.0  #: seconds of the whole probe
+    orders_before: int = 0  #: orders that its process had carried out; 0: a fresh one
+    fresh_start_s: float | None = None  #: seconds outside its steps in a fresh process; None: this one was fresh
     started_s: float | None = field(default=None, compare=False)  #: seconds since the epoch; None: not known
     device: str = ""  #: of several devices of a search the one that measured this
     observed_warnings: tuple[ResultWarning, ...] = ()  #: observations around the probe that make its numbers doubtful
@@ -180,6 +182,15 @@ class Measurement(Serializable):
     def step_time_s(self) -> float | None:
         """Mean seconds of an optimizer step with the requested accumulation."""
         return fmean(step.seconds for step in self.composed_steps) if self.steps else None
+
+    @property
+    def starting_s(self) -> float:
+        """Seconds of a probe outside its steps in a fresh process: its start and end, the model, the data."""
+        if self.fresh_start_s is not None:
+            return self.fresh_start_s
+        in_steps = sum(step.seconds for step in self.steps)
+        in_steps *= 1 + self.untimed_steps / len(self.steps) if self.steps else 1.0
+        return max(0.0, self.probe_seconds - in_steps)
 
     @property
     def after_compiling(self) -> float:
@@ -278,7 +289,8 @@ class Measurement(Serializable):
     def to_dict(self) -> dict[str, Any]:
         """Plain data; the log's tail stays in the log, which names paths of the machine."""
         plain = super().to_dict() | {"log_tail": ""}
-        unset = {name for name in ("device", "started_s", "tokens_per_sample") if not plain[name]}
+        optional = ("device", "started_s", "tokens_per_sample", "orders_before", "fresh_start_s")
+        unset = {name for name in optional if not plain[name]}
         return {name: value for name, value in plain.items() if name not in unset}
 
 

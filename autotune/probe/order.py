@@ -85,6 +85,8 @@ class Order(Serializable):
     accumulation_steps_run: micro-steps in a step of the probe, at most the configuration's.
     allowed_bytes: limit x (1 - headroom). device_used_bytes: in use on the device before; None on a CPU or if unknown.
     speed_to_reach: samples / second (tokens / second if `count_tokens`) below which a probe may end itself.
+    most_before: orders that its process may have carried out before it, at most; it may go on with another one afterwards.
+    None: a process for this order alone.
     """
 
     kind: str
@@ -109,6 +111,7 @@ class Order(Serializable):
     timing: Timing = Timing()
     count_tokens: bool = False
     speed_to_reach: float | None = None
+    most_before: int | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
 
     @property

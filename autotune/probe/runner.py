@@ -1,5 +1,6 @@
 """LiveProbe: the Probe that measures by real trainings in child processes."""
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -10,13 +11,17 @@ from autotune.core import Configuration, Environment, Measurement, Outcome, Work
 from autotune.core.failures import Failure
 from autotune.core.interval import Interval, quotient_of_means
 from autotune.core.loss_curves import LEAST_STEPS
-from autotune.core.slot import Slot
+from autotune.core.slot import Slot, SlotKind
 from autotune.core.warning import ResultWarning, WarningKind
 from autotune.probe import Host, ProbeOptions
 from autotune.probe.order import LOSSES, Timing, TrainingOrder, remove_answers, timings
 from autotune.probe.process.answers import attempt, read_answer
+from autotune.probe.process.warm import MOST_BEFORE, TRUSTED
 from autotune.space.settings import SETTINGS
 from autotune.space.setup import training_setup
+
+FRESH = "AUTOTUNE_FRESH"
+"""The user's variable: 1 gives each probe a process of its own."""
 
 MICRO_STEPS = 3
 """Micro-steps (first, middle and last) from which larger accumulations are composed."""
@@ -124,6 +129,7 @@ class LiveProbe:
             timing=self.timing(configuration, options, accumulation_steps_run),
             count_tokens=self.objective == "tokens_per_second",
             speed_to_reach=None if options.best_so_far is None else options.best_so_far.low,
+            most_before=_most_before(options),
         )
 
     def timing(self, configuration: Configuration, options: ProbeOptions, accumulation_steps_run: int) -> Timing:
@@ -145,11 +151,19 @@ class LiveProbe:
         )
 
     def _measure(self, order: TrainingOrder) -> Measurement:
+        """The measurement of a probe; in a fresh process, if one in a warm child is not to be trusted."""
+        measurement = self._measured(order)
+        if measurement.orders_before and not _is_trusted(measurement):
+            measurement = self._measured(replace(order, most_before=0))
+        return measurement
+
+    def _measured(self, order: TrainingOrder) -> Measurement:
         before, began = self.device_used(), time.time()
         account = self.host.run(order if before is None else replace(order, device_used_bytes=before[0]))
         measurement = replace(read_answer(order, account), started_s=began)
         if before is not None:
-            self._wait_for_memory(before[0])  # else the probe that just ended would count as another process
+            if not account.get("kept"):
+                self._wait_for_memory(before[0])  # else the probe that just ended would count as another process
             after = self.device_used()
             if foreign := sorted({*before[1], *(after[1] if after else ())}):
                 warning = ResultWarning(WarningKind.SHARED_DEVICE, detail=", ".join(foreign))
@@ -164,6 +178,25 @@ class LiveProbe:
             if used is None or used[0] <= before + (64 << 20):
                 return
             time.sleep(0.05)
+
+
+def _most_before(options: ProbeOptions) -> int | None:
+    """Orders that a probe's process may have carried out; None for one that begins with it and ends with it.
+
+    A claim, the losses and the comparison of devices rest on fresh processes: rounds, references and what devices repeat. So
+    do the baseline's figures; but its process may go on.
+    """
+    slot = options.slot
+    if os.environ.get(FRESH) == "1" or slot.kind is not SlotKind.TRIAL or slot.round or options.losses:
+        return None
+    return MOST_BEFORE if slot.number else 0
+
+
+def _is_trusted(measurement: Measurement) -> bool:
+    """True if a measurement in a warm child counts: it completed, with a peak that is not near the limit."""
+    peak, allowed = measurement.peak_bytes, measurement.allowed_bytes
+    is_low = allowed is None or (peak is not None and peak < TRUSTED * allowed)
+    return measurement.outcome is Outcome.COMPLETED and not measurement.allocator_retries and is_low
 
 
 def _not_composed(measurement: Measurement, whole_speed: Interval | None) -> str:

@@ -55,7 +55,7 @@ def _foreseen_s(trial: Trial, composed: bool, is_cpu: bool) -> float:
     step_s = _run_s(probe) if composed else probe.step_time_s or 0.0
     timing = timings(is_cpu)[1]
     timed_s = max(HOPELESS_LEAST * step_s, min(timing.timed_least * step_s, timing.seconds), timing.timed_seconds_least)
-    return starting_seconds(probe) + untimed_seconds(timing, step_s) + timed_s
+    return probe.starting_s + untimed_seconds(timing, step_s) + timed_s
 
 
 def untimed_seconds(timing: Timing, step_s: float) -> float:
@@ -72,13 +72,6 @@ def untimed_seconds(timing: Timing, step_s: float) -> float:
 def _run_s(probe: Measurement) -> float:
     """Mean seconds of its steps as they were run, of few micro-steps if it is composed."""
     return fmean(step.seconds for step in probe.steps) if probe.steps else 0.0
-
-
-def starting_seconds(measurement: Measurement) -> float:
-    """The seconds of a probe outside its steps: its start and end, the model, the data."""
-    times = [step.seconds for step in measurement.steps]
-    in_steps = sum(times) * (1 + measurement.untimed_steps / len(times)) if times else 0.0
-    return max(0.0, measurement.probe_seconds - in_steps)
 
 
 def seconds_to_go(
@@ -128,4 +121,4 @@ def finishing_seconds(trials: Sequence[Trial], objective: str) -> float:
 def sanity_check_seconds(best: Trial) -> float:
     """Seconds that a few steps, one evaluation batch and one checkpoint are expected to take."""
     probe = best.measurement
-    return starting_seconds(probe) + CHECKED_STEPS * _run_s(probe)
+    return probe.starting_s + CHECKED_STEPS * _run_s(probe)

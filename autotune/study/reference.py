@@ -10,7 +10,7 @@ from autotune.probe.order import LOSSES
 from autotune.space.dominance import implied_by
 from autotune.space.settings.precision import ALIKE
 from autotune.study.objective import leader
-from autotune.study.pacing import round_seconds, starting_seconds
+from autotune.study.pacing import round_seconds
 from autotune.study.plan import Plan
 
 NAMES = {"fp32": "fp32", "tf32": "TF32", "bf16": "bf16 autocast"}
@@ -182,4 +182,4 @@ def _seconds(rival: Trial, precision: str, products: Mapping[str, float]) -> flo
     slower = products[own] / products[precision] if {own, precision} <= products.keys() else 1.0
     step_s = max(1.0, slower) * (rival.final.step_time_s or 0.0)
     least, most = LEAST_STEPS * step_s, (LOSSES.untimed_most + LOSSES.timed_most) * step_s
-    return starting_seconds(rival.measurement) + max(least, min(most, LOSSES.seconds))
+    return rival.measurement.starting_s + max(least, min(most, LOSSES.seconds))

@@ -49,6 +49,11 @@ def test_what_neither_ran_nor_ran_out_of_memory_tells_nothing_but_its_end() -> N
     assert seen.starting_s == 3.0
 
 
+def test_a_warm_process_shows() -> None:
+    of = configuration(8)
+    assert [observed(of, completed(of, orders_before=number)).is_warm for number in (0, 1)] == [False, True]
+
+
 def test_it_goes_through_json_and_back() -> None:
     of = configuration(8)
     seen = observed(of, completed(of))

@@ -9,7 +9,7 @@ from autotune.core import Measurement, Trial
 from autotune.core.time_limit import TimeLimit
 from autotune.probe.order import CONFIRMATION, CUDA_CONFIRMATION
 from autotune.probe.train.adaptive import HOPELESS_LEAST
-from autotune.study.pacing import finishing_seconds, probes_to_go, round_seconds, seconds_to_go, starting_seconds
+from autotune.study.pacing import finishing_seconds, probes_to_go, round_seconds, seconds_to_go
 from autotune.study.plan import Plan
 from tests.makers import GIB, completed, configuration, trial
 
@@ -21,7 +21,7 @@ def measured(step_s: float, **facts: Any) -> Measurement:
 
 
 def round_s(measurement: Measurement, is_cpu: bool = True) -> float:
-    return round_seconds(Trial(1, configuration(8), measurement), is_cpu) - starting_seconds(measurement)
+    return round_seconds(Trial(1, configuration(8), measurement), is_cpu) - measurement.starting_s
 
 
 @pytest.mark.parametrize("step_s", [0.01, 0.05])

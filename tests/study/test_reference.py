@@ -24,7 +24,6 @@ from autotune.study.pacing import (
     can_be_composed,
     round_seconds,
     seconds_to_go,
-    starting_seconds,
 )
 from autotune.study.plan import Plan
 from autotune.study.reference import (
@@ -193,7 +192,7 @@ def test_a_reference_that_fit_and_does_not_beside_the_new_leader_is_asked_for_on
 
 def test_what_the_reference_takes_is_in_every_estimate_of_time() -> None:
     trials = [trial(0, in_("bf16"), 0.5), trial(1, in_("bf16", 16), 0.4)]
-    expected_s = starting_seconds(trials[0].measurement) + LOSSES.seconds  # ten steps of 0.5 s x 400 / 45 take longer
+    expected_s = trials[0].measurement.starting_s + LOSSES.seconds  # ten steps of 0.5 s x 400 / 45 take longer
     reference_s = reference_seconds(ON_GPU, trials, {}, {"fp32": 45e12, "bf16": 400e12}, rounds=3)
     assert reference_s == pytest.approx(expected_s)
     assert reference_seconds(ON_GPU, trials, {1: ran_as("fp32")}, H100, rounds=2) == 0
@@ -220,7 +219,7 @@ def test_only_long_steps_of_batches_that_are_alike_are_composed() -> None:
 
 def test_a_long_round_is_foreseen_by_its_whole_steps_once_and_then_by_few_micro_steps() -> None:
     llama = trial(1, in_("bf16_frozen", 2, 64), 10.0)
-    start_s = starting_seconds(llama.measurement)
+    start_s = llama.measurement.starting_s
     first = round_seconds(llama, is_cpu=False)
     assert first == pytest.approx(start_s + (3 + 3) * 10.0)
     few = 4 * 10.0 * 3 / 32 + 4.0

@@ -32,7 +32,7 @@ from autotune.space.launch import launch_line
 from autotune.space.setup import TrainingSetup
 from autotune.study.measure import live_probe
 from autotune.study.objective import is_shown
-from autotune.study.pacing import starting_seconds, untimed_seconds
+from autotune.study.pacing import untimed_seconds
 from autotune.study.result import SearchResult, training_setup_of
 from autotune.study.store import VERIFICATION, locked, reporting_storage
 
@@ -228,7 +228,7 @@ class _Turns:
         timed_s = min(timing.timed_most * step_s, max(timing.seconds, step_s))
         if self._seconds is None:
             timed_s = timing.timed_most * step_s
-        return starting_seconds(trial.measurement) + untimed_seconds(timing, step_s) + timed_s
+        return trial.measurement.starting_s + untimed_seconds(timing, step_s) + timed_s
 
     @property
     def announcement(self) -> str:

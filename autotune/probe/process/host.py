@@ -1,7 +1,8 @@
-"""The host: imports torch and transformers once, and forks a fresh process for each order.
+"""The host: imports torch and transformers once, and forks a process for each order, or for several like ones.
 
     parent ==socket==> host (one thread, CUDA never awake, child subreaper)
                         ├─ fork ─> child 1   session of its own; answers by file, logs to a pipe
+                        │           └─ a completed probe's child waits for one that may follow (warm.py)
                         └─ fork ─> child 2   ... only after everything below child 1 is gone
 
 With AUTOTUNE_SPAWN=1 it imports nothing, and each child imports for itself: no library that wakes CUDA or starts a thread
@@ -22,12 +23,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+import psutil
+
 from autotune.core import Outcome, read_json
 from autotune.probe.order import LOG, ORDER, Order, answer_name
-from autotune.probe.process import cleanup
+from autotune.probe.process import cleanup, warm
 from autotune.probe.process.child import Parent, run_child
 from autotune.probe.process.lazy_import import WAKES_CUDA, open_later
 from autotune.probe.process.log import Log
@@ -125,95 +129,152 @@ def _read_each(kind: str, read: Callable[[Path], str]) -> list[str]:
 def _serve(channel: socket.socket, alive: int) -> None:
     parent = Parent()
     reader = channel.makefile("rb")
+    kept: Children | None = None  # a child that waits for its next order
     while line := reader.readline():
         message = json.loads(line)
         if "surroundings" in message:
             parent.surroundings = message["surroundings"]
             parent.objects = reader.read(message["objects"])
         elif "order" in message:
-            refused = _reasons_not_to_fork()
-            _say(channel, refused or _run(Path(message["order"]), [channel.fileno(), alive], parent))
+            folder = Path(message["order"])
+            order = Order.from_dict(read_json(folder / ORDER), folder)
+            if kept is not None and not kept.may_take(order):
+                # What it held on the device is about to be free.
+                order = replace(order, device_used_bytes=kept.first.device_used_bytes)
+                kept.end()
+                kept = None
+            if refused := _reasons_not_to_fork():
+                _say(channel, refused)
+                continue
+            children = kept or Children(order, parent, [channel.fileno(), alive])
+            account = children.carry_out(order)
+            kept = children if account["kept"] else None
+            _say(channel, account)
 
 
 def _say(channel: socket.socket, message: dict[str, Any]) -> None:
     channel.sendall(json.dumps(message).encode() + b"\n")
 
 
-def _run(folder: Path, ours: list[int], parent: Parent) -> dict[str, Any]:
-    """Fork the order's children, one a rank, watch them to their end, and clear everything away.
+class Children:
+    """The processes of an order, one a rank, from their fork to their end; a single one may take further orders.
 
-    ours: file descriptors that are none of theirs.
+    first: the order that they are forked for. ours: file descriptors that are none of theirs.
     """
-    order = Order.from_dict(read_json(folder / ORDER), folder)
-    scratch = Path(tempfile.mkdtemp(prefix="probe-"))
-    before, kills_before = cleanup.shared_memory(), cleanup.kernel_oom_kills()
-    log_read, log_write = os.pipe()
-    wake_read, wake_write = socket.socketpair()
-    wake_read.setblocking(False)
-    wake_write.setblocking(False)
-    signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    started = time.monotonic()
-    port = free_port() if order.ranks > 1 else 0
-    host, ours = os.getpid(), [*ours, log_read, wake_read.fileno(), wake_write.fileno()]
-    pids: list[int] = []
-    for rank in range(order.ranks):
-        pids.append(os.fork())
-        if pids[-1] == 0:
-            run_child(order, parent, host, scratch, log_write, ours, rank, port)
-    os.close(log_write)
-    log = Log(folder / LOG, log_read)
-    ended, codes = _watch(pids, folder, wake_read, log, started + order.deadline_s)
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
-    left = cleanup.end_descendants()
-    log.close()
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    wake_read.close()
-    wake_write.close()
-    cleanup.remove_left_shared_memory(before)
-    shutil.rmtree(scratch, ignore_errors=True)
-    return {
-        "ended": ended,
-        "codes": codes,
-        "seconds": time.monotonic() - started,
-        "left": left,
-        "kernel_oom_kills": cleanup.kernel_oom_kills() - kills_before,
-    }
 
+    def __init__(self, first: Order, parent: Parent, ours: list[int]) -> None:
+        self.first = first
+        self._orders = 0
+        self._cores = os.sched_getaffinity(0)
+        self._scratch = Path(tempfile.mkdtemp(prefix="probe-"))
+        self._shared_memory = cleanup.shared_memory()
+        self._output, log_write = os.pipe()
+        self._wake, self._wake_write = socket.socketpair()
+        self._wake.setblocking(False)
+        self._wake_write.setblocking(False)
+        self._channel, theirs = socket.socketpair()
+        signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        port = free_port() if first.ranks > 1 else 0
+        host, own = os.getpid(), (self._wake, self._wake_write, self._channel)
+        close = [*ours, self._output, *(end.fileno() for end in own)]
+        self._pids: list[int] = []
+        self._codes: list[int | None] = [None] * first.ranks
+        for rank in range(first.ranks):
+            self._pids.append(os.fork())
+            if self._pids[-1] == 0:
+                run_child(first, parent, host, self._scratch, log_write, theirs, close, rank, port)
+        os.close(log_write)
+        theirs.close()
 
-def _watch(
-    pids: list[int], folder: Path, wake: socket.socket, log: Log, deadline: float
-) -> tuple[str, list[int | None]]:
-    """Wait for the children: "exited" or "timed out", and each one's exit code or -signal, None if it still runs.
+    def may_take(self, order: Order) -> bool:
+        """True if the child, which waits, may carry this order out."""
+        self._collect()
+        return (
+            self._codes == [None]
+            and order.most_before is not None
+            and self._orders <= order.most_before
+            and self._cores == os.sched_getaffinity(0)
+            and warm.may_follow(order, self.first)
+        )
 
-    They have exited, too, once one of several has failed: the others would wait for it until the deadline.
-    """
-    codes: list[int | None] = [None] * len(pids)
-    while True:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            return "timed out", codes
-        watched: list[Any] = [wake, *log.open_fds()]
-        ready, _, _ = select.select(watched, [], [], left)
-        log.drain()
-        if wake in ready:
-            with contextlib.suppress(BlockingIOError):
-                wake.recv(4096)
-            _collect(pids, codes)
-            if None not in codes or _one_failed(codes, folder):
-                return "exited", codes
+    def carry_out(self, order: Order) -> dict[str, Any]:
+        """Watch them to the end of an order: its account, once everything is cleared away that does not wait for another."""
+        kills_before, started = cleanup.kernel_oom_kills(), time.monotonic()
+        folder, before, left = Path(order.folder), self._orders, 0
+        log = Log(folder / LOG, os.dup(self._output))
+        if before:
+            with contextlib.suppress(OSError):  # it was killed a moment ago
+                self._channel.sendall(json.dumps(order.folder).encode() + b"\n")
+        self._orders += 1
+        ended, codes = self._watch(folder, log, started + order.deadline_s)
+        log.close()
+        is_kept = ended == "waits" and self._has_left_nothing()
+        if not is_kept:
+            left = self.end()
+        return {
+            "ended": "exited" if ended == "waits" else ended,
+            "codes": [0] if ended == "waits" else codes,
+            "seconds": time.monotonic() - started,
+            "left": left,
+            "kernel_oom_kills": cleanup.kernel_oom_kills() - kills_before,
+            "orders_before": before,
+            "kept": is_kept,
+        }
 
+    def end(self) -> int:
+        """End them and everything below, and remove what they left; returns how many processes were killed."""
+        for pid in self._pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+        left = cleanup.end_descendants()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.close(self._output)
+        for end in (self._wake, self._wake_write, self._channel):
+            end.close()
+        cleanup.remove_left_shared_memory(self._shared_memory)
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        return left
 
-def _collect(pids: list[int], codes: list[int | None]) -> None:
-    """Note the exit code of each child that has ended."""
-    for rank, pid in enumerate(pids):
-        if codes[rank] is None:
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                codes[rank] = os.waitstatus_to_exitcode(status)
+    def _has_left_nothing(self) -> bool:
+        """True if the child that waits is all that there is."""
+        below = {process.pid for process in psutil.Process().children(recursive=True)}
+        return below == {*self._pids} and not cleanup.left_shared_memory(self._shared_memory)
+
+    def _watch(self, folder: Path, log: Log, deadline: float) -> tuple[str, list[int | None]]:
+        """Wait for them: "waits" for another order, "exited" or "timed out", and each one's exit code or -signal.
+
+        The code is None if it still runs. They have exited, too, once one of several has failed: the others would wait for it
+        until the deadline.
+        """
+        waiting = [self._channel]
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return "timed out", self._codes
+            watched: list[Any] = [self._wake, *waiting, *log.open_fds()]
+            ready, _, _ = select.select(watched, [], [], left)
+            log.drain()
+            if self._channel in ready:
+                with contextlib.suppress(OSError):
+                    if self._channel.recv(1):
+                        return "waits", self._codes
+                waiting = []  # it has ended
+            if self._wake in ready:
+                with contextlib.suppress(BlockingIOError):
+                    self._wake.recv(4096)
+                self._collect()
+                if None not in self._codes or _one_failed(self._codes, folder):
+                    return "exited", self._codes
+
+    def _collect(self) -> None:
+        """Note the exit code of each child that has ended."""
+        for rank, pid in enumerate(self._pids):
+            if self._codes[rank] is None:
+                done, status = os.waitpid(pid, os.WNOHANG)
+                if done:
+                    self._codes[rank] = os.waitstatus_to_exitcode(status)
 
 
 def _one_failed(codes: list[int | None], folder: Path) -> bool:

@@ -170,4 +170,5 @@ SETTING = Setting(
             else "another rule of updates than AdamW's: tune the learning rate anew"
         ),
     ),
+    of_trainer=True,
 )
