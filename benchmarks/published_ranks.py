@@ -273,7 +273,8 @@ def main() -> None:
             *EXPLAINED,
             "",
             "FSDP of version 2 is in one comparison only: from 8 to 128 ranks, torchtitan's Llama 3.1 8B (two samples of 8192 "
-            f"tokens) reserves {TITAN_SAVED:.1f} GiB less. By the estimate {saved:.1f} GiB less are allocated, of weights and states.",
+            f"tokens) reserves {TITAN_SAVED:.1f} GiB less. By the estimate {saved:.1f} GiB less are allocated, of weights and "
+            "states.",
             *lines,
         ],
     )

@@ -26,7 +26,7 @@ from autotune.probe import ProbeOptions  # noqa: E402
 from autotune.probe.device import nvml  # noqa: E402
 from autotune.probe.process.launcher import ProbeHost  # noqa: E402
 from autotune.probe.queries import read_environment, read_workload  # noqa: E402
-from autotune.probe.runner import FRESH, LiveProbe  # noqa: E402
+from autotune.probe.runner import WARM, LiveProbe  # noqa: E402
 
 MODELS = {"bert-mini": 128, "gpt2-mini": 128, "vit-mini": None}
 """Model -> tokens of a sample; None for images."""
@@ -68,7 +68,7 @@ def pairs(model: str, length: int | None, count: int, card: nvml.Card | None, fo
             place = folder / f"{'warm' if host is warm_host else 'fresh'}-{number:04d}"
             allowed, used = environment.free_memory_bytes, nvml.usage_of(card)
             probe = LiveProbe(host, environment, workload, {}, allowed, lambda slot: place, device_used=used)
-            os.environ[FRESH] = str(int(host is fresh_host))
+            os.environ[WARM] = str(int(host is warm_host))
             measurement = probe(configuration, ProbeOptions(Slot(number), 300.0))
             if measurement.outcome is not Outcome.COMPLETED:
                 raise SystemExit(f"{model} did not train: {measurement.outcome}: {measurement.reason}")

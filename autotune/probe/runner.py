@@ -20,8 +20,8 @@ from autotune.probe.process.warm import MOST_BEFORE, TRUSTED
 from autotune.space.settings import SETTINGS
 from autotune.space.setup import training_setup
 
-FRESH = "AUTOTUNE_FRESH"
-"""The user's variable: 1 gives each probe a process of its own."""
+WARM = "AUTOTUNE_WARM"
+"""The user's variable: 1 lets a completed probe's process carry out the next one, if that is like it."""
 
 MICRO_STEPS = 3
 """Micro-steps (first, middle and last) from which larger accumulations are composed."""
@@ -187,7 +187,7 @@ def _most_before(options: ProbeOptions) -> int | None:
     do the baseline's figures; but its process may go on.
     """
     slot = options.slot
-    if os.environ.get(FRESH) == "1" or slot.kind is not SlotKind.TRIAL or slot.round or options.losses:
+    if os.environ.get(WARM) != "1" or slot.kind is not SlotKind.TRIAL or slot.round or options.losses:
         return None
     return MOST_BEFORE if slot.number else 0
 

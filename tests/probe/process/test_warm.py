@@ -287,8 +287,14 @@ def test_users_code_and_ranks_have_a_process_of_their_own() -> None:
 
 @pytest.fixture
 def probe(
-    warm_host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
+    warm_host: ProbeHost,
+    environment: Environment,
+    workload_of: Callable[..., Workload],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> LiveProbe:
+    monkeypatch.setenv(runner.WARM, "1")
+
     def folder(slot: Slot) -> Path:
         return tmp_path / f"{slot.kind}-{slot.number}-{slot.round}"
 
@@ -314,7 +320,7 @@ def test_a_search_s_probes_share_a_process_and_what_its_answer_rests_on_does_not
     assert before(Slot(0, 1, SlotKind.REFERENCE), losses=4) == (0, 0)
     assert before(Slot(1, kind=SlotKind.DEVICE)) == (0, 0)
     assert before(Slot(4)) == (0, 1)
-    monkeypatch.setenv(runner.FRESH, "1")
+    monkeypatch.delenv(runner.WARM)
     assert before(Slot(5)) == (0, 0)
 
 
