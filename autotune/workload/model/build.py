@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import transformers
 from accelerate.hooks import remove_hook_from_submodules
+from torch._guards import detect_fake_mode
 from transformers import AutoConfig, BitsAndBytesConfig, PretrainedConfig
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.models.auto import modeling_auto
@@ -162,14 +163,16 @@ def _made(
 ) -> Any:
     """The model with random weights, never whole in float32 on the device if it is packed or sharded.
 
-    One that cannot be made without storage first is made on the CPU.
+    One that cannot be made without storage first is made on the CPU. Fake tensors, which have none, are made on the device.
     """
-    model = _without_storage(workload.task, config, arguments, "cpu" if _has_own_code(workload) else "meta")
+    is_fake = detect_fake_mode() is not None
+    place = device if is_fake else "cpu" if _has_own_code(workload) else "meta"
+    model = _without_storage(workload.task, config, arguments, place)
     is_outline = next(model.parameters()).is_meta
     if four_bits:
         return made_in_four_bits(model, four_bits, device) if is_outline else in_four_bits(model, four_bits).to(device)
     if sharding_rank is None:
-        return drawn(model, device) if is_outline else model.to(device)
+        return drawn(model, device) if is_outline else model if is_fake else model.to(device)
     if sharding_rank:
         return without_values(model) if is_outline else model
     return drawn(model, device, lambda place: model.get_submodule(place).cpu()).cpu() if is_outline else model
