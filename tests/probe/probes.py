@@ -1,7 +1,5 @@
 """Orders for tests: a few steps of a caller's own objects or of a prepared workload, and their measurement."""
 
-import contextlib
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,9 +10,7 @@ from autotune.core import Configuration, Environment, Measurement, Workload
 from autotune.probe import Host
 from autotune.probe.order import Order, Timing
 from autotune.probe.process.answers import read_answer
-from autotune.probe.process.launcher import ProbeHost
 from autotune.space.setup import training_setup
-from autotune.workload.model.pickling import sent
 
 QUICK = Timing(untimed_least=1, untimed_most=1, timed_least=3, timed_most=3, seconds=10.0)
 """The fewest steps that make a measurement: what is tested is not how fast they are."""
@@ -22,20 +18,6 @@ QUICK = Timing(untimed_least=1, untimed_most=1, timed_least=3, timed_most=3, sec
 SETTINGS = {"checkpointing": "none", "precision": "fp32", "optimizer": "adamw_torch", "workers": 0, "pin_memory": False}
 CALLERS = Workload(name="model_init", task="custom", user_objects=True, sequence_length=None)
 MIB = 2**20
-
-
-@contextlib.contextmanager
-def bringing(host: ProbeHost, **objects: Any) -> Iterator[ProbeHost]:
-    """Within, the children of this host, whose start takes seconds, get these objects of a caller."""
-    before, host._objects = host._objects, sent(objects)
-    if host.pid is None:
-        host.start()
-    else:
-        host._send_surroundings()
-    yield host
-    host._objects = before
-    if host.pid is not None:
-        host._send_surroundings()
 
 
 def bitsandbytes_steps_on_cpu() -> bool:

@@ -31,19 +31,19 @@ from autotune.probe.runner import LiveProbe
 from autotune.workload.model.pickling import sent
 from tests.makers import warned
 from tests.probe import misbehaviours
-from tests.probe.probes import CALLERS, MIB, QUICK, bringing, configuration, make_order, measured
+from tests.probe.probes import CALLERS, MIB, QUICK, configuration, make_order, measured
 from tests.probe.processes import alive, becomes_true, bounded, marked, token_of
 
 GONE_S = 10.0
 """Within this everything below a killed process has to be gone."""
 
-PARTS = {"model_init": misbehaviours.model_init, "train_dataset": misbehaviours.Samples()}
-OBJECTS = sent(PARTS)
+OBJECTS = sent({"model_init": misbehaviours.model_init, "train_dataset": misbehaviours.Samples()})
 
 
 @pytest.fixture(scope="module")
-def bad_host(host: ProbeHost) -> Iterator[ProbeHost]:
-    with bringing(host, **PARTS) as host:
+def bad_host() -> Iterator[ProbeHost]:
+    with ProbeHost(OBJECTS) as host:
+        host.start()
         yield host
 
 
@@ -516,14 +516,15 @@ def test_the_next_probe_waits_until_the_memory_is_back(probe: LiveProbe) -> None
 # A limited time -------------------------------------------------------------------------------------------------
 
 
-def test_no_order_outlasts_the_command_s_time(host: ProbeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_order_outlasts_the_command_s_time(tmp_path: Path) -> None:
     order = Order(kind="capabilities", folder=str(tmp_path / "order"), deadline_s=300.0, request={"device": "cpu"})
-    host.scratch_folder()  # it runs
-    monkeypatch.setattr(host, "time_limit", TimeLimit(1.0, time.monotonic() - 0.9))
-    begun = time.monotonic()
-    with pytest.raises(TimeIsOver, match="timeout="):
-        ask(host, order)
-    assert time.monotonic() - begun < 10
+    with ProbeHost() as host:
+        host.start()
+        host.time_limit = TimeLimit(1.0, time.monotonic() - 0.9)
+        begun = time.monotonic()
+        with pytest.raises(TimeIsOver, match="timeout="):
+            ask(host, order)
+        assert time.monotonic() - begun < 10
     with ProbeHost() as slow:
         slow.time_limit = TimeLimit(0.1)
         with pytest.raises(TimeIsOver):

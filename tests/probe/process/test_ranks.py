@@ -24,7 +24,7 @@ from autotune.workload.model.build import build_model
 from autotune.workload.model.pickling import sent
 from tests.makers import MIB, completed, step, warned
 from tests.probe import ranked
-from tests.probe.probes import SETTINGS, bringing, make_order, measured
+from tests.probe.probes import SETTINGS, make_order, measured
 from tests.probe.processes import marked, token_of
 
 KILLED = "ended by SIGKILL (signal 9), perhaps by the kernel's out-of-memory killer"
@@ -40,10 +40,14 @@ def on_ranks(ranks: int, micro: int = 4, global_batch_size: int = 8, **settings:
 
 
 @pytest.fixture(scope="module")
-def ranked_host(host: ProbeHost) -> Iterator[ProbeHost]:
-    with bringing(
-        host, model_init=ranked.model_init, train_dataset=ranked.Numbered(), trainer_class=ranked.TellingTrainer
-    ) as host:
+def ranked_host() -> Iterator[ProbeHost]:
+    objects = {
+        "model_init": ranked.model_init,
+        "train_dataset": ranked.Numbered(),
+        "trainer_class": ranked.TellingTrainer,
+    }
+    with ProbeHost(sent(objects)) as host:
+        host.start()
         yield host
 
 

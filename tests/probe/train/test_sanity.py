@@ -22,7 +22,7 @@ from autotune.probe.train import sanity
 from autotune.probe.train.memory_limit import memory_of
 from autotune.workload.model.pickling import sent
 from tests.probe import misbehaviours
-from tests.probe.probes import CALLERS, MIB, bringing, configuration, make_order
+from tests.probe.probes import CALLERS, MIB, configuration, make_order
 
 Rehearse = Callable[..., SanityCheck]
 FULL = shutil._ntuple_diskusage(100, 99, 1)
@@ -63,8 +63,8 @@ OBJECTS = {"model_init": model_init, "train_dataset": misbehaviours.Samples(), "
 
 
 @pytest.fixture(scope="module")
-def own_host(host: ProbeHost) -> Iterator[ProbeHost]:
-    with bringing(host, **OBJECTS) as host:
+def own_host() -> Iterator[ProbeHost]:
+    with ProbeHost(sent(OBJECTS)) as host:
         yield host
 
 
