@@ -199,7 +199,7 @@ def test_a_child_that_is_killed_while_it_waits_is_not_missed(run: Run, warm_host
 def test_a_warm_child_that_is_killed_while_it_trains_loses_nothing(run: Run, warm_host: ProbeHost) -> None:
     run(FIRST, 0)
     (child,) = waiting(warm_host)
-    long = replace(QUICK, timed_least=300, timed_most=300, target=0.0)
+    long = replace(QUICK, timed_least=100, timed_most=100, target=0.0, seconds=600.0)
 
     def kill() -> None:
         started = psutil.Process(child).cpu_times().user
@@ -212,7 +212,7 @@ def test_a_warm_child_that_is_killed_while_it_trains_loses_nothing(run: Run, war
     killer.join()
     assert (measurement.outcome, measurement.orders_before) == (Outcome.COMPLETED, 0)
     assert [warning.kind for warning in measurement.repeated_because] == [WarningKind.KILLED]
-    assert len(measurement.steps) == 300
+    assert len(measurement.steps) == 100
     assert waiting(warm_host) not in ([], [child])
 
 
