@@ -422,7 +422,8 @@ def row(name: str, facts: Mapping[str, Any]) -> str:
         part = facts[way]
         different = ", ".join(part.get("different", {})) or "none"
         cells.append(part.get("failed", different))
-    ratio = facts["again"].get("baseline", 0.0) / (facts["sent"].get("baseline", 0.0) or 1.0)
+    sent, again = (facts[way].get("baseline", 0.0) for way in WAYS)
+    ratio = f"{again / sent:.2f}" if sent and again else "-"
     answer = next((facts[way] for way in WAYS if facts[way].get("speedup")), None)
     promised = plain = "-"
     if answer is not None:
@@ -432,7 +433,7 @@ def row(name: str, facts: Mapping[str, Any]) -> str:
     if "plain" in facts:
         own, answered = (median(facts["plain"][side]) for side in ("own", "answer"))
         plain = f"{answered / own:.2f}x, {answered:.4g}"
-    return f"| {name} | {facts['trainer']} | {' | '.join(cells)} | {ratio:.2f} | {promised} | {plain} |"
+    return f"| {name} | {facts['trainer']} | {' | '.join(cells)} | {ratio} | {promised} | {plain} |"
 
 
 def main() -> None:
