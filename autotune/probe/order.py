@@ -57,7 +57,7 @@ CUDA_CONFIRMATION = replace(
 )
 """A GPU that was idle while a process started runs its first steps at clocks that it does not keep: power and heat settle
 in seconds, not in steps. A round trains on while its speed falls, at most 12 s. A probe's speed is that of its first seconds: on
-a card whose clock falls by a seventh within ten seconds it is 8 % too high with steps of a second, and 13 % with short ones. The
+a card whose clock falls by a seventh within ten seconds it is 9 % too high with steps of a second, and 13 % with short ones. The
 timed steps are long enough for its energy counter (JOULES_LEAST_S). GPUs' steps of one shape differ by less than a per cent:
 three of them tell a probe's speed."""
 
