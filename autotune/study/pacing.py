@@ -18,6 +18,9 @@ TYPICAL_PROBES, LATER_PROBES = 10, 2
 """Probes of a search that ends because nothing is worth its seconds (the median of 84 replays on recorded tables, from 6 to 14),
 and further ones that are expected from then on."""
 
+PACED = 3
+"""Measurements from which on their repetitions are expected of the others too: a busy machine repeats its first ones most."""
+
 CHECKED_STEPS = 10
 """Steps that the sanity check is expected to take at most, its evaluation and checkpoint counted as some."""
 
@@ -102,7 +105,7 @@ def seconds_to_go(
             rounds = max(0, plan.confirmation_rounds - len(trial.confirmations))
             seconds += sides * rounds * round_seconds(trial, plan.is_cpu)
         seconds += reference_s
-    on_the_clock, of_probes = (sum(column) for column in zip(*pace, strict=True)) if pace else (1.0, 1.0)
+    on_the_clock, of_probes = (sum(column) for column in zip(*pace, strict=True)) if len(pace) >= PACED else (1.0, 1.0)
     return min(seconds * (on_the_clock / of_probes if of_probes else 1.0), plan.time.seconds_left())
 
 

@@ -48,7 +48,8 @@ def test_the_time_to_go_is_of_all_probes_a_proof_and_checks_that_are_left() -> N
     assert seconds_to_go(plan, trials, False) == check_s
     all_s = 3 * 3.0 + proof_s + check_s
     assert seconds_to_go(plan, trials, True) == pytest.approx(all_s)
-    assert seconds_to_go(plan, trials, True, pace=[(20.0, 9.0), (4.0, 3.0)]) == pytest.approx(2 * all_s)
+    assert seconds_to_go(plan, trials, True, pace=[(20.0, 9.0), (4.0, 3.0)]) == pytest.approx(all_s), "too few"
+    assert seconds_to_go(plan, trials, True, pace=[(20.0, 9.0), (4.0, 3.0), (4.0, 2.0)]) == pytest.approx(2 * all_s)
     timed = replace(plan, time=TimeLimit(5.0))
     assert seconds_to_go(timed, [], True) == pytest.approx(4.5, abs=0.4)
     assert seconds_to_go(timed, trials, True) == pytest.approx(4.5, abs=0.4)
