@@ -62,6 +62,7 @@ benchmarks: $(STAMP)
 	$(BIN)/python benchmarks/projection.py # as root
 	$(BIN)/python benchmarks/v100_table.py
 	$(BIN)/python benchmarks/published_ranks.py
+	$(BIN)/python benchmarks/rank_memory.py # 20 GiB of memory
 	$(BIN)/python benchmarks/replay.py
 	$(BIN)/python benchmarks/anytime.py
 	$(BIN)/python benchmarks/decision_time.py

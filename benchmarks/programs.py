@@ -59,6 +59,12 @@ OF_A_TRIAL = {
 }
 """Arguments that a trial has otherwise on purpose: nothing of it is written, evaluated or reported."""
 
+NOTES = (
+    "Searches of 100 s and 6 trials, alone on the machine. Samples per second, with 95 % intervals; plain runs are medians of the settled",
+    "steps of two or three runs in turns, first the ratio, then the speed with the answer. Fields that a sent trial has otherwise on purpose: its",
+    "learning rate stays constant, its data are drawn with a seed of their own. TF32 is off on a CPU, set or not.",
+)
+
 SIZES = ("--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "8")
 COMMON = (
     *("--output_dir", "out", "--max_steps", "30", "--use_cpu", "True", "--save_strategy", "no", "--report_to", "none"),
@@ -457,7 +463,7 @@ def main() -> None:
             facts = measured(name, program, root, arguments.libraries, arguments.options.split())
             lines.append(row(name, facts))
             print(lines[-1], flush=True)
-    write_table(arguments.report, "Programs of others below `autotune run`", lines)
+    write_table(arguments.report, "Programs of others below `autotune run`", [*lines, "", *NOTES])
 
 
 if __name__ == "__main__":

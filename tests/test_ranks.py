@@ -1,6 +1,9 @@
 """A whole search on two ranks of a CPU: exact, confirmed, rehearsed, and an answer that says how to start it."""
 
 import json
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,8 @@ from autotune.commands.result import TuningResult
 from autotune.commands.verify.run import verify
 from autotune.core import InvalidRequest
 from autotune.core.errors import NothingFits
-from tests.hurry import hurry
+from tests.commands.run.programs import has_cores
+from tests.hurry import hurried, hurry
 
 WORDS = (
     "--global-batch-size 8 --device cpu --search-space multi-gpu --sequence-length 8 --n-trials 2 --no-history --quiet"
@@ -109,3 +113,73 @@ def test_nothing_fits_on_two_ranks_where_each_has_too_little(all_cores: None, tm
     (trial,) = TuningResult.load(folder).trials
     assert trial.measurement.outcome == "out_of_memory"
     assert trial.measurement.reason.startswith("rank ")
+
+
+OF_A_USER = """
+import os, sys, time
+import torch, transformers
+import autotune
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(8, 4)
+
+    def forward(self, values=None, labels=None):
+        time.sleep(0.05)
+        logits = self.head(values)
+        return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, place):
+        return {"values": torch.arange(8.0) + place, "labels": place % 4}
+
+if __name__ == "__main__":
+    args = transformers.TrainingArguments(
+        "out", use_cpu=True, per_device_train_batch_size=1, gradient_accumulation_steps=4, max_steps=4, save_strategy="no",
+        report_to="none", disable_tqdm=True)
+    trainer = transformers.Trainer(model=Net(), args=args, train_dataset=Numbers())
+    if "RANK" in os.environ:
+        result = autotune.TuningResult.load("reports/mine")
+        trainer = result.apply(trainer)
+        trainer.add_callback(autotune.PromiseCallback(result))
+        trainer.train()
+        sizes = trainer.args.per_device_train_batch_size, trainer.args.gradient_accumulation_steps, trainer.args.world_size
+        print("trained", *sizes, trainer.state.global_step, float(next(trainer.model.parameters()).sum()))
+    else:
+        autotune.tune(
+            trainer, search_space="multi-gpu", fix={"data_parallel_size": 2, "precision": "fp32", "workers": 0},
+            only={"micro_batch_size": [1, 2]}, n_trials=2, study_name="mine", no_history=True)
+"""
+"""Searches, and started on several ranks trains with what was found."""
+
+
+@pytest.mark.nightly
+def test_a_trainer_of_the_user_is_searched_for_on_two_ranks_and_trains_with_the_printed_line(
+    all_cores: None, tmp_path: Path
+) -> None:
+    if not has_cores(2):
+        pytest.skip("two ranks take two cores")
+    (tmp_path / "your_script.py").write_text(OF_A_USER)
+
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(command, cwd=tmp_path, env=hurried(), capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    run(sys.executable, "your_script.py")
+    result = TuningResult.load(tmp_path / "reports" / "mine")
+    best = result.best.configuration
+    assert (best.micro_batch_size, best.gradient_accumulation_steps, best.data_parallel_size) == (2, 1, 2)
+    for line in result.to_dict()["launch"]:
+        variables, _, command = line.partition(" ")
+        launcher, *words = shlex.split(command)
+        done = run("env", variables, str(Path(sys.executable).parent / launcher), *words)
+        trained = [printed.split() for printed in done.stdout.splitlines() if printed.startswith("trained")]
+        assert [printed[1:5] for printed in trained] == [["2", "1", "2", "4"]] * 2
+        assert trained[0] == trained[1], "both ranks have the same weights"
+        assert done.stderr.count("as promised") + done.stderr.count("than promised") <= 4, "of the first rank alone"
+        assert "NotApplied" not in done.stderr

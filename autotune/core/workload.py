@@ -38,6 +38,7 @@ class Workload(Serializable):
     text_source: str = ""  #: name of the tokenizer or image processor, for the report
     samples: int = 0  #: in the data before repetition
     longest: tuple[int, ...] = ()  #: indices of samples for the batch with the most memory; empty if all are alike
+    lengths: tuple[float, ...] = ()  #: quantiles of the samples' lengths, of sequence_length; empty if all are alike
     weights: str = ""  #: folder or cached hub id of the model's weights; empty for random ones
     user_objects: bool = False  #: model_init, train_dataset, collator or Trainer class come from the user
     whole_steps: bool = False  #: micro-steps share work (one generates for all): probes run all of a step

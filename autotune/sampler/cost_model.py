@@ -51,7 +51,7 @@ class CostModel:
 
     values: all values of each setting of the space. estimate: a configuration's peak bytes before any probe.
     allowed_bytes: what a training may use. untouched_bytes: what counts against the limit and is not part of a peak.
-    training_steps: over which the seconds of a slow start (compiling) are spread.
+    training_steps: over which the seconds of a slow start (compiling) are spread. padded: see `encode`.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class CostModel:
         allowed_bytes: int,
         training_steps: int | None = None,
         untouched_bytes: int = 0,
+        padded: Callable[[Configuration], float] = lambda configuration: 1.0,
     ) -> None:
         self.configurations, self.training_steps = list(configurations), training_steps
         self.prior, self.allowed_bytes, self.untouched_bytes = prior, allowed_bytes, untouched_bytes
@@ -77,6 +78,7 @@ class CostModel:
             baseline,
             lambda setting, value: prior.prior_std(setting, value, base[setting]),
             lambda setting: SETTINGS[setting].costs.memory and setting != "optimizer",
+            padded,
         )
         self._values = values
         self._settings = settings = [name for name in values if name != "micro_batch_size"]
@@ -98,7 +100,7 @@ class CostModel:
             count = len(_ordered(self._values[name], self.baseline.values[name]))
             codes = np.repeat(own.codes, count, 0)
             codes[:, column] = np.arange(count)
-            alone = replace(own, codes=codes, micro=np.repeat(own.micro, count))
+            alone = replace(own, codes=codes, micro=np.repeat(own.micro, count), work=np.repeat(own.work, count))
             seconds = _expected(alone, self._values, self.baseline, prior)[:, 0]
             best = int(seconds.argmin())
             if seconds[0] - seconds[best] > math.log1p(WORTH):
@@ -308,7 +310,7 @@ def _expected(
     Seconds up to a constant, bytes beyond the estimate.
     """
     expected = np.zeros((len(points), 3))
-    arithmetic, kernels = points.micro.copy(), np.full(len(points), prior.half_speed)
+    arithmetic, kernels = points.work.copy(), np.full(len(points), prior.half_speed)
     base = baseline.values
     for column, name in enumerate(name for name in values if name != "micro_batch_size"):
         effects, codes = prior.effects.get(name, {}), points.codes[:, column]

@@ -25,6 +25,7 @@ class Features:
 
     doublings: Numbers  # (n,) log2 of the micro-batch size over the baseline's
     micro: Numbers  # (n,) micro-batch sizes
+    work: Numbers  # (n,) samples of a micro-batch, each by its arithmetic as it is padded
     accumulation: Numbers  # (n,) accumulation steps
     codes: NDArray[np.int16]  # (n, settings) index of each setting's value, 0 for the baseline's
     prior_std: Numbers  # (n, settings) standard deviation of that value's effect, in multiples of the usual one
@@ -48,11 +49,13 @@ def encode(
     baseline: Configuration,
     prior_std: Callable[[str, Value], float] = lambda setting, value: 1.0,
     computes: Callable[[str], bool] = lambda setting: True,
+    padded: Callable[[Configuration], float] = lambda configuration: 1.0,
 ) -> Features:
     """Features of the configurations.
 
     values: all values of each setting, the baseline's and every configuration's included. prior_std: of a value's effect.
     computes: whether a setting changes what a micro-step computes. Computations are numbered among these configurations.
+    padded: arithmetic of a sample in a batch, of that of the longest sample.
     """
     base = baseline.values
     names = [name for name in values if name != "micro_batch_size"]
@@ -68,6 +71,7 @@ def encode(
     return Features(
         np.log2(micro / baseline.micro_batch_size),
         micro,
+        micro * [padded(configuration) for configuration in configurations],
         np.array([configuration.gradient_accumulation_steps for configuration in configurations], float),
         np.array([[codes[name][row[name]] for name in names] for row in chosen], np.int16).reshape(shape),
         np.array([[stds[name][row[name]] for name in names] for row in chosen], float).reshape(shape),

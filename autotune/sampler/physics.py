@@ -48,6 +48,7 @@ class WarmStart:
     untouched_bytes: int = 0  # that count against the limit and are not part of a peak
     peak: Callable[[Configuration], MemoryPeak | None] = lambda configuration: None  # the estimate by use, if traced
     arithmetic: Arithmetic = field(default_factory=Arithmetic)  # of the model and the device
+    padded: Callable[[Configuration], float] = lambda configuration: 1.0  # arithmetic of a sample, see `encode`
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,7 @@ class PhysicsSampler:
                 warm_start.allowed_bytes,
                 warm_start.training_steps,
                 warm_start.untouched_bytes,
+                warm_start.padded,
             )
             self._considered, self._model = (near, parts), model
         return model

@@ -6,9 +6,12 @@ FLOPs of a sample x samples / second / devices
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 from autotune.core import Configuration, Environment, InvalidRequest, Serializable, Trial, Workload
 from autotune.core.gpus import CardSpec, card_of
@@ -37,6 +40,19 @@ class SampleFlops(Serializable):
             return self.whole
         squared = 2 * self.whole - 4 * self.half
         return (self.whole - squared) * share + squared * share**2
+
+
+def padded_share(lengths: Sequence[float], count: int) -> float:
+    """Expected length of the longest of so many random samples, to which a batch of them is padded.
+
+    lengths: quantiles at equal steps from 0 to 1, between which it goes straight. The mean of the largest of m draws is the
+    integral of the quantile function over u^m.
+    """
+    powers = (np.linspace(0.0, 1.0, len(lengths)) ** count).tolist()
+    return sum(
+        (low + high) / 2 * (after - before)
+        for (low, high), (before, after) in zip(pairwise(lengths), pairwise(powers), strict=True)
+    )
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from autotune.sampler.physics import WarmStart, expected_work
 from autotune.sampler.prior import CPU_MEMORY, CUDA_KERNEL_S, Prior, roofline
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import MICRO, SETTINGS, Context, CostChange
-from autotune.space.utilization import Arithmetic, SampleFlops
+from autotune.space.settings.batching import GROUPED, strategy
+from autotune.space.utilization import Arithmetic, SampleFlops, padded_share
 from autotune.study.pacing import time_for_a_probe
 from autotune.study.plan import Progress, ProgressKind, Watch
 from autotune.study.store import keep_peaks, reporting_storage
@@ -131,7 +132,30 @@ def build_warm_start(
         untouched_bytes=untouched,
         peak=partial(_peak, model),
         arithmetic=arithmetic_of(model, rates),
+        padded=padding(workload, base, arithmetic_of(model, rates)),
     )
+
+
+def padding(workload: Workload, base: Mapping[str, Any], arithmetic: Arithmetic) -> Callable[[Configuration], float]:
+    """Arithmetic of a sample in a batch that is padded to its longest, of that of the longest sample of the data.
+
+    Grouped by length or packed, batches are padded little: a sample counts as one of average length. base: the user's arguments.
+    """
+    own_order = strategy(base)
+    flops = arithmetic.samples.get("") or next(iter(arithmetic.samples.values()), SampleFlops(1.0, 0.5))
+
+    @cache
+    def share(count: int) -> float:
+        return flops.of(padded_share(workload.lengths, count)) / flops.whole
+
+    def padded(configuration: Configuration) -> float:
+        values = configuration.values
+        if not workload.lengths:
+            return 1.0
+        is_full = values.get("batching", own_order) == GROUPED or values.get("packing", "none") != "none"
+        return share(1 if is_full else configuration.micro_batch_size)
+
+    return padded
 
 
 def arithmetic_of(model: MemoryModel | None, rates: Mapping[str, float]) -> Arithmetic:

@@ -78,6 +78,7 @@ def prepare(request: TuningRequest, cache: Path) -> Workload:
         text_source=data.text_source if data else "",
         samples=data.samples if data else 0,
         longest=data.longest if data else (),
+        lengths=tuple(round(tokens / (length or 1), 4) for tokens in data.lengths) if data else (),
         weights="" if is_quantized else local_weights(request.model),
         notes=tuple(notes),
     )

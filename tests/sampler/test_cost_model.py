@@ -211,6 +211,18 @@ def test_kernels_and_arithmetic_bound_a_micro_step() -> None:
         assert ratio == pytest.approx((8 + 2 * micro) / (8 + micro))
 
 
+def test_short_samples_cost_what_their_batches_are_padded_to() -> None:
+    shares = {1: 0.5, 2: 0.7, 4: 0.8, 8: 0.9, 16: 1.0}
+    made = CostModel(
+        *(EVERY, VALUES, BASE, Prior(half_speed=2.0), estimate, 1000 * MIB),
+        padded=lambda candidate: shares[candidate.micro_batch_size],
+    )
+    steps, place = made.costs([]).log_micro_step, {candidate: at for at, candidate in enumerate(EVERY)}
+    for micro, share in shares.items():
+        ratio = np.exp(steps[place[of(micro)]] - steps[place[BASE]])
+        assert ratio == pytest.approx((2 + share * micro) / (2 + 0.8 * 4))
+
+
 def test_the_roofline_says_where_a_device_is_half_busy() -> None:
     """1,000 kernels of 12 us take 12 ms, in which 400 TFLOP/s at half the rate do 2.4 TFLOP: 2.4 samples of 1 TFLOP."""
     assert roofline(flops=1e12, kernels=1000, rate=400e12, kernel_s=12e-6) == pytest.approx(2.4)

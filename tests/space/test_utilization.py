@@ -14,7 +14,7 @@ from autotune.report.evidence import evidence_lines
 from autotune.report.html import page
 from autotune.report.page_table import table_of
 from autotune.report.summary import answer_lines, summary
-from autotune.space.utilization import Arithmetic, SampleFlops, adapter_key
+from autotune.space.utilization import Arithmetic, SampleFlops, adapter_key, padded_share
 from tests.makers import GIB, completed, configuration, cpu, gpu, result, trial, workload
 
 TERA = 1e12
@@ -58,6 +58,12 @@ def test_of_a_device_that_is_not_known_nothing_is_guessed(environment: Environme
     assert use is not None
     assert use.mfu is None
     assert use.of_measured == pytest.approx(450 / 780, rel=0.01)
+
+
+def test_a_batch_is_padded_to_the_mean_of_the_longest_of_so_many() -> None:
+    evenly = [step / 1000 for step in range(1001)]
+    assert [padded_share(evenly, count) for count in (1, 2, 9)] == pytest.approx([1 / 2, 2 / 3, 9 / 10], abs=1e-3)
+    assert padded_share([1.0, 1.0, 1.0], 5) == pytest.approx(1.0)
 
 
 def test_of_a_trial_of_another_version_nothing_is_known() -> None:

@@ -21,6 +21,7 @@ from autotune.sampler.prior import Learned
 from autotune.space.build import build_space
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import CostChange, WorkFactors
+from autotune.space.utilization import Arithmetic, SampleFlops
 from autotune.study.loop import open_study
 from autotune.study.plan import Plan, Progress, ProgressKind
 from autotune.study.store import read_peaks
@@ -30,6 +31,7 @@ from autotune.study.warm_start import (
     build_warm_start,
     estimated_peaks,
     keeping_peaks,
+    padding,
     trace_ahead,
     warm_up,
 )
@@ -273,3 +275,28 @@ def test_nothing_is_traced_beside_a_baseline_that_it_would_disturb_or_if_nothing
     with RECORDED_HOST() as host, ExitStack() as stack:
         assert trace_ahead(study, host, environment, workload(**facts), {}, stack) is None
         assert host.orders == []
+
+
+EVENLY = tuple(step / 100 for step in range(101))
+LINEAR, SQUARED = Arithmetic({"": SampleFlops(2.0, 1.0)}), Arithmetic({"": SampleFlops(4.0, 1.0)})
+
+
+@pytest.mark.parametrize(
+    ("lengths", "base", "values", "arithmetic", "share"),
+    [
+        ((), {}, {}, LINEAR, 1.0),
+        (EVENLY, {}, {}, LINEAR, 0.8),
+        (EVENLY, {}, {}, Arithmetic(), 0.8),
+        (EVENLY, {}, {}, SQUARED, 0.64),
+        (EVENLY, {}, {"batching": "group_by_length"}, LINEAR, 0.5),
+        (EVENLY, {"group_by_length": True}, {}, LINEAR, 0.5),
+        (EVENLY, {"group_by_length": True}, {"batching": "random"}, LINEAR, 0.8),
+        (EVENLY, {}, {"packing": "flattening"}, LINEAR, 0.5),
+        (EVENLY, {}, {"packing": "none"}, LINEAR, 0.8),
+    ],
+)
+def test_a_sample_costs_what_its_batch_is_padded_to(
+    lengths: Any, base: Any, values: Any, arithmetic: Arithmetic, share: float
+) -> None:
+    padded = padding(workload(lengths=lengths), base, arithmetic)
+    assert padded(Configuration.exact(8, 4, values)) == pytest.approx(share, abs=1e-3)

@@ -15,6 +15,7 @@ from autotune.core import Workload
 from autotune.core.note import Note, NoteKind
 from autotune.core.request import tuning_request
 from autotune.workload.data.collate import training_data
+from autotune.workload.data.sampling import QUANTILES
 from autotune.workload.model import user_objects
 from autotune.workload.model.build import build_model
 from autotune.workload.model.builtin import BUILT_IN
@@ -42,6 +43,7 @@ def test_a_built_in_model_becomes_a_workload_that_survives_json(name: str, tmp_p
     assert workload.parameter_bytes == 4 * workload.parameters > 0
     assert 0 < workload.linear_parameters < workload.parameters
     assert (workload.supports_checkpointing, workload.data_identity, workload.longest) == (True, "synthetic", ())
+    assert workload.lengths == ()
     assert Note(NoteKind.RANDOM_WEIGHTS) in workload.notes
     assert not list(tmp_path.iterdir()), "random samples leave nothing on disk"
 
@@ -119,6 +121,9 @@ def test_data_tells_the_workload_what_it_is(tmp_path: Path) -> None:
     assert "split train" in workload.data_identity
     assert "trained on the data" in workload.text_source
     assert workload.longest == (19,)
+    assert len(workload.lengths) == QUANTILES
+    assert workload.lengths[-1] == 1.0
+    assert workload.lengths == tuple(sorted(workload.lengths))
     assert Workload.from_dict(json.loads(json.dumps(workload.to_dict()))) == workload
     assert one_loss(workload) > 0
 
@@ -181,10 +186,12 @@ def own_workload(dataset: Any) -> Workload:
 )
 def test_the_largest_sample_of_a_caller_s_own_dataset_is_found(large: Any, small: Any) -> None:
     samples = [{"x": small, "labels": 1} for _ in range(12)]
-    assert own_workload(samples).longest == ()
+    assert own_workload(samples).longest == own_workload(samples).lengths == ()
     samples[7] = {"x": large, "labels": 1}
     workload = own_workload(samples)
     assert workload.longest == (7,)
+    assert workload.lengths[-1] == 1.0
+    assert workload.lengths[0] < 1.0
     assert workload.samples == 12
     assert workload.user_objects
     assert own_workload(datasets.Dataset.from_dict({"x": [[0], [0] * 5, [0], [0]]})).longest == (1,)

@@ -9,13 +9,14 @@ from autotune.space.settings.setting import NO_MEMORY, Context, Effect, Learning
 
 RANDOM, GROUPED, SEQUENTIAL, REBALANCED = NAMES = ("random", "group_by_length", "sequential", "batch_rebalance")
 
-STRATEGY, OLDER = "train_sampling_strategy", "group_by_length"
+STRATEGY, OLDER = "train_samplingstrategy", "group_by_length"
 """The field of TrainingArguments, and the earlier one, which has two of the strategies."""
 
 
-def _strategy(arguments: Mapping[str, Any]) -> str:
-    if (strategy := arguments.get(STRATEGY)) is not None:
-        return one_of(*NAMES)(getattr(strategy, "value", strategy))
+def strategy(arguments: Mapping[str, Any]) -> str:
+    """The value that training arguments have."""
+    if (stated := arguments.get(STRATEGY)) is not None:
+        return one_of(*NAMES)(getattr(stated, "value", stated))
     return GROUPED if arguments.get(OLDER) else RANDOM
 
 
@@ -42,8 +43,8 @@ SETTING = Setting(
     costs=NO_MEMORY,
     learning=Learning(),
     summary="Samples of like length together need less padding, and come in another order.",
-    from_user=lambda context: _strategy(context.arguments),
+    from_user=lambda context: strategy(context.arguments),
     apply=_apply,
-    read_back=lambda observed: _strategy(vars(observed.trainer.args)),
+    read_back=lambda observed: strategy(vars(observed.trainer.args)),
     unavailable=_unavailable,
 )

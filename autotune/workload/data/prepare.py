@@ -22,6 +22,7 @@ from autotune.workload.data.columns import TOKENS, Columns, choose_columns, desc
 from autotune.workload.data.encode import Encoder
 from autotune.workload.data.labels import SINGLE, Labels, read_labels
 from autotune.workload.data.reading import read_data
+from autotune.workload.data.sampling import quantiles
 from autotune.workload.data.sources import DataSource, find_data
 from autotune.workload.data.tokenizer import TokenizerPlan, open_tokenizer, plan_tokenizer, train_tokenizer
 from autotune.workload.hub import first_line
@@ -46,6 +47,7 @@ class PreparedData(Serializable):
     problem_type: str | None = None  #: of sequence classification, to set in the model's config
     special_ids: tuple[tuple[str, int], ...] = ()  #: token ids that the config must share with the tokenizer
     longest: tuple[int, ...] = ()  #: samples with the most tokens and the most labels; empty if all are alike
+    lengths: tuple[float, ...] = ()  #: quantiles of the samples' tokens; empty if all are alike
     notes: tuple[Note, ...] = ()
 
 
@@ -170,6 +172,7 @@ def _prepare(
             (name, number) for name in _SPECIAL_IDS if (number := getattr(tokenizer, name, None)) is not None
         ),
         longest=_longest(data),
+        lengths=_lengths(data),
         notes=tuple(notes),
     )
 
@@ -265,6 +268,15 @@ def _longest(data: Any) -> tuple[int, ...]:
             if extremes["min"] != extremes["max"]:
                 places.append(arrow.index(lengths, extremes["max"]).as_py())
     return tuple(dict.fromkeys(places))
+
+
+def _lengths(data: Any) -> tuple[float, ...]:
+    """Quantiles of the rows' tokens; none of images."""
+    import pyarrow.compute as arrow
+
+    if TOKENS not in data.column_names:
+        return ()
+    return quantiles(arrow.list_value_length(data.with_format("arrow")[TOKENS]).to_pylist())
 
 
 def _classes_to_set(labels: Labels | None, classes: int) -> int | None:

@@ -1,10 +1,11 @@
 """Batches of a probe: kinds that data and model allow (padded to a multiple, packed), and the batches that its steps get."""
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 
 SAME_LENGTH = "all samples have the same length"
@@ -14,6 +15,9 @@ OWN = "your own dataset and data collator decide what a batch is"
 
 NOT_RANDOM = ("group_by_length", "sequential")
 """Sampling strategies with first steps that differ from the rest."""
+
+QUANTILES = 33
+"""Quantiles that tell how far batches are padded."""
 
 GOLDEN = (5**0.5 - 1) / 2
 """The fractional parts of its multiples spread evenly, for any number of them (three-distance theorem)."""
@@ -175,3 +179,9 @@ class RepeatedStream(torch.utils.data.IterableDataset):  # type: ignore[misc]
                 yield sample
             if empty:
                 return
+
+
+def quantiles(sizes: Sequence[float]) -> tuple[float, ...]:
+    """QUANTILES of them, at equal steps from the least to the most; empty if all are alike."""
+    at = np.linspace(0.0, 1.0, QUANTILES)
+    return tuple(np.quantile(sizes, at).tolist()) if len({*sizes}) > 1 else ()

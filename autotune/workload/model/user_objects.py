@@ -13,7 +13,7 @@ from transformers import Trainer, TrainingArguments
 
 from autotune.core import InvalidRequest, TuningRequest, Workload
 from autotune.space.settings import checkpointing
-from autotune.workload.data.sampling import own_collating
+from autotune.workload.data.sampling import own_collating, quantiles
 from autotune.workload.model.code import check_code
 from autotune.workload.model.pickling import ARGUMENTS, TRAINER, received
 from autotune.workload.model.rebuild import FromConfig, layers_digest, made_by, takes_trial
@@ -126,6 +126,8 @@ def workload_of(request: TuningRequest, user: UserObjects, model: Any) -> Worklo
     bytes_each = [parameter.numel() * parameter.element_size() for parameter in parameters]
     dtypes = [str(parameter.dtype).removeprefix("torch.") for parameter in parameters if parameter.is_floating_point()]
     config = getattr(model, "config", None)
+    read = sizes(user.train_dataset)
+    lengths = quantiles(read)
     collating, pad_to_multiple_of = own_collating(user.data_collator, user.processing_class)
     return Workload(
         name=request.model,
@@ -147,7 +149,8 @@ def workload_of(request: TuningRequest, user: UserObjects, model: Any) -> Worklo
         data_identity=getattr(user.train_dataset, "_fingerprint", None) or _identity_of(user, samples),
         text_source="the caller's own dataset",
         samples=samples,
-        longest=_longest(user.train_dataset),
+        longest=(read.index(max(read)),) if lengths else (),
+        lengths=tuple(round(size / lengths[-1], 4) for size in lengths),
         user_objects=True,
         own_optimizer=user.own_optimizer,
         whole_steps=user.whole_steps,
@@ -168,12 +171,6 @@ def _identity_of(user: UserObjects, samples: int) -> str:
     first = [repr(user.train_dataset[place]) for place in range(min(3, samples))]
     facts = repr((type(user.train_dataset).__qualname__, samples, names, first))
     return hashlib.sha256(facts.encode()).hexdigest()[:16]
-
-
-def _longest(dataset: Any) -> tuple[int, ...]:
-    """The place of the largest sample among those read in `LOOK_S`; empty if all are alike."""
-    read = sizes(dataset)
-    return (read.index(max(read)),) if read and min(read) != max(read) else ()
 
 
 def sizes(dataset: Any) -> list[int]:
