@@ -60,9 +60,10 @@ OF_A_TRIAL = {
 """Arguments that a trial has otherwise on purpose: nothing of it is written, evaluated or reported."""
 
 NOTES = (
-    "Searches of 100 s and 6 trials, alone on the machine. Samples per second, with 95 % intervals; plain runs are medians of the settled",
-    "steps of two or three runs in turns, first the ratio, then the speed with the answer. Fields that a sent trial has otherwise on purpose: its",
-    "learning rate stays constant, its data are drawn with a seed of their own. TF32 is off on a CPU, set or not.",
+    "Searches of 100 s and 6 trials, alone on the machine. Samples per second, with 95% intervals. Plain runs: medians of the",
+    "settled steps of two or three runs in turns, first the ratio, then the speed with the answer. A sent trial has two fields",
+    "otherwise on purpose: its learning rate stays constant, and its data are drawn with a seed of their own. TF32 is off on a",
+    "CPU, set or not.",
 )
 
 SIZES = ("--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "8")
