@@ -96,6 +96,7 @@ class NoteKind(Kind):
         "earlier promises on this device: {runs:real training} ran at {least:.0%} to {most:.0%} of them",
     )
     REAL_RUN = "real_run", "{detail}"
+    SUBSTITUTE = "substitute", "{detail}"
 
     OTHER_TASK = "other_task", "another task than the guides': {detail}"
     OTHER_MACHINE = "other_machine", "another machine or versions than the search's: {detail}"

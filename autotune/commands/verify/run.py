@@ -25,6 +25,7 @@ from autotune.probe.device import nvml
 from autotune.probe.order import CHILD_ANSWER, Timing
 from autotune.probe.process.launcher import HostSet
 from autotune.probe.queries import read_environment
+from autotune.report.claim import substitute_text
 from autotune.report.evidence import real_run_lines
 from autotune.report.live.views import saying
 from autotune.report.markdown import wrapped
@@ -87,9 +88,8 @@ def verify(
     result = SearchResult(
         **fields_of_saved(folder) | {"verification": None}
     )  # an answer that was refuted is tried again
-    best, baseline = result.best, result.baseline_trial
-    baseline = baseline if baseline and baseline.feasible else None
-    verification = Verification(folder.absolute().name, best, baseline, objective=result.request.objective)
+    best = result.best
+    verification = Verification(folder.absolute().name, best, _rival(result), objective=result.request.objective)
     if verification.is_same:
         return verification
     if (ranks := result.setup.processes) > 1:
@@ -113,6 +113,11 @@ def verify(
                     _written(folder, verification, result, turns)
                 raise
         return _written(folder, verification, result, turns)
+
+
+def _rival(result: SearchResult) -> Trial | None:
+    """The user's settings, or the least change of them that fits; None if neither runs or that change is the answer."""
+    return None if result.best is result.substitute else result.compared_trial
 
 
 def _written(folder: Path, verification: Verification, result: SearchResult, turns: "_Turns") -> Verification:
@@ -164,7 +169,9 @@ def _notes(result: SearchResult, here: Environment) -> tuple[Note, ...]:
     notes = [Note(NoteKind.REAL_RUN, detail=line) for line in real_run_lines(result)]
     if differing := differing_facts(result.environment.identity(), here.identity()):
         notes.append(Note(NoteKind.OTHER_MACHINE, detail="; ".join(differing)))
-    if not is_shown(best, result.baseline_trial):
+    if rival := substitute_text(result):
+        notes.append(Note(NoteKind.SUBSTITUTE, detail=rival.rstrip(".")))
+    if not is_shown(best, _rival(result)):
         notes.append(Note(NoteKind.NOT_PROVEN))
     if best.measurement.worst_batch or best.final.worst_batch:
         notes.append(Note(NoteKind.LARGEST_BATCH))
@@ -193,10 +200,8 @@ class _Turns:
         assert result.folder is not None
         self._result, self._here = result, here
         self.measured: dict[str, list[Measurement]] = {"yours": [], "answer": []}
-        baseline = result.baseline_trial
-        has_baseline = baseline is not None and baseline.feasible
-        self._sides = {"yours": baseline} if baseline is not None and has_baseline else {}
-        self._sides["answer"] = result.best
+        rival = _rival(result)
+        self._sides = {**({"yours": rival} if rival else {}), "answer": result.best}
         self._device_used = nvml.usage_of(nvml.choose_device(here.device))
         self._probe = live_probe(
             result.request, host, here, result.workload, result.allowed_bytes, result.folder, self._device_used
@@ -238,7 +243,8 @@ class _Turns:
             *([format_seconds(self._seconds)] if self._seconds is not None else []),
         ]
         whole_s = self._rounds * sum(map(self._expected_s, self._sides.values()))
-        both = "your settings and the answer in turns" if "yours" in self._sides else "the answer"
+        rival = "the least change of your settings that fits" if self._result.substitute else "your settings"
+        both = f"{rival} and the answer in turns" if "yours" in self._sides else "the answer"
         text = f"Training {both}, {self._rounds} times; of each {' or '.join(length)} in all."
         lines = wrapped(f"{text} This takes about {format_seconds(whole_s)}.")
         for side, trial in self._sides.items():

@@ -235,6 +235,30 @@ def test_other_versions_are_a_note_and_no_error(copied: Path, recorded: None) ->
     assert f"torch 2.0.0, here {known['versions']['torch']}" in verification.notes[0].text
 
 
+def test_settings_that_do_not_fit_are_replaced_by_the_least_change_that_does(
+    recorded: None, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
+) -> None:
+    own, less, fastest = configuration(8, 8), configuration(2, 8), configuration(4, 8)
+    folder = result(
+        [
+            Trial(0, own, out_of_memory(own)),
+            trial(1, 40.0, 300 * MIB, less, confirmed=40.0),
+            trial(2, 60.0, 300 * MIB, fastest, confirmed=60.0),
+        ],
+        request=tuning_request("bert-mini", 8, device="cpu", sequence_length=16),
+        workload=workload_of("bert-mini", sequence_length=16),
+        environment=environment,
+    ).save(tmp_path / "small")
+    lines: list[str] = []
+    verification = verify(folder, steps=1, watch=lines.append)
+    assert verification.baseline is not None
+    assert verification.baseline.configuration == less
+    assert len(verification.yours) == len(verification.answer) > 0
+    assert [note.kind for note in verification.notes] == [NoteKind.SUBSTITUTE]
+    assert "compared with micro-batch 2" in verification.notes[0].text
+    assert lines[0].startswith("Training the least change of your settings that fits and the answer in turns")
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("number", "during", "code", "complete"), [(signal.SIGINT, "1-yours", 130, 0), (signal.SIGTERM, "2-answer", 143, 1)]
