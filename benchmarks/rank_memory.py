@@ -23,16 +23,15 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [os.environ.get("RANK_MEMORY_CODE", str(ROOT)), str(Path(__file__).parent)]
 
 import psutil  # noqa: E402
-from fidelity import asked  # noqa: E402
 from machine import write_table  # noqa: E402
 from transformers import AutoConfig  # noqa: E402
 
-from autotune.core.environment import Environment  # noqa: E402
 from autotune.core.errors import InvalidRequest  # noqa: E402
 from autotune.core.request import tuning_request  # noqa: E402
 from autotune.core.units import format_bytes  # noqa: E402
 from autotune.core.workload import Workload  # noqa: E402
 from autotune.probe.process.launcher import ProbeHost  # noqa: E402
+from autotune.probe.queries import read_environment, read_workload  # noqa: E402
 from autotune.space.build import build_space  # noqa: E402
 from autotune.workload.model.build import build_model, plain_config  # noqa: E402
 
@@ -84,13 +83,11 @@ def refused() -> str:
     """The line with which four ranks are refused on a machine with too little memory."""
     with ProbeHost() as host, tempfile.TemporaryDirectory() as scratch:
         config(LAYERS[2]).save_pretrained(Path(scratch, "model"))
-        environment = Environment.from_dict(asked(host, "capabilities", {"device": "cpu"}))
         settings = {"space": "multi-gpu", "fix": {"data_parallel_size": 4, "precision": "fp32"}}
         request = tuning_request(
             str(Path(scratch, "model")), 4, sequence_length=8, device="cpu", task="causal-lm", **settings
         )
-        wanted = {"request": request.to_dict(), "cache": str(Path(scratch, "cache"))}
-        workload = Workload.from_dict(asked(host, "prepare", wanted))
+        environment, workload = read_environment(host, request, None)[0], read_workload(host, request)
         try:
             build_space(request, replace(environment, cpu_count=4, host_free_bytes=16 << 30), workload, {})
         except InvalidRequest as error:

@@ -193,7 +193,7 @@ def _again(command: Command, facts: Facts, wanted: Instructions, scratch: Path) 
     from autotune.report.live.views import errors, watcher
     from autotune.workload.model.pickling import Payload
 
-    if facts.prefix != sys.prefix:
+    if os.path.realpath(facts.prefix) != os.path.realpath(sys.prefix):
         raise InvalidRequest(
             f"The program runs in another Python environment ({facts.prefix}) than autotune.",
             f"Start it there: {facts.prefix}/bin/python -m autotune run ...",

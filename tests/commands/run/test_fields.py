@@ -1,14 +1,16 @@
 """Fields of a trial's and of the answer's training arguments, and when a training takes the answer."""
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from autotune.commands.run.again import changed
+from autotune.commands.run.again import Command, changed
 from autotune.commands.run.exchange import BUILT, Facts, Instructions
-from autotune.commands.run.start import _without_training
+from autotune.commands.run.start import _again, _without_training
 from autotune.commands.trainer.switch import why_kept
 from autotune.core.errors import InvalidRequest
 
@@ -27,24 +29,35 @@ def test_the_older_name_of_a_field_gives_way() -> None:
     }
 
 
+FACTS = Facts(
+    by="again",
+    why="",
+    trainer="Trainer",
+    call=1,
+    workload={},
+    base={"optim": "sgd"},
+    arguments={},
+    number=1,
+    global_batch_size=8,
+    ranks=2,
+    device="cpu",
+    threads=1,
+    study_name="train",
+    lengths="",
+)
+
+
+def test_an_environment_is_the_same_by_any_of_its_paths(tmp_path: Path) -> None:
+    """Checked before several devices are refused."""
+    (tmp_path / "link").symlink_to(sys.prefix)
+    wanted = Instructions(options={"devices": 2})
+    for prefix, problem in ((tmp_path / "link", "Several devices"), (tmp_path, "another Python environment")):
+        with pytest.raises(InvalidRequest, match=problem):
+            _again(Command((), {}), replace(FACTS, prefix=str(prefix)), wanted, tmp_path)
+
+
 def test_the_ranks_of_the_program_are_fixed() -> None:
-    facts = Facts(
-        by="again",
-        why="",
-        trainer="Trainer",
-        call=1,
-        workload={},
-        base={"optim": "sgd"},
-        arguments={},
-        number=1,
-        global_batch_size=8,
-        ranks=2,
-        device="cpu",
-        threads=1,
-        study_name="train",
-        lengths="",
-    )
-    options = facts.request_options({"fix": ["precision=fp32"]})
+    options = FACTS.request_options({"fix": ["precision=fp32"]})
     assert options["fix"] == ["precision=fp32", "data_parallel_size=2"]
     assert (options["args"], options["device"], options["study_name"]) == ({"optim": "sgd"}, "cpu", "train")
 
