@@ -10,7 +10,7 @@ from typing import Any
 
 from autotune.core.interval import Interval, ratio_interval
 from autotune.core.io import Serializable
-from autotune.core.step import Step, drift
+from autotune.core.step import Step, composed_steps, drift
 from autotune.core.warning import ResultWarning, WarningKind, merged
 
 INPUT_BOUND = 0.10
@@ -113,8 +113,7 @@ class Measurement(Serializable):
     @property
     def composed_steps(self) -> list[Step]:
         """The timed steps with the accumulation that was requested, each as long as the data's steps are on average."""
-        run, requested = self.accumulation_steps_run, self.accumulation_steps
-        return [step.composed(run, requested, self.tokens_per_sample) for step in self.steps]
+        return composed_steps(self.steps, self.accumulation_steps_run, self.accumulation_steps, self.tokens_per_sample)
 
     @property
     def is_composed(self) -> bool:
@@ -205,11 +204,10 @@ class Measurement(Serializable):
         if not self.steps:
             return None
         run = self.accumulation_steps_run
-        longer = [1.0 for _ in self.steps]
-        if per_sample := self.tokens_per_sample:
-            longer = [per_sample * step.samples / step.tokens if step.tokens else 1.0 for step in self.steps]
-        busy = (s.first_s + s.middle_s * max(0, run - 2) + s.last_s - s.optimizer_s for s in self.steps)
-        return fmean(seconds * times for seconds, times in zip(busy, longer, strict=True)) / run
+        busy = sum(s.first_s + s.middle_s * max(0, run - 2) + s.last_s - s.optimizer_s for s in self.steps)
+        usual = composed_steps(self.steps, run, run, self.tokens_per_sample)
+        longer_s = sum(step.computing_s for step in usual) - sum(step.computing_s for step in self.steps)
+        return (busy + longer_s) / len(self.steps) / run
 
     optimizer_step_time_s = _mean("optimizer_s", "Mean seconds of clipping and the optimizer's step.")
     data_wait_s = _mean(

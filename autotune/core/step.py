@@ -8,9 +8,13 @@ One optimizer step, from the end of the one before it to its end:
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import linear_regression
 
 from autotune.core.interval import ratio_interval
 from autotune.core.io import Serializable
+
+FITTED = 5
+"""Timed steps from which on the time of a token is fitted to them."""
 
 DRIFT = 0.10
 """Change of speed from the first to the second half of the timed steps from which there is a warning."""
@@ -39,19 +43,29 @@ class Step(Serializable):
         """Outside all parts: the Trainer's work."""
         return max(0.0, self.seconds - self.data_wait_s - self.forward_s - self.backward_s - self.optimizer_s)
 
-    def composed(self, run: int, requested: int, tokens_per_sample: float | None = None) -> "Step":
+    @property
+    def computing_s(self) -> float:
+        """All forward and backward passes."""
+        return self.forward_s + self.backward_s
+
+    def composed(
+        self, run: int, requested: int, tokens_per_sample: float | None = None, token_s: float | None = None
+    ) -> "Step":
         """This step with `requested` accumulation steps instead of the `run` it had: first + (k - 2) middle + last.
 
         Fetching is counted batch by batch; work that the Trainer does once a step stays once. tokens_per_sample: of the data's
         batches on average, padding included, if they differ in length. Then forward and backward take the time of as many
         tokens as such a step has: few steps meet long or short texts by chance, and a speed would tell more of these.
+        token_s: seconds of one token more (`seconds_of_a_token`); by default all of the time grows with the tokens.
         """
         more = requested - run
         wait = self.data_wait_s * requested / run
         if tokens_per_sample and self.tokens:
-            samples = self.samples * requested // run
+            samples, computing = self.samples * requested // run, self.computing_s
             longer = tokens_per_sample * samples / self.tokens
-            computing = self.forward_s + self.backward_s
+            if token_s is not None and computing:
+                usual_s = computing + token_s * (tokens_per_sample * self.samples - self.tokens)
+                longer = max(0.0, usual_s) / computing * requested / run
             between = max(0.0, self.middle_s - self.middle_forward_s - self.middle_backward_s)
             return replace(
                 self,
@@ -61,7 +75,7 @@ class Step(Serializable):
                 backward_s=longer * self.backward_s,
                 samples=samples,
                 tokens=round(tokens_per_sample * samples),
-                non_padding_tokens=round(longer * self.non_padding_tokens),
+                non_padding_tokens=round(tokens_per_sample * samples / self.tokens * self.non_padding_tokens),
             )
         if not more:
             return self
@@ -75,6 +89,28 @@ class Step(Serializable):
             tokens=self.tokens * requested // run,
             non_padding_tokens=self.non_padding_tokens * requested // run,
         )
+
+
+def composed_steps(
+    steps: Sequence[Step], run: int, requested: int, tokens_per_sample: float | None = None
+) -> list[Step]:
+    """The steps with the requested accumulation, each as long as the data's steps are on average (`Step.composed`)."""
+    token_s = seconds_of_a_token(steps) if tokens_per_sample else None
+    return [step.composed(run, requested, tokens_per_sample, token_s) for step in steps]
+
+
+def seconds_of_a_token(steps: Sequence[Step]) -> float | None:
+    """Seconds of forward and backward that one token more takes, by a straight line through the steps.
+
+    A micro-step also takes time that does not depend on its tokens (starting kernels), so that the line starts at 0 or above.
+    None of fewer than FITTED steps or of steps of one length: their noise would bend it.
+    """
+    tokens, seconds = (
+        [*map(float, column)] for column in zip(*((s.tokens, s.computing_s) for s in steps), strict=True)
+    )
+    if len(steps) < FITTED or len({*tokens}) == 1:
+        return None
+    return min(max(0.0, linear_regression(tokens, seconds).slope), sum(seconds) / sum(tokens))
 
 
 def drift(steps: Sequence[Step]) -> float:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from autotune.core.step import DRIFT, Step, drift
+from autotune.core.step import DRIFT, Step, composed_steps, drift, seconds_of_a_token
 from tests.makers import step
 
 SEEDS = range(10)
@@ -71,6 +71,36 @@ def test_steps_on_long_and_on_short_texts_are_alike_once_each_is_as_long_as_the_
     again = long.composed(12, 12, tokens_per_sample=100.0)
     assert again.seconds == pytest.approx(long.seconds)
     assert on(300).composed(3, 3) == on(300)
+
+
+def on_tokens(tokens: int, own_s: float) -> Step:
+    """A step of 3 micro-steps of 2 samples, whose passes take this and 1 ms a token."""
+    computing = own_s + 1e-3 * tokens
+    times = {"forward_s": computing / 3, "backward_s": 2 * computing / 3, "optimizer_s": 0.5, "data_wait_s": 0.0}
+    return step(0.5 + computing, samples=6, tokens=tokens, middle_s=0.0, **times)
+
+
+@pytest.mark.parametrize("own_s", [0.0, 0.6])
+def test_time_that_no_token_takes_does_not_grow_with_the_tokens(own_s: float) -> None:
+    steps = [on_tokens(tokens, own_s) for tokens in (150, 300, 450, 600, 1500)]
+    usual = composed_steps(steps, 3, 6, tokens_per_sample=100.0)
+    assert [each.seconds for each in usual] == [pytest.approx(0.5 + 2 * own_s + 1.2)] * 5
+    assert [(each.samples, each.tokens) for each in usual] == [(12, 1200)] * 5
+    assert seconds_of_a_token(steps) == pytest.approx(1e-3)
+
+
+def test_too_few_steps_or_steps_of_one_length_tell_no_time_of_a_token() -> None:
+    assert seconds_of_a_token([on_tokens(tokens, 0.6) for tokens in (150, 300, 450, 600)]) is None
+    assert seconds_of_a_token([on_tokens(150, 0.6)] * 9) is None
+
+
+def test_noise_makes_no_token_take_less_than_nothing_or_more_than_its_share() -> None:
+    less, more = (
+        [step(1.0, tokens=tokens, forward_s=seconds) for tokens, seconds in enumerate(times, 1)]
+        for times in ((5.0, 4.0, 3.0, 2.0, 1.0), (1.0, 2.0, 3.0, 4.0, 9.0))
+    )
+    assert seconds_of_a_token(less) == 0.0
+    assert seconds_of_a_token(more) == pytest.approx(19 / 15)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

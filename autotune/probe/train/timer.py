@@ -26,6 +26,7 @@ from autotune.core import Interval, Outcome, Step
 from autotune.core.failures import Failure
 from autotune.core.interval import ratio_interval
 from autotune.core.loss_curves import COMPARED_STEPS
+from autotune.core.step import composed_steps
 from autotune.probe.device.clock import HostClock
 from autotune.probe.device.compile import graphs_compiled
 from autotune.probe.device.machine import MachineMonitor
@@ -335,7 +336,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         """The composed speed so far, as the objective counts it."""
         order, of = self.order, self.order.configuration
         run, requested = order.accumulation_steps_run, of.gradient_accumulation_steps
-        steps = [step.composed(run, requested, self.tokens_per_sample) for step in self.steps]
+        steps = composed_steps(self.steps, run, requested, self.tokens_per_sample)
         counts = [step.non_padding_tokens or step.tokens if order.count_tokens else step.samples for step in steps]
         return ratio_interval([of.data_parallel_size * count for count in counts], [step.seconds for step in steps])
 
