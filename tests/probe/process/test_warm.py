@@ -98,6 +98,7 @@ def test_a_warm_child_trains_and_counts_as_a_fresh_one_does(
     assert warm.starting_s == warm.fresh_start_s
 
 
+@pytest.mark.nightly
 def test_a_large_training_is_none_of_the_next_one_s_peak(run: Run) -> None:
     small = configuration(1, 1, attention_mask="always")
     fresh, large = run(small, None), run(configuration(64, 1, attention_mask="always"), 0)
@@ -126,6 +127,7 @@ def test_a_process_carries_out_no_more_orders_than_the_order_allows(run: Run, wa
     assert MOST_BEFORE == 9
 
 
+@pytest.mark.nightly
 def test_a_warm_child_that_times_out_is_ended(run: Run, warm_host: ProbeHost) -> None:
     run(FIRST, 0)
     late = run(OTHER, deadline_s=0.05)
@@ -149,6 +151,7 @@ def test_what_runs_out_of_memory_ends_its_child(run: Run, warm_host: ProbeHost) 
     assert not waiting(warm_host)
 
 
+@pytest.mark.nightly
 def test_other_limits_or_threads_need_a_fresh_process(run: Run) -> None:
     run(FIRST, 0)
     assert run(FIRST, allowed_bytes=GIB).orders_before == 0
@@ -156,6 +159,7 @@ def test_other_limits_or_threads_need_a_fresh_process(run: Run) -> None:
     assert run(configuration(4, 1, attention_mask="always", threads=1), allowed_bytes=GIB).orders_before == 0
 
 
+@pytest.mark.nightly
 def test_compiled_graphs_end_their_process(run: Run, warm_host: ProbeHost, environment: Environment) -> None:
     if reason := environment.optimizers.get("adamw_torch_8bit", "not tried"):
         pytest.skip(reason)
@@ -163,6 +167,7 @@ def test_compiled_graphs_end_their_process(run: Run, warm_host: ProbeHost, envir
     assert not waiting(warm_host)
 
 
+@pytest.mark.nightly
 def test_another_kind_of_order_ends_the_child_that_waits(run: Run, warm_host: ProbeHost, tmp_path: Path) -> None:
     run(FIRST, 0)
     (child,) = waiting(warm_host)
@@ -172,6 +177,7 @@ def test_another_kind_of_order_ends_the_child_that_waits(run: Run, warm_host: Pr
     assert not alive(child)
 
 
+@pytest.mark.nightly
 def test_other_cores_need_a_fresh_process(run: Run, warm_host: ProbeHost) -> None:
     run(FIRST, 0)
     own = os.sched_getaffinity(0)
@@ -197,6 +203,7 @@ def test_a_child_that_is_killed_while_it_waits_is_not_missed(run: Run, warm_host
     assert measurement.repeated_because == ()
 
 
+@pytest.mark.nightly
 def test_a_warm_child_that_is_killed_while_it_trains_loses_nothing(run: Run, warm_host: ProbeHost) -> None:
     run(FIRST, 0)
     (child,) = waiting(warm_host)
@@ -217,7 +224,7 @@ def test_a_warm_child_that_is_killed_while_it_trains_loses_nothing(run: Run, war
     assert waiting(warm_host) not in ([], [child])
 
 
-@pytest.mark.parametrize("end", ["killed", "closed"])
+@pytest.mark.parametrize("end", ["killed", pytest.param("closed", marks=pytest.mark.nightly)])
 def test_a_child_that_waits_ends_with_its_host(
     environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path, end: str
 ) -> None:
