@@ -10,6 +10,7 @@ loopback: its rate is that of the link times the ranks.
 """
 
 import itertools
+import math
 import os
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
@@ -218,10 +219,15 @@ def report(rows: list[list[str]]) -> list[str]:
     inside, (low, high) = [row[8] for row in rows].count("yes"), EFFICIENCY
     ends = [tuple(map(float, row[6].split(" to "))) for row in rows]
     width = fmean(highest / lowest for lowest, highest in ends)
+    off = [
+        float(row[7].split()[0]) / math.sqrt(least * most) - 1 for row, (least, most) in zip(rows, ends, strict=True)
+    ]
     return [
         *(f"| {' | '.join(cells)} |" for cells in (HEAD, ["---"] * len(HEAD), *rows)),
         "",
         f"Inside the projected interval: {inside} of {len(rows)}. Its upper end is {width:.2f} times the lower one on average.",
+        f"The measured speed differs from its middle, the geometric mean of both ends, by {median(map(abs, off)):.1%} (median),",
+        f"and by {max(map(abs, off)):.0%} at most.",
         "",
         f"Speeds in samples / second, fp32, {ROUNDS} rounds. The projection takes {low:.0%} to {high:.0%} of the bandwidth, and",
         "between no and complete overlap. The ranks exchange by gloo, over a loopback with a token bucket (`tc` tbf), a thread",
