@@ -151,7 +151,7 @@ if __name__ == "__main__":
         print("trained", *sizes, trainer.state.global_step, float(next(trainer.model.parameters()).sum()))
     else:
         autotune.tune(
-            trainer, search_space="multi-gpu", fix={"data_parallel_size": 2, "precision": "fp32", "workers": 0},
+            trainer, space="multi-gpu", fix={"data_parallel_size": 2, "precision": "fp32", "workers": 0},
             only={"micro_batch_size": [1, 2]}, n_trials=2, study_name="mine", no_history=True)
 """
 """Searches, and started on several ranks trains with what was found."""
