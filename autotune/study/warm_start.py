@@ -123,7 +123,7 @@ def build_warm_start(
     except TracingFailed as failed:
         unknown = failed.written[0]
     untouched = UNTOUCHED_BYTES if environment.is_cpu else 0
-    informed_prior = informed(prior, space, past)
+    informed_prior, arithmetic = informed(prior, space, past), arithmetic_of(model, rates)
     return WarmStart(
         max(1, allowed_bytes - untouched),
         estimate,
@@ -131,8 +131,8 @@ def build_warm_start(
         unknown=unknown,
         untouched_bytes=untouched,
         peak=partial(_peak, model),
-        arithmetic=arithmetic_of(model, rates),
-        padded=padding(workload, base, arithmetic_of(model, rates)),
+        arithmetic=arithmetic,
+        padded=padding(workload, base, arithmetic),
     )
 
 
