@@ -29,9 +29,9 @@ from tests.probe.processes import alive, becomes_true
 FIRST = configuration(4, 1, attention_mask="always")
 OTHER = configuration(2, 2, checkpointing="full", optimizer="sgd", attention_mask="where_needed", workers=1)
 
-LOOSE = 0.35
-"""Share by which peaks of a warm and a fresh process may differ: two fresh ones of a small model differ by up to a tenth, a warm
-one from a fresh one by 19 % once."""
+LESS, MORE = 0.88, 1.3
+"""Peak of a warm process / of a fresh one: 1.03 to 1.08 over 201 pairs (reports/warm_child.md), of these small models up to 1.19; two
+fresh ones differ by up to a tenth. Too low a peak would do harm."""
 
 Run = Callable[..., Measurement]
 
@@ -92,7 +92,9 @@ def test_a_warm_child_trains_and_counts_as_a_fresh_one_does(
     assert [(step.samples, step.tokens) for step in warm.steps] == [(step.samples, step.tokens) for step in fresh.steps]
     assert warm.micro_batch_bytes == fresh.micro_batch_bytes
     for one, other in ((warm, fresh), (again, before)):
-        assert one.peak_bytes == pytest.approx(other.peak_bytes, rel=LOOSE)
+        assert one.peak_bytes is not None
+        assert other.peak_bytes is not None
+        assert LESS <= one.peak_bytes / other.peak_bytes <= MORE
     assert fresh.fresh_start_s is None
     assert warm.fresh_start_s == again.fresh_start_s == pytest.approx(before.starting_s, rel=0.5)
     assert warm.starting_s == warm.fresh_start_s
@@ -107,7 +109,8 @@ def test_a_large_training_is_none_of_the_next_one_s_peak(run: Run) -> None:
     assert large.peak_bytes is not None
     assert fresh.peak_bytes is not None
     assert large.peak_bytes > 3 * fresh.peak_bytes
-    assert warm.peak_bytes == pytest.approx(fresh.peak_bytes, rel=LOOSE)
+    assert warm.peak_bytes is not None
+    assert LESS <= warm.peak_bytes / fresh.peak_bytes <= MORE
 
 
 def test_each_order_has_a_log_of_its_own(run: Run, tmp_path: Path) -> None:
