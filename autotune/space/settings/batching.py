@@ -9,7 +9,7 @@ from autotune.space.settings.setting import NO_MEMORY, Context, Effect, Learning
 
 RANDOM, GROUPED, SEQUENTIAL, REBALANCED = NAMES = ("random", "group_by_length", "sequential", "batch_rebalance")
 
-STRATEGY, OLDER = "train_samplingstrategy", "group_by_length"
+STRATEGY, OLDER = "train_sampling_strategy", "group_by_length"
 """The field of TrainingArguments, and the earlier one, which has two of the strategies."""
 
 
