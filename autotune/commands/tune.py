@@ -14,12 +14,14 @@ from typing import Any, Unpack
 from autotune.commands.result import TuningResult
 from autotune.commands.search import search
 from autotune.commands.trainer.offload import free_cache, off_device
+from autotune.core.configuration import RANKS
 from autotune.core.note import Note, NoteKind
 from autotune.core.random_state import kept_random_state
-from autotune.core.request import TuneOptions, accepts
+from autotune.core.request import TuneOptions, accepts, tuning_request
 from autotune.core.warning import ResultWarning
 from autotune.probe import Host
 from autotune.probe.train.callbacks import why_unfit
+from autotune.space.build import parse_overrides
 from autotune.space.settings import precision
 from autotune.space.settings.optimizer import ANY
 from autotune.space.user_arguments import fields_of, left_out
@@ -58,7 +60,7 @@ def tune(
         trainer: Of `transformers` or of a class of your own or TRL's. Its class, model, train_dataset, collator, processing
             class, loss function, callbacks, optimizer and arguments are what probes train with; the arguments are the
             baseline.
-        global_batch_size: Samples of an optimizer step; by default what the arguments say.
+        global_batch_size: Samples of an optimizer step; by default what the arguments say, on as many ranks as `fix` names.
         watch: As in `autotune.search`.
         probes: As in `autotune.search`.
         **options: Each as a keyword; the study's name is by default made of the running script, the model's class, the batch
@@ -85,7 +87,7 @@ def sendable(
     extract.check(trainer)
     base, unsent = base_of(trainer)
     device = options.get("device") or device_of(trainer.args)
-    stated = base[SIZES[0]] * base[SIZES[1]]
+    stated = samples_of_step(trainer, base, options)
     if global_batch_size not in (None, stated):
         # Another global batch than the user's: keep the micro-batch size if it divides it.
         del base["gradient_accumulation_steps"]
@@ -101,6 +103,14 @@ def sendable(
             precision.wrap_again(wrapped)
         free_cache()  # of the Trainer with which this one was compared
         yield payload, size, {**options, "args": base, "device": device, "study_name": name}
+
+
+def samples_of_step(trainer: Any, base: Mapping[str, Any], options: Mapping[str, Any]) -> int:
+    """Samples of a step as the arguments say it, on the ranks that run or, in one process, that the option `fix` names."""
+    ranks = trainer.args.world_size
+    if ranks == 1 and (fixed := options.get("fix")):
+        ranks = int(parse_overrides(tuning_request(type(trainer).__name__, 1, fix=fixed)).fixed.get(RANKS, 1))
+    return int(base[SIZES[0]] * base[SIZES[1]] * ranks)
 
 
 def base_of(trainer: Any) -> tuple[dict[str, Any], list[str]]:

@@ -402,3 +402,22 @@ def test_a_model_that_was_changed_since_begins_another_study(asked: Asked, tmp_p
     apart = known[1:]
     assert all(item != other for place, item in enumerate(apart) for other in apart[:place])
     assert len({str(item["model_config"]) for item in known[:4]}) == 1, "all that a config says"
+
+
+@pytest.mark.parametrize(
+    ("options", "size"),
+    [
+        ({}, 8),
+        ({"fix": {"precision": "fp32"}}, 8),
+        ({"fix": {"data_parallel_size": 2}}, 16),
+        ({"fix": ["data_parallel_size=2"]}, 16),
+        ({"only": {"data_parallel_size": [1, 2]}}, 8),
+    ],
+    ids=str,
+)
+def test_a_step_has_the_samples_of_as_many_ranks_as_are_fixed(
+    tmp_path: Path, options: dict[str, Any], size: int
+) -> None:
+    for requested, samples in ((None, size), (4, 4)):
+        with tune.sendable(built(tmp_path), options, requested) as (_, found, _):
+            assert found == samples

@@ -19,7 +19,7 @@ from autotune.commands.run.exchange import AGAIN, SENT, TRAIN, Facts, Instructio
 from autotune.commands.search import search
 from autotune.commands.trainer.apply import PADDING, prepare_model
 from autotune.commands.trainer.switch import padded, switch, why_anew, why_kept
-from autotune.commands.tune import SIZES, base_of, device_of, identity_of, name_of_study, sendable
+from autotune.commands.tune import base_of, device_of, identity_of, name_of_study, samples_of_step, sendable
 from autotune.core.errors import AutotuneError, InvalidRequest, InvalidSpace, SearchFailed, StudyMismatch
 from autotune.core.interrupt import Terminated, ending_on_signals
 from autotune.core.note import Note
@@ -127,7 +127,7 @@ def _otherwise(differs: tuple[Note, ...]) -> str:
 def _facts(trainer: Any, instructions: Instructions, by: str, why: str, made: list[Any]) -> Facts:
     args = trainer.args
     base, unsent = base_of(trainer)
-    size, device = base[SIZES[0]] * base[SIZES[1]] * args.world_size, device_of(args)
+    size, device = samples_of_step(trainer, base, instructions.options), device_of(args)
     name = name_of_study(trainer, size, device)
     callbacks = [callback for callback in extract.own_callbacks(trainer) if not why_unfit(callback)]
     needs_workload = by == AGAIN or instructions.dry_run
