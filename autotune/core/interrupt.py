@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 SAID = "stopping after the running probe; press Ctrl-C again to stop at once"
 
@@ -117,6 +118,20 @@ def ending_on_signals() -> Iterator[None]:
         handlers.callback(setattr, _process, "ended_by", None)
         for number in ENDING:
             handlers.enter_context(_handling(number, handle, instead_of=signal.SIG_DFL))
+        yield
+
+
+@contextlib.contextmanager
+def without_handlers() -> Iterator[None]:
+    """Within, a program's own handlers of these signals give way to Python's; ignored signals stay ignored."""
+    usual: dict[signal.Signals, Any] = {
+        signal.SIGINT: signal.default_int_handler,
+        **dict.fromkeys(ENDING, signal.SIG_DFL),
+    }
+    with contextlib.ExitStack() as handlers:
+        for number, handle in usual.items():
+            if callable(own := signal.getsignal(number)):
+                handlers.enter_context(_handling(number, handle, instead_of=own))
         yield
 
 

@@ -104,6 +104,9 @@ def in_command(result: SearchResult, words: Sequence[str], folder: str | Path = 
     of_flags = {key: value for key, value in changed.values.items() if key not in of_file}
     for key in [key for key, value in of_flags.items() if not _is_flag(key, value, tool)]:
         by_hand.append(f"{key} = {of_flags.pop(key)}")
+    if of_flags and command.hides_flags:
+        by_hand.append(f"add to the Python command that it starts: {Command((), {}).with_flags(of_flags).text}")
+        of_flags = {}
     command = command.with_flags(of_flags, [key for key in changed.removed if key in flags])
     applied = Applied()
     if path is not None:

@@ -17,11 +17,11 @@ from autotune.commands.result import TuningResult
 from autotune.commands.run import exchange
 from autotune.commands.run.exchange import AGAIN, SENT, TRAIN, Facts, Instructions, SearchEnd
 from autotune.commands.search import search
-from autotune.commands.trainer.apply import PADDING, prepare_model
+from autotune.commands.trainer.apply import PADDING, prepare_model, set_process
 from autotune.commands.trainer.switch import padded, switch, why_anew, why_kept
 from autotune.commands.tune import SIZES, base_of, device_of, identity_of, name_of_study, sendable
 from autotune.core.errors import AutotuneError, InvalidRequest, InvalidSpace, SearchFailed, StudyMismatch
-from autotune.core.interrupt import Terminated, ending_on_signals
+from autotune.core.interrupt import Terminated, ending_on_signals, without_handlers
 from autotune.core.note import Note
 from autotune.core.random_state import kept_random_state
 from autotune.core.request import tuning_request
@@ -29,6 +29,7 @@ from autotune.probe.train.callbacks import why_unfit
 from autotune.probe.train.promise import PromiseCallback
 from autotune.report.live.views import errors, watcher
 from autotune.space.settings.optimizer import ANY
+from autotune.space.settings.threads import VARIABLE as THREADS
 from autotune.space.user_arguments import plain_fields
 from autotune.workload import extract
 from autotune.workload.model.rebuild import Prebuilt
@@ -37,6 +38,9 @@ from autotune.workload.model.user_objects import sizes as sample_sizes
 
 OF_THE_REQUEST = (StudyMismatch, InvalidSpace)
 """Refusals that another way of probing would meet too."""
+
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+"""Variables by which the program's device is counted."""
 
 DYNAMO = "ACCELERATE_DYNAMO_BACKEND"
 """Variable of `accelerate launch --dynamo_backend`, which probes do not get."""
@@ -52,9 +56,10 @@ def tune_here(trainer: Any, instructions: Instructions, messages: Path, made: li
         exchange.wait_for_end(parent)
     if instructions.quiet and not instructions.then:  # its output is hidden
         exchange.show_errors(parent)
+    instructions = replace(instructions, options=_options_here(instructions))
 
     def tell(by: str, why: str) -> None:
-        _facts(trainer, instructions, by, why, made).write(messages)
+        _facts(trainer, instructions, by, why, made, resumes).write(messages)
         if by == AGAIN or instructions.dry_run:
             exchange.wait_for_end(parent)
         if not instructions.quiet:
@@ -64,7 +69,7 @@ def tune_here(trainer: Any, instructions: Instructions, messages: Path, made: li
     exchange.end_with(parent, is_over)
     end = SearchEnd(stop=not instructions.then)
     try:
-        with ending_on_signals():
+        with without_handlers(), ending_on_signals():
             result = _searched(trainer, instructions, tell)
         end = replace(end, study=str(result.folder.absolute()))
         if instructions.then == TRAIN:
@@ -94,7 +99,17 @@ def prepare(trainer: Any, instructions: Instructions) -> None:
     result = TuningResult.load(instructions.study)
     prepare_model(result, trainer.model)
     padded(trainer.data_collator, result.setup.data_arguments.get(PADDING))
+    set_process(result, trainer.args.world_size)
     trainer.add_callback(PromiseCallback(result))
+
+
+def _options_here(instructions: Instructions) -> Mapping[str, Any]:
+    """The options of the search, with their paths as they are named in the program's folder."""
+    options, folder = instructions.options, instructions.folder
+    if os.getcwd() == folder:
+        return options
+    paths = {name: os.path.relpath(os.path.join(folder, options[name])) for name in ("output_dir", "space")}
+    return {**options, **{name: path for name, path in paths.items() if name == "output_dir" or os.path.isfile(path)}}
 
 
 def _searched(trainer: Any, instructions: Instructions, tell: Callable[[str, str], None]) -> Any:
@@ -124,12 +139,14 @@ def _otherwise(differs: tuple[Note, ...]) -> str:
     return differs[0].text if differs else ""
 
 
-def _facts(trainer: Any, instructions: Instructions, by: str, why: str, made: list[Any]) -> Facts:
+def _facts(trainer: Any, instructions: Instructions, by: str, why: str, made: list[Any], resumes: bool) -> Facts:
     args = trainer.args
     base, unsent = base_of(trainer)
     size, device = base[SIZES[0]] * base[SIZES[1]] * args.world_size, device_of(args)
     name = name_of_study(trainer, size, device)
     callbacks = [callback for callback in extract.own_callbacks(trainer) if not why_unfit(callback)]
+    # As many threads by default as all ranks have together.
+    variables = {THREADS: str(torch.get_num_threads() * args.world_size)}
     needs_workload = by == AGAIN or instructions.dry_run
     measures = sample_sizes(trainer.train_dataset) if needs_workload else []
     return Facts(
@@ -144,13 +161,14 @@ def _facts(trainer: Any, instructions: Instructions, by: str, why: str, made: li
         global_batch_size=size,
         ranks=args.world_size,
         device=device,
-        threads=torch.get_num_threads(),
+        variables=variables | {name: os.environ[name] for name in VISIBLE if name in os.environ},
         study_name=f"{name}-{AGAIN}" if name and by == AGAIN else name,
         lengths=f"{min(measures)} to {max(measures)} numbers" if measures else "of unknown length",
         unsent=tuple(unsent),
         beside=_beside(callbacks),
         prefix=sys.prefix,
         seconds=max(0.0, time.time() - instructions.started),
+        resumes=resumes,
     )
 
 

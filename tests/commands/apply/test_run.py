@@ -88,6 +88,17 @@ def test_a_script_s_flags_are_those_of_the_answer(tmp_path: Path) -> None:
     assert not applied.files
 
 
+@pytest.mark.parametrize(
+    "words", [["bash", "-c", "python train.py --bf16 False"], ["sh", "train.sh"], ["make", "train"]]
+)
+def test_a_shell_s_command_stays_and_the_flags_are_to_be_added_by_hand(words: list[str]) -> None:
+    applied = in_command(found(), words)
+    assert applied.command == shlex.join(words)
+    assert "add to the Python command that it starts: --per_device_train_batch_size 16 --" in applied.by_hand[0]
+    assert not applied.values
+    assert in_command(found(), ["sh", "train.sh", "--bf16"]).command.startswith("sh train.sh --bf16 True --")
+
+
 @BY_ITS_OLDER_NAME
 def test_checkpointing_under_its_older_name_is_switched_off_under_that_name(tmp_path: Path) -> None:
     words = f"python train.py --output_dir {tmp_path} --use_cpu --gradient_checkpointing"

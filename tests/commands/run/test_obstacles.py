@@ -10,7 +10,7 @@ from transformers import Trainer, TrainerCallback
 
 from autotune.commands.tune import sendable
 from autotune.core.note import NoteKind
-from tests.commands.run.programs import FLAGS, ONLY, SIZES, autotune_run, program, started
+from tests.commands.run.programs import FLAGS, ONLY, SIZES, autotune_run, program, started, study
 from tests.trainers import built
 
 
@@ -115,11 +115,13 @@ trainer.train()
 print("left", "AUTOTUNE_RUN" in os.environ, "startup" in os.environ["PYTHONPATH"])
 sys.exit(7)
 """
-    program(tmp_path, before="print('read', sys.stdin.read())", trained=after)
+    elsewhere = "import os\nos.makedirs('deeper')\nos.chdir('deeper')\n"
+    program(tmp_path, before=f"{elsewhere}print('read', sys.stdin.read())", trained=after)
     ended = autotune_run(tmp_path, *ONLY, "--then", "original", typed="by hand")
     assert ended.returncode == 7, ended.stderr
     assert "read by hand" in ended.stdout
     assert "left False False" in ended.stdout
+    assert study(tmp_path).folder == tmp_path / "reports" / study(tmp_path).folder.name, "not where the program went"
     assert "as fast as your settings" in ended.stdout
 
 
@@ -146,6 +148,14 @@ def test_the_end_of_hidden_output_is_shown_if_the_program_fails_before_its_train
     assert shown[-2] == f"autotune: All of the program's output: {kept}"
     assert "ended with exit code 1 before it trained" in shown[-1]
     assert "line 0\n" in kept.read_text()
+
+
+def test_a_script_without_a_first_line_for_the_kernel_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "go").write_text("echo ran\n")
+    (tmp_path / "go").chmod(0o755)
+    ended = autotune_run(tmp_path, command=["./go"], flags=())
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert "./go cannot be started: Exec format error. Write sh in front of it" in ended.stderr
 
 
 def test_a_command_that_is_none_is_one_line(tmp_path: Path) -> None:

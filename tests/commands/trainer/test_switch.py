@@ -41,6 +41,26 @@ def test_it_trains_bit_for_bit_as_one_that_was_built_with_the_answer(settings: d
     assert trainer.accelerator.mixed_precision == ("bf16" if fields["bf16"] else "no")
 
 
+def test_a_model_that_was_evaluated_before_takes_the_answer_s_precision(tmp_path: Path) -> None:
+    trainer, other = seeded(tmp_path / "ours"), seeded(tmp_path / "theirs", bf16=True)
+    for each in (trainer, other):
+        set_seed(1)
+        each.evaluate()
+        if each is trainer:
+            switch(found(4, precision="bf16"), trainer, [trainer.args])
+        each.train()
+    ours, theirs = weights(trainer), weights(other)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_the_optimizer_of_an_earlier_training_gives_way_to_the_answer_s(tmp_path: Path) -> None:
+    trainer = seeded(tmp_path)
+    trainer.train()
+    switch(found(8, optimizer="sgd"), trainer, [trainer.args])
+    trainer.train()
+    assert type(trainer.optimizer.optimizer) is torch.optim.SGD
+
+
 def test_it_saves_resumes_and_trains_again(tmp_path: Path) -> None:
     trainer = seeded(tmp_path)
     switch(found(8), trainer, [trainer.args])
@@ -73,15 +93,24 @@ class Reading(Trainer):
         self.rows = 2 * self.args.per_device_train_batch_size
 
 
+class ReadingOfAll(Trainer):
+    """Its constructor reads the batch size of all devices."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.rows = self.args.train_batch_size
+
+
 @pytest.mark.parametrize(
     ("kind", "settings", "text"),
     [
         (Trainer, {}, ""),
         (Reading, {}, "the __init__ of Reading reads per_device_train_batch_size"),
+        (ReadingOfAll, {}, "the __init__ of ReadingOfAll reads train_batch_size"),
         (Trainer, {"cpu_allocator": "jemalloc"}, "the answer starts so: "),
         (Trainer, {"data_parallel_size": 2}, "torchrun --nproc-per-node 2"),
     ],
-    ids=["plain", "reading", "variables", "ranks"],
+    ids=["plain", "reading", "reading of all", "variables", "ranks"],
 )
 def test_what_cannot_be_set_in_place_takes_a_new_start(
     kind: type, settings: dict[str, Any], text: str, tmp_path: Path
