@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
 
 SAID = "stopping after the running probe; press Ctrl-C again to stop at once"
 
@@ -124,12 +123,9 @@ def ending_on_signals() -> Iterator[None]:
 @contextlib.contextmanager
 def without_handlers() -> Iterator[None]:
     """Within, a program's own handlers of these signals give way to Python's; ignored signals stay ignored."""
-    usual: dict[signal.Signals, Any] = {
-        signal.SIGINT: signal.default_int_handler,
-        **dict.fromkeys(ENDING, signal.SIG_DFL),
-    }
+    usual = ((signal.SIGINT, signal.default_int_handler), *((number, signal.SIG_DFL) for number in ENDING))
     with contextlib.ExitStack() as handlers:
-        for number, handle in usual.items():
+        for number, handle in usual:
             if callable(own := signal.getsignal(number)):
                 handlers.enter_context(_handling(number, handle, instead_of=own))
         yield
@@ -148,7 +144,7 @@ def _leave_closed_terminal() -> None:
 
 @contextlib.contextmanager
 def _handling(
-    number: signal.Signals, handle: Callable[[int, FrameType | None], None], instead_of: object
+    number: signal.Signals, handle: Callable[[int, FrameType | None], None] | signal.Handlers, instead_of: object
 ) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(number) is not instead_of:
         yield

@@ -56,7 +56,8 @@ class Command:
 
     @classmethod
     def read(cls, words: Sequence[str]) -> "Command":
-        env, *rest = words if words[:1] == ["env"] else ("", *words)
+        has_options = _FLAG.match("".join(words[1:2]))
+        env, *rest = words if words[:1] == ["env"] and not has_options else ("", *words)
         count = next((place for place, word in enumerate(rest) if not _ASSIGNMENT.fullmatch(word)), len(rest))
         return cls(tuple(rest[count:]), dict(word.split("=", 1) for word in rest[:count]), env)
 

@@ -98,7 +98,7 @@ def watch_trainer(module: Any) -> None:
             resumes = bool(kwargs.get("resume_from_checkpoint", args[0] if args else None))
             program.tune_here(self, instructions, MESSAGES, made, resumes)
         else:
-            program.prepare(self, instructions)
+            program.train_with_answer(self, instructions)
         return train(self, *args, **kwargs)
 
     trainer.train, trainer.__init__ = reached, built

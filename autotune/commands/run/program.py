@@ -17,8 +17,7 @@ from autotune.commands.result import TuningResult
 from autotune.commands.run import exchange
 from autotune.commands.run.exchange import AGAIN, SENT, TRAIN, Facts, Instructions, SearchEnd
 from autotune.commands.search import search
-from autotune.commands.trainer.apply import PADDING, prepare_model, set_process
-from autotune.commands.trainer.switch import padded, switch, why_anew, why_kept
+from autotune.commands.trainer.switch import prepare, switch, why_anew, why_kept
 from autotune.commands.tune import SIZES, base_of, device_of, identity_of, name_of_study, sendable
 from autotune.core.errors import AutotuneError, InvalidRequest, InvalidSpace, SearchFailed, StudyMismatch
 from autotune.core.interrupt import Terminated, ending_on_signals, without_handlers
@@ -94,12 +93,10 @@ def tune_here(trainer: Any, instructions: Instructions, messages: Path, made: li
         print(f"autotune: {text} Training goes on with the program's own settings.", file=sys.stderr, flush=True)
 
 
-def prepare(trainer: Any, instructions: Instructions) -> None:
-    """Set on a Trainer that was built with the answer's fields what these do not say."""
+def train_with_answer(trainer: Any, instructions: Instructions) -> None:
+    """Prepare a Trainer that was built with the answer's fields."""
     result = TuningResult.load(instructions.study)
-    prepare_model(result, trainer.model)
-    padded(trainer.data_collator, result.setup.data_arguments.get(PADDING))
-    set_process(result, trainer.args.world_size)
+    prepare(result, trainer)
     trainer.add_callback(PromiseCallback(result))
 
 
@@ -114,7 +111,7 @@ def _options_here(instructions: Instructions) -> Mapping[str, Any]:
 
 def _searched(trainer: Any, instructions: Instructions, tell: Callable[[str, str], None]) -> Any:
     """The result of a search for the Trainer as it is sent; ends the program if it cannot be sent."""
-    why = "it was asked for" if instructions.by else "all of it can be sent"
+    why = "as requested" if instructions.by else "all of it can be sent"
     if instructions.by != AGAIN:
         try:
             with kept_random_state(), sendable(trainer, instructions.options) as (payload, size, options):

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from errno import ENOEXEC
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,11 +59,6 @@ def run(words: Sequence[str], wanted: Instructions, stdout: int | None = None) -
     Raises InvalidRequest for a command that cannot be started or never trains, the search's errors, KeyboardInterrupt.
     """
     parse_overrides(tuning_request("program", 1, **wanted.options))
-    if shutil.which(words[0]) is None:
-        script = words[0].endswith(".py")
-        raise InvalidRequest(
-            f"{words[0]} is not a command.", f"Write: python {words[0]}" if script else "Check its name and PATH."
-        )
     cleanup.become_subreaper()
     command, then = Command(words, dict(os.environ), stdout), wanted.then
     with _scratch() as messages, open(messages / "output.log", "wb") as output:
@@ -137,10 +133,11 @@ def carry_out(command: Command, environment: Mapping[str, str], is_due: Callable
     try:
         process = subprocess.Popen(command.words, env=environment, stdout=command.stdout, stderr=command.stderr)
     except OSError as error:
-        raise InvalidRequest(
-            f"{command.words[0]} cannot be started: {error.strerror}.",
-            "Write sh in front of it if it is a shell script.",
-        ) from error
+        word = command.words[0]
+        script = "sh" if error.errno == ENOEXEC else ""  # it names no interpreter
+        starter = "python" if word.endswith(".py") else "env" if "=" in word else script
+        advice = f"Write: {starter} {word}" if starter else "Check its name and PATH."
+        raise InvalidRequest(f"{word} cannot be started: {error.strerror}.", advice) from error
     for of_users in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(of_users, lambda number, _: process.send_signal(number))
     while True:
@@ -180,10 +177,11 @@ def _without_training(words: Sequence[str], messages: Path, code: int, wanted: I
         message = f"The Python of {name} has no autotune ({where})."
         advice = "Install it there: pip install hf-autotune."
     elif code:
-        return Ending(code, lines=(f"{name} ended with exit code {code} before it trained: nothing was measured.",))
+        return Ending(code, lines=(f"{name} ended with exit code {code} before it trained. Make it run alone first.",))
     elif built:
         times = f" {wanted.call} times" if wanted.call > 1 else ""
         message = f"{name} built a {built} and never called Trainer.train{times}."
+        advice = "Check that it calls trainer.train(): a training loop of its own cannot be tuned."
     else:
         message = (
             f"{name} trained with no transformers Trainer in a Python that autotune reaches: python -I, -E and -S, sudo, "
@@ -212,7 +210,7 @@ def _again(command: Command, facts: Facts, wanted: Instructions, scratch: Path) 
             f"Several devices cannot be used: {way_line(AGAIN, facts.why)}", "Leave --devices and --executor out."
         )
     if not wanted.quiet:
-        lines = [way_line(AGAIN, facts.why), *(f"In each trial as in your program: {line}." for line in facts.beside)]
+        lines = [way_line(AGAIN, facts.why), *(f"In each trial, as in your program, {line}." for line in facts.beside)]
         print("\n".join(f"autotune: {line}" for line in lines), file=sys.stderr, flush=True)
     notes = (Note(NoteKind.AS_IN_PROGRAM, detail=", ".join(facts.unsent)),) if facts.unsent else ()
     payload = Payload(str(facts.workload["name"]), AGAIN.encode(), notes)

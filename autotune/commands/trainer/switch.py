@@ -5,11 +5,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from autotune.commands.trainer.apply import (
-    PADDING,
     SIZES,
     answer_arguments,
     changed_fields,
+    prepare_data,
     prepare_model,
+    prepared_init,
     regional_compilation,
     set_process,
 )
@@ -46,8 +47,8 @@ def why_kept(result: SearchResult, resumes: bool = False) -> str:
     if warning := loss_warning(result):
         return f"{warning.text[:1].upper()}{warning.text[1:].rstrip('.')}."
     own, best = result.baseline.configuration.values, result.best.configuration.values
-    kept = [name for setting, name in OF_THE_CHECKPOINT.items() if own.get(setting) != best.get(setting)]
-    return f"The training continues a checkpoint, which keeps its {kept[0]}." if resumes and kept else ""
+    names = [name for setting, name in OF_THE_CHECKPOINT.items() if own.get(setting) != best.get(setting)]
+    return f"The training continues a checkpoint, and the answer changes the {names[0]}." if resumes and names else ""
 
 
 def why_anew(result: SearchResult, trainer: Any) -> str:
@@ -86,15 +87,15 @@ def switch(result: SearchResult, trainer: Any, made: Iterable[Any]) -> None:
             vars(other).update({name: values[name] for name in changed})
     vars(args).update(values)
     precision.unwrap(extract.models(trainer))
-    prepare_model(result, trainer.model)
+    prepare(result, trainer)
     with regional_compilation(result):
         trainer.create_accelerator_and_postprocess()
     trainer._train_batch_size = args.train_batch_size
-    padded(trainer.data_collator, result.setup.data_arguments.get(PADDING))
-    set_process(result, args.world_size)
 
 
-def padded(collator: Any, multiple: int | None) -> None:
-    """Make a collator that can pad to a multiple of this; None leaves it as it is."""
-    if multiple is not None and hasattr(collator, PADDING):
-        setattr(collator, PADDING, multiple)
+def prepare(result: SearchResult, trainer: Any) -> None:
+    """Set on the Trainer's models and collator and on this process what the answer's training arguments do not say."""
+    prepare_model(result, trainer.model)
+    trainer.model_init = prepared_init(result, trainer.model_init)
+    prepare_data(result, trainer)
+    set_process(result, trainer.args.world_size)

@@ -224,6 +224,8 @@ def test_ranks_without_a_flag_precision_of_the_launcher_and_variables() -> None:
     command = in_command(result, words.split()).command
     start = "env OMP_NUM_THREADS=2 A='x y' accelerate launch --mixed_precision bf16 --num_processes 4 train.py "
     assert command.startswith(start)
+    command = in_command(result, ["env", "-u", "B", "torchrun", "--nproc-per-node", "2", "train.py"]).command
+    assert command.startswith("OMP_NUM_THREADS=2 A='x y' env -u B torchrun --nproc-per-node 4 train.py ")
 
 
 def test_files_of_accelerate_and_deepspeed_are_changed_by_hand(tmp_path: Path) -> None:

@@ -111,8 +111,8 @@ def result(low: float = 1.2, changes: bool = True, micro: int = 4, **values: Any
         (result(), False, ""),
         (result(low=1.0), False, "Nothing is shown to be faster."),
         (result(changes=False), False, "Nothing is shown to be faster."),
-        (result(), True, "continues a checkpoint, which keeps its micro-batch size."),
-        (result(micro=2, optimizer="sgd"), True, "continues a checkpoint, which keeps its optimizer."),
+        (result(), True, "continues a checkpoint, and the answer changes the micro-batch size."),
+        (result(micro=2, optimizer="sgd"), True, "continues a checkpoint, and the answer changes the optimizer."),
         (result(micro=2), True, ""),
     ],
 )
@@ -127,7 +127,9 @@ def test_a_checkpoint_keeps_its_settings_if_the_command_is_started_again_too(
 ) -> None:
     monkeypatch.setattr("autotune.commands.search.search", lambda *_, **__: result())
     wanted = Instructions(then=TRAIN, quiet=True)
-    ending = start._again(Command(["true"], dict(os.environ)), facts(resumes=True), wanted, tmp_path)
+    (tmp_path / "link").symlink_to(sys.prefix)  # the same environment by another name
+    of_program = facts(resumes=True, prefix=str(tmp_path / "link"))
+    ending = start._again(Command(["true"], dict(os.environ)), of_program, wanted, tmp_path)
     assert "continues a checkpoint" in ending.lines[0]
 
 

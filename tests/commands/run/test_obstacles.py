@@ -155,7 +155,7 @@ def test_a_script_without_a_first_line_for_the_kernel_is_one_line(tmp_path: Path
     (tmp_path / "go").chmod(0o755)
     ended = autotune_run(tmp_path, command=["./go"], flags=())
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
-    assert "./go cannot be started: Exec format error. Write sh in front of it" in ended.stderr
+    assert "./go cannot be started: Exec format error. Write: sh ./go" in ended.stderr
 
 
 def test_a_command_that_is_none_is_one_line(tmp_path: Path) -> None:
@@ -163,3 +163,5 @@ def test_a_command_that_is_none_is_one_line(tmp_path: Path) -> None:
     ended = started(tmp_path, [sys.executable, "-m", "autotune", "run", "train.py", *SIZES, *FLAGS])
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
     assert "Write: python train.py" in ended.stderr
+    ended = started(tmp_path, [sys.executable, "-m", "autotune", "run", "A=1", "python", "train.py"])
+    assert "A=1 cannot be started: No such file or directory. Write: env A=1" in ended.stderr

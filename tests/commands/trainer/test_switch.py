@@ -9,7 +9,8 @@ import torch
 from transformers import Trainer, TrainingArguments, set_seed
 
 from autotune.commands.trainer.switch import switch, why_anew
-from tests.commands.trainer.test_apply import found
+from autotune.space.collators import WithoutFullMask
+from tests.commands.trainer.test_apply import checkpoints, found
 from tests.trainers import CHECKPOINTING, Numbers, bert, built
 
 FIELDS = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "disable_tqdm": True}
@@ -51,6 +52,21 @@ def test_a_model_that_was_evaluated_before_takes_the_answer_s_precision(tmp_path
         each.train()
     ours, theirs = weights(trainer), weights(other)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_collator_and_models_are_those_of_the_answer(tmp_path: Path) -> None:
+    trainer = seeded(tmp_path)
+
+    def made() -> Any:
+        model = bert()
+        model.gradient_checkpointing_enable()
+        return model
+
+    trainer.model_init = made
+    switch(found(8, attention_mask="where_needed", checkpointing="none"), trainer, [trainer.args])
+    assert isinstance(trainer.data_collator, WithoutFullMask)
+    assert checkpoints(made())
+    assert not checkpoints(trainer.model_init())
 
 
 def test_the_optimizer_of_an_earlier_training_gives_way_to_the_answer_s(tmp_path: Path) -> None:
