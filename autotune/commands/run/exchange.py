@@ -81,7 +81,8 @@ class Facts(Message):
     why: reason of the way of probing. base: arguments that differ from the defaults; arguments: all that are plain data.
     number: of the arguments' object among those that the program made. lengths: of the samples, as text. beside: what each
     start of the command does beside the training, for people. prefix: of the program's Python. seconds: from the command's
-    start to the training. resumes: it continues a checkpoint. variables: of the program, with which autotune reads the device.
+    start to the training. resumes: it continues a checkpoint. reads_flags: its arguments are those of flags.
+    variables: of the program, with which autotune reads the device.
     """
 
     by: str
@@ -103,6 +104,7 @@ class Facts(Message):
     prefix: str = ""
     seconds: float = 0.0
     resumes: bool = False
+    reads_flags: bool = False
 
     def request_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a search for this program."""

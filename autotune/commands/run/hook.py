@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,12 @@ MESSAGES = Path(os.environ.get(VARIABLE, ""))
 
 made: list[Any] = []
 """The program's training arguments, in the order in which they were made."""
+
+parsed: list[Any] = []
+"""Those that were made of the program's flags."""
+
+PARSES = "parse_args_into_dataclasses"
+"""Method of `HfArgumentParser`, and so of TRL's parser, that makes them of flags."""
 
 
 def _is_first_rank() -> bool:
@@ -36,6 +43,8 @@ def watch_arguments(module: Any) -> None:
     def set_field(self: Any, name: str, value: Any) -> None:
         if not vars(self):  # the first field in its __init__; copies come with all of them
             made.append(self)
+            if any(frame.f_code.co_name == PARSES for frame, _ in traceback.walk_stack(None)):
+                parsed.append(self)
             is_over = _is_first_rank() and (MESSAGES / REACHED).exists()
             if instructions.number in (0, len(made)) and not is_over:
                 unfinished[id(self)] = self
@@ -96,7 +105,7 @@ def watch_trainer(module: Any) -> None:
 
         if instructions.purpose == FIND:
             resumes = bool(kwargs.get("resume_from_checkpoint", args[0] if args else None))
-            program.tune_here(self, instructions, MESSAGES, made, resumes)
+            program.tune_here(self, instructions, MESSAGES, made, {"resumes": resumes, "reads_flags": bool(parsed)})
         else:
             program.train_with_answer(self, instructions)
         return train(self, *args, **kwargs)

@@ -45,10 +45,12 @@ DYNAMO = "ACCELERATE_DYNAMO_BACKEND"
 """Variable of `accelerate launch --dynamo_backend`, which probes do not get."""
 
 
-def tune_here(trainer: Any, instructions: Instructions, messages: Path, made: list[Any], resumes: bool) -> None:
+def tune_here(
+    trainer: Any, instructions: Instructions, messages: Path, made: list[Any], seen: Mapping[str, bool]
+) -> None:
     """Search for the Trainer whose training was reached, or end; returns if the program trains on, with what it is to train with.
 
-    made: the program's training arguments. resumes: it continues a checkpoint.
+    made: the program's training arguments. seen: of the facts, `resumes` and `reads_flags`.
     """
     parent = instructions.parent
     if trainer.args.process_index:
@@ -58,7 +60,7 @@ def tune_here(trainer: Any, instructions: Instructions, messages: Path, made: li
     instructions = replace(instructions, options=_options_here(instructions))
 
     def tell(by: str, why: str) -> None:
-        _facts(trainer, instructions, by, why, made, resumes).write(messages)
+        _facts(trainer, instructions, by, why, made, seen).write(messages)
         if by == AGAIN or instructions.dry_run:
             exchange.wait_for_end(parent)
         if not instructions.quiet:
@@ -72,7 +74,7 @@ def tune_here(trainer: Any, instructions: Instructions, messages: Path, made: li
             result = _searched(trainer, instructions, tell)
         end = replace(end, study=str(result.folder.absolute()))
         if instructions.then == TRAIN:
-            kept = why_kept(result, resumes)
+            kept = why_kept(result, seen["resumes"])
             anew = "" if kept else why_anew(result, trainer)
             end = replace(end, kept=kept, anew=anew, stop=bool(anew))
             if not kept and not anew:
@@ -136,7 +138,9 @@ def _otherwise(differs: tuple[Note, ...]) -> str:
     return differs[0].text if differs else ""
 
 
-def _facts(trainer: Any, instructions: Instructions, by: str, why: str, made: list[Any], resumes: bool) -> Facts:
+def _facts(
+    trainer: Any, instructions: Instructions, by: str, why: str, made: list[Any], seen: Mapping[str, bool]
+) -> Facts:
     args = trainer.args
     base, unsent = base_of(trainer)
     size, device = base[SIZES[0]] * base[SIZES[1]] * args.world_size, device_of(args)
@@ -165,7 +169,7 @@ def _facts(trainer: Any, instructions: Instructions, by: str, why: str, made: li
         beside=_beside(callbacks),
         prefix=sys.prefix,
         seconds=max(0.0, time.time() - instructions.started),
-        resumes=resumes,
+        **seen,
     )
 
 

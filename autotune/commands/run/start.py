@@ -42,12 +42,13 @@ LAST_LINES = 40
 class Ending:
     """End of `autotune run`.
 
-    code: the program's exit code, 0 if autotune ended it. lines: for people, before the answer.
+    code: the program's exit code, 0 if autotune ended it. lines: for people, before the answer. reads_flags: see `Facts`.
     """
 
     code: int = 0
     result: "TuningResult | None" = None
     lines: tuple[str, ...] = ()
+    reads_flags: bool = False
 
 
 def run(words: Sequence[str], wanted: Instructions, stdout: int | None = None) -> Ending:
@@ -97,7 +98,7 @@ def run(words: Sequence[str], wanted: Instructions, stdout: int | None = None) -
     result = TuningResult.load(end.study)
     if end.anew:
         return _trained(command, facts, result, end.anew)
-    return Ending(code, result, _kept_lines(end.kept))
+    return Ending(code, result, _kept_lines(end.kept), facts.reads_flags)
 
 
 def _kept_lines(reason: str) -> tuple[str, ...]:
@@ -233,7 +234,7 @@ def _again(command: Command, facts: Facts, wanted: Instructions, scratch: Path) 
         if wanted.then == TRAIN and not kept:
             return _trained(command, facts, result, "")
     if not wanted.then:
-        return Ending(0, result)
+        return Ending(0, result, reads_flags=facts.reads_flags)
     return Ending(carry_out(command, command.environment), result, _kept_lines(kept))
 
 

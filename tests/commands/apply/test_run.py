@@ -99,6 +99,12 @@ def test_a_shell_s_command_stays_and_the_flags_are_to_be_added_by_hand(words: li
     assert in_command(found(), ["sh", "train.sh", "--bf16"]).command.startswith("sh train.sh --bf16 True --")
 
 
+def test_a_script_that_reads_no_flags_is_changed_by_hand_but_for_those_that_it_is_given() -> None:
+    applied = in_command(found(), ["python", "train.py", "--bf16", "False"], reads_flags=False)
+    assert applied.command == "python train.py --bf16 True"
+    assert {"per_device_train_batch_size = 16", "gradient_accumulation_steps = 3"} <= {*applied.by_hand}
+
+
 @BY_ITS_OLDER_NAME
 def test_checkpointing_under_its_older_name_is_switched_off_under_that_name(tmp_path: Path) -> None:
     words = f"python train.py --output_dir {tmp_path} --use_cpu --gradient_checkpointing"

@@ -77,7 +77,7 @@ def test_the_program_s_own_devices_and_threads_are_what_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    of_program = _facts(built(tmp_path), Instructions(), AGAIN, "", [], False)
+    of_program = _facts(built(tmp_path), Instructions(), AGAIN, "", [], {"resumes": True})
     assert of_program.variables == {"OMP_NUM_THREADS": str(torch.get_num_threads()), "CUDA_VISIBLE_DEVICES": "1"}
 
 

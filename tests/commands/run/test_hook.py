@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from transformers import HfArgumentParser
 
 from autotune.commands.run import hook
 from autotune.commands.run.again import Command
@@ -58,6 +59,18 @@ def test_a_program_that_goes_on_when_autotune_has_ended_is_left_alone(messages: 
     assert watched.TrainingArguments(size=4).size == 4
     assert watched.Trainer().train() == "trained"
     assert not hook.made
+
+
+def test_arguments_that_are_made_of_flags_are_told_from_those_of_code(
+    messages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook, "parsed", [])
+    Instructions().write(messages)
+    hook.watch_arguments(watched := module())
+    watched.TrainingArguments(size=4)
+    assert not hook.parsed
+    HfArgumentParser(watched.TrainingArguments).parse_args_into_dataclasses(["--size", "4"])
+    assert len(hook.parsed) == 1
 
 
 def test_the_current_folder_stays_on_the_path(tmp_path: Path) -> None:
