@@ -37,6 +37,10 @@ def watch_arguments(module: Any) -> None:
     kind, instructions = module.TrainingArguments, Instructions.read(MESSAGES)
     if instructions is None:
         return
+    if instructions.purpose != FIND:
+        from autotune.space.settings.precision import leave_launcher
+
+        leave_launcher()
     initialise = kind.__post_init__
     unfinished: dict[int, Any] = {}
 

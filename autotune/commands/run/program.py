@@ -157,7 +157,7 @@ def _facts(
         call=instructions.call,
         workload=_workload(trainer, instructions.options, size, callbacks) if needs_workload else {},
         base=base,
-        arguments=plain_fields(args) | {name: base[name] for name in ("bf16", "fp16") if name in base},
+        arguments=plain_fields(args),
         number=next((place for place, each in enumerate(made, 1) if each is args), 0),
         global_batch_size=size,
         ranks=args.world_size,

@@ -77,8 +77,7 @@ def switch(result: SearchResult, trainer: Any, made: Iterable[Any]) -> None:
     changed = changed_fields(result, args)
     if "optim" in changed and extract.own_optimizers(trainer)[0] is None:
         trainer.optimizer = None  # of an earlier training
-    if changed.keys() & {*PRECISIONS}:
-        os.environ.pop(precision.LAUNCHED, None)
+    precision.leave_launcher()
     before = {name: getattr(args, name) for name in changed}
     values = vars(answer_arguments(result, args, {}))
     others = [other for other in made if other is not args]

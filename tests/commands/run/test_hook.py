@@ -1,5 +1,6 @@
 """The hook in a program: which training arguments get the instructed fields, and when it leaves a program alone."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from transformers import HfArgumentParser
 
 from autotune.commands.run import hook
 from autotune.commands.run.again import Command
-from autotune.commands.run.exchange import REACHED, STARTUP, Instructions
+from autotune.commands.run.exchange import FIND, REACHED, STARTUP, TRAIN, TRIAL, Instructions
 
 
 def module() -> Any:
@@ -50,6 +51,16 @@ def test_fields_are_those_of_the_training_that_is_meant_and_not_of_a_later_one(
     monkeypatch.setenv("RANK", "1")
     assert watched.TrainingArguments(size=4).size == 2, "of another rank of it"
     assert len(hook.made) == 3
+
+
+@pytest.mark.parametrize("purpose", [FIND, TRIAL, TRAIN])
+def test_the_launcher_s_precision_gives_way_to_the_fields(
+    purpose: str, messages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    Instructions(purpose=purpose).write(messages)
+    hook.watch_arguments(module())
+    assert ("ACCELERATE_MIXED_PRECISION" in os.environ) == (purpose == FIND)
 
 
 def test_a_program_that_goes_on_when_autotune_has_ended_is_left_alone(messages: Path) -> None:

@@ -54,6 +54,14 @@ def test_a_model_that_was_evaluated_before_takes_the_answer_s_precision(tmp_path
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
+def test_an_answer_in_fp32_leaves_the_launcher_s_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    trainer = seeded(tmp_path)
+    assert trainer.accelerator.mixed_precision == "bf16"
+    switch(found(8), trainer, [trainer.args])
+    assert trainer.accelerator.mixed_precision == "no"
+
+
 def test_collator_and_models_are_those_of_the_answer(tmp_path: Path) -> None:
     trainer = seeded(tmp_path)
 
