@@ -60,6 +60,10 @@ def run(words: Sequence[str], wanted: Instructions, stdout: int | None = None) -
     Raises InvalidRequest for a command that cannot be started or never trains, the search's errors, KeyboardInterrupt.
     """
     parse_overrides(tuning_request("program", 1, **wanted.options))
+    if own := next((word for word in words if word.startswith("PYTHONPATH=")), ""):
+        raise InvalidRequest(
+            "The command sets PYTHONPATH, by which autotune reaches its programs.", f"Write: {own} autotune run -- ..."
+        )
     cleanup.become_subreaper()
     command, then = Command(words, dict(os.environ), stdout), wanted.then
     with _scratch() as messages, open(messages / "output.log", "wb") as output:
@@ -186,7 +190,7 @@ def _without_training(words: Sequence[str], messages: Path, code: int, wanted: I
     else:
         message = (
             f"{name} trained with no transformers Trainer in a Python that autotune reaches: python -I, -E and -S, sudo, "
-            "env -i and containers leave PYTHONPATH out."
+            "env -i, containers and scripts that set PYTHONPATH leave autotune's out."
         )
     if wanted.then:
         return Ending(code, lines=(f"{message} {advice}",))

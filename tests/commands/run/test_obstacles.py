@@ -158,6 +158,13 @@ def test_a_script_without_a_first_line_for_the_kernel_is_one_line(tmp_path: Path
     assert "./go cannot be started: Exec format error. Write: sh ./go" in ended.stderr
 
 
+def test_a_command_that_sets_the_path_is_not_started(tmp_path: Path) -> None:
+    command = ["env", "PYTHONPATH=src", "sh", "-c", "echo ran"]
+    ended = autotune_run(tmp_path, command=command, flags=())
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "Write: PYTHONPATH=src autotune run -- ..." in ended.stderr
+
+
 def test_a_command_that_is_none_is_one_line(tmp_path: Path) -> None:
     program(tmp_path)
     ended = started(tmp_path, [sys.executable, "-m", "autotune", "run", "train.py", *SIZES, *FLAGS])
