@@ -72,7 +72,7 @@ def tune_here(
     try:
         with without_handlers(), ending_on_signals():
             result = _searched(trainer, instructions, tell)
-        end = replace(end, study=str(result.folder.absolute()))
+        end = replace(end, study=os.path.abspath(result.folder))
         if instructions.then == TRAIN:
             kept = why_kept(result, seen["resumes"])
             anew = "" if kept else why_anew(result, trainer)

@@ -121,7 +121,7 @@ sys.exit(7)
     assert ended.returncode == 7, ended.stderr
     assert "read by hand" in ended.stdout
     assert "left False False" in ended.stdout
-    assert study(tmp_path).folder == tmp_path / "reports" / study(tmp_path).folder.name, "not where the program went"
+    assert f"Report    reports/{study(tmp_path).folder.name}/" in ended.stdout, "not where the program went"
     assert "as fast as your settings" in ended.stdout
 
 
