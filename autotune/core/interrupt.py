@@ -16,8 +16,11 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
+from typing import TypeAlias
 
 SAID = "stopping after the running probe; press Ctrl-C again to stop at once"
+
+Handle: TypeAlias = Callable[[int, FrameType | None], None] | signal.Handlers
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end a command at once: of `kill`, and of a terminal that is closed."""
@@ -123,11 +126,11 @@ def ending_on_signals() -> Iterator[None]:
 @contextlib.contextmanager
 def without_handlers() -> Iterator[None]:
     """Within, a program's own handlers of these signals give way to Python's; ignored signals stay ignored."""
-    usual = ((signal.SIGINT, signal.default_int_handler), *((number, signal.SIG_DFL) for number in ENDING))
     with contextlib.ExitStack() as handlers:
-        for number, handle in usual:
+        for number in (signal.SIGINT, *ENDING):
+            usual: Handle = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
             if callable(own := signal.getsignal(number)):
-                handlers.enter_context(_handling(number, handle, instead_of=own))
+                handlers.enter_context(_handling(number, usual, instead_of=own))
         yield
 
 
@@ -143,9 +146,7 @@ def _leave_closed_terminal() -> None:
 
 
 @contextlib.contextmanager
-def _handling(
-    number: signal.Signals, handle: Callable[[int, FrameType | None], None] | signal.Handlers, instead_of: object
-) -> Iterator[None]:
+def _handling(number: signal.Signals, handle: Handle, instead_of: object) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(number) is not instead_of:
         yield
         return
