@@ -60,9 +60,10 @@ def run(words: Sequence[str], wanted: Instructions, stdout: int | None = None) -
     Raises InvalidRequest for a command that cannot be started or never trains, the search's errors, KeyboardInterrupt.
     """
     parse_overrides(tuning_request("program", 1, **wanted.options))
-    if own := next((word for word in words if word.startswith("PYTHONPATH=")), ""):
+    if any(word.startswith("PYTHONPATH=") for word in words):
         raise InvalidRequest(
-            "The command sets PYTHONPATH, by which autotune reaches its programs.", f"Write: {own} autotune run -- ..."
+            "The command sets PYTHONPATH, by which autotune reaches its programs.",
+            "Set it in front of autotune: PYTHONPATH=... autotune run -- ...",
         )
     cleanup.become_subreaper()
     command, then = Command(words, dict(os.environ), stdout), wanted.then

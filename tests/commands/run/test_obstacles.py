@@ -162,7 +162,7 @@ def test_a_command_that_sets_the_path_is_not_started(tmp_path: Path) -> None:
     command = ["env", "PYTHONPATH=src", "sh", "-c", "echo ran"]
     ended = autotune_run(tmp_path, command=command, flags=())
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert "Write: PYTHONPATH=src autotune run -- ..." in ended.stderr
+    assert "Set it in front of autotune: PYTHONPATH=... autotune run" in ended.stderr
 
 
 def test_a_command_that_is_none_is_one_line(tmp_path: Path) -> None:
