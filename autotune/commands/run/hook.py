@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import sys
 import time
 import traceback
 from pathlib import Path
@@ -47,7 +48,7 @@ def watch_arguments(module: Any) -> None:
     def set_field(self: Any, name: str, value: Any) -> None:
         if not vars(self):  # the first field in its __init__; copies come with all of them
             made.append(self)
-            if any(frame.f_code.co_name == PARSES for frame, _ in traceback.walk_stack(None)):
+            if any(frame.f_code.co_name == PARSES for frame, _ in traceback.walk_stack(sys._getframe())):
                 parsed.append(self)
             is_over = _is_first_rank() and (MESSAGES / REACHED).exists()
             if instructions.number in (0, len(made)) and not is_over:
