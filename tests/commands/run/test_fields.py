@@ -13,7 +13,7 @@ from autotune.commands.result import TuningResult
 from autotune.commands.run import start
 from autotune.commands.run.again import Command, changed
 from autotune.commands.run.exchange import AGAIN, BUILT, TRAIN, Facts, Instructions
-from autotune.commands.run.program import _facts, prepare
+from autotune.commands.run.program import _facts, train_with_answer
 from autotune.commands.run.start import _without_training
 from autotune.commands.trainer.switch import why_kept
 from autotune.core.errors import InvalidRequest
@@ -84,7 +84,7 @@ def test_the_program_s_own_devices_and_threads_are_what_is_measured(
 def test_a_new_start_with_the_answer_gets_what_no_field_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = makers.with_setup(found(8), switches={"enable_flash_sdp": False})
     monkeypatch.setattr(TuningResult, "load", lambda _: answer)
-    prepare(built(tmp_path), Instructions())
+    train_with_answer(built(tmp_path), Instructions())
     assert not torch.backends.cuda.flash_sdp_enabled()
     torch.backends.cuda.enable_flash_sdp(True)
 

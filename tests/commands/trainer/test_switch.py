@@ -67,7 +67,7 @@ def test_collator_and_models_are_those_of_the_answer(tmp_path: Path) -> None:
 
     def made() -> Any:
         model = bert()
-        model.gradient_checkpointing_enable()
+        model.bert.encoder.gradient_checkpointing = True
         return model
 
     trainer.model_init = made
