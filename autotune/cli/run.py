@@ -64,21 +64,22 @@ def run(
             if result is not None:
                 from autotune.report.summary import answer_lines
 
-                print("\n".join(["", *answer_lines(result), "", *_use_lines(result, command, then)]))
+                print("\n".join(["", *answer_lines(result), "", *_use_lines(ending, command, then)]))
         if ending.code:
             raise typer.Exit(ending.code)
 
 
-def _use_lines(result: Any, command: list[str], then: str | None) -> list[str]:
+def _use_lines(ending: Any, command: list[str], then: str | None) -> list[str]:
     """The command with the answer, and where the report is. Writes the changed copy of a config file that it names."""
     from autotune.commands.apply.run import in_command
     from autotune.report.summary import python_lines
 
+    result = ending.result
     report = python_lines(result, shown(result.folder))[-1]
     if then or not result.changes_settings:
         return [report]
     try:
-        applied = in_command(result, command)
+        applied = in_command(result, command, reads_flags=ending.reads_flags)
         applied.write()
         lines = applied.lines
     except AutotuneError as error:

@@ -132,11 +132,11 @@ def name_of_study(trainer: Any, size: int, device: str) -> str | None:
 def _script() -> str:
     """Name of the script that runs, as a part of a folder's name; empty in a notebook and a shell."""
     file = getattr(sys.modules["__main__"], "__file__", None)
-    return (
-        ""
-        if file is None or of_library("__main__")
-        else re.sub(r"[^A-Za-z0-9_]+", "-", Path(file).stem)[:40].strip("-")
-    )
+    if file is None or of_library("__main__"):
+        return ""
+    path = Path(file).absolute()
+    name = path.parent.name if path.name == "__main__.py" else path.stem
+    return re.sub(r"[^A-Za-z0-9_]+", "-", name)[:40].strip("-")
 
 
 def device_of(args: Any) -> str:

@@ -16,8 +16,11 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
+from typing import TypeAlias
 
 SAID = "stopping after the running probe; press Ctrl-C again to stop at once"
+
+Handle: TypeAlias = Callable[[int, FrameType | None], None] | signal.Handlers
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end a command at once: of `kill`, and of a terminal that is closed."""
@@ -120,6 +123,17 @@ def ending_on_signals() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def without_handlers() -> Iterator[None]:
+    """Within, a program's own handlers of these signals give way to Python's; ignored signals stay ignored."""
+    with contextlib.ExitStack() as handlers:
+        for number in (signal.SIGINT, *ENDING):
+            usual: Handle = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            if callable(own := signal.getsignal(number)):
+                handlers.enter_context(_handling(number, usual, instead_of=own))
+        yield
+
+
 def _leave_closed_terminal() -> None:
     """Send output to /dev/null if the terminal is gone: printing would fail in the middle of the report."""
     for fd in (1, 2):
@@ -132,9 +146,7 @@ def _leave_closed_terminal() -> None:
 
 
 @contextlib.contextmanager
-def _handling(
-    number: signal.Signals, handle: Callable[[int, FrameType | None], None], instead_of: object
-) -> Iterator[None]:
+def _handling(number: signal.Signals, handle: Handle, instead_of: object) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(number) is not instead_of:
         yield
         return

@@ -239,14 +239,14 @@ def test_what_was_set_on_the_trainer_is_in_the_measured_speed(tmp_path: Path) ->
 
 def test_a_search_of_another_script_has_another_folder(asked: "Asked", tmp_path: Path, monkeypatch: Any) -> None:
     names = []
-    for file in ("train.py", "other/Fine tune.py", pytest.__file__):
+    for file in ("train.py", "other/Fine tune.py", "package/__main__.py", pytest.__file__):
         monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / file), raising=False)
         of_library.cache_clear()
         autotune.tune(built(tmp_path))
         names.append(asked[-1][1].get("study_name"))
     of_library.cache_clear()
     of_model = "BertForSequenceClassification-gb8-cpu"
-    assert names == [f"train-{of_model}", f"Fine-tune-{of_model}", None]
+    assert names == [f"train-{of_model}", f"Fine-tune-{of_model}", f"package-{of_model}", None]
 
 
 # What is searched for, without the search -----------------------------------------------------------------------

@@ -20,6 +20,7 @@ from autotune.core.interrupt import (
     check,
     ending_on_signals,
     graceful_interrupt,
+    without_handlers,
 )
 from autotune.core.stop_reason import StopKind, stop_reason_of
 from autotune.probe import ProbeOptions
@@ -50,6 +51,24 @@ def press() -> None:
 
 
 # The signals --------------------------------------------------------------------------------------------------------
+
+
+def test_a_program_s_own_handlers_give_way_during_a_search_and_come_back() -> None:
+    calls: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda number, _: calls.append(number)) for number in numbers]
+    ignored = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    wish = StopRequest()
+    with without_handlers(), graceful_interrupt(wish, lambda _: None):
+        press()
+        assert (wish.to_stop, calls) == (True, [])
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        with pytest.raises(Terminated), ending_on_signals():
+            signal.raise_signal(signal.SIGTERM)
+    press()
+    assert calls == [signal.SIGINT]
+    for number, handle in zip((*numbers, signal.SIGHUP), (*before, ignored), strict=True):
+        signal.signal(number, handle)
 
 
 def test_the_first_ctrl_c_is_a_wish_and_says_so_the_second_interrupts() -> None:

@@ -17,6 +17,9 @@ PROGRAMS = {"trl": TRL, "axolotl": AXOLOTL, "llamafactory-cli": LLAMA_FACTORY, "
 LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 """Modules that start another program, and train nothing themselves."""
 
+SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "make")
+"""Programs that start others by what is written elsewhere, or in one word."""
+
 MODULE = ("-m", "--module")
 
 PROCESSES = ("nproc_per_node", "num_processes", "num_gpus")
@@ -53,7 +56,8 @@ class Command:
 
     @classmethod
     def read(cls, words: Sequence[str]) -> "Command":
-        env, *rest = words if words[:1] == ["env"] else ("", *words)
+        has_options = _FLAG.match("".join(words[1:2]))
+        env, *rest = words if words[:1] == ["env"] and not has_options else ("", *words)
         count = next((place for place, word in enumerate(rest) if not _ASSIGNMENT.fullmatch(word)), len(rest))
         return cls(tuple(rest[count:]), dict(word.split("=", 1) for word in rest[:count]), env)
 
@@ -84,6 +88,12 @@ class Command:
     def tool(self) -> str:
         """The tool that reads its flags and its config file."""
         return self._program[1] or (TRL if "config" in self.flags(self.start) else PARSER)
+
+    @property
+    def hides_flags(self) -> bool:
+        """True if a shell starts the training program, and none of these words are seen to be handed on."""
+        is_shell = any(Path(word).name in SHELLS for word in self.words[: self.start])
+        return is_shell and not any(word.startswith("--") for word in self.words)
 
     @property
     def config(self) -> int | None:

@@ -86,11 +86,14 @@ def in_file(result: SearchResult, file: str | Path) -> Applied:
     return replace(_of_file(path, changed, current), by_hand=(*changed.by_hand, *start))
 
 
-def in_command(result: SearchResult, words: Sequence[str], folder: str | Path = "") -> Applied:
+def in_command(
+    result: SearchResult, words: Sequence[str], folder: str | Path = "", reads_flags: bool = True
+) -> Applied:
     """The answer in this command, run in this folder: its flags and its launcher's, and a copy of its config file.
 
-    A value that the command gives as a flag is changed there, all others in the config file, if there is one. Raises
-    InvalidRequest for a config file that cannot be edited key by key.
+    A value that the command gives as a flag is changed there, all others in the config file, if there is one. reads_flags: a
+    script makes its arguments of flags that it is not given, too. Raises InvalidRequest for a config file that cannot be edited
+    key by key.
     """
     command = Command.read(words)
     if (answer := answer_of(result)) is None or not command.words:
@@ -102,8 +105,14 @@ def in_command(result: SearchResult, words: Sequence[str], folder: str | Path = 
     by_hand = [*changed.by_hand, *_other_files(result, command, current)]
     of_file = {key: value for key, value in changed.values.items() if path is not None and key not in flags}
     of_flags = {key: value for key, value in changed.values.items() if key not in of_file}
-    for key in [key for key, value in of_flags.items() if not _is_flag(key, value, tool)]:
+    are_read = reads_flags or tool != PARSER
+    for key in [
+        key for key, value in of_flags.items() if not _is_flag(key, value, tool) or not (are_read or key in flags)
+    ]:
         by_hand.append(f"{key} = {of_flags.pop(key)}")
+    if of_flags and command.hides_flags:
+        by_hand.append(f"add to the Python command that it starts: {Command((), {}).with_flags(of_flags).text}")
+        of_flags = {}
     command = command.with_flags(of_flags, [key for key in changed.removed if key in flags])
     applied = Applied()
     if path is not None:

@@ -55,7 +55,9 @@ class Command:
     def hooked(self, messages: Path, instructions: Instructions) -> dict[str, str]:
         """Its variables with the hook, for instructions that are in the folder of messages from now on."""
         instructions.write(messages)
-        paths = [str(STARTUP), *filter(None, self.environment.get("PYTHONPATH", "").split(os.pathsep)), *ROOT]
+        paths = filter(
+            None, [str(STARTUP), self.environment.get("PYTHONPATH"), *ROOT]
+        )  # an empty one is the current folder
         return {**self.environment, VARIABLE: str(messages), "PYTHONPATH": os.pathsep.join(paths)}
 
 
@@ -83,7 +85,8 @@ class CommandHost(HostSet):
 
     def _trained(self, order: TrainingOrder, scratch: Path) -> Account:
         """Start the command for this order, and end it once all ranks have answered: the account of its end."""
-        fields = changed(probe_fields(order) | round_fields(order), self._facts.arguments)
+        defaults = order.environment.training_argument_defaults
+        fields = changed(probe_fields(order) | round_fields(order), self._facts, defaults)
         instructions = Instructions(
             purpose=TRIAL,
             call=self._facts.call,
@@ -125,7 +128,12 @@ class CommandHost(HostSet):
         return {"kernel_oom_kills": 0, **account, "seconds": time.monotonic() - begun}
 
 
-def changed(fields: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that are not as in these arguments of the program; of two names of one field the older gives way."""
+def changed(fields: Mapping[str, Any], facts: Facts, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that are not as in the program's arguments, and at their defaults those that only the program has.
+
+    Of two names of one field the older gives way.
+    """
+    arguments, base = facts.arguments, facts.base.keys() - ALIASES
+    fields = {name: defaults.get(name) for name in base} | dict(fields)
     differing = {name: value for name, value in fields.items() if name not in arguments or arguments[name] != value}
     return differing | {old: None for old, new in ALIASES.items() if old in arguments and new in differing}

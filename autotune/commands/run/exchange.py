@@ -52,14 +52,15 @@ class Message(Serializable):
 class Instructions(Message):
     """Instructions for the programs of a command.
 
-    parent: process id of autotune. started: time of these instructions, in seconds. call: which call of `Trainer.train` of a
-    process is meant, from 1. by: way of probing, empty for the choice. then: TRAIN, `original`, or empty to train nothing.
-    options: of the search. fields: training arguments that take the place of the program's own, in the object of this number
-    (from 1; 0: in all). order: folder of the trial. study: folder of the result that is trained with.
+    parent: process id of autotune. folder: in which it was started. started: time of these instructions, in seconds. call: which
+    call of `Trainer.train` of a process is meant, from 1. by: way of probing, empty for the choice. then: TRAIN, `original`, or
+    empty to train nothing. options: of the search. fields: training arguments that take the place of the program's own, in the
+    object of this number (from 1; 0: in all). order: folder of the trial. study: folder of the result that is trained with.
     """
 
     purpose: str = FIND
     parent: int = field(default_factory=os.getpid)
+    folder: str = field(default_factory=os.getcwd)
     started: float = field(default_factory=time.time)
     call: int = 1
     by: str = ""
@@ -80,7 +81,8 @@ class Facts(Message):
     why: reason of the way of probing. base: arguments that differ from the defaults; arguments: all that are plain data.
     number: of the arguments' object among those that the program made. lengths: of the samples, as text. beside: what each
     start of the command does beside the training, for people. prefix: of the program's Python. seconds: from the command's
-    start to the training.
+    start to the training. resumes: it continues a checkpoint. reads_flags: its arguments are those of flags.
+    variables: of the program, with which autotune reads the device.
     """
 
     by: str
@@ -94,19 +96,21 @@ class Facts(Message):
     global_batch_size: int
     ranks: int
     device: str
-    threads: int
+    variables: Mapping[str, str]
     study_name: str | None
     lengths: str
     unsent: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
     prefix: str = ""
     seconds: float = 0.0
+    resumes: bool = False
+    reads_flags: bool = False
 
     def request_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a search for this program."""
         more: dict[str, Any] = {**options, "args": dict(self.base), "device": self.device}
         more["study_name"] = options.get("study_name") or self.study_name
-        if self.ranks > 1:
+        if self.by == AGAIN:
             more["fix"] = [*(options.get("fix") or ()), f"{RANKS}={self.ranks}"]
         return more
 
@@ -128,11 +132,6 @@ class SearchEnd(Message):
     message: str = ""
     advice: str = ""
     interrupted: int = 0
-
-
-def folder() -> Path:
-    """The folder of this process's instructions; raises KeyError if there is none."""
-    return Path(os.environ[VARIABLE])
 
 
 def way_line(by: str, why: str) -> str:
@@ -164,7 +163,7 @@ def end_with(parent: int, is_over: threading.Event) -> None:
 
     def watch() -> None:
         while not is_over.wait(GONE_S):
-            if not Path(f"/proc/{parent}").exists():
+            if not _lives(parent):
                 os._exit(1)
 
     threading.Thread(target=watch, name="autotune", daemon=True).start()
@@ -175,7 +174,14 @@ def wait_for_end(parent: int) -> NoReturn:
     with contextlib.suppress(Exception):
         sys.stdout.flush()
         sys.stderr.flush()
-    while Path(f"/proc/{parent}").exists():
+    while _lives(parent):
         with contextlib.suppress(KeyboardInterrupt):
             time.sleep(GONE_S)
     os._exit(0)
+
+
+def _lives(process: int) -> bool:
+    """True for a process id whose process runs: one that was killed and that nobody waits for has no command line."""
+    with contextlib.suppress(OSError):
+        return bool(Path(f"/proc/{process}/cmdline").read_bytes())
+    return False

@@ -3,34 +3,55 @@
 import contextlib
 import functools
 import os
+import sys
 import time
+import traceback
+from pathlib import Path
 from typing import Any
 
-from autotune.commands.run.exchange import BUILT, FIND, REACHED, TRIAL, Instructions, folder, leave_environment
+from autotune.commands.run.exchange import BUILT, FIND, REACHED, TRIAL, VARIABLE, Instructions, leave_environment
 
 STARTED = time.monotonic()
+
+MESSAGES = Path(os.environ.get(VARIABLE, ""))
+"""The folder of this process's instructions. It is gone if autotune has ended."""
 
 made: list[Any] = []
 """The program's training arguments, in the order in which they were made."""
 
+parsed: list[Any] = []
+"""Those that were made of the program's flags."""
 
-@functools.cache
-def _instructions() -> Instructions:
-    instructions = Instructions.read(folder())
-    assert instructions is not None
-    return instructions
+PARSES = "parse_args_into_dataclasses"
+"""Method of `HfArgumentParser`, and so of TRL's parser, that makes them of flags."""
+
+
+def _is_first_rank() -> bool:
+    return os.environ.get("RANK", "0") == "0"
 
 
 def watch_arguments(module: Any) -> None:
-    """Note each `TrainingArguments` that is made, and give it the instructed fields as if they had been passed."""
-    kind, instructions = module.TrainingArguments, _instructions()
+    """Note each `TrainingArguments` that is made before the training that is meant is reached.
+
+    They get the instructed fields as if these had been passed.
+    """
+    kind, instructions = module.TrainingArguments, Instructions.read(MESSAGES)
+    if instructions is None:
+        return
+    if instructions.purpose != FIND:
+        from autotune.space.settings.precision import leave_launcher
+
+        leave_launcher()
     initialise = kind.__post_init__
     unfinished: dict[int, Any] = {}
 
     def set_field(self: Any, name: str, value: Any) -> None:
         if not vars(self):  # the first field in its __init__; copies come with all of them
             made.append(self)
-            if instructions.number in (0, len(made)):
+            if any(frame.f_code.co_name == PARSES for frame, _ in traceback.walk_stack(sys._getframe())):
+                parsed.append(self)
+            is_over = _is_first_rank() and (MESSAGES / REACHED).exists()
+            if instructions.number in (0, len(made)) and not is_over:
                 unfinished[id(self)] = self
         if id(self) in unfinished:
             value = instructions.fields.get(name, value)
@@ -46,10 +67,10 @@ def watch_arguments(module: Any) -> None:
 
 def _is_first() -> bool:
     """True in the first process of the command that reaches its training, and in all ranks of it."""
-    if os.environ.get("RANK", "0") != "0":
+    if not _is_first_rank():
         return True
     try:
-        (folder() / REACHED).touch(exist_ok=False)
+        (MESSAGES / REACHED).touch(exist_ok=False)
     except OSError:  # it is there, or autotune has ended
         return False
     return True
@@ -57,7 +78,9 @@ def _is_first() -> bool:
 
 def watch_trainer(module: Any) -> None:
     """Hand the call of `Trainer.train` that is meant to autotune; all others, and later ones, are the program's."""
-    trainer, instructions = module.Trainer, _instructions()
+    trainer, instructions = module.Trainer, Instructions.read(MESSAGES)
+    if instructions is None:
+        return
     train, build = trainer.train, trainer.__init__
     calls = 0
     if instructions.purpose == TRIAL:
@@ -68,7 +91,7 @@ def watch_trainer(module: Any) -> None:
     @functools.wraps(build)
     def built(self: Any, *args: Any, **kwargs: Any) -> None:
         with contextlib.suppress(OSError):  # autotune has ended
-            (folder() / BUILT).write_text(type(self).__name__, encoding="utf-8")
+            (MESSAGES / BUILT).write_text(type(self).__name__, encoding="utf-8")
         build(self, *args, **kwargs)
 
     @functools.wraps(train)
@@ -78,7 +101,6 @@ def watch_trainer(module: Any) -> None:
         if calls < instructions.call or not _is_first():
             return train(self, *args, **kwargs)
         trainer.train, trainer.__init__ = train, build
-        messages = folder()
         leave_environment()
         if instructions.purpose == TRIAL:
             from autotune.commands.run import trial
@@ -88,9 +110,9 @@ def watch_trainer(module: Any) -> None:
 
         if instructions.purpose == FIND:
             resumes = bool(kwargs.get("resume_from_checkpoint", args[0] if args else None))
-            program.tune_here(self, instructions, messages, made, resumes)
+            program.tune_here(self, instructions, MESSAGES, made, {"resumes": resumes, "reads_flags": bool(parsed)})
         else:
-            program.prepare(self, instructions)
+            program.train_with_answer(self, instructions)
         return train(self, *args, **kwargs)
 
     trainer.train, trainer.__init__ = reached, built

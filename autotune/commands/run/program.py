@@ -17,11 +17,10 @@ from autotune.commands.result import TuningResult
 from autotune.commands.run import exchange
 from autotune.commands.run.exchange import AGAIN, SENT, TRAIN, Facts, Instructions, SearchEnd
 from autotune.commands.search import search
-from autotune.commands.trainer.apply import PADDING, prepare_model
-from autotune.commands.trainer.switch import padded, switch, why_anew, why_kept
+from autotune.commands.trainer.switch import prepare, switch, why_anew, why_kept
 from autotune.commands.tune import base_of, device_of, identity_of, name_of_study, samples_of_step, sendable
 from autotune.core.errors import AutotuneError, InvalidRequest, InvalidSpace, SearchFailed, StudyMismatch
-from autotune.core.interrupt import Terminated, ending_on_signals
+from autotune.core.interrupt import Terminated, ending_on_signals, without_handlers
 from autotune.core.note import Note
 from autotune.core.random_state import kept_random_state
 from autotune.core.request import tuning_request
@@ -29,6 +28,7 @@ from autotune.probe.train.callbacks import why_unfit
 from autotune.probe.train.promise import PromiseCallback
 from autotune.report.live.views import errors, watcher
 from autotune.space.settings.optimizer import ANY
+from autotune.space.settings.threads import VARIABLE as THREADS
 from autotune.space.user_arguments import plain_fields
 from autotune.workload import extract
 from autotune.workload.model.rebuild import Prebuilt
@@ -38,23 +38,29 @@ from autotune.workload.model.user_objects import sizes as sample_sizes
 OF_THE_REQUEST = (StudyMismatch, InvalidSpace)
 """Refusals that another way of probing would meet too."""
 
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+"""Variables by which the program's device is counted."""
+
 DYNAMO = "ACCELERATE_DYNAMO_BACKEND"
 """Variable of `accelerate launch --dynamo_backend`, which probes do not get."""
 
 
-def tune_here(trainer: Any, instructions: Instructions, messages: Path, made: list[Any], resumes: bool) -> None:
+def tune_here(
+    trainer: Any, instructions: Instructions, messages: Path, made: list[Any], seen: Mapping[str, bool]
+) -> None:
     """Search for the Trainer whose training was reached, or end; returns if the program trains on, with what it is to train with.
 
-    made: the program's training arguments. resumes: it continues a checkpoint.
+    made: the program's training arguments. seen: of the facts, `resumes` and `reads_flags`.
     """
     parent = instructions.parent
     if trainer.args.process_index:
         exchange.wait_for_end(parent)
     if instructions.quiet and not instructions.then:  # its output is hidden
         exchange.show_errors(parent)
+    instructions = replace(instructions, options=_options_here(instructions))
 
     def tell(by: str, why: str) -> None:
-        _facts(trainer, instructions, by, why, made).write(messages)
+        _facts(trainer, instructions, by, why, made, seen).write(messages)
         if by == AGAIN or instructions.dry_run:
             exchange.wait_for_end(parent)
         if not instructions.quiet:
@@ -64,11 +70,11 @@ def tune_here(trainer: Any, instructions: Instructions, messages: Path, made: li
     exchange.end_with(parent, is_over)
     end = SearchEnd(stop=not instructions.then)
     try:
-        with ending_on_signals():
+        with without_handlers(), ending_on_signals():
             result = _searched(trainer, instructions, tell)
-        end = replace(end, study=str(result.folder.absolute()))
+        end = replace(end, study=os.path.abspath(result.folder))
         if instructions.then == TRAIN:
-            kept = why_kept(result, resumes)
+            kept = why_kept(result, seen["resumes"])
             anew = "" if kept else why_anew(result, trainer)
             end = replace(end, kept=kept, anew=anew, stop=bool(anew))
             if not kept and not anew:
@@ -89,17 +95,25 @@ def tune_here(trainer: Any, instructions: Instructions, messages: Path, made: li
         print(f"autotune: {text} Training goes on with the program's own settings.", file=sys.stderr, flush=True)
 
 
-def prepare(trainer: Any, instructions: Instructions) -> None:
-    """Set on a Trainer that was built with the answer's fields what these do not say."""
+def train_with_answer(trainer: Any, instructions: Instructions) -> None:
+    """Prepare a Trainer that was built with the answer's fields."""
     result = TuningResult.load(instructions.study)
-    prepare_model(result, trainer.model)
-    padded(trainer.data_collator, result.setup.data_arguments.get(PADDING))
+    prepare(result, trainer)
     trainer.add_callback(PromiseCallback(result))
+
+
+def _options_here(instructions: Instructions) -> Mapping[str, Any]:
+    """The options of the search, with their paths as they are named in the program's folder."""
+    options, folder = instructions.options, instructions.folder
+    if os.getcwd() == folder:
+        return options
+    paths = {name: os.path.relpath(os.path.join(folder, options[name])) for name in ("output_dir", "space")}
+    return {**options, **{name: path for name, path in paths.items() if name == "output_dir" or os.path.isfile(path)}}
 
 
 def _searched(trainer: Any, instructions: Instructions, tell: Callable[[str, str], None]) -> Any:
     """The result of a search for the Trainer as it is sent; ends the program if it cannot be sent."""
-    why = "it was asked for" if instructions.by else "all of it can be sent"
+    why = "as requested" if instructions.by else "all of it can be sent"
     if instructions.by != AGAIN:
         try:
             with kept_random_state(), sendable(trainer, instructions.options) as (payload, size, options):
@@ -124,12 +138,16 @@ def _otherwise(differs: tuple[Note, ...]) -> str:
     return differs[0].text if differs else ""
 
 
-def _facts(trainer: Any, instructions: Instructions, by: str, why: str, made: list[Any]) -> Facts:
+def _facts(
+    trainer: Any, instructions: Instructions, by: str, why: str, made: list[Any], seen: Mapping[str, bool]
+) -> Facts:
     args = trainer.args
     base, unsent = base_of(trainer)
     size, device = samples_of_step(trainer, base, instructions.options), device_of(args)
     name = name_of_study(trainer, size, device)
     callbacks = [callback for callback in extract.own_callbacks(trainer) if not why_unfit(callback)]
+    # As many threads by default as all ranks have together.
+    variables = {THREADS: str(torch.get_num_threads() * args.world_size)}
     needs_workload = by == AGAIN or instructions.dry_run
     measures = sample_sizes(trainer.train_dataset) if needs_workload else []
     return Facts(
@@ -139,18 +157,19 @@ def _facts(trainer: Any, instructions: Instructions, by: str, why: str, made: li
         call=instructions.call,
         workload=_workload(trainer, instructions.options, size, callbacks) if needs_workload else {},
         base=base,
-        arguments=plain_fields(args) | {name: base[name] for name in ("bf16", "fp16") if name in base},
+        arguments=plain_fields(args),
         number=next((place for place, each in enumerate(made, 1) if each is args), 0),
         global_batch_size=size,
         ranks=args.world_size,
         device=device,
-        threads=torch.get_num_threads(),
+        variables=variables | {name: os.environ[name] for name in VISIBLE if name in os.environ},
         study_name=f"{name}-{AGAIN}" if name and by == AGAIN else name,
         lengths=f"{min(measures)} to {max(measures)} numbers" if measures else "of unknown length",
         unsent=tuple(unsent),
         beside=_beside(callbacks),
         prefix=sys.prefix,
         seconds=max(0.0, time.time() - instructions.started),
+        **seen,
     )
 
 

@@ -13,20 +13,20 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from errno import ENOEXEC
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.commands.run.again import WITHOUT_TRACKERS, Command, CommandHost
+from autotune.commands.run.again import WITHOUT_TRACKERS, Command, CommandHost, changed
 from autotune.commands.run.exchange import AGAIN, BUILT, NOT_HERE, TRAIN, Facts, Instructions, SearchEnd, way_line
 from autotune.core.errors import AutotuneError, InvalidRequest, SearchFailed
-from autotune.core.interrupt import Terminated
+from autotune.core.interrupt import ENDING, Terminated
 from autotune.core.io import file_end
 from autotune.core.note import Note, NoteKind
 from autotune.core.request import tuning_request
 from autotune.probe.process import cleanup
 from autotune.probe.process.answers import value_of
 from autotune.space.build import parse_overrides
-from autotune.space.settings.threads import VARIABLE as THREADS
 
 if TYPE_CHECKING:
     from autotune.commands.result import TuningResult
@@ -42,12 +42,13 @@ LAST_LINES = 40
 class Ending:
     """End of `autotune run`.
 
-    code: the program's exit code, 0 if autotune ended it. lines: for people, before the answer.
+    code: the program's exit code, 0 if autotune ended it. lines: for people, before the answer. reads_flags: see `Facts`.
     """
 
     code: int = 0
     result: "TuningResult | None" = None
     lines: tuple[str, ...] = ()
+    reads_flags: bool = False
 
 
 def run(words: Sequence[str], wanted: Instructions, stdout: int | None = None) -> Ending:
@@ -59,10 +60,10 @@ def run(words: Sequence[str], wanted: Instructions, stdout: int | None = None) -
     Raises InvalidRequest for a command that cannot be started or never trains, the search's errors, KeyboardInterrupt.
     """
     parse_overrides(tuning_request("program", 1, **wanted.options))
-    if shutil.which(words[0]) is None:
-        script = words[0].endswith(".py")
+    if any(word.startswith("PYTHONPATH=") for word in words):
         raise InvalidRequest(
-            f"{words[0]} is not a command.", f"Write: python {words[0]}" if script else "Check its name and PATH."
+            "The command sets PYTHONPATH, by which autotune reaches its programs.",
+            "Set it in front of autotune: PYTHONPATH=... autotune run -- ...",
         )
     cleanup.become_subreaper()
     command, then = Command(words, dict(os.environ), stdout), wanted.then
@@ -72,12 +73,12 @@ def run(words: Sequence[str], wanted: Instructions, stdout: int | None = None) -
         is_hidden = wanted.quiet and not then
         first = replace(command, stdout=output.fileno(), stderr=output.fileno()) if is_hidden else command
         code = carry_out(first, environment, lambda: _is_due(messages, wanted.dry_run))
+        facts, end = Facts.read(messages), SearchEnd.read(messages) or SearchEnd(stop=False)
+        ended_by = end.interrupted or (0 if end.study or end.error else code - 128)
+        if ended_by in (signal.SIGINT, *ENDING):
+            raise KeyboardInterrupt if ended_by == signal.SIGINT else Terminated(signal.Signals(ended_by))
         if is_hidden and not _is_due(messages, wanted.dry_run):
             _show_end(Path(output.name))
-        facts, end = Facts.read(messages), SearchEnd.read(messages) or SearchEnd(stop=False)
-        if end.interrupted:
-            number = signal.Signals(end.interrupted)
-            raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
         if end.error:
             try:
                 value_of(end.to_dict())
@@ -87,6 +88,7 @@ def run(words: Sequence[str], wanted: Instructions, stdout: int | None = None) -
                 return Ending(code, lines=(f"Error: {error.on_command_line}",))
         if facts is None:
             return _without_training(words, messages, code, wanted)
+        os.environ.update(facts.variables)  # the command has variables of its own
         if wanted.dry_run:
             from autotune.commands.run.dry_run import dry_run_lines
 
@@ -95,13 +97,13 @@ def run(words: Sequence[str], wanted: Instructions, stdout: int | None = None) -
             return _again(command, facts, wanted, messages)
     if not end.study:
         how = f"was ended by signal {code - 128}" if code > 128 else f"ended with exit code {code}"
-        raise SearchFailed(f"The program {how} while it was searched for.", "Run the same command again to resume.")
+        raise SearchFailed(f"The program {how} during the search.", "Run the same command again to resume.")
     from autotune.commands.result import TuningResult
 
     result = TuningResult.load(end.study)
     if end.anew:
         return _trained(command, facts, result, end.anew)
-    return Ending(code, result, _kept_lines(end.kept))
+    return Ending(code, result, _kept_lines(end.kept), facts.reads_flags)
 
 
 def _kept_lines(reason: str) -> tuple[str, ...]:
@@ -132,9 +134,18 @@ def _show_end(output: Path) -> None:
 def carry_out(command: Command, environment: Mapping[str, str], is_due: Callable[[], bool] = lambda: False) -> int:
     """The exit code of the command, as shells have it; 0 if it was due and ended, with all that it started.
 
-    Signals go to it: it decides what they end.
+    Signals go to it: it decides what they end. Raises InvalidRequest if it cannot be started.
     """
-    process = subprocess.Popen(command.words, env=environment, stdout=command.stdout, stderr=command.stderr)
+    try:
+        process = subprocess.Popen(command.words, env=environment, stdout=command.stdout, stderr=command.stderr)
+    except OSError as error:
+        word = command.words[0]
+        script = "sh" if error.errno == ENOEXEC else ""  # it names no interpreter
+        starter = "python" if word.endswith(".py") else "env" if "=" in word else script
+        advice = f"Write: {starter} {word}" if starter else "Check its name and PATH."
+        raise InvalidRequest(f"{word} cannot be started: {error.strerror}.", advice) from error
+    for of_users in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(of_users, lambda number, _: process.send_signal(number))
     while True:
         try:
             if (code := process.poll()) is not None:
@@ -151,8 +162,8 @@ def carry_out(command: Command, environment: Mapping[str, str], is_due: Callable
 
 
 def _at_the_terminal() -> bool:
-    with contextlib.suppress(OSError):
-        return os.tcgetpgrp(0) == os.getpgrp()
+    with contextlib.suppress(OSError), open("/dev/tty", "rb") as terminal:
+        return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
     return False
 
 
@@ -172,14 +183,15 @@ def _without_training(words: Sequence[str], messages: Path, code: int, wanted: I
         message = f"The Python of {name} has no autotune ({where})."
         advice = "Install it there: pip install hf-autotune."
     elif code:
-        return Ending(code, lines=(f"{name} ended with exit code {code} before it trained: nothing was measured.",))
+        return Ending(code, lines=(f"{name} ended with exit code {code} before it trained. Make it run alone first.",))
     elif built:
         times = f" {wanted.call} times" if wanted.call > 1 else ""
         message = f"{name} built a {built} and never called Trainer.train{times}."
+        advice = "Check that it calls trainer.train(): a training loop of its own cannot be tuned."
     else:
         message = (
             f"{name} trained with no transformers Trainer in a Python that autotune reaches: python -I, -E and -S, sudo, "
-            "env -i and containers leave PYTHONPATH out."
+            "env -i, containers and scripts that set PYTHONPATH leave autotune's out."
         )
     if wanted.then:
         return Ending(code, lines=(f"{message} {advice}",))
@@ -204,10 +216,8 @@ def _again(command: Command, facts: Facts, wanted: Instructions, scratch: Path) 
             f"Several devices cannot be used: {way_line(AGAIN, facts.why)}", "Leave --devices and --executor out."
         )
     if not wanted.quiet:
-        lines = [way_line(AGAIN, facts.why), *(f"In each trial as in your program: {line}." for line in facts.beside)]
+        lines = [way_line(AGAIN, facts.why), *(f"In each trial, as in your program, {line}." for line in facts.beside)]
         print("\n".join(f"autotune: {line}" for line in lines), file=sys.stderr, flush=True)
-    if facts.ranks > 1:  # as many threads by default as all ranks have together; the command has variables of its own
-        os.environ[THREADS] = str(facts.threads * facts.ranks)
     notes = (Note(NoteKind.AS_IN_PROGRAM, detail=", ".join(facts.unsent)),) if facts.unsent else ()
     payload = Payload(str(facts.workload["name"]), AGAIN.encode(), notes)
     result = None
@@ -225,31 +235,26 @@ def _again(command: Command, facts: Facts, wanted: Instructions, scratch: Path) 
             raise
         kept = f"Error: {error.on_command_line}"
     else:
-        kept = why_kept(result) if wanted.then == TRAIN else ""
+        kept = why_kept(result, facts.resumes) if wanted.then == TRAIN else ""
         if wanted.then == TRAIN and not kept:
             return _trained(command, facts, result, "")
     if not wanted.then:
-        return Ending(0, result)
+        return Ending(0, result, reads_flags=facts.reads_flags)
     return Ending(carry_out(command, command.environment), result, _kept_lines(kept))
 
 
 def _trained(command: Command, facts: Facts, result: "TuningResult", why: str) -> Ending:
     """Train by a new start of the command, with the answer's fields, variables and ranks."""
-    from autotune.study.result import training_setup_of
-
-    setup, baseline = result.setup, training_setup_of(result, result.baseline)
-    words = list(command.words)
+    setup, words = result.setup, list(command.words)
     if setup.processes != facts.ranks:
         if not Path(words[0]).name.startswith("python"):
-            return Ending(0, result, (f"Nothing was trained: {why}.",))
+            return Ending(1, result, (f"Nothing was trained: {why}.",))
         words[1:1] = ["-m", "torch.distributed.run", "--nproc-per-node", str(setup.processes)]
-    own = baseline.training_arguments
-    fields = {name: value for name, value in setup.training_arguments.items() if own.get(name) != value}
     with _scratch() as messages:
         instructions = Instructions(
             purpose=TRAIN,
             call=facts.call,
-            fields=fields,
+            fields=changed(setup.training_arguments, facts, result.environment.training_argument_defaults),
             number=facts.number,
             study=str(Path(result.folder or "").absolute()),
         )

@@ -11,10 +11,8 @@ from typing import Any
 
 from autotune.core.errors import BatchSizeChanged, InvalidRequest, NotApplied
 from autotune.probe.train.callbacks import take_callbacks
-from autotune.space.collators import WithoutFullMask
 from autotune.space.launch import launch_line
 from autotune.space.settings import checkpointing, precision
-from autotune.space.settings.attention_mask import FIELD as MASK
 from autotune.space.settings.compile import REGIONAL
 from autotune.space.settings.optimizer import OWN, user_optimizer
 from autotune.space.settings.threads import VARIABLE as THREADS
@@ -61,7 +59,7 @@ def applied(result: SearchResult, trainer: Any, allow_defaults: bool = False) ->
     _warn_of_batch_size(result, trainer.args)
     optimizers = extract.own_optimizers(trainer)
     _warn_of_optimizer(result, optimizers[0])
-    model_init = _prepared_init(result, getattr(trainer, "model_init", None))
+    model_init = prepared_init(result, getattr(trainer, "model_init", None))
     places = ((trainer, new), (trainer.args, args))
     parts = {**extract.parts(trainer), "args": args}
     if PADDING in result.setup.data_arguments and "data_collator" in parts:
@@ -78,9 +76,7 @@ def applied(result: SearchResult, trainer: Any, allow_defaults: bool = False) ->
     set_on_new.give(new)
     for name in extract.prepared_fields(trainer.args):
         setattr(new.args, name, getattr(trainer.args, name))
-    _pad(result, new.data_collator)
-    if result.setup.data_arguments.get(MASK):
-        new.data_collator = WithoutFullMask(new.data_collator)
+    prepare_data(result, new)
     take_callbacks(new, trainer)
     _prepare_at_start(result, new)
     _warn_of_evaluation(result, new)
@@ -193,14 +189,6 @@ def set_tf32(tf32: bool | None) -> None:
             torch.set_float32_matmul_precision("high" if tf32 else "highest")
 
 
-def _pad(result: SearchResult, collator: Any) -> None:
-    arguments = result.setup.data_arguments
-    if PADDING in arguments and hasattr(collator, PADDING):
-        collator.pad_to_multiple_of = arguments[PADDING]
-    elif arguments.get(PADDING):
-        _warn(f"your collator has no {PADDING}; the answer pads to {arguments[PADDING]}")
-
-
 # Warnings ---------------------------------------------------------------------------------------------------------
 
 
@@ -273,7 +261,7 @@ def _prepare_at_start(result: SearchResult, trainer: Any) -> None:
     trainer.train = prepared
 
 
-def _prepared_init(result: SearchResult, model_init: Any) -> Any:
+def prepared_init(result: SearchResult, model_init: Any) -> Any:
     """The `model_init` with the answer's settings on each model; None for None."""
     if model_init is None:
         return None
@@ -305,6 +293,16 @@ def prepare_model(result: SearchResult, model: Any) -> None:
     dtype = next((str(weight.dtype).removeprefix("torch.") for weight in weights), "")
     if dtype and arguments.get("dtype", dtype) != dtype:
         _warn(f"the model's weights are {dtype}: from_pretrained(..., dtype={arguments['dtype']!r})")
+
+
+def prepare_data(result: SearchResult, trainer: Any) -> None:
+    """Set how the answer pads and masks batches."""
+    from autotune.workload.data.collate import collated_as_asked
+
+    arguments = result.setup.data_arguments
+    if arguments.get(PADDING) and not hasattr(trainer.data_collator, PADDING):
+        _warn(f"your collator has no {PADDING}; the answer pads to {arguments[PADDING]}")
+    trainer.data_collator = collated_as_asked(trainer.data_collator, arguments)
 
 
 @contextlib.contextmanager

@@ -5,18 +5,21 @@ from collections.abc import Iterable
 from typing import Any
 
 from autotune.commands.trainer.apply import (
-    PADDING,
+    SIZES,
     answer_arguments,
     changed_fields,
+    prepare_data,
     prepare_model,
+    prepared_init,
     regional_compilation,
     set_process,
 )
 from autotune.report.evidence import loss_warning
 from autotune.space.launch import launch_line
-from autotune.space.settings.precision import LAUNCHED
+from autotune.space.settings import precision
 from autotune.space.settings.threads import VARIABLE as THREADS
 from autotune.study.result import SearchResult
+from autotune.workload import extract
 
 PRECISIONS = ("bf16", "fp16")
 
@@ -24,20 +27,28 @@ OF_ACCELERATOR = {"accelerator", "prepare_model", "prepare_deepspeed", "prepare_
 """Names in a constructor that uses the accelerator: what it makes keeps that one's precision."""
 
 
+OF_THE_CHECKPOINT = {
+    "micro_batch_size": "micro-batch size",
+    "optimizer": "optimizer",
+    "fsdp": "FSDP",
+    "zero": "ZeRO stage",
+}
+"""Setting -> its name, for people: a checkpoint's place in the data and the state of its optimizer belong to its value."""
+
+
 def why_kept(result: SearchResult, resumes: bool = False) -> str:
     """Reason, a sentence, why a training goes on with its own settings; empty if it takes the answer's.
 
-    resumes: it continues a checkpoint, whose place in the data is that of its own micro-batches.
+    resumes: it continues a checkpoint.
     """
     speedup = result.speedup
     if not result.changes_settings or speedup is None or speedup.low <= 1:
         return "Nothing is shown to be faster."
     if warning := loss_warning(result):
         return f"{warning.text[:1].upper()}{warning.text[1:].rstrip('.')}."
-    baseline = result.baseline.configuration
-    if resumes and baseline.micro_batch_size != result.best.configuration.micro_batch_size:
-        return "The training continues a checkpoint, whose place in the data belongs to its micro-batch size."
-    return ""
+    own, best = result.baseline.configuration.values, result.best.configuration.values
+    names = [name for setting, name in OF_THE_CHECKPOINT.items() if own.get(setting) != best.get(setting)]
+    return f"The training continues a checkpoint, and the answer changes the {names[0]}." if resumes and names else ""
 
 
 def why_anew(result: SearchResult, trainer: Any) -> str:
@@ -49,6 +60,7 @@ def why_anew(result: SearchResult, trainer: Any) -> str:
         return f"the answer starts so: {launch_line(setup.processes, missing)}"
     changed = changed_fields(result, trainer.args).keys()
     read = {*changed} | (OF_ACCELERATOR if {*changed} & {*PRECISIONS} else set())
+    read |= {"train_batch_size"} if SIZES[0] in changed else set()
     for kind in type(trainer).__mro__:
         code = getattr(vars(kind).get("__init__"), "__code__", None)
         if not kind.__module__.startswith("transformers.") and code and (names := read & {*code.co_names}):
@@ -63,8 +75,9 @@ def switch(result: SearchResult, trainer: Any, made: Iterable[Any]) -> None:
     """
     args = trainer.args
     changed = changed_fields(result, args)
-    if changed.keys() & {*PRECISIONS}:
-        os.environ.pop(LAUNCHED, None)
+    if "optim" in changed and extract.own_optimizers(trainer)[0] is None:
+        trainer.optimizer = None  # of an earlier training
+    precision.leave_launcher()
     before = {name: getattr(args, name) for name in changed}
     values = vars(answer_arguments(result, args, {}))
     others = [other for other in made if other is not args]
@@ -72,15 +85,16 @@ def switch(result: SearchResult, trainer: Any, made: Iterable[Any]) -> None:
         if all(getattr(other, name, None) == value for name, value in before.items()):
             vars(other).update({name: values[name] for name in changed})
     vars(args).update(values)
-    prepare_model(result, trainer.model)
+    precision.unwrap(extract.models(trainer))
+    prepare(result, trainer)
     with regional_compilation(result):
         trainer.create_accelerator_and_postprocess()
     trainer._train_batch_size = args.train_batch_size
-    padded(trainer.data_collator, result.setup.data_arguments.get(PADDING))
-    set_process(result, args.world_size)
 
 
-def padded(collator: Any, multiple: int | None) -> None:
-    """Make a collator that can pad to a multiple of this; None leaves it as it is."""
-    if multiple is not None and hasattr(collator, PADDING):
-        setattr(collator, PADDING, multiple)
+def prepare(result: SearchResult, trainer: Any) -> None:
+    """Set on the Trainer's models and collator and on this process what the answer's training arguments do not say."""
+    prepare_model(result, trainer.model)
+    trainer.model_init = prepared_init(result, trainer.model_init)
+    prepare_data(result, trainer)
+    set_process(result, trainer.args.world_size)

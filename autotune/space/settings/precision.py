@@ -1,5 +1,6 @@
 """Precision: the number format of matrix products, and with `bf16_weights` and `bf16_frozen` of the weights too."""
 
+import os
 from typing import Any
 
 from autotune.core import Environment, Value
@@ -35,6 +36,13 @@ LAUNCHED = "ACCELERATE_MIXED_PRECISION"
 """The variable by which `accelerate launch` chooses the precision of arguments that choose none."""
 
 _BF16 = "bfloat16"
+
+
+def leave_launcher() -> None:
+    """Let training arguments alone choose the precision of this process."""
+    if os.environ.get(LAUNCHED) in ("bf16", "fp16"):
+        del os.environ[LAUNCHED]
+
 
 _OF_ACCELERATE = ("forward", "_original_forward", "_is_accelerate_prepared")
 """Attributes of a model that `Accelerator.prepare_model` sets (accelerate 1.15)."""

@@ -88,6 +88,24 @@ def test_a_script_s_flags_are_those_of_the_answer(tmp_path: Path) -> None:
     assert not applied.files
 
 
+@pytest.mark.parametrize(
+    "words", [["bash", "-c", "python train.py --bf16 False"], ["sh", "train.sh"], ["make", "train"]]
+)
+def test_a_shell_s_command_stays_and_the_flags_are_to_be_added_by_hand(words: list[str]) -> None:
+    applied = in_command(found(), words)
+    assert applied.command == shlex.join(words)
+    assert applied.by_hand[0].startswith("add to the Python command that it starts: --")
+    assert "--per_device_train_batch_size 16" in applied.by_hand[0]
+    assert not applied.values
+    assert in_command(found(), ["sh", "train.sh", "--bf16"]).command.startswith("sh train.sh --bf16 True --")
+
+
+def test_a_script_that_reads_no_flags_is_changed_by_hand_but_for_those_that_it_is_given() -> None:
+    applied = in_command(found(), ["python", "train.py", "--bf16", "False"], reads_flags=False)
+    assert applied.command == "python train.py --bf16 True"
+    assert {"per_device_train_batch_size = 16", "gradient_accumulation_steps = 3"} <= {*applied.by_hand}
+
+
 @BY_ITS_OLDER_NAME
 def test_checkpointing_under_its_older_name_is_switched_off_under_that_name(tmp_path: Path) -> None:
     words = f"python train.py --output_dir {tmp_path} --use_cpu --gradient_checkpointing"
@@ -213,6 +231,8 @@ def test_ranks_without_a_flag_precision_of_the_launcher_and_variables() -> None:
     command = in_command(result, words.split()).command
     start = "env OMP_NUM_THREADS=2 A='x y' accelerate launch --mixed_precision bf16 --num_processes 4 train.py "
     assert command.startswith(start)
+    command = in_command(result, ["env", "-u", "B", "torchrun", "--nproc-per-node", "2", "train.py"]).command
+    assert command.startswith("OMP_NUM_THREADS=2 A='x y' env -u B torchrun --nproc-per-node 4 train.py ")
 
 
 def test_files_of_accelerate_and_deepspeed_are_changed_by_hand(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from transformers import Trainer, TrainerCallback
 
 from autotune.commands.tune import sendable
 from autotune.core.note import NoteKind
-from tests.commands.run.programs import FLAGS, ONLY, SIZES, autotune_run, program, started
+from tests.commands.run.programs import FLAGS, ONLY, SIZES, autotune_run, program, started, study
 from tests.trainers import built
 
 
@@ -115,11 +115,13 @@ trainer.train()
 print("left", "AUTOTUNE_RUN" in os.environ, "startup" in os.environ["PYTHONPATH"])
 sys.exit(7)
 """
-    program(tmp_path, before="print('read', sys.stdin.read())", trained=after)
+    elsewhere = "import os\nos.makedirs('deeper')\nos.chdir('deeper')\n"
+    program(tmp_path, before=f"{elsewhere}print('read', sys.stdin.read())", trained=after)
     ended = autotune_run(tmp_path, *ONLY, "--then", "original", typed="by hand")
     assert ended.returncode == 7, ended.stderr
     assert "read by hand" in ended.stdout
     assert "left False False" in ended.stdout
+    assert f"Report    reports/{study(tmp_path).folder.name}/" in ended.stdout, "not where the program went"
     assert "as fast as your settings" in ended.stdout
 
 
@@ -148,8 +150,25 @@ def test_the_end_of_hidden_output_is_shown_if_the_program_fails_before_its_train
     assert "line 0\n" in kept.read_text()
 
 
+def test_a_script_without_a_first_line_for_the_kernel_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "go").write_text("echo ran\n")
+    (tmp_path / "go").chmod(0o755)
+    ended = autotune_run(tmp_path, command=["./go"], flags=())
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert "./go cannot be started: Exec format error. Write: sh ./go" in ended.stderr
+
+
+def test_a_command_that_sets_the_path_is_not_started(tmp_path: Path) -> None:
+    command = ["env", "PYTHONPATH=src", "sh", "-c", "echo ran"]
+    ended = autotune_run(tmp_path, command=command, flags=())
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "Set it in front of autotune: PYTHONPATH=... autotune run" in ended.stderr
+
+
 def test_a_command_that_is_none_is_one_line(tmp_path: Path) -> None:
     program(tmp_path)
     ended = started(tmp_path, [sys.executable, "-m", "autotune", "run", "train.py", *SIZES, *FLAGS])
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
     assert "Write: python train.py" in ended.stderr
+    ended = started(tmp_path, [sys.executable, "-m", "autotune", "run", "A=1", "python", "train.py"])
+    assert "A=1 cannot be started: No such file or directory. Write: env A=1" in ended.stderr

@@ -9,7 +9,8 @@ import torch
 from transformers import Trainer, TrainingArguments, set_seed
 
 from autotune.commands.trainer.switch import switch, why_anew
-from tests.commands.trainer.test_apply import found
+from autotune.space.collators import WithoutFullMask
+from tests.commands.trainer.test_apply import checkpoints, found
 from tests.trainers import CHECKPOINTING, Numbers, bert, built
 
 FIELDS = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "disable_tqdm": True}
@@ -39,6 +40,49 @@ def test_it_trains_bit_for_bit_as_one_that_was_built_with_the_answer(settings: d
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert evaluated["eval_loss"] == other.evaluate()["eval_loss"]
     assert trainer.accelerator.mixed_precision == ("bf16" if fields["bf16"] else "no")
+
+
+def test_a_model_that_was_evaluated_before_takes_the_answer_s_precision(tmp_path: Path) -> None:
+    trainer, other = seeded(tmp_path / "ours"), seeded(tmp_path / "theirs", bf16=True)
+    for each in (trainer, other):
+        set_seed(1)
+        each.evaluate()
+        if each is trainer:
+            switch(found(4, precision="bf16"), trainer, [trainer.args])
+        each.train()
+    ours, theirs = weights(trainer), weights(other)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_an_answer_in_fp32_leaves_the_launcher_s_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    trainer = seeded(tmp_path)
+    assert trainer.accelerator.mixed_precision == "bf16"
+    switch(found(8), trainer, [trainer.args])
+    assert trainer.accelerator.mixed_precision == "no"
+
+
+def test_collator_and_models_are_those_of_the_answer(tmp_path: Path) -> None:
+    trainer = seeded(tmp_path)
+
+    def made() -> Any:
+        model = bert()
+        model.bert.encoder.gradient_checkpointing = True
+        return model
+
+    trainer.model_init = made
+    switch(found(8, attention_mask="where_needed", checkpointing="none"), trainer, [trainer.args])
+    assert isinstance(trainer.data_collator, WithoutFullMask)
+    assert checkpoints(made())
+    assert not checkpoints(trainer.model_init())
+
+
+def test_the_optimizer_of_an_earlier_training_gives_way_to_the_answer_s(tmp_path: Path) -> None:
+    trainer = seeded(tmp_path)
+    trainer.train()
+    switch(found(8, optimizer="sgd"), trainer, [trainer.args])
+    trainer.train()
+    assert type(trainer.optimizer.optimizer) is torch.optim.SGD
 
 
 def test_it_saves_resumes_and_trains_again(tmp_path: Path) -> None:
@@ -73,15 +117,24 @@ class Reading(Trainer):
         self.rows = 2 * self.args.per_device_train_batch_size
 
 
+class ReadingOfAll(Trainer):
+    """Its constructor reads the batch size of all devices."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.rows = self.args.train_batch_size
+
+
 @pytest.mark.parametrize(
     ("kind", "settings", "text"),
     [
         (Trainer, {}, ""),
         (Reading, {}, "the __init__ of Reading reads per_device_train_batch_size"),
+        (ReadingOfAll, {}, "the __init__ of ReadingOfAll reads train_batch_size"),
         (Trainer, {"cpu_allocator": "jemalloc"}, "the answer starts so: "),
         (Trainer, {"data_parallel_size": 2}, "torchrun --nproc-per-node 2"),
     ],
-    ids=["plain", "reading", "variables", "ranks"],
+    ids=["plain", "reading", "reading of all", "variables", "ranks"],
 )
 def test_what_cannot_be_set_in_place_takes_a_new_start(
     kind: type, settings: dict[str, Any], text: str, tmp_path: Path

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
+MESSAGES = os.environ.get("AUTOTUNE_RUN", FOLDER)
 WATCHED = {"transformers.training_args": "watch_arguments", "transformers.trainer": "watch_trainer"}
 """Module -> function of the hook that gets it once it is imported."""
 
@@ -38,8 +39,9 @@ def _watch(loader: Any, function: str) -> None:
         try:
             from autotune.commands.run import hook
         except ImportError as error:
-            with open(os.path.join(os.environ["AUTOTUNE_RUN"], "not_here"), "w", encoding="utf-8") as file:
-                file.write(f"{sys.executable}: {error}")
+            if os.path.isdir(MESSAGES):  # else autotune has ended
+                with open(os.path.join(MESSAGES, "not_here"), "w", encoding="utf-8") as file:
+                    file.write(f"{sys.executable}: {error}")
         else:
             getattr(hook, function)(module)
 
@@ -59,6 +61,6 @@ def _next() -> None:
         sys.modules.setdefault("sitecustomize", own)
 
 
-if os.path.isfile(os.path.join(os.environ.get("AUTOTUNE_RUN", ""), "Instructions.json")):
+if os.path.isfile(os.path.join(MESSAGES, "Instructions.json")):
     sys.meta_path.insert(0, _Finder)
 _next()
