@@ -160,6 +160,7 @@ def verify(
 def doctor(
     device: o.DeviceOption = "auto",
     all: Annotated[bool, Option("--all", help="List what does not work too, with the reason.")] = False,
+    fresh: Annotated[bool, Option("--fresh", help="Discard what an earlier check found and check again.")] = False,
     server: o.Server = None,
     as_json: o.AsJson = False,
 ) -> None:
@@ -174,8 +175,8 @@ def doctor(
         from autotune.probe.queries import read_device
 
         if sys.stderr.isatty():
-            print("Trying precisions, optimizers and compilers, for up to a minute ...", file=sys.stderr)
-        environment = read_device(device, anew=True)
+            print("Checking this machine: the first time takes up to a minute ...", file=sys.stderr)
+        environment = read_device(device, fresh)
         if as_json:
             command.json(environment.to_dict())
         else:
