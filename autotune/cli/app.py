@@ -24,7 +24,6 @@ from autotune.cli.search import search
 from autotune.cli.serve import login, serve, token
 from autotune.core.request import EstimateOptions
 from autotune.core.units import broken
-from autotune.study.store import study_folder
 
 USAGE_ERROR: Any = typer.BadParameter.__bases__[0]
 """typer's error for unknown words; it has no public name."""
@@ -146,6 +145,7 @@ def verify(
     with ErrorReporter(as_json, when_interrupted) as command:
         from autotune.commands.verify.result import verification_lines
         from autotune.commands.verify.run import verify
+        from autotune.study.store import study_folder
 
         watch = partial(print, file=sys.stderr if as_json else sys.stdout, flush=True)
         verification = verify(study_folder(study, output_dir), steps, seconds, watch=False if quiet else watch)
@@ -160,6 +160,7 @@ def verify(
 def doctor(
     device: o.DeviceOption = "auto",
     all: Annotated[bool, Option("--all", help="List what does not work too, with the reason.")] = False,
+    fresh: Annotated[bool, Option("--fresh", help="Discard what an earlier check found and check again.")] = False,
     server: o.Server = None,
     as_json: o.AsJson = False,
 ) -> None:
@@ -174,8 +175,8 @@ def doctor(
         from autotune.probe.queries import read_device
 
         if sys.stderr.isatty():
-            print("Trying precisions, optimizers and compilers, for up to a minute ...", file=sys.stderr)
-        environment = read_device(device, anew=True)
+            print("Checking this machine: the first time takes up to a minute ...", file=sys.stderr)
+        environment = read_device(device, fresh)
         if as_json:
             command.json(environment.to_dict())
         else:
@@ -199,6 +200,7 @@ def explain(
     with ErrorReporter(as_json, resuming("What was measured is kept.", fresh)) as command:
         from autotune.commands.explain.run import explain
         from autotune.commands.explain.text import explanation_lines
+        from autotune.study.store import study_folder
 
         explanation = explain(study_folder(study, output_dir), rounds, fresh, watch=not quiet)
         if as_json:

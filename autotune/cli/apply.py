@@ -7,7 +7,6 @@ from typer import Argument
 
 from autotune.cli import options as o
 from autotune.cli.common import ErrorReporter
-from autotune.study.store import study_folder
 
 
 def apply(
@@ -26,6 +25,7 @@ def apply(
     with ErrorReporter(as_json) as command:
         from autotune.commands.apply.run import in_command, in_file
         from autotune.commands.result import TuningResult
+        from autotune.study.store import study_folder
 
         result = TuningResult.load(study_folder(study, output_dir))
         is_file = len(file) == 1 and (Path(file[0]).exists() or Path(file[0]).suffix)

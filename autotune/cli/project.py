@@ -7,7 +7,6 @@ import typer
 from autotune.cli import options as o
 from autotune.cli.common import ErrorReporter
 from autotune.cli.completion import complete_link, complete_sharding
-from autotune.study.store import study_folder
 
 
 def project(
@@ -34,6 +33,7 @@ def project(
     with ErrorReporter(as_json) as command:
         from autotune.commands.project.text import projection_lines
         from autotune.commands.result import TuningResult
+        from autotune.study.store import study_folder
 
         projection = TuningResult.load(study_folder(study, output_dir)).project(link, ranks, fsdp)
         if as_json:

@@ -12,7 +12,6 @@ from autotune.cli import options as o
 from autotune.cli.common import PAGE, ErrorReporter
 from autotune.core.errors import AutotuneError, InvalidRequest, did_you_mean
 from autotune.core.paths import shown
-from autotune.study.store import study_folder
 
 if TYPE_CHECKING:
     from autotune.commands.result import TuningResult
@@ -63,6 +62,7 @@ def report(
         from autotune.commands.result import TuningResult
         from autotune.core.request import check_installed, loggers_named
         from autotune.report.summary import summary
+        from autotune.study.store import study_folder
 
         folder = study_folder(study, output_dir)
         loggers = loggers_named(report_to)

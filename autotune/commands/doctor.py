@@ -31,6 +31,8 @@ def doctor_lines(environment: Environment, everything: bool = False) -> list[str
     lines += [line for label, text in parts for line in wrapped(text, f"{label:11} ", " " * 12)]
     if failing and not everything:
         lines += ["", f"{failing} of {len(reasons)} cannot be used here: `autotune doctor --all` gives the reasons."]
+    if environment.checked_on:
+        lines += ["", f"Checked on {environment.checked_on}: `autotune doctor --fresh` checks again."]
     return lines
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import importlib.metadata
 import json
 import platform
 from collections.abc import Mapping
@@ -17,10 +16,12 @@ LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "bitsandbytes", 
 
 def installed_versions() -> dict[str, str]:
     """Library, python among them -> its version; without packages that are not installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
     versions = {}
     for name in LIBRARIES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
+        with contextlib.suppress(PackageNotFoundError):
+            versions[name] = version(name)
     return versions | {"python": platform.python_version()}
 
 
@@ -45,6 +46,7 @@ class Environment(Serializable):
     context_source: str = ""  #: source of these bytes
     versions: Mapping[str, str] = field(default_factory=dict)  #: library, python included -> its version
     autotune_version: str = ""  #: of autotune, which decides no speed; empty in studies of before it was written
+    checked_on: str = ""  #: date on which precisions, optimizers and compilers were tried, as 2026-11-26
     training_argument_fields: tuple[str, ...] = ()  #: the names that this transformers' TrainingArguments has
     training_argument_defaults: Mapping[str, Any] = field(default_factory=dict)  #: of the fields with a plain value
     checkpointing_options: tuple[str, ...] = ()  #: options of this version: `every_n_layers`, `offload`

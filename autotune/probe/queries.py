@@ -52,15 +52,14 @@ PASSING = (Outcome.OUT_OF_MEMORY, Outcome.TIMED_OUT)
 # The device -------------------------------------------------------------------------------------------------------
 
 
-def read_device(requested: str = "auto", anew: bool = False) -> Environment:
+def read_device(requested: str = "auto", fresh: bool = False) -> Environment:
     """Capabilities of the device, its driver and the libraries, with all optimizers of transformers.
 
-    anew: ignore the cache. Raises InvalidRequest for an absent device.
+    fresh: ignore the cache. Raises InvalidRequest for an absent device.
     """
     request = tuning_request("bert-mini", 1, device=requested)
-    card = nvml.choose_device(request.device)
-    with HostSet() as host:
-        return read_environment(host, request, card, every_optimizer=True, anew=anew)[0]
+    with nvml.kept_initialized(), contextlib.closing(HostSet()) as host:  # started only if the cache has no answer
+        return read_environment(host, request, nvml.choose_device(request.device), every_optimizer=True, fresh=fresh)[0]
 
 
 def read_environment(
@@ -68,7 +67,7 @@ def read_environment(
     request: TuningRequest,
     card: nvml.Card | None,
     every_optimizer: bool = False,
-    anew: bool = False,
+    fresh: bool = False,
 ) -> tuple[Environment, nvml.Card | None]:
     """Capabilities of the device, from the cache or from a child; `auto` falls back to the CPU if torch cannot use the card.
 
@@ -76,16 +75,16 @@ def read_environment(
     """
     reason = f"NVML: {error}" if card is None and request.device == "auto" and (error := nvml.first_error()) else ""
     try:
-        environment = _environment(host, request, card, every_optimizer, anew)
+        environment = _environment(host, request, card, every_optimizer, fresh)
     except InvalidRequest as error:
         if card is None or request.device != "auto":
             raise
-        environment, card, reason = _environment(host, request, None, every_optimizer, anew), None, error.message
+        environment, card, reason = _environment(host, request, None, every_optimizer, fresh), None, error.message
     return dataclasses.replace(environment, unused_gpu=reason), card
 
 
 def _environment(
-    host: Host, request: TuningRequest, card: nvml.Card | None, every_optimizer: bool, anew: bool
+    host: Host, request: TuningRequest, card: nvml.Card | None, every_optimizer: bool, fresh: bool
 ) -> Environment:
     device = device_name(request, card)
     optimizers = None if every_optimizer else _optimizers(request)
@@ -93,7 +92,7 @@ def _environment(
     lasting = {name: value for name, value in facts.items() if name not in PASSING_FACTS}
     cores = len(os.sched_getaffinity(0))
     file = AnswerFile("capabilities", device=device, processor=cpu_name(), cores=cores, **lasting)
-    cached, complete = _cached_environment(file) if host.uses_cache and not anew else (None, False)
+    cached, complete = _cached_environment(file) if host.uses_cache and not fresh else (None, False)
     if cached is not None and (complete or (optimizers is not None and {*optimizers} <= cached.optimizers.keys())):
         wanted = cached.optimizers if optimizers is None else [*ORDINARY, *optimizers]
         if (environment := _as_it_is_now(cached, wanted, card, facts)) is not None:

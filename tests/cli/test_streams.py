@@ -85,7 +85,7 @@ def test_a_shell_whose_limit_leaves_no_memory_for_libraries_is_one_line(folder: 
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (900_000 << 10, 900_000 << 10))
 
-    done = shell(f"{PROGRAM} doctor", folder, preexec_fn=limited)
+    done = shell(f"{PROGRAM} doctor --fresh", folder, preexec_fn=limited)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("Error: ")

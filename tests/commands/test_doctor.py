@@ -29,6 +29,11 @@ def test_what_does_not_work_is_counted_and_on_request_listed_by_reason() -> None
     assert "--all" not in whole
 
 
+def test_the_date_of_the_check_is_shown() -> None:
+    assert "2026-11-26: `autotune doctor --fresh`" in doctor_lines(cpu(checked_on="2026-11-26"))[-1]
+    assert "--fresh" not in " ".join(doctor_lines(cpu()))
+
+
 def test_a_device_fits_a_screen() -> None:
     recorded = Environment.from_dict(read_json(RECORDED)["environment"])
     lines = doctor_lines(recorded)

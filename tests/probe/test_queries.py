@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,14 @@ import pynvml
 import pytest
 
 from autotune.core import Environment, InvalidRequest, Workload, write_json
-from autotune.core.errors import TracingFailed
+from autotune.core.errors import ProbeHostFailed, TracingFailed
 from autotune.core.request import tuning_request
 from autotune.probe import cache, queries
 from autotune.probe.device import nvml
 from autotune.probe.order import CHILD_ANSWER, Order
 from autotune.probe.process.answers import ask
 from autotune.probe.process.launcher import ProbeHost
-from autotune.probe.queries import begin_traces, read_environment, traced
+from autotune.probe.queries import begin_traces, read_device, read_environment, traced
 from autotune.space.settings.optimizer import ORDINARY
 from tests.makers import GIB, cpu, gpu
 from tests.nvidia import H100, Machine
@@ -45,7 +46,8 @@ class CardHost:
 
     def environment(self, request: Mapping[str, Any]) -> Environment:
         if request["device"] == "cpu":
-            return replace(cpu(), optimizers=dict.fromkeys([*ORDINARY, *request["optimizers"]]))
+            more = () if request["optimizers"] == "every" else request["optimizers"]
+            return replace(cpu(), optimizers=dict.fromkeys([*ORDINARY, *more]))
         if self.fails:
             raise InvalidRequest(self.fails, "Use --device=cpu.")
         facts = {name: request[name] for name in ("others", "topology")}
@@ -83,6 +85,7 @@ def test_capabilities_are_asked_once_and_free_memory_is_read_each_time(host: Pro
     assert [order.kind for order in orders] == ["capabilities"]
     assert card is None
     assert stable(second) == stable(first)
+    assert date.fromisoformat(first.checked_on) <= date.today()
     assert 0 < second.free_memory_bytes <= second.total_memory_bytes
 
 
@@ -115,17 +118,33 @@ def test_the_sources_count_by_what_they_say_not_by_their_times(tmp_path: Path, m
     assert cache._source_digest.__wrapped__() != before
 
 
-def test_doctor_asks_anew_and_renews_the_cache(answering: CardHost, tmp_path: Path) -> None:
+def test_a_fresh_check_renews_the_cache(answering: CardHost, tmp_path: Path) -> None:
     read_environment(answering, REQUEST, None)
     (file,) = cached(tmp_path, "capabilities")
     answer = json.loads(file.read_text())
     answer["environment"]["precisions"]["bf16"] = "it was broken once"
     file.write_text(json.dumps(answer))
     assert read_environment(answering, REQUEST, None)[0].precisions["bf16"] == "it was broken once"
-    renewed = read_environment(answering, REQUEST, None, anew=True)[0]
+    renewed = read_environment(answering, REQUEST, None, fresh=True)[0]
     assert renewed.precisions["bf16"] != "it was broken once"
     assert stable(read_environment(answering, REQUEST, None)[0]) == stable(renewed)
     assert len(answering.orders) == 2
+
+
+def test_a_check_that_is_cached_starts_no_process(answering: CardHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    def launch(_: ProbeHost) -> None:
+        raise ProbeHostFailed("It was started.", "")
+
+    monkeypatch.setattr(ProbeHost, "launch", launch)
+    with pytest.raises(ProbeHostFailed):
+        read_device("cpu")
+    read_environment(answering, REQUEST, None)
+    with pytest.raises(ProbeHostFailed):
+        read_device("cpu")  # not all optimizers were tried
+    checked, _ = read_environment(answering, REQUEST, None, every_optimizer=True)
+    assert stable(read_device("cpu")) == stable(checked)
+    with pytest.raises(ProbeHostFailed):
+        read_device("cpu", fresh=True)
 
 
 def test_an_optimizer_that_was_not_tried_is_asked_for_and_the_others_are_remembered(answering: CardHost) -> None:

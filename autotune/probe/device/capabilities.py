@@ -6,6 +6,7 @@ import inspect
 import os
 import platform
 import subprocess
+from datetime import date
 from typing import Any
 
 import torch
@@ -50,6 +51,7 @@ def read(order: Order) -> Environment:
         threads=torch.get_num_threads(),
         versions=installed_versions(),
         autotune_version=__version__,
+        checked_on=date.today().isoformat(),
         training_argument_fields=tuple(field.name for field in dataclasses.fields(TrainingArguments) if field.init),
         training_argument_defaults=_defaults(),
         checkpointing_options=_checkpointing_options(),
