@@ -48,7 +48,7 @@ def padded_share(lengths: Sequence[float], count: int) -> float:
     lengths: quantiles at equal steps from 0 to 1, between which it goes straight. The mean of the largest of m draws is the
     integral of the quantile function over u^m.
     """
-    powers = (np.linspace(0.0, 1.0, len(lengths)) ** count).tolist()
+    powers: list[float] = (np.linspace(0.0, 1.0, len(lengths)) ** count).tolist()
     return sum(
         (low + high) / 2 * (after - before)
         for (low, high), (before, after) in zip(pairwise(lengths), pairwise(powers), strict=True)
