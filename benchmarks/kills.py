@@ -139,8 +139,10 @@ class Killer:
             code, output = self._run(words, place, known)
             killed = self.kills[before:]
             self._check_clear(killed)
-            compare(place, known, killed[-1:] or self.kills[-1:])
+            lost, repeated = compare(known, measured(place))
             for kill in killed[-1:] or self.kills[-1:]:
+                kill.lost |= lost
+                kill.repeated |= repeated
                 if kill.lost or kill.repeated:
                     self._say(f"{name}: lost {sorted(kill.lost)}, repeated {sorted(kill.repeated)}")
             if code == 0:
@@ -334,20 +336,20 @@ def measured(place: Path) -> Facts:
     return facts
 
 
-def compare(place: Path, known: Facts, kills: list[Kill]) -> None:
-    """Count what was measured before a kill and is another thing now, or was ordered again.
+def compare(known: Facts, now: Facts) -> tuple[set[str], set[str]]:
+    """(lost, repeated): what was measured before a kill and is another thing now, and what was ordered again.
 
     What was disturbed is measured again on purpose: until that is done the disturbed measurement lies there, and the later one
     says what it repeats.
     """
-    now = measured(place)
+    lost, repeated = set[str](), set[str]()
     for name, (content, ordered) in known.items():
         later, again = now.get(name, (None, ordered))
         disturbed = content.get("observed_warnings") or []
-        on_purpose = disturbed and (later == content or _repeats(later, disturbed))
-        for kill in kills if not on_purpose else ():
-            kill.lost |= {name} if later != content else set()
-            kill.repeated |= {name} if again != ordered else set()
+        if not (disturbed and (later == content or _repeats(later, disturbed))):
+            lost |= {name} if later != content else set()
+            repeated |= {name} if again != ordered else set()
+    return lost, repeated
 
 
 def _repeats(later: Mapping[str, Any] | None, warnings: Sequence[Any]) -> bool:

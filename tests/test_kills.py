@@ -64,27 +64,25 @@ def test_what_is_lost_changed_or_ordered_again_is_counted(tmp_path: Path) -> Non
         (tmp_path / name).mkdir()
         (tmp_path / name / "order.json").write_text("{}")
         (tmp_path / name / "measurement.json").write_text('{"outcome": "completed"}')
-    known, kill = measured(tmp_path), Kill("child", "probes")
-    compare(tmp_path, known, [kill])
-    assert kill.clean
+    known = measured(tmp_path)
+    assert compare(known, measured(tmp_path)) == (set(), set())
     (tmp_path / "gone" / "measurement.json").unlink()
     (tmp_path / "changed" / "measurement.json").write_text('{"outcome": "crashed"}')
     (tmp_path / "again" / "order.json").touch()
-    compare(tmp_path, known, [kill])
-    assert kill.lost == {"gone/measurement.json", "changed/measurement.json"}
-    assert kill.repeated == {"again/measurement.json"}
-    assert not kill.clean
+    lost, repeated = compare(known, measured(tmp_path))
+    assert lost == {"gone/measurement.json", "changed/measurement.json"}
+    assert repeated == {"again/measurement.json"}
     disturbed = {"outcome": "completed", "observed_warnings": [{"kind": "hot"}]}
     write_json(tmp_path / "again" / "measurement.json", disturbed)
-    known, on_purpose = measured(tmp_path), Kill("child", "probes")
+    known = measured(tmp_path)
     (tmp_path / "again" / "order.json").touch()
-    compare(tmp_path, known, [on_purpose])
+    assert compare(known, measured(tmp_path)) == (set(), set()), "repeated on purpose, and not yet written"
     write_json(tmp_path / "again" / "measurement.json", {"outcome": "completed", "repeated_because": [{"kind": "hot"}]})
-    compare(tmp_path, known, [on_purpose])
-    assert on_purpose.clean
+    assert compare(known, measured(tmp_path)) == (set(), set())
     write_json(tmp_path / "again" / "measurement.json", {"outcome": "completed"})
-    compare(tmp_path, known, [on_purpose])
-    assert on_purpose.lost == on_purpose.repeated == {"again/measurement.json"}
+    assert compare(known, measured(tmp_path)) == ({"again/measurement.json"}, {"again/measurement.json"})
+    kill = Kill("child", "probes", lost=lost, repeated=repeated)
+    assert not kill.clean
     assert table([kill, Kill("search", "start-up", 1.5)])[2:] == [
         "| child | probes | 1 | 1 | 2 | 1 | 0 | 0.00 |",
         "| search | start-up | 1 | 1 | 0 | 0 | 0 | 1.50 |",

@@ -14,6 +14,7 @@ By default probes are replayed by real hosts' real children (`tests/service/repl
 
 import argparse
 import contextlib
+import json
 import os
 import random
 import socket
@@ -36,7 +37,7 @@ from autotune.probe.order import ANSWER
 from autotune.service.records import DONE, ENDED, MOST_ATTEMPTS, Search
 from autotune.service.store import Store
 from autotune.service.tables import open_database
-from benchmarks.kills import GONE_S, Facts, family, is_alive, last_order, measured, with_descendants
+from benchmarks.kills import GONE_S, Facts, compare, family, is_alive, last_order, measured, with_descendants
 from tests.service.dispatching import faults
 from tests.service.postgres import Postgres
 from tests.service.searches import REQUEST, Replaying, study_of
@@ -284,13 +285,12 @@ class Killer:
             (counts.doubled if fault.startswith("doubled") else counts.lost).append(f"{search.id} {fault}")
         now = measured(study)
         counts.measured += len(now)
-        if self.real and (twins := len(now) - len({content for content, _ in now.values()})):
+        contents = {json.dumps(content, sort_keys=True) for content, _ in now.values()}
+        if self.real and (twins := len(now) - len(contents)):
             counts.doubled.append(f"{search.id}: {twins} measurements are copies of others")
-        for name, (content, ordered) in self._seen.get(study, {}).items():
-            if name not in now or now[name][0] != content:
-                counts.lost.append(f"{search.id} {name}")
-            elif now[name][1] != ordered:
-                counts.doubled.append(f"{search.id} {name} was measured again")
+        lost, again = compare(self._seen.get(study, {}), now)
+        counts.lost += [f"{search.id} {name}" for name in sorted(lost)]
+        counts.doubled += [f"{search.id} {name} was measured again" for name in sorted(again - lost)]
 
     def _left(self) -> Iterator[str]:
         """Processes that were started for this folder, and temporary files."""
