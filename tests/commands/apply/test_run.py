@@ -97,7 +97,7 @@ def test_a_shell_s_command_stays_and_the_flags_are_to_be_added_by_hand(words: li
     assert applied.by_hand[0].startswith("add to the Python command that it starts: --")
     assert "--per_device_train_batch_size 16" in applied.by_hand[0]
     assert not applied.values
-    assert in_command(found(), ["sh", "train.sh", "--bf16"]).command.startswith("sh train.sh --bf16 True --")
+    assert in_command(found(), ["sh", "train.sh", "--bf16"]).command.startswith("sh train.sh --bf16 --gradient")
 
 
 def test_a_script_that_reads_no_flags_is_changed_by_hand_but_for_those_that_it_is_given() -> None:
