@@ -132,7 +132,8 @@ class DataOptions(TypedDict, total=False):
         metavar="PATH|HUB_ID")]
     dataset_split: Annotated[str, Option("Split of the dataset.", "Workload", default="train", metavar="NAME")]
     text_column: Annotated[str | None, Option(
-        "Column with the text.", "Workload", default_text="the only text, or by name", metavar="NAME")]
+        "Column with the text, or A,B for a pair.", "Workload", default_text="the only text, or by name",
+        metavar="NAME")]
     label_column: Annotated[str | None, Option(
         "Column with the label.", "Workload", default_text="by name", metavar="NAME")]
     tokenizer: Annotated[Name | None, Option(

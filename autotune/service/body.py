@@ -28,6 +28,7 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from autotune.core.errors import InvalidRequest, did_you_mean
 from autotune.core.io import parse_json, read_json
+from autotune.core.paths import named
 from autotune.core.request import (
     LARGEST_GLOBAL_BATCH,
     MOST_DEVICES,
@@ -82,7 +83,10 @@ NUMBERS = {setting.argument: setting for setting in SETTINGS.values() if any(typ
 _PART = r"\w[\w.+=@ -]*"
 _ROOTED = re.compile(rf"(?P<root>[\w-]+):(?P<rest>{_PART}(?:/{_PART})*)", re.ASCII)
 _HUB_ID = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?(?::\w[\w.-]*)?", re.ASCII)
+_OPENED = f"^({re.sub('[?]P<.*?>', '', _ROOTED.pattern)}|{_HUB_ID.pattern})$"
+"""The pattern of what `Roots` may open; it says in words why a name is refused."""
 _Name = Annotated[str, Field(min_length=1, max_length=300)]
+_Opened = Annotated[str, Field(min_length=1, max_length=300, json_schema_extra={"pattern": _OPENED})]
 _Word = str | int | float | bool
 _Amount = Annotated[str, Field(min_length=1, max_length=40)] | int | float
 
@@ -90,7 +94,7 @@ _Count = Annotated[int, Field(ge=1, le=MOST_DEVICES)] | Annotated[str, Field(pat
 _Settings = dict[_Name, _Word] | list[_Name]
 _OF_SERVER: Mapping[str, tuple[Any, Any]] = {
     "dataset": (
-        _Name | None,
+        _Opened | None,
         Field(None, description="Data below a root as team:corpus.jsonl, or a hub id if allowed."),
     ),
     "space": (str, Field("default", min_length=1, description="A shipped search space, or the text of one in YAML.")),
@@ -119,7 +123,7 @@ def _field(name: str) -> tuple[Any, Any]:
     if name in _OF_SERVER:
         return _OF_SERVER[name]
     option: Any = OPTIONS[name]
-    kind: Any = _Name
+    kind: Any = _Opened if name == "tokenizer" else _Name
     limits: dict[str, Any] = {"ge": option.least, "le": option.most} if option.least is not None else {}
     if option.unit:
         kind = _Amount
@@ -140,7 +144,7 @@ class SearchBody(_Options):  # type: ignore[misc]
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
-    model: _Name = Field(description="A built-in model, one below a root as team:llama-8b, or a hub id if allowed.")
+    model: _Opened = Field(description="A built-in model, one below a root as team:llama-8b, or a hub id if allowed.")
     global_batch_size: int = Field(ge=1, le=LARGEST_GLOBAL_BATCH)
     card: str = Field("", max_length=100, description="Part of the name of a GPU that it must be, such as H100.")
     name: str = Field("", max_length=120)
@@ -512,7 +516,10 @@ def job_of(request: Mapping[str, Any], roots: Roots, folder: Path, device: str) 
         file = folder / "space.yaml"
         file.write_text(_checked_space(space), encoding="utf-8")
         options["space"] = str(file)
-    return options | {"device": device, "output_dir": str(folder), "study_name": "study", "trust_remote_code": False}
+    # Its name in advice, and that of the folder into which a client fetches it.
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", request.get("name") or named(options["model"])).strip("-.")[:80]
+    study = f"{name or 'search'}-{folder.name[-8:]}"
+    return options | {"device": device, "output_dir": str(folder), "study_name": study, "trust_remote_code": False}
 
 
 def _checked_space(text: str) -> str:

@@ -8,7 +8,6 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from time import sleep
@@ -226,10 +225,8 @@ class Client:
                 for name in names.intersection(FILES):
                     (Path(scratch) / name).write_bytes(self._file(search_id, name))
                 result = TuningResult.load(scratch)
-                request = replace(result.request, study_name=None)
-                study = request.name_of_study(result.workload.task, result.environment.device)
-                # Two searches of one study's name stay apart, also from one made here.
-                folder = output_dir / re.sub(r"[^\w.-]", "-", f"{study}-{search_id[-8:]}")  # all of it is the server's
+                end = f"-{search_id[-8:]}"  # it keeps two searches of one name apart, also from one made here
+                folder = output_dir / re.sub(r"[^\w.-]", "-", f"{result.name.removesuffix(end)}{end}")
                 shutil.rmtree(folder, ignore_errors=True)
                 shutil.copytree(scratch, folder)
         kept = f"Report so far: {folder}" if folder else ""

@@ -33,7 +33,7 @@ from autotune.core.paths import scrubbed
 from autotune.service.body import Roots, job_of
 from autotune.service.devices import Devices
 from autotune.service.records import FAILED, Search
-from autotune.service.runner import INTERRUPTED, STUDY, problem
+from autotune.service.runner import INTERRUPTED, problem
 from autotune.service.store import Store
 from autotune.service.tables import DatabaseTaken
 from autotune.study.store import check_unlocked
@@ -384,7 +384,8 @@ def is_alive(search: Search) -> bool:
 def is_locked(folder: Path) -> bool:
     """True if a process works on the study of the search in this folder."""
     try:
-        check_unlocked(folder / STUDY)
+        for lock in folder.glob("*/.lock"):
+            check_unlocked(lock.parent)
     except StudyInUse:
         return True
     return False

@@ -29,9 +29,6 @@ from autotune.core.paths import scrubbed
 if TYPE_CHECKING:
     from autotune.study.plan import Progress
 
-STUDY = "study"
-"""Name of the study in the search's folder."""
-
 INTERRUPTED = "interrupted"
 """End of a search that failed for an outside reason: it is worth another attempt."""
 
@@ -57,16 +54,16 @@ def main() -> None:
     if not (line := commands.readline()):
         sys.exit(1)
     order, cancelled = json.loads(line), threading.Event()
-    events.run, folder = order["run"], Path(order["options"]["output_dir"])
+    events.run, options = order["run"], order["options"]
     os.sched_setaffinity(0, order["cores"])
     threading.Thread(target=_listen, args=(commands, cancelled), daemon=True).start()
     with ending_on_signals():
-        end = _search({**order["options"], "study_name": STUDY, "started": started}, events, cancelled)
+        end = _search({**options, "started": started}, events, cancelled)
         if end is None:
             sys.exit(1)
         for number in (signal.SIGINT, *ENDING):
             signal.signal(number, signal.SIG_IGN)
-        left = {} if end["state"] == INTERRUPTED else _left(folder, events)
+        left = {} if end["state"] == INTERRUPTED else _left(Path(options["output_dir"]) / options["study_name"], events)
         end = left | end
         texts = {name: text.replace("\0", "") for name, text in end.items() if isinstance(text, str)}
         events.send({"end": end | texts})  # PostgreSQL holds no NUL, which the last line of a crash may have
@@ -209,27 +206,26 @@ def _scrubbed(data: Any) -> Any:
     return scrubbed(data) if isinstance(data, str) else data
 
 
-def _left(folder: Path, events: Events) -> dict[str, Any]:
-    """Results of the study: headline, statement, result, and files relative to this folder; {} if it had not begun."""
+def _left(study: Path, events: Events) -> dict[str, Any]:
+    """Results of the study: headline, statement, result, and files relative to the search's folder; {} if it had not begun."""
     from autotune.commands.result import TuningResult
     from autotune.report import FILES
     from autotune.study.plan import Progress, ProgressKind
 
-    study = folder / STUDY
     try:
         result = TuningResult.load(study)
     except AutotuneError:
         return {}
     answer = {name: value for name, value in result.to_dict().items() if name != "folder"}
     events.catch_up(Progress(ProgressKind.DONE, tuple(result.trials), result.request.objective))
-    files = [f"{STUDY}/{name}" for name in ("request.json", *FILES) if (study / name).exists()]
-    files += _packed(folder, study, result.trials)
+    files = [f"{study.name}/{name}" for name in ("request.json", *FILES) if (study / name).exists()]
+    files += _packed(study, result.trials)
     return {"headline": answer["headline"], "statement": answer["statement"], "result": answer, "files": files}
 
 
-def _packed(folder: Path, study: Path, trials: Sequence[Trial]) -> list[str]:
+def _packed(study: Path, trials: Sequence[Trial]) -> list[str]:
     """Write the logs of failed trials, and the measurements as an archive that `TuningResult.load` reads; their names."""
-    place = folder / "artifacts"
+    place = study.parent / "artifacts"
     place.mkdir(exist_ok=True)
     for trial in trials:
         log = study / "probes" / f"{trial.number:04d}" / "log.txt"
@@ -245,7 +241,7 @@ def _packed(folder: Path, study: Path, trials: Sequence[Trial]) -> list[str]:
             entry = tarfile.TarInfo(str(path.relative_to(study)))
             entry.size, entry.mtime = len(content), path.stat().st_mtime
             archive.addfile(entry, io.BytesIO(content))
-    return [str(path.relative_to(folder)) for path in sorted(place.iterdir())]
+    return [str(path.relative_to(study.parent)) for path in sorted(place.iterdir())]
 
 
 if __name__ == "__main__":

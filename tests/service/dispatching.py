@@ -17,7 +17,7 @@ from autotune.service.records import ENDED, Search
 from autotune.service.store import Store
 from autotune.service.tables import DatabaseTaken
 from autotune.study.store import locked
-from tests.service.searches import Replaying
+from tests.service.searches import Replaying, study_of
 
 END_S = 90.0
 """Seconds that a dispatcher may take to end: its searches have thirty."""
@@ -93,7 +93,7 @@ def faults(store: Store, state: Path, search: Search) -> list[str]:
     events = store.events(search.id, limit=5000)
     keys = [event.key for event in events]
     ends = [event.body["state"] for event in events if event.kind == "state"]
-    study = state / "searches" / search.id / "study"
+    study = study_of(state, search.id)
     try:
         result = TuningResult.load(study)
     except InvalidRequest as error:

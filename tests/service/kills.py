@@ -39,7 +39,7 @@ from autotune.service.tables import open_database
 from benchmarks.kills import GONE_S, Facts, family, is_alive, last_order, measured, with_descendants
 from tests.service.dispatching import faults
 from tests.service.postgres import Postgres
-from tests.service.searches import REQUEST, Replaying
+from tests.service.searches import REQUEST, Replaying, study_of
 from tests.service.servers import Server, hurried, serving
 
 VICTIMS = {"server": 3, "runner": 4, "supervisor": 1, "host": 2, "child": 4, "database": 2, "connections": 4}
@@ -194,7 +194,7 @@ class Killer:
             return
         if victim != "server" and (named not in processes or running is None):
             return
-        study = self.state / "searches" / running.id / "study" if running else Path()
+        study = study_of(self.state, running.id) if running else Path()
         if running is not None:
             order = f"{running.id}/{last_order(study, 0)}"
             if victim not in ("server", "child") and running.interruptions >= MOST_ATTEMPTS - 1:
@@ -276,7 +276,7 @@ class Killer:
         return [search for search in map(self.store.read, [search.id for search in page]) if search]
 
     def _check(self, search: Search) -> None:
-        counts, study = self.counts, self.state / "searches" / search.id / "study"
+        counts, study = self.counts, study_of(self.state, search.id)
         if search.state != DONE:
             counts.lost.append(f"{search.id} is {search.state}: {search.problem}")
             return

@@ -22,6 +22,11 @@ REQUEST: Mapping[str, Any] = {
 """Of a search with four trials and some rounds."""
 
 
+def study_of(state: Path, search_id: str) -> Path:
+    """The folder of the study of a search of REQUEST that has no name."""
+    return state / "searches" / search_id / f"bert-mini-{search_id[-8:]}"
+
+
 class Replaying:
     """What searches that are started with `environment` find on their path. folder: for it, made here.
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from autotune.service.body import (
 )
 from autotune.space.settings import SETTINGS
 from autotune.space.setup import PRIVATE
+from autotune.workload.model.builtin import BUILT_IN
 from tests.service.application import SMALL, touched
 
 ANNA, ADMIN = Caller("anna", "submitter", "1"), Caller("root", "admin", "2")
@@ -327,9 +329,33 @@ def test_names_below_the_roots_become_paths_when_the_search_starts(roots: Roots,
         "tokenizer": str(tmp_path / "models" / "bert"),
         "device": "cuda:1",
         "output_dir": str(tmp_path / "here"),
-        "study_name": "study",
+        "study_name": "n-here",
         "trust_remote_code": False,
     }
+
+
+@pytest.mark.parametrize(
+    ("fields", "study"),
+    [
+        ({}, "bert-mini-1a2b3c4d"),
+        ({"name": "Ann's run: nº 2"}, "Ann-s-run-n-2-1a2b3c4d"),
+        ({"name": "../.."}, "search-1a2b3c4d"),
+        ({"name": "x" * 120}, f"{'x' * 80}-1a2b3c4d"),
+        ({"model": "team:bert"}, "bert-1a2b3c4d"),
+    ],
+)
+def test_the_study_is_called_as_its_search(fields: dict[str, str], study: str, roots: Roots, tmp_path: Path) -> None:
+    request = checked(body(**fields), roots, ANNA)
+    assert job_of(request, roots, tmp_path / f"{0:024}1a2b3c4d", "cpu")["study_name"] == study
+
+
+def test_the_schema_says_which_names_may_be_opened(roots: Roots) -> None:
+    properties = SearchBody.model_json_schema()["properties"]
+    pattern = properties["model"]["pattern"]
+    taken = (*BUILT_IN, *roots.names("models"), *roots.names("data"), "org/model.v2", "org/data:subset")
+    assert [name for name in taken if not re.search(pattern, name)] == []
+    assert [name for name in ("../x", "/etc", "~/m", "a//b", "team:", "team:/x") if re.search(pattern, name)] == []
+    assert properties["dataset"]["anyOf"][0]["pattern"] == properties["tokenizer"]["anyOf"][0]["pattern"] == pattern
 
 
 def test_config_files_and_folders_of_data_can_be_named(roots: Roots) -> None:

@@ -33,7 +33,7 @@ from tests.service.dispatching import (
     trials_of,
     when,
 )
-from tests.service.searches import REQUEST, Replaying
+from tests.service.searches import REQUEST, Replaying, study_of
 
 
 @pytest.fixture
@@ -277,7 +277,7 @@ def test_what_an_earlier_server_left_running_is_killed_after_the_grace(
     search_id = submit()
     claimed = store.claim(["cpu"])
     assert claimed is not None
-    study = state / "searches" / search_id / "study"
+    study = study_of(state, search_id)
     hanging = subprocess.Popen(
         [sys.executable, "-c", HANGING, str(study)], env=os.environ | {"PYTHONPATH": str(ROOT)}, start_new_session=True
     )

@@ -134,7 +134,8 @@ def test_the_client_s_result_is_the_server_s_and_a_study_as_any_other(server: Se
     (search,) = [search for search in server.http.get("/searches").json() if search["name"] == "mine"]
     of_server = server.http.get(f"/searches/{search['id']}/result").json()
     assert json.loads(json.dumps(result.to_dict())) | {"folder": None} == of_server | {"folder": None}
-    assert result.folder == tmp_path / f"bert-mini-masked-lm-gb16-cpu-{search['id'][-8:]}"
+    assert result.folder == tmp_path / f"mine-{search['id'][-8:]}"
+    assert result.name == result.folder.name
     assert {"report.html", "trials.csv", "request.json"} <= {path.name for path in result.folder.iterdir()}
     trials = [progress for progress in shown if progress.kind == "trial"]
     assert [len(progress.trials) for progress in trials] == [1, 2, 3, 4]

@@ -12,7 +12,7 @@ from autotune.service.tables import artifacts, events, writing
 from tests.service.conftest import _program
 from tests.service.dispatching import dispatcher_of, dispatching, ended, faults
 from tests.service.kills import Counts, kill_service, table
-from tests.service.searches import REQUEST, Replaying
+from tests.service.searches import REQUEST, Replaying, study_of
 
 needs_postgres = pytest.mark.skipif(_program("initdb") is None, reason="PostgreSQL is not installed (initdb)")
 
@@ -57,7 +57,7 @@ def test_what_is_lost_or_doubled_is_found(engine: Engine, tmp_path: Path) -> Non
     search_id = store.submit("anna", "a search", {**REQUEST, "n_trials": 2})[0].id
     with dispatching(dispatcher_of(store, state, replaying)):
         search = ended(store, search_id)
-    study = state / "searches" / search_id / "study"
+    study = study_of(state, search_id)
     assert search.state == DONE
     assert faults(store, state, search) == []
 

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -46,7 +47,13 @@ class Runner:
             json.dumps(
                 {
                     "run": run,
-                    "options": {**REQUEST, "device": "cpu", "output_dir": str(self.folder), **options},
+                    "options": {
+                        **REQUEST,
+                        "device": "cpu",
+                        "output_dir": str(self.folder),
+                        "study_name": "study",
+                        **options,
+                    },
                     "cores": [*os.sched_getaffinity(0)],
                 }
             )
@@ -200,6 +207,17 @@ def test_the_archive_holds_the_study(finished: Finished, tmp_path: Path) -> None
     fetched, result = TuningResult.load(tmp_path), TuningResult.load(runner.folder / "study")
     assert fetched.trials == result.trials
     assert fetched.to_dict() | {"folder": None} == result.to_dict() | {"folder": None}
+
+
+def test_page_and_pictures_are_called_by_what_was_searched_for(finished: Finished) -> None:
+    runner, _ = finished
+    title = "bert-mini, masked-lm, global batch 16"
+    page = (runner.folder / "study" / "report.html").read_text(encoding="utf-8")
+    assert f"<title>{title}: " in page
+    assert (runner.folder / "study" / "summary.md").read_text(encoding="utf-8").startswith(f"# {title}\n")
+    titles = re.findall(r"<title>(.*?)</title>", page)
+    assert len(titles) > 1
+    assert "study" not in titles
 
 
 def test_a_second_run_of_a_finished_search_sends_the_same(finished: Finished, start: Start) -> None:

@@ -34,8 +34,9 @@ class MemoryBreakdown(Serializable):
 class Explanation:
     """Where the speed-up of a study comes from.
 
-    baseline, best: the study's trials. remeasured: None if the baseline is the best. confirmed: the study's speed-up, None
-    for confirmed_gap. bounds, utilization: of `baseline` and `answer`. fixed: settings that were not searched.
+    baseline, best: the study's trials. remeasured: None if the baseline is the best (kept: why, in sentences). confirmed: the
+    study's speed-up, None for confirmed_gap. bounds, utilization: of `baseline` and `answer`. fixed: settings that were not
+    searched.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Explanation:
     utilization: Mapping[str, Utilization | None] = field(default_factory=dict)
     fixed: Sequence[str] = ()
     notes: Sequence[Note] = ()
+    kept: str = ""
 
     def __repr__(self) -> str:
         """One line: speed and speed-up of the best, and the product of the gains."""

@@ -25,8 +25,10 @@ from autotune.probe.device import nvml
 from autotune.probe.process.launcher import HostSet
 from autotune.probe.queries import known_rates, traced
 from autotune.probe.runner import LiveProbe
+from autotune.report.claim import claim_of
 from autotune.report.files import storage_errors, write_file
 from autotune.report.live.views import saying
+from autotune.report.markdown import sentence
 from autotune.study.certainty import GapKind, SpeedupGap
 from autotune.study.measure import live_probe
 from autotune.study.objective import is_shown, speed_up
@@ -108,7 +110,14 @@ def explained(
         utilization=use,
         fixed=tuple(result.request.fix),
         notes=_notes(result, place, remeasured),
+        kept=_kept(result) if remeasured is None else "",
     )
+
+
+def _kept(result: SearchResult) -> str:
+    """Why the search kept the user's settings, and how to find out more."""
+    claim, gap = claim_of(result), result.speedup_gap
+    return " ".join([f"{claim.headline}.", *claim.details, sentence(gap.advice if gap else "")]).strip()
 
 
 def _notes(result: SearchResult, place: Path, remeasured: Remeasured | None) -> tuple[Note, ...]:

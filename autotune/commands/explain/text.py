@@ -1,6 +1,7 @@
 """Text of an explanation: for a terminal of 80 columns, and as Markdown."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from autotune.commands.explain.explanation import Explanation
 from autotune.commands.explain.reasons import BoundKind, parts, step_split
@@ -47,19 +48,20 @@ def explanation_lines(explanation: Explanation) -> list[str]:
         lines += ["", *wrapped(title)]
         lines += [line for sentence in sentences for line in wrapped(sentence, "  ", "    ")]
     for title, rows in _tables(explanation):
-        lines += ["", "{:<38}{:>20}{:>20}".format(title, *HEAD)]
-        lines += ["  {:<36}{:>20}{:>20}".format(*row) for row in rows]
+        table = [(title, *_sides(explanation).values()), *((f"  {label}", *cells) for label, *cells in rows)]
+        lines += ["", *(f"{label:<38}{''.join(f'{cell:>20}' for cell in cells)}" for label, *cells in table)]
     return lines
 
 
 def explanation_markdown(explanation: Explanation) -> str:
     """explanation.md."""
-    title = f"# Where the speed-up of {markdown_text(explanation.name)} comes from"
-    parts = [title, "", markdown_text(sentence(explanation)), ""]
+    name = markdown_text(explanation.name)
+    title = f"Where the speed-up of {name} comes from" if explanation.remeasured else f"What bounds {name}"
+    parts = [f"# {title}", "", markdown_text(sentence(explanation)), ""]
     for title, sentences in _sections(explanation):
         parts += [f"## {title}", "", *(f"- {markdown_text(sentence)}" for sentence in sentences), ""]
     for title, rows in _tables(explanation):
-        parts += [f"## {title}", "", *markdown_table([("", *HEAD), *rows]), ""]
+        parts += [f"## {title}", "", *markdown_table([("", *_sides(explanation).values()), *rows]), ""]
     return "\n".join(parts)
 
 
@@ -70,7 +72,7 @@ def sentence(explanation: Explanation) -> str:
     """The gains, and whether they make up the proven speed-up."""
     again, total, confirmed = explanation.remeasured, explanation.total, explanation.confirmed
     if again is None:
-        return "Your own settings are the best that was found: there is nothing to explain."
+        return f"There is no speed-up to explain. {explanation.kept}"
     if not again.answer.feasible:
         return f"The answer did not run this time ({outcome_text(again.answer)}): no path was measured."
     if explanation.product is None or total is None:
@@ -131,7 +133,7 @@ def _failure(explanation: Explanation, trial: Trial) -> str:
 
 def _bounds(explanation: Explanation) -> list[str]:
     lines = []
-    for name, whose in (("baseline", "your settings"), ("answer", "the answer")):
+    for name, whose in _sides(explanation).items():
         if (bound := explanation.bounds.get(name)) is not None:
             use = explanation.utilization.get(name)
             arithmetic = f"; arithmetic at {use.text}" if use and use.text and bound.kind is not BoundKind.INPUT else ""
@@ -221,20 +223,25 @@ def _warnings(explanation: Explanation) -> list[str]:
 
 # Tables -----------------------------------------------------------------------------------------------------------
 
-HEAD = ("your settings", "the answer")
+
+def _sides(explanation: Explanation) -> dict[str, str]:
+    """Name in JSON -> heading: of the user's settings and the answer, if these are two."""
+    sides = {"baseline": "your settings", "answer": "the answer"}
+    return sides if explanation.remeasured else {"baseline": sides["baseline"]}
 
 
 def _tables(explanation: Explanation) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
-    ends = (explanation.baseline, explanation.best)
+    sides = _sides(explanation)
+    ends = (explanation.baseline, explanation.best)[: len(sides)]
     splits = [step_split(trial.final) for trial in ends]
     times = {label: [split[name] for split in splits] for name, label in STEP.items()}
     rows: list[tuple[str, ...]] = [
-        (label, *map(format_duration, pair)) for label, pair in times.items() if pair != [None, None]
+        (label, *map(format_duration, seconds)) for label, seconds in times.items() if {*seconds} != {None}
     ]
     if rows:
         yield "Time of a step", rows
     measured: tuple[str, ...] = ("measured peak", *(format_bytes(trial.peak_bytes) for trial in ends))
-    peaks = [explanation.memory.peaks.get(name) for name in ("baseline", "answer")]
+    peaks = [explanation.memory.peaks.get(name) for name in sides]
     if parts := next((peak["split"] for peak in peaks if peak), None):
         rows = [
             (part.replace("_", " "), *(format_bytes(peak["split"][part] if peak else None) for peak in peaks))
@@ -243,9 +250,7 @@ def _tables(explanation: Explanation) -> Iterator[tuple[str, list[tuple[str, ...
         rows.append(("estimated peak", *(format_bytes(peak["peak_bytes"] if peak else None) for peak in peaks)))
         yield "Estimated memory by use", [*rows, measured]
     stages = [trial.measurement.stage_peak_bytes for trial in ends]
-    rows = [
-        (stage, *(format_bytes(end.get(stage)) for end in stages)) for stage in dict.fromkeys([*stages[0], *stages[1]])
-    ]
+    rows = [(stage, *(format_bytes(end.get(stage)) for end in stages)) for stage in dict.fromkeys(chain(*stages))]
     if rows:
         yield "Measured peak memory by stage", [*rows, measured]
 

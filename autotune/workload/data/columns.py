@@ -1,7 +1,7 @@
 """Columns of the data that a task reads."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import datasets
@@ -17,6 +17,19 @@ _LABELS = ("label", "labels")
 _TAGS = ("ner_tags", "tags", "labels", "label")
 _ALPACA = (("instruction", "input", "output"), ("instruction", "context", "response"))
 """Columns of an instruction, of its context, which may be missing or empty, and of the answer."""
+_TEXT_PAIRS = (
+    ("sentence1", "sentence2"),
+    ("sentence_A", "sentence_B"),
+    ("question1", "question2"),
+    ("text1", "text2"),
+    ("text", "text_pair"),
+    ("premise", "hypothesis"),
+    ("question", "sentence"),
+    ("question", "passage"),
+    ("query", "passage"),
+    ("query", "document"),
+)
+"""Columns of GLUE, SuperGLUE and of data for rankers: two texts of one sample."""
 TOKENS = "input_ids"
 """Column of data that is tokenised already."""
 
@@ -25,9 +38,9 @@ TOKENS = "input_ids"
 class Columns:
     """The columns of the data that a task reads; label is empty if the task has none or makes the labels."""
 
-    text: str  #: of texts, conversations, lists of words, token ids or images
+    text: str  #: of texts, conversations, questions, lists of words, token ids or images
     label: str = ""  #: of labels, tags, answers, or of the text that is to be learnt
-    question: str = ""
+    pair: str = ""  #: of the second text of a sample, such as a question's context
     tools: str = ""  #: of functions that a conversation may call
 
 
@@ -51,7 +64,9 @@ def choose_columns(data: Any, task: str, text: str | None, label: str | None) ->
     if task == "question-answering":
         return data, _answer_columns(data, text, label)
     if task == "sequence-classification":
-        return data, _with_tools(data, _text_column(data, text, _LABELS), _column(data, label, _LABELS, "label"))
+        advice = "Name it with --text-column, or a pair with --text-column FIRST,SECOND."
+        first, second = _text_pair(data, text) or (_text_column(data, text, _LABELS, advice=advice), "")
+        return data, replace(_with_tools(data, first, _column(data, label, _LABELS, "label")), pair=second)
     is_open = text is None and label is None and task in ("causal-lm", "seq2seq-lm")
     if is_open and (pair := _pair(data, task, structs)):
         return pair
@@ -106,6 +121,17 @@ def _instructions(data: Any, task: str, instruction: str, about: str, answer: st
     return datasets.Dataset.from_dict(pairs)
 
 
+def _text_pair(data: Any, requested: str | None) -> tuple[str, str] | None:
+    """Two columns of text that a sample consists of: the requested `FIRST,SECOND`, or of usual names; None if there are none."""
+    if requested is not None:
+        first, comma, second = requested.partition(",")
+        if requested in data.column_names or not comma:
+            return None
+        return _text_column(data, first.strip(), ()), _text_column(data, second.strip(), ())
+    texts = {name for name, feature in data.features.items() if is_text(feature)}
+    return next((pair for pair in _TEXT_PAIRS if {*pair} <= texts and not texts & {*_SOURCES} - {*pair}), None)
+
+
 def _with_tools(data: Any, text: str, label: str = "") -> Columns:
     has_tools = "tools" in data.column_names and is_conversation(first_objects(data, text))
     return Columns(text, label, tools="tools" if has_tools else "")
@@ -133,14 +159,14 @@ def _answer_columns(data: Any, text: str | None, label: str | None) -> Columns:
     feature = element(data.features[answers])
     if not isinstance(feature, Mapping) or not {"text", "answer_start"} <= feature.keys():
         raise unfit(data, answers, "answers with text and answer_start", "label")
-    return Columns(context, answers, question)
+    return Columns(question, answers, context)
 
 
 def describe(columns: Columns, data: Any, task: str, labels: Labels | None, tokenizer: Any) -> str:
     """The use of the columns, in one line."""
-    text, label, question = (repr(name) for name in (columns.text, columns.label, columns.question))
+    text, label, pair = (repr(name) for name in (columns.text, columns.label, columns.pair))
     if columns.text == TOKENS:
-        return " and ".join(name for name in (text, label, question) if name != "''") + " are read as they are"
+        return " and ".join(name for name in (text, label, pair) if name != "''") + " are read as they are"
     match task:
         case "causal-lm" if columns.label:
             note = f"{text} is the prompt and {label} the completion, from which alone the model learns"
@@ -151,13 +177,14 @@ def describe(columns: Columns, data: Any, task: str, labels: Labels | None, toke
         case "causal-lm" | "masked-lm":
             note = f"{text} is the text"
         case "question-answering":
-            note = f"{question} is answered from {text} as {label} says"
+            note = f"{text} is answered from {pair} as {label} says"
         case _:
             assert labels is not None
             kinds = {SINGLE: f"one of {labels.count} classes", SEVERAL: f"several of {labels.count} classes"}
             kind = kinds.get(labels.problem, "a number" if labels.count == 1 else f"{labels.count} numbers")
             what = {"token-classification": "holds the words", "image-classification": "is the image"}
-            note = f"{text} {what.get(task, 'is the text')}, {label} {kind}"
+            is_read = f"and {pair} are a pair of texts" if columns.pair else what.get(task, "is the text")
+            note = f"{text} {is_read}, {label} {kind}"
     if not is_conversation(first_objects(data, columns.text)):
         return note
     if has_template(tokenizer):
@@ -167,7 +194,7 @@ def describe(columns: Columns, data: Any, task: str, labels: Labels | None, toke
 
 def texts_of(data: Any, columns: Columns) -> Iterator[str]:
     """Every text of the columns read, for training a tokenizer; lists of words come as their words."""
-    for column in dict.fromkeys((columns.text, columns.question, columns.label)):
+    for column in dict.fromkeys((columns.text, columns.pair, columns.label)):
         if not column or not (
             is_text(data.features[column], lists=True) or is_conversation(first_objects(data, column))
         ):

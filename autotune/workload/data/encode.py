@@ -11,6 +11,7 @@ from autotune.workload.data.columns import TOKENS, Columns
 from autotune.workload.data.labels import Labels
 
 Rows = dict[str, list[Any]]
+TYPES = "token_type_ids"
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ class Encoder:
         }.get(self.task, self._language)
         return encode(rows)
 
-    def _tokens(self, texts: Any, **options: Any) -> Any:
-        return self.tokenizer(texts, truncation=True, max_length=self.sequence_length, **options)
+    def _tokens(self, *texts: Any, **options: Any) -> Any:
+        return self.tokenizer(*texts, truncation=True, max_length=self.sequence_length, **options)
 
     def _texts(self, rows: Rows, column: str) -> list[Any]:
         """The texts of a column, its conversations written out."""
@@ -59,6 +60,12 @@ class Encoder:
     def _ids(self, texts: list[Any], rows: Rows) -> list[list[int]]:
         ids = self._tokens(texts, add_special_tokens=not self._has_special_tokens(rows)) if texts else {"input_ids": []}
         return list(ids["input_ids"])
+
+    def _pairs(self, texts: list[tuple[str, str]]) -> Rows:
+        """Two texts a sample, with the ids that tell them apart if the tokenizer has such."""
+        tokens = self._tokens(*map(list, zip(*texts, strict=True))) if texts else {"input_ids": [], TYPES: []}
+        types = {TYPES: tokens[TYPES]} if TYPES in self.tokenizer.model_input_names else {}
+        return {**_samples(tokens["input_ids"]), **types}
 
     def _language(self, rows: Rows) -> Rows:
         texts = [text for text in self._texts(rows, self.columns.text) if _has_text(text)]
@@ -96,7 +103,7 @@ class Encoder:
             _check_lengths(samples, "attention_mask", "attention_mask")
         label = self.columns.label
         if self.task == "question-answering":
-            samples |= {"start_positions": rows[label], "end_positions": rows[self.columns.question]}
+            samples |= {"start_positions": rows[label], "end_positions": rows[self.columns.pair]}
         elif self.task == "sequence-classification":
             assert self.labels is not None
             samples["labels"] = list(map(self.labels.of, rows[label]))
@@ -120,11 +127,12 @@ class Encoder:
 
     def _classification(self, rows: Rows) -> Rows:
         assert self.labels is not None
-        texts = self._texts(rows, self.columns.text)
-        pairs = zip(texts, map(self.labels.of, rows[self.columns.label]), strict=True)
-        usable = [(text, label) for text, label in pairs if _has_text(text) and label is not None]
-        ids = self._ids([text for text, _ in usable], rows)
-        return {**_samples(ids), "labels": [label for _, label in usable]}
+        columns = (self._texts(rows, column) for column in (self.columns.text, self.columns.pair) if column)
+        labelled = zip(zip(*columns, strict=True), map(self.labels.of, rows[self.columns.label]), strict=True)
+        usable = [(texts, label) for texts, label in labelled if all(map(_has_text, texts)) and label is not None]
+        texts = [texts for texts, _ in usable]
+        samples = self._pairs(texts) if self.columns.pair else _samples(self._ids([text for (text,) in texts], rows))
+        return {**samples, "labels": [label for _, label in usable]}
 
     def _tagging(self, rows: Rows) -> Rows:
         assert self.labels is not None
@@ -141,10 +149,10 @@ class Encoder:
 
     def _answering(self, rows: Rows) -> Rows:
         samples, spans = [], []
-        columns = (self.columns.question, self.columns.text, self.columns.label)
+        columns = (self.columns.text, self.columns.pair, self.columns.label)
         for question, context, answers in zip(*(rows[column] for column in columns), strict=True):
             if _has_text(question) and _has_text(context):
-                tokens = self._tokens(question, text_pair=context, return_offsets_mapping=True)
+                tokens = self._tokens(question, context, return_offsets_mapping=True)
                 samples.append(tokens["input_ids"])
                 spans.append(_answer_span(tokens, answers or {}))
         starts, ends = [start for start, _ in spans], [end for _, end in spans]

@@ -31,7 +31,7 @@ from autotune.workload.model.config import image_shape, vocabulary_size
 MOST_TEXTS = 50_000
 MOST_IMAGES = 5_000
 """Rows kept of larger data, drawn at random: a probe sees fewer, and their lengths are spread as in the whole."""
-_FORMAT = 5
+_FORMAT = 6
 _SPECIAL_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 
@@ -94,7 +94,7 @@ class _Recipe:
 
     def key(self, identity: str) -> str:
         """A folder's name, a hash of everything that changes the samples."""
-        request, fields = self.request, ("model_type", "vocab_size", "num_labels", *_SPECIAL_IDS)
+        request, fields = self.request, ("model_type", "vocab_size", "type_vocab_size", "num_labels", *_SPECIAL_IDS)
         facts = [_FORMAT, identity, request.dataset_split, request.text_column, request.label_column, self.task]
         facts += [self.sequence_length, self.most_rows, self.plan and self.plan._asdict()]
         facts += [getattr(self.config, name, None) for name in fields]

@@ -92,8 +92,14 @@ def train_tokenizer(texts: Iterable[str], config: Any) -> Any:
     inner.train_from_iterator(_up_to(texts, TRAINING_CHARACTERS), trainer)
     inner.post_processor = _template(config, inner)
     names = {"pad": _PAD, "bos": _START, "cls": _START, "eos": _END, "sep": _END, "unk": _UNKNOWN, "mask": _MASK}
+    inputs = ["input_ids", "attention_mask"]
+    if (getattr(config, "type_vocab_size", None) or 0) > 1:
+        inputs.append("token_type_ids")
     return PreTrainedTokenizerFast(
-        tokenizer_object=inner, padding_side="right", **{f"{name}_token": token for name, token in names.items()}
+        tokenizer_object=inner,
+        padding_side="right",
+        model_input_names=inputs,
+        **{f"{name}_token": token for name, token in names.items()},
     )
 
 

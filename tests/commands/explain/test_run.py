@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -258,9 +259,25 @@ def test_where_the_baseline_is_the_answer_nothing_is_measured_but_why_is_told(tm
     own = result([trial(0, 10.0, of=configuration(8), confirmed=10.0), slower])
     explanation, probe = explained_in(own, tmp_path)
     assert probe.asked == []
-    assert sentence(explanation).startswith("Your own settings are the best")
-    assert str(explanation.bounds["answer"]).startswith("compute-bound")
-    assert explanation_lines(explanation)
+    assert sentence(explanation) == (
+        "There is no speed-up to explain. No faster settings found in 2 trials. Your settings: 10.0 samples/s, peak 500 MiB. "
+        "Next best: trial 1 (bf16), 0.80x."
+    )
+    lines = explanation_lines(explanation)
+    assert [line for line in lines if line.startswith("  your settings: compute-bound")]
+    assert "the answer" not in "\n".join(lines)
+    assert explanation_markdown(explanation).startswith(f"# What bounds {own.name}\n")
+
+
+def test_where_it_was_too_noisy_to_tell_the_way_to_find_out_is_told(tmp_path: Path) -> None:
+    speeds = {configuration(8): 10.0, TWO: 10.1}
+    trials = [
+        trial(number, speed, of=of, confirmed=speed, spread=0.1) for number, (of, speed) in enumerate(speeds.items())
+    ]
+    explanation, probe = explained_in(result(trials), tmp_path)
+    assert probe.asked == []
+    assert "Too noisy to tell whether anything is faster. Trial 1 (" in sentence(explanation)
+    assert re.search(r"the same command with --confirmation-rounds \d+\.$", sentence(explanation))
 
 
 # Ablations -------------------------------------------------------------------------------------------------------

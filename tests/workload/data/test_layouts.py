@@ -13,7 +13,7 @@ import datasets
 import pytest
 from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoConfig, PreTrainedTokenizerFast
 from trl import SFTConfig, SFTTrainer
 
 from autotune.core import Workload
@@ -243,6 +243,62 @@ def datasets_rows(folder: Path) -> Any:
     return (json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines())
 
 
+# Pairs of texts
+
+
+@pytest.mark.parametrize(
+    ("row", "options"),
+    [
+        ({"sentence1": "red?", "sentence2": "blue", "idx": 0}, {}),
+        ({"premise": "red?", "hypothesis": "blue", "uid": "a"}, {}),
+        ({"passage": "blue", "question": "red?"}, {}),
+        ({"text": "red?", "text_pair": "blue"}, {}),
+        ({"title": "blue", "text": "no", "body": "red?"}, {"text_column": "body, title"}),
+    ],
+    ids=["GLUE", "NLI", "BoolQ", "transformers", "named"],
+)
+def test_a_pair_of_texts_is_tokenised_as_a_pair(
+    row: dict[str, Any], options: dict[str, str], tokenizer: PreTrainedTokenizerFast, plain: str, tmp_path: Path
+) -> None:
+    file = written(tmp_path, "rows.jsonl", row | {"label": 1})
+    data, _, learnt = read(tmp_path, file, CLASSES, plain, **options)
+    samples, _, _ = training_data(Workload("x", CLASSES, data=data.folder), 2, 0)
+    assert samples[0] == {**tokenizer("red?", "blue"), "labels": 1}
+    assert set(samples[0]["token_type_ids"]) == {0, 1}
+    assert learnt == 1
+    first, second = (name for text in ("red?", "blue") for name, value in row.items() if value == text)
+    assert str(data.notes[0]) == f"'{first}' and '{second}' are a pair of texts, 'label' one of 2 classes"
+
+
+def test_a_pair_is_cut_at_its_longer_text_and_needs_both(plain: str, tmp_path: Path) -> None:
+    rows = [{"premise": "red " * 9, "hypothesis": "blue", "label": 1}] * 4
+    rows += [{"premise": "red", "hypothesis": "", "label": 0}, {"premise": None, "hypothesis": "blue", "label": 0}]
+    data, first, _ = read(tmp_path, json_file(tmp_path, rows), CLASSES, plain, sequence_length=12)
+    assert (data.samples, first) == (4, "red red blue")
+    assert "2 of 6 rows" in str(data.notes[-1])
+
+
+def test_a_text_of_a_usual_name_is_read_alone(plain: str, tmp_path: Path) -> None:
+    row = {"premise": "red", "hypothesis": "blue", "text": "red and blue", "label": 1}
+    _, first, _ = read(tmp_path, written(tmp_path, "rows.jsonl", row), CLASSES, plain)
+    assert first == "red and blue"
+
+
+@pytest.mark.parametrize("name", ["bert-mini", "gpt2-mini", "t5-mini", "roberta"])
+def test_a_model_learns_from_pairs_of_texts(name: str, tmp_path: Path) -> None:
+    if name == "roberta":  # it has one type of tokens
+        sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+        config = AutoConfig.for_model("roberta", vocab_size=600, type_vocab_size=1, **sizes)
+        config.save_pretrained(tmp_path / name)
+        name = str(tmp_path / name)
+    rows = [{"premise": f"red {n}", "hypothesis": "blue", "label": n % 3} for n in range(ROWS)]
+    workload = prepare(
+        tuning_request(name, 4, task=CLASSES, dataset=str(json_file(tmp_path, rows)), sequence_length=16),
+        tmp_path / "cache",
+    )
+    assert ("token_type_ids" in a_step(workload)) == (name == "bert-mini")
+
+
 # Conversations
 
 
@@ -449,6 +505,16 @@ def test_a_model_learns_several_labels(name: str, labels: Any, problem: str, out
 
 REFUSED: dict[str, tuple[str, Any, str, dict[str, str], str]] = {
     "several texts": ("rows.jsonl", {"question": "red", "answer": "blue"}, LM, {}, "question (text), answer (text)"),
+    "a pair of unusual names": (
+        "rows.jsonl",
+        {"claim": "red", "evidence": "blue", "label": 1},
+        *(CLASSES, {}, "a pair with --text-column FIRST,SECOND"),
+    ),
+    "a pair of which one is missing": (
+        "rows.jsonl",
+        {"claim": "red", "label": 1},
+        *(CLASSES, {"text_column": "claim,evidence"}, "no column 'evidence'"),
+    ),
     "a preference": ("rows.jsonl", {"prompt": "red", "chosen": "a", "rejected": "b"}, LM, {}, "preference"),
     "objects of many kinds": ("rows.jsonl", lambda n: {"text": {str(n): "red"}}, PAIRS, {}, "text (Json)"),
     "images in a conversation": (
