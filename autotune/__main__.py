@@ -13,7 +13,7 @@ def main() -> None:
     """Run the command line.
 
     Exit code 1 without a traceback: if nobody reads standard output any more (as behind `| head -1`), if it cannot be
-    written, and if there is not enough memory for autotune itself.
+    written, and if there is not enough memory for autotune itself, or a limit of its processes and threads is reached.
     """
     started = time.monotonic()
     _open_closed_streams()
@@ -26,8 +26,12 @@ def main() -> None:
             sys.stdout.flush()
     except BrokenPipeError:
         _end()
-    except OSError as error:
-        if error.errno not in UNWRITABLE or error.filename is not None:
+    except (OSError, RuntimeError) as error:
+        from autotune.core.failures import NO_MORE_PROCESSES, from_exception
+
+        if from_exception(error, "").reason.startswith(NO_MORE_PROCESSES):
+            _end(f"{NO_MORE_PROCESSES[:1].upper()}{NO_MORE_PROCESSES[1:]}.")
+        if not isinstance(error, OSError) or error.errno not in UNWRITABLE or error.filename is not None:
             raise
         _end(f"Standard output cannot be written: {error.strerror}.")
     except (MemoryError, ImportError) as error:

@@ -62,11 +62,22 @@ _OUT_OF_MEMORY = (
 )
 _OUT_OF_MEMORY_RULE = re.compile("|".join(f"(?:{text})" for text in _OUT_OF_MEMORY))
 
+NO_MORE_PROCESSES = (
+    "no further process or thread may start (raise ulimit -u, or pids.max of the control group: in docker --pids-limit)"
+)
+# Not OpenMP's of GCC: a thread needs memory for its stack too, and a training on a CPU has a limit of that.
+_NO_MORE_PROCESSES = (
+    r"can't start new thread|BlockingIOError: \[Errno 11\] Resource temporarily unavailable(?!: )|"
+    r"fork: (?:retry: )?Resource temporarily|"
+    r"pthread_create failed|OMP: System error #11\b|(?:ThreadPoolBuildError|system_error)\b.*\s*.*Resource temporarily"
+)
+
 # These sound like an out-of-memory and are not, or cannot work here; the first that matches counts. Every error of
 # CUDA ends in advice on "device-side assertions": only a triggered one is meant.
 _CRASHED = {
     r"illegal memory access|shared memory.*: Permission denied|device-side assert triggered|misaligned address": "",
     r"\[Errno 28\]|No space left on device": "the disk is full",
+    _NO_MORE_PROCESSES: NO_MORE_PROCESSES,
 }
 COMPILING_FAILS = "compiling fails"
 _UNSUPPORTED = {
@@ -170,7 +181,10 @@ def from_text(text: str, where: str = "") -> Failure:
             line = _line_of(text, match.start())
             return Failure(outcome, f"{reason}: {line}" if reason else line, where)
     if match := _OUT_OF_MEMORY_RULE.search(text):
-        return Failure(Outcome.OUT_OF_MEMORY, _line_of(text, match.start()), where, _refused(text))
+        line = _line_of(text, match.start())
+        if "Thread creation failed" in line:
+            line = f"no memory for a thread, or {NO_MORE_PROCESSES}: {line}"
+        return Failure(Outcome.OUT_OF_MEMORY, line, where, _refused(text))
     return Failure(Outcome.CRASHED, _first_line(text), where)
 
 
@@ -189,11 +203,13 @@ def from_exit(code: int | None, kernel_oom_kills: int, log_tail: str) -> Failure
     failure = from_text(log_tail)
     if failure.outcome is Outcome.OUT_OF_MEMORY and code not in (0, None):
         return failure
+    cause = failure.reason if failure.reason.startswith(NO_MORE_PROCESSES) else ""
     if code is not None and code < 0:
-        return Failure(Outcome.CRASHED, f"ended by {_signal_text(-code)}")
+        return Failure(Outcome.CRASHED, ": ".join(filter(None, (f"ended by {_signal_text(-code)}", cause))))
     if code == 0:
         return Failure(Outcome.CRASHED, "ended without an answer, claiming success")
-    return Failure(failure.outcome, f"ended with exit code {code}: {_shortened(_error_line(log_tail) or 'no output')}")
+    cause = cause or _shortened(_error_line(log_tail) or "no output")
+    return Failure(failure.outcome, f"ended with exit code {code}: {cause}")
 
 
 def relevant_end(log: str, lines: int = 30) -> str:

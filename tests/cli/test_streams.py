@@ -55,6 +55,31 @@ def test_an_error_keeps_its_exit_code_where_nobody_reads_it(folder: Path) -> Non
     assert shell(f"{PROGRAM} search bert-mini -b 0 2>&-", folder).returncode == 2
 
 
+@pytest.mark.parametrize(
+    "error", ["BlockingIOError(11, 'Resource temporarily unavailable')", 'RuntimeError("can\'t start new thread")']
+)
+def test_a_limit_of_processes_that_autotune_itself_reaches_is_one_line(error: str, folder: Path) -> None:
+    program = f"""
+import autotune.__main__ as main
+import autotune.cli.app as cli
+
+
+def app(**_):
+    raise {error}
+
+
+cli.app = app
+main.main()
+"""
+    environment = surroundings(PYTHONPATH=str(Path(__file__).parents[2]))
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("Error: No further process or thread may start (raise ulimit -u")
+
+
 @pytest.mark.nightly
 def test_a_shell_whose_limit_leaves_no_memory_for_libraries_is_one_line(folder: Path) -> None:
     def limited() -> None:

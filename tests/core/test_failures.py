@@ -1,5 +1,6 @@
 """Exceptions, texts and exit codes, as the libraries really word them, and the outcome that each means."""
 
+import re
 import signal
 
 import pyarrow
@@ -41,6 +42,38 @@ def test_a_full_disk_is_named_as_such() -> None:
     failure = failures.from_exception(OSError(28, "No space left on device", "output/model.bin"), "build")
     assert failure.outcome is Outcome.CRASHED
     assert failure.reason.startswith("the disk is full")
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, (_, text) in OTHER.items() if re.search("Resource temp|new thread", text)]
+)
+def test_a_limit_of_processes_is_named_with_what_raises_it(name: str) -> None:
+    text = OTHER[name][1]
+    last = text.splitlines()[-1]
+    for failure in (
+        failures.from_exception(RuntimeError(text), "data"),
+        failures.from_exit(-signal.SIGABRT, 0, f"probe 3 started\n{text}\n"),
+        failures.from_exit(1, 0, f"{TRACEBACK}RuntimeError: {text}\n"),
+    ):
+        assert failure.outcome is Outcome.CRASHED
+        assert failures.NO_MORE_PROCESSES in failure.reason
+        assert failure.reason.startswith(
+            ("no further", "ended by SIGABRT: no further", "ended with exit code 1: no further")
+        )
+    assert "ulimit -u" in failures.NO_MORE_PROCESSES
+    assert "--pids-limit" in failures.NO_MORE_PROCESSES
+    assert last in failures.from_exception(RuntimeError(last), "data").reason or "\n" in text
+
+
+def test_a_thread_of_openmp_may_lack_memory_or_be_one_too_many() -> None:
+    failure = failures.from_exception(RuntimeError(OUT_OF_MEMORY["OpenMP"]), "forward")
+    assert failure.outcome is Outcome.OUT_OF_MEMORY
+    assert failures.NO_MORE_PROCESSES in failure.reason
+
+
+def test_a_lock_of_a_file_that_another_one_holds_is_no_limit_of_processes() -> None:
+    error = OSError(11, "Resource temporarily unavailable", "cache.lock")
+    assert "may start" not in failures.from_exception(error, "data").reason
 
 
 def test_an_error_of_the_batches_is_met_in_the_data_whatever_the_stage_was() -> None:
