@@ -64,7 +64,7 @@ def choose_columns(data: Any, task: str, text: str | None, label: str | None) ->
     if task == "question-answering":
         return data, _answer_columns(data, text, label)
     if task == "sequence-classification":
-        advice = "Name it with --text-column, or a pair with --text-column FIRST,SECOND."
+        advice = "Name it with --text-column, or a pair with --text-column=FIRST,SECOND."
         first, second = _text_pair(data, text) or (_text_column(data, text, _LABELS, advice=advice), "")
         return data, replace(_with_tools(data, first, _column(data, label, _LABELS, "label")), pair=second)
     is_open = text is None and label is None and task in ("causal-lm", "seq2seq-lm")

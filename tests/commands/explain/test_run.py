@@ -260,8 +260,8 @@ def test_where_the_baseline_is_the_answer_nothing_is_measured_but_why_is_told(tm
     explanation, probe = explained_in(own, tmp_path)
     assert probe.asked == []
     assert sentence(explanation) == (
-        "There is no speed-up to explain. No faster settings found in 2 trials. Your settings: 10.0 samples/s, peak 500 MiB. "
-        "Next best: trial 1 (bf16), 0.80x."
+        "There is no speed-up to explain. No faster settings found in 2 trials. Your settings: 10.00 ± 0.31 samples/s, peak "
+        "500 MiB. Next best: trial 1 (8x6, bf16), 0.80x, 95% interval 0.75x to 0.85x."
     )
     lines = explanation_lines(explanation)
     assert [line for line in lines if line.startswith("  your settings: compute-bound")]
@@ -270,7 +270,7 @@ def test_where_the_baseline_is_the_answer_nothing_is_measured_but_why_is_told(tm
 
 
 def test_where_it_was_too_noisy_to_tell_the_way_to_find_out_is_told(tmp_path: Path) -> None:
-    speeds = {configuration(8): 10.0, TWO: 10.1}
+    speeds = {configuration(8): 10.0, TWO: 10.5}
     trials = [
         trial(number, speed, of=of, confirmed=speed, spread=0.1) for number, (of, speed) in enumerate(speeds.items())
     ]

@@ -258,10 +258,13 @@ def datasets_rows(folder: Path) -> Any:
     ids=["GLUE", "NLI", "BoolQ", "transformers", "named"],
 )
 def test_a_pair_of_texts_is_tokenised_as_a_pair(
-    row: dict[str, Any], options: dict[str, str], tokenizer: PreTrainedTokenizerFast, plain: str, tmp_path: Path
+    row: dict[str, Any], options: dict[str, str], plain: str, tmp_path: Path
 ) -> None:
+    names = ["input_ids", "token_type_ids", "attention_mask"]
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(plain, model_input_names=names)
+    tokenizer.save_pretrained(tmp_path / "typed")
     file = written(tmp_path, "rows.jsonl", row | {"label": 1})
-    data, _, learnt = read(tmp_path, file, CLASSES, plain, **options)
+    data, _, learnt = read(tmp_path, file, CLASSES, str(tmp_path / "typed"), **options)
     samples, _, _ = training_data(Workload("x", CLASSES, data=data.folder), 2, 0)
     assert samples[0] == {**tokenizer("red?", "blue"), "labels": 1}
     assert set(samples[0]["token_type_ids"]) == {0, 1}
@@ -274,7 +277,10 @@ def test_a_pair_is_cut_at_its_longer_text_and_needs_both(plain: str, tmp_path: P
     rows = [{"premise": "red " * 9, "hypothesis": "blue", "label": 1}] * 4
     rows += [{"premise": "red", "hypothesis": "", "label": 0}, {"premise": None, "hypothesis": "blue", "label": 0}]
     data, first, _ = read(tmp_path, json_file(tmp_path, rows), CLASSES, plain, sequence_length=12)
-    assert (data.samples, first) == (4, "red red blue")
+    assert data.samples == 4
+    assert first.startswith("red red ")
+    assert first.endswith(" blue")
+    assert len(first) < len("red " * 9)
     assert "2 of 6 rows" in str(data.notes[-1])
 
 
@@ -508,7 +514,7 @@ REFUSED: dict[str, tuple[str, Any, str, dict[str, str], str]] = {
     "a pair of unusual names": (
         "rows.jsonl",
         {"claim": "red", "evidence": "blue", "label": 1},
-        *(CLASSES, {}, "a pair with --text-column FIRST,SECOND"),
+        *(CLASSES, {}, 'a pair with text_column="FIRST,SECOND"'),
     ),
     "a pair of which one is missing": (
         "rows.jsonl",
