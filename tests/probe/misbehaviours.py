@@ -227,6 +227,7 @@ def facts() -> None:
     """What the process looks like from inside."""
     import numpy  # noqa: F401
     import threadpoolctl
+    from huggingface_hub import constants
 
     names = ("ACCELERATE_MIXED_PRECISION", "RANK", "WORLD_SIZE", "NVIDIA_TF32_OVERRIDE", "OPENBLAS_NUM_THREADS")
     tell(
@@ -237,6 +238,7 @@ def facts() -> None:
             "kept": os.environ.get("A_VARIABLE_OF_THE_CALLER"),
             "scrubbed": [name for name in names if name in os.environ],
             "matmul_precision": torch.get_float32_matmul_precision(),
+            "is_telemetry_off": constants.HF_HUB_DISABLE_TELEMETRY,
             "threads": torch.get_num_threads(),
             "blas_threads": [item["num_threads"] for item in threadpoolctl.threadpool_info()],
             "folder": os.getcwd(),

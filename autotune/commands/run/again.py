@@ -39,8 +39,9 @@ WITHOUT_TRACKERS = {
     "COMET_MODE": "disabled",
     "NEPTUNE_MODE": "debug",
     "CLEARML_OFFLINE_MODE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
 }
-"""Variables of trackers that a program may start by itself, where it does not train."""
+"""Variables of trackers, and of the hub's telemetry, that a program may start by itself, where it does not train."""
 
 
 @dataclass(frozen=True)

@@ -209,7 +209,7 @@ def _enter_surroundings(parent: dict[str, Any], scratch: Path) -> None:
     mark = os.environ[cleanup.HOST_TOKEN]
     os.environ.clear()
     os.environ |= parent["environment"]
-    os.environ |= {"TMPDIR": str(scratch), "HF_HUB_DISABLE_TELEMETRY": "1", cleanup.HOST_TOKEN: mark}
+    os.environ |= {"TMPDIR": str(scratch), cleanup.HOST_TOKEN: mark}
     tempfile.tempdir = str(scratch)
     sys.path[:] = parent["path"]
     with contextlib.suppress(OSError):

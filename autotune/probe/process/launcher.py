@@ -379,11 +379,12 @@ def write_order(order: Order) -> None:
 
 
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:
-    """The caller's variables without those that change precision or make a process a rank.
+    """The caller's variables without those that change precision or make a process a rank, and with the hub's telemetry off.
 
-    The host must not see them either: torch reads some while it is imported.
+    Of the host too: torch and huggingface_hub read theirs while they are imported.
     """
-    return {name: value for name, value in environment.items() if not _NOT_INHERITED.fullmatch(name)}
+    kept = {name: value for name, value in environment.items() if not _NOT_INHERITED.fullmatch(name)}
+    return {**kept, "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 
 def _surroundings(variables: Mapping[str, str]) -> dict[str, Any]:

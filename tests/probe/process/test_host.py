@@ -239,6 +239,7 @@ def test_variables_that_change_precision_or_make_a_rank_do_not_reach_a_child(run
     assert isinstance(facts, dict)
     assert facts["scrubbed"] == []
     assert facts["matmul_precision"] == "highest"
+    assert facts["is_telemetry_off"]
 
 
 def test_a_child_computes_with_as_many_threads_as_any_process(run: Run, tmp_path: Path) -> None:
