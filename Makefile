@@ -1,20 +1,23 @@
-# make search | test | test-all | check | docs | notebook | gpu-check | gpu-check-more | gpu-check-PART | gpu-search | benchmarks
-# PYTHON makes the virtual environment; the GPU targets use it as it is, with nothing installed.
+# make search | install | test | test-all | check | docs | notebook | gpu-check | gpu-check-more | gpu-check-PART | gpu-search | benchmarks
+# PYTHON makes the virtual environment; the GPU targets use it as it is, with nothing installed. CONSTRAINTS= takes the newest versions.
 PYTHON ?= python3
+CONSTRAINTS ?= -c constraints.txt
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 GPU_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 GPU_OUT ?= /tmp/autotune-gpu
 
-.PHONY: search test test-all check format docs notebook gpu-check gpu-check-more gpu-search benchmarks clean
+.PHONY: search install test test-all check format docs notebook gpu-check gpu-check-more gpu-search benchmarks clean
 .DEFAULT_GOAL := search
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e '.[dev]'
 	touch $@
+
+install: $(STAMP)
 
 # The main job on a built-in model and real text (the documentation that Python carries), on the GPU if there is one.
 search: $(STAMP)
@@ -69,7 +72,7 @@ benchmarks: $(STAMP)
 	$(BIN)/python benchmarks/page.py
 	$(BIN)/python benchmarks/service.py
 	$(BIN)/python benchmarks/memory_limits.py
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[benchmarks]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e '.[benchmarks]'
 	$(BIN)/python benchmarks/peers.py reports/peers
 
 # Need a CUDA device; work with PYTHON=python3, no virtual environment and the project not installed. Warnings of other versions

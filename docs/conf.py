@@ -22,6 +22,7 @@ copybutton_line_continuation_character = "\\"
 exclude_patterns = ["_build", "_generated"]
 html_theme = "furo"
 html_static_path = ["_static"]
+html_extra_path = ["llms.txt"]
 html_css_files = ["narrow.css"]
 html_title = f"autotune {release}"
 html_show_sphinx = html_show_sourcelink = html_show_copyright = False

@@ -275,4 +275,4 @@ def test_every_page_is_in_the_index() -> None:
     tree = re.compile(r"^```\{toctree\}\n(.*?)^```$", re.DOTALL | re.MULTILINE)
     trees = "\n".join(text for page in PAGES.values() for text in tree.findall(page))
     named = re.findall(r"^(?:.*<)?(\w+)>?$", trees, re.MULTILINE)
-    assert {f"docs/{name}.md" for name in named} | {"docs/index.md", "README.md"} == set(PAGES)
+    assert {f"docs/{name}.md" for name in named} | {"docs/index.md", "docs/404.md", "README.md"} == set(PAGES)

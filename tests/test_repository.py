@@ -1,0 +1,153 @@
+"""Files that a public repository has: workflows, forms, the citation, and pages that are outside of the documentation."""
+
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+import autotune
+
+ROOT = Path(__file__).parents[1]
+GITHUB = ROOT / ".github"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+CI = {
+    str(path.relative_to(ROOT)): yaml.safe_load(path.read_text(encoding="utf-8"))
+    for path in [*GITHUB.glob("workflows/*.yml"), *GITHUB.glob("actions/*/action.yml")]
+}
+WORKFLOWS = {path: content for path, content in CI.items() if "jobs" in content}
+
+
+def jobs(path: str) -> list[dict[str, Any]]:
+    """The jobs of a workflow, or the steps of an action as the only job."""
+    content = CI[path]
+    return list(content["jobs"].values()) if path in WORKFLOWS else [content["runs"]]
+
+
+def steps(path: str) -> list[dict[str, Any]]:
+    return [step for job in jobs(path) for step in job.get("steps", [])]
+
+
+def commands(path: str) -> str:
+    return "\n".join(step.get("run", "") for step in steps(path))
+
+
+# Workflows ------------------------------------------------------------------------------------------------------
+
+
+def test_there_are_the_workflows_and_the_action() -> None:
+    assert {Path(path).stem for path in WORKFLOWS} == {"tests", "docs", "wheel", "release", "weekly", "gpu"}
+    assert CI.keys() - WORKFLOWS.keys() == {".github/actions/environment/action.yml"}
+
+
+@pytest.mark.parametrize("path", CI)
+def test_make_knows_every_target_and_every_program_of_the_checkout_is_there(path: str) -> None:
+    for words in re.findall(r"^make (.+)$", commands(path), re.MULTILINE):
+        subprocess.run(["make", "-n", *words.split()], cwd=ROOT, check=True, capture_output=True, timeout=300)
+    for program in re.findall(r"\b(?:tests|docs|benchmarks)/[\w/.]+\.(?:sh|py)", commands(path)):
+        assert (ROOT / program).exists(), program
+
+
+def test_the_tests_are_those_of_ci_run() -> None:
+    made = re.findall(r"^make (\w+)$", commands(".github/workflows/tests.yml"), re.MULTILINE)
+    assert made == re.findall(r"^make (\w+)$", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", CI)
+def test_actions_are_pinned_by_their_major_version_and_local_ones_are_there(path: str) -> None:
+    uses = [entry["uses"] for entry in [*steps(path), *jobs(path)] if "uses" in entry]
+    for name in uses:
+        local = ROOT / name
+        assert (
+            re.fullmatch(r"[\w-]+/[\w-]+@(?:v\d+|release/v\d+)", name)
+            or local.is_file()
+            or (local / "action.yml").is_file()
+        ), name
+
+
+@pytest.mark.parametrize("path", WORKFLOWS)
+def test_a_workflow_reads_the_code_and_has_a_limit_and_more_is_granted_to_jobs_that_publish(path: str) -> None:
+    assert WORKFLOWS[path]["permissions"] == {"contents": "read"}
+    assert WORKFLOWS[path]["concurrency"]["group"]
+    for job in jobs(path):
+        assert "timeout-minutes" in job or "uses" in job
+        if "permissions" in job:
+            assert "environment" in job
+            assert not [step for step in job["steps"] if "checkout" in step.get("uses", "")]
+    for step in steps(path):
+        assert "actions/checkout" not in step.get("uses", "") or step["with"]["persist-credentials"] is False
+
+
+def test_the_versions_of_python_are_those_that_the_project_admits() -> None:
+    versions = WORKFLOWS[".github/workflows/tests.yml"]["jobs"]["tests"]["strategy"]["matrix"]["python-version"]
+    assert f">={versions[0]}" == PROJECT["requires-python"]
+    prefix = "Programming Language :: Python :: "
+    assert versions == [text.removeprefix(prefix) for text in PROJECT["classifiers"] if text.startswith(prefix)]
+
+
+def test_a_release_is_of_the_version_that_the_changelog_dates(tmp_path: Path) -> None:
+    """The job's own script, in a folder with both files."""
+    (step,) = [step for step in WORKFLOWS[".github/workflows/release.yml"]["jobs"]["version"]["steps"] if "run" in step]
+    module, changelog = tmp_path / "autotune" / "__init__.py", tmp_path / "docs" / "changelog.md"
+    for path in (module, changelog):
+        path.parent.mkdir()
+    shutil.copy(ROOT / "autotune" / "__init__.py", module)
+
+    def releases(tag: str) -> bool:
+        environment = {"GITHUB_REF_NAME": tag, "PATH": "/usr/bin:/bin"}
+        script = ["bash", "-eo", "pipefail", "-c", step["run"]]
+        return subprocess.run(script, cwd=tmp_path, env=environment, timeout=300, check=False).returncode == 0
+
+    version = autotune.__version__
+    changelog.write_text("# Changelog\n\n## Unreleased\n")
+    assert not releases(f"v{version}")
+    changelog.write_text(f"# Changelog\n\n## {version} - 2026-12-01\n")
+    assert releases(f"v{version}")
+    assert not releases(f"v{version}.1")
+
+
+# Other files ----------------------------------------------------------------------------------------------------
+
+
+def test_the_citation_has_the_project_s_version_licence_and_keywords() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == autotune.__version__
+    assert citation["license"] == PROJECT["license"]
+    assert citation["keywords"] == PROJECT["keywords"]
+    assert citation["abstract"] == PROJECT["description"]
+
+
+def test_the_bug_form_asks_for_the_doctor() -> None:
+    forms = {
+        path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in GITHUB.glob("ISSUE_TEMPLATE/*.yml")
+    }
+    assert forms.keys() == {"bug", "feature", "question", "config"}
+    labels = [field["attributes"]["label"] for field in forms["bug"]["body"] if "label" in field["attributes"]]
+    assert "Output of `autotune doctor --json`" in labels
+
+
+def test_links_of_pages_outside_of_the_documentation_lead_somewhere() -> None:
+    for name in ("SECURITY.md", "CONTRIBUTING.md"):
+        for target in re.findall(r"\]\(([^)\s#]+)", (ROOT / name).read_text(encoding="utf-8")):
+            assert (ROOT / target).exists(), target
+    for page in re.findall(r"\]\((\w+)\.html\)", (ROOT / "docs/llms.txt").read_text(encoding="utf-8")):
+        assert (ROOT / "docs" / f"{page}.md").exists(), page
+
+
+def test_the_page_of_dependencies_has_each_that_is_direct() -> None:
+    text = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
+    always, extras = text.partition("## Extras")[::2]
+    names = [Requirement(item).name for item in PROJECT["dependencies"]]
+    assert re.findall(r"^\| `([\w-]+)` \|", always, re.MULTILINE) == names
+    needed = [
+        (Requirement(item).name, extra)
+        for extra, items in PROJECT["optional-dependencies"].items()
+        for item in items
+        if extra not in ("dev", "docs", "benchmarks")
+    ]
+    assert sorted(re.findall(r"^\| `([\w-]+)` \| `(\w+)` \|", extras, re.MULTILINE)) == sorted(needed)
