@@ -519,3 +519,14 @@ def test_nothing_is_measured_while_what_runs_may_prove_it() -> None:
 def test_repeats_tell_how_devices_differ_and_are_no_part_of_a_claim() -> None:
     repeats = [measured(BASE, 2, 0.1, device="1"), measured(FASTEST, 3, 0.1, device="1")]
     assert chosen(ON_ZERO, implied=NOTHING_NEW, device="0", repeats=repeats).claim is None
+
+
+def test_what_can_still_be_proven_goes_before_what_is_a_little_faster() -> None:
+    others = [each for each in EVERY if each not in (BASE, FASTEST, RIVAL)]
+    several = in_turn(BASE, *others[:5], FASTEST, *others[5:9], RIVAL, BASE, RIVAL)
+    unhurried = chosen(several, seconds_left=5 * PROBE_S, implied=NOTHING_NEW)
+    assert (unhurried.winner, unhurried.configuration) == (FASTEST, FASTEST)
+    hurried = chosen(several, seconds_left=1.2 * PROBE_S, implied=NOTHING_NEW)
+    assert (hurried.winner, hurried.configuration, hurried.why) == (RIVAL, BASE, Why.PROVE)
+    over = chosen(several, seconds_left=0.1 * PROBE_S, implied=NOTHING_NEW)
+    assert (over.winner, over.end) == (FASTEST, End.TIME)
