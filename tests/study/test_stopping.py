@@ -13,7 +13,7 @@ from autotune.study.stopping import stop_reason
 from tests.clocks import SimulatedTime
 from tests.makers import ALLOWED, configuration, trial
 
-PLAN = Plan(10, "samples_per_second", ALLOWED, time=TimeLimit(60.0))
+PLAN = Plan(10, "samples_per_second", ALLOWED, time=TimeLimit(6000.0))
 TRIALS = [trial(number, 48.0, of=configuration(8, workers=number)) for number in range(4)]
 NEXT = configuration(16)
 SIZE = 4
@@ -36,7 +36,8 @@ def announced(steps: int) -> Plan:
     ("plan", "choice", "kind", "bound"),
     [
         (PLAN, ended(End.PROBES), StopKind.BUDGET, None),
-        (PLAN, ended(End.TIME), StopKind.TIME, None),
+        (replace(PLAN, time=TimeLimit(1.0)), ended(End.TIME), StopKind.TIME, None),
+        (PLAN, ended(End.TIME), StopKind.LITTLE_TIME, None),
         (PLAN, ended(End.ALL), StopKind.ALL_TESTED, 0.0),
         (
             PLAN,
