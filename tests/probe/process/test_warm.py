@@ -29,9 +29,9 @@ from tests.probe.processes import alive, becomes_true
 FIRST = configuration(4, 1, attention_mask="always")
 OTHER = configuration(2, 2, checkpointing="full", optimizer="sgd", attention_mask="where_needed", workers=1)
 
-LESS, MORE = 0.88, 1.3
-"""Peak of a warm process / of a fresh one: 1.03 to 1.08 over 201 pairs (reports/warm_child.md), of these small models up to 1.19;
-two fresh ones differ by up to a tenth. Too low a peak would do harm."""
+LESS, MORE = 0.7, 1.4
+"""Peak of a warm process / of a fresh one: 1.03 to 1.08 on average over 201 pairs (reports/warm_child.md). Single pairs of these
+small models were at 0.83 and 1.19 on a busy machine: their peaks are a few large blocks, which the allocator keeps or not."""
 
 Run = Callable[..., Measurement]
 
