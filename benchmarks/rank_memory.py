@@ -1,8 +1,8 @@
 """Memory of the machine while several ranks build one model of a billion parameters that they will shard.
 
-python benchmarks/rank_memory.py [FORMER [RANKS]]: into reports/rank_memory.md; minutes, with 20 GiB of free memory. Each rank is
+python benchmarks/rank_memory.py [BEFORE [RANKS]]: into reports/rank_memory.md; minutes, with 20 GiB of free memory. Each rank is
 a process that builds its model as a probe does, and keeps it until all have theirs. Summed are the proportional set sizes of all,
-every 0.1 s. FORMER: a checkout of an earlier version, measured as well; its ranks had the whole model each. RANKS: 2, or by
+every 0.1 s. BEFORE: a checkout of an earlier version, measured as well; its ranks had the whole model each. RANKS: 2, or by
 default 2,4.
 """
 

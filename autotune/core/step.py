@@ -105,11 +105,9 @@ def seconds_of_a_token(steps: Sequence[Step]) -> float | None:
     A micro-step also takes time that does not depend on its tokens (starting kernels), so that the line starts at 0 or above.
     None of fewer than FITTED steps or of steps of one length: their noise would bend it.
     """
-    tokens, seconds = (
-        [*map(float, column)] for column in zip(*((s.tokens, s.computing_s) for s in steps), strict=True)
-    )
-    if len(steps) < FITTED or len({*tokens}) == 1:
+    if len(steps) < FITTED or len({step.tokens for step in steps}) == 1:
         return None
+    tokens, seconds = [float(step.tokens) for step in steps], [step.computing_s for step in steps]
     return min(max(0.0, linear_regression(tokens, seconds).slope), sum(seconds) / sum(tokens))
 
 

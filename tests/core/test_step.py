@@ -92,6 +92,7 @@ def test_time_that_no_token_takes_does_not_grow_with_the_tokens(own_s: float) ->
 def test_too_few_steps_or_steps_of_one_length_tell_no_time_of_a_token() -> None:
     assert seconds_of_a_token([on_tokens(tokens, 0.6) for tokens in (150, 300, 450, 600)]) is None
     assert seconds_of_a_token([on_tokens(150, 0.6)] * 9) is None
+    assert composed_steps([], 3, 6, tokens_per_sample=100.0) == [], "of a probe that failed before its first timed step"
 
 
 def test_noise_makes_no_token_take_less_than_nothing_or_more_than_its_share() -> None:
