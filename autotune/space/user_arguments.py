@@ -22,6 +22,10 @@ from autotune.space.setup import PRIVATE
 OF_THE_DEVICE = ("use_cpu", "local_rank")
 """Private fields that the result's device and the launcher decide."""
 
+FILLED_IN = {"debug": [], "disable_tqdm": False, "include_for_metrics": [], "report_to": []}
+"""What `TrainingArguments` makes of defaults of its own that are not what it trains with. Not of checkpointing, for which
+subclasses have another default."""
+
 
 def read_training_args(given: str | os.PathLike[str] | Mapping[str, Any] | None) -> dict[str, Any]:
     """The user's own TrainingArguments as fields, from a JSON or YAML file or a mapping.
@@ -85,13 +89,20 @@ def read_user_arguments(args: UserArguments) -> GivenArguments:
 def fields_of(arguments: Any) -> tuple[dict[str, Any], list[str]]:
     """(fields of `TrainingArguments` that differ from its defaults as they are declared, names of what is not plain data).
 
-    Of a subclass (TRL's `SFTConfig`) too, whose own defaults are other ones. No folders, no secrets.
+    Of a subclass (TRL's `SFTConfig`) too, whose own defaults are other ones. No folders, no secrets, and nothing that
+    `TrainingArguments` itself has put in the place of such a default.
     """
     from transformers import TrainingArguments
+    from transformers.trainer_pt_utils import AcceleratorConfig
 
+    filled_in = FILLED_IN | {"accelerator_config": AcceleratorConfig().to_dict()}
     declared = {field.name: field.default for field in dataclasses.fields(TrainingArguments) if field.init}
     values = {name: value for name, value in arguments.to_dict().items() if name in declared and name not in PRIVATE}
-    differing = {name: value for name, value in values.items() if value != declared[name]}
+    differing = {
+        name: value
+        for name, value in values.items()
+        if value not in (declared[name], filled_in.get(name, declared[name]))
+    }
     plain = {name: value for name, value in differing.items() if _is_plain(value)}
     return plain, sorted(set(differing) - set(plain))
 

@@ -66,7 +66,8 @@ def import_trials(study: Study, trials: Sequence[Trial]) -> int:
         ledger.record(Slot(number), trial.configuration, trial.measurement)
         for round_number, measurement in zip(trial.rounds, trial.confirmations, strict=True):
             ledger.record(Slot(number, round_number), trial.configuration, measurement)
-    return len(reusable)
+    study.imported = len(reusable)
+    return study.imported
 
 
 def _still_holds(trial: Trial, allowed_bytes: int) -> bool:
@@ -137,7 +138,8 @@ def search(
 def _resuming(study: Study) -> Iterator[str]:
     """The trials that a search resumes with, and the files that are measured or made again."""
     ledger = study.ledger
-    yield f"resuming with {counted(ledger.measured, 'trial')}"
+    source = " that the cache has of an earlier search (--no-history measures anew)" if study.imported else ""
+    yield f"resuming with {counted(ledger.measured, 'trial')}{source}"
     for path, why in ledger.damage.items():
         yield f"{path.relative_to(study.folder)} cannot be read ({why})"
     for number in ledger.damaged_trials:

@@ -18,6 +18,10 @@ TYPICAL_PROBES, LATER_PROBES = 10, 2
 """Probes of a search that ends because nothing is worth its seconds (the median of 84 replays on recorded tables, from 6 to 14),
 and further ones that are expected from then on."""
 
+TYPICAL_ROUNDS, TYPICAL_ROUNDS_ON_A_CPU, LATER_ROUNDS = 7, 13, 2
+"""Measurements again, of all its trials, that a search without a time limit takes to find and prove the fastest (the medians
+of replays whose processes differ by 2 % and by 10 %, as those of a GPU and a CPU do), and further ones from then on."""
+
 PACED = 3
 """Measurements from which on their repetitions are expected of the others too: a busy machine repeats its first ones most."""
 
@@ -97,16 +101,20 @@ def seconds_to_go(
         others = [trial.measurement.probe_seconds for trial in trials[1:]] or [trials[0].measurement.probe_seconds]
         further = probes_to_go(plan, trials)
         seconds += further * fmean(others)
-        best = leader(trials, plan.objective)
-        pair = {trial.number: trial for trial in (best, *trials[:1]) if trial is not None and trial.feasible}
-        # Nothing is measured again without a rival, and the first one is as long as the user's settings.
-        sides = min(2, 2 * further) if len(trials) == 1 else 1
-        for trial in pair.values():
-            rounds = max(0, plan.confirmation_rounds - len(trial.confirmations))
-            seconds += sides * rounds * round_seconds(trial, plan.is_cpu)
-        seconds += reference_s
+        seconds += _rounds_to_go_s(plan, trials, further) + reference_s
     on_the_clock, of_probes = (sum(column) for column in zip(*pace, strict=True)) if len(pace) >= PACED else (1.0, 1.0)
     return min(seconds * (on_the_clock / of_probes if of_probes else 1.0), plan.time.seconds_left())
+
+
+def _rounds_to_go_s(plan: Plan, trials: Sequence[Trial], further: int) -> float:
+    """Seconds of the further rounds that are expected with so many further probes; 0 without a rival of the user's settings."""
+    best = leader(trials, plan.objective)
+    pair = {trial.number: trial for trial in (best, *trials[:1]) if trial is not None and trial.feasible}
+    if not pair or (len(trials) == 1 and not further) or not plan.confirmation_rounds:
+        return 0.0
+    typical = TYPICAL_ROUNDS_ON_A_CPU if plan.is_cpu else TYPICAL_ROUNDS
+    rounds = max(typical - sum(len(trial.confirmations) for trial in trials), LATER_ROUNDS)
+    return rounds * fmean(round_seconds(trial, plan.is_cpu) for trial in pair.values())
 
 
 def probes_to_go(plan: Plan, trials: Sequence[Trial]) -> int:

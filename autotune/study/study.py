@@ -27,7 +27,7 @@ CORE_SHARE = 0.5
 class Study:
     """An open study: its ledger, in a locked folder, and what chooses what is measured next.
 
-    wish: the user's request to stop. warm_start: set once, by `start_from`.
+    wish: the user's request to stop. warm_start: set once, by `start_from`. imported: trials of an earlier study of the request.
     """
 
     plan: Plan
@@ -36,6 +36,7 @@ class Study:
     sampler: Sampler = field(init=False)
     warm_start: WarmStart = field(init=False)
     wish: StopRequest = field(default_factory=StopRequest)
+    imported: int = 0
 
     def __post_init__(self) -> None:
         plan = self.plan

@@ -20,6 +20,18 @@ def test_arguments_are_told_as_fields_that_differ_without_folders_and_secrets(tm
     assert (left, left_out(left)) == ([], [])
 
 
+def test_what_the_arguments_filled_in_themselves_is_not_told(tmp_path: Path) -> None:
+    checkpointing = {"activation_checkpointing", "gradient_checkpointing"}  # for which subclasses have another default
+    fields, _ = fields_of(TrainingArguments(str(tmp_path), use_cpu=True, learning_rate=1e-3))
+    assert fields.keys() - checkpointing == {"learning_rate"}
+    config = {"split_batches": True}
+    fields, _ = fields_of(
+        TrainingArguments(str(tmp_path), use_cpu=True, accelerator_config=config, debug="underflow_overflow")
+    )
+    assert fields["accelerator_config"]["split_batches"] is True
+    assert fields["debug"] == ["underflow_overflow"]
+
+
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
 def test_what_a_class_of_its_own_has_by_default_is_told_and_what_only_it_has_is_not(tmp_path: Path) -> None:
     trl = pytest.importorskip("trl")

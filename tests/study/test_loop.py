@@ -608,8 +608,9 @@ def test_trials_of_an_earlier_study_of_the_same_question_are_taken_over(tmp_path
     with locked(tmp_path / "two"):
         second = opened(tmp_path / "two", n_trials=6, sampler="physics", confirmation_rounds=2)
         assert import_trials(second, first.trials) == len(first.trials)
-        probe = replay()
-        stop_reason = search(second, probe).text
+        probe, seen = replay(), list[Progress]()
+        stop_reason = search(second, probe, seen.append).text
+    assert "an earlier search" in seen[0].message, "where they come from"
     assert probe.asked == [], "0 probes and no confirmation: all of it is known"
     assert second.trials == first.trials
     assert stop_reason == ended_with
