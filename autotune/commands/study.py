@@ -149,6 +149,7 @@ def _run(
         notes.append(Note(NoteKind.EARLIER_TRIALS, {"trials": adopted}))
 
     expected_s: list[float] = []
+    is_resumed = bool(study.trials)
 
     @cache
     def estimate() -> None:
@@ -156,11 +157,16 @@ def _run(
         watch(study.progress(ProgressKind.PREPARING, message=f"estimating {what} of untried configurations"))
         hosts = [executor.host for executor in executors if executor.name in pool.devices]
         notes.extend(warm_up(study, [*hosts, host][0], environment, workload, base, past.others, traces))
+
+    def prepare() -> None:
+        """Estimate, and once a configuration fits say how long the search is expected to take."""
+        estimate()
         to_go_s = study.progress(ProgressKind.PREPARING).seconds_to_go
-        if len(study.trials) == 1 and to_go_s is not None:
-            expected_s.append(_elapsed_s(host) + to_go_s)
-            message = f"the search is expected to take about {format_seconds(to_go_s)} from here"
-            watch(study.progress(ProgressKind.PREPARING, message=message))
+        if is_resumed or expected_s or to_go_s is None or not any(trial.feasible for trial in study.trials):
+            return
+        expected_s.append(_elapsed_s(host) + to_go_s)
+        message = f"the search is expected to take about {format_seconds(to_go_s)} from here"
+        watch(study.progress(ProgressKind.PREPARING, message=message))
 
     def probe_on(executor: Executor) -> LiveProbe:
         on = executor.host, executor.environment, executor.workload
@@ -181,7 +187,7 @@ def _run(
             loggers.start(request, unmeasured)
             watch = loggers.watching(watch)
             traces = trace_ahead(study, host, environment, workload, base, stack)
-            result = dataclasses.replace(result, stop=run_study(study, fleet, watch, estimate))
+            result = dataclasses.replace(result, stop=run_study(study, fleet, watch, prepare))
             remember(environment, unmeasured.identity, study.trials, calibrated(space, study.warm_start, study.trials))
             best = best_trial(study.trials, plan.objective)
             able = [executor for executor in executors if executor.name in pool.devices]

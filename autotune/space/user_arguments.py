@@ -95,7 +95,8 @@ def fields_of(arguments: Any) -> tuple[dict[str, Any], list[str]]:
     from transformers import TrainingArguments
     from transformers.trainer_pt_utils import AcceleratorConfig
 
-    filled_in = FILLED_IN | {"accelerator_config": AcceleratorConfig().to_dict()}
+    config = {name: value for name, value in AcceleratorConfig().to_dict().items() if name != "use_configured_state"}
+    filled_in = FILLED_IN | {"accelerator_config": config}
     declared = {field.name: field.default for field in dataclasses.fields(TrainingArguments) if field.init}
     values = {name: value for name, value in arguments.to_dict().items() if name in declared and name not in PRIVATE}
     differing = {

@@ -18,9 +18,10 @@ TYPICAL_PROBES, LATER_PROBES = 10, 2
 """Probes of a search that ends because nothing is worth its seconds (the median of 84 replays on recorded tables, from 6 to 14),
 and further ones that are expected from then on."""
 
-TYPICAL_ROUNDS, TYPICAL_ROUNDS_ON_A_CPU, LATER_ROUNDS = 7, 13, 2
-"""Measurements again, of all its trials, that a search without a time limit takes to find and prove the fastest (the medians
-of replays whose processes differ by 2 % and by 10 %, as those of a GPU and a CPU do), and further ones from then on."""
+TYPICAL_ROUNDS, TYPICAL_ROUNDS_ON_A_CPU, LATER_ROUNDS = 5, 13, 2
+"""Measurements again, of all its trials, that a search without a time limit takes to find and prove the fastest (medians: 4 and 6
+in replays whose processes differ by 0.5 and 2 %, as a GPU's do, 14 where they differ by 10 %, 12 in 13 live searches on a CPU),
+and further ones from then on. Where processes differ much there may be half or twice as many."""
 
 PACED = 3
 """Measurements from which on their repetitions are expected of the others too: a busy machine repeats its first ones most."""
