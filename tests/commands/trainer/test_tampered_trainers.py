@@ -2,10 +2,9 @@
 user's own, bit for bit; or it is refused in one line before anything is started."""
 
 import functools
-import gc
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -475,14 +474,6 @@ def losses(trainer: Any, weights: dict[str, torch.Tensor]) -> list[torch.Tensor]
     set_seed(11)
     trainer.train()
     return seen
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_collections() -> Iterator[None]:
-    """Each training ends with a collection of all that tests have imported."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="module")

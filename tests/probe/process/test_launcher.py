@@ -73,12 +73,11 @@ PARENT = textwrap.dedent(
     from pathlib import Path
     from autotune.core.environment import Environment
     from autotune.probe.process.launcher import ProbeHost
-    from tests.probe.process.test_launcher import OBJECTS
     from tests.probe.probes import make_order
 
     folder = Path(sys.argv[1])
     environment = Environment.from_dict(json.loads(sys.argv[2]))
-    host = ProbeHost(OBJECTS)
+    host = ProbeHost((folder / "objects").read_bytes())
     host.start()
     (folder / "host").write_text(str(host.pid))
     host.run(make_order(folder, environment, "everything", deadline_s=600.0))
@@ -89,6 +88,7 @@ PARENT = textwrap.dedent(
 def test_a_killed_parent_leaves_nothing(environment: Environment, tmp_path: Path) -> None:
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
+    (tmp_path / "objects").write_bytes(OBJECTS)
     parent = subprocess.Popen(
         [sys.executable, str(script), str(tmp_path), json.dumps(environment.to_dict())],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
@@ -516,15 +516,13 @@ def test_the_next_probe_waits_until_the_memory_is_back(probe: LiveProbe) -> None
 # A limited time -------------------------------------------------------------------------------------------------
 
 
-def test_no_order_outlasts_the_command_s_time(tmp_path: Path) -> None:
+def test_no_order_outlasts_the_command_s_time(host: ProbeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order = Order(kind="capabilities", folder=str(tmp_path / "order"), deadline_s=300.0, request={"device": "cpu"})
-    with ProbeHost() as host:
-        host.start()
-        host.time_limit = TimeLimit(1.0, time.monotonic() - 0.9)
-        begun = time.monotonic()
-        with pytest.raises(TimeIsOver, match="timeout="):
-            ask(host, order)
-        assert time.monotonic() - begun < 10
+    monkeypatch.setattr(host, "time_limit", TimeLimit(1.0, time.monotonic() - 0.9))
+    begun = time.monotonic()
+    with pytest.raises(TimeIsOver, match="timeout="):
+        ask(host, order)
+    assert time.monotonic() - begun < 10
     with ProbeHost() as slow:
         slow.time_limit = TimeLimit(0.1)
         with pytest.raises(TimeIsOver):
