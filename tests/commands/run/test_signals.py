@@ -34,7 +34,7 @@ def test_a_program_that_a_signal_ends_is_no_failure(number: str, text: str, tmp_
 @pytest.mark.parametrize("redirected", ["", " < /dev/null"])
 def test_a_terminal_is_noticed_whatever_standard_input_is(redirected: str, tmp_path: Path) -> None:
     code = "from autotune.commands.run.start import _at_the_terminal; print(_at_the_terminal())"
-    command = f"{sys.executable} -c '{code}'{redirected} > {tmp_path}/out.txt"
+    command = f"{sys.executable} -c '{code}'{redirected} > '{tmp_path}/out.txt'"
     assert pty.spawn(["env", f"PYTHONPATH={Path.cwd()}", "sh", "-c", command]) == 0
     assert (tmp_path / "out.txt").read_text() == "True\n"
     elsewhere = subprocess.run([sys.executable, "-c", code], start_new_session=True, capture_output=True, check=True)

@@ -266,6 +266,7 @@ def test_a_host_with_a_second_thread_refuses_to_fork(tmp_path: Path, monkeypatch
         "    threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv(SPAWN, "1")  # it starts sooner
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))

@@ -26,6 +26,7 @@ from autotune.probe import ProbeOptions, runner
 from autotune.probe.order import CHILD_ANSWER, LOG, ORDER, Order
 from autotune.probe.process import launcher
 from autotune.probe.process.answers import ask, read_answer
+from autotune.probe.process.host import SPAWN
 from autotune.probe.process.launcher import REPEATS, ProbeHost, inherited
 from autotune.probe.runner import LiveProbe
 from autotune.workload.model.pickling import sent
@@ -303,14 +304,17 @@ def test_a_child_killed_while_it_reads_the_device_is_said_to_be_killed(host: Pro
 
 
 def test_a_host_that_hangs_is_ended_like_a_dead_one(
-    bad_host: ProbeHost, environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launcher, "GRACE_S", 0.5)
     monkeypatch.setattr(launcher, "CLOSE_S", 0.5)
-    first = bad_host.pid
-    assert first is not None
-    psutil.Process(first).suspend()
-    measurement = measured(bad_host, make_order(tmp_path, environment, deadline_s=0.5))
+    monkeypatch.setenv(SPAWN, "1")  # it starts sooner
+    with ProbeHost() as host:
+        host.start()
+        first = host.pid
+        assert first is not None
+        psutil.Process(first).suspend()
+        measurement = measured(host, make_order(tmp_path, environment, deadline_s=0.5))
     assert (measurement.outcome, measurement.reason) == (
         Outcome.CRASHED,
         "the process that starts probes does not answer",
