@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 gc.disable()  # until all is imported, which makes no garbage to speak of
+os.fsync = lambda _: None  # tests kill processes, no machines
 
 # Set before any library reads them; the processes that tests start inherit them.
 os.environ["HF_HUB_OFFLINE"] = "1"
