@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+# What tests import and the processes that they start import too is compiled once.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 gc.disable()  # until all is imported, which makes no garbage to speak of
 os.fsync = lambda _: None  # tests kill processes, no machines
 
