@@ -325,12 +325,13 @@ def test_a_host_that_hangs_is_ended_like_a_dead_one(
 def test_an_interrupted_order_takes_its_host_along(
     environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with ProbeHost(OBJECTS) as host:
+    monkeypatch.setenv(SPAWN, "1")  # it starts sooner
+    with ProbeHost() as host:
         host.start()
-        token = token_of(host.pid or 0)
+        token, below = token_of(host.pid or 0), psutil.Process(host.pid)
 
         def interrupted(seconds: float) -> None:
-            assert becomes_true((tmp_path / "ready").exists, 60.0)
+            assert becomes_true(lambda: bool(below.children()), 60.0)
             raise KeyboardInterrupt
 
         monkeypatch.setattr(host, "_receive", interrupted)

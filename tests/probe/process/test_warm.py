@@ -132,6 +132,7 @@ def test_each_order_has_a_log_of_its_own(run: Run, tmp_path: Path) -> None:
 # It goes on no longer than it may -------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_a_process_carries_out_no_more_orders_than_the_order_allows(run: Run, warm_host: ProbeHost) -> None:
     assert [run(FIRST, most).orders_before for most in (0, 2, 2, 2, 2)] == [0, 1, 2, 0, 1]
     assert run(FIRST, None).orders_before == 0
@@ -205,6 +206,7 @@ def test_other_cores_need_a_fresh_process(run: Run, warm_host: ProbeHost) -> Non
 # It is killed ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_a_child_that_is_killed_while_it_waits_is_not_missed(run: Run, warm_host: ProbeHost) -> None:
     run(FIRST, 0)
     (child,) = waiting(warm_host)
@@ -236,7 +238,8 @@ def test_a_warm_child_that_is_killed_while_it_trains_loses_nothing(run: Run, war
     assert waiting(warm_host) not in ([], [child])
 
 
-@pytest.mark.parametrize("end", ["killed", pytest.param("closed", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("end", ["killed", "closed"])
 def test_a_child_that_waits_ends_with_its_host(
     environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path, end: str
 ) -> None:
