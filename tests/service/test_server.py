@@ -95,7 +95,7 @@ def test_a_state_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 
 def test_the_server_is_light() -> None:
-    assert not loaded_by("import autotune.service.server") & {*HEAVY, "optuna", "pandas", "numpy", "scipy"}
+    assert not loaded_by("import autotune.service.server") & {*HEAVY, "optuna", "pandas", "scipy"}
 
 
 def test_answers_do_not_wait_for_receipts() -> None:
