@@ -125,8 +125,8 @@ def test_a_large_training_is_none_of_the_next_one_s_peak(run: Run) -> None:
 def test_each_order_has_a_log_of_its_own(run: Run, tmp_path: Path) -> None:
     run(FIRST, 0)
     run(OTHER, number=7)
-    assert (tmp_path / "1" / LOG).read_text().startswith("probe 0 started\n")
-    assert (tmp_path / "2" / LOG).read_text().startswith("probe 7 started in a process that carried out others\n")
+    assert (tmp_path / "0" / LOG).read_text().startswith("probe 0 started\n")
+    assert (tmp_path / "1" / LOG).read_text().startswith("probe 7 started in a process that carried out others\n")
 
 
 # It goes on no longer than it may -------------------------------------------------------------------------------
