@@ -1,6 +1,7 @@
 """What every test stands on: no network, a cache of its own, one process that starts probes, and tiny models."""
 
 import atexit
+import gc
 import os
 import shutil
 import signal
@@ -12,6 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+# What tests import and the processes that they start import too is compiled once.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+gc.disable()  # until all is imported, which makes no garbage to speak of
+os.fsync = lambda _: None  # tests kill processes, no machines
 
 # Set before any library reads them; the processes that tests start inherit them.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -57,6 +64,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="Write the golden files that differ (tests/data/golden)."
     )
+
+
+def pytest_collection_finish() -> None:
+    """From here on garbage is collected, which Trainers do before each training: not among what was imported, for a second."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

@@ -245,7 +245,8 @@ def test_searches_and_rounds_that_are_kept_are_not_made_again(tmp_path: Path) ->
 # Searches cut at any time ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.nightly), 4])
+@pytest.mark.nightly
+@pytest.mark.parametrize("devices", [1, 4])
 def test_a_search_begins_with_the_users_settings_and_ends_as_one_that_nobody_cut(devices: int) -> None:
     course = one_search(CutCase("vision", 0.5, "physics", 108, devices, 0.005), "now")
     whole = executors.replayed("vision", 0.5, 108, devices, "alike", 0.005, corrected=True)

@@ -28,6 +28,7 @@ def ours() -> list[Found]:
     return searches("physics")
 
 
+@pytest.mark.nightly
 def test_ours_runs_out_of_memory_less_than_tpe_and_needs_fewer_probes(ours: list[Found]) -> None:
     tpe = searches("tpe")
     assert sum(our.out_of_memory for our in ours) < sum(item.out_of_memory for item in tpe)

@@ -1,7 +1,9 @@
 """The cache folder, and texts without this machine's paths and without tokens."""
 
+import contextlib
 import os
 import re
+import tempfile
 from pathlib import Path
 
 _LIBRARY = re.compile(
@@ -14,8 +16,11 @@ _TOKEN = re.compile(r"\b(?:hf_|hfat_|sk-|ghp_)[A-Za-z0-9_-]{16,}")
 
 def scrubbed(text: str) -> str:
     """The text with only the last parts of its absolute paths, and with its tokens masked."""
-    home = os.path.expanduser("~")
-    text = text.replace(home, home.replace(" ", "_"))
+    folders = [os.path.expanduser("~"), tempfile.gettempdir()]
+    with contextlib.suppress(OSError):  # the current one may be gone
+        folders.append(os.getcwd())
+    for folder in folders:
+        text = text.replace(folder, folder.replace(" ", "_"))  # else only quoted paths may have spaces
     return _TOKEN.sub("(a token)", _FOLDERS.sub("…/", _QUOTED_FOLDERS.sub("…/", _LIBRARY.sub("", text))))
 
 

@@ -9,6 +9,7 @@ weights, stand for all, so that a search is as unsure of its scales as its probe
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -115,7 +116,7 @@ class Clock:
 
     def covariance(self, drift: float) -> Numbers:
         """(m, m) of what the measurements err by together: devices differ (DIFFER), and each one drifts."""
-        return self._between(self.started, self.devices, drift)
+        return _covariance(*self._together, drift)
 
     def covariance_now(self, drift: float, at_s: float | None, device: str) -> tuple[Numbers, float]:
         """((m,), variance): the same of a measurement that begins then on this device, with each of these.
@@ -124,19 +125,27 @@ class Clock:
         """
         at, on = np.array([math.nan if at_s is None else at_s]), frozenset(device.split(JOIN))
         differs = DIFFER**2 / len(on) if len({*self.devices, on}) > 1 else 0.0
-        return self._between(at, (on,), drift)[:, 0], differs + (0.0 if at_s is None else drift**2)
+        return _covariance(*self._with(at, (on,)), drift)[:, 0], differs + (0.0 if at_s is None else drift**2)
 
-    def _between(self, started: Numbers, devices: Sequence[frozenset[str]], drift: float) -> Numbers:
-        """(m, n) covariances: of a device's speed, and of an Ornstein-Uhlenbeck process; 0 if a time is NaN.
+    @cached_property
+    def _together(self) -> tuple[Numbers, Numbers | None]:
+        return self._with(self.started, self.devices)
+
+    def _with(self, started: Numbers, devices: Sequence[frozenset[str]]) -> tuple[Numbers, Numbers | None]:
+        """((m, n) correlations of an Ornstein-Uhlenbeck process, 0 if a time is NaN; (m, n) shares of devices, None if of one).
 
         Several devices together are as fast as on average.
         """
         apart = np.abs(self.started[:, None] - started[None, :])
         near = np.nan_to_num(np.exp(-apart / (DRIFT_PROBES * self.spacing)), nan=0.0)
         if len({*self.devices, *devices}) < 2:
-            return drift**2 * near
-        shared = np.array([[len(some & on) / (len(some) * len(on)) for on in devices] for some in self.devices])
-        return shared * (drift**2 * near + DIFFER**2)
+            return near, None
+        return near, np.array([[len(some & on) / (len(some) * len(on)) for on in devices] for some in self.devices])
+
+
+def _covariance(near: Numbers, shared: Numbers | None, drift: float) -> Numbers:
+    """(m, n) covariances of a device's speed and its drift."""
+    return drift**2 * near if shared is None else shared * (drift**2 * near + DIFFER**2)
 
 
 def weigh(

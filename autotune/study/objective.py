@@ -239,13 +239,19 @@ def claimed(above: Trial, below: Trial, objective: str) -> Ratio:
 
 def _speeds(trials: Sequence[Trial]) -> dict[int, float]:
     """Number -> how fast a trial is by all its measurements, in a unit that all of these share."""
-    from autotune.sampler.claim import speeds
-
     timed = {trial.number: _timed(trial) for trial in trials}
     timed = {number: measured for number, measured in timed.items() if measured}
     return dict.fromkeys((trial.number for trial in trials), 0.0) | dict(
-        zip(timed, speeds([*timed.values()]), strict=True)
+        zip(timed, _speeds_of(*timed.values()), strict=True)
     )
+
+
+@lru_cache(64)
+def _speeds_of(*measured: tuple[Observation, ...]) -> list[float]:
+    """The speeds from these; a search asks several times between two measurements."""
+    from autotune.sampler.claim import speeds
+
+    return speeds(measured)
 
 
 def is_open(gain: Interval) -> bool:

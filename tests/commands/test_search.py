@@ -206,6 +206,7 @@ def test_a_limit_below_what_the_model_alone_needs_says_so_with_the_figure(tmp_pa
         autotune.search("bert-mini", 8, output_dir=str(tmp_path), memory_limit="20MiB", **DEFAULT)
 
 
+@pytest.mark.nightly
 def test_where_nothing_fits_the_least_that_was_wanted_is_named(tmp_path: Path) -> None:
     with pytest.raises(NothingFits, match=r"Nothing fits into .* needed at least \d+ MiB"):
         autotune.search(

@@ -22,9 +22,13 @@ def test_of_paths_the_last_part_is_left_and_tokens_are_masked(written: str, left
     assert scrubbed(left) == left
 
 
-def test_a_home_with_a_space_in_its_name_is_left_out_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_with_a_space_in_their_names_are_left_out_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/Ann Lee")
-    assert scrubbed("in /home/Ann Lee/train.py, line 3") == "in …/train.py, line 3"
+    monkeypatch.setattr("tempfile.tempdir", "/a disk/temporary files")
+    (tmp_path / "my project").mkdir()
+    monkeypatch.chdir(tmp_path / "my project")
+    for folder in ("/home/Ann Lee", "/a disk/temporary files", f"{tmp_path}/my project"):
+        assert scrubbed(f"in {folder}/train.py, line 3") == "in …/train.py, line 3"
 
 
 @pytest.mark.parametrize(

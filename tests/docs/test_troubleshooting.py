@@ -1,6 +1,7 @@
 """Troubleshooting: every kind of error is there, and every message that it quotes is one that the program says."""
 
 import re
+from functools import cache
 
 from tests.docs.pages import PAGES, generator
 
@@ -10,8 +11,17 @@ SECTIONS = {part.partition("\n")[0]: part for part in PAGE.split("\n## ")[1:]}
 QUOTED = [
     (title, said) for title, text in SECTIONS.items() for said in re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
 ]
-RAISED = list(MADE.raised())
-TEXTS = set(MADE.sentences())
+
+
+@cache
+def raised() -> list[tuple[str, str, str]]:
+    """(error class, message, advice) of every place of the source that makes one."""
+    return list(MADE.raised())
+
+
+@cache
+def texts_of_source() -> set[str]:
+    return set(MADE.sentences())
 
 
 def worded(text: str) -> bool:
@@ -28,8 +38,8 @@ def test_every_error_has_its_section_with_its_exit_code() -> None:
 
 def is_of_the_program(title: str, quoted: str) -> bool:
     pattern = ".*".join(re.escape(part) for part in quoted.split("…"))
-    texts = [text for name, text, _ in RAISED if name == title]
-    others = () if texts and all(map(worded, texts)) else TEXTS  # made elsewhere
+    texts = [text for name, text, _ in raised() if name == title]
+    others = () if texts and all(map(worded, texts)) else texts_of_source()  # made elsewhere
     return any(re.search(pattern, text.replace("`", "'")) for text in (*texts, *others))
 
 
@@ -39,11 +49,11 @@ def test_every_message_that_is_quoted_is_one_of_the_program_s() -> None:
 
 def test_enough_is_quoted_and_every_kind_that_is_raised_is_quoted() -> None:
     assert len(QUOTED) > 25
-    assert {name for name, _, _ in RAISED} <= {title for title, _ in QUOTED}
+    assert {name for name, _, _ in raised()} <= {title for title, _ in QUOTED}
 
 
 def test_every_message_of_the_source_stands_in_the_list_at_the_end() -> None:
     assert "_generated/messages.md" in PAGE
     made = MADE.messages()
     assert "There is no device …." in made
-    assert all(f"## Every {name}\n" in made for name, text, _ in RAISED if worded(text))
+    assert all(f"## Every {name}\n" in made for name, text, _ in raised() if worded(text))

@@ -64,12 +64,18 @@ class Server:
             if facts.items() <= search.items() if facts else search["ended_at"]:
                 return search  # type: ignore[no-any-return]
             assert time.monotonic() < until, search
-            time.sleep(0.1)
+            time.sleep(0.03)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send it this signal; its exit code."""
         self.process.send_signal(number)
         return self.process.wait(90)
+
+
+def samples(text: str) -> dict[str, float]:
+    """Of metrics: name and labels -> value."""
+    lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, _, value in lines}
 
 
 def hurried(folder: Path) -> dict[str, str]:

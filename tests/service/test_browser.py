@@ -51,7 +51,7 @@ def until(holds: Callable[[], object]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < deadline
-        time.sleep(0.1)
+        time.sleep(0.03)
 
 
 def text_of(browser: WebDriver, selector: str) -> str:
@@ -87,7 +87,7 @@ def submit(browser: WebDriver, url: str, name: str) -> str:
     return browser.current_url
 
 
-def test_a_search_from_its_form_to_a_comparison(browser: WebDriver, server: Server, replaying: Replaying) -> None:
+def test_a_search_from_its_form_to_its_report(browser: WebDriver, server: Server, replaying: Replaying) -> None:
     """Nothing is reloaded by hand: what happens is seen by events, and only states and a new best are spoken."""
     look(browser, 1280)
     complaints(browser)
@@ -111,7 +111,22 @@ def test_a_search_from_its_form_to_a_comparison(browser: WebDriver, server: Serv
     until(lambda: browser.execute_script("return same.isConnected && window.spoken.at(-1)?.startsWith('Done.')"))
     until(lambda: browser.execute_script("return document.getElementById('pause').hidden"))
     until(lambda: "yours" in text_of(browser, ".trials"))
+    press(browser, "Open the report")
+    until(lambda: text_of(browser, "#details h2") == "Details")
+    assert browser.execute_script("return window.origin") == "null"
+    browser.find_element(By.ID, "theme").click()  # its script runs
+    assert complaints(browser) == []
+    assert {url.split("/")[2] for url in requested(browser)} == {server.url.split("/")[2]}
 
+
+@pytest.mark.nightly
+def test_searches_are_stopped_resumed_and_compared(browser: WebDriver, server: Server, replaying: Replaying) -> None:
+    look(browser, 1280)
+    complaints(browser)
+    requested(browser)
+    sign_in(browser, server.url, server.token)
+    submit(browser, server.url, "first")
+    until(lambda: "Done" in text_of(browser, ".sub"))
     replaying.hold()
     second = submit(browser, server.url, "second")
     until(lambda: "(yours)" in text_of(browser, ".sub"))
@@ -122,11 +137,6 @@ def test_a_search_from_its_form_to_a_comparison(browser: WebDriver, server: Serv
     until(lambda: "Done" in text_of(browser, ".sub"))
     assert browser.current_url == second
     until(lambda: "Cancelled" in text_of(browser, ".timeline"))
-
-    press(browser, "Open the report")
-    until(lambda: text_of(browser, "#details h2") == "Details")
-    assert browser.execute_script("return window.origin") == "null"
-    browser.find_element(By.ID, "theme").click()  # its script runs
     browser.get(server.url)
     for box in browser.find_elements(By.CSS_SELECTOR, "input[name=search]"):
         box.click()

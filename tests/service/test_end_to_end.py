@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 import autotune
@@ -16,7 +18,7 @@ from autotune.commands.result import TuningResult
 from autotune.core.errors import NothingFits
 from autotune.study.plan import Progress
 from tests.service.searches import REQUEST, Replaying
-from tests.service.servers import Server, environment, serving
+from tests.service.servers import Server, environment, samples, serving
 from tests.terminals import terminal
 
 OPTIONS: dict[str, Any] = {name: value for name, value in REQUEST.items() if name not in ("model", "global_batch_size")}
@@ -58,8 +60,8 @@ def lines_of_events(server: Server, search_id: str, after: int = 0) -> list[dict
 # Requests -------------------------------------------------------------------------------------------------------
 
 
-def check_search(server: Server, request: dict[str, Any]) -> None:
-    """Submit it twice with one key, read its stream to the end, its result, its table and its files, and delete it."""
+def check_search(server: Server, request: dict[str, Any]) -> str:
+    """Submit it twice with one key, read its stream to the end, its result, its table and its files, and delete it: its id."""
     key = {"Idempotency-Key": "once"}
     first, again = (server.http.post("/searches", json=request, headers=key) for _ in range(2))
     assert [first.status_code, again.status_code] == [201, 200]
@@ -75,6 +77,7 @@ def check_search(server: Server, request: dict[str, Any]) -> None:
     over = server.http.get(f"/searches/{search_id}/events", headers={"Last-Event-ID": f"{events[-1]['id']}"})
     assert over.status_code == 204
 
+    assert samples(server.http.get(f"{server.url}/metrics").text)['autotune_searches{state="done"}'] == 1
     search = server.http.get(f"/searches/{search_id}").json()
     result = server.http.get(f"/searches/{search_id}/result").json()
     assert (search["state"], search["headline"]) == ("done", result["headline"])
@@ -98,6 +101,7 @@ def check_search(server: Server, request: dict[str, Any]) -> None:
     assert server.http.post(f"/searches/{search_id}/cancel").json()["state"] == "done"
     assert server.http.delete(f"/searches/{search_id}").status_code == 204
     assert server.http.get(f"/searches/{search_id}").status_code == 404
+    return search_id
 
 
 REAL = {"model": "bert-mini", "global_batch_size": 8, "sequence_length": 64, "n_trials": 2, "device": "cpu"}
@@ -118,9 +122,26 @@ def test_a_real_search_with_postgresql(database_url: str, tmp_path: Path, all_co
         check_search(server, REAL)
 
 
-def test_a_replayed_search_with_either_database(database_url: str, tmp_path: Path, replaying: Replaying) -> None:
-    with serving(tmp_path, "--database", database_url, variables=replaying.environment) as server:
-        check_search(server, dict(REQUEST))
+def test_a_replayed_search_is_counted_once_and_nothing_names_it_with_either_database(
+    database_url: str, tmp_path: Path, replaying: Replaying
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = ("--database", database_url, "--metrics-port", f"{port}")
+    with serving(tmp_path, *words, variables=replaying.environment) as server:
+        search_id = check_search(server, dict(REQUEST))
+        for _ in range(2):
+            text = server.http.get(f"{server.url}/metrics").text
+        assert samples(httpx2.get(f"http://127.0.0.1:{port}/metrics").text).items() >= {
+            ('autotune_searches_ended_total{end="done"}', 1.0)
+        }
+    numbers = samples(text)
+    assert numbers['autotune_searches_ended_total{end="done"}'] == 1
+    assert numbers["autotune_search_seconds_count"] == numbers["autotune_queue_wait_seconds_count"] == 1
+    assert sum(value for name, value in numbers.items() if name.startswith("autotune_probes_total")) == 4
+    assert (numbers["autotune_devices"], numbers["autotune_devices_lent"]) == (1, 0)
+    assert numbers['autotune_http_seconds_count{method="POST",route="/api/v1/searches",status="201"}'] == 1
+    assert not [word for word in (search_id, "bert-mini", "admin") if word in text]
 
 
 # The client -----------------------------------------------------------------------------------------------------
@@ -162,8 +183,12 @@ def test_the_command_line_prints_and_keeps_what_a_search_here_does(server: Serve
     assert "Why it ended:" in out
     (folder,) = (tmp_path / "reports").iterdir()
     assert f"reports/{folder.name}/report.html" in out
+
+
+@pytest.mark.nightly
+def test_the_command_line_prints_one_object_if_asked(server: Server, tmp_path: Path) -> None:
     as_json = command(server, tmp_path, "search", *WORDS, "--server", server.url, "--json", "--quiet")
-    out, err = as_json.communicate(timeout=240)
+    out, _ = as_json.communicate(timeout=240)
     assert (as_json.returncode, json.loads(out)["trials"]) == (0, 4)
 
 

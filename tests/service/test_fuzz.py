@@ -36,9 +36,23 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
         yield url, service.token("root", "admin")
 
 
+QUICK = settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
 @DOCUMENT.parametrize()
-@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@QUICK
 def test_any_request_is_answered_as_described(case: schemathesis.Case, server: tuple[str, str]) -> None:
+    check(case, server)
+
+
+@pytest.mark.nightly
+@DOCUMENT.parametrize()
+@settings(QUICK, max_examples=100)
+def test_each_of_many_requests_is_answered_as_described(case: schemathesis.Case, server: tuple[str, str]) -> None:
+    check(case, server)
+
+
+def check(case: schemathesis.Case, server: tuple[str, str]) -> None:
     url, secret = server
     headers = {"Authorization": f"Bearer {secret}", "Accept": "application/json"}  # a stream would not end
     case.call_and_validate(base_url=url, headers=headers, checks=CHECKS)

@@ -51,6 +51,7 @@ def test_real_probes_that_end_between_kills_are_measured_once(tmp_path: Path) ->
     assert counts.between >= 2
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_what_is_lost_or_doubled_is_found(engine: Engine, tmp_path: Path) -> None:
     store, state, replaying = Store(engine), tmp_path / "state", Replaying(tmp_path / "replaying")

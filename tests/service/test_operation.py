@@ -4,12 +4,10 @@ import json
 import logging
 import re
 import shutil
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 import sqlalchemy as sa
 import structlog
@@ -21,8 +19,7 @@ from autotune.service import operation, problems
 from autotune.service.server import Settings, create_app
 from autotune.service.tables import ServerLock, writing
 from tests.service.application import wait_until
-from tests.service.searches import REQUEST, Replaying
-from tests.service.servers import serving
+from tests.service.servers import samples, serving
 
 
 @pytest.fixture
@@ -134,34 +131,6 @@ def test_each_application_counts_by_itself(client: TestClient, tmp_path: Path) -
     with TestClient(other, base_url="http://localhost") as fresh:
         text = fresh.get("/metrics", headers=token(fresh, "metrics")).text
     assert samples(text)["autotune_auth_failures_total"] == 0
-
-
-def samples(text: str) -> dict[str, float]:
-    """Name and labels -> value."""
-    lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
-    return {name: float(value) for name, _, value in lines}
-
-
-def test_a_search_is_counted_once_and_nothing_names_it(tmp_path: Path) -> None:
-    replaying = Replaying(tmp_path / "replaying")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with serving(tmp_path, "--metrics-port", f"{port}", variables=replaying.environment) as server:
-        search_id = server.submit(REQUEST)
-        server.when(search_id)
-        for _ in range(2):
-            text = server.http.get(f"{server.url}/metrics").text
-        assert samples(httpx2.get(f"http://127.0.0.1:{port}/metrics").text).items() >= {
-            ('autotune_searches_ended_total{end="done"}', 1.0)
-        }
-    numbers = samples(text)
-    assert numbers['autotune_searches{state="done"}'] == 1
-    assert numbers['autotune_searches_ended_total{end="done"}'] == 1
-    assert numbers["autotune_search_seconds_count"] == numbers["autotune_queue_wait_seconds_count"] == 1
-    assert sum(value for name, value in numbers.items() if name.startswith("autotune_probes_total")) == 4
-    assert (numbers["autotune_devices"], numbers["autotune_devices_lent"]) == (1, 0)
-    assert numbers['autotune_http_seconds_count{method="POST",route="/api/v1/searches",status="201"}'] == 1
-    assert not [word for word in (search_id, "bert-mini", "admin") if word in text]
 
 
 # The log ----------------------------------------------------------------------------------------------------------

@@ -265,6 +265,7 @@ def test_a_search_whose_server_is_gone_keeps_its_report_and_says_nothing(
     assert becomes_true(lambda: not started_in(tmp_path / "search"), 20)
 
 
+@pytest.mark.nightly
 def test_a_signal_from_elsewhere_is_no_cancellation(replaying: Replaying, start: Start, tmp_path: Path) -> None:
     replaying.hold()
     runner = start(tmp_path, replaying).order()
@@ -284,7 +285,7 @@ def test_a_runner_without_an_order_ends(replaying: Replaying, start: Start, tmp_
 @pytest.mark.parametrize(
     ("options", "state", "kind", "words"),
     [
-        ({"memory_limit": "60MiB"}, "nothing_fits", "NothingFits", "MiB"),
+        pytest.param({"memory_limit": "60MiB"}, "nothing_fits", "NothingFits", "MiB", marks=pytest.mark.nightly),
         ({"fix": {"precision": "fp17"}}, "failed", "InvalidRequest", "fp17"),
         ({"device": "cuda:7"}, "failed", "InvalidRequest", "cuda:7"),
     ],

@@ -260,8 +260,11 @@ for number in itertools.count():
 """
 
 
-def test_every_acknowledged_search_is_there_after_sigkill(database_url: str, open_engine: Callable[[], Engine]) -> None:
-    for _ in range(3):
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.nightly)])
+def test_every_acknowledged_search_is_there_after_sigkill(
+    kills: int, database_url: str, open_engine: Callable[[], Engine]
+) -> None:
+    for _ in range(kills):
         child = subprocess.Popen(
             [sys.executable, "-c", SUBMITTER, database_url],
             stdout=subprocess.PIPE,
@@ -629,12 +632,13 @@ class Queue(RuleBasedStateMachine):
         self.changes.clear()
 
 
+@pytest.mark.parametrize("sequences", [10, pytest.param(100, marks=pytest.mark.nightly)])
 def test_whatever_becomes_of_searches_the_queue_is_in_order(
-    store: Store, changed: list[str], monkeypatch: pytest.MonkeyPatch
+    sequences: int, store: Store, changed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_module, "_MOST", LIMITS)
     queue = type("Queue", (Queue,), {"store": store, "changed": changed})
-    run_state_machine_as_test(queue, settings=settings(max_examples=40, stateful_step_count=25, deadline=None))
+    run_state_machine_as_test(queue, settings=settings(max_examples=sequences, stateful_step_count=25, deadline=None))
 
 
 # Attempts -------------------------------------------------------------------------------------------------------

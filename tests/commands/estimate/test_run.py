@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import cast
 
 import pytest
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 import autotune
 from autotune.cli.app import app
+from autotune.commands.estimate import run
 from autotune.commands.estimate.run import Forecast, ForecastRow, environment_with
 from autotune.commands.estimate.table import FORECAST, PEAKS, SIZES
 from autotune.commands.estimate.text import forecast_lines
@@ -18,14 +20,17 @@ from autotune.core.gpus import CARDS, GIB, find_card
 from autotune.core.note import Note, NoteKind
 from autotune.memory.estimate import MemoryModel
 from autotune.memory.peak import MemoryPeak, MemorySplit
+from autotune.probe.process.launcher import ProbeHost
 from tests.makers import cpu, workload
 
 QUICK = {"sequence_length": 32, "space": "quick"}
 
 
 @pytest.fixture(scope="module")
-def forecast() -> Forecast:
-    return autotune.estimate("bert-mini", 8, memory_limit="1GiB", only={"checkpointing": ("none",)}, **QUICK)
+def forecast(host: ProbeHost) -> Forecast:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "HostSet", lambda: nullcontext(host))
+        return autotune.estimate("bert-mini", 8, memory_limit="1GiB", only={"checkpointing": ("none",)}, **QUICK)
 
 
 @pytest.mark.nightly

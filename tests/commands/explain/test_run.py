@@ -5,6 +5,7 @@ import math
 import random
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -37,6 +38,7 @@ from autotune.core.errors import NothingFits
 from autotune.core.note import Note, NoteKind
 from autotune.core.request import tuning_request
 from autotune.probe import ProbeOptions
+from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.replay import ReplayProbe
 from autotune.space.utilization import Arithmetic, SampleFlops
 from autotune.study.store import EXPLANATION
@@ -492,8 +494,13 @@ def test_the_page_is_called_as_the_study_is_and_shows_its_words_as_text(tmp_path
 
 
 def test_a_study_is_explained_with_real_probes(
-    environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    host: ProbeHost,
+    environment: Environment,
+    workload_of: Callable[..., Workload],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(run, "HostSet", lambda: nullcontext(host))
     monkeypatch.setattr(remeasure, "SPEED_UP_WIDTH", math.inf)
     monkeypatch.setattr(run, "environment_here", lambda *_: environment)
     monkeypatch.setattr(run, "known_rates", lambda *_: {})

@@ -1,15 +1,20 @@
 """Programs that know nothing of autotune, and their commands."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+
 from autotune.commands.result import TuningResult
 from tests.hurry import hurried
+from tests.probe.processes import becomes_true, bounded
 
 PROGRAM = '''
 import sys, time
+sys.modules.update(dict.fromkeys(("bitsandbytes", "peft", "sklearn", "torchao")))  # a start takes half the time
 import torch
 import transformers
 from transformers import HfArgumentParser, Trainer, TrainingArguments
@@ -28,7 +33,7 @@ class Slow(Trainer):
     """A micro-step takes the same time whatever its size: the fewest are fastest."""
 
     def compute_loss(self, *args, **kwargs):
-        time.sleep(0.05)
+        time.sleep(0.02)
         return super().compute_loss(*args, **kwargs)
 
 
@@ -89,6 +94,41 @@ def started(folder: Path, words: list[str], typed: str = "", **variables: str) -
     return subprocess.run(
         words, cwd=folder, env=environment, input=typed, capture_output=True, text=True, timeout=400, check=False
     )
+
+
+def stopped(folder: Path, number: signal.Signals, trial: int, *options: str) -> str:
+    """Standard error of a search that gets this signal once this trial is measured, and leaves no process."""
+    words = [sys.executable, "-m", "autotune", "run", *ONLY, *options, "--", sys.executable, "train.py", *SIZES, *FLAGS]
+    path = folder / "errors.txt"
+    with (
+        path.open("w+") as errors,
+        bounded(
+            subprocess.Popen(words, cwd=folder, env=hurried(), stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
+        ) as process,
+    ):
+        measured = lambda: [*folder.glob(f"reports/*/probes/{trial:04d}/measurement.json")]  # noqa: E731
+        assert becomes_true(lambda: bool(measured() or process.poll() is not None), 200)
+        assert process.poll() is None, path.read_text()
+        process.send_signal(number)
+        code = process.wait(100)
+    assert code == (-9 if number == signal.SIGKILL else 128 + number), path.read_text()
+    assert becomes_true(lambda: not left(folder), 20)
+    return path.read_text()
+
+
+def left(folder: Path) -> list[psutil.Process]:
+    """Processes that work in this folder or below."""
+    processes = []
+    for process in psutil.process_iter(["cwd", "status"]):
+        inside = Path(process.info["cwd"] or "/").is_relative_to(folder)
+        if inside and process.info["status"] != psutil.STATUS_ZOMBIE:
+            processes.append(process)
+    return processes
+
+
+def measurements(folder: Path) -> dict[Path, str]:
+    """The stored measurements of this folder's searches, by their files."""
+    return {path: path.read_text() for path in folder.glob("reports/*/probes/*/measurement.json")}
 
 
 def study(folder: Path) -> TuningResult:

@@ -10,7 +10,7 @@ from transformers import Trainer, TrainerCallback
 
 from autotune.commands.tune import sendable
 from autotune.core.note import NoteKind
-from tests.commands.run.programs import FLAGS, ONLY, SIZES, autotune_run, program, started, study
+from tests.commands.run.programs import FLAGS, SIZES, autotune_run, program, started
 from tests.trainers import built
 
 
@@ -104,33 +104,6 @@ def test_a_program_that_ends_before_it_trains_keeps_its_exit_code(tmp_path: Path
     ended = autotune_run(tmp_path, command=[sys.executable, "failing.py"], flags=())
     assert ended.returncode == 5
     assert "ended with exit code 5 before it trained" in ended.stderr
-
-
-def test_streams_and_exit_code_of_the_program_pass_through_and_what_it_starts_knows_nothing_of_it(
-    tmp_path: Path,
-) -> None:
-    after = """
-import os
-trainer.train()
-print("left", "AUTOTUNE_RUN" in os.environ, "startup" in os.environ["PYTHONPATH"])
-sys.exit(7)
-"""
-    elsewhere = "import os\nos.makedirs('deeper')\nos.chdir('deeper')\n"
-    program(tmp_path, before=f"{elsewhere}print('read', sys.stdin.read())", trained=after)
-    ended = autotune_run(tmp_path, *ONLY, "--then", "original", typed="by hand")
-    assert ended.returncode == 7, ended.stderr
-    assert "read by hand" in ended.stdout
-    assert "left False False" in ended.stdout
-    assert f"Report    reports/{study(tmp_path).folder.name}/" in ended.stdout, "not where the program went"
-    assert "as fast as your settings" in ended.stdout
-
-
-def test_quiet_hides_what_the_program_prints_before_its_training(tmp_path: Path) -> None:
-    program(tmp_path, before="print('loading')\nprint('bar', file=sys.stderr)")
-    ended = autotune_run(tmp_path, "--dry-run", "--quiet")
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.startswith("Trainer  ")
-    assert ended.stderr == ""
 
 
 def test_the_end_of_hidden_output_is_shown_if_the_program_fails_before_its_training(tmp_path: Path) -> None:

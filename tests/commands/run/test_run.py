@@ -1,5 +1,6 @@
 """`autotune run` of real programs: searched for unchanged, trained with the answer, measured by their own command."""
 
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ from tests.commands.run.programs import (
     answered,
     autotune_run,
     has_cores,
+    measurements,
     program,
     started,
+    stopped,
     study,
 )
 
@@ -36,23 +39,60 @@ trainer = Own(model=trainer.model, args=args, train_dataset=Sums())
 """
 """A Trainer with a `train` of its own."""
 
+ELSEWHERE = """
+import os
+os.makedirs("deeper", exist_ok=True)
+os.chdir("deeper")
+print("read", sys.stdin.read())
+"""
 
-def test_the_training_goes_on_with_the_answer_as_if_its_flags_had_been_typed(tmp_path: Path) -> None:
-    program(tmp_path, trained=OWN + TRAINED)
-    ended = autotune_run(tmp_path, *ONLY, "--then", "train")
-    assert ended.returncode == 0, ended.stderr
+LEFT = """
+print("left", "AUTOTUNE_RUN" in os.environ, "startup" in os.environ["PYTHONPATH"])
+sys.exit(7)
+"""
+
+
+def test_a_killed_search_resumes_and_its_training_goes_on_as_if_the_answer_s_flags_had_been_typed(
+    tmp_path: Path,
+) -> None:
+    program(tmp_path, before=ELSEWHERE, trained=OWN + TRAINED + LEFT)
+    assert "resuming" not in stopped(tmp_path, signal.SIGKILL, 0, "--then", "train")
+    assert not (tmp_path / "deeper" / "saved").exists()
+    measured = measurements(tmp_path)
+    assert len(measured) == 1
+
+    ended = autotune_run(tmp_path, *ONLY, "--then", "train", typed="by hand")
+    assert ended.returncode == 7, ended.stderr
+    assert "resuming" in ended.stderr
+    assert all(path.read_text() == text for path, text in measured.items()), "nothing is lost or measured again"
     assert "The built Trainer is sent to trials (--by sent)" in ended.stderr
+    result = study(tmp_path)
+    assert answered(result) == (4, 1)
+    assert (result.baseline.configuration.micro_batch_size, result.request.global_batch_size) == (1, 4)
+    assert f"Report    reports/{result.folder.name}/" in ended.stdout, "not where the program went"
+    assert "read by hand" in ended.stdout
     assert "trained 3 4 1" in ended.stdout, "the program's own arguments follow"
+    assert "left False False" in ended.stdout, "what the program starts knows nothing of autotune"
     assert ended.stdout.count("own body") == 2, "once for each call"
     assert ended.stdout.index("trained") < ended.stdout.index("as fast as your settings"), "the answer comes last"
+
     by_hand = tmp_path / "by hand"
     by_hand.mkdir()
     program(by_hand, trained=OWN + TRAINED)
     flags = ("--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "1", *FLAGS)
     assert started(by_hand, [sys.executable, "train.py", *flags]).returncode == 0
-    ours, theirs = weights(tmp_path), weights(by_hand)
+    ours, theirs = weights(tmp_path / "deeper"), weights(by_hand)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.nightly
+def test_the_training_goes_on_with_its_own_settings_if_these_are_requested(tmp_path: Path) -> None:
+    program(tmp_path, before=ELSEWHERE, trained=TRAINED + LEFT)
+    ended = autotune_run(tmp_path, *ONLY, "--then", "original")
+    assert ended.returncode == 7, ended.stderr
+    assert "trained 3 1 4" in ended.stdout
+    assert "as fast as your settings" in ended.stdout
 
 
 def test_the_command_is_started_again_for_each_trial_and_with_the_answer(tmp_path: Path) -> None:
@@ -110,12 +150,18 @@ def test_two_ranks_are_searched_for_by_their_launcher(
 
 
 @pytest.mark.parametrize("by", [(), pytest.param(("--by", "again"), marks=pytest.mark.nightly)], ids=["sent", "again"])
-def test_a_dry_run_says_what_would_be_searched(tmp_path: Path, by: tuple[str, ...]) -> None:
-    shows = "import os\nprint('mode', os.environ.get('WANDB_MODE'), args.push_to_hub)\n"
-    program(tmp_path, trained=shows + TRAINED)
-    ended = autotune_run(tmp_path, "--dry-run", *by, flags=(*SIZES, *FLAGS, "--push_to_hub", "True"))
+def test_a_dry_run_says_what_would_be_searched_and_quiet_hides_what_the_program_prints(
+    tmp_path: Path, by: tuple[str, ...]
+) -> None:
+    shows = "import os\nprint(os.environ.get('WANDB_MODE'), args.push_to_hub, file=open('mode.txt', 'w'), flush=True)\n"
+    program(tmp_path, before="print('loading')\nprint('bar', file=sys.stderr)", trained=shows + TRAINED)
+    flags = (*SIZES, *FLAGS, "--push_to_hub", "True")
+    ended = autotune_run(tmp_path, "--dry-run", "--quiet", *by, flags=flags)
     assert ended.returncode == 0, ended.stderr
-    assert "mode disabled False" in ended.stdout, "no tracker and no hub where nothing is trained"
+    assert ended.stdout.startswith("Trainer  ")
+    assert ended.stderr == ""
+    mode = (tmp_path / "mode.txt").read_text()
+    assert mode == "disabled False\n", "no tracker and no hub where nothing is trained"
     rows = {line[:14].strip(): line[14:] for line in ended.stdout.splitlines()}
     assert rows["Trainer"] == "Slow, call 1 of train()"
     assert rows["Data"] == "64 samples, 16 to 16 numbers"

@@ -7,38 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from autotune.commands.run.exchange import _lives
-from tests.commands.run.programs import FLAGS, ONLY, SIZES, answered, autotune_run, program, study
+from tests.commands.run.programs import ONLY, answered, autotune_run, measurements, program, stopped, study
 from tests.hurry import hurried
 from tests.probe.processes import becomes_true, bounded
-
-
-def left(folder: Path) -> list[psutil.Process]:
-    """Processes that work in this folder."""
-    processes = []
-    for process in psutil.process_iter(["cwd", "status"]):
-        if process.info["cwd"] == str(folder) and process.info["status"] != psutil.STATUS_ZOMBIE:
-            processes.append(process)
-    return processes
-
-
-def interrupted(folder: Path, number: signal.Signals, trial: int, *options: str) -> tuple[int, str]:
-    """Exit code and standard error of a search that gets this signal once this trial is measured."""
-    words = [sys.executable, "-m", "autotune", "run", *ONLY, *options, "--", sys.executable, "train.py", *SIZES, *FLAGS]
-    path = folder / "errors.txt"
-    with (
-        path.open("w+") as errors,
-        bounded(subprocess.Popen(words, cwd=folder, env=hurried(), stdout=errors, stderr=errors)) as process,
-    ):
-        measured = lambda: [*folder.glob(f"reports/*/probes/{trial:04d}/measurement.json")]  # noqa: E731
-        assert becomes_true(lambda: bool(measured() or process.poll() is not None), 200)
-        assert process.poll() is None, path.read_text()
-        process.send_signal(number)
-        code = process.wait(100)
-    return code, path.read_text()
 
 
 def test_a_signal_of_the_user_s_own_reaches_the_program(tmp_path: Path) -> None:
@@ -60,7 +34,7 @@ def test_a_program_that_a_signal_ends_is_no_failure(number: str, text: str, tmp_
 @pytest.mark.parametrize("redirected", ["", " < /dev/null"])
 def test_a_terminal_is_noticed_whatever_standard_input_is(redirected: str, tmp_path: Path) -> None:
     code = "from autotune.commands.run.start import _at_the_terminal; print(_at_the_terminal())"
-    command = f"{sys.executable} -c '{code}'{redirected} > {tmp_path}/out.txt"
+    command = f"{sys.executable} -c '{code}'{redirected} > '{tmp_path}/out.txt'"
     assert pty.spawn(["env", f"PYTHONPATH={Path.cwd()}", "sh", "-c", command]) == 0
     assert (tmp_path / "out.txt").read_text() == "True\n"
     elsewhere = subprocess.run([sys.executable, "-c", code], start_new_session=True, capture_output=True, check=True)
@@ -74,12 +48,13 @@ def test_a_killed_autotune_is_gone_for_a_program_that_waits_even_if_nobody_reaps
     assert _lives(os.getpid())
 
 
+@pytest.mark.nightly  # test_run.py kills and resumes a search too
 @pytest.mark.parametrize(
     ("numbers", "options"),
     [
         ((signal.SIGKILL, signal.SIGINT), ()),
-        pytest.param((signal.SIGTERM,), ("--then", "train"), marks=pytest.mark.nightly),
-        pytest.param((signal.SIGKILL, signal.SIGINT), ("--by", "again"), marks=pytest.mark.nightly),
+        ((signal.SIGTERM,), ("--then", "train")),
+        ((signal.SIGKILL, signal.SIGINT), ("--by", "again")),
     ],
     ids=["sent", "SIGTERM", "again"],
 )
@@ -88,14 +63,12 @@ def test_a_search_that_is_stopped_leaves_nothing_and_resumes(
 ) -> None:
     program(tmp_path)
     for trial, number in enumerate(numbers):
-        code, errors = interrupted(tmp_path, number, trial, *options)
-        assert code == (-9 if number == signal.SIGKILL else 128 + number), errors
+        errors = stopped(tmp_path, number, trial, *options)
         assert (trial == 0) == ("resuming" not in errors)
         if number != signal.SIGKILL:
             assert "Run the same command again to resume." in errors
-        assert becomes_true(lambda: not left(tmp_path), 20)
         assert not (tmp_path / "saved").exists()
-    measured = {path: path.read_text() for path in tmp_path.glob("reports/*/probes/*/measurement.json")}
+    measured = measurements(tmp_path)
     again = autotune_run(tmp_path, *ONLY, *options)
     assert again.returncode == 0, again.stderr
     assert "resuming" in again.stderr

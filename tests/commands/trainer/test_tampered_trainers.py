@@ -1,8 +1,8 @@
 """Trainers of which something was changed since they were built: what trains in a probe, and after `apply`, trains as the
 user's own, bit for bit; or it is refused in one line before anything is started."""
 
+import contextlib
 import functools
-import gc
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ def built(
 ) -> Any:
     """Of a model with dropout, which starts from the same weights every time."""
     known = {**SIZES, "max_steps": STEPS, "learning_rate": 1e-2, "report_to": "none", "use_cpu": True}
-    args = arguments("nowhere", save_strategy="no", disable_tqdm=True, **{**known, **(fields or {})})
+    args = arguments("output", save_strategy="no", disable_tqdm=True, **{**known, **(fields or {})})
     set_seed(7)
     return kind(**{"model": bert(), "args": args, "train_dataset": Numbers(), **parts})
 
@@ -478,11 +478,10 @@ def losses(trainer: Any, weights: dict[str, torch.Tensor]) -> list[torch.Tensor]
 
 
 @pytest.fixture(autouse=True, scope="module")
-def quick_collections() -> Iterator[None]:
-    """Each training ends with a collection of all that tests have imported."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
+def folder_of_outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The current folder, in which Trainers make their output folder."""
+    with contextlib.chdir(tmp_path_factory.mktemp("outputs")):
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from autotune.core.note import Note, NoteKind
 from autotune.core.promise_verdict import PromiseKind
 from autotune.core.request import tuning_request
 from autotune.probe import queries
+from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import read_environment
 from autotune.probe.recorded import RecordedHost
 from tests.commands.verify.test_result import plain
@@ -107,8 +109,9 @@ def test_a_search_whose_answer_is_the_users_settings_has_nothing_to_verify(tmp_p
 
 
 def test_both_sides_are_trained_in_turns_for_as_many_steps_as_requested(
-    study: Path, known_machine: None, monkeypatch: pytest.MonkeyPatch
+    study: Path, known_machine: None, host: ProbeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(run, "HostSet", lambda: nullcontext(host))
     monkeypatch.setattr(run, "ROUNDS", 2)
     lines: list[str] = []
     verification = verify(study, steps=5, watch=lines.append)

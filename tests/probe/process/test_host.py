@@ -81,7 +81,14 @@ def told(folder: Path, name: str) -> object:
 # It hangs -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("behaviour", ["hang", "hang deaf", "hang locked", "stop", "flood forever"])
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        "hang deaf",
+        "stop",
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("hang", "hang locked", "flood forever")),
+    ],
+)
 def test_a_child_that_does_not_end_is_ended_at_its_deadline(run: Run, behaviour: str) -> None:
     measurement = run(behaviour, deadline_s=1.5)
     assert measurement.outcome is Outcome.TIMED_OUT
@@ -90,7 +97,7 @@ def test_a_child_that_does_not_end_is_ended_at_its_deadline(run: Run, behaviour:
 
 
 def test_a_loader_worker_that_hangs_is_a_probe_that_hangs(run: Run) -> None:
-    assert run("worker hangs", deadline_s=2.0, asked=configuration(workers=1)).outcome is Outcome.TIMED_OUT
+    assert run("worker hangs", deadline_s=1.5, asked=configuration(workers=1)).outcome is Outcome.TIMED_OUT
 
 
 # It dies --------------------------------------------------------------------------------------------------------
@@ -201,7 +208,9 @@ def test_grandchildren_in_sessions_of_their_own_are_gone_afterwards(run: Run, tm
         assert not alive(int(str(told(tmp_path, name))))
 
 
-@pytest.mark.parametrize("behaviour", ["share memory, be killed", "everything"])
+@pytest.mark.parametrize(
+    "behaviour", ["share memory, be killed", pytest.param("everything", marks=pytest.mark.nightly)]
+)
 def test_shared_memory_and_temporary_files_of_a_killed_child_are_removed(
     run: Run, tmp_path: Path, behaviour: str
 ) -> None:
@@ -266,6 +275,7 @@ def test_a_host_with_a_second_thread_refuses_to_fork(tmp_path: Path, monkeypatch
         "    threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv(SPAWN, "1")  # it starts sooner
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
@@ -318,6 +328,7 @@ def test_a_host_leaves_libraries_that_wake_cuda_unopened(bad_host: ProbeHost) ->
     assert "/torchao/" not in mapped
 
 
+@pytest.mark.nightly
 def test_a_library_opened_later_is_whole_once_it_is_used() -> None:
     pytest.importorskip("bitsandbytes")
     script = (

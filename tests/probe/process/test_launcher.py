@@ -26,6 +26,7 @@ from autotune.probe import ProbeOptions, runner
 from autotune.probe.order import CHILD_ANSWER, LOG, ORDER, Order
 from autotune.probe.process import launcher
 from autotune.probe.process.answers import ask, read_answer
+from autotune.probe.process.host import SPAWN
 from autotune.probe.process.launcher import REPEATS, ProbeHost, inherited
 from autotune.probe.runner import LiveProbe
 from autotune.workload.model.pickling import sent
@@ -73,12 +74,11 @@ PARENT = textwrap.dedent(
     from pathlib import Path
     from autotune.core.environment import Environment
     from autotune.probe.process.launcher import ProbeHost
-    from tests.probe.process.test_launcher import OBJECTS
     from tests.probe.probes import make_order
 
     folder = Path(sys.argv[1])
     environment = Environment.from_dict(json.loads(sys.argv[2]))
-    host = ProbeHost(OBJECTS)
+    host = ProbeHost((folder / "objects").read_bytes())
     host.start()
     (folder / "host").write_text(str(host.pid))
     host.run(make_order(folder, environment, "everything", deadline_s=600.0))
@@ -89,6 +89,7 @@ PARENT = textwrap.dedent(
 def test_a_killed_parent_leaves_nothing(environment: Environment, tmp_path: Path) -> None:
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
+    (tmp_path / "objects").write_bytes(OBJECTS)
     parent = subprocess.Popen(
         [sys.executable, str(script), str(tmp_path), json.dumps(environment.to_dict())],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
@@ -303,14 +304,17 @@ def test_a_child_killed_while_it_reads_the_device_is_said_to_be_killed(host: Pro
 
 
 def test_a_host_that_hangs_is_ended_like_a_dead_one(
-    bad_host: ProbeHost, environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launcher, "GRACE_S", 0.5)
     monkeypatch.setattr(launcher, "CLOSE_S", 0.5)
-    first = bad_host.pid
-    assert first is not None
-    psutil.Process(first).suspend()
-    measurement = measured(bad_host, make_order(tmp_path, environment, deadline_s=0.5))
+    monkeypatch.setenv(SPAWN, "1")  # it starts sooner
+    with ProbeHost() as host:
+        host.start()
+        first = host.pid
+        assert first is not None
+        psutil.Process(first).suspend()
+        measurement = measured(host, make_order(tmp_path, environment, deadline_s=0.5))
     assert (measurement.outcome, measurement.reason) == (
         Outcome.CRASHED,
         "the process that starts probes does not answer",
@@ -321,12 +325,13 @@ def test_a_host_that_hangs_is_ended_like_a_dead_one(
 def test_an_interrupted_order_takes_its_host_along(
     environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with ProbeHost(OBJECTS) as host:
+    monkeypatch.setenv(SPAWN, "1")  # it starts sooner
+    with ProbeHost() as host:
         host.start()
-        token = token_of(host.pid or 0)
+        token, below = token_of(host.pid or 0), psutil.Process(host.pid)
 
         def interrupted(seconds: float) -> None:
-            assert becomes_true((tmp_path / "ready").exists, 60.0)
+            assert becomes_true(lambda: bool(below.children()), 60.0)
             raise KeyboardInterrupt
 
         monkeypatch.setattr(host, "_receive", interrupted)
@@ -516,15 +521,13 @@ def test_the_next_probe_waits_until_the_memory_is_back(probe: LiveProbe) -> None
 # A limited time -------------------------------------------------------------------------------------------------
 
 
-def test_no_order_outlasts_the_command_s_time(tmp_path: Path) -> None:
+def test_no_order_outlasts_the_command_s_time(host: ProbeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order = Order(kind="capabilities", folder=str(tmp_path / "order"), deadline_s=300.0, request={"device": "cpu"})
-    with ProbeHost() as host:
-        host.start()
-        host.time_limit = TimeLimit(1.0, time.monotonic() - 0.9)
-        begun = time.monotonic()
-        with pytest.raises(TimeIsOver, match="timeout="):
-            ask(host, order)
-        assert time.monotonic() - begun < 10
+    monkeypatch.setattr(host, "time_limit", TimeLimit(1.0, time.monotonic() - 0.9))
+    begun = time.monotonic()
+    with pytest.raises(TimeIsOver, match="timeout="):
+        ask(host, order)
+    assert time.monotonic() - begun < 10
     with ProbeHost() as slow:
         slow.time_limit = TimeLimit(0.1)
         with pytest.raises(TimeIsOver):

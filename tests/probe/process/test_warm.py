@@ -57,8 +57,9 @@ def run(warm_host: ProbeHost, environment: Environment, workload_of: Callable[..
         own = {name: value for name, value in order.process_environment.items() if "BEHAVIOUR" not in name}
         return measured(warm_host, replace(order, process_environment=own))
 
-    run(most_before=None)  # whatever waited for an order of another test has ended
-    assert not waiting(warm_host)
+    for pid in waiting(warm_host):  # for an order of another test
+        os.kill(pid, signal.SIGKILL)
+    assert becomes_true(lambda: not any(map(alive, waiting(warm_host))), 10.0)
     return run
 
 
@@ -71,7 +72,15 @@ def waiting(host: ProbeHost) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "asked", [OTHER, replace(FIRST), configuration(1, 4, precision="bf16", attention_mask="always")], ids=str
+    "asked",
+    [
+        OTHER,
+        *(
+            pytest.param(asked, marks=pytest.mark.nightly)
+            for asked in (FIRST, configuration(1, 4, precision="bf16", attention_mask="always"))
+        ),
+    ],
+    ids=str,
 )
 def test_a_warm_child_trains_and_counts_as_a_fresh_one_does(
     run: Run, warm_host: ProbeHost, asked: Configuration
@@ -116,13 +125,14 @@ def test_a_large_training_is_none_of_the_next_one_s_peak(run: Run) -> None:
 def test_each_order_has_a_log_of_its_own(run: Run, tmp_path: Path) -> None:
     run(FIRST, 0)
     run(OTHER, number=7)
-    assert (tmp_path / "1" / LOG).read_text().startswith("probe 0 started\n")
-    assert (tmp_path / "2" / LOG).read_text().startswith("probe 7 started in a process that carried out others\n")
+    assert (tmp_path / "0" / LOG).read_text().startswith("probe 0 started\n")
+    assert (tmp_path / "1" / LOG).read_text().startswith("probe 7 started in a process that carried out others\n")
 
 
 # It goes on no longer than it may -------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_a_process_carries_out_no_more_orders_than_the_order_allows(run: Run, warm_host: ProbeHost) -> None:
     assert [run(FIRST, most).orders_before for most in (0, 2, 2, 2, 2)] == [0, 1, 2, 0, 1]
     assert run(FIRST, None).orders_before == 0
@@ -196,6 +206,7 @@ def test_other_cores_need_a_fresh_process(run: Run, warm_host: ProbeHost) -> Non
 # It is killed ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 def test_a_child_that_is_killed_while_it_waits_is_not_missed(run: Run, warm_host: ProbeHost) -> None:
     run(FIRST, 0)
     (child,) = waiting(warm_host)
@@ -227,7 +238,8 @@ def test_a_warm_child_that_is_killed_while_it_trains_loses_nothing(run: Run, war
     assert waiting(warm_host) not in ([], [child])
 
 
-@pytest.mark.parametrize("end", ["killed", pytest.param("closed", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("end", ["killed", "closed"])
 def test_a_child_that_waits_ends_with_its_host(
     environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path, end: str
 ) -> None:

@@ -12,8 +12,8 @@ import torch
 from autotune.probe.trace.cuda_kernels import autocast_list
 
 ROOT = Path(__file__).parents[3]
-QUICK = ("bert",)
-NIGHTLY = (
+MODELS = (
+    "bert",
     "llama",
     "odd bert",
     "gpt2",
@@ -43,7 +43,8 @@ def fake_cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return library
 
 
-@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.nightly) for name in NIGHTLY)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", MODELS)
 def test_a_step_on_cpu_tensors_makes_what_cuda_s_dispatch_makes(fake_cuda: Path, name: str) -> None:
     command = [sys.executable, "-W", "ignore", "-m", "tests.probe.trace.fake_cuda", str(fake_cuda), name]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

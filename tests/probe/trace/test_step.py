@@ -62,7 +62,18 @@ WAYS = {
 }
 
 
-LIKE_ANOTHER = ("electra", "distilbert", "opt", "gemma", "qwen2")
+LIKE_ANOTHER = (
+    "electra",
+    "distilbert",
+    "gpt_neox",
+    "opt",
+    "gemma",
+    "qwen2",
+    "bart",
+    "gpt2-mini",
+    "llama-mini",
+    "t5-mini",
+)
 """Models whose layers are nearly those of another one here."""
 
 MINIS = [name for name in BUILT_IN if name.endswith("-mini")]
@@ -104,9 +115,12 @@ def peaks(tape: MemoryTrace) -> dict[str, float]:
     return {phase: max(line.total_at(2) for line in lines) for phase, lines in peak_lines(tape).items()}
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.nightly) if name in LIKE_ANOTHER else name for name in MODELS]
-)
+def quick(*names: str) -> list[Any]:
+    """These as parameters; those like another one are nightly."""
+    return [pytest.param(name, marks=pytest.mark.nightly) if name in LIKE_ANOTHER else name for name in names]
+
+
+@pytest.mark.parametrize("name", quick(*MODELS))
 def test_a_trace_without_storage_has_the_bytes_of_a_real_training_on_the_cpu(name: str) -> None:
     if name == "bart" and transformers.__version__.startswith("5.17."):
         pytest.skip("this transformers looks at a number that it draws for each layer: traced on real tensors")
@@ -126,9 +140,9 @@ def test_a_trace_without_storage_has_the_bytes_of_a_real_training_on_the_cpu(nam
     ("name", "task"),
     [
         ("bert", "masked-lm"),
-        ("bert", "causal-lm"),
-        ("bert", "sequence-classification"),
-        ("bert", "token-classification"),
+        pytest.param("bert", "causal-lm", marks=pytest.mark.nightly),
+        pytest.param("bert", "sequence-classification", marks=pytest.mark.nightly),
+        pytest.param("bert", "token-classification", marks=pytest.mark.nightly),
         ("bert", "question-answering"),
         ("gpt2", "sequence-classification"),
     ],
@@ -137,7 +151,7 @@ def test_the_step_of_a_task_is_traced_and_has_the_bytes_of_a_real_one(name: str,
     as_a_real_one(workload_of(name, task))
 
 
-@pytest.mark.parametrize("name", MINIS)
+@pytest.mark.parametrize("name", quick(*MINIS))
 def test_the_step_of_a_small_built_in_model_is_traced_and_has_the_bytes_of_a_real_one(name: str) -> None:
     as_a_real_one(fitted(name, read_config(name, False)[0]))
 
@@ -297,7 +311,7 @@ def asked_for(**settings: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "name", ["llama", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("bert", "gpt2"))]
 )
-@pytest.mark.parametrize("value", ["every_2nd", "every_3rd", "full_reentrant"])
+@pytest.mark.parametrize("value", ["every_2nd", pytest.param("every_3rd", marks=pytest.mark.nightly), "full_reentrant"])
 def test_a_part_of_the_layers_that_forgets_has_the_bytes_of_a_real_training(name: str, value: str) -> None:
     subject, asked = subject_of(workload_of(name)), asked_for(checkpointing=value, precision="fp32")
     told = subject.step(asked, [])
@@ -326,11 +340,11 @@ def test_weights_in_16_bits_have_the_bytes_of_a_real_training(name: str) -> None
     whole = subject.step(asked_for(precision="fp32", checkpointing="none"), [])
     assert 2 * sum(told["weights"]) < 1.1 * sum(_weights(subject.outline))
     assert "weights" not in whole
-    fake = fake_trace(subject, asked)
-    real = real_trace(subject, asked)
-    for phase, most in peaks(real).items():
-        assert peaks(fake)[phase] == most
-        assert 1.3 * most < peaks(fake_trace(subject, asked_for(precision="fp32")))[phase]
+    fake, real = peaks(fake_trace(subject, asked)), peaks(real_trace(subject, asked))
+    in_fp32 = peaks(fake_trace(subject, asked_for(precision="fp32")))
+    for phase, most in real.items():
+        assert fake[phase] == most
+        assert 1.3 * most < in_fp32[phase]
 
 
 def test_an_order_of_this_kind_answers_with_steps_and_updates(tmp_path: Path) -> None:

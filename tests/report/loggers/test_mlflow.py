@@ -3,11 +3,10 @@
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
-from mlflow import MlflowClient
-from mlflow.entities import Run
 
 from autotune.report.table import frame
 from tests.report.loggers.studies import SECRET, holds, result, told
@@ -29,16 +28,22 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("MLFLOW_TRACKING_URI", request.param.format(tmp_path))
 
 
-def only_run() -> Run:
-    client = MlflowClient()
-    experiment = client.get_experiment_by_name("autotune")
+def client() -> Any:
+    """MLflow's own, which takes a second to import."""
+    from mlflow import MlflowClient
+
+    return MlflowClient()
+
+
+def only_run() -> Any:
+    experiment = client().get_experiment_by_name("autotune")
     assert experiment is not None
-    (run,) = client.search_runs([experiment.experiment_id])
+    (run,) = client().search_runs([experiment.experiment_id])
     return run
 
 
-def history(run: Run, name: str) -> list[tuple[int, float]]:
-    return sorted((item.step, item.value) for item in MlflowClient().get_metric_history(run.info.run_id, name))
+def history(run: Any, name: str) -> list[tuple[int, float]]:
+    return sorted((item.step, item.value) for item in client().get_metric_history(run.info.run_id, name))
 
 
 @pytest.mark.usefixtures("store")
@@ -59,9 +64,9 @@ def test_metrics_parameters_tags_and_files_are_the_result_s(tmp_path: Path, monk
     assert run.data.tags["answer.statement"] == study.stop_reason
     assert run.data.tags["answer.configuration.precision"] == "bf16"
     assert (run.info.run_name, run.info.status) == ("study", "FINISHED")
-    names = {entry.path for entry in MlflowClient().list_artifacts(run.info.run_id)}
+    names = {entry.path for entry in client().list_artifacts(run.info.run_id)}
     assert names >= {"summary.md", "trials.csv", "best_training_arguments.json"}
-    table = pd.read_csv(MlflowClient().download_artifacts(run.info.run_id, "trials.csv"))
+    table = pd.read_csv(client().download_artifacts(run.info.run_id, "trials.csv"))
     assert table["samples_per_second"].tolist()[:2] == frame(study.trials)["samples_per_second"].tolist()[:2]
 
 
@@ -81,7 +86,7 @@ def test_a_run_that_was_deleted_is_begun_anew(tmp_path: Path) -> None:
     study = result("mlflow")
     told(study, tmp_path / "study")
     first = only_run()
-    MlflowClient().delete_run(first.info.run_id)
+    client().delete_run(first.info.run_id)
     told(study, tmp_path / "study", already=3)
     again = only_run()
     assert again.info.run_id != first.info.run_id

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import wandb
-from wandb.proto.wandb_internal_pb2 import Record
 
 from autotune.report.table import frame
 from tests.report.loggers.studies import SECRET, begun, holds, result, told
@@ -21,17 +19,23 @@ BLOCK = 32768
 @pytest.fixture(autouse=True)
 def a_process_of_its_own() -> Iterator[None]:
     """wandb reads its variables once a process, and keeps one service for it."""
+    import wandb
+
     yield
     wandb.teardown()
 
 
 def runs(folder: Path) -> list[Path]:
     """Folders of the offline runs, whole: wandb writes them in a process of its own, whose end is awaited."""
+    import wandb
+
     wandb.teardown()
     return sorted(folder.glob("wandb/offline-run-*"))
 
 
-def records(run: Path) -> Iterator[Record]:
+def records(run: Path) -> Iterator[Any]:
+    from wandb.proto.wandb_internal_pb2 import Record
+
     (log,) = run.glob("*.wandb")
     data, at, whole = log.read_bytes(), 7, b""
     while at + 7 <= len(data):
@@ -101,6 +105,8 @@ def test_a_run_holds_the_rows_the_answer_the_report_and_nothing_of_the_machine(t
 
 
 def test_a_resumed_study_resumes_its_run(tmp_path: Path) -> None:
+    import wandb
+
     study = result("wandb")
     begun(study, tmp_path / "study").log(study.trials[:2])
     wandb.teardown()  # the search was killed
@@ -114,6 +120,8 @@ def test_a_resumed_study_resumes_its_run(tmp_path: Path) -> None:
 
 
 def test_the_caller_s_own_wandb_speaks_as_before(tmp_path: Path) -> None:
+    import wandb
+
     wandb.setup(wandb.Settings(silent=False))
     told(result("wandb"), tmp_path / "study")
     assert not wandb.setup().settings.silent

@@ -187,5 +187,6 @@ def test_what_can_be_used_is_found_by_asking_and_without_a_compiler_inductor_can
     assert "no-such-compiler" in (compiling.backends(on_cpu=True)["inductor"] or "")
 
 
+@pytest.mark.nightly
 def test_a_training_runs_with_another_backend(train: Callable[..., Measurement]) -> None:
     train("bert-mini", accumulation=1, compile="default", compile_backend="aot_eager")
