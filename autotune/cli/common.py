@@ -1,6 +1,7 @@
 """Error reporting, exit codes and paths of the commands."""
 
 import contextlib
+import errno
 import json
 import shutil
 import sys
@@ -11,7 +12,7 @@ from typing import Any, TextIO
 
 import typer
 
-from autotune.core.errors import AutotuneError, UnreadableFile
+from autotune.core.errors import AutotuneError, StorageFailed, UnreadableFile
 from autotune.core.interrupt import Terminated, ending_on_signals
 from autotune.core.units import broken
 
@@ -23,6 +24,9 @@ WORDS = "autotune.words"
 
 PAGE = "report.html"
 """The file of a report folder that people open."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a write for which the disk has no room."""
 
 NORMAL_EXITS = (typer.Exit, typer.Abort, BrokenPipeError)
 """Exceptions that end a command intentionally; BrokenPipeError: the reader of standard output is gone."""
@@ -53,6 +57,9 @@ class ErrorReporter:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._stack.close()
+        if isinstance(error, OSError) and error.errno in FULL and error.filename is not None:
+            advice = "Free space, or let TMPDIR name a folder of another disk; then run the same command again."
+            error = StorageFailed(f"{error.filename} cannot be written: {error.strerror}.", advice)
         if isinstance(error, AutotuneError):
             self._fail(f"Error: {error.on_command_line}", type(error).__name__, *error.written, error.exit_code)
         if isinstance(error, KeyboardInterrupt):

@@ -1,6 +1,7 @@
 """What a program gets: one JSON object on standard output, all else on standard error, whatever happens."""
 
 import contextlib
+import errno
 import json
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from autotune.cli.app import app
 from autotune.cli.common import ErrorReporter
 from autotune.commands import search
 from autotune.core.configuration import Value
+from autotune.core.errors import StorageFailed
 from autotune.study.plan import Progress, ProgressKind, Watch
 from tests.makers import configuration, result, trial
 from tests.probe.processes import bounded
@@ -115,6 +117,17 @@ def test_what_nobody_foresaw_is_an_object_too_with_its_traceback_on_standard_err
     assert error["message"]
     assert "Traceback" in done.stderr
     assert "Error" not in run(studies, "report", "first").stdout
+
+
+def test_a_temporary_folder_without_room_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit), ErrorReporter(as_json=True):
+        raise OSError(errno.ENOSPC, "No space left on device", "/scratch/ask-1")
+    printed = capsys.readouterr()
+    error = json.loads(printed.out)["error"]
+    assert (error["type"], error["exit_code"]) == ("StorageFailed", StorageFailed.exit_code)
+    assert len(printed.err.splitlines()) == 1
+    assert "/scratch/ask-1" in printed.err
+    assert "TMPDIR" in error["advice"]
 
 
 @pytest.mark.parametrize("code", [0, 1])
