@@ -231,7 +231,8 @@ def test_a_second_run_of_a_finished_search_sends_the_same(finished: Finished, st
     assert not set(again.keys("progress")) & set(runner.keys("progress"))
 
 
-@pytest.mark.parametrize("how", [pytest.param("patient", marks=pytest.mark.nightly), "now"])
+@pytest.mark.nightly
+@pytest.mark.parametrize("how", ["patient", "now"])
 def test_a_cancelled_search_ends_with_what_it_measured(
     how: str, replaying: Replaying, start: Start, tmp_path: Path
 ) -> None:

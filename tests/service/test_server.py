@@ -315,6 +315,7 @@ def test_a_server_that_stops_ends_streams_and_runners_and_the_next_one_goes_on(
     assert len(replaying.executed) == len({*replaying.executed}) + 1  # the probe that was interrupted
 
 
+@pytest.mark.nightly
 def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
     """Its search ignores the first one: the server would wait for it for 30 s."""
     replaying = Replaying(tmp_path / "replaying", deaf=True)

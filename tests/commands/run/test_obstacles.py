@@ -34,6 +34,7 @@ def test_a_python_that_ignores_the_path_is_named(tmp_path: Path, switch: str) ->
     assert "autotune.tune(trainer)" in ended.stderr
 
 
+@pytest.mark.nightly
 def test_a_call_that_never_comes_and_a_training_loop_of_its_own_are_named(tmp_path: Path) -> None:
     program(tmp_path, trained="trainer.train()\ntype(trainer).train = lambda self: print('own loop')\ntrainer.train()")
     ended = autotune_run(tmp_path, "--call", "2")

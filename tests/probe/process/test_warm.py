@@ -438,6 +438,7 @@ print(left(lambda: torch.backends.cuda.enable_math_sdp(False), lambda _: torch.b
 """
 
 
+@pytest.mark.nightly
 def test_what_a_process_is_brought_back_to_and_what_ends_it() -> None:
     root = Path(__file__).parents[3]
     made = subprocess.run(

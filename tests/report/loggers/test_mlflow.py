@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(params=["sqlite:///{}/mlflow.db", "file:{}/mlruns"])
+@pytest.fixture(params=["sqlite:///{}/mlflow.db", pytest.param("file:{}/mlruns", marks=pytest.mark.nightly)])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both stores that need no server; MLflow takes the one of files only where it is asked to."""
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
