@@ -108,7 +108,7 @@ def test_a_script_that_reads_no_flags_is_changed_by_hand_but_for_those_that_it_i
 
 @BY_ITS_OLDER_NAME
 def test_checkpointing_under_its_older_name_is_switched_off_under_that_name(tmp_path: Path) -> None:
-    words = f"python train.py --output_dir {tmp_path} --use_cpu --gradient_checkpointing"
+    words = f"python train.py --output_dir {shlex.quote(str(tmp_path))} --use_cpu --gradient_checkpointing"
     applied = in_command(found(), shlex.split(words))
     assert "--gradient_checkpointing False" in applied.command
     assert "activation_checkpointing" not in applied.command
