@@ -24,6 +24,8 @@ JSON, CSV = "application/json", "text/csv"
 ROOT = "/api/v1"
 MOST_EVENTS, ALL_EVENTS = 500, 100_000
 """Events in one answer; more than any search has."""
+MOST_STATUSES, MOST_STATUS_BYTES = 1000, 2**15
+"""Answers about searches that are kept, and the largest one."""
 _HIDDEN = ("version", "interruptions", "restarts", "not_before", "pid", "pid_started")
 """Fields of a search that only the server uses."""
 
@@ -132,12 +134,14 @@ class Cancel(BaseModel):
 
 
 class NewToken(BaseModel):
-    """days: after which it expires; null: never."""
+    """days: after which it expires. most_devices: at once; hours_a_month: device-hours in a calendar month. null: no limit."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     user: str = Field(json_schema_extra={"pattern": USER})  # checked by `Accounts`, in words
     role: Literal["viewer", "submitter", "admin", "metrics"]
     days: float | None = 90.0
+    most_devices: int | None = None
+    hours_a_month: float | None = None
 
 
 class SecretToken(BaseModel):
@@ -155,6 +159,31 @@ class Names(BaseModel):
     data: list[str]
     hub: str
     hub_patterns: list[str]
+
+
+class Statuses:
+    """Answers about searches, kept while no search changes: only the server that has the database changes one."""
+
+    def __init__(self) -> None:
+        self.changes = 0
+        self._kept: dict[str, tuple[str, bytes]] = {}
+
+    def clear(self) -> None:
+        """Forget them after a change; from any thread."""
+        self.changes += 1
+        self._kept = {}
+
+    def get(self, search_id: str) -> tuple[str, bytes] | None:
+        """(ETag, body)."""
+        return self._kept.get(search_id)
+
+    def keep(self, search: Search, place: int | None, changes: int) -> tuple[str, bytes]:
+        """(ETag, body). changes: before the search was read."""
+        kept, body = self._kept, ShownSearch.__pydantic_serializer__.to_json(ShownSearch(**shown(search, place)))
+        status = (f"{search.version}.{place or 0}", body)
+        if changes == self.changes and len(kept) < MOST_STATUSES and len(body) < MOST_STATUS_BYTES:
+            kept[search.id] = status
+        return status
 
 
 def shown(search: Search, place: int | None = None) -> dict[str, Any]:
