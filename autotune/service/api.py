@@ -107,10 +107,7 @@ async def search(request: Request, _who: Viewer, search_id: str) -> Any:
         changes = statuses.changes
         found = await run_in_threadpool(found_search, request, search_id)
         status = statuses.keep(found, await run_in_threadpool(request.app.state.store.place, found), changes)
-    response = Response(status[1], media_type=JSON)
-    if answers.is_fresh(request, response, status[0]):
-        return Response(status_code=304, headers={name: response.headers[name] for name in ("ETag", "Cache-Control")})
-    return response
+    return answers.status_answer(request, status)
 
 
 @router.post("/searches/{search_id}/cancel", status_code=202, response_model=answers.ShownSearch)

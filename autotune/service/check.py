@@ -105,7 +105,7 @@ def _clock(settings: Settings) -> str:
             last = connection.scalar(sa.select(sa.func.max(events.c.at))) if revisions(engine)[0] else None
     finally:
         engine.dispose()
-    there = datetime.fromisoformat(there).replace(tzinfo=UTC) if isinstance(there, str) else there
+    there = there.replace(tzinfo=UTC) if there.tzinfo is None else there  # of SQLite
     if (seconds := abs((there - here).total_seconds())) > SKEW_S:
         raise InvalidRequest(f"It differs by {seconds:.0f} s from the database's.", "Let NTP set both.")
     if last and (last - here).total_seconds() > SKEW_S:

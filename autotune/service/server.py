@@ -149,6 +149,7 @@ def create_app(settings: Settings) -> FastAPI:
         keep = None if settings.keep is None else timedelta(days=settings.keep)
         state.dispatcher = Dispatcher(state.store, state.devices, state.roots, settings.state, keep)
         problems.install(app)
+        app.add_middleware(answers.KeptStatuses)
         access.install(app)
         operation.install(app)
         pages.install(app)

@@ -62,7 +62,7 @@ def store(engine: Engine, changed: list[str]) -> Store:
 
 
 def submitted(store: Store, owner: str = "anna", name: str = "a search", **options: Any) -> Search:
-    asked = {key: options.pop(key) for key in ("device", "devices", "card") if key in options}
+    asked = {key: options.pop(key) for key in ("device", "devices", "card", "timeout") if key in options}
     return store.submit(owner, name, {**REQUEST, "device": "auto", **asked}, **options)[0]
 
 
