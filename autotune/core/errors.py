@@ -13,7 +13,7 @@ AutotuneError              1    something failed
 ├── TimeIsOver             1    the time limit ended before the baseline was measured
 └── SearchFailed           1    the baseline crashed, a crash repeated itself, or no trial completed
     ├── DeviceInUse        1    another search holds the GPU
-    └── DevicesAway        1    a cluster does not answer, or has too few free devices now
+    └── DevicesAway        1    all devices were lost; a cluster does not answer, or has too few free devices now
 """
 
 from collections.abc import Iterable
@@ -116,7 +116,7 @@ class DeviceInUse(SearchFailed):
 
 
 class DevicesAway(SearchFailed):
-    """A cluster does not answer, or has too few free devices now."""
+    """All devices of a search were lost; or a cluster does not answer, or has too few free devices now."""
 
 
 class LossWarning(UserWarning):

@@ -275,7 +275,7 @@ class Dispatcher:
             end = await self._carry_out(run, folder, options)
         if end is None or end["state"] == INTERRUPTED:
             reason = end["problem"]["message"] if end else await asyncio.to_thread(death, run, folder / LOG)
-            is_away = end is not None and end["problem"]["type"] == "DevicesAway"
+            is_away = end is not None and end["problem"]["type"] == "DevicesAway" and not self.devices.is_lasting
             await self._requeue(run, reason, counter=None if is_away else "interruptions", delay_s=AWAY_S * is_away)
             return
         files: dict[str, bytes] = {}

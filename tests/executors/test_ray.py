@@ -138,7 +138,16 @@ def test_an_address_where_nothing_listens_is_refused_at_once(address: str) -> No
 @pytest.mark.slow
 def test_the_command_searches_on_two_devices_of_the_cluster(address: str, tmp_path: Path) -> None:
     words = ("bert-mini", "--global-batch-size", "2", "--sequence-length", "8", "--device", "cpu", "--devices", "2")
-    words += ("--executor", "ray", "--allow-unauthenticated", "--n-trials", "3", "--search-space", "quick", "--no-history")
+    words += (
+        "--executor",
+        "ray",
+        "--allow-unauthenticated",
+        "--n-trials",
+        "3",
+        "--search-space",
+        "quick",
+        "--no-history",
+    )
     command = [
         sys.executable,
         "-m",

@@ -1,10 +1,16 @@
 """The devices of a Ray cluster: what is lent of nodes that come and go, and a real search on a real cluster of this machine."""
 
+import contextlib
 import os
+import socket
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from autotune.core import InvalidRequest
@@ -14,6 +20,8 @@ from autotune.service.devices import check_devices
 from tests.probe.processes import becomes_true
 from tests.service.servers import serving
 
+REQUEST: dict[str, Any] = {"model": "bert-mini", "global_batch_size": 2, "sequence_length": 8, "space": "quick"}
+REQUEST |= {"device": "cpu", "n_trials": 3, "only": {"precision": ["fp32"]}, "timeout": "120s", "no_history": True}
 GPUS = Node("a1", "big", "H100", 16, 2, 16, 2)
 CPUS = Node("b1", "small", "GPU", 4, 0, 4, 0)
 
@@ -88,15 +96,13 @@ def test_searches_of_one_and_two_devices_run_on_a_cluster_whose_nodes_come_and_g
     pytest.importorskip("ray", reason="ray is not installed: its extra is not the core's")
     from benchmarks.executors_deaths import cluster_of_two
 
-    request: dict[str, Any] = {"model": "bert-mini", "global_batch_size": 2, "sequence_length": 8, "space": "quick"}
-    request |= {"device": "cpu", "n_trials": 3, "only": {"precision": ["fp32"]}, "timeout": "120s", "no_history": True}
     with cluster_of_two() as (machines, nodes, _):
         words = ("--executor", "ray", "--address", machines.address, "--allow-unauthenticated", "--devices", "cpu")
         variables = {**os.environ, "RAY_ADDRESS": machines.address}
         with serving(tmp_path, *words, variables=variables) as server:
             http = server.http
             assert len(http.get("/devices").json()) == 2
-            narrow, wide = server.submit(request), server.submit({**request, "devices": 2, "seed": 1})
+            narrow, wide = server.submit(REQUEST), server.submit({**REQUEST, "devices": 2, "seed": 1})
             lent = server.when(narrow, state="running")["lent"]
             assert lent.startswith("cpu@")
             assert server.when(narrow)["state"] == "done"
@@ -109,3 +115,47 @@ def test_searches_of_one_and_two_devices_run_on_a_cluster_whose_nodes_come_and_g
             assert becomes_true(lambda: len(http.get("/devices").json()) == 2, 60)
             search = server.when(wide, seconds=400)
             assert search["state"] == "done", search["problem"]
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore")
+def test_a_search_waits_while_the_cluster_is_gone_and_goes_on_once_its_head_is_there_again(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="ray is not installed: its extra is not the core's")
+    from benchmarks.executors_deaths import MARK, SETTINGS, marked
+
+    variables, mark = {**os.environ, **SETTINGS, MARK: f"{tmp_path}"}, f"{tmp_path}"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    address = f"{socket.gethostbyname(socket.gethostname())}:{port}"
+
+    def start() -> None:
+        words = ("--head", f"--port={port}", "--num-cpus=1", "--include-dashboard=false", "--disable-usage-stats")
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *words, f"--object-store-memory={80 << 20}"]
+        subprocess.run(command, env=variables, check=True, capture_output=True, timeout=120)
+
+    def end() -> None:
+        for word in ("gcs_server", "raylet", "ray/_private", "ray::"):
+            for process in marked(mark, word):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+
+    words = ("--executor", "ray", "--address", address, "--allow-unauthenticated", "--devices", "cpu")
+    server_variables = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    try:
+        start()
+        with serving(tmp_path, *words, variables=server_variables) as server:
+            http = server.http
+            search_id = server.submit({**REQUEST, "n_trials": 4})
+            assert becomes_true(lambda: bool(http.get(f"/searches/{search_id}/trials").json()), 120)
+            end()
+            away = lambda: "does not answer" in http.get(f"{server.url}/readyz").json()["checks"]["devices"]  # noqa: E731
+            assert becomes_true(away, 60)
+            server.when(search_id, state="queued")
+            time.sleep(5)
+            start()
+            search = server.when(search_id, seconds=400)
+            assert (search["state"], search["attempt"] > 1) == ("done", True), search["problem"]
+            kinds = {event["kind"] for event in http.get(f"/searches/{search_id}/events").json()}
+            assert "lost" not in kinds
+    finally:
+        end()
