@@ -148,14 +148,19 @@ def test_a_search_waits_while_the_cluster_is_gone_and_goes_on_once_its_head_is_t
             search_id = server.submit({**REQUEST, "n_trials": 4})
             assert becomes_true(lambda: bool(http.get(f"/searches/{search_id}/trials").json()), 120)
             end()
-            away = lambda: "does not answer" in http.get(f"{server.url}/readyz").json()["checks"]["devices"]  # noqa: E731
-            assert becomes_true(away, 60)
+
+            def is_away() -> bool:
+                time.sleep(0.5)  # the readiness has a limit
+                return "does not answer" in http.get(f"{server.url}/readyz").json()["checks"]["devices"]
+
+            assert becomes_true(is_away, 60)
             server.when(search_id, state="queued")
             time.sleep(5)
             start()
             search = server.when(search_id, seconds=400)
             assert (search["state"], search["attempt"] > 1) == ("done", True), search["problem"]
-            kinds = {event["kind"] for event in http.get(f"/searches/{search_id}/events").json()}
+            events = http.get(f"/searches/{search_id}/events", headers={"Accept": "application/json"})
+            kinds = {event["kind"] for event in events.json()}
             assert "lost" not in kinds
     finally:
         end()
