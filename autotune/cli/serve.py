@@ -168,7 +168,7 @@ def token(
         opened.callback(engine.dispose)
         accounts = Accounts(engine)
         if action == "create":
-            limits = {"most_devices": most_devices, "hours_a_month": hours_a_month}
+            limits: dict[str, Any] = {"most_devices": most_devices, "hours_a_month": hours_a_month}
             made, secret = accounts.create(name or "", role, days, "command line", **limits)
             shown = _plain(made) | {"secret": secret}
             lines = [f"{_line(made)}\nIts secret, shown only now: {secret}"]

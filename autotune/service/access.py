@@ -123,7 +123,7 @@ def needs(role: str) -> Callable[..., Awaitable[Caller]]:
         scheme, _, secret = request.headers.get("authorization", "").partition(" ")
         recent = request.app.state.accounts.recent(secret.strip()) if scheme.lower() == "bearer" else None
         request.state.session, request.state.caller = None, recent
-        found = recent or await run_in_threadpool(caller, request)
+        found: Caller = recent or await run_in_threadpool(caller, request)
         session: Session | None = request.state.session
         if session and request.method not in SAFE:
             given = request.headers.get(FORM_HEADER) or (await _form(request)).get(FORM_FIELD)

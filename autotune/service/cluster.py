@@ -53,7 +53,7 @@ def devices_of(nodes: Iterable[Node], kinds: Sequence[str]) -> dict[str, Node]:
     """Name of each device -> its node. kinds: cuda (each GPU) and cpu (all cores of a node without one)."""
     nodes = sorted(nodes, key=lambda node: (node.name, node.id))
     names = [node.name for node in nodes]
-    devices = {}
+    devices: dict[str, Node] = {}
     for node in nodes:
         place = node.name if names.count(node.name) == 1 else f"{node.name}-{node.id[:6]}"
         if node.gpus and "cuda" in kinds:
