@@ -3,6 +3,7 @@
 from autotune.core.errors import AutotuneError as AutotuneError
 from autotune.core.errors import BatchSizeChanged as BatchSizeChanged
 from autotune.core.errors import DeviceInUse as DeviceInUse
+from autotune.core.errors import DevicesAway as DevicesAway
 from autotune.core.errors import InvalidRequest as InvalidRequest
 from autotune.core.errors import InvalidSpace as InvalidSpace
 from autotune.core.errors import LossWarning as LossWarning

@@ -8,11 +8,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument, Exit, Option
 
 from autotune.cli import options as o
 from autotune.cli.common import ErrorReporter
-from autotune.core.errors import InvalidRequest, did_you_mean
+from autotune.core.errors import AutotuneError, InvalidRequest, did_you_mean
 
 if TYPE_CHECKING:
     from autotune.service.accounts import Token
@@ -30,6 +30,10 @@ Database = Annotated[
 HUB = "Hugging Face hub: off, cached (no network) or online, for ids that match a --hub-pattern."
 BEHIND_PROXY = "Address or network of a proxy that encrypts; its forwarded headers count. Repeatable."
 KEEP_DAYS = "Days to keep the audit, and events and folders of ended searches."
+EXECUTOR = "Whose devices: this machine's (local), or those of a Ray cluster (ray)."
+OF_CLUSTER = "Use a Ray cluster on which everyone who reaches it can run programs."
+STANDBY = "Wait until no other server has the database, then take its place."
+CHECK = "Check configuration, database, clock, certificate, folders and devices, and end."
 METRICS_PORT = "Port of the metrics on the loopback, without a token."
 
 
@@ -41,6 +45,12 @@ def serve(
     devices: Annotated[
         o.Text, Option(help="Devices to lend.", metavar="A,B", show_default="all GPUs, else the CPU")
     ] = None,
+    executor: Annotated[str, Option(help=EXECUTOR, metavar="local|ray")] = "local",
+    address: Annotated[
+        o.Text, Option(help="Address of the Ray cluster.", metavar="HOST:PORT", show_default="RAY_ADDRESS")
+    ] = None,
+    allow_unauthenticated: Annotated[bool, Option("--allow-unauthenticated", help=OF_CLUSTER)] = False,
+    standby: Annotated[bool, Option("--standby", help=STANDBY)] = False,
     models: Annotated[
         o.Texts, Option(help="Folder of models, named NAME:MODEL. Repeatable.", metavar="NAME=FOLDER")
     ] = None,
@@ -56,16 +66,18 @@ def serve(
         o.Text, Option(help="Format of the log: json or text.", show_default="text on a terminal, else json")
     ] = None,
     metrics_port: Annotated[int | None, Option(help=METRICS_PORT)] = None,
+    check: Annotated[bool, Option("--check", help=CHECK)] = False,
     as_json: o.AsJson = False,
 ) -> None:
-    """Serve searches to a team: a page, a REST API and a queue for the devices of this machine."""
+    """Serve searches to a team: a page, a REST API and a queue for the devices of this machine or of a cluster."""
     given, is_private = locals(), sys.stdout.isatty()
-    options = {name: value for name, value in given.items() if name != "as_json" and value is not None}
+    options = {name: value for name, value in given.items() if name not in ("as_json", "check") and value is not None}
     with ErrorReporter(as_json) as command:
         _check_installed()
         from autotune.service.server import Settings, serve
 
         _check_word("hub", hub, ("off", "cached", "online"))
+        _check_word("executor", executor, ("local", "ray"))
         options.setdefault("log_format", "text" if sys.stderr.isatty() else "json")
         _check_word("log format", options["log_format"], ("json", "text"))
         options |= {name: Path(options[name]) for name in ("state", "tls_cert", "tls_key") if name in options}
@@ -75,7 +87,20 @@ def serve(
         options["keep"] = options.pop("keep_days", None)
         if devices is not None:
             options["devices"] = [name.strip() for name in devices.split(",")]
-        serve(Settings(**options), command.json if as_json else _announce, is_private)
+        settings = Settings(**options)
+        if check:
+            from autotune.service.check import check as checked
+            from autotune.service.check import shown
+
+            found = checked(settings)
+            if as_json:
+                command.json({name: {"ok": passed, "found": text} for name, (passed, text) in found.items()})
+            else:
+                print(shown(found))
+            if not all(passed for passed, _ in found.values()):
+                raise Exit(AutotuneError.exit_code)
+            return
+        serve(settings, command.json if as_json else _announce, is_private)
 
 
 def _announce(facts: dict[str, Any]) -> None:
@@ -117,6 +142,12 @@ def token(
     name: Annotated[o.Text, Argument(help="User of a new token, or id of the one to revoke.", metavar="[NAME]")] = None,
     role: Annotated[str, Option(help="Role: viewer, submitter, admin or metrics.")] = "submitter",
     days: Annotated[float | None, Option(help="Days until the token expires.", show_default="never")] = None,
+    most_devices: Annotated[
+        int | None, Option(help="Devices that its searches may have at once.", show_default="no limit")
+    ] = None,
+    hours_a_month: Annotated[
+        float | None, Option(help="Device-hours that its searches may use in a month.", show_default="no limit")
+    ] = None,
     state: StateFolder = None,
     database: Database = None,
     as_json: o.AsJson = False,
@@ -132,11 +163,13 @@ def token(
         from autotune.service.tables import used_database
 
         place: dict[str, Any] = {"state": Path(state)} if state else {}
-        engine = used_database(Settings(**place, database=database).database_url)
+        settings = Settings(**place, database=database)
+        engine = used_database(settings.database_url, settings.state)
         opened.callback(engine.dispose)
         accounts = Accounts(engine)
         if action == "create":
-            made, secret = accounts.create(name or "", role, days, "command line")
+            limits: dict[str, Any] = {"most_devices": most_devices, "hours_a_month": hours_a_month}
+            made, secret = accounts.create(name or "", role, days, "command line", **limits)
             shown = _plain(made) | {"secret": secret}
             lines = [f"{_line(made)}\nIts secret, shown only now: {secret}"]
         elif action == "list":
@@ -161,7 +194,9 @@ def _line(token: "Token") -> str:
     if token.expires_at and not token.revoked_at:
         end = f"until {token.expires_at:%Y-%m-%d}"
     used = f", last used {token.last_used_on}" if token.last_used_on else ""
-    return f"{token.id}  {token.user:16} {token.role:10} {end}{used}"
+    limits = f", at most {token.most_devices} devices" if token.most_devices else ""
+    limits += f", {token.hours_a_month:g} device-hours a month" if token.hours_a_month else ""
+    return f"{token.id}  {token.user:16} {token.role:10} {end}{used}{limits}"
 
 
 def login(

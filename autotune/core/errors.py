@@ -12,7 +12,8 @@ AutotuneError              1    something failed
 ├── ServerFailed           1    a server of `autotune serve` cannot be reached, or cannot answer now
 ├── TimeIsOver             1    the time limit ended before the baseline was measured
 └── SearchFailed           1    the baseline crashed, a crash repeated itself, or no trial completed
-    └── DeviceInUse        1    another search holds the GPU
+    ├── DeviceInUse        1    another search holds the GPU
+    └── DevicesAway        1    all devices were lost; a cluster does not answer, or has too few free devices now
 """
 
 from collections.abc import Iterable
@@ -112,6 +113,10 @@ class SearchFailed(AutotuneError):
 
 class DeviceInUse(SearchFailed):
     """Another search holds the GPU."""
+
+
+class DevicesAway(SearchFailed):
+    """All devices of a search were lost; or a cluster does not answer, or has too few free devices now."""
 
 
 class LossWarning(UserWarning):

@@ -7,15 +7,19 @@ Ray carries orders and files and ends processes; nothing is kept in it. The only
 """
 
 import contextlib
+import json
 import os
+import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from autotune.core import InvalidRequest, TuningRequest
-from autotune.core.errors import SearchFailed
+from autotune.core.errors import AutotuneError, DevicesAway, SearchFailed
 from autotune.executors import Executor, ExecutorLost
 from autotune.executors.likeness import check_alike
 from autotune.executors.ray_host import DEVICES_S, Cluster, RayHost
@@ -23,7 +27,10 @@ from autotune.executors.ray_host import DEVICES_S, Cluster, RayHost
 
 @contextlib.contextmanager
 def connected(address: str = "", allow_unauthenticated: bool = False) -> Iterator[Cluster]:
-    """The cluster at this address, by default RAY_ADDRESS; raises InvalidRequest if it cannot be used."""
+    """The cluster at this address, by default RAY_ADDRESS.
+
+    Raises InvalidRequest if it cannot be used, DevicesAway if it does not answer.
+    """
     try:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray
@@ -38,7 +45,7 @@ def connected(address: str = "", allow_unauthenticated: bool = False) -> Iterato
         )
     cluster = Cluster(ray, address, allow_unauthenticated)
     if not cluster.is_there():  # Ray tries again for minutes
-        raise InvalidRequest(f"Nothing answers at RAY_ADDRESS={address}.", "Start a cluster there with `ray start`.")
+        raise DevicesAway(f"Nothing answers at RAY_ADDRESS={address}.", "Start a cluster there with `ray start`.")
     handler = signal.getsignal(signal.SIGTERM)
     try:
         init(address=address, log_to_driver=False, logging_level="error")
@@ -60,7 +67,8 @@ def connected(address: str = "", allow_unauthenticated: bool = False) -> Iterato
 def on_cluster(request: TuningRequest, objects: bytes = b"") -> Iterator[list[Executor]]:
     """The devices of the cluster at RAY_ADDRESS that this request wants: GPUs if there are any, unless it wants a CPU.
 
-    Raises InvalidRequest as `connected` and `ray_executors` do.
+    AUTOTUNE_NODES: ids of nodes, of a node for each device, which are tried first. Raises InvalidRequest and DevicesAway as
+    `connected` and `ray_executors` do.
     """
     with connected(allow_unauthenticated=request.allow_unauthenticated) as cluster:
         nodes = [node["Resources"] for node in cluster.ray.nodes() if node["Alive"]]
@@ -91,10 +99,11 @@ def ray_executors(
 ) -> Iterator[list[Executor]]:
     """So many devices of the cluster, with their environments and data.
 
-    One that is lost while it reads model and data is left out. Raises InvalidRequest if there are fewer at the start, and
-    if one differs from the first; SearchFailed if all were lost.
+    One that is lost while it reads model and data is left out. Raises DevicesAway if there are fewer at the start,
+    InvalidRequest if one differs from the first, SearchFailed if all were lost.
     """
-    hosts = [RayHost(cluster, objects, request.device, cores) for _ in range(devices)]
+    nodes = [*filter(None, os.environ.get("AUTOTUNE_NODES", "").split(",")), *[""] * devices]
+    hosts = [RayHost(cluster, objects, request.device, cores, node) for node in nodes[:devices]]
     try:
         for host in hosts:
             host.launch()
@@ -104,7 +113,7 @@ def ray_executors(
                 host.start(max(1.0, until - time.monotonic()))
             except ExecutorLost as error:
                 advice = "Ask for fewer devices, or fewer --cores-per-device."
-                raise InvalidRequest(f"The cluster has {index} of {devices} devices free: {error}.", advice) from None
+                raise DevicesAway(f"The cluster has {index} of {devices} devices free: {error}.", advice) from None
         executors, lost = [], ""
         for host in hosts:
             try:
@@ -126,3 +135,42 @@ def ray_executors(
             thread.start()
         for thread in threads:
             thread.join()
+
+
+NODES_S = 2.0
+"""Seconds between reports of `report_nodes`."""
+
+
+def report_nodes(address: str, allow_unauthenticated: bool) -> None:
+    """Print the nodes of a cluster and what is free of them, a JSON line each time, until standard input ends; or the error."""
+    try:
+        with connected(address, allow_unauthenticated) as cluster:
+            from ray._private.state import available_resources_per_node
+
+            while True:
+                free = available_resources_per_node()
+                nodes = [_report(node, free.get(node["NodeID"], {})) for node in cluster.ray.nodes() if node["Alive"]]
+                print(json.dumps({"nodes": nodes}), flush=True)
+                if select.select([sys.stdin], [], [], NODES_S)[0]:
+                    return
+    except AutotuneError as error:
+        print(json.dumps({"error": error.written}), flush=True)
+
+
+def _report(node: Mapping[str, Any], free: Mapping[str, float]) -> dict[str, Any]:
+    """What `autotune.service.cluster.Node` holds."""
+    total, kind = node["Resources"], "accelerator_type:"
+    cards = [name.removeprefix(kind) for name in total if name.startswith(kind)]
+    return {
+        "id": node["NodeID"],
+        "name": node["NodeManagerHostname"],
+        "card": cards[0] if cards else "GPU",
+        "cpus": int(total.get("CPU", 0)),
+        "gpus": int(total.get("GPU", 0)),
+        "free_cpus": int(free.get("CPU", 0)),
+        "free_gpus": int(free.get("GPU", 0)),
+    }
+
+
+if __name__ == "__main__":
+    report_nodes(sys.argv[1], "--allow-unauthenticated" in sys.argv)

@@ -64,13 +64,14 @@ class Cluster:
 
 
 class RayHost:
-    """The host of an executor on the cluster; `run` raises ExecutorLost if it is gone."""
+    """The host of an executor on the cluster; `run` raises ExecutorLost if it is gone. node: id of one that is tried first."""
 
     uses_cache = False  # here are none of the device's answers: it has a cache of its own
 
-    def __init__(self, cluster: Cluster, objects: bytes, device: str, cores: int) -> None:
+    def __init__(self, cluster: Cluster, objects: bytes, device: str, cores: int, node: str = "") -> None:
         self.time_limit = TimeLimit()
         self._cluster, self._objects, self._device, self._cores = cluster, objects, device, cores
+        self._node = node
         self._actor: Any = None
         self._reason, self._left = "", threading.Event()
         self._folder = contextlib.ExitStack()
@@ -88,6 +89,9 @@ class RayHost:
         variables = {**VARIABLES, "RAY_worker_niceness": niceness, "OMP_NUM_THREADS": str(self._cores)}
         device = "cpu" if self._device == "cpu" else "cuda"  # Ray shows an actor only the card that it gives it
         options = {"num_cpus": self._cores, "num_gpus": int(device == "cuda"), "runtime_env": {"env_vars": variables}}
+        if self._node:
+            strategies = self._cluster.ray.util.scheduling_strategies
+            options["scheduling_strategy"] = strategies.NodeAffinitySchedulingStrategy(self._node, soft=True)
         # At once: an order, a ping, a question and `close`.
         actor = self._cluster.ray.remote(max_concurrency=4, **options)(DeviceActor)
         self._actor = actor.remote(self._objects, self._cores, device, self._cluster.lease_s)

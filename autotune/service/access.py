@@ -27,6 +27,8 @@ MOST_BYTES = 64 * 1024
 """Largest request body."""
 MOST_FAILURES, WINDOW_S = 10, 60.0
 """Wrong tokens of one address within these seconds; further ones are not recorded. A valid one is always accepted."""
+MOST_HEALTH = 300
+"""Checks of the readiness of one address within these seconds: five a second."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 HEALTH = ("/livez", "/readyz")
 """Paths that may be requested by any host name."""
@@ -35,22 +37,26 @@ _Bearer = Annotated[Any, Security(HTTPBearer(auto_error=False, description="A to
 _Cookie = Annotated[Any, Security(APIKeyCookie(name=COOKIE, auto_error=False, description="A session of the page."))]
 
 
-class Failures:
-    """Wrong tokens by address, of the last minute."""
+class Limit:
+    """Requests by address, of the last minute. most: of each; what: they are."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int, what: str) -> None:
+        self._most, self._what = most, what
         self._times: dict[str, deque[float]] = {}
         self._lock = threading.Lock()
+        self._swept_at = 0.0
 
     def add(self, address: str) -> None:
         """Count one more; entries older than a minute are dropped. Raises Problem 429 for an address with too many."""
         now = time.monotonic()
         with self._lock:  # requests are checked in several threads
-            self._times = {key: times for key, times in self._times.items() if times[-1] > now - WINDOW_S}
-            times = self._times.setdefault(address, deque(maxlen=MOST_FAILURES))
-            if len(times) == MOST_FAILURES and (wait := times[0] + WINDOW_S - now) > 0:
+            if now > self._swept_at + 1:
+                self._times = {key: times for key, times in self._times.items() if times[-1] > now - WINDOW_S}
+                self._swept_at = now
+            times = self._times.setdefault(address, deque(maxlen=self._most))
+            if len(times) == self._most and (wait := times[0] + WINDOW_S - now) > 0:
                 retry = {"Retry-After": str(int(wait) + 1)}
-                raise Problem(429, "Too many wrong tokens came from this address.", "Wait a minute.", headers=retry)
+                raise Problem(429, f"Too many {self._what} came from this address.", "Wait a minute.", headers=retry)
             times.append(now)
 
 
@@ -114,7 +120,10 @@ def needs(role: str) -> Callable[..., Awaitable[Caller]]:
     """A dependency: the caller, who must have this role or a higher one. Raises Problem 401, 403 or 429."""
 
     async def check(request: Request, _bearer: _Bearer, _cookie: _Cookie) -> Caller:
-        found = await run_in_threadpool(caller, request)
+        scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+        recent = request.app.state.accounts.recent(secret.strip()) if scheme.lower() == "bearer" else None
+        request.state.session, request.state.caller = None, recent
+        found: Caller = recent or await run_in_threadpool(caller, request)
         session: Session | None = request.state.session
         if session and request.method not in SAFE:
             given = request.headers.get(FORM_HEADER) or (await _form(request)).get(FORM_FIELD)
@@ -220,7 +229,7 @@ def _is_proxy(text: str, networks: Sequence[str]) -> bool:
 
 def install(app: FastAPI) -> None:
     """Guard this application; `app.state` has its `settings`, and its `accounts` when it answers."""
-    app.state.failures = Failures()
+    app.state.failures, app.state.health = Limit(MOST_FAILURES, "wrong tokens"), Limit(MOST_HEALTH, "health checks")
     if proxies := app.state.settings.behind_proxy:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=[*proxies])  # within: the guard sees who connects
     app.add_middleware(Guard)

@@ -3,11 +3,13 @@
 import hmac
 import re
 import secrets
+import time
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
+import structlog
 from sqlalchemy import Connection, Engine, func, select
 
 from autotune.core.errors import InvalidRequest, did_you_mean
@@ -15,6 +17,7 @@ from autotune.service.problems import InvalidField
 from autotune.service.records import Conflict
 from autotune.service.tables import audit, reading, sessions, tokens, writing
 
+log = structlog.get_logger("autotune")
 RIGHTS = {
     "viewer": ("viewer",),
     "submitter": ("viewer", "submitter"),
@@ -22,6 +25,8 @@ RIGHTS = {
     "metrics": ("metrics",),
 }
 """Role -> the roles with rights that it includes."""
+RECENT_S = 1.0
+"""Seconds for which a valid token is not looked up again; revoked by another process, it counts for so long."""
 SESSION = timedelta(hours=12)
 """Lifetime of a session of the page."""
 USER = r"^[A-Za-z][A-Za-z0-9_.@+-]{0,63}$"
@@ -32,11 +37,13 @@ FIRST_ADMIN_DAYS = 1.0
 
 @dataclass(frozen=True)
 class Caller:
-    """Sender of a request."""
+    """Sender of a request. most_devices, hours_a_month: limits of devices at once and of device-hours; None: there is none."""
 
     user: str
     role: str
     token_id: str
+    most_devices: int | None = None
+    hours_a_month: float | None = None
 
     def may(self, role: str) -> bool:
         """True if the caller has the rights of this role."""
@@ -63,10 +70,27 @@ class Token:
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_on: date | None
+    most_devices: int | None = None
+    hours_a_month: float | None = None
 
 
+@dataclass(frozen=True)
+class Entry:
+    """An entry of the audit: who did what, from which address, to which search."""
+
+    id: int
+    at: datetime
+    user: str | None
+    token_id: str | None
+    action: str
+    search_id: str | None
+    remote: str | None
+    outcome: str
+
+
+_ENTRY = [audit.c[field.name] for field in fields(Entry)]
 _TOKEN = [tokens.c[field.name] for field in fields(Token)]
-_CALLER = (tokens.c.user, tokens.c.role, tokens.c.id)
+_CALLER = (tokens.c.user, tokens.c.role, tokens.c.id, tokens.c.most_devices, tokens.c.hours_a_month)
 
 
 class Accounts:
@@ -74,11 +98,21 @@ class Accounts:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._kept: dict[str, tuple[Caller, float]] = {}
 
     def create(
-        self, user: str, role: str, days: float | None, created_by: str, key: str | None = None
+        self,
+        user: str,
+        role: str,
+        days: float | None,
+        created_by: str,
+        key: str | None = None,
+        most_devices: int | None = None,
+        hours_a_month: float | None = None,
     ) -> tuple[Token, str]:
         """A new token and its secret, which is stored hashed only. It expires after this number of days, or never.
+
+        most_devices, hours_a_month: of devices that its searches have at once, and of device-hours in a calendar month.
 
         key: of the form that requests it; with one key there is one token. Raises InvalidRequest for a role that does not exist,
         and for other names and numbers that make no sense; Conflict for a key that was sent before.
@@ -90,8 +124,11 @@ class Accounts:
             raise InvalidField("/user", f"{user!r} is not a name of a user.", advice)
         if days is not None and not 0 < days <= 36500:
             raise InvalidRequest(f"A token cannot be valid for {days} days.", "Give a number above 0, up to 36500.")
+        for limit in (most_devices, hours_a_month):
+            if limit is not None and not 0 < limit <= 10**6:
+                raise InvalidRequest(f"A token cannot have a limit of {limit}.", "Give a number above 0, or none.")
         with writing(self._engine) as connection:
-            return _create(connection, user, role, days, created_by, key)
+            return _create(connection, user, role, days, created_by, key, (most_devices, hours_a_month))
 
     def tokens(self) -> list[Token]:
         """All tokens, the expired and revoked ones too, in the order in which they were created."""
@@ -113,7 +150,14 @@ class Accounts:
                 raise Conflict("This is the last valid token of an admin.", advice)
             connection.execute(sessions.delete().where(sessions.c.token_id == token_id))
             change = tokens.update().where(valid).values(revoked_at=datetime.now(UTC))
-            return bool(connection.execute(change).rowcount)
+            is_revoked = bool(connection.execute(change).rowcount)
+        self._kept = {}
+        return is_revoked
+
+    def recent(self, secret: str) -> Caller | None:
+        """Owner of this secret if it was valid within the last second; None if that is unknown."""
+        caller, until = self._kept.get(_hash(secret), (None, 0.0))
+        return caller if time.monotonic() < until else None
 
     def caller(self, secret: str) -> Caller | None:
         """Owner of this secret; None if it is wrong, expired or revoked."""
@@ -129,7 +173,10 @@ class Accounts:
         if row.last_used_on != today:
             with writing(self._engine) as connection:
                 connection.execute(tokens.update().where(tokens.c.id == row.id).values(last_used_on=today))
-        return Caller(*row[2:])
+        found, now = Caller(*row[2:]), time.monotonic()
+        kept = {key: value for key, value in self._kept.items() if value[1] > now}
+        self._kept = kept | {row.secret_sha256: (found, now + RECENT_S)}
+        return found
 
     def is_valid(self, token_id: str) -> bool:
         """True if this token is neither expired nor revoked."""
@@ -170,6 +217,13 @@ class Accounts:
         values = {"at": datetime.now(UTC), "action": action, "search_id": search_id, "remote": remote}
         with writing(self._engine) as connection:
             connection.execute(audit.insert().values(**values, **who, outcome=outcome))
+        log.info("audit", **who, outcome=outcome, **{name: value for name, value in values.items() if name != "at"})
+
+    def audit(self, after: int = 0, limit: int = 500) -> list[Entry]:
+        """The first entries of the audit with a greater id."""
+        query = select(*_ENTRY).where(audit.c.id > after).order_by(audit.c.id).limit(limit)
+        with reading(self._engine) as connection:
+            return [Entry(*row) for row in connection.execute(query)]
 
     def first_admin(self) -> str | None:
         """The secret of a new admin's token, which lasts `FIRST_ADMIN_DAYS`, if there was no token at all; else None."""
@@ -180,13 +234,20 @@ class Accounts:
 
 
 def _create(
-    connection: Connection, user: str, role: str, days: float | None, created_by: str, key: str | None = None
+    connection: Connection,
+    user: str,
+    role: str,
+    days: float | None,
+    created_by: str,
+    key: str | None = None,
+    limits: tuple[int | None, float | None] = (None, None),
 ) -> tuple[Token, str]:
     now, token_id = datetime.now(UTC), _hash(key)[:8] if key else secrets.token_hex(4)
     if connection.scalar(select(func.count()).where(tokens.c.id == token_id)):
         raise Conflict("This form was sent before, and its token was shown then.", "Load the page of tokens again.")
     secret = f"hfat_{token_id}_{secrets.token_urlsafe(32)}"
-    token = Token(token_id, user, role, now, created_by, now + timedelta(days=days) if days else None, None, None)
+    expires_at = now + timedelta(days=days) if days else None
+    token = Token(token_id, user, role, now, created_by, expires_at, None, None, *limits)
     connection.execute(tokens.insert().values(**vars(token), secret_sha256=_hash(secret)))
     return token, secret
 

@@ -6,11 +6,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal, get_type_hints
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, create_model
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from autotune.core.errors import did_you_mean
 from autotune.service.access import address_of, needs
@@ -22,8 +24,11 @@ from autotune.service.store import Store
 
 JSON, CSV = "application/json", "text/csv"
 ROOT = "/api/v1"
+_STATUS = f"{ROOT}/searches/"
 MOST_EVENTS, ALL_EVENTS = 500, 100_000
 """Events in one answer; more than any search has."""
+MOST_STATUSES, MOST_STATUS_BYTES = 1000, 2**15
+"""Answers about searches that are kept, and the largest one."""
 _HIDDEN = ("version", "interruptions", "restarts", "not_before", "pid", "pid_started")
 """Fields of a search that only the server uses."""
 
@@ -132,12 +137,14 @@ class Cancel(BaseModel):
 
 
 class NewToken(BaseModel):
-    """days: after which it expires; null: never."""
+    """days: after which it expires. most_devices: at once; hours_a_month: device-hours in a calendar month. null: no limit."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     user: str = Field(json_schema_extra={"pattern": USER})  # checked by `Accounts`, in words
     role: Literal["viewer", "submitter", "admin", "metrics"]
     days: float | None = 90.0
+    most_devices: int | None = None
+    hours_a_month: float | None = None
 
 
 class SecretToken(BaseModel):
@@ -155,6 +162,59 @@ class Names(BaseModel):
     data: list[str]
     hub: str
     hub_patterns: list[str]
+
+
+class Statuses:
+    """Answers about searches, kept while no search changes: only the server that has the database changes one."""
+
+    def __init__(self) -> None:
+        self.changes = 0
+        self._kept: dict[str, tuple[str, bytes]] = {}
+
+    def clear(self) -> None:
+        """Forget them after a change; from any thread."""
+        self.changes += 1
+        self._kept = {}
+
+    def get(self, search_id: str) -> tuple[str, bytes] | None:
+        """(ETag, body)."""
+        return self._kept.get(search_id)
+
+    def keep(self, search: Search, place: int | None, changes: int) -> tuple[str, bytes]:
+        """(ETag, body). changes: before the search was read."""
+        kept, body = self._kept, ShownSearch.__pydantic_serializer__.to_json(ShownSearch(**shown(search, place)))
+        status = (f"{search.version}.{place or 0}", body)
+        if changes == self.changes and len(kept) < MOST_STATUSES and len(body) < MOST_STATUS_BYTES:
+            kept[search.id] = status
+        return status
+
+
+def status_answer(request: Request, status: tuple[str, bytes]) -> Response:
+    """The answer with this status of a search."""
+    response = Response(status[1], media_type=JSON)
+    if is_fresh(request, response, status[0]):
+        return Response(status_code=304, headers={name: response.headers[name] for name in ("ETag", "Cache-Control")})
+    return response
+
+
+class KeptStatuses:
+    """Answers a request for a kept status, by a token that was valid a moment ago, without the routes: in half the time."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_plain = scope["type"] == "http" and scope["method"] == "GET" and not scope["query_string"]
+        if is_plain and scope["path"].startswith(_STATUS):
+            request, state = Request(scope), scope["app"].state
+            scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+            who = state.accounts.recent(secret.strip()) if scheme.lower() == "bearer" else None
+            status = state.statuses.get(scope["path"].removeprefix(_STATUS))
+            if who and who.may("viewer") and status:
+                request.state.caller, scope["route"] = who, SimpleNamespace(path=f"{_STATUS}{{search_id}}")
+                await status_answer(request, status)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
 
 def shown(search: Search, place: int | None = None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from autotune.service import answers, server_api
 from autotune.service.answers import CSV, JSON, MOST_EVENTS, ROOT, Submitter, Viewer, found_search, note
 from autotune.service.body import SearchBody, checked
 from autotune.service.problems import SCHEMA, Problem
-from autotune.service.records import ENDED, QUEUED, RUNNING, Artifact, Event, Search
+from autotune.service.records import ENDED, QUEUED, RUNNING, Artifact, Event, LimitReached, Search
 from autotune.service.store import Store
 from autotune.service.stream import EVERY, Item
 from autotune.service.stream import MEDIA_TYPE as EVENTS
@@ -59,8 +59,14 @@ def submit(
     if dry_run:
         response.status_code = 200
         return answers.CheckedRequest(request=wanted)
+    if who.hours_a_month is not None:
+        used = sum(each.device_hours for each in state.store.usage() if each.token_id == who.token_id)
+        if used >= who.hours_a_month:
+            message = f"Your token has used {used:.1f} of its {who.hours_a_month:g} device-hours of this month."
+            raise LimitReached(message, "Wait for the next month, or ask an admin for more.")
     name = body.name or f"{body.model} {body.global_batch_size}"
-    search, is_new = state.store.submit(who.user, name, wanted, priority=body.priority, idempotency_key=idempotency_key)
+    given = {"priority": body.priority, "idempotency_key": idempotency_key, "token_id": who.token_id}
+    search, is_new = state.store.submit(who.user, name, wanted, **given)
     if is_new:
         note(request, who, "submit", search.id)
     response.status_code = 201 if is_new else 200
@@ -94,9 +100,14 @@ def searches(
 
 
 @router.get("/searches/{search_id}", response_model=answers.ShownSearch, responses={304: {"description": "As it was"}})
-def search(request: Request, response: Response, _who: Viewer, search_id: str) -> Any:
+async def search(request: Request, _who: Viewer, search_id: str) -> Any:
     """A search: its state, its place in the queue, its progress and its result."""
-    return _answer(request, response, found_search(request, search_id))
+    statuses: answers.Statuses = request.app.state.statuses
+    if (status := statuses.get(search_id)) is None:
+        changes = statuses.changes
+        found = await run_in_threadpool(found_search, request, search_id)
+        status = statuses.keep(found, await run_in_threadpool(request.app.state.store.place, found), changes)
+    return answers.status_answer(request, status)
 
 
 @router.post("/searches/{search_id}/cancel", status_code=202, response_model=answers.ShownSearch)

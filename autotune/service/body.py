@@ -204,6 +204,7 @@ def _check_plain(data: Any, depth: int) -> None:
 class Roots:
     """The models and data that searches may name: `team:llama-8b` is a folder below the models' root `team`.
 
+    executor: on whose devices they run.
     hub: off, cached (no network) or online; hub_patterns: of the hub ids that may be named then, as `meta-llama/*`.
     """
 
@@ -211,6 +212,7 @@ class Roots:
     data: Mapping[str, Path] = field(default_factory=dict)
     hub: str = "off"
     hub_patterns: Sequence[str] = ()
+    executor: str = "local"
 
     def model(self, name: str) -> str:
         """Model that `search` opens for this name: built in, a path without links, or a hub id. Raises InvalidRequest."""
@@ -469,7 +471,7 @@ def _without(body: SearchBody, pointer: str) -> SearchBody | None:
 
 def _checked(body: SearchBody, roots: Roots, caller: Caller, cards: Mapping[str, str] | None) -> dict[str, Any]:
     if cards is not None:
-        check_devices(body.model_dump(), cards)
+        check_devices(body.model_dump(), cards, caller.most_devices)
     if body.priority > 0 and not caller.may("admin"):
         raise ForbiddenField("/priority", "Only admins may give a priority above 0.", "Leave it out.")
     request: dict[str, Any] = body.model_dump(mode="json", exclude_defaults=True) | {"device": body.device}
@@ -481,7 +483,7 @@ def _checked(body: SearchBody, roots: Roots, caller: Caller, cards: Mapping[str,
             names = {options[name]: str(request[name]) for name in ("model", "dataset", "tokenizer") if name in options}
             for name in ("study_name", "trust_remote_code"):
                 options.pop(name)
-            tuned = tuning_request(**options)
+            tuned = tuning_request(**options, executor=roots.executor)
             for name, seconds in (("timeout", tuned.timeout_s), ("probe_timeout", tuned.probe_timeout_s)):
                 if seconds is not None and seconds > MOST_SECONDS:
                     raise InvalidField(f"/{name}", f"{name}: a search may take 24 h at most.")

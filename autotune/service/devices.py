@@ -2,8 +2,9 @@
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from autotune.core import InvalidRequest
@@ -26,6 +27,9 @@ class Devices:
     Raises InvalidRequest for a missing device, or one that is named twice.
     """
 
+    executor = "local"
+    is_lasting = True  # none comes or goes while the server runs
+
     def __init__(self, names: Sequence[str] | None = None) -> None:
         names = names or [f"cuda:{index}" for index, _ in enumerate(visible_cards())] or ["cpu"]
         names = ["cuda:0" if name == "cuda" else name for name in names]
@@ -44,7 +48,14 @@ class Devices:
         away = {name for names in lent if names for name in names.split(JOIN)}
         return [name for name in self.names if name not in away]
 
-    def options(self, lent: str) -> dict[str, Any]:
+    def problem(self) -> str:
+        """Reason why nothing can be lent; empty if there is none."""
+        return "" if self.names else "none"
+
+    def close(self) -> None:
+        """Nothing is to be ended."""
+
+    def options(self, lent: str, _wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Options of a search for the devices that it gets; a CPU is shared as its request says."""
         names = lent.split(JOIN)
         if names == ["cpu"]:
@@ -86,8 +97,8 @@ def kinds(wanted: Mapping[str, Any], cards: Mapping[str, str]) -> list[tuple[lis
     return [(names, number) for names, number in wants if number <= len(names)]
 
 
-def check_devices(wanted: Mapping[str, Any], cards: Mapping[str, str]) -> None:
-    """Raise InvalidField if no device (name -> card) is as requested, or if there are too few."""
+def check_devices(wanted: Mapping[str, Any], cards: Mapping[str, str], most: int | None = None) -> None:
+    """Raise InvalidField if no device (name -> card) is as requested, or if there are too few. most: of the caller's token."""
     device, card = wanted["device"], wanted["card"]
     if not kinds({"device": device}, cards):
         raise InvalidField("/device", f"This server lends no {device}.", f"Choose one of: {', '.join(cards)}.")
@@ -95,23 +106,65 @@ def check_devices(wanted: Mapping[str, Any], cards: Mapping[str, str]) -> None:
     if not able:
         have = ", ".join(dict.fromkeys(cards.values()))
         raise InvalidField("/card", f"This server lends no {card!r} as {device}.", f"Choose one of: {have}.")
-    if not kinds(wanted, cards):
-        most, have = max(len(names) for names, _ in able), ", ".join(f"{name} ({own})" for name, own in cards.items())
-        message = f"A search can get {most} device(s) of a kind here, not {wanted['devices']}."
+    if not (counts := [count for _, count in kinds(wanted, cards)]):
+        there, have = max(len(names) for names, _ in able), ", ".join(f"{name} ({own})" for name, own in cards.items())
+        message = f"A search can get {there} device(s) of a kind here, not {wanted['devices']}."
         raise InvalidField("/devices", message, f"Choose from {have}.")
+    if most is not None and min(counts) > most:
+        raise InvalidField("/devices", f"Your token may use {most} device(s) at once.", "Ask an admin for more.")
 
 
-def lend(wanted: Mapping[str, Any], cards: Mapping[str, str], free: Collection[str]) -> tuple[str, set[str]]:
-    """(devices for this search, joined; empty if too few are free; names of free ones that are held for it then)."""
-    held: set[str] = set()
-    for names, count in kinds(wanted, cards):
-        able = [name for name in names if name in free]
-        if len(able) >= count:
-            return JOIN.join(able[:count]), set()
-        held.update(able)
-    return "", held
+@dataclass(frozen=True)
+class Waiting:
+    """A queued search. wanted: its request; room: devices that its token may have more; length: seconds, None if unknown."""
+
+    wanted: Mapping[str, Any]
+    room: float = inf
+    length: Callable[[], float | None] = lambda: None
+    row: Any = None
+
+
+def choose(
+    queue: Iterable[Waiting],
+    cards: Mapping[str, str],
+    free: Collection[str],
+    ends: Mapping[str, float | None] = {},
+) -> tuple[Waiting, str] | None:
+    """(the search that starts now, its devices, joined); None if none can. The first in the queue that has its devices.
+
+    A search with too few devices gets a reservation: of those that are free and those that end first, from the moment at which
+    the last of them is expected to be free. Searches after it may use them until then, if they are expected to end before it
+    (Lifka, The ANL/IBM SP scheduling system, 1995). Unless all ends are known, they may not.
+
+    cards: of all devices (name -> card). ends: seconds until a lent device is expected to be free, None if unknown or overdue.
+    """
+    reserved: dict[str, float] = {}  # name -> seconds from now
+
+    def until(name: str) -> float:
+        end = 0.0 if name in free else ends.get(name)
+        return inf if end is None or name in reserved else end
+
+    for waiting in queue:
+        able = [(names, count) for names, count in kinds(waiting.wanted, cards) if count <= waiting.room]
+        expected = waiting.length() if reserved else None
+        seconds = inf if expected is None else expected
+        for names, count in able:
+            usable = [name for name in names if name in free and (name not in reserved or seconds <= reserved[name])]
+            if len(usable) >= count:
+                return waiting, JOIN.join(sorted(usable, key=reserved.__contains__)[:count])
+        plans = []
+        for names, count in able:
+            first = sorted(names, key=until)[:count]
+            plans.append((until(first[-1]), sum(name not in free for name in first), first))
+        if plans:
+            start, _, first = min(plans, key=lambda plan: plan[:2])
+            for name in first:  # no search is expected to end before an unknown moment
+                reserved.setdefault(name, start if start < inf else 0.0)
+        if not any(reserved.get(name, inf) for name in free):
+            break
+    return None
 
 
 def wishes(device: str) -> tuple[str, ...]:
     """Values of the option `device` that this device satisfies."""
-    return ("auto", device, device.partition(":")[0])
+    return ("auto", device, re.split("[:@]", device)[0])

@@ -31,6 +31,7 @@ from autotune.core.errors import AutotuneError, StorageFailed, StudyInUse
 from autotune.core.io import file_end
 from autotune.core.paths import scrubbed
 from autotune.service.body import Roots, job_of
+from autotune.service.cluster import ClusterDevices
 from autotune.service.devices import Devices
 from autotune.service.records import FAILED, Search
 from autotune.service.runner import INTERRUPTED, problem
@@ -40,6 +41,9 @@ from autotune.study.store import check_unlocked
 
 TICK_S = 5.0
 """Seconds between looks at the queue without other cause."""
+
+AWAY_S = 20.0
+"""Seconds until a search is started again for which a cluster had no devices after all."""
 
 RETENTION_S = 3600.0
 """Seconds between removals of old events and folders."""
@@ -111,7 +115,7 @@ class Dispatcher:
     def __init__(
         self,
         store: Store,
-        devices: Devices,
+        devices: Devices | ClusterDevices,
         roots: Roots,
         state: Path,
         keep: timedelta | None = None,
@@ -215,7 +219,8 @@ class Dispatcher:
                 run.send(search.cancel)
                 if search.cancel == "now":
                     asyncio.get_running_loop().call_later(self.grace_s, run.kill)
-        for search_id in await asyncio.to_thread(self.store.fail_unserved, self.devices.cards):
+        unserved = self.store.fail_unserved if self.devices.is_lasting else lambda _: []
+        for search_id in await asyncio.to_thread(unserved, self.devices.cards):
             log.info("search_without_devices", search=search_id)
         lent = [search.lent for search in running]
         while free := self.devices.free(lent):
@@ -270,7 +275,8 @@ class Dispatcher:
             end = await self._carry_out(run, folder, options)
         if end is None or end["state"] == INTERRUPTED:
             reason = end["problem"]["message"] if end else await asyncio.to_thread(death, run, folder / LOG)
-            await self._requeue(run, reason)
+            is_away = end is not None and end["problem"]["type"] == "DevicesAway" and not self.devices.is_lasting
+            await self._requeue(run, reason, counter=None if is_away else "interruptions", delay_s=AWAY_S * is_away)
             return
         files: dict[str, bytes] = {}
         for name in end.pop("files", ()):
@@ -280,12 +286,14 @@ class Dispatcher:
 
     def _prepare(self, search: Search, folder: Path) -> dict[str, Any]:
         """Make its folder, and resolve the names of its request; raises InvalidRequest."""
+        if search.attempt > 1 and not folder.exists():  # the server before was on another machine
+            self.store.begin_again(search.id, search.attempt)
         for place in (folder, Path(self.environment["HOME"])):
             place.mkdir(parents=True, exist_ok=True)
         if (path := folder / LOG).exists() and path.stat().st_size > LOG_BYTES:
             path.write_bytes(file_end(path, LOG_BYTES))
         lent = search.lent or search.device
-        return job_of(search.request, self.roots, folder, lent) | self.devices.options(lent)
+        return job_of(search.request, self.roots, folder, lent) | self.devices.options(lent, search.request)
 
     async def _carry_out(self, run: Run, folder: Path, options: Mapping[str, Any]) -> dict[str, Any] | None:
         """Start the search's process and store its events; its end, None if it died before."""
@@ -329,7 +337,12 @@ class Dispatcher:
         return end
 
     async def _requeue(
-        self, run: Run, reason: str, at_once: bool = False, counter: str | None = "interruptions"
+        self,
+        run: Run,
+        reason: str,
+        at_once: bool = False,
+        counter: str | None = "interruptions",
+        delay_s: float = 0.0,
     ) -> None:
         """Queue it again, by default after a wait; not while the server ends: the next one recovers it."""
         search = run.search
@@ -337,7 +350,7 @@ class Dispatcher:
             if run.process is not None and run.process.returncode is not None:
                 await self._stored(self.store.stopped, search.id, search.attempt)
             return
-        delay_s = 0.0 if at_once else self.backoff_s * 2 ** (search.interruptions + 1)
+        delay_s = delay_s or (0.0 if at_once else self.backoff_s * 2 ** (search.interruptions + 1))
         after = await self._stored(self.store.requeue, search.id, search.attempt, reason, delay_s, counter)
         log.warning("search_interrupted", search=search.id, reason=reason, state=after.state)
         asyncio.get_running_loop().call_later(delay_s + 0.01, self.wake)

@@ -1,5 +1,6 @@
 """Operation of the service: logs with request ids, metrics, liveness and readiness."""
 
+import asyncio
 import contextlib
 import io
 import logging
@@ -18,6 +19,7 @@ import prometheus_client as prometheus
 import sqlalchemy as sa
 import structlog
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from prometheus_client.core import GaugeMetricFamily
 from starlette.datastructures import Headers, MutableHeaders
@@ -28,7 +30,7 @@ from autotune import __version__
 from autotune.core.errors import AutotuneError, StorageFailed
 from autotune.core.text import printable
 from autotune.core.units import format_bytes
-from autotune.service.access import caller, needs
+from autotune.service.access import address_of, caller, needs
 from autotune.service.records import ENDED, RUNNING
 from autotune.service.tables import events, reading, tokens, writing
 
@@ -37,6 +39,9 @@ STUCK_S = 15.0
 
 CHECKED_S = 2.0
 """Seconds for which the result of the checks is good: anybody may ask, and the checks write."""
+
+HANGING_S = 5.0
+"""Seconds after which checks that have not ended, for example of a database that does not answer, count as failed."""
 
 LEAST_FREE_BYTES = 2**30
 """Bytes that must be free in the state folder for the service to be ready."""
@@ -230,12 +235,13 @@ async def livez() -> dict[str, str]:
 
 
 @router.get("/readyz")
-def readyz(request: Request) -> JSONResponse:
+async def readyz(request: Request) -> JSONResponse:
     """Readiness to accept and run searches; the checks only for a caller with a token."""
-    checks = request.app.state.checks.results()
+    request.app.state.health.add(address_of(request))
+    checks = await request.app.state.checks.results()
     ready = not any(checks.values())
     with contextlib.suppress(AutotuneError, HTTPException):
-        caller(request)
+        await run_in_threadpool(caller, request)
         details = {"checks": {name: problem or "ok" for name, problem in checks.items()}}
         return JSONResponse({"ready": ready} | details, 200 if ready else 503)
     return JSONResponse({"ready": ready}, 200 if ready else 503)
@@ -271,7 +277,7 @@ def _state_folder(state: Any) -> str:
 
 
 def _devices(state: Any) -> str:
-    return "" if state.devices.names else "none"
+    return state.devices.problem()  # type: ignore[no-any-return]
 
 
 CHECKS = {"database": _database, "dispatcher": _dispatcher, "state folder": _state_folder, "devices": _devices}
@@ -279,17 +285,24 @@ CHECKS = {"database": _database, "dispatcher": _dispatcher, "state folder": _sta
 
 
 class Checks:
-    """The checks of a service, made at most once in `CHECKED_S` for any number of callers."""
+    """The checks of a service, made at most once in `CHECKED_S`, by one thread for any number of callers."""
 
     def __init__(self, state: Any) -> None:
-        self._state, self._lock = state, threading.Lock()
-        self._results: dict[str, str] = {}
+        self._state = state
         self._made_at = float("-inf")
+        self._making: asyncio.Future[dict[str, str]] | None = None
 
-    def results(self) -> dict[str, str]:
-        """Name of a check -> problem; empty if there is none."""
-        with self._lock:
-            if time.monotonic() > self._made_at + CHECKED_S:
-                self._results = {name: check(self._state) for name, check in CHECKS.items()}
-                self._made_at = time.monotonic()
-            return self._results
+    async def results(self) -> dict[str, str]:
+        """Name of a check -> problem; empty if there is none. Checks that hang are one."""
+        if self._making is None or (self._making.done() and time.monotonic() > self._made_at + CHECKED_S):
+            self._making = asyncio.ensure_future(run_in_threadpool(self._make))
+        try:
+            async with asyncio.timeout(HANGING_S):
+                return await asyncio.shield(self._making)
+        except TimeoutError:
+            return {"checks": f"did not end within {HANGING_S:.0f} s"}
+
+    def _make(self) -> dict[str, str]:
+        results = {name: check(self._state) for name, check in CHECKS.items()}
+        self._made_at = time.monotonic()
+        return results

@@ -28,6 +28,7 @@ from autotune.service.access import cookie_name, is_same_origin, sign_in
 from autotune.service.accounts import RIGHTS, SESSION, Caller
 from autotune.service.answers import Admin, Submitter, Viewer
 from autotune.service.body import all_errors, parse_body
+from autotune.service.devices import wishes
 from autotune.service.problems import InvalidField, Problem, problem_of, respond
 from autotune.service.records import DONE, ENDED, QUEUED
 from autotune.service.store import Store
@@ -244,7 +245,10 @@ def _form(
     for pointer, text in problems.items():
         name = pointer.removeprefix("/").partition("/")[0]  # empty: the body as a whole
         errors.setdefault(name if name in FIELDS else "more", []).append(text)
-    models, devices = [*BUILT_IN, *state.roots.names("models")], ["auto", *state.devices.names]
+    devices = state.devices.names
+    if not state.devices.is_lasting:
+        devices = tuple(dict.fromkeys(wishes(name)[-1] for name in devices))
+    models, devices = [*BUILT_IN, *state.roots.names("models")], ("auto", *devices)
     names = {"models": models, "tasks": ["", *TASKS], "devices": devices, "key": uuid4().hex, "options": OPTIONS}
     return shown(request, "new", status, values=values, errors=errors, wanted=wanted, **names)
 
@@ -329,7 +333,10 @@ def devices(request: Request, caller: Viewer) -> Response:
     rows = [
         (row, _search(request, row["search"]) if row["search"] else None) for row in server_api.devices(request, caller)
     ]
-    return shown(request, "devices", rows=rows, last=request.app.state.store.last_change())
+    state = request.app.state
+    limits = {token.id: token for token in state.accounts.tokens()}
+    usage = [(each, limits.get(each.token_id)) for each in state.store.usage()]
+    return shown(request, "devices", rows=rows, usage=usage, last=state.store.last_change())
 
 
 @router.get("/tokens")

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, func, select
 
 from autotune.core.errors import AutotuneError
-from autotune.service.tables import artifacts, events, searches
+from autotune.service.tables import artifacts, events, searches, uses
 
 QUEUED, RUNNING, DONE = "queued", "running", "done"
 NOTHING_FITS, FAILED, CANCELLED = "nothing_fits", "failed", "cancelled"
@@ -76,6 +76,16 @@ class Artifact:
     size: int
 
 
+@dataclass(frozen=True)
+class Usage:
+    """Devices that a token has now, and its device-hours of this month (in UTC)."""
+
+    user: str
+    token_id: str | None
+    devices: int
+    device_hours: float
+
+
 class Conflict(AutotuneError):
     """The state of the search does not allow this."""
 
@@ -126,6 +136,8 @@ class Change:
     def enter(self, search_id: str, state: str, reason: str | None = None, **values: Any) -> Search:
         """Change the state, and append the event of it; the process of the attempt, if there was one, has ended."""
         ended = {"ended_at": datetime.now(UTC)} if state in ENDED else {}
+        open_use = (uses.c.search_id == search_id) & uses.c.ended_at.is_(None)
+        self.connection.execute(uses.update().where(open_use).values(ended_at=datetime.now(UTC)))
         search = self.update(search_id, state=state, pid=None, pid_started=None, **ended | values)
         body = {"state": state, "attempt": search.attempt, "headline": search.headline, "reason": reason}
         key = f"state:{search.attempt}:{state}"

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from autotune.core import Measurement, Outcome, Trial, read_json
-from autotune.core.errors import AutotuneError, DeviceInUse, NothingFits, ProbeHostFailed, StudyInUse
+from autotune.core.errors import AutotuneError, DeviceInUse, DevicesAway, NothingFits, ProbeHostFailed, StudyInUse
 from autotune.core.interrupt import ENDING, ending_on_signals
 from autotune.core.io import file_end
 from autotune.core.paths import scrubbed
@@ -89,7 +89,7 @@ def _search(options: dict[str, Any], events: "Events", cancelled: threading.Even
     except KeyboardInterrupt:
         return {"state": "cancelled"} if cancelled.is_set() else None
     except Exception as error:
-        kinds: dict[type, str] = dict.fromkeys((ProbeHostFailed, StudyInUse, DeviceInUse), INTERRUPTED)
+        kinds: dict[type, str] = dict.fromkeys((ProbeHostFailed, StudyInUse, DeviceInUse, DevicesAway), INTERRUPTED)
         kinds[NothingFits] = "nothing_fits"
         if (state := kinds.get(type(error), "failed")) == "failed":
             traceback.print_exc()

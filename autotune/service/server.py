@@ -9,6 +9,7 @@ import signal
 import socket
 import ssl
 import stat
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -23,19 +24,23 @@ from fastapi import FastAPI
 from prometheus_client import start_http_server
 
 from autotune.core.errors import InvalidRequest, StorageFailed
-from autotune.service import access, api, operation, pages, problems
+from autotune.service import access, answers, api, operation, pages, problems
 from autotune.service.accounts import Accounts
 from autotune.service.body import Roots
 from autotune.service.client import is_loopback
+from autotune.service.cluster import ClusterDevices
 from autotune.service.connections import MOST_CONNECTIONS, Connection
 from autotune.service.devices import Devices
 from autotune.service.dispatcher import Dispatcher
 from autotune.service.store import Store
 from autotune.service.stream import Hub
-from autotune.service.tables import DatabaseTaken, ServerLock, connect_database
+from autotune.service.tables import DatabaseAway, DatabaseTaken, ServerLock, connect_database
 
 CONNECTIONS_S = 3
 """Seconds that answers may take to end once the server stops; the rest of the 30 is for the running searches."""
+
+STANDBY_S = 1.0
+"""Seconds between attempts to take a database that another server has."""
 
 TOKEN_FILE = "admin.token"
 """File of the first admin's token in the state folder."""
@@ -57,6 +62,10 @@ class Settings:
     state: Path = field(default_factory=default_state)  #: folder of the database and of the running searches
     database: str | None = None  #: URL; None: SQLite in the state folder
     devices: Sequence[str] | None = None  #: that are lent, as cpu or cuda:0; None: all GPUs, else the CPU
+    executor: str = "local"  #: whose devices these are: this machine's, or those of a Ray cluster (ray)
+    address: str = ""  #: of the Ray cluster; by default RAY_ADDRESS
+    allow_unauthenticated: bool = False  #: use a Ray cluster on which everyone can run programs
+    standby: bool = False  #: wait until no other server has the database
     models: Mapping[str, Path] = field(default_factory=dict)  #: name of a root -> its folder
     data: Mapping[str, Path] = field(default_factory=dict)
     hub: str = "off"  #: off, cached or online
@@ -122,20 +131,25 @@ def create_app(settings: Settings) -> FastAPI:
         _make_state_folder(settings.state)
         engine = connect_database(settings.database_url)
         stack.callback(engine.dispose)
-        lock = stack.enter_context(ServerLock(engine, settings.state))
+        lock = stack.enter_context(ServerLock(engine, settings.state, settings.standby))
+        engine = lock.engine
 
         def changed(search_id: str) -> None:
+            state.statuses.clear()
             state.hub.wake(search_id)
             state.dispatcher.wake()
 
-        state.settings, state.engine, state.hub = settings, engine, Hub()
+        state.settings, state.engine, state.hub, state.statuses = settings, engine, Hub(), answers.Statuses()
         state.failure, state.stop = None, state.hub.close
         state.store, state.accounts = Store(engine, changed, lock), Accounts(engine)
-        state.devices = Devices(settings.devices)
-        state.roots = Roots(dict(settings.models), dict(settings.data), settings.hub, settings.hub_patterns)
+        state.devices = lent_devices(settings)
+        stack.callback(state.devices.close)
+        roots = dict(settings.models), dict(settings.data), settings.hub, settings.hub_patterns
+        state.roots = Roots(*roots, executor=settings.executor)
         keep = None if settings.keep is None else timedelta(days=settings.keep)
         state.dispatcher = Dispatcher(state.store, state.devices, state.roots, settings.state, keep)
         problems.install(app)
+        app.add_middleware(answers.KeptStatuses)
         access.install(app)
         operation.install(app)
         pages.install(app)
@@ -145,6 +159,14 @@ def create_app(settings: Settings) -> FastAPI:
             app.include_router(router)
         state.closing = stack.pop_all()
     return app
+
+
+def lent_devices(settings: Settings) -> Devices | ClusterDevices:
+    """The devices that a server with these settings lends. Raises InvalidRequest."""
+    if settings.executor == "local":
+        return Devices(settings.devices)
+    kinds = settings.devices or ("cuda",)
+    return ClusterDevices(settings.address, kinds, settings.allow_unauthenticated, is_awaited=not settings.standby)
 
 
 def _make_state_folder(state: Path) -> None:
@@ -226,15 +248,20 @@ def serve(settings: Settings, announce: Callable[[dict[str, Any]], None], is_pri
     """
     os.umask(0o077)
     operation.log_to_stderr(settings.log_format)
-    with listening(settings) as listener:
-        app = create_app(settings)
+    with contextlib.ExitStack() as stack:
+        if settings.standby:
+            app = _taken(settings)
+            stack.push(app.state.closing)
+        listener = stack.enter_context(_listening_soon(settings) if settings.standby else listening(settings))
+        if not settings.standby:
+            app = create_app(settings)
         config = uvicorn.Config(
             app,
             lifespan="on",
             log_config=None,
             access_log=False,
             server_header=False,
-            http=partial(Connection, tls=_tls(settings)),  # type: ignore[arg-type]
+            http=partial(Connection, tls=tls_of(settings)),  # type: ignore[arg-type]
             limit_concurrency=MOST_CONNECTIONS,
             proxy_headers=False,  # the application's task: it must see who connects
             timeout_graceful_shutdown=CONNECTIONS_S,
@@ -263,6 +290,33 @@ def serve(settings: Settings, announce: Callable[[dict[str, Any]], None], is_pri
             raise app.state.failure
 
 
+def _taken(settings: Settings) -> FastAPI:
+    """The application, once no other server has the database. Raises the errors of `create_app`."""
+    is_waiting = False
+    while True:
+        try:
+            return create_app(settings)
+        except (DatabaseTaken, DatabaseAway) as error:
+            if not is_waiting and isinstance(error, DatabaseAway):
+                raise
+            if not is_waiting:
+                log.info("standing_by", reason=error.message)
+            is_waiting = True
+            time.sleep(STANDBY_S)
+
+
+def _listening_soon(settings: Settings) -> socket.socket:
+    """The socket of a server that takes the place of another one, which may still be closing it."""
+    until = time.monotonic() + CONNECTIONS_S
+    while True:
+        try:
+            return listening(settings)
+        except InvalidRequest:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+
+
 def _first_token(app: FastAPI, is_private: bool) -> dict[str, str | None]:
     """The secret of the first admin's token, or the path of a file that holds it; None if there was a token."""
     secret: str | None = app.state.accounts.first_admin()
@@ -275,7 +329,8 @@ def _first_token(app: FastAPI, is_private: bool) -> dict[str, str | None]:
     return {"token": None, "token_file": str(path)}
 
 
-def _tls(settings: Settings) -> ssl.SSLContext | None:
+def tls_of(settings: Settings) -> ssl.SSLContext | None:
+    """Certificate and key; None without. Raises InvalidRequest if they cannot be used."""
     if settings.tls_cert is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

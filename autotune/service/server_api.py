@@ -5,10 +5,26 @@ from dataclasses import asdict
 
 from fastapi import Request
 
-from autotune.service.accounts import Caller, Token
-from autotune.service.answers import Admin, Names, NewToken, SecretToken, Viewer, note, routes
+from autotune.service.accounts import Caller, Entry, Token
+from autotune.service.answers import (
+    CSV,
+    JSON,
+    MOST_EVENTS,
+    Admin,
+    After,
+    Limit,
+    Names,
+    NewToken,
+    SecretToken,
+    Viewer,
+    accepted,
+    as_csv,
+    note,
+    routes,
+)
 from autotune.service.devices import JOIN
 from autotune.service.problems import Problem
+from autotune.service.records import Usage
 from autotune.space.file import describe_space, named_spaces
 from autotune.workload.model.builtin import BUILT_IN
 
@@ -44,6 +60,22 @@ def me(who: Viewer) -> Caller:
     return who
 
 
+@router.get("/usage")
+def usage(request: Request, _who: Viewer) -> list[Usage]:
+    """Devices that each token has now, and its device-hours of this month."""
+    found: list[Usage] = request.app.state.store.usage()
+    return found
+
+
+@router.get("/audit", responses={200: {"content": {CSV: {"schema": {"type": "string"}}}}})
+def audit(request: Request, _who: Admin, after: After = None, limit: Limit = MOST_EVENTS) -> list[Entry]:
+    """Entries of the audit after the given one: who did what, as JSON or CSV."""
+    found: list[Entry] = request.app.state.accounts.audit(after or 0, limit)
+    if accepted(request, JSON, CSV) == CSV:
+        return as_csv([asdict(entry) for entry in found])  # type: ignore[return-value]
+    return found
+
+
 @router.get("/tokens")
 def tokens(request: Request, _who: Admin) -> list[Token]:
     """All tokens, without their secrets."""
@@ -59,7 +91,8 @@ def create_token(request: Request, who: Admin, body: NewToken) -> SecretToken:
 
 def new_token(request: Request, who: Caller, body: NewToken, key: str | None = None) -> SecretToken:
     """Create it. key: as of `Accounts.create`. Raises its errors."""
-    token, secret = request.app.state.accounts.create(body.user, body.role, body.days, who.user, key)
+    limits = {"most_devices": body.most_devices, "hours_a_month": body.hours_a_month}
+    token, secret = request.app.state.accounts.create(body.user, body.role, body.days, who.user, key, **limits)
     note(request, who, f"create token {token.id}")
     return SecretToken(token=token, secret=secret)
 

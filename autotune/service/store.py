@@ -3,7 +3,7 @@
 queued → running → done | nothing_fits | failed | cancelled
    └──→ cancelled  └──→ queued again if it was interrupted, failed after too many interruptions
 
-Writes of the dispatcher are refused once another server has taken the database: `ServerLock`.
+Writes are refused once another server has taken the database: `ServerLock`.
 """
 
 import builtins
@@ -14,15 +14,19 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from math import inf
 from typing import Any
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Connection, Engine, func, literal, select
 
 from autotune.core.errors import InvalidRequest
-from autotune.service.devices import check_devices, lend, wishes
+from autotune.core.units import parse_seconds
+from autotune.service.devices import JOIN, Waiting, check_devices, choose, wishes
 from autotune.service.problems import InvalidField
 from autotune.service.records import (
     CANCELLED,
+    DONE,
     ENDED,
     FAILED,
     MOST_ATTEMPTS,
@@ -37,9 +41,10 @@ from autotune.service.records import (
     KeyReused,
     LimitReached,
     Search,
+    Usage,
     new_id,
 )
-from autotune.service.tables import ServerLock, artifacts, audit, check_epoch, events, reading, searches, writing
+from autotune.service.tables import ServerLock, artifacts, audit, events, reading, searches, tokens, uses, writing
 
 _EVENT = [events.c[field.name] for field in fields(Event)]
 _MOST = {"interruptions": MOST_ATTEMPTS, "restarts": MOST_RESTARTS}
@@ -50,9 +55,9 @@ _ARTIFACT = [artifacts.c.name, artifacts.c.media_type, artifacts.c.sha256, func.
 class Store:
     """Searches in the database; every method is one transaction, and may be called from any thread.
 
-    on_change: called with a search's id after every committed change, in the thread that made it. lock: of the server; by default
-    no server has ever used the database. Methods that change a search raise Conflict if it does not exist, methods of the
-    dispatcher that write raise DatabaseTaken; all raise StorageFailed.
+    on_change: called with a search's id after every committed change, in the thread that made it. lock: of the server; without
+    one nothing is refused. Methods that change a search raise Conflict if it does not exist; methods that write raise
+    DatabaseTaken; all raise StorageFailed.
     """
 
     def __init__(
@@ -61,7 +66,7 @@ class Store:
         on_change: Callable[[str], None] = lambda search_id: None,
         lock: ServerLock | None = None,
     ) -> None:
-        self._engine = engine
+        self._engine = lock.engine if lock else engine
         self._on_change = on_change
         self._lock = lock
 
@@ -75,6 +80,7 @@ class Store:
         *,
         priority: int = 0,
         idempotency_key: str | None = None,
+        token_id: str | None = None,
         most_of_user: int = 20,
         most: int = 1000,
         most_of_hour: int = 200,
@@ -98,6 +104,7 @@ class Store:
             search_id, now = new_id()
             query = {"model": request["model"], "device": request.get("device") or "auto", "request": dict(request)}
             query |= {"idempotency_key": idempotency_key, "request_sha256": digest, "priority": priority}
+            query |= {"token_id": token_id}
             counters = {"attempt": 0, "version": 0, **_NONE}
             values = {"id": search_id, "owner": owner, "name": name, "state": QUEUED, "created_at": now}
             change.connection.execute(searches.insert().values(values | query | counters))
@@ -188,32 +195,42 @@ class Store:
     def claim(
         self, devices: Collection[str], most_of_user: int = 2, cards: Mapping[str, str] | None = None
     ) -> Search | None:
-        """Start the next search that these free devices suffice for; None if there is none.
+        """Start the next search that gets some of these free devices; None if there is none.
 
-        cards: of all devices (name -> card); by default there are no others. Left out are searches before their time, and
-        searches of owners with `most_of_user` running searches. A search that wants any device gets the first. One that wants
-        several waits for them, and none after it gets those.
+        cards: of all devices (name -> card); by default there are no others. Left out are searches before their time, of owners
+        with `most_of_user` running searches, and of tokens whose devices or device-hours are used up. A search that wants any
+        device gets the first. In which order: `choose`.
         """
-        now, free = datetime.now(UTC), {*devices}
+        now = datetime.now(UTC)
         cards = dict.fromkeys(devices, "") if cards is None else cards
         wanted = {wish for device in devices for wish in wishes(device)}
         running = select(searches.c.owner).where(searches.c.state == RUNNING).group_by(searches.c.owner)
-        query = select(*searches.c["id", "device", "attempt", "started_at", "request"])
-        query = query.where(searches.c.state == QUEUED, searches.c.device.in_(wanted))
+        columns = searches.c["id", "device", "attempt", "started_at", "model", "owner", "token_id", "request"]
+        query = select(*columns).where(searches.c.state == QUEUED, searches.c.device.in_(wanted))
         query = query.where(searches.c.not_before.is_(None) | (searches.c.not_before <= now))
         query = query.where(searches.c.owner.not_in(running.having(func.count() >= most_of_user)))
         query = query.order_by(searches.c.priority.desc(), searches.c.id).execution_options(yield_per=20)
-        with self._dispatching() as change, change.connection.execute(query) as rows:
-            for row in rows:
-                lent, held = lend(row.request | {"device": row.device}, cards, free)
-                if lent:
-                    rows.close()
-                    attempt = {"attempt": row.attempt + 1, "started_at": row.started_at or now, "not_before": None}
-                    return change.enter(row.id, RUNNING, lent=lent, **attempt)
-                free -= held
-                if not free:
-                    break
-            return None
+        with self._writing() as change, change.connection.execute(query) as rows:
+            connection, rooms = change.connection, _rooms(change.connection, now)
+            queue = (
+                Waiting(
+                    row.request | {"device": row.device},
+                    rooms.get(row.token_id, inf),
+                    partial(_length, connection, row),
+                    row,
+                )
+                for row in rows
+            )
+            chosen = choose(queue, cards, devices, _ends(connection, now))
+            rows.close()
+            if chosen is None:
+                return None
+            row, lent = chosen[0].row, chosen[1]
+            attempt = {"attempt": row.attempt + 1, "started_at": row.started_at or now, "not_before": None}
+            search = change.enter(row.id, RUNNING, lent=lent, ends_at=_after(now, _timeout(row.request)), **attempt)
+            use = {"search_id": row.id, "user": row.owner, "token_id": row.token_id, "started_at": now}
+            connection.execute(uses.insert().values(use | {"devices": len(lent.split(JOIN))}))
+            return search
 
     def fail_unserved(self, cards: Mapping[str, str]) -> builtins.list[str]:
         """Fail the queued searches that request a device that none of these is (name -> card), and return their ids.
@@ -227,21 +244,30 @@ class Store:
                 check_devices({"card": "", **request, "device": device}, cards)
             except InvalidField as error:
                 problem = {"type": "InvalidRequest", "message": error.message, "advice": error.advice}
-                with self._dispatching() as change:
+                with self._writing() as change:
                     if change.existing(search_id).state == QUEUED:
                         change.enter(search_id, FAILED, problem["message"], problem=problem)
                         failed.append(search_id)
         return failed
 
+    def begin_again(self, search_id: str, attempt: int) -> None:
+        """Set the events of earlier attempts' measurements aside: their files are not here, and trials get the same numbers."""
+        with self._writing() as change:
+            if change.running(search_id, attempt):
+                mine = (events.c.search_id == search_id) & events.c.kind.in_(("trial", "confirmed"))
+                key = literal(f"before {attempt}:") + events.c.key
+                change.connection.execute(events.update().where(mine).values(kind="lost", key=key))
+                change.update(search_id)
+
     def started(self, search_id: str, attempt: int, pid: int, pid_started: float) -> bool:
         """Record the process of this attempt; False if the attempt has ended."""
-        with self._dispatching() as change:
+        with self._writing() as change:
             running = change.running(search_id, attempt) is not None
             return running and bool(change.update(search_id, pid=pid, pid_started=pid_started))
 
     def stopped(self, search_id: str, attempt: int) -> None:
         """Record that the process of this attempt has ended with its server; the next server queues the search again."""
-        with self._dispatching() as change:
+        with self._writing() as change:
             if change.running(search_id, attempt):
                 change.update(search_id, pid=None, pid_started=None)
 
@@ -252,7 +278,7 @@ class Store:
 
         counter: `interruptions` or `restarts`, increased by one; None: neither. An attempt that has ended stays as it is.
         """
-        with self._dispatching() as change:
+        with self._writing() as change:
             search = change.running(search_id, attempt)
             if search is None:
                 return change.existing(search_id)
@@ -281,7 +307,7 @@ class Store:
     ) -> bool:
         """End this attempt with its result and the files of its report; False if it has ended already."""
         answer = {"headline": headline, "statement": statement, "result": result, "problem": problem}
-        with self._dispatching() as change:
+        with self._writing() as change:
             if change.running(search_id, attempt) is None:
                 return False
             change.keep(search_id, artifacts)
@@ -300,11 +326,16 @@ class Store:
         The last of them is the search's progress; with a new measurement earlier interruptions do not count any more.
         None is added if the attempt has ended.
         """
-        with self._dispatching() as change:
+        with self._writing() as change:
             added = change.append(search_id, new) if change.running(search_id, attempt) else []
             if added:
                 measured = any(event["kind"] in ("trial", "confirmed") for event in added)
-                change.update(search_id, progress=added[-1]["body"], **(_NONE if measured else {}))
+                ends = (
+                    {"ends_at": _after(datetime.now(UTC), to_go)}
+                    if (to_go := added[-1]["body"].get("seconds_to_go"))
+                    else {}
+                )
+                change.update(search_id, progress=added[-1]["body"], **ends, **(_NONE if measured else {}))
             return len(added)
 
     def events(self, search_id: str, after: int = 0, limit: int = 500) -> builtins.list[Event]:
@@ -320,6 +351,11 @@ class Store:
     def last_change(self) -> int:
         """The greatest `id` of an event; 0 if there is none."""
         return self._rows(select(func.max(events.c.id)))[0][0] or 0
+
+    def usage(self) -> builtins.list[Usage]:
+        """Usage of each token this month."""
+        with reading(self._engine) as connection:
+            return _usage(connection, datetime.now(UTC))
 
     def artifacts(self, search_id: str) -> builtins.list[Artifact]:
         """The files of a search's report, by name."""
@@ -339,12 +375,13 @@ class Store:
         """
         old = (searches.c.state.in_(ENDED), searches.c.ended_at < before)
         rest = select(searches.c.id).where(*old)
-        with self._dispatching() as change:
+        with self._writing() as change:
             change.connection.execute(audit.delete().where(audit.c.at < before))
             change.connection.execute(
                 searches.delete().where(*old, searches.c.state == CANCELLED, searches.c.attempt == 0)
             )
             change.connection.execute(events.delete().where(events.c.search_id.in_(rest)))
+            change.searches.append("")  # any
             return [*change.connection.scalars(rest)]
 
     def _rows(self, query: Any) -> Sequence[Any]:
@@ -358,12 +395,59 @@ class Store:
         for search_id in dict.fromkeys(change.searches):
             self._on_change(search_id)
 
-    @contextlib.contextmanager
-    def _dispatching(self) -> Iterator[Change]:
-        """A transaction that only the server that has the database may make."""
-        with self._writing() as change:
-            check_epoch(change.connection, self._lock.epoch if self._lock else 0)
-            yield change
+
+def _timeout(request: Mapping[str, Any]) -> float | None:
+    return None if request.get("timeout") is None else parse_seconds(request["timeout"])
+
+
+def _after(now: datetime, seconds: float | None) -> datetime | None:
+    return None if seconds is None else now + timedelta(seconds=seconds)
+
+
+def _ends(connection: Connection, now: datetime) -> dict[str, float | None]:
+    """Lent device -> seconds until it is expected to be free; None if that is unknown or over."""
+    rows = connection.execute(select(searches.c.lent, searches.c.ends_at).where(searches.c.state == RUNNING)).all()
+    left = [(lent, (ends_at - now).total_seconds() if ends_at else 0.0) for lent, ends_at in rows if lent]
+    return {name: seconds if seconds > 0 else None for lent, seconds in left for name in lent.split(JOIN)}
+
+
+def _length(connection: Connection, row: Any) -> float | None:
+    """Expected seconds of a queued search: its timeout, or the longest of the last five of its model; None if there is none."""
+    if (timeout := _timeout(row.request)) is not None:
+        return timeout
+    same = select(searches.c.started_at, searches.c.ended_at).where(searches.c.model == row.model)
+    same = same.where(searches.c.state == DONE).order_by(searches.c.id.desc()).limit(5)
+    return max(((end - begin).total_seconds() for begin, end in connection.execute(same) if begin), default=None)
+
+
+def _usage(connection: Connection, now: datetime) -> builtins.list[Usage]:
+    """Usage of each token this month."""
+    month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    query = select(uses).where(uses.c.ended_at.is_(None) | (uses.c.ended_at > month)).order_by(uses.c.id)
+    found: dict[tuple[str, str | None], Usage] = {}
+    for row in connection.execute(query):
+        key, hours = (
+            (row.user, row.token_id),
+            ((row.ended_at or now) - max(row.started_at, month)).total_seconds() / 3600,
+        )
+        before = found.get(key, Usage(*key, 0, 0.0))
+        devices = before.devices + (0 if row.ended_at else row.devices)
+        found[key] = Usage(*key, devices, before.device_hours + max(0.0, hours) * row.devices)
+    return [*found.values()]
+
+
+def _rooms(connection: Connection, now: datetime) -> dict[str | None, float]:
+    """Token with limits -> devices that it may have in addition."""
+    limited = tokens.c.most_devices.is_not(None) | tokens.c.hours_a_month.is_not(None)
+    limits = connection.execute(select(*tokens.c["id", "most_devices", "hours_a_month"]).where(limited)).all()
+    used = {each.token_id: each for each in _usage(connection, now)} if limits else {}
+    none = Usage("", None, 0, 0.0)
+    return {
+        token: 0.0
+        if hours is not None and used.get(token, none).device_hours >= hours
+        else (inf if devices is None else devices - used.get(token, none).devices)
+        for token, devices, hours in limits
+    }
 
 
 def _check_limits(change: Change, owner: str, most_of_user: int, most: int, most_of_hour: int) -> None:

@@ -24,10 +24,12 @@ NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs
 _WRITER, _SERVER = 0x6175746F, 0x74756E65
 """Advisory locks of PostgreSQL: of the transaction that writes, and of the server that holds the database."""
 
-DEAD_S, PROBE_S, PROBES = 30, 10, 3
+DEAD_S, PROBE_S, PROBES = 5, 2, 3
 """Seconds of silence after which a connection is probed, seconds between probes, and probes without an answer that end it."""
 TAKE_AGAIN_S = 120.0
 """Seconds in which a lost lock must be taken again: longer than PostgreSQL needs to end the connection that had it."""
+PATIENCE_S = 8.0
+"""Seconds after a start of PostgreSQL in which only the server that had the database takes it: it looks every 5 s."""
 
 
 class Stamp(sa.TypeDecorator):  # type: ignore[misc]  # SQLAlchemy is not checked
@@ -66,6 +68,8 @@ tokens = Table(
     *_required(Stamp, "created_at"),
     *_optional(Stamp, "expires_at", "revoked_at"),
     *_optional(sa.Date, "last_used_on"),
+    *_optional(Integer, "most_devices"),
+    *_optional(sa.Float, "hours_a_month"),
 )
 
 sessions = Table(
@@ -77,7 +81,7 @@ sessions = Table(
     *_required(Stamp, "created_at", "expires_at"),
 )
 
-searches = Table(  # what the columns mean: `records.Search`
+searches = Table(  # what the columns mean: `records.Search`; ends_at: when a running one is expected to end
     "searches",
     metadata,
     Column("id", Text, primary_key=True),
@@ -85,8 +89,8 @@ searches = Table(  # what the columns mean: `records.Search`
     *_required(Integer, "priority", "attempt", "interruptions", "restarts", "version"),
     *_required(Stamp, "created_at"),
     *_required(document, "request"),
-    *_optional(Text, "cancel", "lent", "headline", "statement", "idempotency_key"),
-    *_optional(Stamp, "not_before", "started_at", "ended_at"),
+    *_optional(Text, "cancel", "lent", "headline", "statement", "idempotency_key", "token_id"),
+    *_optional(Stamp, "not_before", "started_at", "ended_at", "ends_at"),
     *_optional(Integer, "pid"),
     *_optional(sa.Float, "pid_started"),
     *_optional(document, "problem", "progress", "result"),
@@ -127,6 +131,19 @@ audit = Table(
     Index("audit_at", "at"),
 )
 
+uses = Table(  # of devices: a row for each attempt of a search, which stays when the search is deleted
+    "uses",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    *_required(Text, "search_id", "user"),
+    *_required(Integer, "devices"),
+    *_required(Stamp, "started_at"),
+    *_optional(Text, "token_id"),
+    *_optional(Stamp, "ended_at"),
+    Index("uses_search", "search_id"),
+    Index("uses_ended_at", "ended_at"),
+)
+
 server = Table(  # one row; epoch: number of servers that have taken the database
     "server",
     metadata,
@@ -139,6 +156,10 @@ class DatabaseTaken(StorageFailed):
     """Another server has the database or the state folder, or has had it since this one took it."""
 
 
+class DatabaseAway(StorageFailed):
+    """The database refuses, or does not answer."""
+
+
 def open_database(url: str) -> Engine:
     """The database at this URL, with the tables of this version. Raises as `connect_database` and `migrate` do."""
     engine = connect_database(url)
@@ -146,28 +167,42 @@ def open_database(url: str) -> Engine:
     return engine
 
 
-def used_database(url: str) -> Engine:
-    """The database at this URL that a server of this version has used; nothing is created or migrated.
+def used_database(url: str, state_folder: Path) -> Engine:
+    """The database at this URL that a server has used; nothing is created, and it is migrated only while no server holds it.
 
-    Raises as `connect_database`, InvalidRequest if no server has used it, StorageFailed if one of another version has.
+    Raises as `connect_database` and `migrate`, InvalidRequest if no server has used it, DatabaseTaken if it is one of another
+    version that runs.
     """
-    from alembic.migration import MigrationContext
-    from alembic.script import ScriptDirectory
-
     with contextlib.ExitStack() as opened:
         engine = connect_database(url, create=False)
         opened.callback(engine.dispose)
-        with reading(engine) as connection:
-            revision = MigrationContext.configure(connection).get_current_revision()
+        revision, head, _ = revisions(engine)
         if revision is None:
             raise _unused(engine)
-        if revision != ScriptDirectory.from_config(_migrations()).get_current_head():
-            raise StorageFailed(
-                f"The database {engine.url} is of another version of autotune.",
-                "Use that version, or start `autotune serve` of this one, which migrates an older database.",
-            )
+        if revision != head:
+            try:
+                with ServerLock(engine, state_folder):
+                    """Entering it migrates the tables."""
+            except DatabaseTaken as error:
+                message = f"The database {engine.url} is of another version of autotune, whose server runs."
+                raise DatabaseTaken(message, "Use that version, or stop the server first.") from error
         opened.pop_all()
     return engine
+
+
+def revisions(engine: Engine) -> tuple[str | None, str, bool]:
+    """(revision of the database, None if no server has used it; this version's; the former is known to this version)."""
+    from alembic.migration import MigrationContext
+    from alembic.script import ScriptDirectory
+
+    versions = ScriptDirectory.from_config(_migrations())
+    with reading(engine) as connection:
+        revision = MigrationContext.configure(connection).get_current_revision()
+    return (
+        revision,
+        versions.get_current_head() or "",
+        revision in {each.revision for each in versions.walk_revisions()},
+    )
 
 
 def _unused(engine: Engine) -> InvalidRequest:
@@ -279,9 +314,12 @@ def writing(engine: Engine) -> Iterator[Connection]:
     There is one at a time in the whole database: what it has read stays true, and ids of events become visible in their
     order.
 
-    Raises StorageFailed if the database refuses, InvalidRequest for texts that it cannot hold.
+    Raises DatabaseAway if the database refuses, InvalidRequest for texts that it cannot hold; with the engine of a `ServerLock`
+    DatabaseTaken once another server has taken the database.
     """
     with _reporting(engine), engine.execution_options(writes=True).begin() as connection:
+        if (epoch := connection.get_execution_options().get("epoch")) is not None:
+            check_epoch(connection, epoch)
         yield connection
 
 
@@ -303,7 +341,7 @@ def _reporting(engine: Engine) -> Iterator[None]:
     except (DBAPIError, sqlite3.Error, TimeoutError) as error:
         cause = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
         advice = "Check that it runs, and the space on its disk."
-        raise StorageFailed(f"The database {engine.url} cannot be used: {cause}.", advice) from error
+        raise DatabaseAway(f"The database {engine.url} cannot be used: {cause}.", advice) from error
 
 
 def check_epoch(connection: Connection, epoch: int) -> None:
@@ -325,11 +363,15 @@ class ServerLock:
     Files are locked, and with PostgreSQL a session holds an advisory lock. Whoever has them raises the epoch of the database,
     and `check_epoch` refuses writes of a server of an earlier epoch, whether it has noticed its loss or not.
     Entering it migrates the tables, and raises DatabaseTaken while another server is there, else the errors of `migrate`.
+
+    engine: within, its writes are refused once another server has taken the database. is_second: leave a database that has just
+    been started to the server that had it.
     """
 
-    def __init__(self, engine: Engine, state_folder: Path) -> None:
+    def __init__(self, engine: Engine, state_folder: Path, is_second: bool = False) -> None:
         folders = [state_folder] + ([Path(engine.url.database).parent] if engine.dialect.name == "sqlite" else [])
         self._engine, self._paths = engine, {folder.resolve() / "serve.lock" for folder in folders}
+        self.engine, self._is_second = engine, is_second
         self._files: dict[Path, IO[str]] = {}
         self._session: Connection | None = None
         self._one_at_a_time, self._lost_at = threading.Lock(), float("inf")
@@ -339,6 +381,7 @@ class ServerLock:
         try:
             for path in self._paths:
                 _prepare_folder(path.parent)
+            self._check_age()
             self._lock_files()
             if not self._lock_session():
                 raise DatabaseTaken(f"Another autotune serve uses the database {self._engine.url}.", _ADVICE)
@@ -346,6 +389,7 @@ class ServerLock:
             with writing(self._engine) as connection:
                 raised = server.update().values(epoch=server.c.epoch + 1).returning(server.c.epoch)
                 self.epoch = connection.scalar(raised) or 0
+            self.engine = self._engine.execution_options(epoch=self.epoch)
         except BaseException:
             self._release()
             raise
@@ -372,6 +416,13 @@ class ServerLock:
             if not has_session:  # the session that was lost may have the lock until PostgreSQL notices
                 kind = DatabaseTaken if now > self._lost_at + TAKE_AGAIN_S else StorageFailed
                 raise kind(f"The database {self._engine.url} is locked by another session.", _ADVICE)
+
+    def _check_age(self) -> None:
+        if self._is_second and self._engine.dialect.name == "postgresql":
+            with reading(self._engine) as connection:
+                age = connection.scalar(sa.text("SELECT clock_timestamp() - pg_postmaster_start_time()"))
+            if age.total_seconds() < PATIENCE_S:
+                raise DatabaseTaken("PostgreSQL has just been started: the server before may take it again.", _ADVICE)
 
     def _lock_files(self) -> None:
         for path in self._paths:

@@ -19,6 +19,8 @@ class View:
 
     def progress(self, kind: str, body: Mapping[str, Any]) -> Progress | None:
         """The progress of an event of this kind; None if it is not shown."""
+        if kind == "lost":
+            return None
         if kind == "state":
             reason = f": {body['reason']}" if body.get("reason") else ""
             waits = body["state"] in ("queued", "running")

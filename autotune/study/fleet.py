@@ -10,7 +10,7 @@ import numpy as np
 
 from autotune.core import Configuration, Measurement, Outcome, Trial
 from autotune.core.device import Device, LeftOut, LeftOutKind
-from autotune.core.errors import SearchFailed
+from autotune.core.errors import DevicesAway
 from autotune.core.measurement import JOIN
 from autotune.core.slot import Slot, SlotKind
 from autotune.core.units import format_seconds
@@ -190,7 +190,7 @@ class Fleet:
         return tuple(_described(name, ledger.trials, effects, left_out) for name in self.pool.probes)
 
     def check_devices(self, seconds: float, waiting: Callable[[str], None], check: Callable[[], None]) -> None:
-        """Raise SearchFailed if no device is left, and none returns within these seconds or RETURN_S.
+        """Raise DevicesAway if no device is left, and none returns within these seconds or RETURN_S.
 
         waiting: called with a message before the wait. check: as in `Pool.regain`.
         """
@@ -198,7 +198,7 @@ class Fleet:
         message = f"all devices were lost; waiting up to {format_seconds(seconds)} for one to return"
         if not pool.devices and not pool.regain(seconds, lambda: waiting(message), check):
             reasons = "; ".join(f"{name}: {reason}" for name, reason in pool.left_out.items())
-            raise SearchFailed(f"No device is left to measure on: {reasons}.", "Run the same command again to resume.")
+            raise DevicesAway(f"No device is left to measure on: {reasons}.", "Run the same command again to resume.")
 
     @contextlib.contextmanager
     def abandoning(self) -> Iterator[None]:

@@ -1,7 +1,9 @@
 """`autotune serve`, `token`, `login` and what speaks to a server: who may, what is kept, and what is missing."""
 
 import json
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from autotune.cli.app import app
+from autotune.service.accounts import RECENT_S
 from autotune.service.client import tokens_file
 from autotune.service.tables import open_database
 from tests.service.servers import Server, serving
@@ -97,9 +100,47 @@ def test_what_makes_no_token_is_one_line(words: tuple[str, ...], message: str, u
 def test_a_token_made_while_the_server_runs_is_good_for_it(server: Server) -> None:
     anna = data("token", "create", "anna")
     answer = server.http.get("/me", headers={"Authorization": f"Bearer {anna['secret']}"})
-    assert answer.json() == {"user": "anna", "role": "submitter", "token_id": anna["id"]}
+    limits = {"most_devices": None, "hours_a_month": None}
+    assert answer.json() == {"user": "anna", "role": "submitter", "token_id": anna["id"]} | limits
     data("token", "revoke", anna["id"])
+    time.sleep(RECENT_S)
     assert server.http.get("/me", headers={"Authorization": f"Bearer {anna['secret']}"}).status_code == 401
+
+
+def test_a_configuration_is_checked_without_a_start(tmp_path: Path, certificate: Path) -> None:
+    state = ("--state", f"{tmp_path}/state", "--port", "0", "--devices", "cpu")
+    code, out, _ = run("serve", "--check", *state)
+    assert code == 0, out
+    assert [line.split()[0] for line in out.splitlines()] == ["ok"] * 7
+    assert not (tmp_path / "state").exists()
+    code, out, _ = run(
+        "serve", "--check", *state[:-1], "cuda:9", "--tls-cert", f"{certificate}", "--tls-key", f"{certificate}"
+    )
+    assert code == 1
+    wrong = {line.split()[1]: line for line in out.splitlines() if line.startswith("WRONG")}
+    assert wrong.keys() == {"certificate", "devices"}
+    assert "days" in wrong["certificate"]
+
+
+def test_the_check_says_that_a_server_runs(server: Server) -> None:
+    found = data(
+        "serve", "--check", "--state", f"{server.state}", "--port", server.url.rsplit(":", 1)[1], "--devices", "cpu"
+    )
+    assert found["database"]["found"].endswith("; a server holds it")
+    assert found["address"]["found"].endswith("of the server that runs")
+    assert all(each["ok"] for each in found.values())
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A certificate of ten days and its key, in a file."""
+    path = tmp_path / "server.pem"
+    made = tmp_path / "made.pem"
+    words = ("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "10")
+    subprocess.run(["openssl", *words, "-keyout", path, "-out", made], check=True, capture_output=True)
+    with path.open("a") as file:
+        file.write(made.read_text())
+    return path
 
 
 # Login ------------------------------------------------------------------------------------------------------------

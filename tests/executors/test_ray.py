@@ -1,7 +1,10 @@
 """Two one-core executors on a Ray cluster of this machine: what they answer, what they carry, and what remains of them."""
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +14,7 @@ import psutil
 import pytest
 
 from autotune.core import InvalidRequest, Outcome, read_json
+from autotune.core.errors import DevicesAway
 from autotune.core.request import tuning_request
 from autotune.executors import Executor, ExecutorLost
 from autotune.executors.ray import connected, ray_executors
@@ -103,7 +107,7 @@ def test_more_devices_than_the_cluster_has_are_refused(address: str, monkeypatch
     monkeypatch.setattr("autotune.executors.ray.DEVICES_S", 15.0)
     with (
         connected(address, allow_unauthenticated=True) as cluster,
-        pytest.raises(InvalidRequest, match="2 of 3 devices"),
+        pytest.raises(DevicesAway, match="2 of 3 devices"),
         ray_executors(cluster, REQUEST, 3),
     ):
         pass
@@ -127,5 +131,71 @@ def test_a_cluster_is_named_by_host_and_port(name: str, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:no-port"])
 def test_an_address_where_nothing_listens_is_refused_at_once(address: str) -> None:
-    with pytest.raises(InvalidRequest, match="Nothing answers"), connected(address):
+    with pytest.raises(DevicesAway, match="Nothing answers"), connected(address):
         pass
+
+
+@pytest.mark.slow
+def test_the_command_searches_on_two_devices_of_the_cluster(address: str, tmp_path: Path) -> None:
+    words = ("bert-mini", "--global-batch-size", "2", "--sequence-length", "8", "--device", "cpu", "--devices", "2")
+    words += (
+        "--executor",
+        "ray",
+        "--allow-unauthenticated",
+        "--n-trials",
+        "3",
+        "--search-space",
+        "quick",
+        "--no-history",
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "autotune",
+        "search",
+        *words,
+        "--fix",
+        "precision=fp32",
+        "--timeout",
+        "200s",
+        "--json",
+    ]
+    variables = os.environ | {"RAY_ADDRESS": address}
+    done = subprocess.run(
+        [*command, "--output-dir", tmp_path], env=variables, capture_output=True, text=True, timeout=400
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    folder = Path(json.loads(done.stdout)["folder"])
+    measured = [read_json(path) for path in folder.glob("probes/*/measurement.json")]
+    assert len(measured) >= 3
+    assert len({each["device"] for each in measured}) == 2
+
+
+def test_a_device_is_taken_from_the_node_that_is_named(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with connected(address, allow_unauthenticated=True) as cluster:
+        nodes = [node["NodeID"] for node in cluster.ray.nodes() if node["Resources"].get("CPU")]
+
+        def cores_free() -> dict[str, float]:
+            free = ray._private.state.available_resources_per_node()
+            return {node: free[node].get("CPU", 0.0) for node in nodes}
+
+        for node in nodes:
+            monkeypatch.setenv("AUTOTUNE_NODES", node)
+            wait_until(lambda: cores_free() == dict.fromkeys(nodes, 1.0))
+            with ray_executors(cluster, REQUEST, 1):
+                wait_until(lambda node=node: cores_free() == dict.fromkeys(nodes, 1.0) | {node: 0.0})
+                assert cores_free()[node] == 0.0
+
+
+def test_the_nodes_are_reported_with_what_is_free(address: str) -> None:
+    command = [sys.executable, "-m", "autotune.executors.ray", address, "--allow-unauthenticated"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        first = json.loads(process.stdout.readline())["nodes"]
+        assert sorted((node["cpus"], node["gpus"]) for node in first) == [(0, 0), (1, 0), (1, 0)]
+        with connected(address, allow_unauthenticated=True) as cluster, ray_executors(cluster, REQUEST, 1):
+            until = time.monotonic() + 30
+            while sum(node["free_cpus"] for node in json.loads(process.stdout.readline())["nodes"]) != 1:
+                assert time.monotonic() < until
+        process.stdin.close()  # type: ignore[union-attr]
+        assert process.wait(30) == 0

@@ -1,9 +1,11 @@
 """Kill the parts of a real service at random moments; count what is lost, doubled, stuck, left behind or done again.
 
 python -m tests.service.kills --count 1000 --database sqlite|postgres --table FILE [--seed 0] [--victims server,runner] [--real]
+                              [--standby]
 
 Some three seconds a kill; exit code 1 if anything was lost, doubled, stuck or left behind. --real: probes are real ones, of a
-tiny model, and between two kills at least one ends; some twenty seconds a kill.
+tiny model, and between two kills at least one ends; some twenty seconds a kill. --standby: a second server waits, and takes the
+place of the one that is killed; a stream of all changes is read through all of it by Last-Event-ID.
 
     submitting (a thread here, one key a search, sent until it is acknowledged)
         └─ autotune serve ─> runner ─> supervisor ─> host ─> child       one of these is killed (SIGKILL),
@@ -27,6 +29,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from types import TracebackType
 from typing import Self
 
@@ -41,7 +44,7 @@ from benchmarks.kills import GONE_S, Facts, compare, family, is_alive, last_orde
 from tests.service.dispatching import faults
 from tests.service.postgres import Postgres
 from tests.service.searches import REQUEST, Replaying, study_of
-from tests.service.servers import Server, hurried, serving
+from tests.service.servers import Server, announced, begun, hurried, serving
 
 VICTIMS = {"server": 3, "runner": 4, "supervisor": 1, "host": 2, "child": 4, "database": 2, "connections": 4}
 """What is killed, and how often in so many kills; `database` where that is a process, and `connections` to it."""
@@ -87,6 +90,7 @@ class Counts:
     stuck: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     repeated: int = 0
+    takeovers: list[float] = field(default_factory=list)  # seconds until the standby answered
 
     @property
     def faults(self) -> list[str]:
@@ -96,7 +100,10 @@ class Counts:
 class Killer:
     """Runs a service in a folder and kills its parts. url: of its database; postgres: the server of that, if it has one."""
 
-    def __init__(self, folder: Path, url: str, postgres: Postgres | None, seed: int, log: bool, real: bool) -> None:
+    def __init__(
+        self, folder: Path, url: str, postgres: Postgres | None, seed: int, log: bool, real: bool, standby: bool = False
+    ) -> None:
+        self.standby, self._changes = standby, list[int]()
         self.folder, self.postgres, self.chance, self.log = folder.absolute(), postgres, random.Random(seed), log
         self.state, self.temporary = self.folder / "state" / "autotune", self.folder / "tmp"
         self.temporary.mkdir()
@@ -117,6 +124,9 @@ class Killer:
         self.start()
         self._submitting = threading.Thread(target=self._submit)
         self._submitting.start()
+        if self.standby:
+            self._stand_by()
+            threading.Thread(target=self._listen, daemon=True).start()
         return self
 
     def __exit__(
@@ -138,6 +148,25 @@ class Killer:
             serving(self.folder, *self.words, variables=self.variables, token=self._token)
         )
         self._token = self.server.token
+
+    def _stand_by(self) -> None:
+        """Start a second server, which takes the place of the first."""
+        self._second = begun(self.folder, *self.words, "--standby", variables=self.variables)
+        self._serving.callback(self._second.wait)
+        self._serving.callback(self._second.kill)
+
+    def _listen(self) -> None:
+        """Read all changes through all servers; each stream begins after the last event of the one before."""
+        after = "0"
+        while True:
+            with contextlib.suppress(httpx2.TransportError, httpx2.StreamError):
+                http = self.server.http
+                with http, http.sse("/events", headers={"Last-Event-ID": after}) as source:
+                    for event in source if source.response.status_code == 200 else ():
+                        if event.id:
+                            after = event.id
+                            self._changes.append(int(after))
+            time.sleep(0.2)
 
     def _submit(self) -> None:
         """Keep some searches open, each of which is sent with one key until a server has acknowledged it."""
@@ -163,7 +192,7 @@ class Killer:
         kinds = {kind: weight for kind, weight in victims.items() if kind not in OF_POSTGRES or self.postgres}
         kills, before = 0, self._measured()
         while (now := self.counts.kills.total()) < count:
-            if self.real and now > kills:
+            if (self.real or self.standby) and now > kills:
                 until = time.monotonic() + BETWEEN_S
                 while self._measured() <= before and time.monotonic() < until:
                     time.sleep(0.1)
@@ -206,18 +235,25 @@ class Killer:
             for name, fact in measured(study).items():
                 self._seen.setdefault(study, {}).setdefault(name, fact)
         process = psutil.Process(self.server.process.pid) if victim == "server" else processes[named]
-        below, begun = with_descendants(process), time.monotonic()
+        below, since = with_descendants(process), time.monotonic()
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
         if victim == "server":
             self.server.process.wait()
-            self._serving.close()
-            time.sleep(self.chance.uniform(0, 1))
-            self.start()
-        while any(map(is_alive, below)) and time.monotonic() < begun + GONE_S:
+            if self.standby:
+                self.server = announced(self._second, self.folder, self._token)
+                while self.server.http.get("/me").status_code != 200:
+                    time.sleep(0.01)
+                self.counts.takeovers.append(time.monotonic() - since)
+                self._stand_by()
+            else:
+                self._serving.close()
+                time.sleep(self.chance.uniform(0, 1))
+                self.start()
+        while any(map(is_alive, below)) and time.monotonic() < since + GONE_S:
             time.sleep(0.01)
         self.counts.left += [f"process {item.pid} of a killed {victim}" for item in below if is_alive(item)]
-        self._count(victim, time.monotonic() - begun)
+        self._count(victim, time.monotonic() - since)
 
     def _measured(self) -> int:
         """How many trials and rounds are measured."""
@@ -251,6 +287,11 @@ class Killer:
                 break
             time.sleep(0.2)
         counts.stuck = [f"{search.id} is {search.state}" for search in searches if search not in ended]
+        if self.standby:
+            self._second.kill()
+            until = time.monotonic() + GONE_S
+            while self._changes[-1:] != [last] and time.monotonic() < until:
+                time.sleep(0.1)
         if code := self.server.stop():
             counts.left.append(f"the server ended with {code}")
         self._serving.close()
@@ -258,6 +299,10 @@ class Killer:
         while (left := [*self._left()]) and time.monotonic() < until:
             time.sleep(0.1)
         counts.left += left
+        if self.standby:
+            there, sent = [event.id for event in self.store.changes(0, 10**6)], Counter(self._changes)
+            counts.lost += [f"change {number} was not sent" for number in there if not sent[number]]
+            counts.doubled += [f"change {number} was sent {sent[number]} times" for number in sent if sent[number] > 1]
         counts.searches = len(searches)
         acknowledged = {key: search_id for key, search_id in self.submitted.items() if search_id}
         ids = {search.id for search in searches}
@@ -325,12 +370,13 @@ def kill_service(
     victims: dict[str, int] = VICTIMS,
     log: bool = False,
     real: bool = False,
+    standby: bool = False,
 ) -> Counts:
-    """So many kills of a service in this folder. database: sqlite or postgres; real: with real probes."""
+    """So many kills of a service in this folder. database: sqlite or postgres; real: with real probes; standby: with a second."""
     with contextlib.ExitStack() as stack:
         postgres = stack.enter_context(Postgres()) if database == "postgres" else None
         url = postgres.url if postgres else f"sqlite:///{folder / 'state' / 'autotune' / 'service.db'}"
-        killer = stack.enter_context(Killer(folder, url, postgres, seed, log, real))
+        killer = stack.enter_context(Killer(folder, url, postgres, seed, log, real, standby))
         killer.kill(count, victims)
         return killer.finish()
 
@@ -348,11 +394,16 @@ def table(counts: Counts) -> list[str]:
     names = ["searches", "trials and rounds", "lost", "doubled", "stuck", "left behind"]
     numbers = [counts.searches, counts.measured, *map(len, (counts.lost, counts.doubled, counts.stuck, counts.left))]
     names += ["probes begun again", "kills after which something was measured before the next one"]
+    if counts.takeovers:
+        names += ["seconds until the standby answered, median and longest"]
+        numbers += [counts.repeated, counts.between, f"{median(counts.takeovers):.1f}, {max(counts.takeovers):.1f}"]
+    else:
+        numbers += [counts.repeated, counts.between]
     return [
         *lines,
         f"| {' | '.join(names)} |",
         "|---" * len(names) + "|",
-        f"| {' | '.join(map(str, [*numbers, counts.repeated, counts.between]))} |",
+        f"| {' | '.join(map(str, numbers))} |",
     ]
 
 
@@ -365,11 +416,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--victims", default=",".join(VICTIMS))
     parser.add_argument("--real", action="store_true")
+    parser.add_argument("--standby", action="store_true")
     options = parser.parse_args()
     victims = {name: VICTIMS[name] for name in options.victims.split(",")}
     with tempfile.TemporaryDirectory(prefix="kills-") as folder:
         place = (options.count, options.database, Path(folder), options.seed)
-        counts = kill_service(*place, victims, log=True, real=options.real)
+        counts = kill_service(*place, victims, log=True, real=options.real, standby=options.standby)
     lines = table(counts)
     print("\n".join([*lines, *counts.faults]))
     if options.table:

@@ -92,30 +92,40 @@ def environment(folder: Path, variables: Mapping[str, str] | None = None) -> dic
     return inherited | {"XDG_STATE_HOME": str(folder / "state"), "XDG_CONFIG_HOME": str(folder / "config")}
 
 
+def begun(folder: Path, *words: str, variables: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """A server that starts, as of `serving`."""
+    command = [sys.executable, "-m", "autotune", "serve", "--port", "0", "--devices", "cpu", "--json", *words]
+    with (folder / "stderr").open("a") as stderr:
+        return subprocess.Popen(
+            command, cwd=folder, env=environment(folder, variables), stdout=subprocess.PIPE, stderr=stderr, text=True
+        )
+
+
+def announced(process: subprocess.Popen[str], folder: Path, token: str = "") -> Server:
+    """The server, once it answers. token: where it was made before."""
+    assert process.stdout is not None
+    path, text = folder / "stderr", ""
+    while not text.endswith("}\n"):
+        line = process.stdout.readline()
+        assert line, path.read_text()
+        text += line
+    facts = json.loads(text)
+    first = Path(facts["token_file"]).read_text().strip() if facts["token_file"] else token
+    return Server(process, facts["url"], first, Path(facts["state"]), path)
+
+
 @contextlib.contextmanager
 def serving(folder: Path, *words: str, variables: Mapping[str, str] | None = None, token: str = "") -> Iterator[Server]:
     """A server on a free port that lends the CPU. variables: as of `environment`; token: where it was made before."""
-    command = [sys.executable, "-m", "autotune", "serve", "--port", "0", "--devices", "cpu", "--json", *words]
-    path = folder / "stderr"
-    with path.open("a") as stderr:
-        process = subprocess.Popen(
-            command, cwd=folder, env=environment(folder, variables), stdout=subprocess.PIPE, stderr=stderr, text=True
-        )
-    assert process.stdout is not None
+    process = begun(folder, *words, variables=variables)
     with process, contextlib.ExitStack() as ending:
         ending.callback(process.kill)
         ending.callback(process.terminate)
         starting = threading.Timer(START_S, process.kill)
         starting.start()
-        text = ""
-        while not text.endswith("}\n"):
-            line = process.stdout.readline()
-            assert line, path.read_text()
-            text += line
+        server = announced(process, folder, token)
         starting.cancel()
-        facts = json.loads(text)
-        first = Path(facts["token_file"]).read_text().strip() if facts["token_file"] else token
-        yield Server(process, facts["url"], first, Path(facts["state"]), path)
+        yield server
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.terminate()
             process.wait(90)

@@ -533,16 +533,43 @@ def test_tokens_are_made_listed_and_ended(service: Service) -> None:
         "user": "anna",
         "role": "submitter",
         "token_id": token["id"],
+        "most_devices": None,
+        "hours_a_month": None,
     }
     assert client.delete(f"/api/v1/tokens/{token['id']}").status_code == 204
     problem(client.delete(f"/api/v1/tokens/{token['id']}"), 404, "not-found")
     assert service.client().get("/api/v1/me", headers=anna).status_code == 401
 
 
+def test_who_uses_what_and_who_did_what_is_told(service: Service) -> None:
+    root = service.client("root", "admin")
+    limited = {"user": "anna", "role": "submitter", "most_devices": 1, "hours_a_month": 1e-9}
+    made = root.post("/api/v1/tokens", json=limited).json()
+    anna = service.client()
+    anna.headers["Authorization"] = f"Bearer {made['secret']}"
+    assert anna.get("/api/v1/me").json()["most_devices"] == 1
+    search = anna.post("/api/v1/searches", json=SMALL)
+    assert search.status_code == 201
+    service.store.claim(["cpu"])
+    (use,) = root.get("/api/v1/usage").json()
+    assert (use["user"], use["token_id"], use["devices"]) == ("anna", made["token"]["id"], 1)
+    assert "Device-hours this month" in root.get("/devices").text
+    problem(anna.post("/api/v1/searches", json=SMALL), 429, "limit-reached")
+    entries = root.get("/api/v1/audit").json()
+    assert [(entry["user"], entry["action"]) for entry in entries][-1] == ("anna", "submit")
+    assert root.get("/api/v1/audit", params={"after": entries[-1]["id"]}).json() == []
+    text = root.get("/api/v1/audit", headers={"Accept": "text/csv"}).text
+    assert text.splitlines()[-1].startswith(f"{entries[-1]['id']},")
+    assert ",anna," in text
+    problem(anna.get("/api/v1/audit"), 403, "forbidden")
+
+
 @pytest.mark.parametrize(
     "token",
     [
         {"user": "a b", "role": "viewer"},
+        {"user": "a", "role": "viewer", "most_devices": 0},
+        {"user": "a", "role": "viewer", "hours_a_month": -1.0},
         {"user": "a", "role": "root"},
         {"user": "a", "role": "viewer", "days": 0},
         {"user": "a", "role": "viewer", "days": 1e300},

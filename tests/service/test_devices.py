@@ -47,14 +47,14 @@ def test_a_search_sees_only_the_gpus_and_cores_that_it_gets(monkeypatch: pytest.
         monkeypatch.setattr(module, "visible_cards", lambda: CARDS)
     monkeypatch.setattr(devices.os, "sched_getaffinity", lambda pid: {*range(9)})
     lent = Devices(["cuda:0", "cuda:1", "cpu"])
-    assert lent.options("cuda:1") == {"device": "cuda", "devices": 1}
+    assert lent.options("cuda:1", {}) == {"device": "cuda", "devices": 1}
     assert lent.variables("cuda:1") == {"CUDA_VISIBLE_DEVICES": "GPU-1"}
     assert lent.variables("cpu") == {}
     assert lent.cores("cuda:1") == [4, 5, 6, 7]
-    assert lent.options("cuda:1,cuda:0") == {"device": "cuda", "devices": 2}
+    assert lent.options("cuda:1,cuda:0", {}) == {"device": "cuda", "devices": 2}
     assert lent.variables("cuda:1,cuda:0") == {"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-0"}
     assert sorted(lent.cores("cuda:1,cuda:0")) == [*range(8)]
-    assert lent.options("cpu") == {"device": "cpu"}
+    assert lent.options("cpu", {}) == {"device": "cpu"}
     assert lent.cores("cpu") == [*range(9)]
 
 

@@ -331,7 +331,9 @@ def test_a_server_that_lost_its_lock_stops_at_once_and_the_next_one_goes_on(
                 assert store.read(search_id).attempt == 1
                 assert store.read(waiting).state == QUEUED
                 replaying.release()
-                store.cancel(waiting, now=True)
+                with pytest.raises(DatabaseTaken):
+                    store.cancel(waiting, now=True)
+                Store(engine, lock=other).cancel(waiting, now=True)
                 with dispatching(dispatcher_of(Store(engine, lock=other), state, replaying)):
                     search = ended(store, search_id)
     assert (search.state, search.attempt) == (DONE, 2)

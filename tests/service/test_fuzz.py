@@ -31,8 +31,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
     service.queued()
     service.running()
     service.ended(result={"headline": "x"}, artifacts={"report.html": b"x", "trial-1.log": b"x"})
-    with pytest.MonkeyPatch.context() as patch, serving(service.app) as url:
-        patch.setattr(access, "MOST_FAILURES", 1_000_000)
+    service.app.state.failures = access.Limit(1_000_000, "wrong tokens")
+    with serving(service.app) as url:
         yield url, service.token("root", "admin")
 
 

@@ -4,6 +4,7 @@ import json
 import logging
 import re
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ from starlette.testclient import TestClient
 
 from autotune.core.errors import AutotuneError, NothingFits
 from autotune.service import operation, problems
+from autotune.service.access import MOST_HEALTH
 from autotune.service.server import Settings, create_app
 from autotune.service.tables import ServerLock, writing
+from tests.hurry import ROOT
 from tests.service.application import wait_until
 from tests.service.servers import samples, serving
 
@@ -54,9 +57,9 @@ def test_a_server_that_runs_is_alive_and_ready_and_shows_details_to_who_has_a_to
     assert client.get("/readyz", headers=wrong).json() == {"ready": True}
 
 
-def unready(client: TestClient) -> dict[str, str]:
-    """What is wrong, by the name of its check."""
-    answer = client.get("/readyz", headers=token(client, "viewer"))
+def unready(client: TestClient, headers: dict[str, str] | None = None) -> dict[str, str]:
+    """What is wrong, by the name of its check. headers: with a token, by default a new one."""
+    answer = client.get("/readyz", headers=headers or token(client, "viewer"))
     assert (answer.status_code, client.get("/readyz").json()) == (503, {"ready": False})
     return {name: text for name, text in answer.json()["checks"].items() if text != "ok"}
 
@@ -67,11 +70,14 @@ def test_a_dispatcher_that_hangs_is_not_ready(client: TestClient) -> None:
 
 
 def test_a_server_whose_database_another_one_took_is_not_ready(client: TestClient, tmp_path: Path) -> None:
+    headers = token(client, "viewer")
+    assert client.get("/readyz", headers=headers).json()["ready"]
     (tmp_path / "state" / "serve.lock").unlink()
     with ServerLock(state(client).engine, tmp_path / "state"):
         state(client).dispatcher.wake()
         wait_until(lambda: state(client).failure)
-        assert unready(client)["dispatcher"].startswith("Another autotune serve ")
+        wait_until(lambda: not client.get("/readyz").json()["ready"])
+        assert unready(client, headers)["dispatcher"].startswith("Another autotune serve ")
 
 
 def test_however_many_ask_it_is_checked_once(client: TestClient) -> None:
@@ -82,6 +88,35 @@ def test_however_many_ask_it_is_checked_once(client: TestClient) -> None:
     for _ in range(20):
         assert client.get("/readyz").json() == {"ready": True}
     assert len([words for words in written if words.startswith("DELETE FROM tokens")]) == 1
+
+
+def test_checks_that_hang_are_not_ready_and_hold_no_thread_for_each_caller(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ending, made = threading.Event(), []
+    monkeypatch.setattr(operation, "HANGING_S", 0.2)
+    monkeypatch.setitem(operation.CHECKS, "database", lambda state: made.append(1) or (ending.wait(60) and ""))
+    for _ in range(5):
+        assert client.get("/readyz").status_code == 503
+    assert unready(client) == {"checks": "did not end within 0 s"}
+    ending.set()
+    wait_until(lambda: client.get("/readyz").status_code == 200)
+    assert len(made) <= 2
+
+
+def test_the_readiness_is_told_an_address_so_many_times_a_minute(client: TestClient) -> None:
+    assert {client.get("/readyz").status_code for _ in range(MOST_HEALTH)} == {200}
+    answer = client.get("/readyz")
+    assert (answer.status_code, 0 < int(answer.headers["Retry-After"]) <= 61) == (429, True)
+    assert client.get("/livez").status_code == 200
+
+
+def test_every_metric_of_the_dashboard_and_of_the_alerts_is_there(client: TestClient) -> None:
+    text = client.get("/metrics", headers=token(client, "metrics")).text
+    there = {*re.findall(r"^# TYPE (\w+)", text, re.M)}
+    for name in ("grafana.json", "alerts.yaml"):
+        used = {*re.findall(r"(?:autotune|process)_\w+", (ROOT / "docs" / "service" / name).read_text())}
+        assert {re.sub("_(bucket|count)$", "", metric) for metric in used} <= there, name
 
 
 def test_a_full_disk_is_not_ready(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from autotune.service.stream import MOST
 from tests.service.application import wait_until
 from tests.service.dispatching import faults
 from tests.service.searches import REQUEST, Replaying
-from tests.service.servers import environment, serving
+from tests.service.servers import Server, announced, begun, environment, serving
 from tests.terminals import terminal
 from tests.test_architecture import HEAVY, loaded_by
 
@@ -262,6 +263,87 @@ def test_a_server_that_lost_its_database_to_another_one_ends_and_has_changed_not
             assert faults(store, second.state, store.read(search_id)) == []
     assert (search["state"], search["attempt"]) == ("done", 2)
     assert "Error: Another autotune serve has taken the database" in first.stderr.read_text()
+
+
+def killed(server: Server) -> float:
+    """Kill a server, and the time of that."""
+    server.process.kill()
+    server.process.wait()
+    return time.monotonic()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("place", ["", "other"])
+def test_a_standby_goes_on_within_fifteen_seconds_with_the_same_folder_or_from_the_beginning_with_another(
+    place: str, database_url: str, engine: Engine, tmp_path: Path, replaying: Replaying
+) -> None:
+    words = ("--database", database_url)
+    (tmp_path / "other").mkdir()
+    with contextlib.ExitStack() as ending:
+        first = ending.enter_context(serving(tmp_path, *words, variables=replaying.environment))
+        process = begun(tmp_path / place, *words, "--standby", variables=replaying.environment)
+        ending.enter_context(process)
+        ending.callback(process.kill)
+        search_id = first.submit(REPLAYED)
+        until(lambda: bool(first.http.get(f"/searches/{search_id}/trials").json()))
+        replaying.hold()
+        time.sleep(4)
+        assert process.poll() is None
+        killed_at = killed(first)
+        second = announced(process, tmp_path / place, first.token)
+        assert second.http.get(f"/searches/{search_id}").status_code == 200
+        assert time.monotonic() < killed_at + 15
+        replaying.release()
+        assert second.when(search_id)["state"] == "done"
+        store = Store(engine)
+        assert faults(store, second.state, store.read(search_id)) == []
+        assert ("lost" in {event.kind for event in store.events(search_id)}) == bool(place)
+        assert second.stop() == 0
+
+
+@pytest.mark.nightly
+def test_a_backup_that_was_made_while_it_ran_is_restored(
+    database_url: str, tmp_path: Path, replaying: Replaying, request: pytest.FixtureRequest
+) -> None:
+    """Searches that were done are there, and one that ran goes on, on a machine that has none of its files."""
+    is_sqlite, copy = database_url.startswith("sqlite"), tmp_path / "copy"
+    words = () if is_sqlite else ("--database", database_url)
+    with serving(tmp_path, *words, variables=replaying.environment) as server:
+        done = server.submit(REPLAYED)
+        server.when(done)
+        running = server.submit({**REPLAYED, "seed": 1})
+        until(lambda: bool(server.http.get(f"/searches/{running}/trials").json()))
+        replaying.hold()
+        if is_sqlite:
+            path = server.state / "service.db"
+            with (
+                contextlib.closing(sqlite3.connect(path)) as source,
+                contextlib.closing(sqlite3.connect(copy)) as target,
+            ):
+                source.backup(target)
+        else:
+            with copy.open("wb") as file:
+                subprocess.run(["pg_dump", database_url], stdout=file, check=True, timeout=60)
+        files = server.http.get(f"/searches/{done}/files").json()
+        token = server.token
+    replaying.release()
+    folder = tmp_path / "restored"
+    state = folder / "state" / "autotune"
+    state.mkdir(parents=True, mode=0o700)
+    if is_sqlite:
+        copy.rename(state / "service.db")
+    else:
+        restored = database_url.replace("/test_", "/restored_test_")
+        administrator = request.getfixturevalue("postgresql").format("postgres")
+        with psycopg.connect(administrator, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {restored.partition('?')[0].rpartition('/')[2]}")  # type: ignore[arg-type]
+        subprocess.run(["psql", "-q", "-v", "ON_ERROR_STOP=1", "-f", copy, restored], check=True, timeout=60)
+        words = ("--database", restored)
+    with serving(folder, *words, variables=replaying.environment, token=token) as server:
+        assert server.http.get(f"/searches/{done}/files").json() == files
+        assert server.when(running)["state"] == "done"
+        assert server.http.get("/searches").json()[0]["id"] == running
 
 
 # End ------------------------------------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ from autotune.service.records import (
     Search,
 )
 from autotune.service.store import Store
+from autotune.service.tables import uses, writing
 from tests.probe.processes import bounded
 
 REQUEST = {"model": "bert-mini", "global_batch_size": 8}
@@ -61,7 +62,7 @@ def store(engine: Engine, changed: list[str]) -> Store:
 
 
 def submitted(store: Store, owner: str = "anna", name: str = "a search", **options: Any) -> Search:
-    asked = {key: options.pop(key) for key in ("device", "devices", "card") if key in options}
+    asked = {key: options.pop(key) for key in ("device", "devices", "card", "timeout") if key in options}
     return store.submit(owner, name, {**REQUEST, "device": "auto", **asked}, **options)[0]
 
 
@@ -487,6 +488,61 @@ def test_none_gets_devices_that_one_before_it_waits_for(store: Store) -> None:
     assert claimed.id == other.id
     assert (claimed := store.claim(["cuda:0", "cuda:2"], 9, CARDS)) is not None
     assert (claimed.id, claimed.lent) == (wide.id, "cuda:0,cuda:2")
+
+
+def test_a_search_that_ends_in_time_uses_what_one_before_it_waits_for(store: Store) -> None:
+    running = submitted(store, device="cuda:0", timeout="100s")
+    assert store.claim(["cuda:0"], cards=CARDS) is not None
+    wide = submitted(store, devices=2, device="cuda")
+    long, short = submitted(store, timeout="10m"), submitted(store, timeout=30)
+    claimed = store.claim(["cuda:2"], 9, CARDS)
+    assert claimed is not None
+    assert claimed.id == short.id
+    store.add_events(running.id, 1, [{"key": "a", "kind": "progress", "body": {"seconds_to_go": 3000.0}}])
+    store.end(short.id, 1, DONE)
+    assert (claimed := store.claim(["cuda:2"], 9, CARDS)) is not None
+    assert claimed.id == long.id
+    store.end(long.id, 1, DONE)
+    store.end(running.id, 1, DONE)
+    assert (claimed := store.claim(["cuda:0", "cuda:2"], 9, CARDS)) is not None
+    assert claimed.id == wide.id
+
+
+def test_a_token_has_no_more_devices_and_device_hours_than_it_may(store: Store, engine: Engine) -> None:
+    token, _ = Accounts(engine).create("anna", "submitter", None, "a test", most_devices=2, hours_a_month=1.0)
+    own = [submitted(store, token_id=token.id, device="cuda") for _ in range(3)]
+    cards = {f"cuda:{index}": "L4" for index in range(4)}
+    for search, name in zip(own[:2], cards, strict=False):
+        claimed = store.claim([name, "cuda:3"], 9, cards)
+        assert claimed is not None
+        assert claimed.id == search.id
+    assert store.claim(["cuda:2", "cuda:3"], 9, cards) is None
+    assert [(use.user, use.token_id, use.devices) for use in store.usage()] == [("anna", token.id, 2)]
+    store.end(own[0].id, 1, DONE)
+    with writing(engine) as connection:
+        begun = datetime.now(UTC) - timedelta(hours=1.5)
+        connection.execute(uses.update().where(uses.c.search_id == own[0].id).values(started_at=begun))
+    (use,) = store.usage()
+    month = datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    assert use.device_hours == pytest.approx(min(1.5, (datetime.now(UTC) - month).total_seconds() / 3600), abs=0.01)
+    store.delete(own[0].id)
+    assert store.usage()[0].device_hours == pytest.approx(use.device_hours, abs=0.01)
+    if use.device_hours >= 1:  # not in the first hour of a month
+        assert store.claim(["cuda:2", "cuda:3"], 9, cards) is None
+
+
+def test_measurements_whose_files_are_on_another_machine_are_set_aside(store: Store) -> None:
+    search = submitted(store)
+    store.claim(["cpu"])
+    trial = {"key": "trial:0", "kind": "trial", "body": {"number": 0}}
+    assert store.add_events(search.id, 1, [trial]) == 1
+    store.requeue(search.id, 1, "The server was started again.")
+    store.claim(["cpu"])
+    store.begin_again(search.id, 2)
+    assert store.add_events(search.id, 2, [trial]) == 1
+    kinds = [event.kind for event in store.events(search.id) if event.kind != "state"]
+    assert kinds == ["lost", "trial"]
+    assert [event.seq for event in store.events(search.id)] == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_search_that_waits_for_another_device_is_passed_by(store: Store) -> None:

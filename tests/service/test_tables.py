@@ -18,6 +18,7 @@ from sqlalchemy import Engine, text
 
 from autotune.core.errors import InvalidRequest, StorageFailed
 from autotune.service import tables
+from autotune.service.accounts import Accounts
 from autotune.service.store import Store
 from autotune.service.tables import DatabaseTaken, ServerLock, metadata, open_database, used_database, writing
 from tests.probe.processes import bounded
@@ -115,19 +116,29 @@ def test_a_damaged_database_is_one_line(tmp_path: Path) -> None:
 
 def test_a_database_that_no_server_has_used_is_named_and_stays_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"No autotune serve has used the database"):
-        used_database(f"sqlite:///{tmp_path}/none/autotune.db")
+        used_database(f"sqlite:///{tmp_path}/none/autotune.db", tmp_path)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "autotune.db").touch()
     with pytest.raises(InvalidRequest, match=r"No autotune serve has used the database"):
-        used_database(f"sqlite:///{tmp_path}/autotune.db")
+        used_database(f"sqlite:///{tmp_path}/autotune.db", tmp_path)
 
 
-def test_a_database_of_another_version_is_not_migrated_beneath_its_server(database_url: str, engine: Engine) -> None:
-    used_database(database_url).dispose()
+def test_a_database_of_another_version_is_migrated_only_while_no_server_holds_it(
+    database_url: str, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used_database(database_url, tmp_path / "state").dispose()
+    monkeypatch.setattr(tables, "revisions", lambda engine: ("0000", "0001", True))
+    with (
+        ServerLock(engine, tmp_path / "state"),
+        pytest.raises(DatabaseTaken, match=r"another version.*whose server runs"),
+    ):
+        used_database(database_url, tmp_path / "other")
+    used_database(database_url, tmp_path / "other").dispose()
+    assert differences(engine) == []
     with engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '0000'"))
-    with pytest.raises(StorageFailed, match="of another version"):
-        used_database(database_url)
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(StorageFailed, match="newer version"):
+        used_database(database_url, tmp_path / "other")
 
 
 # One server a database ------------------------------------------------------------------------------------------
@@ -235,6 +246,11 @@ def test_a_server_whose_lock_another_one_took_changes_nothing_any_more(
                 lambda: store.end(running, 1, "done", artifacts={"a.md": b"1"}),
                 lambda: store.fail_unserved({"cpu": ""}),
                 lambda: store.forget(datetime.now(UTC)),
+                lambda: store.begin_again(running, 1),
+                lambda: store.submit("anna", "second", {"model": "bert-mini"}),
+                lambda: store.cancel(queued, now=False),
+                lambda: Accounts(lock.engine).create("anna", "viewer", None, "a test"),
+                lambda: Accounts(lock.engine).record(None, "token", "refused"),
                 store.check_lock,
             ):
                 with pytest.raises(DatabaseTaken):
@@ -269,3 +285,19 @@ def test_a_lost_session_that_still_has_the_lock_is_waited_for_and_not_for_ever(
         assert session.scalar(text(f"SELECT pg_try_advisory_lock({tables._SERVER})"))
         with pytest.raises(DatabaseTaken):
             lock.check()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_second_server_leaves_a_database_that_was_just_started_to_the_first(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "PATIENCE_S", 1e9)
+    with (
+        pytest.raises(DatabaseTaken, match="has just been started"),
+        ServerLock(engine, tmp_path / "a", is_second=True),
+    ):
+        pass
+    monkeypatch.setattr(tables, "PATIENCE_S", 0.0)
+    with ServerLock(engine, tmp_path / "a", is_second=True):
+        pass

@@ -10,7 +10,8 @@ down_revision = None
 TABLES = """
 CREATE TABLE tokens (
     id TEXT NOT NULL PRIMARY KEY, "user" TEXT NOT NULL, role TEXT NOT NULL, secret_sha256 TEXT NOT NULL,
-    created_at {stamp} NOT NULL, created_by TEXT NOT NULL, expires_at {stamp}, revoked_at {stamp}, last_used_on DATE
+    created_at {stamp} NOT NULL, created_by TEXT NOT NULL, expires_at {stamp}, revoked_at {stamp}, last_used_on DATE,
+    most_devices INTEGER, hours_a_month FLOAT
 );
 CREATE TABLE sessions (
     id_sha256 TEXT NOT NULL PRIMARY KEY, token_id TEXT NOT NULL, form_secret TEXT NOT NULL,
@@ -21,7 +22,7 @@ CREATE TABLE searches (
     id TEXT NOT NULL PRIMARY KEY, owner TEXT NOT NULL, name TEXT NOT NULL, model TEXT NOT NULL, device TEXT NOT NULL,
     priority INTEGER NOT NULL, state TEXT NOT NULL, attempt INTEGER NOT NULL, interruptions INTEGER NOT NULL,
     restarts INTEGER NOT NULL, version INTEGER NOT NULL, not_before {stamp}, cancel TEXT, lent TEXT,
-    pid INTEGER, pid_started FLOAT,
+    pid INTEGER, pid_started FLOAT, token_id TEXT, ends_at {stamp},
     created_at {stamp} NOT NULL, started_at {stamp}, ended_at {stamp}, idempotency_key TEXT,
     request_sha256 TEXT NOT NULL, headline TEXT, statement TEXT,
     problem JSON, progress JSON, request JSON NOT NULL, result JSON
@@ -45,6 +46,12 @@ CREATE TABLE audit (
     remote TEXT, outcome TEXT NOT NULL
 );
 CREATE INDEX audit_at ON audit (at);
+CREATE TABLE uses (
+    id {number}, search_id TEXT NOT NULL, "user" TEXT NOT NULL, token_id TEXT, devices INTEGER NOT NULL,
+    started_at {stamp} NOT NULL, ended_at {stamp}
+);
+CREATE INDEX uses_search ON uses (search_id);
+CREATE INDEX uses_ended_at ON uses (ended_at);
 CREATE TABLE server (id INTEGER NOT NULL PRIMARY KEY, epoch INTEGER NOT NULL);
 INSERT INTO server (id, epoch) VALUES (1, 0)
 """

@@ -1,0 +1,148 @@
+"""Check of a server's configuration without starting it: `autotune serve --check`."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import ssl
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+
+from autotune.core.errors import AutotuneError, InvalidRequest, StorageFailed
+from autotune.core.units import format_bytes
+from autotune.service.operation import LEAST_FREE_BYTES
+from autotune.service.server import Settings, lent_devices, listening, tls_of
+from autotune.service.tables import _SERVER, connect_database, events, reading, revisions
+
+SKEW_S = 5.0
+"""Seconds by which clocks may differ."""
+
+SOON_DAYS = 14
+"""Days before the end of a certificate from which on it is a problem."""
+
+
+def check(settings: Settings) -> dict[str, tuple[bool, str]]:
+    """Name of each check -> (it passed, what was found). Nothing is created, migrated or taken from a running server."""
+    checks: dict[str, Callable[[Settings], str]] = {
+        "state folder": _state,
+        "folders": _folders,
+        "database": _database,
+        "clock": _clock,
+        "certificate": _certificate,
+        "address": _address,
+        "devices": _devices,
+    }
+    found = {}
+    for name, each in checks.items():
+        try:
+            found[name] = (True, each(settings))
+        except (AutotuneError, OSError) as error:
+            found[name] = (False, str(error))
+    return found
+
+
+def _state(settings: Settings) -> str:
+    place = next(path for path in (settings.state, *settings.state.absolute().parents) if path.exists())
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise StorageFailed(f"{place} cannot be written.", "Name another --state, or run as its user.")
+    if (free := shutil.disk_usage(place).free) < LEAST_FREE_BYTES:
+        raise StorageFailed(f"{place} has {format_bytes(free)} left.", f"It needs {format_bytes(LEAST_FREE_BYTES)}.")
+    return f"{settings.state}, {format_bytes(free)} free" + (
+        "" if place == settings.state else "; the first start makes it"
+    )
+
+
+def _folders(settings: Settings) -> str:
+    folders = [*settings.models.values(), *settings.data.values()]
+    if closed := [f"{folder}" for folder in folders if not os.access(folder, os.R_OK | os.X_OK)]:
+        raise InvalidRequest(f"{', '.join(closed)} cannot be read.", "Let the server's user read it.")
+    return f"{len(folders)} of models and data can be read"
+
+
+def _database(settings: Settings) -> str:
+    if settings.database is None and not (settings.state / "service.db").exists():
+        return "the first start makes it"
+    engine = connect_database(settings.database_url, create=False)
+    try:
+        revision, head, is_older = revisions(engine)
+    finally:
+        engine.dispose()
+    if revision == head:
+        return f"{engine.url}, revision {revision}" + ("; a server holds it" if _is_held(settings) else "")
+    if revision is not None and not is_older:
+        raise StorageFailed(f"{engine.url} has revision {revision} of a newer version.", "Install that version.")
+    return f"{engine.url}, revision {revision or 'none'}; the next start migrates it to {head}: back it up first"
+
+
+def _is_held(settings: Settings) -> bool:
+    """True if a server holds the database or the state folder."""
+    with contextlib.suppress(OSError), (settings.state / "serve.lock").open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    if settings.database_url.startswith("sqlite"):
+        return False
+    engine = connect_database(settings.database_url, create=False)
+    held = "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database "
+    held += "WHERE locktype = 'advisory' AND granted AND objid = :lock AND datname = current_database()"
+    with reading(engine) as connection:
+        count = connection.scalar(sa.text(held), {"lock": _SERVER})
+    engine.dispose()
+    return bool(count)
+
+
+def _clock(settings: Settings) -> str:
+    if settings.database is None and not (settings.state / "service.db").exists():
+        return "nothing to compare it with"
+    engine = connect_database(settings.database_url, create=False)
+    try:
+        with reading(engine) as connection:
+            here, there = datetime.now(UTC), connection.scalar(sa.select(sa.func.current_timestamp()))
+            last = connection.scalar(sa.select(sa.func.max(events.c.at))) if revisions(engine)[0] else None
+    finally:
+        engine.dispose()
+    there = there.replace(tzinfo=UTC) if there.tzinfo is None else there  # of SQLite
+    if (seconds := abs((there - here).total_seconds())) > SKEW_S:
+        raise InvalidRequest(f"It differs by {seconds:.0f} s from the database's.", "Let NTP set both.")
+    if last and (last - here).total_seconds() > SKEW_S:
+        raise InvalidRequest(f"The last event is of {last:%Y-%m-%d %H:%M:%S} UTC, which is in the future.", "Set it.")
+    return f"{here:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _certificate(settings: Settings) -> str:
+    if settings.tls_cert is None:
+        return "none: " + ("a proxy encrypts" if settings.behind_proxy else "the loopback only")
+    tls_of(settings)
+    facts = ssl._ssl._test_decode_cert(os.fspath(settings.tls_cert))  # type: ignore[attr-defined]  # ssl has no other reader
+    days = (ssl.cert_time_to_seconds(facts["notAfter"]) - time.time()) / 86400
+    if days < SOON_DAYS:
+        when = f"in {days:.0f} days" if days > 0 else f"{-days:.0f} days ago"
+        raise InvalidRequest(f"{settings.tls_cert} ends {when}.", "Renew it; the server reads it when it starts.")
+    return f"{settings.tls_cert}, valid for {days:.0f} days"
+
+
+def _address(settings: Settings) -> str:
+    try:
+        listening(settings).close()
+    except InvalidRequest as error:
+        if "is in use" in error.message and _is_held(settings):
+            return f"{settings.url(settings.port)}, of the server that runs"
+        raise
+    return settings.url(settings.port)
+
+
+def _devices(settings: Settings) -> str:
+    devices = lent_devices(settings)
+    devices.close()
+    if problem := devices.problem():
+        raise InvalidRequest(f"{problem}.", "Name some with --devices.")
+    return ", ".join(f"{device.name} ({device.card})" for device in devices.devices)
+
+
+def shown(found: dict[str, tuple[bool, str]]) -> str:
+    """The checks, a line each."""
+    return "\n".join(f"{'ok' if passed else 'WRONG':6}{name:14}{text}" for name, (passed, text) in found.items())

@@ -1,0 +1,166 @@
+"""The devices of a Ray cluster: what is lent of nodes that come and go, and a real search on a real cluster of this machine."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from autotune.core import InvalidRequest
+from autotune.service import cluster
+from autotune.service.cluster import ClusterDevices, Node, devices_of
+from autotune.service.devices import check_devices
+from tests.probe.processes import becomes_true
+from tests.service.servers import serving
+
+REQUEST: dict[str, Any] = {"model": "bert-mini", "global_batch_size": 2, "sequence_length": 8, "space": "quick"}
+REQUEST |= {"device": "cpu", "n_trials": 3, "only": {"precision": ["fp32"]}, "timeout": "120s", "no_history": True}
+GPUS = Node("a1", "big", "H100", 16, 2, 16, 2)
+CPUS = Node("b1", "small", "GPU", 4, 0, 4, 0)
+
+
+def test_a_device_is_a_gpu_or_a_node_without_one_and_nodes_of_one_name_are_told_apart() -> None:
+    assert devices_of([GPUS, CPUS], ["cuda"]) == {"cuda:0@big": GPUS, "cuda:1@big": GPUS}
+    assert devices_of([GPUS, CPUS], ["cuda", "cpu"]).keys() == {"cuda:0@big", "cuda:1@big", "cpu@small"}
+    twins = [Node(f"{name}23456789", "small", "GPU", 4, 0, 4, 0) for name in "ba"]
+    assert [*devices_of(twins, ["cpu"])] == ["cpu@small-a23456", "cpu@small-b23456"]
+
+
+@pytest.fixture
+def lent(monkeypatch: pytest.MonkeyPatch) -> ClusterDevices:
+    """Of a cluster that is played: `_take` gets what it reports."""
+
+    def follow(self: ClusterDevices) -> None:
+        report(self, GPUS, CPUS)
+
+    monkeypatch.setattr(ClusterDevices, "_follow", follow)
+    return ClusterDevices("head:6379", ["cuda", "cpu"])
+
+
+def report(devices: ClusterDevices, *nodes: Node) -> None:
+    devices._take({"nodes": [vars(node) for node in nodes]})
+
+
+def test_what_is_lent_here_or_used_by_others_is_not_free_and_what_is_gone_can_be_waited_for(
+    lent: ClusterDevices,
+) -> None:
+    assert lent.free([]) == ["cuda:0@big", "cuda:1@big", "cpu@small"]
+    assert lent.free(["cuda:0@big", None]) == ["cuda:1@big", "cpu@small"]
+    report(lent, Node("a1", "big", "H100", 16, 2, 8, 1), Node("b1", "small", "GPU", 4, 0, 3, 0))
+    assert lent.free([]) == ["cuda:0@big"]
+    assert lent.free(["cuda:0@big"]) == ["cuda:1@big"]
+    report(lent, Node("a1", "big", "H100", 16, 2, 7, 2))  # others use its cores
+    assert lent.free([]) == []
+    report(lent, CPUS)
+    assert lent.free([]) == [*lent.names] == ["cpu@small"]
+    assert lent.cards == {"cuda:0@big": "H100", "cuda:1@big": "H100", "cpu@small": "CPU, 4 cores"}
+    check_devices({"device": "cuda", "devices": 2, "card": "h100"}, lent.cards)
+    lent._seen = dict.fromkeys(lent._seen, -cluster.GONE_S)
+    report(lent, CPUS)
+    assert [*lent.cards] == ["cpu@small"]
+
+
+def test_a_search_is_sent_to_its_nodes_with_its_share_of_the_cores(lent: ClusterDevices) -> None:
+    options = {"device": "cuda", "devices": 2, "executor": "ray", "allow_unauthenticated": False}
+    assert lent.options("cuda:0@big,cuda:1@big", {}) == options | {"cores_per_device": 8}
+    assert lent.options("cuda:0@big,cuda:1@big", {"cores_per_device": 2}) == options | {"cores_per_device": 2}
+    assert lent.options("cpu@small", {})["device"] == "cpu"
+    variables = lent.variables("cuda:0@big,cuda:1@big")
+    assert (variables["RAY_ADDRESS"], variables["AUTOTUNE_NODES"]) == ("head:6379", "a1,a1")
+
+
+def test_a_silent_cluster_lends_nothing(lent: ClusterDevices, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "STALE_S", -1.0)
+    assert lent.free([]) == []
+    assert lent.problem() == "the Ray cluster at head:6379 does not answer"
+
+
+@pytest.mark.parametrize(("kinds", "message"), [(["gpu"], "'gpu' is no kind"), (["cpu"], "Nothing answers")])
+def test_a_cluster_that_is_not_there_is_refused(kinds: list[str], message: str) -> None:
+    pytest.importorskip("ray", reason="ray is not installed: its extra is not the core's")
+    with pytest.raises(InvalidRequest, match=message):
+        ClusterDevices("127.0.0.1:1", kinds)
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore")
+def test_searches_of_one_and_two_devices_run_on_a_cluster_whose_nodes_come_and_go(tmp_path: Path) -> None:
+    """A node is killed while a search runs on it: the search goes on without it, or waits until there are enough again."""
+    pytest.importorskip("ray", reason="ray is not installed: its extra is not the core's")
+    from benchmarks.executors_deaths import cluster_of_two
+
+    with cluster_of_two() as (machines, nodes, _):
+        words = ("--executor", "ray", "--address", machines.address, "--allow-unauthenticated", "--devices", "cpu")
+        variables = {**os.environ, "RAY_ADDRESS": machines.address}
+        with serving(tmp_path, *words, variables=variables) as server:
+            http = server.http
+            assert len(http.get("/devices").json()) == 2
+            narrow, wide = server.submit(REQUEST), server.submit({**REQUEST, "devices": 2, "seed": 1})
+            lent = server.when(narrow, state="running")["lent"]
+            assert lent.startswith("cpu@")
+            assert server.when(narrow)["state"] == "done"
+            search = server.when(wide, state="running")
+            assert len(search["lent"].split(",")) == 2
+            assert becomes_true(lambda: bool(http.get(f"/searches/{wide}/trials").json()), 120)
+            threading.Thread(target=machines.remove_node, args=(nodes[0], False)).start()
+            assert becomes_true(lambda: len(http.get("/devices").json()) == 1, 60)
+            machines.add_node(num_cpus=1, object_store_memory=80 << 20)
+            assert becomes_true(lambda: len(http.get("/devices").json()) == 2, 60)
+            search = server.when(wide, seconds=400)
+            assert search["state"] == "done", search["problem"]
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore")
+def test_a_search_waits_while_the_cluster_is_gone_and_goes_on_once_its_head_is_there_again(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="ray is not installed: its extra is not the core's")
+    from benchmarks.executors_deaths import MARK, SETTINGS, marked
+
+    variables, mark = {**os.environ, **SETTINGS, MARK: f"{tmp_path}"}, f"{tmp_path}"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    address = f"{socket.gethostbyname(socket.gethostname())}:{port}"
+
+    def start() -> None:
+        words = ("--head", f"--port={port}", "--num-cpus=1", "--include-dashboard=false", "--disable-usage-stats")
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *words, f"--object-store-memory={80 << 20}"]
+        subprocess.run(command, env=variables, check=True, capture_output=True, timeout=120)
+
+    def end() -> None:
+        for word in ("gcs_server", "raylet", "ray/_private", "ray::"):
+            for process in marked(mark, word):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+
+    words = ("--executor", "ray", "--address", address, "--allow-unauthenticated", "--devices", "cpu")
+    server_variables = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    try:
+        start()
+        with serving(tmp_path, *words, variables=server_variables) as server:
+            http = server.http
+            search_id = server.submit({**REQUEST, "n_trials": 4})
+            assert becomes_true(lambda: bool(http.get(f"/searches/{search_id}/trials").json()), 120)
+            end()
+
+            def is_away() -> bool:
+                time.sleep(0.5)  # the readiness has a limit
+                return "does not answer" in http.get(f"{server.url}/readyz").json()["checks"]["devices"]
+
+            assert becomes_true(is_away, 60)
+            server.when(search_id, state="queued")
+            time.sleep(5)
+            start()
+            search = server.when(search_id, seconds=400)
+            assert (search["state"], search["attempt"] > 1) == ("done", True), search["problem"]
+            events = http.get(f"/searches/{search_id}/events", headers={"Accept": "application/json"})
+            kinds = {event["kind"] for event in events.json()}
+            assert "lost" not in kinds
+    finally:
+        end()
