@@ -63,5 +63,5 @@ def _lists(lines: list[str]) -> Iterator[str]:
 
 def setup(app: Any) -> None:
     """What Sphinx calls first."""
-    app.connect("builder-inited", lambda app: generated.write(HERE / "_generated"))
+    app.connect("builder-inited", lambda app: generated.write(HERE))
     app.connect("autodoc-process-docstring", _as_rst)
