@@ -21,8 +21,8 @@ def main() -> None:
     """
     started = time.monotonic()
     _open_closed_streams()
-    is_anywhere = sys.argv[1:2] and sys.argv[1] in ANYWHERE or any(word.startswith("--server") for word in sys.argv)
-    if sys.platform != "linux" and not is_anywhere:
+    first, *others = [*sys.argv[1:], ""]
+    if sys.platform != "linux" and first not in ANYWHERE and not any(word.startswith("--server") for word in others):
         from autotune import NEEDS_LINUX
 
         _end(NEEDS_LINUX)

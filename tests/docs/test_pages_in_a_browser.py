@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,8 @@ pytestmark = [pytest.mark.nightly, pytest.mark.skipif(bool(MISSING), reason=MISS
 pytest.importorskip("sphinx")
 AXE = Path(pytest.importorskip("axe_playwright_python").__file__).parent / "axe.min.js"
 SERIOUS = ("serious", "critical")
+RUN = """axe.run(document, { resultTypes: ['violations'] }).then((results) => arguments[0](results.violations.map(
+  (item) => [item.id, item.impact, item.nodes[0].html.slice(0, 120)])))"""
 PAGES = sorted(path.stem for path in DOCS.glob("*.md"))
 
 
@@ -39,20 +42,18 @@ def test_axe_finds_nothing_serious_and_no_page_scrolls_sideways(
     built: Path, browser: WebDriver, width: int, is_dark: bool
 ) -> None:
     look(browser, width, dark=is_dark)
-    found: dict[str, object] = {}
-    for path in sorted(built.rglob("*.html")):
+    pages = sorted(built.rglob("*.html"))
+    wide, found = [], defaultdict[str, list[str]](list)
+    for path in pages if width == 390 else pages[::6]:  # colours are the same on all
         page = str(path.relative_to(built))
         browser.get(path.as_uri())
-        if (wide := browser.execute_script("return document.documentElement.scrollWidth")) > width:
-            found[f"{page}, width"] = wide
+        if browser.execute_script("return document.documentElement.scrollWidth") > width:
+            wide.append(page)
         browser.execute_script(AXE.read_text(encoding="utf-8"))
-        violations = browser.execute_async_script(
-            "axe.run(document, { resultTypes: ['violations'] }).then((results) => arguments[0](results.violations))"
-        )
-        for item in violations:
-            if item["impact"] in SERIOUS:
-                found[f"{page}, {item['id']}"] = [node["html"][:120] for node in item["nodes"][:2]]
-    assert not found
+        for name, impact, html in browser.execute_async_script(RUN):
+            found[name] += [f"{page}: {html}"] if impact in SERIOUS else []
+    assert not wide
+    assert not {name: [*places[:3], len(places)] for name, places in found.items() if places}
 
 
 def test_everything_can_be_read_without_scripts(built: Path, browser: WebDriver) -> None:
@@ -61,9 +62,10 @@ def test_everything_can_be_read_without_scripts(built: Path, browser: WebDriver)
         look(browser, 1280)
         for page in PAGES:
             browser.get((built / f"{page}.html").as_uri())
-            nodes = browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
-            words = sum(len(str(node.get("name", {}).get("value", "")).split()) for node in nodes)
-            text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
-            assert words >= len(text.split()) / 2, page
+            seen = browser.execute_cdp_cmd("DOMSnapshot.captureSnapshot", {"computedStyles": []})
+            texts = [seen["strings"][place] for place in seen["documents"][0]["layout"]["text"] if place >= 0]
+            words = len(" ".join(texts).split())
+            source = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+            assert words >= 0.7 * len(source.split()), page
     finally:
         browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
