@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import autotune
+from tests.test_architecture import TREES, imported
 
 ROOT = Path(__file__).parents[1]
 GITHUB = ROOT / ".github"
@@ -169,6 +171,21 @@ def dependencies() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_every_library_that_a_module_imports_is_required(dependencies: ModuleType) -> None:
+    """At once, and of the modules of an extra by some extra; what a function imports is not seen."""
+    owners = packages_distributions()
+    always, with_extras = dependencies.needed().keys(), dependencies.needed(dependencies.EXTRAS).keys()
+    of_extras = ("autotune.service.", "autotune.report.loggers.")
+    missing = set()
+    for module, tree in TREES.items():
+        libraries = {name.partition(".")[0] for name in imported(tree, at_import=True)} - sys.stdlib_module_names
+        for library in libraries - {"autotune", "sitecustomize"}:
+            required = with_extras if module.startswith(of_extras) else always
+            if not {canonicalize_name(owner) for owner in owners.get(library, ())} & required:
+                missing.add((module, library))
+    assert not missing
 
 
 def test_the_bill_of_materials_has_every_installed_package_with_its_licence(dependencies: ModuleType) -> None:
