@@ -1,4 +1,5 @@
-# make search | install | test | test-all | check | docs | notebook | gpu-check | gpu-check-more | gpu-check-PART | gpu-search | benchmarks
+# make search | install | test | test-all | check | docs | dist | sbom | audit | notebook | benchmarks
+#      gpu-check | gpu-check-more | gpu-check-PART | gpu-search
 # PYTHON makes the virtual environment; the GPU targets use it as it is, with nothing installed. CONSTRAINTS= takes the newest versions.
 PYTHON ?= python3
 CONSTRAINTS ?= -c constraints.txt
@@ -8,7 +9,7 @@ STAMP := $(VENV)/.installed
 GPU_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 GPU_OUT ?= /tmp/autotune-gpu
 
-.PHONY: search install test test-all check format docs notebook gpu-check gpu-check-more gpu-search benchmarks clean
+.PHONY: search install test test-all check format docs dist sbom audit notebook gpu-check gpu-check-more gpu-search benchmarks clean
 .DEFAULT_GOAL := search
 
 $(STAMP): pyproject.toml constraints.txt
@@ -46,6 +47,23 @@ format: $(STAMP)
 # Into docs/_build/html; every warning is an error, a link to nowhere too.
 docs: $(STAMP)
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet -b html docs docs/_build/html
+
+# The archives that would be released, in dist/.
+dist: $(STAMP)
+	rm -rf dist
+	$(BIN)/python -m hatchling build
+
+# Software bill of materials of what an installation with all extras has: CycloneDX, in build/.
+sbom: $(STAMP)
+	$(BIN)/python docs/dependencies.py sbom build/sbom.json
+
+# Known vulnerabilities of the same packages; asks the package index.
+AUDIT := build/audit
+audit: $(STAMP)
+	$(PYTHON) -m venv $(AUDIT)
+	$(AUDIT)/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	$(BIN)/python docs/dependencies.py requirements > $(AUDIT)/requirements.txt
+	$(AUDIT)/bin/pip-audit --strict --no-deps --disable-pip --requirement $(AUDIT)/requirements.txt
 
 # The example notebook with its outputs, on an idle machine.
 notebook: $(STAMP)
@@ -108,4 +126,4 @@ gpu-search:
 	    --exclude=study.db* --exclude=log.txt -C "$$(dirname "$(GPU_OUT)")" "$$name"; exit $$status
 
 clean:
-	rm -rf $(VENV) docs/_build docs/_generated .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist docs/_build docs/_generated docs/commands .pytest_cache .mypy_cache .ruff_cache

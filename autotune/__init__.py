@@ -1,5 +1,6 @@
 """autotune: the fastest training configuration that fits, found by measurement."""
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -42,15 +43,28 @@ _MODULES = {
     "PromiseCallback": "autotune.probe.train.promise",
 }
 
+ANYWHERE = ("compare", "connect", "TuningResult")
+"""Names that start no training, and work on any system."""
+
+NEEDS_LINUX = (
+    f"autotune trains on Linux only, and this is {sys.platform}: use WSL 2 on Windows, or a server"
+    " (autotune search --server URL, autotune.connect). autotune compare works here."
+)
+
 
 def __getattr__(name: str) -> Any:
-    """Load torch, optuna and pandas only when something of theirs is first used."""
+    """Load torch, optuna and pandas only when something of theirs is first used.
+
+    Raises ImportError, one line, for what needs Linux on another system.
+    """
     from importlib import import_module
 
     if name == "errors":
         return import_module("autotune.errors")
     if name not in _MODULES:
         raise AttributeError(f"module 'autotune' has no attribute {name!r}")
+    if sys.platform != "linux" and name not in ANYWHERE:
+        raise ImportError(NEEDS_LINUX)
     return getattr(import_module(_MODULES[name]), name)
 
 

@@ -8,15 +8,24 @@ import time
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 """Errors of a write to a stream, which name no file."""
 
+ANYWHERE = ("compare", "login", "search-spaces", "--version", "--help", "-h")
+"""First words of commands that start no process, and work on any system, as do those with --server."""
+
 
 def main() -> None:
     """Run the command line.
 
     Exit code 1 without a traceback: if nobody reads standard output any more (as behind `| head -1`), if it cannot be
-    written, and if there is not enough memory for autotune itself, or a limit of its processes and threads is reached.
+    written, if there is not enough memory for autotune itself, or a limit of its processes and threads is reached, and for
+    what needs Linux on another system.
     """
     started = time.monotonic()
     _open_closed_streams()
+    first, *others = [*sys.argv[1:], ""]
+    if sys.platform != "linux" and first not in ANYWHERE and not any(word.startswith("--server") for word in others):
+        from autotune import NEEDS_LINUX
+
+        _end(NEEDS_LINUX)
     try:
         from autotune.cli.app import app
 

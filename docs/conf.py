@@ -29,6 +29,7 @@ html_show_sphinx = html_show_sourcelink = html_show_copyright = False
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 default_role = "code"
+smartquotes_action = "qe"  # not dashes: options begin with two
 python_maximum_signature_line_length = 100
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
@@ -61,7 +62,28 @@ def _lists(lines: list[str]) -> Iterator[str]:
             yield line
 
 
+def _for_screen_readers(app: Any, error: Exception | None) -> None:
+    """Levels for the headings of the contents, tables that scroll by keyboard, and parameters of a long signature as lines.
+
+    Sphinx makes a list without terms of these.
+    """
+    for path in Path(app.outdir).rglob("*.html") if error is None else ():
+        text = path.read_text(encoding="utf-8")
+        better = text.replace('role="heading">', 'role="heading" aria-level="2">')
+        better = better.replace('<div class="table-wrapper', '<div tabindex="0" class="table-wrapper')
+        better = re.sub(
+            r"<dl>\n((?:<dd>.*</dd>\n)+)</dl>",
+            lambda match: (
+                f'<div class="parameters">\n{match[1].replace("<dd>", "<div>").replace("</dd>", "</div>")}</div>'
+            ),
+            better,
+        )
+        if better != text:
+            path.write_text(better, encoding="utf-8")
+
+
 def setup(app: Any) -> None:
     """What Sphinx calls first."""
-    app.connect("builder-inited", lambda app: generated.write(HERE / "_generated"))
+    app.connect("builder-inited", lambda app: generated.write(HERE))
     app.connect("autodoc-process-docstring", _as_rst)
+    app.connect("build-finished", _for_screen_readers)

@@ -13,6 +13,7 @@ import typer
 import autotune
 from autotune import errors
 from autotune.cli import app
+from autotune.cli.help import examples
 from autotune.commands.compare.columns import COMPARED
 from autotune.commands.estimate.table import FORECAST
 from autotune.core.configuration import Configuration, word
@@ -38,11 +39,16 @@ ERRORS = [kind for kind in KINDS if issubclass(kind, errors.AutotuneError)]
 WARNINGS = [kind for kind in KINDS if issubclass(kind, Warning)]
 
 
-def write(folder: Path) -> None:
-    """Write every page into this folder, those only that changed."""
-    folder.mkdir(exist_ok=True)
-    for name, make in PAGES.items():
-        path, text = folder / name, make()
+def write(docs: Path) -> None:
+    """Write every page: a page a command into commands/, the parts that other pages include into _generated/.
+
+    Only those that changed are written.
+    """
+    pages = {f"_generated/{name}": make() for name, make in PAGES.items()}
+    pages |= {f"commands/{name}.md": command_page(name, command) for name, command in commands().items()}
+    for name, text in pages.items():
+        path = docs / name
+        path.parent.mkdir(exist_ok=True)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
 
@@ -109,27 +115,28 @@ def setting_columns() -> list[Column]:
 # The command line -------------------------------------------------------------------------------------------------
 
 
-def command_line() -> str:
-    """A section for each command: its sentence, how it is called, its options with their defaults."""
-    return "\n".join(line for name, command in commands().items() for line in _command(name, command))
-
-
 def commands() -> dict[str, Any]:
     """The commands of the program by name."""
     known: dict[str, Any] = typer.main.get_command(app.app).commands  # type: ignore[attr-defined]
     return known
 
 
+def command_page(name: str, command: Any) -> str:
+    """A command's sentence, how it is called, its options with their defaults, examples."""
+    return "\n".join(_command(name, command))
+
+
 def _command(name: str, command: Any) -> Iterator[str]:
     arguments = [param for param in command.params if not param.opts[0].startswith("-")]
     options = [param for param in command.params if param not in arguments]
     called = " ".join(argument.name.upper() + ("..." if argument.nargs == -1 else "") for argument in arguments)
-    yield from (f"## autotune {name}", "", " ".join(inspect.cleandoc(command.help or "").split()), "")
+    yield from (f"# autotune {name}", "", " ".join(inspect.cleandoc(command.help or "").split()), "")
     yield from ("```text", f"autotune {name} {called} [OPTIONS]".replace("  ", " "), "```", "")
     yield from (f"- `{argument.name.upper()}`: {argument.help}" for argument in arguments)
     yield ""
     rows = [(_spelling(option), option.help or "", _default(option)) for option in options if not option.hidden]
     yield from (table(("option", "what it does", "default"), rows), "") if rows else ()
+    yield from ("## Examples", "", "```sh", *examples(name), "```", "")
 
 
 def _spelling(option: Any) -> str:
@@ -264,7 +271,6 @@ PAGES: dict[str, Callable[[], str]] = {
     "columns_settings.md": lambda: columns(setting_columns()),
     "columns_compared.md": lambda: columns(COMPARED),
     "columns_forecast.md": lambda: columns(FORECAST),
-    "command_line.md": command_line,
     "messages.md": messages,
     "api.md": api,
     "tutorial.md": tutorial,

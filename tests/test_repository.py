@@ -1,17 +1,24 @@
 """Files that a public repository has: workflows, forms, the citation, and pages that are outside of the documentation."""
 
+import importlib.util
+import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import autotune
+from tests.test_architecture import TREES, imported
 
 ROOT = Path(__file__).parents[1]
 GITHUB = ROOT / ".github"
@@ -151,3 +158,91 @@ def test_the_page_of_dependencies_has_each_that_is_direct() -> None:
         if extra not in ("dev", "docs", "benchmarks")
     ]
     assert sorted(re.findall(r"^\| `([\w-]+)` \| `(\w+)` \|", extras, re.MULTILINE)) == sorted(needed)
+
+
+# Dependencies ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def dependencies() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("dependencies", ROOT / "docs" / "dependencies.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_library_that_a_module_imports_is_required(dependencies: ModuleType) -> None:
+    """At once, and of the modules of an extra by some extra; what a function imports is not seen."""
+    owners = packages_distributions()
+    always, with_extras = dependencies.needed().keys(), dependencies.needed(dependencies.EXTRAS).keys()
+    of_extras = ("autotune.service.", "autotune.report.loggers.")
+    missing = set()
+    for module, tree in TREES.items():
+        libraries = {name.partition(".")[0] for name in imported(tree, at_import=True)} - sys.stdlib_module_names
+        for library in libraries - {"autotune", "sitecustomize"}:
+            required = with_extras if module.startswith(of_extras) else always
+            if not {canonicalize_name(owner) for owner in owners.get(library, ())} & required:
+                missing.add((module, library))
+    assert not missing
+
+
+def test_the_bill_of_materials_has_every_installed_package_with_its_licence(dependencies: ModuleType) -> None:
+    bill = dependencies.sbom()
+    components = {component["bom-ref"]: component for component in bill["components"]}
+    assert {"torch", "transformers", "optuna", "fastapi", "safetensors"} <= {
+        component["name"] for component in components.values()
+    }
+    assert [component["name"] for component in components.values() if not component["licenses"]] == []
+    own = bill["metadata"]["component"]["bom-ref"]
+    graph = {item["ref"]: item["dependsOn"] for item in bill["dependencies"]}
+    assert graph.keys() == {own, *components}
+    assert {ref for refs in graph.values() for ref in refs} <= components.keys()
+    direct = {canonicalize_name(Requirement(item).name) for item in PROJECT["dependencies"]}
+    assert {components[ref]["name"] for ref in graph[own]} == direct
+    assert dependencies.sbom() == bill
+
+
+def test_no_package_has_a_licence_that_asks_more_than_the_page_says(dependencies: ModuleType) -> None:
+    """Strong copyleft would bind whoever passes autotune on with its libraries."""
+    strict = {
+        name: stated
+        for name in dependencies.needed(dependencies.EXTRAS)
+        if re.search(r"\b(?:A?GPL|SSPL|BUSL)\b", stated := dependencies.licence(name)) and "LGPL" not in stated
+    }
+    assert not strict
+
+
+def test_figures_go_into_the_rows_of_their_packages(dependencies: ModuleType) -> None:
+    text = "| `torch` | training | - | BSD | 1 | - |\n| `peft` | `peft` | LoRA | - | Apache-2.0 | 6 | - |\n"
+    known = {"torch": {"maintainer": "pytorch", "mb": 757.2, "import_s": 1.23}}
+    assert dependencies._with_facts(text, known).splitlines() == [
+        "| `torch` | training | pytorch | BSD | 757 | 1.2 |",
+        "| `peft` | `peft` | LoRA | - | Apache-2.0 | 6 | - |",
+    ]
+
+
+# Linters of others ----------------------------------------------------------------------------------------------
+
+
+def test_actionlint_has_nothing_to_say() -> None:
+    linter = shutil.which("actionlint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    if linter is None:
+        pytest.skip("actionlint is not installed; pre-commit runs it")
+    files = [str(ROOT / path) for path in WORKFLOWS]
+    done = subprocess.run([linter, "-no-color", *files], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_service_s_unit_is_valid(tmp_path: Path) -> None:
+    """But for its program, which is not installed here: systemd checks that it is there."""
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not installed")
+    text = (ROOT / "docs" / "service" / "autotune.service").read_text(encoding="utf-8")
+    unit = tmp_path / "autotune.service"
+    unit.write_text(text.replace("/opt/autotune/bin/autotune", "/bin/true"), encoding="utf-8")
+    done = subprocess.run([analyze, "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=300)
+    own = [line for line in (done.stdout + done.stderr).splitlines() if "autotune.service" in line]
+    assert (done.returncode, own) == (0, [])

@@ -22,8 +22,8 @@ SAID = "stopping after the running probe; press Ctrl-C again to stop at once"
 
 Handle: TypeAlias = Callable[[int, FrameType | None], None] | signal.Handlers
 
-ENDING = (signal.SIGTERM, signal.SIGHUP)
-"""Signals that end a command at once: of `kill`, and of a terminal that is closed."""
+ENDING = tuple(number for number in signal.Signals if number.name in ("SIGTERM", "SIGHUP"))
+"""Signals that end a command at once: of `kill`, and of a terminal that is closed (none on Windows)."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -111,7 +111,7 @@ def ending_on_signals() -> Iterator[None]:
 
     def handle(number: int, _frame: FrameType | None) -> None:
         _process.ended_by = signal.Signals(number)
-        if number == signal.SIGHUP:
+        if _process.ended_by.name == "SIGHUP":
             _leave_closed_terminal()
         if not _process.writing:
             raise Terminated(_process.ended_by)

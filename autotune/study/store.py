@@ -9,7 +9,6 @@
 """
 
 import contextlib
-import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -73,6 +72,8 @@ def probe_folder(folder: Path, slot: Slot) -> Path:
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the study's folder for this process; raises StudyInUse, StorageFailed or InvalidRequest (it is a file)."""
+    import fcntl  # not on Windows, where studies can be compared
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / ".lock").open("a")
@@ -105,6 +106,8 @@ def _is_measured(folder: Path) -> bool:
 
 def check_unlocked(folder: Path) -> None:
     """Raise StudyInUse if another process holds the study's folder now; takes no lock of its own to keep."""
+    import fcntl
+
     with contextlib.suppress(OSError), (folder / ".lock").open() as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -12,7 +12,7 @@ from autotune.core.request import OPTIONS as REQUEST
 from autotune.core.request import tuning_request
 from tests.docs.pages import PAGES, generator
 
-INTRODUCTION = PAGES["docs/command_line.md"].partition("```{include}")[0]
+INTRODUCTION = PAGES["docs/command_line.md"].partition("## All commands")[0]
 FUNCTIONS = ("search", "estimate", "compare", "guide", "verify", "explain")
 COMMANDS_ALONE = {"apply", "run", "doctor", "search-spaces", "studies", "serve", "token", "login"}
 METHODS = {"report", "project"}

@@ -23,9 +23,10 @@ def test_every_setting_has_its_section_with_every_value() -> None:
 
 def test_every_command_and_option_is_there_with_its_help() -> None:
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    text = MADE.command_line()
     for name, command in commands.items():
-        assert f"## autotune {name}\n" in text
+        text = MADE.command_page(name, command)
+        assert text.startswith(f"# autotune {name}\n")
+        assert f"```sh\nautotune {name}" in text
         for item in (param for param in command.params if not getattr(param, "hidden", False)):
             assert item.help
             assert " ".join(item.help.split()).replace("|", "\\|") in text
@@ -43,8 +44,11 @@ def test_every_card_and_space_is_there() -> None:
 
 
 def test_only_what_changed_is_written(tmp_path: Path) -> None:
-    MADE.write(tmp_path / "pages")
-    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "pages").iterdir()}
-    MADE.write(tmp_path / "pages")
-    assert before == {path.name: path.stat().st_mtime_ns for path in (tmp_path / "pages").iterdir()}
-    assert set(before) == set(MADE.PAGES)
+    def written() -> dict[str, int]:
+        MADE.write(tmp_path)
+        return {str(path.relative_to(tmp_path)): path.stat().st_mtime_ns for path in tmp_path.glob("*/*")}
+
+    before = written()
+    assert written() == before
+    commands = {f"commands/{name}.md" for name in MADE.commands()}
+    assert set(before) == {f"_generated/{name}" for name in MADE.PAGES} | commands

@@ -7,7 +7,6 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
-from PIL import Image
 
 from autotune.core.errors import InvalidRequest
 from autotune.workload.hub import first_line
@@ -46,6 +45,8 @@ class ImageSamples:
 
 def check_images(rows: Any) -> None:
     """Raise InvalidRequest, which names the file, for the first image (column `image`) with an unreadable beginning."""
+    from PIL import Image
+
     for place, row in enumerate(_encoded(rows)):
         content = row["image"]["bytes"]
         try:
@@ -68,6 +69,8 @@ def _name(row: Mapping[str, Any], place: int) -> str:
 
 def pixels(image: Any, shape: tuple[int, int, int]) -> torch.Tensor:
     """An image of PIL as a tensor of that shape (channels, height, width), float32 in -1..1."""
+    from PIL import Image
+
     channels, height, width = shape
     resized = image.convert(_MODES[channels]).resize((width, height), Image.Resampling.BILINEAR)
     values = np.asarray(resized, dtype=np.float32).reshape(height, width, channels) / 127.5 - 1.0
