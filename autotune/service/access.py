@@ -121,9 +121,10 @@ def needs(role: str) -> Callable[..., Awaitable[Caller]]:
 
     async def check(request: Request, _bearer: _Bearer, _cookie: _Cookie) -> Caller:
         scheme, _, secret = request.headers.get("authorization", "").partition(" ")
-        recent = request.app.state.accounts.recent(secret.strip()) if scheme.lower() == "bearer" else None
+        accounts: Accounts = request.app.state.accounts
+        recent = accounts.recent(secret.strip()) if scheme.lower() == "bearer" else None
         request.state.session, request.state.caller = None, recent
-        found: Caller = recent or await run_in_threadpool(caller, request)
+        found: Caller = await run_in_threadpool(caller, request) if recent is None else recent
         session: Session | None = request.state.session
         if session and request.method not in SAFE:
             given = request.headers.get(FORM_HEADER) or (await _form(request)).get(FORM_FIELD)

@@ -134,7 +134,7 @@ def test_a_search_waits_while_the_cluster_is_gone_and_goes_on_once_its_head_is_t
         subprocess.run(command, env=variables, check=True, capture_output=True, timeout=120)
 
     def end() -> None:
-        for word in ("gcs_server", "raylet", "ray/_private", "ray::"):
+        for word in ("gcs_server", "raylet", "ray/", "ray::"):
             for process in marked(mark, word):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
