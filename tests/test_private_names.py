@@ -51,6 +51,8 @@ TRAINER, MODEL = "transformers.trainer:Trainer", "transformers.modeling_utils:Pr
 CONFIG = "transformers.configuration_utils:PretrainedConfig"
 
 PRIVATE = (
+    Name("_ssl", "_test_decode_cert", "the day on which a certificate's file ends: ssl has no other reader"),
+    Name("ray._private.state", "available_resources_per_node", "free devices of each node: ray has no other report of them"),
     # The Trainer
     Name(TRAINER, "_created_lr_scheduler", "a scheduler that the Trainer made is made again, the user's is sent"),
     Name(TRAINER, "_get_train_sampler", "the order of a probe's steps is spread over an epoch sorted by length"),
@@ -157,7 +159,7 @@ UNDOCUMENTED = (
 
 ALL = (*PRIVATE, *UNDOCUMENTED)
 
-STANDARD = {"_exit", "_getframe", "_asdict", "_replace", "_fields", "_value_"}
+STANDARD = {"_exit", "_getframe", "_asdict", "_replace", "_fields", "_value_", "_ssl"}
 """Names of Python itself."""
 
 CUDA_ALONE = {"_cuda_clearCublasWorkspaces"}
@@ -208,7 +210,7 @@ def has(thing: Any, name: str) -> bool:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ALL, ids=str)
 def test_it_is_there_as_it_is_used(name: Name) -> None:
-    if name.library in ("trl", "IPython"):
+    if name.library in ("trl", "IPython", "ray"):
         pytest.importorskip(name.library)
     if not of_version(name):
         pytest.skip(f"{name.library} {version(name.library)} has another way")
