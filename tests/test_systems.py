@@ -41,7 +41,7 @@ def on(system: str, code: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 COMMAND_LINE = "from autotune.__main__ import main; main()"
 
-systems = pytest.mark.parametrize("system", ["win32", "darwin"])
+systems = pytest.mark.parametrize("system", ["win32", pytest.param("darwin", marks=pytest.mark.nightly)])
 
 
 @systems

@@ -74,6 +74,7 @@ def test_what_trials_would_train_otherwise_is_known_before(
         assert all(name in each.detail for each in payload.differs)
 
 
+@pytest.mark.nightly
 def test_a_class_that_is_taken_late_is_reached_at_its_second_call_below_a_shell_and_no_code_runs_after_it(
     tmp_path: Path,
 ) -> None:

@@ -325,6 +325,7 @@ def probe(
     return LiveProbe(warm_host, environment, model, {}, 2 * GIB, folder, timings=(QUICK, QUICK))
 
 
+@pytest.mark.nightly
 def test_a_search_s_probes_share_a_process_and_what_its_answer_rests_on_does_not(
     probe: LiveProbe, warm_host: ProbeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
