@@ -89,15 +89,15 @@ def serve(
             options["devices"] = [name.strip() for name in devices.split(",")]
         settings = Settings(**options)
         if check:
-            from autotune.service.check import check as checked
-            from autotune.service.check import shown
+            from autotune.service.check import check as check_server
+            from autotune.service.check import check_lines
 
-            found = checked(settings)
+            results = check_server(settings)
             if as_json:
-                command.json({name: {"ok": passed, "found": text} for name, (passed, text) in found.items()})
+                command.json({name: {"ok": passed, "found": text} for name, (passed, text) in results.items()})
             else:
-                print(shown(found))
-            if not all(passed for passed, _ in found.values()):
+                print(check_lines(results))
+            if not all(passed for passed, _ in results.values()):
                 raise Exit(AutotuneError.exit_code)
             return
         serve(settings, command.json if as_json else _announce, is_private)

@@ -158,7 +158,7 @@ def report_nodes(address: str, allow_unauthenticated: bool) -> None:
 
 
 def _report(node: Mapping[str, Any], free: Mapping[str, float]) -> dict[str, Any]:
-    """What `autotune.service.cluster.Node` holds."""
+    """The fields of `autotune.service.cluster.Node`."""
     total, kind = node["Resources"], "accelerator_type:"
     cards = [name.removeprefix(kind) for name in total if name.startswith(kind)]
     return {

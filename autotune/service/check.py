@@ -15,7 +15,7 @@ from autotune.core.errors import AutotuneError, InvalidRequest, StorageFailed
 from autotune.core.units import format_bytes
 from autotune.service.operation import LEAST_FREE_BYTES
 from autotune.service.server import Settings, lent_devices, listening, tls_of
-from autotune.service.tables import _SERVER, connect_database, events, reading, revisions
+from autotune.service.tables import SERVER, connect_database, events, reading, revisions
 
 SKEW_S = 5.0
 """Seconds by which clocks may differ."""
@@ -35,13 +35,13 @@ def check(settings: Settings) -> dict[str, tuple[bool, str]]:
         "address": _address,
         "devices": _devices,
     }
-    found = {}
+    results = {}
     for name, each in checks.items():
         try:
-            found[name] = (True, each(settings))
+            results[name] = (True, each(settings))
         except (AutotuneError, OSError) as error:
-            found[name] = (False, str(error))
-    return found
+            results[name] = (False, str(error))
+    return results
 
 
 def _state(settings: Settings) -> str:
@@ -90,7 +90,7 @@ def _is_held(settings: Settings) -> bool:
     held = "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database "
     held += "WHERE locktype = 'advisory' AND granted AND objid = :lock AND datname = current_database()"
     with reading(engine) as connection:
-        count = connection.scalar(sa.text(held), {"lock": _SERVER})
+        count = connection.scalar(sa.text(held), {"lock": SERVER})
     engine.dispose()
     return bool(count)
 
@@ -143,6 +143,6 @@ def _devices(settings: Settings) -> str:
     return ", ".join(f"{device.name} ({device.card})" for device in devices.devices)
 
 
-def shown(found: dict[str, tuple[bool, str]]) -> str:
+def check_lines(results: dict[str, tuple[bool, str]]) -> str:
     """The checks, a line each."""
-    return "\n".join(f"{'ok' if passed else 'WRONG':6}{name:14}{text}" for name, (passed, text) in found.items())
+    return "\n".join(f"{'ok' if passed else 'WRONG':6}{name:14}{text}" for name, (passed, text) in results.items())

@@ -76,7 +76,7 @@ class ClusterDevices:
         self, address: str, kinds: Sequence[str], allow_unauthenticated: bool = False, is_awaited: bool = True
     ) -> None:
         if wrong := [kind for kind in kinds if kind not in ("cuda", "cpu")]:
-            raise InvalidRequest(f"{wrong[0]!r} is no kind of a cluster's devices.", "Use cuda, cpu, or both.")
+            raise InvalidRequest(f"{wrong[0]!r} is not a kind of device of a cluster.", "Use cuda, cpu, or both.")
         self._address, self._kinds = address or os.environ.get("RAY_ADDRESS", ""), kinds
         self._allow_unauthenticated = allow_unauthenticated
         self._devices: dict[str, Node] = {}

@@ -21,7 +21,7 @@ from autotune.core.errors import InvalidRequest, StorageFailed
 
 NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "fuse.glusterfs"}
 """On these, locks and the shared memory of SQLite's write-ahead log do not hold between machines."""
-_WRITER, _SERVER = 0x6175746F, 0x74756E65
+_WRITER, SERVER = 0x6175746F, 0x74756E65
 """Advisory locks of PostgreSQL: of the transaction that writes, and of the server that holds the database."""
 
 DEAD_S, PROBE_S, PROBES = 5, 2, 3
@@ -461,7 +461,7 @@ class ServerLock:
             session.exec_driver_sql(f"SET tcp_keepalives_idle = {DEAD_S}")
             session.exec_driver_sql(f"SET tcp_keepalives_interval = {PROBE_S}")
             session.exec_driver_sql(f"SET tcp_keepalives_count = {PROBES}")
-            if not session.scalar(sa.select(sa.func.pg_try_advisory_lock(_SERVER))):
+            if not session.scalar(sa.select(sa.func.pg_try_advisory_lock(SERVER))):
                 session.close()
                 return False
             self._session = session

@@ -23,8 +23,8 @@ OF_THE_DEVICE = ("use_cpu", "local_rank")
 """Private fields that the result's device and the launcher decide."""
 
 FILLED_IN = {"debug": [], "disable_tqdm": False, "include_for_metrics": [], "report_to": []}
-"""What `TrainingArguments` makes of defaults of its own that are not what it trains with. Not of checkpointing, for which
-subclasses have another default."""
+"""Values that `TrainingArguments` fills in for defaults of its own. Without checkpointing, for which subclasses have another
+default."""
 
 
 def read_training_args(given: str | os.PathLike[str] | Mapping[str, Any] | None) -> dict[str, Any]:

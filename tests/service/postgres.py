@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import psycopg
 
-from autotune.service.tables import _SERVER
+from autotune.service.tables import SERVER
 from tests.service.conftest import _program
 
 
@@ -90,4 +90,4 @@ class Postgres:
         """Whether a server of the service has its lock."""
         held = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND objid = %s"
         with psycopg.connect(self.url) as connection:
-            return connection.execute(held, [_SERVER]).fetchone() is not None
+            return connection.execute(held, [SERVER]).fetchone() is not None

@@ -82,7 +82,7 @@ def test_a_silent_cluster_lends_nothing(lent: ClusterDevices, monkeypatch: pytes
     assert lent.problem() == "the Ray cluster at head:6379 does not answer"
 
 
-@pytest.mark.parametrize(("kinds", "message"), [(["gpu"], "'gpu' is no kind"), (["cpu"], "Nothing answers")])
+@pytest.mark.parametrize(("kinds", "message"), [(["gpu"], "'gpu' is not a kind"), (["cpu"], "Nothing answers")])
 def test_a_cluster_that_is_not_there_is_refused(kinds: list[str], message: str) -> None:
     pytest.importorskip("ray", reason="ray is not installed: its extra is not the core's")
     with pytest.raises(InvalidRequest, match=message):

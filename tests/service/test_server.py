@@ -216,7 +216,7 @@ def cut_connections(database_url: str) -> None:
 def has_lock(database_url: str) -> bool:
     held = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND objid = %s"
     with psycopg.connect(database_url) as connection:
-        return connection.execute(held, [tables._SERVER]).fetchone() is not None
+        return connection.execute(held, [tables.SERVER]).fetchone() is not None
 
 
 @pytest.mark.nightly

@@ -197,7 +197,7 @@ def cut_session(engine: Engine) -> None:
     """End the session of PostgreSQL that has the server's lock, as a restart, a failover or a firewall does."""
     holder = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND objid = :key"
     with engine.connect() as connection:
-        (pid,) = connection.scalars(text(holder), {"key": tables._SERVER})
+        (pid,) = connection.scalars(text(holder), {"key": tables.SERVER})
         connection.execute(text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": pid})
 
 
@@ -271,7 +271,7 @@ def test_a_lost_session_that_still_has_the_lock_is_waited_for_and_not_for_ever(
         cut_session(engine)
         session = zombie.enter_context(open_engine().connect())
         session.detach()
-        assert session.scalar(text(f"SELECT pg_try_advisory_lock({tables._SERVER})"))
+        assert session.scalar(text(f"SELECT pg_try_advisory_lock({tables.SERVER})"))
         for _ in range(2):
             with pytest.raises(StorageFailed, match="locked by another session") as waiting:
                 lock.check()
@@ -282,7 +282,7 @@ def test_a_lost_session_that_still_has_the_lock_is_waited_for_and_not_for_ever(
         monkeypatch.setattr(tables, "TAKE_AGAIN_S", -1.0)
         session = zombie.enter_context(open_engine().connect())
         session.detach()
-        assert session.scalar(text(f"SELECT pg_try_advisory_lock({tables._SERVER})"))
+        assert session.scalar(text(f"SELECT pg_try_advisory_lock({tables.SERVER})"))
         with pytest.raises(DatabaseTaken):
             lock.check()
 
