@@ -102,7 +102,7 @@ GPU_PYTEST = PYTHONPATH="$(CURDIR):$$PYTHONPATH" timeout -s INT -k 20 $(1) "$(GP
 
 # The core, in five minutes at most.
 gpu-check:
-	$(call GPU_PYTEST,300,tests/gpu,"gpu and not gpu_more")
+	$(call GPU_PYTEST,300,tests/gpu/test_cuda.py,"gpu and not gpu_more")
 
 # The rest in parts of nine minutes at most, for machines on which a command may take ten: the whole
 # search on the card, kernels and compiling, settings, and own Trainers, exports, ranks and the guides' table.

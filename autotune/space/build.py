@@ -125,6 +125,9 @@ def build_space(
         ),
         core=open_space(request.space).core,
         fixed_by_user={name: value for name, value in user.items() if name not in baseline},
+        device_rules={
+            name: rules for name, setting in SETTINGS.items() if (rules := setting.forbidden_on(environment))
+        },
     )
     return _without_conflicts(space)
 
@@ -136,7 +139,7 @@ def _without_conflicts(space: SearchSpace) -> SearchSpace:
     """
     conflicts, notes, values = list[RuledOut](), list(space.notes), dict(space.values)
     for name in space.values:
-        for other, rule in SETTINGS[name].forbidden.items():
+        for other, rule in space.rules(name).items():
             others = space.possible_values(other)
             for value in space.values[name]:
                 reasons = {other_value: reason for other_value in others if (reason := rule(value, other_value))}

@@ -12,6 +12,7 @@ from autotune.core.io import Serializable
 from autotune.core.note import Note
 from autotune.space.settings import ACCUMULATION, MICRO, SETTINGS
 from autotune.space.settings.exclusion import Exclusion
+from autotune.space.settings.setting import Rules
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class SearchSpace:
     learns_differently: tuple[str, ...] = ()
     fixed_by_user: Mapping[str, Value] = field(default_factory=dict)  #: of settings outside the space
     core: tuple[str, ...] = ()  #: settings that are searched before all the others; none: all at once
+    device_rules: Mapping[str, Rules] = field(default_factory=dict)  #: setting -> its rules on this device
 
     @cached_property
     def size(self) -> int:
@@ -86,11 +88,15 @@ class SearchSpace:
             all_values[ACCUMULATION] = self.global_batch_size // (micro * ranks)
             ours.add(ACCUMULATION)
         for name, value in all_values.items():
-            rules = SETTINGS[name].forbidden if name in SETTINGS and _is_active(name, all_values) else {}
+            rules = self.rules(name) if name in SETTINGS and _is_active(name, all_values) else {}
             for other, rule in rules.items():
                 if other in all_values and {name, other} & ours and (reason := rule(value, all_values[other])):
                     return f"{name} {value}: {reason}"
         return ""
+
+    def rules(self, name: str) -> Rules:
+        """Values of other settings that this setting's cannot be combined with, on any device and on this one."""
+        return {**SETTINGS[name].forbidden, **self.device_rules.get(name, {})}
 
     def possible_values(self, name: str) -> tuple[Value, ...]:
         """The values of a setting, or the numbers of accumulation steps, that this space has or the user's own arguments mean."""
@@ -103,7 +109,7 @@ class SearchSpace:
         """The settings of the space, in one group those that decide or rule out something of each other."""
         groups = [{name} for name in self.values]
         for name in self.values:
-            tied = {name, *SETTINGS[name].forbidden, *(SETTINGS[name].active_if or ())[:1]}
+            tied = {name, *self.rules(name), *(SETTINGS[name].active_if or ())[:1]}
             if name == RANKS or ACCUMULATION in tied:
                 tied.add(MICRO)
             tied &= self.values.keys()

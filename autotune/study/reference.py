@@ -44,8 +44,9 @@ def references(trials: Sequence[Trial], objective: str, able: Collection[str] = 
 
 
 def in_precision(configuration: Configuration, precision: str) -> Configuration:
-    """The configuration in this precision, also if its space leaves that to the user's arguments."""
-    return _with(configuration, {"precision": precision})
+    """The configuration in this precision, also if its space leaves that to the user's arguments, and not compiled."""
+    plain = {"compile": "none"} if "compile" in configuration.values else {}  # compiled, fp32 would run in TF32
+    return _with(configuration, {"precision": precision, **plain})
 
 
 def _with(configuration: Configuration, values: Mapping[str, Value]) -> Configuration:

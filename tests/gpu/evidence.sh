@@ -115,7 +115,7 @@ part_1() {
     [ ! -e "$work/part-0/finished" ] || seconds=90
     autotune "$seconds" doctor doctor --device "$device"
     search 90 first bert-mini --sequence-length 128 --global-batch-size 32 --search-space quick --n-trials 3 --timeout 60s
-    step 270 tests "$python" -m pytest -W default -p no:cacheprovider -v --durations=0 "$here/tests/gpu" -m "gpu and not gpu_more"
+    step 270 tests "$python" -m pytest -W default -p no:cacheprovider -v --durations=0 "$here/tests/gpu/test_cuda.py" -m "gpu and not gpu_more"
 }
 part_2() {
     search 220 bert "${bert[@]}" --only precision="$precisions" --only workers=0,2 --fix "pin_memory=$pinned" \

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import pytest
 import torch
 
@@ -22,6 +21,7 @@ from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import device_rates, traced
 from autotune.probe.runner import LiveProbe
 from autotune.space.settings import SETTINGS, Context
+from autotune.workload.model.pickling import sent
 from tests.probe.probes import CALLERS, QUICK, configuration, make_order, measured
 from tests.probe.processes import becomes_true
 
@@ -277,7 +277,7 @@ def test_the_memory_of_a_killed_probe_is_back(cuda: Environment, tmp_path: Path)
             time.sleep(60)
 
     before = used_bytes()
-    with ProbeHost(cloudpickle.dumps({"model_init": model_init})) as host:
+    with ProbeHost(sent({"model_init": model_init})) as host:
         most: list[int] = []
 
         def watch() -> None:
@@ -398,7 +398,8 @@ def test_the_cache_is_emptied_as_often_as_asked(train: Train) -> None:
 def test_a_compiled_training_keeps_its_precision(train: Train, cuda: Environment, mode: str) -> None:
     if reason := SETTINGS["compile"].unavailable(mode, Context(cuda, Workload("bert-mini", "masked-lm"))):
         pytest.skip(reason)
-    measurement = train("bert-mini", configuration(8, pin_memory=True, compile=mode), deadline_s=500.0)
+    asked = configuration(8, pin_memory=True, compile=mode, precision="bf16_weights")
+    measurement = train("bert-mini", asked, deadline_s=500.0)
     assert measurement.settings["compile"] == mode
-    assert measurement.settings["precision"] == "fp32", "compiling alone would switch TF32 on"
+    assert measurement.settings["precision"] == "bf16_weights"
     assert measurement.compile_s > 0

@@ -52,7 +52,7 @@ def test_liger_s_kernels_run_as_asked(train: Train, value: str) -> None:
     assert train(liger=value).settings["liger"] == value
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
 @pytest.mark.parametrize("value", ["regional", "default", "reduce_overhead", "max_autotune"])
 def test_the_model_is_compiled_as_asked_and_its_seconds_are_told(train: Train, value: str, precision: str) -> None:
     # CUDA graphs overwrite the gradients of the micro-step before.

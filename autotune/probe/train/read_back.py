@@ -126,6 +126,8 @@ def _tf32() -> bool:
     Convolutions are not read: torch 2.9 to 2.12 leave them in TF32 if training arguments switch it off
     (pytorch/pytorch#179445), in a probe as in every real run.
     """
+    if torch.cuda.is_initialized() and torch.cuda.get_device_capability() < (8, 0):  # what is set has no effect there
+        return False
     matmul = torch.backends.cuda.matmul
     precision = getattr(matmul, "fp32_precision", None)
     if precision in ("tf32", "ieee"):

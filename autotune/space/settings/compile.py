@@ -4,7 +4,7 @@ from typing import Any
 
 from autotune.core import Environment, Value
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind
-from autotune.space.settings.rules import first_of, needs_field, needs_native_allocator
+from autotune.space.settings.rules import first_of, has_tf32, needs_field, needs_native_allocator
 from autotune.space.settings.setting import ACCUMULATION, Context, Costs, Effect, Observed, Setting, one_of
 
 FIELDS = ON, MODE, BACKEND = "torch_compile", "torch_compile_mode", "torch_compile_backend"
@@ -43,9 +43,13 @@ EXPECTED_S = {BLOCKS: 20.0, DEFAULT: 60.0, **dict(zip(MODES, (75.0, 180.0, 195.0
 probe of a value measures its own."""
 
 
+def is_on(context: Context) -> bool:
+    """True if the user's arguments compile; a mode or a backend implies it (`TrainingArguments.torch_compile_mode`)."""
+    return any(context.arguments.get(field) for field in FIELDS)
+
+
 def _from_user(context: Context) -> str:
-    """A mode or a backend implies it (`TrainingArguments.torch_compile_mode`)."""
-    if not any(context.arguments.get(field) for field in FIELDS):
+    if not is_on(context):
         return NONE
     mode = str(context.arguments.get(MODE) or DEFAULT)
     return _VALUES.get(mode) or one_of(DEFAULT, *MODES)(mode)
@@ -105,6 +109,13 @@ def _unavailable(value: Value, context: Context) -> Exclusion | None:
     return None
 
 
+def _forbidden_precision(value: Value, precision: Value) -> Exclusion | None:
+    """Accelerate lets float32 products run in TF32 if it compiles and casts nothing (`AcceleratorState.__init__`)."""
+    text = "accelerate compiles trainings in float32 with TF32 on: ask for precision tf32"
+    is_changed = value != NONE and precision == "fp32"
+    return Exclusion(ExclusionKind.COMBINATION, detail=text) if is_changed else None
+
+
 SETTING = Setting(
     name="compile",
     values=VALUES,
@@ -114,5 +125,6 @@ SETTING = Setting(
     read_back=_read_back,
     unavailable=first_of(needs_field(ON), _unavailable),
     forbidden={ACCUMULATION: lambda value, steps: OVERWRITTEN if value in GRAPHS and int(steps) > 1 else None},
+    forbidden_on=lambda environment: {"precision": _forbidden_precision} if has_tf32(environment) else {},
     costs=Costs(traced=False, seconds=lambda value: EXPECTED_S.get(str(value), 0.0)),
 )

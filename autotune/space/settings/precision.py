@@ -5,8 +5,9 @@ from typing import Any
 
 from autotune.core import Environment, Value
 from autotune.space.settings import lora
+from autotune.space.settings.compile import is_on as compiles
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind
-from autotune.space.settings.rules import first_of, tried_on_device
+from autotune.space.settings.rules import first_of, has_tf32, tried_on_device
 from autotune.space.settings.setting import Context, Costs, Effect, Learning, Observed, Setting, WorkFactors
 from autotune.space.settings.zero import engine_config
 
@@ -76,6 +77,8 @@ def wrap_again(wrapped: list[tuple[Any, dict[str, Any]]]) -> None:
 
 def _from_user(context: Context) -> str:
     value = next((name for name in ("fp16", "bf16", "tf32") if context.arguments.get(name)), "fp32")
+    if value == "fp32" and compiles(context) and has_tf32(context.environment):  # see `compile._forbidden_precision`
+        value = "tf32"
     return WEIGHTS if value in ("fp32", "tf32") and context.workload.weights_dtype == _BF16 else value
 
 

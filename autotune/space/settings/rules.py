@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from autotune.core.configuration import Value
+from autotune.core import Environment, Value
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind, excluded
 from autotune.space.settings.setting import Context
 from autotune.space.variables import without_native_allocator
@@ -74,3 +74,8 @@ def tried_on_device(table: str) -> Rule:
         return excluded(ExclusionKind.TRIED, reason)
 
     return unavailable
+
+
+def has_tf32(environment: Environment) -> bool:
+    """True if the device can run float32 products in TF32."""
+    return environment.precisions.get("tf32", "unknown") is None

@@ -31,6 +31,10 @@ ACCUMULATION = "gradient_accumulation_steps"
 """Name that `Setting.forbidden` may use besides settings: it follows from the micro-batch size."""
 
 
+Rules = Mapping[str, Callable[[Value, Value], Exclusion | None]]
+"""Name of another setting -> reason why a value cannot be combined with that value of it, or None if it can."""
+
+
 @dataclass(frozen=True)
 class Context:
     """Context in which a value is judged: the device, the model with its data, and the user's `TrainingArguments` fields."""
@@ -138,7 +142,9 @@ class Setting:
     # Why a value cannot be used here, or None if it can.
     unavailable: Callable[[Value, Context], Exclusion | None] = lambda value, context: None
     # Another setting, or ACCUMULATION -> why a value cannot be combined with that value of it, or None if it can.
-    forbidden: Mapping[str, Callable[[Value, Value], Exclusion | None]] = field(default_factory=dict)
+    forbidden: Rules = field(default_factory=dict)
+    # Rules of this kind that hold on some devices only.
+    forbidden_on: Callable[[Environment], Rules] = lambda environment: {}
     # Another setting, and at which of its values this one has an effect (prefetching: with workers); None: always.
     active_if: tuple[str, Callable[[Value], bool]] | None = None
     costs: Costs = Costs()

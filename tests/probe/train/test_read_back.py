@@ -24,7 +24,7 @@ class Clashing:
 def backends(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A torch whose device is awake, with backends to fill in."""
     made = SimpleNamespace(cuda=SimpleNamespace(), cudnn=SimpleNamespace())
-    awake = SimpleNamespace(is_initialized=lambda: True)
+    awake = SimpleNamespace(is_initialized=lambda: True, get_device_capability=lambda: (9, 0))
     monkeypatch.setattr(read_back, "torch", SimpleNamespace(backends=made, cuda=awake))
     return made
 
@@ -58,6 +58,14 @@ def test_an_allocator_without_blocks_of_its_own_shows_no_settings(monkeypatch: p
 def test_tf32_is_read_by_whichever_interface_torch_has(backends: SimpleNamespace, matmul: Any, on: bool) -> None:
     backends.cuda.matmul = matmul
     assert read_back._tf32() is on
+
+
+def test_a_card_without_tf32_computes_in_none_whatever_is_set(
+    backends: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backends.cuda.matmul = SimpleNamespace(fp32_precision="tf32")
+    monkeypatch.setattr(read_back.torch.cuda, "get_device_capability", lambda: (7, 0))
+    assert read_back._tf32() is False
 
 
 @pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="this torch has the older interface only")

@@ -1,6 +1,9 @@
 """Answers of all kinds, as a search would hand them over."""
 
+import dataclasses
 from typing import Any
+
+from transformers import TrainingArguments
 
 from autotune.report.exports import Answer
 from autotune.space.setup import TrainingSetup
@@ -31,6 +34,13 @@ FULL: dict[str, Any] = PLAIN | {
     "warmup_steps": 2,
     "neftune_noise_alpha": 5.0,
 }
+
+
+def as_known(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields by the names that the installed transformers has."""
+    known = {field.name for field in dataclasses.fields(TrainingArguments)}
+    older = {name: name.replace("activation_", "gradient_") for name in fields if name not in known}
+    return {older.get(name, name): value for name, value in fields.items()}
 
 
 def answer(

@@ -19,7 +19,7 @@ from transformers import Trainer, TrainingArguments
 from autotune.probe.process.ranks import free_port
 from autotune.report.exports import Answer, exports
 from autotune.report.exports.answer import without
-from tests.report.exports.answers import EVERY, FULL, ON_A_GPU, answer
+from tests.report.exports.answers import EVERY, FULL, ON_A_GPU, answer, as_known
 from tests.trainers import installed
 
 DRIVE = Path(__file__).with_name("drive.py")
@@ -93,7 +93,7 @@ def accelerate_launch(folder: Path) -> list[str]:
 @pytest.mark.nightly
 def test_the_loop_launched_by_accelerate_trains_as_the_answer_says(tmp_path: Path) -> None:
     """24 samples, 2 epochs, 4 x 3 a step: 4 steps of 3 micro-batches."""
-    (seen,) = seen_by(tmp_path, accelerate_launch(written(tmp_path, answer(FULL))))
+    (seen,) = seen_by(tmp_path, accelerate_launch(written(tmp_path, answer(as_known(FULL)))))
     assert seen["micro_batches"] == [4] * 12
     assert seen["optimizers"] == ["torch.optim.sgd.SGD"] * 4
     assert seen["decay"] == [0.1, 0.0]

@@ -25,6 +25,7 @@ from tests.space.settings.fakes import observed
 WITH = (*FIELDS, "torch_compile", "torch_compile_backend", "torch_compile_mode")
 MACHINE = cpu(training_argument_fields=WITH, compile_backends={"inductor": None, "aot_eager": None})
 CARD = gpu(training_argument_fields=WITH, compile_backends={"inductor": None})
+OLD_CARD = replace(CARD, precisions={**CARD.precisions, "tf32": "needs an Ampere GPU"})
 SMALL = {
     **{"model_type": "bert", "num_hidden_layers": 1, "num_attention_heads": 2},
     **{"hidden_size": 32, "intermediate_size": 64, "vocab_size": 64, "max_position_embeddings": 16},
@@ -118,6 +119,31 @@ def test_a_backend_of_cuda_graphs_is_used_where_nothing_accumulates_and_forbids_
     made = space(micro_batch_size=(4, 8), compile=("none", "default"), compile_backend=("cudagraphs",))
     found = {(item.values["compile"], item.micro_batch_size) for item in made}
     assert found == {("none", 4), ("none", 8), ("default", 8)}
+
+
+@pytest.mark.parametrize(("environment", "left"), [(CARD, False), (OLD_CARD, True), (MACHINE, True)])
+def test_float32_is_not_compiled_where_accelerate_would_switch_tf32_on(environment: Environment, left: bool) -> None:
+    rules = SETTING.forbidden_on(environment)
+    made = replace(
+        space(micro_batch_size=(8,), compile=("none", "default"), precision=("fp32", "bf16")),
+        device_rules={"compile": rules} if rules else {},
+    )
+    pairs = {(item.values["compile"], item.values["precision"]) for item in made}
+    assert pairs == {("none", "fp32"), ("none", "bf16"), ("default", "bf16")} | (
+        {("default", "fp32")} if left else set()
+    )
+    if not left:
+        assert "TF32" in made.conflict({"compile": "default", "precision": "fp32"})
+
+
+@pytest.mark.parametrize(("environment", "precision"), [(CARD, "tf32"), (OLD_CARD, "fp32"), (MACHINE, "fp32")])
+def test_compiled_arguments_without_a_precision_mean_the_one_that_accelerate_trains_in(
+    environment: Environment, precision: str
+) -> None:
+    base = {"torch_compile": True, "tf32": False}
+    assert SETTINGS["precision"].from_user(Context(environment, workload(), base)) == precision
+    assert SETTINGS["precision"].from_user(Context(environment, workload(), {**base, "bf16": True})) == "bf16"
+    assert SETTINGS["precision"].from_user(Context(environment, workload(), {"tf32": False})) == "fp32"
 
 
 def space(**values: tuple[Any, ...]) -> SearchSpace:
