@@ -38,6 +38,7 @@ def searched(all_cores: None, tmp_path_factory: pytest.TempPathFactory) -> tuple
     return TuningResult.load(next((folder / "reports").iterdir())), done.output
 
 
+@pytest.mark.nightly
 def test_a_search_on_two_ranks_is_exact_and_confirmed(searched: tuple[TuningResult, str]) -> None:
     result, _ = searched
     assert result.best.confirmed
@@ -49,6 +50,7 @@ def test_a_search_on_two_ranks_is_exact_and_confirmed(searched: tuple[TuningResu
         assert trial.peak_bytes
 
 
+@pytest.mark.nightly
 def test_its_losses_and_its_rehearsal_are_those_of_all_ranks(searched: tuple[TuningResult, str]) -> None:
     result, _ = searched
     assert result.rehearsal is not None
@@ -58,6 +60,7 @@ def test_its_losses_and_its_rehearsal_are_those_of_all_ranks(searched: tuple[Tun
     assert result.numerics.references or result.numerics.problem
 
 
+@pytest.mark.nightly
 def test_the_answer_says_how_its_ranks_are_started(searched: tuple[TuningResult, str]) -> None:
     result, _ = searched
     assert result.folder is not None
@@ -76,6 +79,7 @@ def test_the_answer_says_how_its_ranks_are_started(searched: tuple[TuningResult,
     assert sizes * result.setup.processes == 8
 
 
+@pytest.mark.nightly
 def test_the_trials_table_has_one_column_of_ranks(searched: tuple[TuningResult, str]) -> None:
     frame = searched[0].to_frame()
     assert list(frame.columns).count("data_parallel_size") == 1
@@ -83,6 +87,7 @@ def test_the_trials_table_has_one_column_of_ranks(searched: tuple[TuningResult, 
     assert set(frame["global_batch_size"]) == {8}
 
 
+@pytest.mark.nightly
 def test_verify_says_that_it_starts_one_process_only(searched: tuple[TuningResult, str]) -> None:
     assert searched[0].folder is not None
     if not searched[0].changes_settings:  # it may have found nothing faster

@@ -222,6 +222,7 @@ def losses_of(
     return train
 
 
+@pytest.mark.nightly
 def test_shards_of_the_first_rank_s_weights_learn_as_copies_do(losses_of: Callable[..., Measurement]) -> None:
     copied, sharded = (losses_of(fsdp).losses for fsdp in ("none", "full_shard"))
     assert len(sharded) == len(copied) > 3
