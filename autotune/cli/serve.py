@@ -17,7 +17,7 @@ from autotune.core.errors import AutotuneError, InvalidRequest, did_you_mean
 if TYPE_CHECKING:
     from autotune.service.accounts import Token
 
-LIBRARIES = ("fastapi", "uvicorn", "multipart", "sqlalchemy", "alembic", "structlog", "prometheus_client")
+LIBRARIES = ("fastapi", "uvicorn", "multipart", "sqlalchemy", "alembic", "structlog", "prometheus_client", "authlib")
 """Packages that the server needs in addition to a search's."""
 
 STATE = "Folder of the database and of running searches."
@@ -29,6 +29,10 @@ Database = Annotated[
 ]
 HUB = "Hugging Face hub: off, cached (no network) or online, for ids that match a --hub-pattern."
 BEHIND_PROXY = "Address or network of a proxy that encrypts; its forwarded headers count. Repeatable."
+ISSUER = "OpenID Connect provider to sign in with; its secret is in AUTOTUNE_OIDC_SECRET."
+CLAIMS = "Claims of the ID token with the user's name and their groups."
+IDENTITY = "Headers with the user's name and their groups; only a --behind-proxy's count."
+ROLE = "Role of a group, or of everybody (*). Repeatable."
 KEEP_DAYS = "Days to keep the audit, and events and folders of ended searches."
 EXECUTOR = "Whose devices: this machine's (local), or those of a Ray cluster (ray)."
 OF_CLUSTER = "Use a Ray cluster on which everyone who reaches it can run programs."
@@ -61,6 +65,12 @@ def serve(
     tls_cert: Annotated[o.Text, Option(help="File of the TLS certificate.")] = None,
     tls_key: Annotated[o.Text, Option(help="File of its key.")] = None,
     behind_proxy: Annotated[o.Texts, Option(help=BEHIND_PROXY)] = None,
+    oidc_issuer: Annotated[o.Text, Option(help=ISSUER, metavar="URL")] = None,
+    oidc_client: Annotated[o.Text, Option(help="Id of this server at the provider.", metavar="ID")] = None,
+    oidc_scope: Annotated[str, Option(help="Scopes to ask the provider for.")] = "openid email profile",
+    oidc_claims: Annotated[str, Option(help=CLAIMS, metavar="A,B")] = "email,roles",
+    identity_headers: Annotated[o.Text, Option(help=IDENTITY, metavar="A,B")] = None,
+    role: Annotated[o.Texts, Option(help=ROLE, metavar="GROUP=ROLE")] = None,
     keep_days: Annotated[float | None, Option(help=KEEP_DAYS, show_default="always")] = None,
     log_format: Annotated[
         o.Text, Option(help="Format of the log: json or text.", show_default="text on a terminal, else json")
@@ -85,8 +95,9 @@ def serve(
         options["hub_patterns"] = options.pop("hub_pattern", ())
         options["allowed_hosts"] = options.pop("allowed_host", ())
         options["keep"] = options.pop("keep_days", None)
-        if devices is not None:
-            options["devices"] = [name.strip() for name in devices.split(",")]
+        options["roles"] = dict(text.rpartition("=")[::2] for text in options.pop("role", ()))
+        for name in {"devices", "oidc_claims", "identity_headers"}.intersection(options):
+            options[name] = [part.strip() for part in options[name].split(",")]
         settings = Settings(**options)
         if check:
             from autotune.service.check import check as check_server

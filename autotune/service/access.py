@@ -2,6 +2,7 @@
 
 import hmac
 import ipaddress
+import re
 import threading
 import time
 from collections import deque
@@ -16,7 +17,8 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from autotune.service.accounts import Accounts, Caller, Session
+from autotune.service.accounts import PAGE_ROLES, USER, Accounts, Caller, Session
+from autotune.service.identity import Named, proxy_user
 from autotune.service.problems import SECURITY_HEADERS, Problem, respond
 
 COOKIE = "autotune_session"
@@ -30,6 +32,8 @@ MOST_FAILURES, WINDOW_S = 10, 60.0
 MOST_HEALTH = 300
 """Checks of the readiness of one address within these seconds: five a second."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+HERE = ("127.0.0.0/8", "::1")
+"""Networks of this machine, with traffic that no network sees."""
 HEALTH = ("/livez", "/readyz")
 """Paths that may be requested by any host name."""
 
@@ -65,9 +69,9 @@ def address_of(request: Request) -> str:
     return request.client.host if request.client else ""
 
 
-def cookie_name(request: Request) -> str:
+def cookie_name(request: Request, name: str = COOKIE) -> str:
     """The session's cookie; encrypted it can only come from this host: browsers take `__Host-` from nobody else."""
-    return f"__Host-{COOKIE}" if request.url.scheme == "https" else COOKIE
+    return f"__Host-{name}" if request.url.scheme == "https" else name
 
 
 def caller(request: Request) -> Caller:
@@ -81,11 +85,12 @@ def caller(request: Request) -> Caller:
     state.session = None
     if scheme.lower() == "bearer":
         if (found := accounts.caller(secret.strip())) is None:
-            request.app.state.failures.add(address_of(request))
-            accounts.record(None, "token", "refused", remote=address_of(request))
+            _refuse(request, "token")
     elif cookie := request.cookies.get(cookie_name(request)):
         state.session = accounts.session(cookie)
         found = state.session and state.session.caller
+        if found and (named := proxy_user(request)) and named[0] != found.user:
+            state.session = found = None
         if found and request.method not in SAFE and not is_same_origin(request):
             raise Problem(403, "This request comes from another site.", kind="cross-site")
     if found is None:
@@ -106,14 +111,39 @@ def sign_in(request: Request, secret: str) -> tuple[str, Session] | None:
     Raises Problem 403 for a role that sees no page, 429 after too many wrong ones.
     """
     accounts: Accounts = request.app.state.accounts
-    address, who = address_of(request), accounts.caller(secret.strip())
+    who = accounts.caller(secret.strip())
     if who and not who.may("viewer"):
         raise Problem(403, f"The role {who.role} cannot use the page.", "Sign in with a token of another role.")
     signed: tuple[str, Session] | None = accounts.sign_in(secret.strip())
     if signed is None:
-        request.app.state.failures.add(address)
-    accounts.record(signed and signed[1].caller, "sign-in", "done" if signed else "refused", remote=address)
+        _refuse(request, "sign-in")
+    else:
+        accounts.record(signed[1].caller, "sign-in", "done", remote=address_of(request))
     return signed
+
+
+def sign_in_as(request: Request, named: Named | None, issuer: str) -> tuple[str, Session]:
+    """A new session for the user whom this issuer names, with the highest role of their groups; None: it names nobody.
+
+    Raises Problem 403 for nobody and for who has no role here, 429 after too many of them.
+    """
+    user, groups = named or ("", [])
+    roles = {request.app.state.settings.roles.get(group) for group in (*groups, "*")}
+    role = next((role for role in PAGE_ROLES if role in roles), None)
+    if role is None or not re.fullmatch(USER, user):
+        _refuse(request, "sign-in")
+        message = f"{user[:80]!r} has no role on this server." if user else f"{issuer} did not confirm who you are."
+        raise Problem(403, message, "Try again, or ask an administrator.")
+    accounts: Accounts = request.app.state.accounts
+    signed = accounts.sign_in_as(user, role, issuer)
+    accounts.record(signed[1].caller, "sign-in", "done", remote=address_of(request))
+    return signed
+
+
+def _refuse(request: Request, action: str) -> None:
+    """Count and record a caller who is not let in. Raises Problem 429 after too many of one address."""
+    request.app.state.failures.add(address_of(request))
+    request.app.state.accounts.record(None, action, "refused", remote=address_of(request))
 
 
 def needs(role: str) -> Callable[..., Awaitable[Caller]]:
@@ -153,7 +183,8 @@ def is_same_origin(request: Request) -> bool:
 class Guard:
     """Refuses strange peers, host names and long bodies; adds the security headers; answers HEAD as GET.
 
-    Strange are other peers than the proxies of an unencrypted server, and other host names than the server's.
+    Strange are other peers than the proxies of an unencrypted server, and other host names than the server's. Headers that
+    name a user are taken out if they are not a proxy's.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -166,6 +197,10 @@ class Guard:
         request, total, is_head, is_sent = Request(scope), 0, scope["method"] == "HEAD", False
         if is_head:
             scope["method"] = "GET"
+        settings = request.app.state.settings
+        if settings.identity_headers and not _is_in(address_of(request), settings.behind_proxy):
+            foreign = {name.lower().encode() for name in settings.identity_headers}
+            scope["headers"] = [header for header in scope["headers"] if header[0].lower() not in foreign]
 
         async def send_with_headers(message: Message) -> None:
             nonlocal is_sent
@@ -204,7 +239,7 @@ def _too_large() -> Problem:
 def _refusal(request: Request) -> Problem | None:
     settings = request.app.state.settings
     is_health = request.url.path in HEALTH
-    if settings.is_for_proxies and not (is_health or _is_proxy(address_of(request), settings.behind_proxy)):
+    if settings.is_for_proxies and not (is_health or _is_in(address_of(request), (*settings.behind_proxy, *HERE))):
         advice = "Use the proxy's address. Start the server with --behind-proxy ADDRESS if this is the proxy."
         return Problem(403, "Only a proxy that encrypts may connect to this port.", advice, kind="not-the-proxy")
     try:
@@ -219,13 +254,12 @@ def _refusal(request: Request) -> Problem | None:
     return _too_large() if not length.isdecimal() or int(length) > MOST_BYTES else None
 
 
-def _is_proxy(text: str, networks: Sequence[str]) -> bool:
-    """True if this address is in these networks, or of this machine, with traffic that no network sees."""
+def _is_in(text: str, networks: Sequence[str]) -> bool:
+    """True if this address is in these networks."""
     try:
-        address = ipaddress.ip_address(text)
+        return any(ipaddress.ip_address(text) in ipaddress.ip_network(network) for network in networks)
     except ValueError:
         return False
-    return address.is_loopback or any(address in ipaddress.ip_network(network) for network in networks)
 
 
 def install(app: FastAPI) -> None:

@@ -25,6 +25,8 @@ RIGHTS = {
     "metrics": ("metrics",),
 }
 """Role -> the roles with rights that it includes."""
+PAGE_ROLES = ("admin", "submitter", "viewer")
+"""Roles of people who use the page, the highest first."""
 RECENT_S = 1.0
 """Seconds for which a valid token is not looked up again; revoked by another process, it counts for so long."""
 SESSION = timedelta(hours=12)
@@ -188,13 +190,22 @@ class Accounts:
         caller = self.caller(secret)
         if caller is None:
             return None
-        session_id, now = secrets.token_urlsafe(32), datetime.now(UTC)
-        session = Session(caller, secrets.token_urlsafe(32))
-        values = {"id_sha256": _hash(session_id), "token_id": caller.token_id, "form_secret": session.form_secret}
         with writing(self._engine) as connection:
-            connection.execute(sessions.delete().where(sessions.c.expires_at <= now))
-            connection.execute(sessions.insert().values(**values, created_at=now, expires_at=now + SESSION))
-        return session_id, session
+            return _begin(connection, caller)
+
+    def sign_in_as(self, user: str, role: str, issuer: str) -> tuple[str, Session]:
+        """The same for a user whom this issuer names.
+
+        Their token, which has no secret, is the same each time until it is revoked; it lasts as long as the last session.
+        """
+        with writing(self._engine) as connection:
+            own = (tokens.c.user == user) & (tokens.c.created_by == issuer) & tokens.c.revoked_at.is_(None)
+            if not connection.scalar(select(func.count()).where(own)):
+                _create(connection, user, role, None, issuer)
+            now = datetime.now(UTC)
+            values = {"role": role, "expires_at": now + SESSION, "last_used_on": now.date()}
+            row = connection.execute(tokens.update().where(own).values(**values).returning(*_CALLER)).one()
+            return _begin(connection, Caller(*row))
 
     def session(self, session_id: str) -> Session | None:
         """The session of this id; None if it or its token has ended."""
@@ -231,6 +242,15 @@ class Accounts:
             if connection.scalar(select(func.count()).select_from(tokens)):
                 return None
             return _create(connection, "admin", "admin", FIRST_ADMIN_DAYS, "autotune serve")[1]
+
+
+def _begin(connection: Connection, caller: Caller) -> tuple[str, Session]:
+    session_id, now = secrets.token_urlsafe(32), datetime.now(UTC)
+    session = Session(caller, secrets.token_urlsafe(32))
+    values = {"id_sha256": _hash(session_id), "token_id": caller.token_id, "form_secret": session.form_secret}
+    connection.execute(sessions.delete().where(sessions.c.expires_at <= now))
+    connection.execute(sessions.insert().values(**values, created_at=now, expires_at=now + SESSION))
+    return session_id, session
 
 
 def _create(

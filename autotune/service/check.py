@@ -1,5 +1,6 @@
 """Check of a server's configuration without starting it: `autotune serve --check`."""
 
+import asyncio
 import contextlib
 import fcntl
 import os
@@ -13,6 +14,7 @@ import sqlalchemy as sa
 
 from autotune.core.errors import AutotuneError, InvalidRequest, StorageFailed
 from autotune.core.units import format_bytes
+from autotune.service.identity import Provider
 from autotune.service.operation import LEAST_FREE_BYTES
 from autotune.service.server import Settings, lent_devices, listening, tls_of
 from autotune.service.tables import SERVER, connect_database, events, reading, revisions
@@ -33,6 +35,7 @@ def check(settings: Settings) -> dict[str, tuple[bool, str]]:
         "clock": _clock,
         "certificate": _certificate,
         "address": _address,
+        "sign-in": _sign_in,
         "devices": _devices,
     }
     results = {}
@@ -133,6 +136,12 @@ def _address(settings: Settings) -> str:
             return f"{settings.url(settings.port)}, of the server that runs"
         raise
     return settings.url(settings.port)
+
+
+def _sign_in(settings: Settings) -> str:
+    if settings.oidc_issuer:
+        asyncio.run(Provider(settings).check())
+    return f"tokens{f', {settings.oidc_issuer}' if settings.oidc_issuer else ''}"
 
 
 def _devices(settings: Settings) -> str:

@@ -3,14 +3,16 @@
 import hashlib
 import json
 import re
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Annotated, Any, Literal
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
 from uuid import uuid4
 
 import yaml
 from fastapi import APIRouter, Depends, FastAPI, Form, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
@@ -24,11 +26,12 @@ from autotune.core.request import OPTIONS, TASKS, is_switch
 from autotune.core.units import NotReadable, format_bytes, format_seconds, parse_price
 from autotune.report.templates import text_of
 from autotune.service import answers, api, server_api, wording
-from autotune.service.access import cookie_name, is_same_origin, sign_in
-from autotune.service.accounts import RIGHTS, SESSION, Caller
+from autotune.service.access import COOKIE, cookie_name, is_same_origin, sign_in, sign_in_as
+from autotune.service.accounts import RIGHTS, SESSION, Caller, Session
 from autotune.service.answers import Admin, Submitter, Viewer
 from autotune.service.body import all_errors, parse_body
 from autotune.service.devices import wishes
+from autotune.service.identity import PROXY, Provider, proxy_user
 from autotune.service.problems import InvalidField, Problem, problem_of, respond
 from autotune.service.records import DONE, ENDED, QUEUED
 from autotune.service.store import Store
@@ -109,6 +112,8 @@ def install(app: FastAPI) -> None:
 
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
+ATTEMPT, ATTEMPT_S = "autotune_attempt", 600
+"""Cookie of somebody who signs in at the provider, and seconds that they have."""
 Field = Annotated[str, Form()]
 Role = Annotated[Literal["viewer", "submitter", "admin", "metrics"], Form()]
 Days = Annotated[float, Form(allow_inf_nan=False)]
@@ -127,8 +132,53 @@ def static(name: str) -> Response:
 
 @router.get("/login")
 def login(request: Request, next: str = "/") -> Response:
-    """The form for the token."""
+    """The form for the token; a session for the user whom the proxy names."""
+    if named := proxy_user(request):
+        return _entered(request, sign_in_as(request, named, PROXY), next)
     return shown(request, "login", next=next, is_wrong=False)
+
+
+provider_router = APIRouter(include_in_schema=False, route_class=PageRoute)
+"""Of a server with an OpenID Connect provider."""
+
+
+@provider_router.get("/login/provider")
+async def to_provider(request: Request, next: str = "/") -> Response:
+    """To the provider, which sends back to `from_provider`."""
+    attempt = secrets.token_urlsafe(32)
+    answer = to(await request.app.state.provider.url(f"{request.base_url}login/done", attempt))
+    _set_cookie(request, answer, ATTEMPT, f"{attempt}.{quote(next, safe='')}", ATTEMPT_S, "lax")
+    return answer
+
+
+@provider_router.get("/login/done")
+async def from_provider(request: Request, code: str = "", state: str = "") -> Response:
+    """A session for the user whom the provider confirms."""
+    provider: Provider = request.app.state.provider
+    attempt, _, next = request.cookies.get(cookie_name(request, ATTEMPT), "").partition(".")
+    named = await provider.user(f"{request.base_url}login/done", attempt, code, state)
+    answer = _entered(request, await run_in_threadpool(sign_in_as, request, named, provider.issuer), unquote(next))
+    _set_cookie(request, answer, ATTEMPT, "", 0, "lax")
+    return answer
+
+
+def _set_cookie(request: Request, answer: Response, name: str, value: str, seconds: float, site: Any) -> None:
+    is_tls, name = request.url.scheme == "https", cookie_name(request, name)
+    answer.set_cookie(name, value, max_age=int(seconds), secure=is_tls, httponly=True, samesite=site)
+
+
+def _entered(request: Request, signed: tuple[str, Session], next: str) -> Response:
+    """A page that opens the next one: on the way from another site a browser would not send the strict cookie there."""
+    next = _own(next)
+    answer = shown(request, "entered", next=next)
+    answer.headers["Refresh"] = f"0; url={next}"
+    _set_cookie(request, answer, COOKIE, signed[0], SESSION.total_seconds(), "strict")
+    return answer
+
+
+def _own(page: str) -> str:
+    """The address if it is a page of this server, else that of the first page."""
+    return quote(page, safe="/%?=&+") if re.match(r"/(?![/\\])", page) else "/"
 
 
 @router.post("/login")
@@ -139,10 +189,8 @@ def signed_in(request: Request, token: Field = "", next: Field = "/") -> Respons
         raise Problem(403, "This request comes from another site.")
     if (signed := sign_in(request, token)) is None:
         return shown(request, "login", 401, next=next, is_wrong=True)
-    answer = to(next if re.match(r"/(?![/\\])", next) else "/")
-    seconds, is_tls = int(SESSION.total_seconds()), request.url.scheme == "https"
-    name = cookie_name(request)
-    answer.set_cookie(name, signed[0], max_age=seconds, secure=is_tls, httponly=True, samesite="strict")
+    answer = to(_own(next))
+    _set_cookie(request, answer, COOKIE, signed[0], SESSION.total_seconds(), "strict")
     return answer
 
 

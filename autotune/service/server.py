@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from urllib.parse import urlsplit
 
 import structlog
 import uvicorn
@@ -25,13 +26,14 @@ from prometheus_client import start_http_server
 
 from autotune.core.errors import InvalidRequest, StorageFailed
 from autotune.service import access, answers, api, operation, pages, problems
-from autotune.service.accounts import Accounts
+from autotune.service.accounts import PAGE_ROLES, Accounts
 from autotune.service.body import Roots
 from autotune.service.client import is_loopback
 from autotune.service.cluster import ClusterDevices
 from autotune.service.connections import MOST_CONNECTIONS, Connection
 from autotune.service.devices import Devices
 from autotune.service.dispatcher import Dispatcher
+from autotune.service.identity import Provider
 from autotune.service.store import Store
 from autotune.service.stream import Hub
 from autotune.service.tables import DatabaseAway, DatabaseTaken, ServerLock, connect_database
@@ -74,6 +76,13 @@ class Settings:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     behind_proxy: Sequence[str] = ()  #: addresses or networks of the proxies; only their forwarded headers count
+    oidc_issuer: str = ""  #: URL of the OpenID Connect provider with which people sign in, too
+    oidc_client: str = ""  #: id of this server there
+    oidc_secret: str = field(default_factory=lambda: os.environ.get("AUTOTUNE_OIDC_SECRET", ""), repr=False)
+    oidc_scope: str = "openid email profile"
+    oidc_claims: Sequence[str] = ("email", "roles")  #: of the ID token: with the user's name, and their groups
+    identity_headers: Sequence[str] = ()  #: of the proxy: with the user's name, and their groups
+    roles: Mapping[str, str] = field(default_factory=dict)  #: group, or * for everybody -> role
     keep: float | None = None  #: days after which the audit, events and folders of ended searches go; None: never
     log_format: str = "json"  #: or text
     metrics_port: int | None = None  #: on the loopback, without a token
@@ -88,9 +97,25 @@ class Settings:
             )
         for text in self.behind_proxy:
             _check_network(text)
+        if self.oidc_issuer or self.identity_headers:
+            self._check_identities()
         for name, folder in [*self.models.items(), *self.data.items()]:
             if not folder.is_dir():
                 raise InvalidRequest(f"The folder {folder} of {name!r} is not there.", "Write NAME=FOLDER.")
+
+    def _check_identities(self) -> None:
+        address = urlsplit(self.oidc_issuer)
+        is_safe = address.scheme == "https" or (address.scheme == "http" and is_loopback(address.hostname or ""))
+        if self.oidc_issuer and not (self.oidc_client and is_safe):
+            raise InvalidRequest(
+                "OpenID Connect needs an https:// issuer and an id there.", "Pass --oidc-client ID too."
+            )
+        if self.identity_headers and not self.behind_proxy:
+            raise InvalidRequest("Anybody could send the headers with a user's name.", "Pass --behind-proxy ADDRESS.")
+        if len(self.oidc_claims) != 2 or len(self.identity_headers) not in (0, 2):
+            raise InvalidRequest("Two names are needed: of the user's name and of their groups.", "Write email,roles.")
+        if not self.roles or {*self.roles.values()} - {*PAGE_ROLES}:
+            raise InvalidRequest("People who sign in need a role.", "Pass --role GROUP=viewer, submitter or admin.")
 
     @property
     def is_for_proxies(self) -> bool:
@@ -153,7 +178,10 @@ def create_app(settings: Settings) -> FastAPI:
         access.install(app)
         operation.install(app)
         pages.install(app)
-        routers = (api.router, pages.router, operation.router)
+        routers = [api.router, pages.router, operation.router]
+        if settings.oidc_issuer:
+            state.provider = Provider(settings)
+            routers.append(pages.provider_router)
         state.routes = [route for router in routers for route in router.routes]
         for router in routers:
             app.include_router(router)

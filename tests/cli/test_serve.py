@@ -111,7 +111,7 @@ def test_a_configuration_is_checked_without_a_start(tmp_path: Path, certificate:
     state = ("--state", f"{tmp_path}/state", "--port", "0", "--devices", "cpu")
     code, out, _ = run("serve", "--check", *state)
     assert code == 0, out
-    assert [line.split()[0] for line in out.splitlines()] == ["ok"] * 7
+    assert [line.split()[0] for line in out.splitlines()] == ["ok"] * 8
     assert not (tmp_path / "state").exists()
     code, out, _ = run(
         "serve", "--check", *state[:-1], "cuda:9", "--tls-cert", f"{certificate}", "--tls-key", f"{certificate}"
@@ -227,6 +227,8 @@ def test_login_without_a_token_asks_for_one() -> None:
         (["--hub", "on"], "There is no hub 'on'."),
         (["--log-format", "xml"], "There is no log format 'xml'."),
         (["--host", "0.0.0.0"], "0.0.0.0 can be reached from other machines"),
+        (["--oidc-issuer", "https://id.example.org", "--oidc-client", "a"], "People who sign in need a role."),
+        (["--identity-headers", "X-User,X-Groups", "--role", "ml=viewer"], "Anybody could send the headers"),
     ],
 )
 def test_wrong_settings_of_a_server_are_one_line(words: list[str], message: str, tmp_path: Path) -> None:
