@@ -44,7 +44,18 @@ from autotune.service.records import (
     Usage,
     new_id,
 )
-from autotune.service.tables import ServerLock, artifacts, audit, events, reading, searches, tokens, uses, writing
+from autotune.service.tables import (
+    ServerLock,
+    artifacts,
+    audit,
+    events,
+    reading,
+    searches,
+    server,
+    tokens,
+    uses,
+    writing,
+)
 
 _EVENT = [events.c[field.name] for field in fields(Event)]
 _MOST = {"interruptions": MOST_ATTEMPTS, "restarts": MOST_RESTARTS}
@@ -376,6 +387,7 @@ class Store:
         old = (searches.c.state.in_(ENDED), searches.c.ended_at < before)
         rest = select(searches.c.id).where(*old)
         with self._writing() as change:
+            change.connection.execute(server.update().values(audit_from=before))  # else a trigger refuses it
             change.connection.execute(audit.delete().where(audit.c.at < before))
             change.connection.execute(
                 searches.delete().where(*old, searches.c.state == CANCELLED, searches.c.attempt == 0)

@@ -144,11 +144,12 @@ uses = Table(  # of devices: a row for each attempt of a search, which stays whe
     Index("uses_ended_at", "ended_at"),
 )
 
-server = Table(  # one row; epoch: number of servers that have taken the database
+server = Table(  # one row; epoch: number of servers that have taken the database; audit_from: the audit's older entries may go
     "server",
     metadata,
     Column("id", Integer, primary_key=True),
     *_required(Integer, "epoch"),
+    *_optional(Stamp, "audit_from"),
 )
 
 

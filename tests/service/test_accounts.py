@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, Table, event, select, text
+from sqlalchemy.exc import DBAPIError
 
 from autotune.core.errors import InvalidRequest
 from autotune.service.accounts import RIGHTS, SESSION, Accounts, Caller
 from autotune.service.records import Conflict
+from autotune.service.store import Store
 from autotune.service.tables import audit, metadata, sessions, tokens
 
 
@@ -247,3 +249,26 @@ def test_the_audit_says_who_did_what_from_where(accounts: Accounts, engine: Engi
         },
         {"user": None, "token_id": None, "action": "sign in", "search_id": None, "remote": None, "outcome": "401"},
     ]
+
+
+def test_no_statement_changes_the_audit_and_only_what_is_older_than_its_retention_goes(
+    accounts: Accounts, engine: Engine
+) -> None:
+    accounts.record(None, "first", "done")
+    statements = ["UPDATE audit SET action = 'x'", "DELETE FROM audit", "DELETE FROM audit WHERE id = 1"]
+    replaced = "INTO audit (id, at, action, outcome) VALUES (1, CURRENT_TIMESTAMP, 'x', 'done')"
+    if engine.dialect.name == "sqlite":
+        statements += [f"INSERT OR REPLACE {replaced}", f"REPLACE {replaced}"]
+    else:
+        statements += ["TRUNCATE audit", f"INSERT {replaced} ON CONFLICT (id) DO UPDATE SET action = 'x'"]
+    for statement in statements:
+        with pytest.raises(DBAPIError, match="the audit is append-only"), engine.begin() as connection:
+            connection.execute(text(statement))
+    assert [entry.action for entry in accounts.audit()] == ["first"]
+    Store(engine).forget(datetime.now(UTC) - timedelta(days=1))
+    assert [entry.action for entry in accounts.audit()] == ["first"]
+    Store(engine).forget(datetime.now(UTC))
+    accounts.record(None, "second", "done")
+    assert [entry.action for entry in accounts.audit()] == ["second"]
+    with pytest.raises(DBAPIError, match="the audit is append-only"), engine.begin() as connection:
+        connection.execute(text("DELETE FROM audit"))

@@ -217,22 +217,28 @@ def test_what_is_resumed_counts_as_what_is_submitted(store: Store) -> None:
     assert store.resume(other.id).state == QUEUED
 
 
+def audited(engine: Engine, action: str, age: timedelta, user: str | None = None) -> None:
+    """An entry of the audit of this age."""
+    with engine.begin() as connection:
+        values = {"at": datetime.now(UTC) - age, "user": user, "action": action, "outcome": "done"}
+        connection.execute(tables.audit.insert().values(**values))
+
+
 def test_a_user_submits_and_resumes_so_many_within_an_hour_whatever_became_of_them(
     store: Store, engine: Engine
 ) -> None:
-    accounts, anna = Accounts(engine), Caller("anna", "submitter", "0")
+    anna = Caller("anna", "submitter", "0")
     search = submitted(store)
     for action in ("submit", "resume", "cancel", "submit"):
-        accounts.record(anna, action, "done")
+        Accounts(engine).record(anna, action, "done")
     store.cancel(search.id, now=False)
     for act in (lambda: submitted(store, most_of_hour=3), lambda: store.resume(search.id, most_of_hour=3)):
         with pytest.raises(LimitReached, match="anna has submitted or resumed 3 searches within an hour"):
             act()
     submitted(store, "ben", most_of_hour=3)
-    with engine.begin() as connection:
-        old = tables.audit.c.action == "resume"
-        connection.execute(tables.audit.update().where(old).values(at=datetime.now(UTC) - LATER))
-    submitted(store, most_of_hour=3)
+    for action, age in (("submit", 0), ("resume", 1), ("submit", 0)):
+        audited(engine, action, age * LATER, user="ben")
+    submitted(store, "ben", most_of_hour=3)
 
 
 def test_a_replay_is_answered_though_the_queue_is_full(store: Store) -> None:
@@ -977,12 +983,10 @@ def test_old_entries_of_the_audit_and_what_was_cancelled_unstarted_go(store: Sto
         store.cancel(search.id, now=False)
     assert store.claim(["cpu"]) is not None
     store.end(begun.id, 1, CANCELLED)
-    accounts = Accounts(engine)
-    for action in ("old", "new"):
-        accounts.record(None, action, "done")
+    audited(engine, "old", LATER)
+    audited(engine, "new", 0 * LATER)
     before = datetime.now(UTC) - LATER
     with engine.begin() as connection:
-        connection.execute(tables.audit.update().where(tables.audit.c.action == "old").values(at=before))
         old = tables.searches.c.id.in_([unstarted.id, begun.id])
         connection.execute(tables.searches.update().where(old).values(ended_at=before))
     assert store.forget(datetime.now(UTC) - LATER / 2) == [begun.id]
