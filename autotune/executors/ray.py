@@ -137,12 +137,15 @@ def ray_executors(
             thread.join()
 
 
-NODES_S = 2.0
-"""Seconds between reports of `report_nodes`."""
+NODES_S, READ_S = 2.0, 8.0
+"""Seconds between reports of `report_nodes`, and for which nodes are asked if they can read a path."""
 
 
 def report_nodes(address: str, allow_unauthenticated: bool) -> None:
-    """Print the nodes of a cluster and what is free of them, a JSON line each time, until standard input ends; or the error."""
+    """Print the nodes of a cluster and what is free of them, a JSON line each time, until standard input ends; or the error.
+
+    Each line of standard input is a path as JSON, for which the nodes that can read it are printed.
+    """
     try:
         with connected(address, allow_unauthenticated) as cluster:
             from ray._private.state import available_resources_per_node
@@ -152,9 +155,25 @@ def report_nodes(address: str, allow_unauthenticated: bool) -> None:
                 nodes = [_report(node, free.get(node["NodeID"], {})) for node in cluster.ray.nodes() if node["Alive"]]
                 print(json.dumps({"nodes": nodes}), flush=True)
                 if select.select([sys.stdin], [], [], NODES_S)[0]:
-                    return
+                    if not (lines := os.read(sys.stdin.fileno(), 2**16).splitlines()):
+                        return
+                    for path in map(json.loads, lines):
+                        print(json.dumps({"path": path, "readers": _readers(cluster.ray, path)}), flush=True)
     except AutotuneError as error:
         print(json.dumps({"error": error.written}), flush=True)
+
+
+def _readers(ray: Any, path: str) -> list[str]:
+    """Ids of the nodes that can read this file or folder, and say so in time."""
+    affinity, readers = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy, []
+    task = ray.remote(num_cpus=0, max_retries=0)(lambda: os.access(path, os.R_OK))
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+    answers = [task.options(scheduling_strategy=affinity(node, soft=False)).remote() for node in nodes]
+    in_time, _ = ray.wait(answers, num_returns=len(answers), timeout=READ_S)
+    for node, answer in zip(nodes, answers, strict=True):
+        with contextlib.suppress(Exception):  # any error of Ray is not an answer
+            readers += [node] * (answer in in_time and ray.get(answer))
+    return readers
 
 
 def _report(node: Mapping[str, Any], free: Mapping[str, float]) -> dict[str, Any]:

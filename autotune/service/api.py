@@ -17,7 +17,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from autotune.service import answers, server_api
 from autotune.service.answers import CSV, JSON, MOST_EVENTS, ROOT, Submitter, Viewer, found_search, note
-from autotune.service.body import SearchBody, checked
+from autotune.service.body import SearchBody, check_nodes, checked
 from autotune.service.problems import SCHEMA, Problem
 from autotune.service.records import ENDED, QUEUED, RUNNING, Artifact, Event, LimitReached, Search
 from autotune.service.store import Store
@@ -56,6 +56,8 @@ def submit(
     """Queue a search; with dry_run only check it."""
     state = request.app.state
     wanted = checked(body, state.roots, who, state.devices.cards)
+    if state.devices.executor == "ray":
+        check_nodes(wanted, state.roots, state.devices.unreadable)
     if dry_run:
         response.status_code = 200
         return answers.CheckedRequest(request=wanted)

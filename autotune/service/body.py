@@ -5,7 +5,7 @@ import os
 import re
 import tempfile
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -204,12 +204,13 @@ def _check_plain(data: Any, depth: int) -> None:
 class Roots:
     """The models and data that searches may name: `team:llama-8b` is a folder below the models' root `team`.
 
+    A root is a folder, or of the hub: that of `hf://my-team` has the ids `my-team/*`, and `hf://datasets/my-team` those of data.
     executor: on whose devices they run.
     hub: off, cached (no network) or online; hub_patterns: of the hub ids that may be named then, as `meta-llama/*`.
     """
 
-    models: Mapping[str, Path] = field(default_factory=dict)
-    data: Mapping[str, Path] = field(default_factory=dict)
+    models: Mapping[str, Path | str] = field(default_factory=dict)
+    data: Mapping[str, Path | str] = field(default_factory=dict)
     hub: str = "off"
     hub_patterns: Sequence[str] = ()
     executor: str = "local"
@@ -228,9 +229,13 @@ class Roots:
 
     def _resolved(self, what: str, name: str) -> str:
         roots = self.data if what == "dataset" else self.models
-        rooted = _ROOTED.fullmatch(name)
-        if rooted and rooted["root"] in roots:
-            path = _below(roots[rooted["root"]], rooted["rest"], f"There is no {what} {name!r} on this server.")
+        rooted, patterns = _ROOTED.fullmatch(name), self.hub_patterns
+        root, rest = (roots.get(rooted["root"]), rooted["rest"]) if rooted else (None, "")
+        if isinstance(root, str):
+            team = root.removeprefix("hf://").removeprefix("datasets/")
+            name, patterns = f"{team}/{rest}", (f"{team}/*",)
+        elif root is not None:
+            path = _below(root, rest, f"There is no {what} {name!r} on this server.")
             if what == "dataset":
                 _check_data_files(Path(path), name)
             else:
@@ -238,7 +243,7 @@ class Roots:
                 _check_model_files(Path(path), name)
             return path
         if self.hub != "off" and _HUB_ID.fullmatch(name) and not os.path.lexists(name):
-            if any(fnmatchcase(name, pattern) for pattern in self.hub_patterns):
+            if any(fnmatchcase(name, pattern) for pattern in patterns):
                 if what != "dataset":
                     self._check_cached(what, name)
                 return name  # it is opened without its code, too
@@ -263,7 +268,8 @@ class Roots:
     def names(self, kind: Literal["models", "data"]) -> list[str]:
         """Names below the roots that a request may use, two folders deep, at most 500 of each root."""
         roots = self.models if kind == "models" else self.data
-        return [name for root, folder in roots.items() for name in islice(_listed(root, folder, kind), MOST_NAMES)]
+        folders = {root: folder for root, folder in roots.items() if isinstance(folder, Path)}
+        return [name for root, folder in folders.items() for name in islice(_listed(root, folder, kind), MOST_NAMES)]
 
 
 def _below(root: Path, rest: str, missing: str) -> str:
@@ -497,6 +503,15 @@ def _checked(body: SearchBody, roots: Roots, caller: Caller, cards: Mapping[str,
                 message, advice = message.replace(path, name), advice.replace(path, name)
             raise type(error)(message, advice) from error
     return request
+
+
+def check_nodes(request: Mapping[str, Any], roots: Roots, unreadable: Callable[[str], list[str]]) -> None:
+    """Raise InvalidField for a model or data that a node cannot read. unreadable: path -> names of such nodes."""
+    for what in ("model", "dataset", "tokenizer"):
+        path = getattr(roots, what)(request[what]) if what in request else ""
+        if os.path.isabs(path) and (nodes := unreadable(path)):
+            message = f"{', '.join(nodes)} cannot read {request[what]!r}, or did not answer."
+            raise InvalidField(f"/{what}", message, "Put it into a folder that every node has at the same path.")
 
 
 def job_of(request: Mapping[str, Any], roots: Roots, folder: Path, device: str) -> dict[str, Any]:

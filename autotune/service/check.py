@@ -9,6 +9,7 @@ import ssl
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
 import sqlalchemy as sa
 
@@ -59,7 +60,7 @@ def _state(settings: Settings) -> str:
 
 
 def _folders(settings: Settings) -> str:
-    folders = [*settings.models.values(), *settings.data.values()]
+    folders = [root for root in (*settings.models.values(), *settings.data.values()) if isinstance(root, Path)]
     if closed := [f"{folder}" for folder in folders if not os.access(folder, os.R_OK | os.X_OK)]:
         raise InvalidRequest(f"{', '.join(closed)} cannot be read.", "Let the server's user read it.")
     return f"{len(folders)} of models and data can be read"

@@ -22,6 +22,9 @@ from autotune.service.devices import JOIN, LentDevice
 FIRST_S, STALE_S, RETRY_S = 60.0, 15.0, 3.0
 """Seconds in which the cluster must answer at the start; after which what it said does not count; until it is asked again."""
 
+READ_S = 10.0
+"""Seconds in which the nodes must say if they can read a path."""
+
 GONE_S = 3600.0
 """Seconds for which the devices of a node that is gone can be waited for."""
 
@@ -83,6 +86,8 @@ class ClusterDevices:
         self._cards: dict[str, str] = {}
         self._seen: dict[str, float] = {}  # name -> when it was there last
         self._reported_at, self._error = float("-inf"), ("It does not answer.", "")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._readers: dict[str, list[str]] = {}  # path -> ids of the nodes that can read it
         self._reported, self._closed = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._follow, name="cluster", daemon=True)
         self._thread.start()
@@ -99,7 +104,7 @@ class ClusterDevices:
         """Take the reports of a process; start another one if it ends or is silent."""
         command = (sys.executable, "-m", "autotune.executors.ray", self._address)
         while not self._closed.is_set():
-            process = subprocess.Popen(
+            self._process = process = subprocess.Popen(
                 [*command, *["--allow-unauthenticated"] * self._allow_unauthenticated],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -125,6 +130,8 @@ class ClusterDevices:
     def _take(self, report: Mapping[str, Any]) -> None:
         if "error" in report:
             self._error = report["error"]
+        elif "readers" in report:
+            self._readers[report["path"]] = report["readers"]
         else:
             now = self._reported_at = time.monotonic()
             self._devices = devices_of([Node(**node) for node in report["nodes"]], self._kinds)
@@ -163,6 +170,19 @@ class ClusterDevices:
         if time.monotonic() > self._reported_at + STALE_S:
             return f"the Ray cluster at {self._address} does not answer"
         return "" if self._devices else "none"
+
+    def unreadable(self, path: str) -> list[str]:
+        """Names of the nodes with devices that cannot read this file or folder, or do not say that they can."""
+        self._readers.pop(path, None)
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(OSError, ValueError):  # the process has ended
+                self._process.stdin.write(f"{json.dumps(path)}\n".encode())
+                self._process.stdin.flush()
+        until = time.monotonic() + READ_S
+        while (readers := self._readers.get(path)) is None and time.monotonic() < until:
+            time.sleep(0.05)
+        nodes = {node.id: node.name for node in self._devices.values()}
+        return [name for node, name in nodes.items() if node not in (readers or ())]
 
     def options(self, lent: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Options of a search for these devices: each gets its share of its node's cores, or fewer if the search wants that."""

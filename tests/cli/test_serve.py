@@ -224,6 +224,10 @@ def test_login_without_a_token_asks_for_one() -> None:
     ("words", "message"),
     [
         (["--models", "/srv"], "--models '/srv' is not NAME=FOLDER."),
+        (["--models", "team=s3://bucket/models", "--hub", "online"], "s3://bucket/models of 'team' cannot be read"),
+        (["--data", "team=file:///etc", "--hub", "online"], "file:///etc of 'team' cannot be read"),
+        (["--models", "team=hf://ann/../eve", "--hub", "online"], "hf://ann/../eve of 'team' cannot be read"),
+        (["--models", "team=hf://ann"], "hf://ann of 'team' cannot be read from here. Pass --hub too"),
         (["--hub", "on"], "There is no hub 'on'."),
         (["--log-format", "xml"], "There is no log format 'xml'."),
         (["--host", "0.0.0.0"], "0.0.0.0 can be reached from other machines"),

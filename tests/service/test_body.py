@@ -26,6 +26,7 @@ from autotune.service.body import (
     Roots,
     SearchBody,
     all_errors,
+    check_nodes,
     checked,
     job_of,
     parse_body,
@@ -638,6 +639,57 @@ def test_hub_ids_are_taken_by_the_patterns_where_the_hub_is_on(roots: Roots) -> 
             some.model(other)
     with pytest.raises(InvalidRequest, match="on this server"):
         with_hub(roots, "*", hub="off").model("google/bert-x")
+
+
+def test_a_root_of_the_hub_has_the_ids_of_its_team_and_no_others(roots: Roots) -> None:
+    models, data = {"team": "hf://ann"}, {"team": "hf://datasets/ann", "here": roots.data["team"]}
+    some = Roots(models, data, "online")
+    assert (some.model("team:bert"), some.tokenizer("team:bert")) == ("ann/bert", "ann/bert")
+    assert (some.dataset("team:corpus"), some.dataset("here:texts")) == (
+        "ann/corpus",
+        str(roots.data["team"] / "texts"),
+    )
+    assert (some.names("models"), some.names("data")) == ([], ["here:texts", "here:texts/corpus.jsonl"])
+    others = [
+        "ann/bert",
+        "eve/bert",
+        "team:../eve/bert",
+        "team:/etc",
+        "team:a/b",
+        "team:",
+        "hf://ann/bert",
+        "s3://ann/bert",
+    ]
+    for name in [*others, "team:%2e%2e/eve", "team:~", "team:a b", "team:a@main", "https://evil.example/bert"]:
+        with touched() as events, pytest.raises(InvalidRequest):
+            some.model(name)
+        assert not [event for event in events if event.startswith("socket.connect")]
+
+
+def test_a_cached_model_of_a_root_of_the_hub_has_safe_files(
+    roots: Roots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    in_cache(tmp_path / "hub", "ann/good", **{"model.safetensors": ""})
+    in_cache(tmp_path / "hub", "ann/pickled", **{"pytorch_model.bin": "x"})
+    some = Roots({"team": "hf://ann"}, hub="cached")
+    assert some.model("team:good") == "ann/good"
+    for name, message in (("pickled", "are pickled"), ("none", "does not hold")):
+        with pytest.raises(InvalidRequest, match=message):
+            some.model(f"team:{name}")
+
+
+def test_what_a_node_cannot_read_is_refused_with_the_node(roots: Roots) -> None:
+    blind: dict[str, list[str]] = {str(roots.data["team"] / "texts"): ["big", "small"]}
+
+    def unreadable(path: str) -> list[str]:
+        return blind.get(path, [])
+
+    check_nodes(SMALL | {"model": "team:bert", "tokenizer": "team:bert"}, roots, unreadable)
+    with pytest.raises(InvalidField, match=r"big, small cannot read 'team:texts'") as error:
+        check_nodes(SMALL | {"model": "team:bert", "dataset": "team:texts"}, roots, unreadable)
+    assert error.value.pointer == "/dataset"
+    assert str(roots.data["team"]) not in str(error.value)
 
 
 def in_cache(folder: Path, name: str, **files: str) -> Path:

@@ -1,6 +1,7 @@
 """The devices of a Ray cluster: what is lent of nodes that come and go, and a real search on a real cluster of this machine."""
 
 import contextlib
+import json
 import os
 import socket
 import subprocess
@@ -14,10 +15,13 @@ import psutil
 import pytest
 
 from autotune.core import InvalidRequest
+from autotune.executors.ray_host import Cluster, RayHost
 from autotune.service import cluster
+from autotune.service.body import Roots
 from autotune.service.cluster import ClusterDevices, Node, devices_of
 from autotune.service.devices import check_devices
 from tests.probe.processes import becomes_true
+from tests.service.application import Service, make_app
 from tests.service.servers import serving
 
 REQUEST: dict[str, Any] = {"model": "bert-mini", "global_batch_size": 2, "sequence_length": 8, "space": "quick"}
@@ -74,6 +78,68 @@ def test_a_search_is_sent_to_its_nodes_with_its_share_of_the_cores(lent: Cluster
     assert lent.options("cpu@small", {})["device"] == "cpu"
     variables = lent.variables("cuda:0@big,cuda:1@big")
     assert (variables["RAY_ADDRESS"], variables["AUTOTUNE_NODES"]) == ("head:6379", "a1,a1")
+
+
+class Reporter:
+    """A process that answers each path with the nodes that can read it; it says nothing of an unknown path."""
+
+    def __init__(self, devices: ClusterDevices, readers: dict[str, list[str]]) -> None:
+        self.devices, self.readers, self.stdin = devices, readers, self
+
+    def write(self, line: bytes) -> None:
+        path = json.loads(line)
+        if path in self.readers:
+            self.devices._take({"path": path, "readers": self.readers[path]})
+
+    def flush(self) -> None:
+        """The answer is there."""
+
+
+def test_nodes_say_what_they_cannot_read_and_silent_ones_count_as_such(
+    lent: ClusterDevices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "READ_S", 0.2)
+    assert lent.unreadable("/data") == ["big", "small"], "the process has not been started"
+    lent._process = Reporter(lent, {"/data": ["a1", "b1", "c1"], "/part": ["a1"], "/none": []})  # type: ignore[assignment]
+    assert lent.unreadable("/data") == []
+    assert lent.unreadable("/part") == ["small"]
+    assert lent.unreadable("/none") == lent.unreadable("/silent") == ["big", "small"]
+    report(lent, GPUS)
+    assert lent.unreadable("/part") == [], "nodes without devices are not asked"
+
+
+def test_a_search_is_not_queued_whose_data_a_node_cannot_read(
+    lent: ClusterDevices, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "corpus.jsonl").write_text('{"text": "a"}\n')
+    service = Service(make_app(tmp_path, f"sqlite:///{tmp_path}/service.db", Roots(data={"team": tmp_path / "data"})))
+    service.app.state.devices = lent
+    lent._process = Reporter(lent, {f"{tmp_path}/data/corpus.jsonl": ["a1"]})  # type: ignore[assignment]
+    client, body = (
+        service.client("anna"),
+        {"model": "bert-mini", "global_batch_size": 8, "dataset": "team:corpus.jsonl"},
+    )
+    for query in ("", "?dry_run=true"):
+        answer = client.post(f"/api/v1/searches{query}", json=body)
+        assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/dataset")
+        assert "small cannot read 'team:corpus.jsonl'" in answer.json()["detail"]
+    assert service.store.list()[0] == []
+    report(lent, GPUS)
+    assert client.post("/api/v1/searches", json=body).status_code == 201
+
+
+def test_a_cluster_on_which_everybody_runs_programs_is_used_only_if_that_is_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[RayHost] = []
+    monkeypatch.setattr(RayHost, "launch", lambda host: None)
+    monkeypatch.setattr(RayHost, "_ask", lambda host, what, seconds: {"has_authentication": False})
+    monkeypatch.setattr(RayHost, "close", lambda host: ended.append(host))
+    host = RayHost(Cluster(None, "head:6379"), b"", "cpu", 1)
+    with pytest.raises(InvalidRequest, match="it has no authentication"):
+        host.start()
+    assert ended == [host]
 
 
 def test_a_silent_cluster_lends_nothing(lent: ClusterDevices, monkeypatch: pytest.MonkeyPatch) -> None:

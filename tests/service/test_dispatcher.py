@@ -468,7 +468,15 @@ def test_of_a_log_of_any_length_only_the_end_is_read(store: Store, submit: Calla
     assert death(Run(search), tmp_path / "log").endswith(": the last line")
 
 
-SECRETS = ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "https_proxy", "AUTOTUNE_TOKEN", "PGPASSWORD", "SSH_AUTH_SOCK")
+SECRETS = (
+    "HF_TOKEN",
+    "AWS_SECRET_ACCESS_KEY",
+    "https_proxy",
+    "AUTOTUNE_TOKEN",
+    "PGPASSWORD",
+    "SSH_AUTH_SOCK",
+    "AUTOTUNE_OIDC_SECRET",
+)
 
 
 @pytest.mark.parametrize(("hub", "offline"), [("off", "1"), ("cached", "1"), ("online", None)])
