@@ -122,7 +122,7 @@ class PhysicsSampler:
     def simpler(self, trials: Sequence[Trial], configuration: Configuration) -> Configuration | None:
         """This configuration with the user's values for all settings that may cost no more than the margin together.
 
-        As likely as PERHAPS; None if that is measured already, or each one counts.
+        As likely as PERHAPS; None if each one counts.
         """
         base, simplest = self.space.baseline.values, configuration
         tried = [trial.configuration for trial in trials]
@@ -154,7 +154,7 @@ class PhysicsSampler:
                 break
             simplest = candidates[first]
             changed.remove(first)
-        return None if simplest in tried else simplest
+        return None if simplest == configuration else simplest
 
     def _model_with(
         self, needed: Sequence[Configuration], near: Sequence[Configuration], parts: Sequence[SearchSpace]

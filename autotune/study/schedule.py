@@ -17,7 +17,7 @@ from autotune.space.substitute import MOST_TRIED, changes_of, compared_with, sub
 from autotune.study.fleet import Fleet
 from autotune.study.job import Done, Job, NextStep, Wait
 from autotune.study.measure import needs_too_much, unsupported
-from autotune.study.objective import best_trial, leader
+from autotune.study.objective import best_trial, is_shown, leader
 from autotune.study.pacing import can_be_composed, round_seconds
 from autotune.study.reference import NAMES, is_wanted, loss_steps, next_reference, rounds_unreferred, whole_rounds
 from autotune.study.stopping import stop_reason
@@ -196,8 +196,8 @@ def _last(
     plan, trials = study.plan, study.trials
     if fleet.jobs:
         return None
-    if simpler := _simpler(study, choice, probes_left):
-        return Job(Slot(study.ledger.next_number), simpler, (*able,), gap=gap)
+    if simpler := _simpler(study, fleet, able, choice, probes_left):
+        return replace(simpler, gap=gap)
     answer = best_trial(trials, plan.objective)  # not the choice's winner if its proof is not worth it
     if compared_with(trials) is None:  # all win by measurements alone
         answer = next((trial for trial in trials if trial.configuration == choice.winner), answer)
@@ -211,19 +211,28 @@ def _last(
     return Done(stop_reason(plan, trials, choice, study.space.size), left_out, gap)
 
 
-def _simpler(study: Study, choice: Choice, probes_left: int) -> Configuration | None:
-    """The winner without the changes of the user's settings that seem to win nothing.
+def _simpler(study: Study, fleet: Fleet, able: Sequence[str], choice: Choice, probes_left: int) -> Job | None:
+    """Job of the winner without the changes of the user's settings that seem to win nothing.
 
-    None if it has none, that is measured, or there is no time or budget for it.
+    Its probe, or a round if it is measured and its speed-up not shown. None if it has no such changes, or there is no time or
+    budget for it.
     """
     sampler, trials = study.sampler, study.trials
-    if choice.end not in (End.GAIN, End.WORTH) or choice.winner is None or choice.seconds > study.time_left():
+    if choice.winner in (None, study.space.baseline) or choice.seconds > study.time_left():
         return None
-    if not isinstance(sampler, PhysicsSampler) or probes_left <= 0:
+    if choice.end is End.TIME or not isinstance(sampler, PhysicsSampler) or len(trials) < FIRST_PROBES:
         return None
-    if choice.winner == study.space.baseline or len(trials) < FIRST_PROBES:
+    simpler = sampler.simpler(trials, choice.winner)
+    if (trial := next((trial for trial in trials if trial.configuration == simpler), None)) is None:
+        is_left = simpler is not None and probes_left > 0 and choice.end in (End.GAIN, End.WORTH)
+        return Job(Slot(study.ledger.next_number), simpler, (*able,)) if is_left else None
+    may_win = trial.feasible and not trial.measurement.ended_early and not trial.disqualified_reason
+    is_proof = may_win and not is_shown(trial, compared_with(trials))
+    is_left = len(trial.confirmations) < study.plan.confirmation_rounds
+    if not (is_proof and is_left and round_seconds(trial, study.plan.is_cpu) <= study.time_left()):
         return None
-    return sampler.simpler(trials, choice.winner)
+    message = "measured again, as it changes less"
+    return Job(_next_round(fleet, trial), trial.configuration, (*able,), message=message)
 
 
 def _opening(study: Study, running: Sequence[Configuration]) -> Configuration | None:

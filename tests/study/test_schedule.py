@@ -411,3 +411,29 @@ def test_no_device_begins_to_repeat_what_does_not_end_in_time(tmp_path: Path) ->
     study, fleet = open_study(tmp_path, study.space, study.plan), on_devices("ab")
     time.spend(95.0)
     assert isinstance(next_job(study, fleet), Done)
+
+
+def test_what_is_measured_and_changes_less_is_proven_before_the_end_if_it_is_as_fast(tmp_path: Path) -> None:
+    among = space(micro_batch_size=(2, 8), workers=(0, 2))
+    study, fleet = opened(tmp_path, among=among, n_trials=4, sampler="physics"), on_devices("a")
+    slow, slow_workers, fast, fast_workers = among
+    order = [(slow, 0), (fast_workers, 0), (fast, 0), (slow_workers, 0), (slow, 1), (fast_workers, 1), (slow, 2)]
+    numbers = {tried: number for number, tried in enumerate((slow, fast_workers, fast, slow_workers))}
+
+    def record(slot: Slot, tried: Configuration, begun: float) -> None:
+        speed = 20.0 if tried.micro_batch_size == 8 else 10.0
+        measured = completed(tried, speed, spread=1e-4)
+        study.ledger.record(slot, tried, replace(measured, started_s=begun, probe_seconds=10.0))
+
+    for place, (tried, round_number) in enumerate(order):
+        # Far from all others, that probe shows nothing of the baseline.
+        begun = 1000.0 if (tried, round_number) == (fast, 0) else 10.0 * place
+        record(Slot(numbers[tried], round_number), tried, begun)
+    assert best_trial(study.trials, "samples_per_second").configuration == fast_workers
+    jobs = []
+    while isinstance(step := next_job(study, fleet), Job):
+        jobs.append(step.slot)
+        record(step.slot, step.configuration, 60.0 + 10.0 * len(jobs))
+    assert jobs[0] == Slot(numbers[fast], 1)
+    assert len(jobs) <= 3
+    assert best_trial(study.trials, "samples_per_second").configuration == fast
