@@ -1,25 +1,13 @@
 """Figures that README and the documentation quote are those of their reports."""
 
-import importlib.util
 import subprocess
 from decimal import Decimal
-from types import ModuleType
 
 import pytest
 
-from tests.docs.pages import DOCS, PAGES, ROOT
+from tests.docs.pages import PAGES, ROOT, docs_module
 
-
-def program() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("figures", DOCS / "figures.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-FIGURES = program()
+FIGURES = docs_module("figures")
 QUOTES = list(FIGURES.quotes())
 
 
