@@ -53,6 +53,7 @@ figures: $(STAMP)
 	$(BIN)/python docs/figures.py
 	$(BIN)/python benchmarks/screenshots.py reports/gpt2-mini-causal-lm-gb48-cpu
 	$(BIN)/python benchmarks/screenshots.py --service docs/images/service
+	$(BIN)/python benchmarks/screenshots.py --tour docs/images/tour
 	$(BIN)/python benchmarks/screenshots.py --card docs/_static/card.png
 
 # The archives that would be released, in dist/.

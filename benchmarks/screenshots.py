@@ -116,15 +116,13 @@ def tour(browser: WebDriver, folder: Path, scratch: Path) -> None:
 
     look(browser, SCREENS["desktop"], FOLD)
     browser.get((TuningResult.load(STUDY).save(scratch / "study") / "report.html").resolve().as_uri())
-    for name, place in (
-        ("answer", "answer"),
-        ("configurations", "configurations"),
-        ("memory", "picture-speed-against-memory"),
-    ):
+    for name, place in {
+        "answer": "body",
+        "configurations": "#configurations",
+        "memory": "#figure-speed-against-memory",
+    }.items():
         browser.execute_script(
-            "const place = document.getElementById(arguments[0]), folded = place.closest('details');"
-            "if (folded) folded.open = true; if (arguments[0] != 'answer') (folded || place).scrollIntoView();",
-            place,
+            "const place = document.querySelector(arguments[0]); place.open = true; place.scrollIntoView();", place
         )
         frame(f"page-{name}")
     with signed_in(browser, scratch / "service") as views:
