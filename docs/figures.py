@@ -326,13 +326,16 @@ def quotes() -> Iterator[tuple[str, str, str, Figures]]:
 
 
 def ages() -> Iterator[str]:
-    """A line for each report whose code was changed since. Raises CalledProcessError or OSError without git's history."""
+    """A line for each report of whose code 1% or more was written since.
+
+    Raises CalledProcessError or OSError without git's history.
+    """
     for path, entry in SOURCES.items():
         code = [f"autotune/{name}" for name in entry["code"]]
         for date, revision in MADE.findall((ROOT / path).read_text(encoding="utf-8")):
             added = sum(int(line.split("\t")[0]) for line in _git("diff", "--numstat", revision, "--", *code))
             lines = sum(int(line.rpartition(":")[2]) for line in _git("grep", "-c", "", "--", *code))
-            if added:
+            if added * 100 >= lines:
                 yield f"{path}, {date}: {min(added / lines, 1):.0%} of {', '.join(entry['code'])} is newer"
 
 
