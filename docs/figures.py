@@ -277,6 +277,17 @@ def decision_time(report: Report) -> Figures:
     return {**report.read("| first … | {first} |"), "least": min(medians), "most": max(medians)}
 
 
+def gpu(report: Report) -> Figures:
+    ((_, bert_minutes, bert_seconds),) = report.every("| {part} | bert | - | {minutes} min {seconds} s |")
+    ((_, bf16_minutes, bf16_seconds),) = report.every("| {part} | bert-over-bf16 | - | {minutes} min {seconds} s |")
+    return {
+        **report.read("the Trainer's defaults | … | {speed}x ({low}x to {high}x) |"),
+        **report.read("BERT-large: speed-up over bf16 alone | … | {bf16}x ({bf16_low}x to {bf16_high}x) |"),
+        **report.read("promised {promised} samples/s, measured {measured} samples/s", "x, measured {plain}x"),
+        **{"bert_s": 60 * bert_minutes + bert_seconds, "bf16_s": 60 * bf16_minutes + bf16_seconds},
+    }
+
+
 def page(report: Report) -> Figures:
     ((seconds, size),) = report.every("| 500 | … | {median} s | … | … | {size} bytes |")
     return {"seconds": seconds, "kilobytes": size / 1000}
