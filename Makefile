@@ -1,4 +1,4 @@
-# make search | install | test | test-all | check | docs | dist | sbom | audit | notebook | benchmarks
+# make search | install | test | test-all | check | docs | figures | dist | sbom | audit | notebook | benchmarks
 #      gpu-check | gpu-check-more | gpu-check-PART | gpu-search
 # PYTHON makes the virtual environment; the GPU targets use it as it is, with nothing installed. CONSTRAINTS= takes the newest versions.
 PYTHON ?= python3
@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 GPU_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 GPU_OUT ?= /tmp/autotune-gpu
 
-.PHONY: search install test test-all check format docs dist sbom audit notebook gpu-check gpu-check-more gpu-search benchmarks clean
+.PHONY: search install test test-all check format docs figures dist sbom audit notebook gpu-check gpu-check-more gpu-search benchmarks clean
 .DEFAULT_GOAL := search
 
 $(STAMP): pyproject.toml constraints.txt
@@ -47,6 +47,14 @@ format: $(STAMP)
 # Into docs/_build/html; every warning is an error, a link to nowhere too.
 docs: $(STAMP)
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet -b html docs docs/_build/html
+
+# Figures that README and the documentation quote, anew from the reports; then their pictures, which need Chromium.
+figures: $(STAMP)
+	$(BIN)/python docs/figures.py
+	$(BIN)/python benchmarks/screenshots.py reports/gpt2-mini-causal-lm-gb48-cpu
+	$(BIN)/python benchmarks/screenshots.py --service docs/images/service
+	$(BIN)/python benchmarks/screenshots.py --tour docs/images/tour
+	$(BIN)/python benchmarks/screenshots.py --card docs/_static/card.png
 
 # The archives that would be released, in dist/.
 dist: $(STAMP)

@@ -22,6 +22,8 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT)]
 
+from machine import made_line  # noqa: E402
+
 from autotune.commands.result import TuningResult  # noqa: E402
 from autotune.core import Outcome, Trial  # noqa: E402
 from autotune.core.units import counted, format_bytes, format_seconds, three_digits  # noqa: E402
@@ -362,7 +364,7 @@ def report(evidence: Evidence) -> str:
     lines = [title, ""]
     if evidence.is_rehearsal:
         lines += ["**Rehearsed with small models on a CPU: no figure here says anything about a GPU.**", ""]
-    lines += [*_machines(evidence), ""]
+    lines += [*_machines(evidence), made_line(), ""]
     cells = [("goal", "target", "figure", "met", "device")]
     cells += [
         (row.goal, row.target, row.figure, {True: "yes", False: "**no**", None: "-"}[row.met], row.device)

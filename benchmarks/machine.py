@@ -3,6 +3,8 @@
 import importlib.metadata
 import os
 import platform
+import subprocess
+from datetime import date
 from pathlib import Path
 
 
@@ -18,8 +20,15 @@ def machine_line() -> str:
     return f"{cpu}, {cores} cores, Python {platform.python_version()}, {', '.join(versions)}"
 
 
+def made_line() -> str:
+    """`Made 2026-11-26 at revision 57d5a1b6.`: docs/figures.py compares that revision's code with the present one."""
+    command = ["git", "rev-parse", "--short=8", "HEAD"]
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=60, check=False)
+    return f"Made {date.today()} at revision {done.stdout.strip() or 'unknown'}."
+
+
 def write_table(path: Path, title: str, lines: list[str]) -> None:
-    """Print a Markdown table under its title and machine, and keep it."""
-    text = "\n".join([f"# {title}", "", f"Machine: {machine_line()}.", "", *lines]) + "\n"
+    """Print a Markdown table under its title, machine and revision, and keep it."""
+    text = "\n".join([f"# {title}", "", f"Machine: {machine_line()}.", made_line(), "", *lines]) + "\n"
     print(text)
     path.write_text(text, encoding="utf-8")

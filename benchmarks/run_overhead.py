@@ -16,6 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from machine import made_line  # noqa: E402
+
 from autotune.commands.run.again import Command  # noqa: E402
 from autotune.commands.run.exchange import Instructions  # noqa: E402
 
@@ -27,7 +29,14 @@ def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     with tempfile.TemporaryDirectory(prefix="run-overhead-") as folder:
         hooked = Command([], dict(os.environ)).hooked(Path(folder), Instructions())
-        lines = ["# Programs without a Trainer below `autotune run`", "", f"{rounds} interleaved rounds.", ""]
+        lines = [
+            "# Programs without a Trainer below `autotune run`",
+            "",
+            made_line(),
+            "",
+            f"{rounds} interleaved rounds.",
+            "",
+        ]
         lines += ["| program | alone | with the hook | more | target |", "| --- | ---: | ---: | ---: | --- |"]
         lines += [row(name, code, rounds, hooked) for name, code in PROGRAMS.items()]
     table = "\n".join(lines) + "\n"

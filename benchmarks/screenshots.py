@@ -2,14 +2,19 @@
 
     python benchmarks/screenshots.py reports/gpt2-mini-causal-lm-gb48-cpu [FOLDER_FOR_THE_PICTURES]
     python benchmarks/screenshots.py --service docs/images/service
+    python benchmarks/screenshots.py --tour docs/images/tour
+    python benchmarks/screenshots.py --card docs/_static/card.png
 
 Of a study: report-phone.png and report-desktop.png beside it, in light and dark, and its first screen as report-fold.png and
 report-fold-dark.png; the report is written again. --service: a picture of each view of the service, with searches of the
-recorded study, for a desktop and a phone. On the left a page is light, on the right dark.
+recorded study, for a desktop and a phone. On the left a page is light, on the right dark. --tour: README's walk through the
+page of a study and the service. --card: what messengers show of a link to the documentation, from README's first picture.
 """
 
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +24,11 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
 
-from autotune.commands.result import TuningResult
-from tests.browser import chromium, look, picture
+from autotune.commands.result import TuningResult  # noqa: E402
+from tests.browser import chromium, look, picture  # noqa: E402
 
 SCREENS = {"phone": 390, "desktop": 1280}
 """Width in CSS pixels."""
@@ -34,10 +40,21 @@ TALLEST = 9000
 """CSS pixels of a page that a picture shows at the most."""
 
 
+STUDY = ROOT / "reports" / "gpt2-mini-causal-lm-gb48-cpu"
+TOUR = (960, 600)
+"""Pixels of a picture of the tour, which shows 1280 x 800 CSS pixels."""
+
+
 def main() -> None:
+    if sys.argv[1] == "--card":
+        fold = Image.open(ROOT / "docs" / "images" / "report-fold.png").convert("RGB")
+        save(fold.crop((0, 0, 1280, 672)).resize((1200, 630), Image.Resampling.LANCZOS), Path(sys.argv[2]))
+        return
     with tempfile.TemporaryDirectory() as scratch, chromium(Path(scratch) / "profile") as browser:
         if sys.argv[1] == "--service":
             service(browser, Path(sys.argv[2]), Path(scratch))
+        elif sys.argv[1] == "--tour":
+            tour(browser, Path(sys.argv[2]), Path(scratch))
         else:
             study = Path(sys.argv[1])
             report(browser, study, Path(sys.argv[2]) if len(sys.argv) > 2 else study, Path(scratch))
@@ -55,6 +72,17 @@ def report(browser: WebDriver, study: Path, folder: Path, scratch: Path) -> None
 
 def service(browser: WebDriver, folder: Path, scratch: Path) -> None:
     """Pictures of each view of the service."""
+    with signed_in(browser, scratch) as views:
+        for view, address in views.items():
+            browser.get(address)
+            for name in SCREENS:
+                image = beside(*shots(browser, name, scratch))
+                save(image, folder / f"{view}-{name}.webp", quality=30, method=6)
+
+
+@contextmanager
+def signed_in(browser: WebDriver, scratch: Path) -> Iterator[dict[str, str]]:
+    """A service with searches in all states: view -> its address, for an administrator."""
     from tests.service import application
     from tests.service.seeded import REAL, left, page_service, seed
 
@@ -74,11 +102,33 @@ def service(browser: WebDriver, folder: Path, scratch: Path) -> None:
         browser.get(f"{url}/login")
         browser.find_element(By.ID, "token").send_keys(token, Keys.ENTER)
         WebDriverWait(browser, 20).until(lambda browser: not browser.current_url.endswith("/login"))
-        for view, path in views.items():
-            browser.get(url + path)
-            for name in SCREENS:
-                image = beside(*shots(browser, name, scratch))
-                save(image, folder / f"{view}-{name}.webp", quality=30, method=6)
+        yield {view: url + path for view, path in views.items()}
+
+
+def tour(browser: WebDriver, folder: Path, scratch: Path) -> None:
+    """The answer, all configurations and their memory on the page of a study; a form, a search that runs and the queue."""
+    folder.mkdir(exist_ok=True)
+
+    def frame(name: str) -> None:
+        picture(browser, scratch / "shot.png")
+        image = Image.open(scratch / "shot.png").convert("RGB").resize(TOUR, Image.Resampling.LANCZOS)
+        save(image, folder / f"{name}.png")
+
+    look(browser, SCREENS["desktop"], FOLD)
+    browser.get((TuningResult.load(STUDY).save(scratch / "study") / "report.html").resolve().as_uri())
+    for name, place in {
+        "answer": "body",
+        "configurations": "#configurations",
+        "memory": "#figure-speed-against-memory",
+    }.items():
+        browser.execute_script(
+            "const place = document.querySelector(arguments[0]); place.open = true; place.scrollIntoView();", place
+        )
+        frame(f"page-{name}")
+    with signed_in(browser, scratch / "service") as views:
+        for name in ("new", "running", "searches"):
+            browser.get(views[name])
+            frame(f"service-{name}")
 
 
 def shots(browser: WebDriver, name: str, scratch: Path) -> tuple[Image.Image, Image.Image]:

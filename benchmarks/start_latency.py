@@ -19,6 +19,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from machine import made_line  # noqa: E402
+
 from autotune.core.configuration import Configuration  # noqa: E402
 from autotune.core.environment import Environment  # noqa: E402
 from autotune.core.request import tuning_request  # noqa: E402
@@ -130,6 +132,7 @@ def as_table(environment: Environment, seconds: list[float]) -> str:
             f"Machine: {environment.device_name}, {environment.cpu_count} cores, "
             f"{platform.system()} {platform.release().split('-')[0]}; {versions}; "
             f"load average {os.getloadavg()[0]:.2f} at the end.",
+            made_line(),
             "",
         ]
     )

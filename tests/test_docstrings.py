@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Any
 
 import autotune
-from tests.docs.pages import generator
+from tests.docs.pages import docs_module
 
-PAGES = generator()
+PAGES = docs_module("generated")
 """The module that writes the page of the API: it names the classes there."""
 PUBLIC = {name: getattr(autotune, name) for name in autotune.__all__}
 CLASSES = {

@@ -1,6 +1,5 @@
 """Files that a public repository has: workflows, forms, the citation, and pages that are outside of the documentation."""
 
-import importlib.util
 import os
 import re
 import shutil
@@ -18,6 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import autotune
+from tests.docs.pages import docs_module
 from tests.test_architecture import TREES, imported
 
 ROOT = Path(__file__).parents[1]
@@ -165,12 +165,7 @@ def test_the_page_of_dependencies_has_each_that_is_direct() -> None:
 
 @pytest.fixture(scope="module")
 def dependencies() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("dependencies", ROOT / "docs" / "dependencies.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return docs_module("dependencies")
 
 
 def test_every_library_that_a_module_imports_is_required(dependencies: ModuleType) -> None:

@@ -15,9 +15,9 @@ PAGES = {
 
 
 @cache
-def generator() -> ModuleType:
-    """docs/generated.py, which is no part of any package."""
-    spec = importlib.util.spec_from_file_location("generated", DOCS / "generated.py")
+def docs_module(name: str) -> ModuleType:
+    """A program of docs/, which is no part of any package."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -28,7 +28,7 @@ def generator() -> ModuleType:
 def whole(path: Path) -> str:
     """The text of a page with everything that it includes."""
     if path.parent.name == "_generated":
-        return str(generator().PAGES[path.name]())
+        return str(docs_module("generated").PAGES[path.name]())
     text = path.read_text(encoding="utf-8")
     return re.sub(r"```\{include\} (\S+)\n.*?```", lambda found: whole(path.parent / found[1]), text, flags=re.DOTALL)
 

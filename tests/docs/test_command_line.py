@@ -10,7 +10,7 @@ import autotune
 from autotune.cli.report import TABLES
 from autotune.core.request import OPTIONS as REQUEST
 from autotune.core.request import tuning_request
-from tests.docs.pages import PAGES, generator
+from tests.docs.pages import PAGES, docs_module
 
 INTRODUCTION = PAGES["docs/command_line.md"].partition("## All commands")[0]
 FUNCTIONS = ("search", "estimate", "compare", "guide", "verify", "explain")
@@ -27,11 +27,11 @@ def parameters(command: str) -> dict[str, inspect.Parameter]:
 
 
 def options(command: str) -> dict[str, Any]:
-    return {param.name: param for param in generator().commands()[command].params}
+    return {param.name: param for param in docs_module("generated").commands()[command].params}
 
 
 def test_every_command_is_spoken_of() -> None:
-    assert {*FUNCTIONS, *COMMANDS_ALONE, *METHODS} == set(generator().commands())
+    assert {*FUNCTIONS, *COMMANDS_ALONE, *METHODS} == set(docs_module("generated").commands())
     for name in (*FUNCTIONS, *COMMANDS_ALONE, *METHODS):
         assert f"`{name}`" in INTRODUCTION
 

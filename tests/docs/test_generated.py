@@ -8,9 +8,9 @@ import autotune
 from autotune.cli.app import app
 from autotune.core.gpus import CARDS
 from autotune.space.settings import SETTINGS
-from tests.docs.pages import generator
+from tests.docs.pages import docs_module
 
-MADE = generator()
+MADE = docs_module("generated")
 
 
 def test_every_setting_has_its_section_with_every_value() -> None:

@@ -1,5 +1,6 @@
 """The built documentation in a real browser: for axe, on a phone, and without scripts."""
 
+import os
 import subprocess
 import sys
 import time
@@ -27,7 +28,8 @@ PAGES = sorted(path.stem for path in DOCS.glob("*.md"))
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("html")
     command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--nitpicky", "--quiet", "-b", "html"]
-    subprocess.run([*command, str(DOCS), str(folder)], cwd=ROOT, check=True, timeout=600)
+    variables = os.environ | {"DOCS_VERSIONS": "0.1 dev"}
+    subprocess.run([*command, str(DOCS), str(folder)], cwd=ROOT, env=variables, check=True, timeout=600)
     return folder
 
 

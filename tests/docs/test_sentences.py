@@ -1,17 +1,12 @@
 """Sentences of the documentation are short."""
 
-import importlib.util
 from statistics import fmean
 
 import pytest
 
-from tests.docs.pages import DOCS, PAGES
+from tests.docs.pages import PAGES, docs_module
 
-SPEC = importlib.util.spec_from_file_location("check_sentences", DOCS / "check_sentences.py")
-assert SPEC is not None
-assert SPEC.loader is not None
-CHECK = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(CHECK)
+CHECK = docs_module("check_sentences")
 
 
 def test_what_counts_as_a_sentence() -> None:

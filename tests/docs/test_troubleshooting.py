@@ -3,9 +3,9 @@
 import re
 from functools import cache
 
-from tests.docs.pages import PAGES, generator
+from tests.docs.pages import PAGES, docs_module
 
-MADE = generator()
+MADE = docs_module("generated")
 PAGE = PAGES["docs/troubleshooting.md"]
 SECTIONS = {part.partition("\n")[0]: part for part in PAGE.split("\n## ")[1:]}
 QUOTED = [

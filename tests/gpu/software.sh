@@ -4,6 +4,7 @@
 #               versions; in FOLDER/site, on PYTHONPATH, the wheels that such a machine lacks; the project is not installed
 #   lowest      Python 3.11 and the lowest versions that pyproject.toml admits, of the extras that tests need too
 #   python3.13  Python 3.13 and the versions of constraints.txt
+#   newest      Python 3.13 and the newest versions of the package index
 # FOLDER becomes the environment (FOLDER/bin/python), 5 to 7 GB: torch is the package index's CUDA build. Parts, in this order
 # if none is named: `build`, which does nothing where the environment is; folders or files of tests, each run by a pytest of
 # its own without the nightly ones (default: each folder of tests and each file beside them); evidence-PART, a
@@ -11,7 +12,7 @@
 # UV: the uv that resolves and installs (default: one that is installed into FOLDER/uv). Exit code: 1 if any part failed.
 set -uo pipefail
 folder=${1:-} kind=${2:-}
-[[ -n $folder && $kind =~ ^(gpu|lowest|python3\.13)$ ]] || { sed -n '2,12s/^# //p' "$0" >&2; exit 2; }
+[[ -n $folder && $kind =~ ^(gpu|lowest|python3\.13|newest)$ ]] || { sed -n '2,13s/^# //p' "$0" >&2; exit 2; }
 shift 2
 here=$(cd "$(dirname "$0")/../.." && pwd)
 mkdir -p "$folder/results" && folder=$(cd "$folder" && pwd) || exit 1
@@ -70,6 +71,12 @@ build() (
         install -r lowest.txt
         tools lowest.txt
         install -r missing.txt
+        ;;
+    newest)
+        rm -f newest.txt # else its versions are preferred
+        "$UV" pip compile --quiet --no-annotate --no-header --python-version "$version" "$here/pyproject.toml" --extra dev \
+            --output-file newest.txt
+        install -r newest.txt
         ;;
     *)
         compile requirements.txt "$here/pyproject.toml" --extra dev --constraint "$here/constraints.txt"

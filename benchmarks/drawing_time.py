@@ -1,6 +1,6 @@
 """How long every figure of a report takes, and how large it is, for studies of 8 and of 500 trials.
 
-python benchmarks/figures.py: prints it; a few seconds.
+python benchmarks/drawing_time.py: prints it; a few seconds.
 """
 
 import sys
