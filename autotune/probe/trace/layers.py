@@ -1,5 +1,6 @@
 """Repeated layers of a model: the lists that can be shortened, and the fields of the config that set their lengths."""
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -68,7 +69,7 @@ def units_of(outline: Any) -> dict[str, int]:
     As accelerate makes its units: the layers by the model's `_no_split_modules`, the embedding, the output.
     """
     names = getattr(outline, "_no_split_modules", None) or ()
-    ends = [getattr(outline, f"get_{end}_embeddings", lambda: None)() for end in ("input", "output")]
+    ends = [_embeddings(outline, end) for end in ("input", "output")]
     units = [module for module in outline.modules() if type(module).__name__ in names]
     layers = [_numbers(module) for module in units if all(part is not ends[0] for part in module.modules())]
     total = _numbers(outline)
@@ -80,6 +81,13 @@ def units_of(outline: Any) -> dict[str, int]:
         "all": total,
         "width": int(width or 0),
     }
+
+
+def _embeddings(outline: Any, end: str) -> Any:
+    """The module of the input's or output's embeddings; None if the model does not name it, for which transformers raises."""
+    with contextlib.suppress(NotImplementedError):
+        return getattr(outline, f"get_{end}_embeddings", lambda: None)()
+    return None
 
 
 def _numbers(module: Any) -> int:
