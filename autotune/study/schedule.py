@@ -224,8 +224,9 @@ def _simpler(study: Study, fleet: Fleet, able: Sequence[str], choice: Choice, pr
         return None
     simpler = sampler.simpler(trials, choice.winner)
     if (trial := next((trial for trial in trials if trial.configuration == simpler), None)) is None:
-        is_left = simpler is not None and probes_left > 0 and choice.end in (End.GAIN, End.WORTH)
-        return Job(Slot(study.ledger.next_number), simpler, (*able,)) if is_left else None
+        if simpler is None or probes_left <= 0 or choice.end not in (End.GAIN, End.WORTH):
+            return None
+        return Job(Slot(study.ledger.next_number), simpler, (*able,))
     may_win = trial.feasible and not trial.measurement.ended_early and not trial.disqualified_reason
     is_proof = may_win and not is_shown(trial, compared_with(trials))
     is_left = len(trial.confirmations) < study.plan.confirmation_rounds
