@@ -192,19 +192,21 @@ def _promise(evidence: Evidence) -> Iterator[Row]:
     rounds = found["rounds"]["answer"]
     steps = sum(len(each["step_times_s"]) for each in rounds)
     how = f"{counted(steps, 'step')} in {counted(len(rounds), 'round')}; {found['verdict']['kind'].replace('_', ' ')}"
-    pairs = (
-        (
-            found["promised"]["answer"]["samples_per_second"],
-            (found["measured"]["answer"] or {}).get("samples_per_second"),
-        ),
-        (found["promised"]["speedup"], found["measured"]["speedup"]),
-    )
-    for goal, unit, (promised, measured) in zip(goals, (" samples/s", "x"), pairs, strict=True):
+    of_answer = [found[side]["answer"] or {} for side in ("promised", "measured")]
+    of_both = [found[side] for side in ("promised", "measured")]
+    for goal, unit, name, sides in zip(
+        goals, (" samples/s", "x"), ("samples_per_second", "speedup"), (of_answer, of_both), strict=True
+    ):
+        promised, measured = (side.get(name) for side in sides)
         if not promised or not measured:
             yield _row(goal, target, found["verdict"]["text"], None, [result])
             continue
         off = measured / promised - 1
+        intervals = [
+            f"{side[f'{name}_low']:.2f} to {side[f'{name}_high']:.2f}" for side in sides if f"{name}_low" in side
+        ]
         figure = f"{off:+.1%}: promised {three_digits(promised)}{unit}, measured {three_digits(measured)}{unit} ({how})"
+        figure += f"; intervals {' and '.join(intervals)}" if intervals else ""
         yield _row(goal, target, figure, abs(off) <= PROMISE, [result])
 
 
@@ -289,6 +291,11 @@ def _estimates(evidence: Evidence) -> Iterator[Row]:
     yield _row(goals[0], targets[0], f"{mean:.1%} of {counted(len(errors), 'trial')}", mean <= MEAN_ERROR, results)
     figure = f"{errors[worst]:+.1%} (trial {worst[1]} of {worst[0]})"
     yield _row(goals[1], targets[1], figure, sizes[worst] <= LARGEST_ERROR, results)
+    by_search = {name: [size for (of, _), size in sizes.items() if of == name] for name, _ in sizes}
+    texts = [
+        f"{name} {fmean(of):.1%} and {max(of):.1%} of {counted(len(of), 'trial')}" for name, of in by_search.items()
+    ]
+    yield _row("the same by search, mean and largest", "-", "; ".join(texts), None, results)
 
 
 def _count(evidence: Evidence, goal: str, target: str, counts: Callable[[Trial], str], met: bool | None) -> Row:
