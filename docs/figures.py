@@ -38,7 +38,7 @@ class Report:
     text: str
 
     def part(self, heading: str) -> "Report":
-        """What is between a heading of the second level, which begins so, and the next one."""
+        """The part below the heading of the second level that begins so."""
         return Report(self.text.split(f"\n## {heading}", 1)[1].split("\n## ", 1)[0])
 
     def every(self, sentence: str) -> list[list[Decimal]]:

@@ -16,7 +16,7 @@ PAGES = {
 
 @cache
 def docs_module(name: str) -> ModuleType:
-    """A program of docs/, which is no part of any package."""
+    """A program of docs/, which is outside any package."""
     spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

@@ -458,8 +458,8 @@ def test_settings_that_let_in_nobody_or_everybody_are_refused(options: dict[str,
 
 
 def test_the_check_of_a_configuration_asks_the_provider(provider: Provider, tmp_path: Path) -> None:
-    found = check(Settings(state=tmp_path / "state", devices=("cpu",), port=0, **settings(provider)))
-    assert found["sign-in"] == (True, f"tokens, {provider.url}")
+    results = check(Settings(state=tmp_path / "state", devices=("cpu",), port=0, **settings(provider)))
+    assert results["sign-in"] == (True, f"tokens, {provider.url}")
     away = settings(provider) | {"oidc_issuer": "http://localhost:9"}
     assert not check(Settings(state=tmp_path / "state", devices=("cpu",), port=0, **away))["sign-in"][0]
 

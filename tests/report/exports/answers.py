@@ -38,8 +38,8 @@ FULL: dict[str, Any] = PLAIN | {
 
 def as_known(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields by the names that the installed transformers has."""
-    known = {field.name for field in dataclasses.fields(TrainingArguments)}
-    older = {name: name.replace("activation_", "gradient_") for name in fields if name not in known}
+    installed = {field.name for field in dataclasses.fields(TrainingArguments)}
+    older = {name: name.replace("activation_", "gradient_") for name in fields if name not in installed}
     return {older.get(name, name): value for name, value in fields.items()}
 
 
