@@ -111,10 +111,10 @@ class Settings:
     def _check_identities(self) -> None:
         address = urlsplit(self.oidc_issuer)
         is_safe = address.scheme == "https" or (address.scheme == "http" and is_loopback(address.hostname or ""))
-        if self.oidc_issuer and not (self.oidc_client and is_safe):
-            raise InvalidRequest(
-                "OpenID Connect needs an https:// issuer and an id there.", "Pass --oidc-client ID too."
-            )
+        if self.oidc_issuer and not is_safe:
+            raise InvalidRequest(f"{self.oidc_issuer!r} is not an https:// address.", "Pass --oidc-issuer https://….")
+        if self.oidc_issuer and not self.oidc_client:
+            raise InvalidRequest("This server needs an id at the provider.", "Pass --oidc-client ID too.")
         if self.identity_headers and not self.behind_proxy:
             raise InvalidRequest("Anybody could send the headers with a user's name.", "Pass --behind-proxy ADDRESS.")
         if len(self.oidc_claims) != 2 or len(self.identity_headers) not in (0, 2):

@@ -441,9 +441,9 @@ HEADERS = {"identity_headers": ("X-User", "X-Groups"), "roles": ROLES, "behind_p
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (OIDC | {"oidc_issuer": "http://id.example.org"}, "an https:// issuer"),
-        (OIDC | {"oidc_issuer": "id.example.org"}, "an https:// issuer"),
-        (OIDC | {"oidc_client": ""}, "an id there"),
+        (OIDC | {"oidc_issuer": "http://id.example.org"}, "not an https:// address"),
+        (OIDC | {"oidc_issuer": "id.example.org"}, "not an https:// address"),
+        (OIDC | {"oidc_client": ""}, "an id at the provider"),
         (OIDC | {"roles": {}}, "need a role"),
         (OIDC | {"roles": {"a": "metrics"}}, "need a role"),
         (OIDC | {"oidc_claims": ("email",)}, "Two names"),
