@@ -1,6 +1,7 @@
 """How many random small changes of the code the tests notice.
 
-python benchmarks/mutants.py 60 --seed 1 --report reports/mutants.md: a minute each. Adds to --records, and shows all in it.
+python -m pytest --cov=autotune --cov-context=test -m "not nightly" (pytest-cov) says which tests run a line: .coverage.
+python benchmarks/mutants.py 60 --seed 1 --report reports/mutants.md: ten seconds each. Adds to --records, and shows all in it.
 `note` of a survivor there: why it behaves the same. --again repeats survivors without a note.
 """
 
@@ -8,16 +9,18 @@ import argparse
 import ast
 import itertools
 import json
+import multiprocessing
 import os
 import random
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import coverage
+import pytest
 from machine import write_table
 
 ROOT = Path(__file__).parents[1]
@@ -84,30 +87,48 @@ def mutants_of(path: Path) -> Iterator[tuple[int, tuple[str, str, str, bytes]]]:
             yield part.lineno, (str(path.relative_to(ROOT)), before, after, head + tail)
 
 
-def tests_of(copy: Path, path: Path) -> list[str]:
-    """Files of tests in the copy: of the module, then of its package, then those that import it or what it defines."""
-    module, tests = ".".join(path.with_suffix("").parts), copy / "tests"
-    names = [path.stem, *(node.name for node in ast.parse((ROOT / path).read_text()).body if hasattr(node, "name"))]
-    imports = re.compile(rf"{module}\b|from {module.rpartition('.')[0]} import .*\b({'|'.join(names)})\b")
-    importing = [test for test in sorted(tests.rglob("test_*.py")) if imports.search(test.read_text())]
-    mirror = tests.joinpath(*path.parts[1:-1], f"test_{path.name}")
-    ordered = dict.fromkeys([mirror, *sorted((tests / path.parts[1]).rglob("test_*.py")), *importing])
-    return [str(test.relative_to(copy)) for test in ordered if test.exists() and "gpu" not in test.parts]
+def tests_of(data: coverage.CoverageData, path: Path, line: int) -> list[str]:
+    """Tests that run this line, those of its module first, then those of its package.
+
+    Without any, as on import, the files of tests of its package and those that import the module.
+    """
+    mirror, package = "/".join(("tests", *path.parts[1:-1], f"test_{path.name}")), f"tests/{path.parts[1]}/"
+    contexts = data.contexts_by_lineno(str(ROOT / path)).get(line, [])
+    tests = {context.partition("[")[0].partition("|")[0] for context in contexts} - {""}
+    if not tests:
+        module = ".".join(path.with_suffix("").parts)
+        imports = re.compile(rf"{module}\b|from {module.rpartition('.')[0]} import .*\b{path.stem}\b")
+        files = {str(test.relative_to(ROOT)): test for test in (ROOT / "tests").rglob("test_*.py")}
+        tests = {name for name, test in files.items() if package in name or imports.search(test.read_text())}
+    return sorted(tests, key=lambda test: (not test.startswith(mirror), not test.startswith(package), test))
 
 
-def outcome(copy: Path, path: str, code: bytes) -> dict[str, str]:
+def run_tests(copy: Path, tests: list[str], output: Path) -> None:
+    """Run these in the copy, to the first that fails; end this process with pytest's code."""
+    os.chdir(copy)
+    os.environ |= {"PYTHONPATH": str(copy), "TMPDIR": str(copy.parent)}
+    sys.path[:0] = [str(copy)]
+    for stream in (1, 2):
+        os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
+    os._exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-m", "not nightly and not slow", *tests]))
+
+
+def outcome(copy: Path, path: str, code: bytes, tests: list[str]) -> dict[str, str]:
     """Outcome of the tests on the copy with this file, and the one that failed."""
     (copy / path).write_bytes(code)
-    words = ["timeout", "-k", "5", "600", sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
-    words += ["-m", "not nightly and not slow", *tests_of(copy, Path(path))]
-    variables = os.environ | {"PYTHONPATH": str(copy), "TMPDIR": str(copy.parent)}
-    done = subprocess.run(words, cwd=copy, env=variables, capture_output=True, text=True)
+    output = copy.parent / "output"
+    output.unlink(missing_ok=True)
+    process = multiprocessing.Process(target=run_tests, args=(copy, tests, output))
+    process.start()
+    process.join(600)
+    process.kill()
+    process.join()
     shutil.copy(ROOT / path, copy / path)
-    if done.returncode in (4, 5):  # pytest's: nothing was run
-        raise RuntimeError(done.stdout)
-    kinds = {0: "survived", 124: "timed out", 137: "timed out"}
-    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-    return {"outcome": kinds.get(done.returncode, "caught"), "test": " ".join(failed)}
+    text = output.read_text()
+    if process.exitcode in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED):
+        raise RuntimeError(text)
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
+    return {"outcome": {0: "survived", -9: "timed out"}.get(process.exitcode, "caught"), "test": " ".join(failed)}
 
 
 def table(records: list[dict[str, str]]) -> list[str]:
@@ -131,6 +152,8 @@ def main() -> None:
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--again", action="store_true")
+    parser.add_argument("--coverage", default=".coverage")
+    parser.add_argument("--most-tests", type=int, default=150, help="of a line: the nearest")
     parser.add_argument("--records", type=Path, default=Path("mutants.jsonl"))
     parser.add_argument("--report", type=Path, default=Path(os.devnull))
     options = parser.parse_args()
@@ -140,17 +163,23 @@ def main() -> None:
     left = {key for key, record in records.items() if record["outcome"] == "survived" and "note" not in record}
     paths = sorted(path for name in PACKAGES for path in (ROOT / "autotune" / name).rglob("*.py"))
     every = sorted((path, line, mutant) for path in paths for line, mutant in mutants_of(path))
-    by_line = [[mutant for *_, mutant in group] for _, group in itertools.groupby(every, lambda found: found[:2])]
+    by_line = [[*group] for _, group in itertools.groupby(every, lambda found: found[:2])]
     dice = random.Random(options.seed)
     chosen = [dice.choice(mutants) for mutants in dice.sample(by_line, options.count)]
-    chosen = [mutant for mutant in chosen if mutant[:3] not in records]
+    chosen = [found for found in chosen if found[2][:3] not in records]
     if options.again:
-        chosen = [mutant for *_, mutant in every if mutant[:3] in left]
+        chosen = [found for found in every if found[2][:3] in left]
+    data = coverage.CoverageData(options.coverage)
+    data.read()
+    multiprocessing.set_start_method("forkserver")
+    multiprocessing.set_forkserver_preload(["pytest", "torch", "pandas", "optuna", "hypothesis"])
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch, options.records.open("a") as file:
         copy = Path(shutil.copytree(ROOT, f"{scratch}/copy", ignore=shutil.ignore_patterns(".*", "__pycache__")))
-        for path, before, after, code in chosen:
-            records[path, before, after] = {"path": path, "before": before, "after": after, **outcome(copy, path, code)}
-            print(json.dumps(records[path, before, after]), file=file, flush=True)
+        for module, line, (path, before, after, code) in chosen:
+            tests = tests_of(data, module.relative_to(ROOT), line)[: options.most_tests]
+            record = {"path": path, "before": before, "after": after, **outcome(copy, path, code, tests)}
+            records[path, before, after] = record
+            print(json.dumps(record), file=file, flush=True)
     write_table(options.report, "Random changes that the tests notice", table([*records.values()]))
 
 

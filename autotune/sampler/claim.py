@@ -75,11 +75,12 @@ def claim(above: Sequence[Observation], below: Sequence[Observation], each: int 
     if min(len(above), len(below)) < each:
         return None
     measured = [*above, *below]
-    times, clock, own = _log_times(measured), Clock.of(measured), own_noise(measured)
-    parts = []  # (mean, standard deviation, weight) of the logarithm
-    for noise, drift, weight in errors_of(above, below):
-        contrast, variance = contrast_of(clock.covariance(drift) + np.diag(noise**2 + own**2), len(above))
-        parts.append((-float(contrast @ times), math.sqrt(variance), weight))
+    times, errors = _log_times(measured), errors_of(above, below)
+    contrasts, variances = contrasts_of(covariances(measured, errors), len(above))
+    parts = [  # (mean, standard deviation, weight) of the logarithm
+        (-float(contrast @ times), math.sqrt(variance), weight)
+        for contrast, variance, (_, _, weight) in zip(contrasts, variances, errors, strict=True)
+    ]
 
     def share_below(value: float) -> float:
         return sum(
@@ -98,12 +99,24 @@ def claim(above: Sequence[Observation], below: Sequence[Observation], each: int 
     return Ratio(*(float(f"{value:.{DIGITS}g}") for value in (math.exp(mean), quantile(0.025), quantile(0.975))))
 
 
-def contrast_of(covariance: Numbers, of_first: int) -> tuple[Numbers, float]:
-    """(weights, variance) of the estimate of by how much the first ones lie above the others."""
-    design = np.stack([np.ones(len(covariance)), np.arange(len(covariance)) < of_first], 1)
-    weighed = np.linalg.solve(covariance, design)
+def contrasts_of(covariances: Numbers, of_first: int) -> tuple[Numbers, Numbers]:
+    """((e, m) weights, (e,) variances) of estimates of by how much the first measurements lie above the others.
+
+    covariances: (e, m, m), one for each estimate.
+    """
+    count = covariances.shape[-1]
+    design = np.stack([np.ones(count), np.arange(count) < of_first], 1)
+    weighed = np.linalg.solve(covariances, design[None])
     inverse = np.linalg.inv(design.T @ weighed)
-    return (inverse @ weighed.T)[1], float(inverse[1, 1])
+    return (inverse @ weighed.swapaxes(1, 2))[:, 1], inverse[:, 1, 1]
+
+
+def covariances(measured: Sequence[Observation], errors: Errors) -> Numbers:
+    """(e, m, m) of the measurements, for each of the errors."""
+    clock, own = Clock.of(measured), own_noise(measured) ** 2
+    drifting = {drift: clock.covariance(drift) for drift in {drift for _, drift, _ in errors}}
+    alone = [np.diag(noise**2 + own) for noise, _, _ in errors]
+    return np.stack([drifting[drift] + part for (_, drift, _), part in zip(errors, alone, strict=True)])
 
 
 def own_noise(measured: Sequence[Observation]) -> Numbers:
@@ -116,13 +129,12 @@ def speeds(groups: Sequence[Sequence[Observation]]) -> list[float]:
 
     From all its measurements, without their devices' differences and drift. Each needs a timed measurement.
     """
-    means = []
-    measured = [seen for group in groups for seen in group]
-    design, times, clock, own = _columns(groups), _log_times(measured), Clock.of(measured), own_noise(measured)
-    for noise, drift, weight in errors_of(*groups):
-        weighed = np.linalg.solve(clock.covariance(drift) + np.diag(noise**2 + own**2), design)
-        means.append(weight * np.linalg.solve(design.T @ weighed, weighed.T @ times))
-    return [math.exp(-mean) for mean in np.sum(means, 0)] if means else []
+    measured, errors = [seen for group in groups for seen in group], errors_of(*groups)
+    design, times = _columns(groups), _log_times(measured)
+    weighed = np.linalg.solve(covariances(measured, errors), design[None])
+    means = np.linalg.solve(design.T @ weighed, weighed.swapaxes(1, 2) @ times[:, None])[..., 0]
+    logs = np.array([weight for *_, weight in errors]) @ means
+    return [math.exp(-log) for log in logs]
 
 
 def errors_of(*groups: Sequence[Observation]) -> Errors:
@@ -138,20 +150,18 @@ def errors_of(*groups: Sequence[Observation]) -> Errors:
     noises = [(usual * math.exp(spread * node), -0.5 * node**2) for node in NODES[0]]
     if are_repeated:
         noises += [(math.hypot(usual, more), math.log(RESTLESS_WEIGHT)) for more in RESTLESS]
-    clock, own, errors = Clock.of(measured), own_noise(measured), []
-    design, times = _columns(groups), _log_times(measured)
-    for (noise, log), (drift, weight) in product(noises, DRIFTS if clock.is_known else DRIFTS[:1]):
-        log += math.log(weight)
-        if are_repeated:
-            covariance = clock.covariance(drift) + np.diag(noise**2 + own**2)
-            weighed = np.linalg.solve(covariance, np.column_stack([design, times]))
-            information, score = design.T @ weighed[:, :-1], design.T @ weighed[:, -1]
-            squares = times @ weighed[:, -1] - score @ np.linalg.solve(information, score)
-            log -= 0.5 * float(squares + np.linalg.slogdet(covariance)[1] + np.linalg.slogdet(information)[1])
-        errors.append((noise, drift, log))
-    most = max(log for *_, log in errors)
-    total = sum(math.exp(log - most) for *_, log in errors)
-    return [(noise, drift, math.exp(log - most) / total) for noise, drift, log in errors]
+    drifts = DRIFTS if Clock.of(measured).is_known else DRIFTS[:1]
+    errors = [(noise, drift, log + math.log(weight)) for (noise, log), (drift, weight) in product(noises, drifts)]
+    logs = np.array([log for *_, log in errors])
+    if are_repeated:
+        design, times, covariance = _columns(groups), _log_times(measured)[:, None], covariances(measured, errors)
+        weighed = np.linalg.solve(covariance, np.hstack([design, times])[None])
+        information, score = design.T @ weighed[..., :-1], design.T @ weighed[..., -1:]
+        squares = times.T @ weighed[..., -1:] - score.swapaxes(1, 2) @ np.linalg.solve(information, score)
+        logs -= 0.5 * (squares[:, 0, 0] + np.linalg.slogdet(covariance)[1] + np.linalg.slogdet(information)[1])
+    likely = np.exp(logs - logs.max())
+    weights = (likely / likely.sum()).tolist()
+    return [(noise, drift, weight) for (noise, drift, _), weight in zip(errors, weights, strict=True)]
 
 
 def _columns(groups: Sequence[Sequence[Observation]]) -> Numbers:

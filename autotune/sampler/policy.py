@@ -22,12 +22,12 @@ from scipy.special import ndtr
 from autotune.core import Configuration, Outcome
 from autotune.core.interval import Ratio
 from autotune.core.stop_reason import StopReason
-from autotune.sampler.claim import EACH, beside, claim, contrast_of, errors_of, own_noise
+from autotune.sampler.claim import EACH, beside, claim, contrasts_of, covariances, errors_of
 from autotune.sampler.cost_model import CostModel
 from autotune.sampler.costs import ExpectedCosts, Places
 from autotune.sampler.gp import Numbers, expected_improvement
 from autotune.sampler.observation import Observation
-from autotune.sampler.scales import LEAST_WEIGHT, Clock
+from autotune.sampler.scales import LEAST_WEIGHT
 
 P_FIT_CERTAIN, P_FIT_LIKELY = 0.95, 0.8
 """Probability of fitting from which on a configuration is certain to fit, and likely to. Until something fits, the likeliest is
@@ -574,6 +574,7 @@ class _State:
         pair, at, spent = (place, self.base), self.now.at_s, 0.0
         block = self._block(place)
         errors = [error for error in errors_of(*block) if error[2] > LEAST_WEIGHT]
+        weights = np.array([weight for *_, weight in errors])
         recent = max(self.measured, key=lambda seen: (seen.device == self.now.device, seen.started_s or 0.0))
         last = self.model.place[recent.configuration]
 
@@ -581,12 +582,8 @@ class _State:
             """Of the claim from these."""
             if min(map(len, block)) < 1:
                 return math.inf
-            measured = [*block[0], *block[1]]
-            clock, noise = Clock.of(measured), own_noise(measured) ** 2
-            return sum(
-                weight * contrast_of(clock.covariance(drift) + np.diag(noise + error**2), len(block[0]))[1]
-                for error, drift, weight in errors
-            )
+            _, variances = contrasts_of(covariances([*block[0], *block[1]], errors), len(block[0]))
+            return float(weights @ variances)
 
         def is_claim() -> bool:
             return min(map(len, block)) >= self.each

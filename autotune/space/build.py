@@ -35,7 +35,7 @@ class Overrides(NamedTuple):
 
 def parse_overrides(request: TuningRequest) -> Overrides:
     """Settings in the request, checked before anything is started. Raises InvalidSpace, InvalidRequest."""
-    space = dict(read_space(request.space))
+    space = read_space(request.space)
     fixed = {name: read_override("--fix", name, (value,))[0] for name, value in request.fix.items()}
     only = {name: read_override("--only", name, values) for name, values in request.only.items()}
     return Overrides(dict.fromkeys((*fixed, *only), ()) | space, fixed, only)

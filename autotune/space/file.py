@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ def describe_space(path: Path) -> str:
 
 def read_space(name_or_path: str) -> dict[str, tuple[Any, ...]]:
     """setting -> values of a shipped space's name or a file's path. Raises InvalidSpace as `open_space`."""
-    return open_space(name_or_path).values
+    return dict(open_space(name_or_path).values)
 
 
 def open_space(name_or_path: str) -> SpaceFile:
@@ -122,7 +123,18 @@ def open_space(name_or_path: str) -> SpaceFile:
     path = shipped.get(name_or_path) or Path(name_or_path)
     if not os.path.isfile(path):  # Path.is_file raises if a name is too long
         raise InvalidSpace(f"There is no search space {name_or_path!r}.", did_you_mean(name_or_path, shipped))
-    data, lines = _parse_file(path)
+    try:
+        return _space(path, path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidSpace(f"{path} cannot be read: {error.strerror}.", "Name a YAML file.") from error
+    except UnicodeDecodeError as error:
+        raise InvalidSpace(f"{path} is not UTF-8 text: byte {error.start}.", "Name a YAML file.") from error
+
+
+@lru_cache(maxsize=32)
+def _space(path: Path, text: str) -> SpaceFile:
+    """What this text of the file holds."""
+    data, lines = _parsed_file(path, text)
     for section in data:
         if section not in _SECTIONS:
             message = f"{path}:{lines.get(str(section), 1)}: {section}: there is no such section."
@@ -170,14 +182,8 @@ def _value(setting: Setting, value: Any, where: str) -> Any:
     raise InvalidSpace(f"{where}: {value} is not a value of {setting.name}.", advice)
 
 
-def _parse_file(path: Path) -> tuple[dict[Any, Any], dict[str, int]]:
+def _parsed_file(path: Path, text: str) -> tuple[dict[Any, Any], dict[str, int]]:
     """The file's content, and the line of each setting and top-level key."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InvalidSpace(f"{path} cannot be read: {error.strerror}.", "Name a YAML file.") from error
-    except UnicodeDecodeError as error:
-        raise InvalidSpace(f"{path} is not UTF-8 text: byte {error.start}.", "Name a YAML file.") from error
     try:
         data, node = _parsed(text)
     except yaml.YAMLError as error:

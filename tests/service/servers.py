@@ -43,7 +43,7 @@ class Server:
         """What asks it as its admin."""
         headers = {"Authorization": f"Bearer {self.token}"}
         limits = httpx2.Limits(max_keepalive_connections=0)
-        return httpx2.Client(base_url=f"{self.url}/api/v1", headers=headers, timeout=60, limits=limits)
+        return httpx2.Client(base_url=f"{self.url}/api/v1", headers=headers, timeout=60, limits=limits, verify=False)
 
     @property
     def log(self) -> list[dict[str, Any]]:

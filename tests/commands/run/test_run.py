@@ -52,6 +52,7 @@ sys.exit(7)
 """
 
 
+@pytest.mark.nightly
 def test_a_killed_search_resumes_and_its_training_goes_on_as_if_the_answer_s_flags_had_been_typed(
     tmp_path: Path,
 ) -> None:

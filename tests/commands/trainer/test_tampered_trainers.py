@@ -27,7 +27,7 @@ from tests import makers
 from tests.probe.probes import make_order
 from tests.trainers import Numbers, bert, installed
 
-STEPS, MICRO, ACCUMULATION = 20, 4, 2
+STEPS, MICRO, ACCUMULATION = 6, 4, 2
 SIZES = {"per_device_train_batch_size": MICRO, "gradient_accumulation_steps": ACCUMULATION}
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
