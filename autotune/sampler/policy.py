@@ -593,18 +593,19 @@ class _State:
             more = self._next(pair[side], at)
             return ([*mine, more], its) if side == 0 else (mine, [*its, more])
 
-        def preferred(side: int) -> tuple[bool, float, bool]:
-            """First the side that the claim still lacks, then the one that makes it surest, then the one not just measured."""
-            lacks = len(block[side]) < self.each <= len(block[1 - side])
-            return not lacks, round(variance(with_one_more(side)), 12), pair[side] == last
+        def lacks(side: int) -> bool:
+            return len(block[side]) < self.each <= len(block[1 - side])
 
         yield None, 0.0, variance(block) if self.expected and is_claim() else math.inf
         for _ in range(MOST_PROOF):
-            side = min((0, 1), key=preferred)
-            block, last = with_one_more(side), pair[side]
+            longer = with_one_more(0), with_one_more(1)
+            claimed = [variance(several) for several in longer]
+            # First the side that the claim still lacks, then the one that makes it surest, then the one not just measured.
+            *_, side = min((not lacks(side), round(claimed[side], 12), pair[side] == last, side) for side in (0, 1))
+            block, last = longer[side], pair[side]
             spent += self.seconds(last)
             at = None if at is None else at + self.seconds(last)
-            yield last, spent, variance(block) if is_claim() else math.inf
+            yield last, spent, claimed[side] if is_claim() else math.inf
 
     def is_handed_out(self) -> bool:
         """True if the winner would be handed out without a proof: a first measurement shows it faster by its steps alone."""

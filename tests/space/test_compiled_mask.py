@@ -55,7 +55,7 @@ def masks_in(name: str, compiling: str, batch: dict[str, Any]) -> set[bool]:
         ("gpt2", "regional"),
         pytest.param("bert", "regional", marks=pytest.mark.nightly),
         pytest.param("gpt2", "default", marks=pytest.mark.nightly),
-        ("bert", "default"),
+        pytest.param("bert", "default", marks=pytest.mark.nightly),
     ],
 )
 def test_a_mask_that_hides_nothing_is_left_out_of_a_compiled_model_as_documented(name: str, compiling: str) -> None:
