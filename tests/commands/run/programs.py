@@ -14,7 +14,7 @@ from tests.probe.processes import becomes_true, bounded
 
 PROGRAM = '''
 import sys, time
-sys.modules.update(dict.fromkeys(("bitsandbytes", "datasets", "pandas", "peft", "scipy", "sklearn", "torchao")))  # a start takes half the time
+sys.modules.update(dict.fromkeys(("bitsandbytes", "peft", "sklearn", "torchao")))  # a start takes half the time
 import torch
 import transformers
 from transformers import HfArgumentParser, Trainer, TrainingArguments
