@@ -2,7 +2,9 @@
 # docker run --rm --gpus all --shm-size 8g -v autotune-cache:/cache -v "$PWD:/work" autotune search MODEL --global-batch-size 64
 # docker build --target service -t autotune-service . is `autotune serve`: docs/service/compose.yaml.
 # Without --gpus all it searches on the CPU. --shm-size: data loader workers hand batches over in shared memory.
-FROM nvidia/cuda:13.0.2-runtime-ubuntu24.04 AS search
+# BASE: a Debian or Ubuntu with Python 3.11 or newer. Without CUDA, as debian:12, its searches run on the CPU.
+ARG BASE=nvidia/cuda:13.0.2-runtime-ubuntu24.04
+FROM $BASE AS search
 
 ENV DEBIAN_FRONTEND=noninteractive \
     PIP_DISABLE_PIP_VERSION_CHECK=1 \
@@ -15,6 +17,7 @@ SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends g++ gcc libc6-dev python3 python3-dev python3-venv \
+    && apt-get clean \
     && rm -rf /var/lib/apt/lists/* \
     && python3 -m venv /opt/autotune
 

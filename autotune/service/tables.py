@@ -249,6 +249,7 @@ def connect_database(url: str, create: bool = True) -> Engine:
         if address.get_backend_name() == "postgresql":
             address = address.set(drivername="postgresql+psycopg")
             options = {"connect_timeout": 10, "tcp_user_timeout": 1000 * (DEAD_S + PROBES * PROBE_S)}
+            options |= {"client_encoding": "utf8"}  # a database in SQL_ASCII gives bytes otherwise
             options |= {"keepalives_idle": DEAD_S, "keepalives_interval": PROBE_S, "keepalives_count": PROBES}
             engine = sa.create_engine(address, pool_pre_ping=True, connect_args=options)
         elif address.drivername == "sqlite" and address.database not in (None, "", ":memory:"):

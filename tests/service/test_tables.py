@@ -48,6 +48,18 @@ def test_a_database_that_is_opened_again_is_left_as_it_is(engine: Engine, open_e
     assert Store(open_engine()).read(search.id) == search
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_database_in_another_encoding_than_utf8_holds_all_texts(engine: Engine) -> None:
+    """SQL_ASCII is what PostgreSQL chooses on a system without a language."""
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("CREATE DATABASE ascii ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0"))
+    other = open_database(engine.url.set(database="ascii").render_as_string(hide_password=False))
+    search, _ = Store(other).submit("Zoë", "first", {"model": "bert-mini"})
+    assert Store(other).read(search.id) == search
+    other.dispose()
+
+
 def test_a_database_of_the_first_revision_is_migrated_with_what_it_holds(database_url: str, tmp_path: Path) -> None:
     engine = connect_database(database_url if "postgresql" in database_url else f"sqlite:///{tmp_path}/first.db")
     config = tables._migrations()
