@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.core import InvalidRequest
+from autotune.core.errors import DevicesAway
 from autotune.service.devices import JOIN, LentDevice
 
 FIRST_S, STALE_S, RETRY_S = 60.0, 15.0, 3.0
@@ -144,6 +145,12 @@ class ClusterDevices:
     def cards(self) -> dict[str, str]:
         """Device -> card, of those too whose nodes are gone and may come again."""
         return dict(self._cards)
+
+    def known_cards(self) -> dict[str, str]:
+        """`cards`, once the cluster has answered a server that has just taken the database; raises DevicesAway if it does not."""
+        if not self._reported.wait(READ_S) or self._reported_at < 0:
+            raise DevicesAway(f"The Ray cluster at {self._address} has not answered yet.", "Try again later.")
+        return self.cards
 
     @property
     def names(self) -> tuple[str, ...]:
