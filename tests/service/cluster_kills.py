@@ -191,6 +191,7 @@ class ClusterKiller(Killer):
         self.nodes = [self._host(f"node{n}", 20 + n, ("cluster",)) for n in range(1, nodes + 1)]
         self.hosts |= {node.name: node for node in self.nodes}
         self.head, self.homes = self.hosts["head"], [self.hosts[name] for name in names[:2]]
+        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
         for network, address in NETWORKS.items():  # this process has a cable, too
             self.switch.plug("root", network, str(os.getpid()))
             for words in (("address", "add", f"{address}.1/24", "dev", network), ("link", "set", network, "up")):
