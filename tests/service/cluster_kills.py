@@ -180,10 +180,15 @@ class Host:
 
 
 class ClusterKiller(Killer):
-    """A service on hosts, of which parts are killed or cut off. is_apart: servers and database have a host each."""
+    """A service on hosts, of which parts are killed or cut off.
 
-    def __init__(self, folder: Path, nodes: int, searches: int, seed: int, is_apart: bool, log: bool) -> None:
-        self._stack = contextlib.ExitStack()
+    is_apart: servers and database have a host each. hosts: ends all of them.
+    """
+
+    def __init__(
+        self, folder: Path, nodes: int, searches: int, seed: int, is_apart: bool, log: bool, hosts: contextlib.ExitStack
+    ) -> None:
+        self._stack = hosts
         self.switch = self._host("switch", 0)
         names = ["one", "two", "database"] if is_apart else ["service"]
         both = tuple(NETWORKS)
@@ -213,6 +218,7 @@ class ClusterKiller(Killer):
         self._threads = ThreadPoolExecutor()
         self.times: defaultdict[str, float] = defaultdict(float)  # device-seconds
         self._starts, self._is_over = 0, threading.Event()
+        hosts.callback(self._is_over.set)
         self.variables |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         self.variables |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_memory_monitor_refresh_ms": "0"}
         self.variables |= {"RAY_enable_metrics_collection": "0", "TMPDIR": "/tmp"}
@@ -494,11 +500,6 @@ class ClusterKiller(Killer):
                     if is_own or (every and "postgres" not in words):
                         yield f"{host.name}: process {process.pid}: {words[:200]}"
 
-    def close(self) -> None:
-        """End all hosts."""
-        self._is_over.set()
-        self._stack.close()
-
     def figures(self) -> list[str]:
         """Markdown: waiting times and shares of devices by user and by width, idle devices, and the order of the servers."""
         seconds = "sum(devices * extract(epoch FROM ended_at - started_at))::float"
@@ -551,18 +552,14 @@ def run(
     kills: int, cuts: Sequence[str], nodes: int, searches: int, seed: int, log: bool = True
 ) -> tuple[Counts, list[str]]:
     """So many kills, or these cuts; (counts, further tables)."""
-    with tempfile.TemporaryDirectory(prefix="cluster-", dir="/var/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="cluster-", dir="/var/tmp") as folder, contextlib.ExitStack() as hosts:
         Path(folder).chmod(0o755)
-        killer = ClusterKiller(Path(folder), nodes, searches, seed, bool(cuts), log)
-        try:
-            with killer:
-                killer.kill(kills, WEIGHTS)
-                for what in cuts:
-                    killer.cut(what)
-                counts = killer.finish()
-                return counts, killer.figures()
-        finally:
-            killer.close()
+        with ClusterKiller(Path(folder), nodes, searches, seed, bool(cuts), log, hosts) as killer:
+            killer.kill(kills, WEIGHTS)
+            for what in cuts:
+                killer.cut(what)
+            counts = killer.finish()
+            return counts, killer.figures()
 
 
 def main() -> None:
