@@ -129,6 +129,23 @@ def test_a_search_is_not_queued_whose_data_a_node_cannot_read(
     assert client.post("/api/v1/searches", json=body).status_code == 201
 
 
+def test_a_search_that_is_sent_before_the_cluster_has_answered_is_to_be_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As to a server that has just taken the place of another one: what it lends is unknown, and the request is right."""
+    service = Service(make_app(tmp_path, f"sqlite:///{tmp_path}/service.db", Roots()))
+    monkeypatch.setattr(ClusterDevices, "_follow", lambda self: None)
+    monkeypatch.setattr(cluster, "READ_S", 0.2)
+    devices = service.app.state.devices = ClusterDevices("head:6379", ["cpu"], is_awaited=False)
+    monkeypatch.setattr(devices, "unreadable", lambda path: [])
+    client, body = service.client("anna"), {"model": "bert-mini", "global_batch_size": 8}
+    answer = client.post("/api/v1/searches", json=body)
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+    assert answer.json()["detail"] == "The Ray cluster at head:6379 has not answered yet."
+    report(devices, CPUS)
+    assert client.post("/api/v1/searches", json=body).status_code == 201
+
+
 def test_a_cluster_on_which_everybody_runs_programs_is_used_only_if_that_is_accepted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

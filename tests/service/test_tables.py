@@ -341,7 +341,7 @@ def test_postgresql_notices_a_dead_connection_of_any_kind_within_seconds() -> No
         engine = connect_database(f"postgresql://postgres@127.0.0.1:{port}/postgres")
         names = ("keepalives_idle", "keepalives_interval", "keepalives_count", "user_timeout")
         with engine.connect() as connection:
-            assert [connection.scalar(text(f"SHOW tcp_{name}")) for name in names] == ["5", "2", "3", "11s"]
+            assert [connection.scalar(text(f"SHOW tcp_{name}")) for name in names] == ["5", "2", "3", "11000"]
             connection.rollback()
             assert connection.scalar(text("SHOW tcp_keepalives_idle")) == "5"
         engine.dispose()
