@@ -57,8 +57,14 @@ KEPT_OPEN = 6
 CUT_S, DOWN_S, GAP_S = (5.0, 40.0), (2.0, 10.0), 6.0
 """Seconds for which a network is cut, and for which a killed node or head stays away; mean seconds between kills."""
 
-SETTLED_S = 150.0
-"""Seconds after a cut within which all must be as before."""
+PATIENT, PATIENCE_S = 0.5, 60.0
+"""Share of the kills that wait for a measurement since the kill before, and for how many seconds at most."""
+
+ENDED_S = 60.0
+"""Seconds after which what had to end with a victim counts as left: a server kills a search that does not end in 30."""
+
+SETTLED_S, STABLE_S = 150.0, 12.0
+"""Seconds after a cut within which all must be as before, and for which it must stay so."""
 
 MOST_OF_USER = 2
 """Searches of a user that run at a time, as `Dispatcher` has it."""
@@ -100,7 +106,20 @@ class Host:
     def __init__(self, name: str, number: int, switch: "Host | None" = None, networks: Sequence[str] = ()) -> None:
         self.name, self.switch, self.is_up = name, switch, True
         self.ray: Inside | None = None
-        command = ("unshare", "--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc")
+        command = (
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            "unshare",
+            "--net",
+            "--mount",
+            "--uts",
+            "--ipc",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+        )
         self._holder = subprocess.Popen([*command, sys.executable, "-c", INIT], stdout=subprocess.PIPE)
         assert self._holder.stdout is not None
         self._holder.stdout.readline()
@@ -413,7 +432,7 @@ class ClusterKiller(Killer):
                 host.is_up = True
 
             threading.Timer(self.chance.uniform(*DOWN_S), again).start()
-        while any(map(is_alive, below)) and time.monotonic() < since + GONE_S:
+        while any(map(is_alive, below)) and time.monotonic() < since + ENDED_S:
             time.sleep(0.05)
         self.counts.left += [f"{item} of a killed {victim}" for item in below if is_alive(item)]
         self._count(victim, time.monotonic() - since)
@@ -421,8 +440,10 @@ class ClusterKiller(Killer):
     def kill(self, count: int, victims: dict[str, float] = WEIGHTS) -> None:  # type: ignore[override]
         """Kill so many of these."""
         while self.counts.kills.total() < count:
-            before = self._measured()
+            before, until = self._measured(), time.monotonic() + PATIENCE_S * (self.chance.random() < PATIENT)
             time.sleep(self.chance.expovariate(1 / GAP_S))
+            while self._measured() <= before and time.monotonic() < until:
+                time.sleep(0.2)
             self.counts.between += self._measured() > before
             self._kill(*self.chance.choices([*victims], [*victims.values()]))
 
@@ -436,7 +457,7 @@ class ClusterKiller(Killer):
         }[what]
         seconds, before, since = self.chance.uniform(*CUT_S), len(self.counts.takeovers), time.monotonic()
         host.set_cable(network, "down")
-        former, is_cut = None, True
+        former, is_cut, whole_since = None, True, float("inf")
         while True:
             now = time.monotonic()
             if is_cut and now > since + seconds:
@@ -451,14 +472,16 @@ class ClusterKiller(Killer):
             elif former is not None and former.poll() is not None:
                 former = None
                 self._stand_by()
-            elif not is_cut and former is None and self._is_whole():
-                break
+            elif not is_cut and former is None:
+                whole_since = min(whole_since, now) if self._is_whole() else float("inf")
+                if now > whole_since + STABLE_S:  # a second server that has the lock may still be starting
+                    break
             if now > since + seconds + SETTLED_S:
                 self.counts.stuck.append(f"{SETTLED_S:.0f} s after a cut of {what}: {former}, {self._is_whole()}")
                 break
             time.sleep(0.1)
         taken = self.counts.takeovers[before:]
-        self.cuts.append((what, seconds, taken[0] if taken else None, time.monotonic() - since - seconds))
+        self.cuts.append((what, seconds, taken[0] if taken else None, max(0.0, whole_since - since - seconds)))
         print(f"cut {len(self.cuts)}: {self.cuts[-1]}", file=sys.stderr, flush=True)
 
     def _is_whole(self) -> bool:
