@@ -215,6 +215,7 @@ class ClusterKiller(Killer):
         self.nodes = [self._host(f"node{n}", 20 + n, ("cluster",)) for n in range(1, nodes + 1)]
         self.hosts |= {node.name: node for node in self.nodes}
         self.head, self.homes = self.hosts["head"], [self.hosts[name] for name in names[:2]]
+        self.members = [self.head, *self.homes, *self.nodes]  # of the cluster
         subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
         for network, address in NETWORKS.items():  # this process has a cable, too
             self.switch.plug("root", network, str(os.getpid()))
@@ -243,10 +244,10 @@ class ClusterKiller(Killer):
         self.variables |= {"RAY_enable_metrics_collection": "0", "TMPDIR": "/tmp"}
         self.log_file = (folder / "ray.log").open("a")
         self._start_ray(self.head)
-        time.sleep(8.0)
-        for host in (*self.homes, *self.nodes):
+        self._wait_for_ray(1)
+        for host in self.members[1:]:
             self._start_ray(host)
-        time.sleep(8.0)
+        self._wait_for_ray(len(self.members))
         threading.Thread(target=self._keep_up, daemon=True).start()
 
     def _host(self, name: str, number: int, networks: Sequence[str] = ()) -> Host:
@@ -283,10 +284,17 @@ class ClusterKiller(Killer):
         options = {"stdout": self.log_file, "stderr": subprocess.STDOUT, "env": self.variables}
         host.ray = host.popen(command, self.folder, **options)
 
+    def _wait_for_ray(self, count: int) -> None:
+        """Return once Ray runs on so many hosts."""
+        until, log = time.monotonic() + 180, self.folder / "ray.log"
+        while log.read_text().count("will now block") < count:
+            assert time.monotonic() < until, log.read_text()
+            time.sleep(0.5)
+
     def _keep_up(self) -> None:
         """Start Ray again where it has ended, as systemd would."""
         while not self._is_over.wait(1.0):
-            for host in (self.head, *self.homes, *self.nodes):
+            for host in self.members:
                 if host.is_up and host.ray is not None and host.ray.poll() is not None:
                     self._end_ray(host)
                     self._start_ray(host)
@@ -501,7 +509,7 @@ class ClusterKiller(Killer):
     def finish(self) -> Counts:
         counts = super().finish()
         self._is_over.set()
-        for host in (*self.homes, *self.nodes, self.head):
+        for host in self.members:
             if host.ray is not None:
                 host.ray.terminate()
         until = time.monotonic() + GONE_S
