@@ -28,7 +28,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -340,7 +340,7 @@ class ClusterKiller(Killer):
 
     def take_over(self, since: float) -> None:
         """The second server acts: ask it from now on. What acted before is left alone."""
-        self.server = self._announced.result()
+        self.server, self._announced = self._announced.result(), Future()
         while True:
             with contextlib.suppress(httpx2.TransportError), self.server.http as http:
                 if http.get("/me").status_code == 200:
