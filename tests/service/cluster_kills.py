@@ -40,6 +40,7 @@ import psycopg
 from autotune.service.devices import JOIN
 from autotune.service.records import QUEUED, RUNNING, Search
 from benchmarks.kills import GONE_S, is_alive, measured, with_descendants
+from tests.hurry import ROOT
 from tests.service.conftest import _program
 from tests.service.dispatching import faults
 from tests.service.kills import Counts, Killer, table
@@ -142,14 +143,13 @@ class Host:
         self.address = f"{NETWORKS['cluster']}.{number}"
 
     def _own_temporary(self) -> None:
-        """An empty /tmp, but for the folders in it that Python's path names."""
+        """An empty /tmp, but for the folders in it of which Python imports."""
         own = Path(tempfile.mkdtemp(prefix="host-", dir="/var/tmp"))
         own.chmod(0o1777)
-        for path in {
-            Path(path).parts[2] for path in os.environ.get("PYTHONPATH", "").split(":") if path[:5] == "/tmp/"
-        }:
-            (own / path).mkdir()
-            self.run("mount", "--bind", f"/tmp/{path}", str(own / path))
+        imported = [Path(path) for path in (sys.prefix, ROOT, *os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        for name in {path.parts[2] for path in imported if path.is_relative_to("/tmp")}:
+            (own / name).mkdir()
+            self.run("mount", "--bind", f"/tmp/{name}", str(own / name))
         self.run("mount", "--rbind", str(own), "/tmp")
         self._temporary = own
 
