@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,7 +70,8 @@ def devices_of(nodes: Iterable[Node], kinds: Sequence[str]) -> dict[str, Node]:
 class ClusterDevices:
     """The devices of the Ray cluster at this address, by default RAY_ADDRESS, that come and go. kinds: as of `devices_of`.
 
-    Raises InvalidRequest for other kinds, and if the cluster does not answer and is_awaited.
+    on_change: called, in another thread, once other devices are there or free. Raises InvalidRequest for other kinds, and if the
+    cluster does not answer and is_awaited.
     """
 
     executor = "ray"
@@ -83,6 +84,7 @@ class ClusterDevices:
             raise InvalidRequest(f"{wrong[0]!r} is not a kind of device of a cluster.", "Use cuda, cpu, or both.")
         self._address, self._kinds = address or os.environ.get("RAY_ADDRESS", ""), kinds
         self._allow_unauthenticated = allow_unauthenticated
+        self.on_change: Callable[[], None] = lambda: None
         self._devices: dict[str, Node] = {}
         self._cards: dict[str, str] = {}
         self._seen: dict[str, float] = {}  # name -> when it was there last
@@ -134,11 +136,14 @@ class ClusterDevices:
         elif "readers" in report:
             self._readers[report["path"]] = report["readers"]
         else:
-            now = self._reported_at = time.monotonic()
+            now, before = time.monotonic(), {name: node.free for name, node in self._devices.items()}
+            self._reported_at = now
             self._devices = devices_of([Node(**node) for node in report["nodes"]], self._kinds)
             cards = {name: _card(node) for name, node in self._devices.items()}
             self._seen = {name: at for name, at in self._seen.items() if at > now - GONE_S} | dict.fromkeys(cards, now)
             self._cards = {name: card for name, card in self._cards.items() if name in self._seen} | cards
+            if before != {name: node.free for name, node in self._devices.items()}:
+                self.on_change()
         self._reported.set()
 
     @property

@@ -71,6 +71,15 @@ def test_what_is_lent_here_or_used_by_others_is_not_free_and_what_is_gone_can_be
     assert [*lent.cards] == ["cpu@small"]
 
 
+def test_the_queue_is_looked_at_once_other_devices_are_free(lent: ClusterDevices) -> None:
+    """What a search that has ended used is free when Ray says so, some seconds later."""
+    calls: list[list[str]] = []
+    lent.on_change = lambda: calls.append(lent.free([]))
+    for free in (0, 0, 4):
+        report(lent, Node("b1", "small", "GPU", 4, 0, free, 0))
+    assert calls == [[], ["cpu@small"]]
+
+
 def test_a_search_is_sent_to_its_nodes_with_its_share_of_the_cores(lent: ClusterDevices) -> None:
     options = {"device": "cuda", "devices": 2, "executor": "ray", "allow_unauthenticated": False}
     assert lent.options("cuda:0@big,cuda:1@big", {}) == options | {"cores_per_device": 8}
