@@ -77,16 +77,18 @@ CREATE FUNCTION note_write() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
         SELECT clock_timestamp(), current_setting('application_name'), epoch FROM server;
     RETURN NULL; END $$;
 """
+NOTED = ("searches", "events", "artifacts", "audit", "uses", "server")
+"""Tables each of whose writes is noted with the server that made it (PGAPPNAME) and the epoch."""
+
+WAIT_COLUMNS = ("of", "searches", "wait for the first start, median and longest, s", "device-seconds")
 CUT_COLUMNS = (
     "cut off",
     "times",
     "for, s",
     "takeovers",
     "longest until one, s",
-    "longest until all was whole after it, s",
+    "longest until all was whole again, s",
 )
-NOTED = ("searches", "events", "artifacts", "audit", "uses", "server")
-"""Tables each of whose writes is noted with the server that made it (PGAPPNAME) and the epoch."""
 
 INIT = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); print(flush=True); signal.pause()"
 """First process of a host: it reaps what has lost its parent."""
@@ -232,9 +234,9 @@ class ClusterKiller(Killer):
                     f"CREATE TRIGGER noted AFTER INSERT OR UPDATE ON {name} EXECUTE FUNCTION note_write()"
                 )
         self.url, self.at_first, self.users = url, searches, dict[str, str]()
-        self.cuts: list[
+        self.cuts = list[
             tuple[str, float, float | None, float]
-        ] = []  # what, seconds, until a takeover, until all was whole
+        ]()  # what, seconds, until a takeover, until all was whole
         self._threads = ThreadPoolExecutor()
         self.times: defaultdict[str, float] = defaultdict(float)  # device-seconds
         self._starts, self._is_over = 0, threading.Event()
@@ -258,21 +260,14 @@ class ClusterKiller(Killer):
     def _start_postgres(self, host: Host, folder: Path) -> None:
         folder.mkdir()
         shutil.chown(folder, "postgres", "postgres")
-        for words in (
-            (_program("initdb"), "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync"),
-            ("sh", "-c", f"echo host all all 10.77.0.0/16 trust >> {folder}/data/pg_hba.conf"),
-            (
-                _program("pg_ctl"),
-                "-o",
-                f"-k {folder} -c listen_addresses=* -c fsync=off",
-                "-w",
-                "-l",
-                f"{folder}/log",
-                "start",
-            ),
+        as_postgres = ("runuser", "-u", "postgres", "--", "env", f"PGDATA={folder}/data", f"--chdir={folder}")
+        options = f"-k {folder} -c listen_addresses=* -c fsync=off"
+        for command in (
+            f"{_program('initdb')} -A trust -U postgres -E UTF8 --no-sync",
+            "echo host all all 10.77.0.0/16 trust >> data/pg_hba.conf",
+            f"{_program('pg_ctl')} -o '{options}' -w -l log start",
         ):
-            where = ("env", f"PGDATA={folder}/data", f"--chdir={folder}")
-            host.run("runuser", "-u", "postgres", "--", *where, *map(str, words))
+            host.run(*as_postgres, "sh", "-c", command)
 
     def _start_ray(self, host: Host) -> None:
         """Start Ray on a host; it ends if one of its processes does."""
@@ -538,7 +533,7 @@ class ClusterKiller(Killer):
         writes = self._rows("SELECT writer, epoch FROM writes WHERE writer LIKE 'server%' ORDER BY id")
         lines = []
         if self.cuts:
-            lines = [f"| {' | '.join(CUT_COLUMNS)} |", "|---" * len(CUT_COLUMNS) + "|"]
+            lines += [f"| {' | '.join(CUT_COLUMNS)} |", "|---" * len(CUT_COLUMNS) + "|"]
             for what in dict.fromkeys(what for what, *_ in self.cuts):
                 own = [row[1:] for row in self.cuts if row[0] == what]
                 taken = [taken for _, taken, _ in own if taken is not None]
@@ -553,10 +548,7 @@ class ClusterKiller(Killer):
                 waited = (search.started_at - search.created_at).total_seconds()
                 rows[search.owner].append(waited)
                 rows[f"{search.request.get('devices', 1)} device(s)"].append(waited)
-        lines = [
-            "| of | searches | wait for the first start, median and longest, s | device-seconds |",
-            "|---|---|---|---|",
-        ]
+        lines += [f"| {' | '.join(WAIT_COLUMNS)} |", "|---" * len(WAIT_COLUMNS) + "|"]
         for name, waits in sorted(rows.items()):
             own = f"{used[name]:.0f}" if name in used else ""
             lines.append(f"| {name} | {len(waits)} | {median(waits):.0f}, {max(waits):.0f} | {own} |")
