@@ -22,8 +22,9 @@ from machine import write_table
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from autotune.service.records import Change  # noqa: E402
 from autotune.service.store import Store  # noqa: E402
-from autotune.service.tables import open_database  # noqa: E402
+from autotune.service.tables import open_database, writing  # noqa: E402
 from tests.service.searches import REQUEST, Replaying  # noqa: E402
 from tests.service.servers import Server, serving  # noqa: E402
 
@@ -40,11 +41,18 @@ WORDS = (
 REALLY = os.environ | {"PYTHONPATH": str(ROOT)}
 ROUNDS = 6
 READERS = 100
+MOST_READERS = 250
+"""Who read slower than the server sends: it lets 256 connections wait."""
+
+SENT = 500
+"""Events of a search that are sent to each reader."""
+
+ANNA = {"user": "anna", "role": "viewer"}
 SEARCHES = 10_000
 
 
 def main() -> None:
-    rows = [*requests(), *events(), *searches()]
+    rows = [*requests(), *events(), *sending(), *searches()]
     lines = [
         "| what | goal | measured |",
         "| --- | --- | --- |",
@@ -140,8 +148,7 @@ def events() -> Iterator[tuple[str, str, str]]:
     with tempfile.TemporaryDirectory(prefix="service-") as folder:
         variables = Replaying(Path(folder, "site"), probe_s=0.3).environment
         with serving(Path(folder), variables=variables) as server, server.http as client:
-            anna = {"user": "anna", "role": "viewer"}
-            tokens = [client.post("/tokens", json=anna).json()["secret"] for _ in range(READERS // 10)]
+            tokens = [client.post("/tokens", json=ANNA).json()["secret"] for _ in range(READERS // 10)]
             delays: list[float] = []
             process = psutil.Process(server.process.pid)
             for seed in range(3):
@@ -158,7 +165,29 @@ def events() -> Iterator[tuple[str, str, str]]:
             yield f"server, a replayed search and {READERS} readers: of a core", "–", f"{load:.0%}"
 
 
-async def _readers(server: Server, search: str, tokens: list[str]) -> list[dict[int, float]]:
+def sending() -> Iterator[tuple[str, str, str]]:
+    """Events a second that the server sends to readers who begin at the first one, and its memory then."""
+    with tempfile.TemporaryDirectory(prefix="service-") as folder:
+        variables = Replaying(Path(folder, "site")).environment
+        with serving(Path(folder), variables=variables) as server, server.http as client:
+            search, store = server.submit(REQUEST), Store(open_database(f"sqlite:///{server.state / 'service.db'}"))
+            server.when(search)
+            kept = store.events(search, limit=5000)
+            trial = next(event.body for event in kept if event.kind == "trial")
+            with writing(store._engine) as connection:
+                for number in range(SENT):
+                    rows = [{"key": f"trial:{number + 100}", "kind": "trial", "body": trial | {"number": number + 100}}]
+                    Change(connection).append(search, rows)
+            tokens = [client.post("/tokens", json=ANNA).json()["secret"] for _ in range(READERS // 10)]
+            for readers in (READERS, MOST_READERS):
+                begun = time.monotonic()
+                arrivals = asyncio.run(_readers(server, search, tokens, readers))
+                seconds, count = time.monotonic() - begun, sum(map(len, arrivals))
+                memory = psutil.Process(server.process.pid).memory_info().rss
+                yield f"events to {readers} readers", "–", f"{count / seconds:,.0f} / s; {memory / 1e6:.0f} MB"
+
+
+async def _readers(server: Server, search: str, tokens: list[str], count: int = READERS) -> list[dict[int, float]]:
     """Trial -> time of its event, for each reader."""
 
     async def read(token: str) -> dict[int, float]:
@@ -174,7 +203,7 @@ async def _readers(server: Server, search: str, tokens: list[str]) -> list[dict[
         writer.close()
         return times
 
-    return await asyncio.gather(*(read(token) for token in tokens for _ in range(READERS // len(tokens))))
+    return await asyncio.gather(*(read(token) for token in tokens for _ in range(count // len(tokens))))
 
 
 # Searches ---------------------------------------------------------------------------------------------------------

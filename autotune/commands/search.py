@@ -87,8 +87,11 @@ def search(
         with ExitStack() as stack:
             executors = stack.enter_context(_on_ray(request, brought.pickled)) if request.executor == "ray" else []
             notes = (*notes, *lock_card(card, stack))
-            start = probes or first_host(request, card) or HostSet
-            host = executors[0].host if executors else stack.enter_context(start(brought.pickled))
+            if executors:
+                host: Host = executors[0].host
+            else:
+                start = probes or first_host(request, card) or HostSet
+                host = stack.enter_context(start(brought.pickled))
             if executors and request.devices != "all" and (lost := int(request.devices) - len(executors)):
                 notes = (*notes, Note(NoteKind.LOST_DEVICES, {"lost": lost, "devices": int(request.devices)}))
             for each in (host, *(executor.host for executor in executors)):

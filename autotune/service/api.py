@@ -55,7 +55,7 @@ def submit(
 ) -> answers.ShownSearch | answers.CheckedRequest:
     """Queue a search; with dry_run only check it."""
     state = request.app.state
-    wanted = checked(body, state.roots, who, state.devices.cards)
+    wanted = checked(body, state.roots, who, state.devices.known_cards())
     if state.devices.executor == "ray":
         check_nodes(wanted, state.roots, state.devices.unreadable)
     if dry_run:

@@ -12,11 +12,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from autotune.core import InvalidRequest
+from autotune.core.errors import DevicesAway
 from autotune.service.devices import JOIN, LentDevice
 
 FIRST_S, STALE_S, RETRY_S = 60.0, 15.0, 3.0
@@ -69,7 +70,8 @@ def devices_of(nodes: Iterable[Node], kinds: Sequence[str]) -> dict[str, Node]:
 class ClusterDevices:
     """The devices of the Ray cluster at this address, by default RAY_ADDRESS, that come and go. kinds: as of `devices_of`.
 
-    Raises InvalidRequest for other kinds, and if the cluster does not answer and is_awaited.
+    on_change: called, in another thread, once other devices are there or free. Raises InvalidRequest for other kinds, and if the
+    cluster does not answer and is_awaited.
     """
 
     executor = "ray"
@@ -82,6 +84,7 @@ class ClusterDevices:
             raise InvalidRequest(f"{wrong[0]!r} is not a kind of device of a cluster.", "Use cuda, cpu, or both.")
         self._address, self._kinds = address or os.environ.get("RAY_ADDRESS", ""), kinds
         self._allow_unauthenticated = allow_unauthenticated
+        self.on_change: Callable[[], None] = lambda: None
         self._devices: dict[str, Node] = {}
         self._cards: dict[str, str] = {}
         self._seen: dict[str, float] = {}  # name -> when it was there last
@@ -133,17 +136,26 @@ class ClusterDevices:
         elif "readers" in report:
             self._readers[report["path"]] = report["readers"]
         else:
-            now = self._reported_at = time.monotonic()
+            now, before = time.monotonic(), {name: node.free for name, node in self._devices.items()}
+            self._reported_at = now
             self._devices = devices_of([Node(**node) for node in report["nodes"]], self._kinds)
             cards = {name: _card(node) for name, node in self._devices.items()}
             self._seen = {name: at for name, at in self._seen.items() if at > now - GONE_S} | dict.fromkeys(cards, now)
             self._cards = {name: card for name, card in self._cards.items() if name in self._seen} | cards
+            if before != {name: node.free for name, node in self._devices.items()}:
+                self.on_change()
         self._reported.set()
 
     @property
     def cards(self) -> dict[str, str]:
         """Device -> card, of those too whose nodes are gone and may come again."""
         return dict(self._cards)
+
+    def known_cards(self) -> dict[str, str]:
+        """`cards`, once the cluster has answered a server that has just taken the database; raises DevicesAway if it does not."""
+        if not self._reported.wait(READ_S) or self._reported_at < 0:
+            raise DevicesAway(f"The Ray cluster at {self._address} has not answered yet.", "Try again later.")
+        return self.cards
 
     @property
     def names(self) -> tuple[str, ...]:

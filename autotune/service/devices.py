@@ -43,6 +43,10 @@ class Devices:
         self.cards = {device.name: device.card for device in self.devices}
         self._uuids = {name: card.uuid for name, card in cards.items() if card}
 
+    def known_cards(self) -> dict[str, str]:
+        """`cards`."""
+        return self.cards
+
     def free(self, lent: Iterable[str | None]) -> list[str]:
         """Names of the devices that are not among these, which are lent: each as `lend` joins them."""
         away = {name for names in lent if names for name in names.split(JOIN)}

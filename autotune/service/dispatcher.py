@@ -28,7 +28,7 @@ import psutil
 import structlog
 
 from autotune.core.errors import AutotuneError, StorageFailed, StudyInUse
-from autotune.core.io import file_end
+from autotune.core.io import file_end, read_json, write_json
 from autotune.core.paths import scrubbed
 from autotune.service.body import Roots, job_of
 from autotune.service.cluster import ClusterDevices
@@ -53,6 +53,9 @@ DELETED = ".deleted"
 
 LOG, LOG_BYTES = "runner.log", 2**16
 """The log of a search's process, and the bytes of it that are kept when another one is started."""
+
+ATTEMPT = "attempt.json"
+"""File in the folder of a search with the number of the last attempt that used it: servers on other machines have other ones."""
 
 INHERITED = re.compile(
     r"PATH|LD_LIBRARY_PATH|(CUDA|NVIDIA|OMP|LC)_.*|LANG|TZ|TMPDIR|PYTHONPATH|VIRTUAL_ENV|AUTOTUNE_(THREADS_OK|SPAWN)"
@@ -286,10 +289,14 @@ class Dispatcher:
 
     def _prepare(self, search: Search, folder: Path) -> dict[str, Any]:
         """Make its folder, and resolve the names of its request; raises InvalidRequest."""
-        if search.attempt > 1 and not folder.exists():  # the server before was on another machine
-            self.store.begin_again(search.id, search.attempt)
+        last = folder / ATTEMPT
+        if search.attempt > 1:
+            last_here = read_json(last) if last.exists() else 0
+            if self.store.begin_again(search.id, search.attempt, last_here) and folder.exists():
+                shutil.rmtree(folder)
         for place in (folder, Path(self.environment["HOME"])):
             place.mkdir(parents=True, exist_ok=True)
+        write_json(last, search.attempt)
         if (path := folder / LOG).exists() and path.stat().st_size > LOG_BYTES:
             path.write_bytes(file_end(path, LOG_BYTES))
         lent = search.lent or search.device

@@ -253,7 +253,7 @@ def submitted(request: Request, caller: Submitter, form: Annotated[dict[str, str
     values = {name: form.get(name, "") for name in (*FIELDS, "more")}
     state = request.app.state
     try:
-        body, problems = all_errors(_body(values), state.roots, caller, state.devices.cards)
+        body, problems = all_errors(_body(values), state.roots, caller, state.devices.known_cards())
         if body is None:
             return _form(request, values, 422, problems=problems)
         if form.get("do") != "start":

@@ -13,7 +13,14 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from autotune.core.errors import AutotuneError, InvalidRequest, StorageFailed, StudyInUse, StudyMismatch
+from autotune.core.errors import (
+    AutotuneError,
+    DevicesAway,
+    InvalidRequest,
+    StorageFailed,
+    StudyInUse,
+    StudyMismatch,
+)
 from autotune.core.paths import scrubbed
 from autotune.service.records import Conflict, KeyReused, LimitReached
 
@@ -39,6 +46,7 @@ STATUS: Mapping[type[Exception], int] = {
     LimitReached: 429,
     KeyReused: 422,
     StorageFailed: 503,
+    DevicesAway: 503,
     InvalidRequest: 422,
 }
 """Status of an error of this class, or of one below it; of any other one it is 500."""
@@ -121,7 +129,7 @@ def problem_of(error: Exception) -> Problem:
         if isinstance(error, AutotuneError):  # the web server logs the others
             log.error("unexpected_error", exc_info=error)
         return Problem(500, "The server failed to answer. Its log says why.", headers=SECURITY_HEADERS)
-    if status == 503:
+    if isinstance(error, StorageFailed):
         log.error("storage_failed", problem=error.message)
         return Problem(503, "The server cannot reach or write its data now.", "Try again later.", kind="storage-failed")
     pointer = {error.pointer: scrubbed(error.message)} if isinstance(error, InvalidField) else {}

@@ -178,6 +178,8 @@ def create_app(settings: Settings) -> FastAPI:
         state.roots = Roots(*roots, executor=settings.executor)
         keep = None if settings.keep is None else timedelta(days=settings.keep)
         state.dispatcher = Dispatcher(state.store, state.devices, state.roots, settings.state, keep)
+        if settings.executor == "ray":
+            state.devices.on_change = state.dispatcher.wake
         problems.install(app)
         app.add_middleware(answers.KeptStatuses)
         access.install(app)

@@ -261,14 +261,21 @@ class Store:
                         failed.append(search_id)
         return failed
 
-    def begin_again(self, search_id: str, attempt: int) -> None:
-        """Set the events of earlier attempts' measurements aside: their files are not here, and trials get the same numbers."""
+    def begin_again(self, search_id: str, attempt: int, last_here: int) -> bool:
+        """True if a later attempt than the last one on this machine has run: on another one, where its files are.
+
+        The events of earlier measurements are set aside, as trials get the same numbers again. last_here: 0 if there was none.
+        """
+        runs = select(events.c.key).where(events.c.search_id == search_id, events.c.kind == "preparing")
         with self._writing() as change:
-            if change.running(search_id, attempt):
+            numbers = [int(key.split(":")[1]) for key in change.connection.scalars(runs)]
+            is_elsewhere = max(numbers, default=0) > last_here
+            if is_elsewhere and change.running(search_id, attempt):
                 mine = (events.c.search_id == search_id) & events.c.kind.in_(("trial", "confirmed"))
                 key = literal(f"before {attempt}:") + events.c.key
                 change.connection.execute(events.update().where(mine).values(kind="lost", key=key))
                 change.update(search_id)
+        return is_elsewhere
 
     def started(self, search_id: str, attempt: int, pid: int, pid_started: float) -> bool:
         """Record the process of this attempt; False if the attempt has ended."""

@@ -252,6 +252,7 @@ def connect_database(url: str, create: bool = True) -> Engine:
             options |= {"client_encoding": "utf8"}  # a database in SQL_ASCII gives bytes otherwise
             options |= {"keepalives_idle": DEAD_S, "keepalives_interval": PROBE_S, "keepalives_count": PROBES}
             engine = sa.create_engine(address, pool_pre_ping=True, connect_args=options)
+            sa.event.listen(engine, "connect", _set_up_postgresql)
         elif address.drivername == "sqlite" and address.database not in (None, "", ":memory:"):
             engine = sa.create_engine(address, connect_args={"timeout": 30})  # waits for another writer
             if create:
@@ -299,6 +300,15 @@ def _set_up_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # transactions begin in `_begin`, not when the driver would begin them
     for setting in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
         connection.execute(f"PRAGMA {setting}").close()
+
+
+def _set_up_postgresql(connection: Any, _record: Any) -> None:
+    """Let PostgreSQL notice a dead connection as soon as this side does: it keeps its locks until then."""
+    connection.autocommit = True
+    settings = {"keepalives_idle": DEAD_S, "keepalives_interval": PROBE_S, "keepalives_count": PROBES}
+    settings |= {"user_timeout": 1000 * (DEAD_S + PROBES * PROBE_S)}
+    connection.execute("; ".join(f"SET tcp_{name} = {value}" for name, value in settings.items()))
+    connection.autocommit = False
 
 
 def _begin(connection: Connection) -> None:
@@ -459,10 +469,6 @@ class ServerLock:
         with _reporting(self._engine):
             session = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
             session.detach()  # closed at the end, not given to others together with its lock
-            # PostgreSQL is to notice a dead connection as soon as this side does: it keeps the lock until then.
-            session.exec_driver_sql(f"SET tcp_keepalives_idle = {DEAD_S}")
-            session.exec_driver_sql(f"SET tcp_keepalives_interval = {PROBE_S}")
-            session.exec_driver_sql(f"SET tcp_keepalives_count = {PROBES}")
             if not session.scalar(sa.select(sa.func.pg_try_advisory_lock(SERVER))):
                 session.close()
                 return False

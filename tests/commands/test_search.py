@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -385,3 +386,19 @@ def test_a_search_killed_at_any_moment_goes_on_with_nothing_lost(moment: str, tm
     assert probed == [number for number in range(2) if f"{number:04d}" not in kept]
     for name, text in kept.items():
         assert json.loads((folder / "probes" / name / "measurement.json").read_text()) == json.loads(text)
+
+
+def test_a_cluster_may_have_more_devices_than_this_machine_has_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Begun(Exception):
+        """The study."""
+
+    class Device:
+        host = SimpleNamespace(time_limit=None)
+
+    def begin(*_: object) -> None:
+        raise Begun
+
+    monkeypatch.setattr("autotune.commands.search._on_ray", lambda *_: contextlib.nullcontext([Device()] * 99))
+    monkeypatch.setattr("autotune.commands.study.run", begin)
+    with pytest.raises(Begun):
+        autotune.search("bert-mini", 16, executor="ray", devices=99, cores_per_device=9, **MINIMAL)

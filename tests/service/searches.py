@@ -44,7 +44,8 @@ class Replaying:
     @property
     def environment(self) -> dict[str, str]:
         """This process's variables, with PYTHONPATH so that searches are replayed."""
-        return os.environ | {"PYTHONPATH": f"{self.folder}{os.pathsep}{ROOT}"}
+        others = os.environ.get("PYTHONPATH", "")
+        return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(self.folder), str(ROOT), others)))}
 
     @property
     def executed(self) -> list[Path]:

@@ -71,6 +71,15 @@ def test_what_is_lent_here_or_used_by_others_is_not_free_and_what_is_gone_can_be
     assert [*lent.cards] == ["cpu@small"]
 
 
+def test_the_queue_is_looked_at_once_other_devices_are_free(lent: ClusterDevices) -> None:
+    """What a search that has ended used is free when Ray says so, some seconds later."""
+    calls: list[list[str]] = []
+    lent.on_change = lambda: calls.append(lent.free([]))
+    for free in (0, 0, 4):
+        report(lent, Node("b1", "small", "GPU", 4, 0, free, 0))
+    assert calls == [[], ["cpu@small"]]
+
+
 def test_a_search_is_sent_to_its_nodes_with_its_share_of_the_cores(lent: ClusterDevices) -> None:
     options = {"device": "cuda", "devices": 2, "executor": "ray", "allow_unauthenticated": False}
     assert lent.options("cuda:0@big,cuda:1@big", {}) == options | {"cores_per_device": 8}
@@ -126,6 +135,23 @@ def test_a_search_is_not_queued_whose_data_a_node_cannot_read(
         assert "small cannot read 'team:corpus.jsonl'" in answer.json()["detail"]
     assert service.store.list()[0] == []
     report(lent, GPUS)
+    assert client.post("/api/v1/searches", json=body).status_code == 201
+
+
+def test_a_search_that_is_sent_before_the_cluster_has_answered_is_to_be_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As to a server that has just taken the place of another one: what it lends is unknown, and the request is right."""
+    service = Service(make_app(tmp_path, f"sqlite:///{tmp_path}/service.db", Roots()))
+    monkeypatch.setattr(ClusterDevices, "_follow", lambda self: None)
+    monkeypatch.setattr(cluster, "READ_S", 0.2)
+    devices = service.app.state.devices = ClusterDevices("head:6379", ["cpu"], is_awaited=False)
+    monkeypatch.setattr(devices, "unreadable", lambda path: [])
+    client, body = service.client("anna"), {"model": "bert-mini", "global_batch_size": 8}
+    answer = client.post("/api/v1/searches", json=body)
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+    assert answer.json()["detail"] == "The Ray cluster at head:6379 has not answered yet."
+    report(devices, CPUS)
     assert client.post("/api/v1/searches", json=body).status_code == 201
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from autotune.commands.result import TuningResult
 from autotune.service import devices
 from autotune.service.body import Roots
 from autotune.service.devices import Devices
@@ -256,6 +257,28 @@ def test_a_stopped_server_leaves_its_search_running_and_the_next_one_ends_it(
         search = ended(store, search_id)
     assert (search.state, search.attempt) == (DONE, 2)
     check_ended_once(store, state, search)
+
+
+@pytest.mark.nightly
+def test_a_server_that_gets_a_search_back_from_one_on_another_machine_does_not_use_its_older_files(
+    store: Store, state: Path, replaying: Replaying, tmp_path: Path, submit: Callable[..., str]
+) -> None:
+    search_id = submit()
+    for attempt, place in enumerate((state, tmp_path / "other"), 1):
+        replaying.release() if attempt > 1 else None
+        with dispatching(dispatcher_of(store, place, replaying)):
+            when(store, search_id, lambda search: search.attempt == attempt and len(trials_of(store, search_id)) > 1)  # noqa: B023
+            replaying.hold()
+    replaying.release()
+    with dispatching(dispatcher_of(store, state, replaying)):
+        search = ended(store, search_id)
+    assert (search.state, search.attempt) == (DONE, 3)
+    check_ended_once(store, state, search)
+    kept = {trial.number: trial.measurement for trial in TuningResult.load(study_of(state, search_id)).trials}
+    events = [event.body for event in store.events(search_id, limit=5000) if event.kind == "trial"]
+    assert {body["number"]: body["measurement"] for body in events} == {
+        number: measurement.to_dict() for number, measurement in kept.items()
+    }
 
 
 def test_what_an_earlier_server_left_running_is_killed_after_the_grace(

@@ -540,15 +540,17 @@ def test_a_token_has_no_more_devices_and_device_hours_than_it_may(store: Store, 
 def test_measurements_whose_files_are_on_another_machine_are_set_aside(store: Store) -> None:
     search = submitted(store)
     store.claim(["cpu"])
+    begun = {"key": "preparing:1:1", "kind": "preparing", "body": {}}
     trial = {"key": "trial:0", "kind": "trial", "body": {"number": 0}}
-    assert store.add_events(search.id, 1, [trial]) == 1
+    assert store.add_events(search.id, 1, [begun, trial]) == 2
     store.requeue(search.id, 1, "The server was started again.")
     store.claim(["cpu"])
-    store.begin_again(search.id, 2)
+    assert not store.begin_again(search.id, 2, last_here=1)
+    assert store.begin_again(search.id, 2, last_here=0)
     assert store.add_events(search.id, 2, [trial]) == 1
     kinds = [event.kind for event in store.events(search.id) if event.kind != "state"]
-    assert kinds == ["lost", "trial"]
-    assert [event.seq for event in store.events(search.id)] == [1, 2, 3, 4, 5, 6]
+    assert kinds == ["preparing", "lost", "trial"]
+    assert [event.seq for event in store.events(search.id)] == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_a_search_that_waits_for_another_device_is_passed_by(store: Store) -> None:

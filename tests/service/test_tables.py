@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -32,6 +33,8 @@ from autotune.service.tables import (
     writing,
 )
 from tests.probe.processes import bounded
+from tests.service.conftest import _program
+from tests.service.postgres import Postgres
 
 
 def differences(engine: Engine) -> list[object]:
@@ -338,3 +341,19 @@ def test_a_second_server_leaves_a_database_that_was_just_started_to_the_first(
     monkeypatch.setattr(tables, "PATIENCE_S", 0.0)
     with ServerLock(engine, tmp_path / "a", is_second=True):
         pass
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(_program("initdb") is None, reason="PostgreSQL is not installed (initdb)")
+def test_postgresql_notices_a_dead_connection_of_any_kind_within_seconds() -> None:
+    """It keeps the locks of a transaction until then, and a host that was cut off says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with Postgres(port):
+        engine = connect_database(f"postgresql://postgres@127.0.0.1:{port}/postgres")
+        names = ("keepalives_idle", "keepalives_interval", "keepalives_count", "user_timeout")
+        with engine.connect() as connection:
+            assert [connection.scalar(text(f"SHOW tcp_{name}")) for name in names] == ["5", "2", "3", "11000"]
+            connection.rollback()
+            assert connection.scalar(text("SHOW tcp_keepalives_idle")) == "5"
+        engine.dispose()
