@@ -110,7 +110,7 @@ class Measurement(Serializable):
         if self.outcome is Outcome.COMPLETED and not self.steps:
             raise ValueError("a completed measurement carries at least one timed step")
 
-    @property
+    @cached_property
     def composed_steps(self) -> list[Step]:
         """The timed steps with the accumulation that was requested, each as long as the data's steps are on average."""
         return composed_steps(self.steps, self.accumulation_steps_run, self.accumulation_steps, self.tokens_per_sample)
