@@ -249,9 +249,10 @@ def connect_database(url: str, create: bool = True) -> Engine:
         if address.get_backend_name() == "postgresql":
             address = address.set(drivername="postgresql+psycopg")
             options = {"connect_timeout": 10, "tcp_user_timeout": 1000 * (DEAD_S + PROBES * PROBE_S)}
-            options |= {"client_encoding": "utf8"}  # a database in SQL_ASCII gives bytes otherwise
             options |= {"keepalives_idle": DEAD_S, "keepalives_interval": PROBE_S, "keepalives_count": PROBES}
-            engine = sa.create_engine(address, pool_pre_ping=True, connect_args=options)
+            # Without an encoding psycopg returns bytes from a database in SQL_ASCII.
+            encoded = options | {"client_encoding": "utf8"}
+            engine = sa.create_engine(address, pool_pre_ping=True, connect_args=encoded)
             sa.event.listen(engine, "connect", _set_up_postgresql)
         elif address.drivername == "sqlite" and address.database not in (None, "", ":memory:"):
             engine = sa.create_engine(address, connect_args={"timeout": 30})  # waits for another writer
