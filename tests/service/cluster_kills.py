@@ -260,7 +260,7 @@ class ClusterKiller(Killer):
     def _start_postgres(self, host: Host, folder: Path) -> None:
         folder.mkdir()
         shutil.chown(folder, "postgres", "postgres")
-        as_postgres = ("runuser", "-u", "postgres", "--", "env", f"PGDATA={folder}/data", f"--chdir={folder}")
+        as_postgres = ("runuser", "-u", "postgres", "--", "env", f"--chdir={folder}", "PGDATA=data")
         options = f"-k {folder} -c listen_addresses=* -c fsync=off"
         for command in (
             f"{_program('initdb')} -A trust -U postgres -E UTF8 --no-sync",

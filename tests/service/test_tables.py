@@ -286,7 +286,7 @@ def test_a_server_whose_lock_another_one_took_changes_nothing_any_more(
                 lambda: store.end(running, 1, "done", artifacts={"a.md": b"1"}),
                 lambda: store.fail_unserved({"cpu": ""}),
                 lambda: store.forget(datetime.now(UTC)),
-                lambda: store.begin_again(running, 1),
+                lambda: store.begin_again(running, 1, 0),
                 lambda: store.submit("anna", "second", {"model": "bert-mini"}),
                 lambda: store.cancel(queued, now=False),
                 lambda: Accounts(lock.engine).create("anna", "viewer", None, "a test"),
