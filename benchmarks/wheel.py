@@ -18,11 +18,6 @@ from pathlib import Path
 
 from tests.test_documents import BLOCKS, ROOT, Block, folder_of
 
-HOW = {
-    "lowest": ["--resolution", "lowest-direct"],
-    "pinned": ["--constraint", str(ROOT / "constraints.txt")],
-    "newest": [],
-}
 NAMED = ("torch", "transformers", "numpy", "pandas", "pydantic")
 
 
@@ -36,7 +31,12 @@ def install(folder: Path, name: str) -> str:
     uv("venv", "--quiet", "--clear", "--python", python, str(folder))
     (wheel,) = (ROOT / "dist").glob("*.whl")
     into = ["--python", str(folder / "bin" / "python")]
-    uv("pip", "install", "--quiet", "--compile-bytecode", *into, str(wheel), *HOW[versions])
+    constraints = {"lowest": [folder / "lowest.txt"], "pinned": [ROOT / "constraints.txt"], "newest": []}[versions]
+    if versions == "lowest":  # of what the wheel needs: given as the only requirement, it would itself be the lowest
+        resolve = ["--quiet", "--no-header", "--resolution", "lowest-direct", "--python-version", python]
+        uv("pip", "compile", *resolve, str(ROOT / "pyproject.toml"), "--output-file", str(constraints[0]))
+    how = [word for path in constraints for word in ("--constraint", str(path))]
+    uv("pip", "install", "--quiet", "--compile-bytecode", *into, str(wheel), *how)
     installed = dict(re.findall(r"^(.+)==(.+)$", uv("pip", "freeze", *into), re.MULTILINE))
     return ", ".join(f"{package} {installed[package]}" for package in NAMED)
 
