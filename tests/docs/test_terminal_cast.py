@@ -6,7 +6,9 @@ from tests.docs.pages import ROOT
 
 
 def test_events_follow_each_other_and_the_last_ones_show_the_answer() -> None:
-    head, *events = map(json.loads, (ROOT / "docs" / "_static" / "search.cast").read_text(encoding="utf-8").splitlines())
+    head, *events = map(
+        json.loads, (ROOT / "docs" / "_static" / "search.cast").read_text(encoding="utf-8").splitlines()
+    )
     assert (head["version"], head["width"]) == (2, 80)
     times = [at for at, _, _ in events]
     assert times == sorted(times)
