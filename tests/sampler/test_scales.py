@@ -44,8 +44,9 @@ def test_a_quiet_device_is_surer_of_what_it_has_not_tried() -> None:
 
 
 def test_known_scales_are_not_learned() -> None:
-    known = grid(Prior(spread=None), 0.01)
-    assert len(known.scales) == 1
+    prior = Prior(spread=None)
+    (known,) = grid(prior, 0.01).scales
+    assert (known.rest, known.noise) == (prior.micro_step.rest, prior.between * 0.01)
     none = np.zeros((0, 0))
     weights = weigh(grid(Prior(), 0.01), none, none, none, np.zeros(0), np.zeros(0), Clock.of([]))
     assert weights.sum() == pytest.approx(1.0)
