@@ -192,6 +192,13 @@ def test_too_noisy_says_how_many_rounds_would_tell() -> None:
     assert re.search(r" --confirmation-rounds \d+$", claim.command)
 
 
+def test_a_search_without_time_for_its_baseline_was_not_cut_off() -> None:
+    study = makers.result()
+    assert claim_of(replace(study, complete=False, stop=StopReason(StopKind.NO_TIME, detail="no time"))) == claim_of(
+        study
+    )
+
+
 @pytest.mark.parametrize("kind", [StopKind.INTERRUPTED, StopKind.FAILED])
 @pytest.mark.parametrize(
     ("study", "text"),
