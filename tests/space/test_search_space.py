@@ -16,6 +16,7 @@ from autotune.space.settings import SETTINGS
 from autotune.space.settings.micro_batch_size import divisors
 from tests.makers import GIB, cpu, gpu, refusal_of, space_file, values_of, workload
 from tests.makers import SETTINGS as SETTINGS_OF_A_CPU
+from tests.makers import space as made_space
 
 
 def built(
@@ -111,6 +112,13 @@ def test_where_the_deciding_setting_is_not_in_the_space_the_user_s_own_value_dec
     with_workers, without = (built(8, base={"dataloader_num_workers": own}, space=file) for own in (2, 0))
     assert len(list(with_workers)) == with_workers.size == 4
     assert len(list(without)) == without.size == 1
+
+
+def test_what_has_no_effect_has_its_first_value_if_the_baseline_s_is_no_proposal() -> None:
+    baseline = Configuration.exact(8, 2, {"workers": 0, "prefetch_factor": 8})
+    among = made_space(baseline, workers=(0, 2), prefetch_factor=(2, 4))
+    assert {item.values["prefetch_factor"] for item in among if item.values["workers"] == 0} == {2}
+    assert {item.values["prefetch_factor"] for item in among if item.values["workers"] == 2} == {2, 4}
 
 
 # The baseline ---------------------------------------------------------------------------------------------------

@@ -150,6 +150,12 @@ def test_the_baseline_is_trial_0(tmp_path: Path) -> None:
     assert [trial.number for trial in study.trials] == [0, 1, 2, 3, 4]
 
 
+def test_each_measurement_tells_how_long_the_search_waited_for_it(tmp_path: Path) -> None:
+    study, _ = run(tmp_path, replay(), n_trials=3)
+    assert len(study.ledger.pace) >= 3
+    assert all(0 <= waited < 600 for waited, _ in study.ledger.pace)
+
+
 def test_a_baseline_that_is_no_proposal_is_probed_once_and_never_proposed(tmp_path: Path) -> None:
     baseline = Configuration.exact(8, 8, {"checkpointing": "full"})
     narrow = space(baseline, micro_batch_size=(1, 2), checkpointing=("none", "full"))
