@@ -98,11 +98,14 @@ def test_nothing_that_fits_is_an_error_with_advice() -> None:
         _ = nothing().best
     assert caught.value.exit_code == 3
     assert caught.value.advice
+    with pytest.raises(NothingFits):
+        _ = nothing().speedup
 
 
 def test_a_search_without_its_baseline_says_so() -> None:
-    with pytest.raises(InvalidRequest, match="baseline"):
-        _ = result([trial(1)]).baseline
+    for read in ("baseline", "speedup"):
+        with pytest.raises(InvalidRequest, match="baseline"):
+            getattr(result([trial(1)]), read)
 
 
 def test_the_training_arguments_are_real_and_open_to_change(tmp_path: Path) -> None:
