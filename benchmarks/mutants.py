@@ -163,12 +163,12 @@ def main() -> None:
     left = {key for key, record in records.items() if record["outcome"] == "survived" and "note" not in record}
     paths = sorted(path for name in PACKAGES for path in (ROOT / "autotune" / name).rglob("*.py"))
     every = sorted((path, line, mutant) for path in paths for line, mutant in mutants_of(path))
-    by_line = [[*group] for _, group in itertools.groupby(every, lambda found: found[:2])]
+    by_line = [[*group] for _, group in itertools.groupby(every, lambda placed: placed[:2])]
     dice = random.Random(options.seed)
     chosen = [dice.choice(mutants) for mutants in dice.sample(by_line, options.count)]
-    chosen = [found for found in chosen if found[2][:3] not in records]
+    chosen = [placed for placed in chosen if placed[2][:3] not in records]
     if options.again:
-        chosen = [found for found in every if found[2][:3] in left]
+        chosen = [placed for placed in every if placed[2][:3] in left]
     data = coverage.CoverageData(options.coverage)
     data.read()
     multiprocessing.set_start_method("forkserver")

@@ -58,7 +58,7 @@ def recorded(command: str, folder: Path) -> tuple[list[tuple[float, str, str]], 
 
 
 def _read(terminal: int) -> bytes:
-    """What is printed next; empty at the end."""
+    """The next output; empty at the end."""
     try:
         return os.read(terminal, 65536)
     except OSError:  # the terminal's other side is closed

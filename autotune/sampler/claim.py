@@ -99,14 +99,14 @@ def claim(above: Sequence[Observation], below: Sequence[Observation], each: int 
     return Ratio(*(float(f"{value:.{DIGITS}g}") for value in (math.exp(mean), quantile(0.025), quantile(0.975))))
 
 
-def contrasts_of(covariances: Numbers, of_first: int) -> tuple[Numbers, Numbers]:
+def contrasts_of(each: Numbers, of_first: int) -> tuple[Numbers, Numbers]:
     """((e, m) weights, (e,) variances) of estimates of by how much the first measurements lie above the others.
 
-    covariances: (e, m, m), one for each estimate.
+    each: (e, m, m) covariances, one for each estimate.
     """
-    count = covariances.shape[-1]
+    count = each.shape[-1]
     design = np.stack([np.ones(count), np.arange(count) < of_first], 1)
-    weighed = np.linalg.solve(covariances, design[None])
+    weighed = np.linalg.solve(each, design[None])
     inverse = np.linalg.inv(design.T @ weighed)
     return (inverse @ weighed.swapaxes(1, 2))[:, 1], inverse[:, 1, 1]
 

@@ -79,28 +79,28 @@ def caller(request: Request) -> Caller:
 
     A session that is to change something counts only from the page's origin.
     """
-    state, found = request.state, None
+    state, signed_in = request.state, None
     accounts: Accounts = request.app.state.accounts
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
     state.session = None
     if scheme.lower() == "bearer":
-        if (found := accounts.caller(secret.strip())) is None:
+        if (signed_in := accounts.caller(secret.strip())) is None:
             _refuse(request, "token")
     elif cookie := request.cookies.get(cookie_name(request)):
         state.session = accounts.session(cookie)
-        found = state.session and state.session.caller
-        if found and (named := proxy_user(request)) and named[0] != found.user:
-            state.session = found = None
-        if found and request.method not in SAFE and not is_same_origin(request):
+        signed_in = state.session and state.session.caller
+        if signed_in and (named := proxy_user(request)) and named[0] != signed_in.user:
+            state.session = signed_in = None
+        if signed_in and request.method not in SAFE and not is_same_origin(request):
             raise Problem(403, "This request comes from another site.", kind="cross-site")
-    if found is None:
+    if signed_in is None:
         raise Problem(
             401,
             "A valid token is needed.",
             "Send `Authorization: Bearer hfat_...`; `autotune token create` makes one.",
             headers={"WWW-Authenticate": "Bearer"},
         )
-    who: Caller = found
+    who: Caller = signed_in
     state.caller = who
     return who
 

@@ -133,7 +133,7 @@ def open_space(name_or_path: str) -> SpaceFile:
 
 @lru_cache(maxsize=32)
 def _space(path: Path, text: str) -> SpaceFile:
-    """What this text of the file holds."""
+    """The content of a file with this text. Raises InvalidSpace."""
     data, lines = _parsed_file(path, text)
     for section in data:
         if section not in _SECTIONS:

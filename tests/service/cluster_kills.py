@@ -48,7 +48,7 @@ from tests.service.searches import REQUEST, study_of
 from tests.service.servers import announced, begun
 
 WEIGHTS = {"server": 8, "node": 2, "head": 0.3}
-"""What is killed, and how often."""
+"""Victims of kills, and how often each is chosen."""
 
 NETWORKS = {"cluster": "10.77.0", "database": "10.77.1"}
 USERS = ("anna", "boris", "carla")
@@ -178,12 +178,12 @@ class Host:
     def processes(self) -> list[psutil.Process]:
         """Its living processes but the first."""
         own = os.readlink(f"/proc/{self.init}/ns/pid")
-        found = []
+        living = []
         for process in psutil.process_iter():
             with contextlib.suppress(OSError, psutil.Error):
                 is_here = process.pid != self.init and os.readlink(f"/proc/{process.pid}/ns/pid") == own
-                found += [process] * (is_here and is_alive(process))
-        return found
+                living += [process] * (is_here and is_alive(process))
+        return living
 
     def kill(self) -> list[psutil.Process]:
         """Kill all its processes; return them."""
