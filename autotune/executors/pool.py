@@ -92,10 +92,6 @@ class Pool:
         """These devices without the avoided one, which is used only if no other can be."""
         return [name for name in names if name != avoided or self.devices == [avoided]]
 
-    def runs_on(self, device: str) -> bool:
-        """True if a job runs on this device."""
-        return device in self._running
-
     def width(self, configuration: Configuration) -> int:
         """Number of devices that a training takes: one, or if devices can be joined one for each of its ranks."""
         return 1 if self._together is None else configuration.data_parallel_size

@@ -83,7 +83,6 @@ def test_ranks_take_devices_besides_and_leave_all_of_them() -> None:
     go = threading.Event()
     together.start(1, lambda measure: (go.wait(10), measure(configuration(), WITHIN).device), "a", "c")
     assert together.idle == ["b"]
-    assert together.runs_on("c")
     go.set()
     assert together.wait().value == (True, "a + c")
     assert together.idle == ["a", "b", "c"]
