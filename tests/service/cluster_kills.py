@@ -41,9 +41,9 @@ from autotune.service.devices import JOIN
 from autotune.service.records import QUEUED, RUNNING, Search
 from benchmarks.kills import GONE_S, is_alive, measured, with_descendants
 from tests.hurry import ROOT
-from tests.service.conftest import _program
 from tests.service.dispatching import faults
 from tests.service.kills import Counts, Killer, table
+from tests.service.postgres import program
 from tests.service.searches import REQUEST, study_of
 from tests.service.servers import announced, begun
 
@@ -263,9 +263,9 @@ class ClusterKiller(Killer):
         as_postgres = ("runuser", "-u", "postgres", "--", "env", f"--chdir={folder}", "PGDATA=data")
         options = f"-k {folder} -c listen_addresses=* -c fsync=off"
         for command in (
-            f"{_program('initdb')} -A trust -U postgres -E UTF8 --no-sync",
+            f"{program('initdb')} -A trust -U postgres -E UTF8 --no-sync",
             "echo host all all 10.77.0.0/16 trust >> data/pg_hba.conf",
-            f"{_program('pg_ctl')} -o '{options}' -w -l log start",
+            f"{program('pg_ctl')} -o '{options}' -w -l log start",
         ):
             host.run(*as_postgres, "sh", "-c", command)
 

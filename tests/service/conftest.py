@@ -1,13 +1,9 @@
 """Databases for the service's tests: each test runs on SQLite and on a real PostgreSQL."""
 
-import os
 import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
 
@@ -20,38 +16,17 @@ from autotune.service.tables import open_database
 _NUMBERS = count()
 
 
-def _program(name: str) -> str | None:
-    return shutil.which(name) or next(map(str, sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))), None)
-
-
-def _run(*words: str, folder: Path) -> None:
-    """Run this as a user who may run PostgreSQL: root may not."""
-    user = ("runuser", "-u", "postgres", "--") if os.getuid() == 0 else ()
-    subprocess.run([*user, *words], cwd=folder, check=True, stdout=subprocess.DEVNULL, timeout=120)
-
-
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[str]:
     """URL of a PostgreSQL server without databases of its own; `{}` is in place of the database's name."""
-    initdb, pg_ctl = _program("initdb"), _program("pg_ctl")
-    if initdb is None or pg_ctl is None:
-        pytest.skip("PostgreSQL is not installed (initdb)")
-    folder = Path(
-        tempfile.mkdtemp(prefix="tests-postgresql-")
-    )  # a short path: that of a socket has at most 107 letters
-    if os.getuid() == 0:
-        shutil.chown(folder, "postgres", "postgres")
-    data = str(folder / "data")
+    from tests.service.postgres import Postgres  # needs psycopg, of the extra postgres
+
     try:
-        _run(initdb, "-D", data, "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync", folder=folder)
-        options = f"-k '{folder}' -c listen_addresses='' -c fsync=off"
-        _run(pg_ctl, "-D", data, "-o", options, "-l", str(folder / "log"), "-w", "start", folder=folder)
-        try:
-            yield f"postgresql://postgres@/{{}}?host={quote(str(folder))}"
-        finally:
-            _run(pg_ctl, "-D", data, "-m", "immediate", "-w", "stop", folder=folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        server = Postgres()
+    except FileNotFoundError:
+        pytest.skip("PostgreSQL is not installed (initdb)")
+    with server:
+        yield server.url.replace("/postgres?", "/{}?")
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,11 @@ import psutil
 import psycopg
 
 from autotune.service.tables import SERVER
-from tests.service.conftest import _program
+
+
+def program(name: str) -> str | None:
+    """Path of a program of PostgreSQL; None if it is not installed."""
+    return shutil.which(name) or next(map(str, sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))), None)
 
 
 class Postgres:
@@ -25,7 +29,7 @@ class Postgres:
     def __init__(self, port: int | None = None) -> None:
         self._port = port
         self._listening = f"-p {port}" if port else "-c listen_addresses=''"
-        initdb, pg_ctl = _program("initdb"), _program("pg_ctl")
+        initdb, pg_ctl = program("initdb"), program("pg_ctl")
         if initdb is None or pg_ctl is None:
             raise FileNotFoundError("PostgreSQL (initdb)")
         self._initdb, self._pg_ctl = initdb, pg_ctl

@@ -12,12 +12,12 @@ from autotune.service.records import DONE
 from autotune.service.store import Store
 from autotune.service.tables import artifacts, events, writing
 from tests.hurry import ROOT
-from tests.service.conftest import _program
 from tests.service.dispatching import dispatcher_of, dispatching, ended, faults
 from tests.service.kills import Counts, kill_service, table
+from tests.service.postgres import program
 from tests.service.searches import REQUEST, Replaying, study_of
 
-needs_postgres = pytest.mark.skipif(_program("initdb") is None, reason="PostgreSQL is not installed (initdb)")
+needs_postgres = pytest.mark.skipif(program("initdb") is None, reason="PostgreSQL is not installed (initdb)")
 
 
 @pytest.mark.nightly

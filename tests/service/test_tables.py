@@ -33,8 +33,7 @@ from autotune.service.tables import (
     writing,
 )
 from tests.probe.processes import bounded
-from tests.service.conftest import _program
-from tests.service.postgres import Postgres
+from tests.service.postgres import Postgres, program
 
 
 def differences(engine: Engine) -> list[object]:
@@ -344,7 +343,7 @@ def test_a_second_server_leaves_a_database_that_was_just_started_to_the_first(
 
 
 @pytest.mark.nightly
-@pytest.mark.skipif(_program("initdb") is None, reason="PostgreSQL is not installed (initdb)")
+@pytest.mark.skipif(program("initdb") is None, reason="PostgreSQL is not installed (initdb)")
 def test_postgresql_notices_a_dead_connection_of_any_kind_within_seconds() -> None:
     """It keeps the locks of a transaction until then, and a host that was cut off says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as free:
