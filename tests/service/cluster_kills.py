@@ -42,7 +42,7 @@ from autotune.service.records import QUEUED, RUNNING, Search
 from benchmarks.kills import GONE_S, is_alive, measured, with_descendants
 from tests.hurry import ROOT
 from tests.service.dispatching import faults
-from tests.service.kills import Counts, Killer, table
+from tests.service.kills import Counts, Killer, markdown, table
 from tests.service.postgres import program
 from tests.service.searches import REQUEST, study_of
 from tests.service.servers import announced, begun
@@ -207,7 +207,7 @@ class ClusterKiller(Killer):
     """
 
     def __init__(
-        self, folder: Path, nodes: int, searches: int, seed: int, is_apart: bool, log: bool, hosts: contextlib.ExitStack
+        self, folder: Path, nodes: int, searches: int, seed: int, is_apart: bool, hosts: contextlib.ExitStack
     ) -> None:
         self._stack = hosts
         self.switch = self._host("switch", 0)
@@ -226,7 +226,7 @@ class ClusterKiller(Killer):
         database = self.hosts[names[-1]]
         self._start_postgres(database, folder / "postgres")
         url = f"postgresql://postgres@{NETWORKS['database']}.{10 + len(names) - 1}/postgres"
-        super().__init__(folder, url, None, seed, log, real=False, standby=True)
+        super().__init__(folder, url, None, seed, log=True, real=False, standby=True)
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(WRITES)
             for name in NOTED:
@@ -364,7 +364,7 @@ class ClusterKiller(Killer):
                         answer = http.post("/searches", json=body, headers={"Idempotency-Key": key})
                     if answer.status_code in (200, 201):
                         self.submitted[key] = answer.json()["id"]
-                    elif self.log:
+                    else:
                         print(answer.status_code, answer.text[:200], file=sys.stderr)
                     if number < self.at_first - 1:
                         continue
@@ -440,15 +440,15 @@ class ClusterKiller(Killer):
         self.counts.left += [f"{item} of a killed {victim}" for item in below if is_alive(item)]
         self._count(victim, time.monotonic() - since)
 
-    def kill(self, count: int, victims: dict[str, float] = WEIGHTS) -> None:  # type: ignore[override]
-        """Kill so many of these."""
+    def kill(self, count: int) -> None:  # type: ignore[override]
+        """Kill so many of the parts."""
         while self.counts.kills.total() < count:
             before, until = self._measured(), time.monotonic() + PATIENCE_S * (self.chance.random() < PATIENT)
             time.sleep(self.chance.expovariate(1 / GAP_S))
             while self._measured() <= before and time.monotonic() < until:
                 time.sleep(0.2)
             self.counts.between += self._measured() > before
-            self._kill(*self.chance.choices([*victims], [*victims.values()]))
+            self._kill(*self.chance.choices([*WEIGHTS], [*WEIGHTS.values()]))
 
     def cut(self, what: str) -> None:
         """Cut a network at a host for some seconds, and wait until one server acts, another one waits and all nodes are there."""
@@ -531,32 +531,32 @@ class ClusterKiller(Killer):
         seconds = "sum(devices * extract(epoch FROM ended_at - started_at))::float"
         used = dict(self._rows(f'SELECT "user", {seconds} FROM uses GROUP BY "user"'))
         writes = self._rows("SELECT writer, epoch FROM writes WHERE writer LIKE 'server%' ORDER BY id")
-        lines = []
-        if self.cuts:
-            lines += [f"| {' | '.join(CUT_COLUMNS)} |", "|---" * len(CUT_COLUMNS) + "|"]
-            for what in dict.fromkeys(what for what, *_ in self.cuts):
-                own = [row[1:] for row in self.cuts if row[0] == what]
-                taken = [taken for _, taken, _ in own if taken is not None]
-                cells = [f"{min(row[0] for row in own):.0f} to {max(row[0] for row in own):.0f}", len(taken)]
-                cells += [f"{max(taken):.1f}" if taken else "–", f"{max(row[2] for row in own):.1f}"]
-                lines.append(f"| {what} | {len(own)} | {' | '.join(map(str, cells))} |")
-            lines.append("")
-        rows = defaultdict[str, list[float]](list)
-        searches = self._searches()
-        for search in searches:
+        cuts = []
+        for what in dict.fromkeys(what for what, *_ in self.cuts):
+            own = [row[1:] for row in self.cuts if row[0] == what]
+            taken = [taken for _, taken, _ in own if taken is not None]
+            length = f"{min(row[0] for row in own):.0f} to {max(row[0] for row in own):.0f}"
+            until_taken = f"{max(taken):.1f}" if taken else "–"
+            cuts.append((what, len(own), length, len(taken), until_taken, f"{max(row[2] for row in own):.1f}"))
+        waited = defaultdict[str, list[float]](list)
+        for search in self._searches():
             if search.started_at is not None:
-                waited = (search.started_at - search.created_at).total_seconds()
-                rows[search.owner].append(waited)
-                rows[f"{search.request.get('devices', 1)} device(s)"].append(waited)
-        lines += [f"| {' | '.join(WAIT_COLUMNS)} |", "|---" * len(WAIT_COLUMNS) + "|"]
-        for name, waits in sorted(rows.items()):
-            own = f"{used[name]:.0f}" if name in used else ""
-            lines.append(f"| {name} | {len(waits)} | {median(waits):.0f}, {max(waits):.0f} | {own} |")
+                for name in (search.owner, f"{search.request.get('devices', 1)} device(s)"):
+                    waited[name].append((search.started_at - search.created_at).total_seconds())
+        waits = [
+            (name, len(own), f"{median(own):.0f}, {max(own):.0f}", f"{used[name]:.0f}" if name in used else "")
+            for name, own in sorted(waited.items())
+        ]
         total = sum(self.times.values()) or 1.0
-        lines += ["", "| device time | s | share |", "|---|---|---|"]
-        lines += [f"| {name} | {own:.0f} | {own / total:.1%} |" for name, own in sorted(self.times.items())]
-        lines += ["", f"{len(writes)} writes of {len({epoch for _, epoch in writes})} epochs: {order_of(writes)}."]
-        return lines
+        times = [(name, f"{own:.0f}", f"{own / total:.1%}") for name, own in sorted(self.times.items())]
+        return [
+            *([*markdown(CUT_COLUMNS, cuts), ""] if cuts else []),
+            *markdown(WAIT_COLUMNS, waits),
+            "",
+            *markdown(("device time", "s", "share"), times),
+            "",
+            f"{len(writes)} writes of {len({epoch for _, epoch in writes})} epochs: {order_of(writes)}.",
+        ]
 
 
 def order_of(writes: Sequence[tuple[str, int]]) -> str:
@@ -569,20 +569,6 @@ def order_of(writes: Sequence[tuple[str, int]]) -> str:
     if len({*writers.values()}) != len(writers):
         return "FAULT: a server had two epochs"
     return "each of one server, none after the first of a higher epoch"
-
-
-def run(
-    kills: int, cuts: Sequence[str], nodes: int, searches: int, seed: int, log: bool = True
-) -> tuple[Counts, list[str]]:
-    """So many kills, or these cuts; (counts, further tables)."""
-    with tempfile.TemporaryDirectory(prefix="cluster-", dir="/var/tmp") as folder, contextlib.ExitStack() as hosts:
-        Path(folder).chmod(0o755)
-        with ClusterKiller(Path(folder), nodes, searches, seed, bool(cuts), log, hosts) as killer:
-            killer.kill(kills, WEIGHTS)
-            for what in cuts:
-                killer.cut(what)
-            counts = killer.finish()
-            return counts, killer.figures()
 
 
 def main() -> None:
@@ -600,7 +586,13 @@ def main() -> None:
         os.execvp("unshare", ["unshare", "--net", sys.executable, "-m", "tests.service.cluster_kills", *sys.argv[1:]])
     cuts = options.cut.split(",") * options.cuts
     random.Random(options.seed).shuffle(cuts)
-    counts, further = run(options.kills, cuts, options.nodes, options.searches, options.seed)
+    with tempfile.TemporaryDirectory(prefix="cluster-", dir="/var/tmp") as folder, contextlib.ExitStack() as hosts:
+        Path(folder).chmod(0o755)
+        with ClusterKiller(Path(folder), options.nodes, options.searches, options.seed, bool(cuts), hosts) as killer:
+            killer.kill(options.kills)
+            for what in cuts:
+                killer.cut(what)
+            counts, further = killer.finish(), killer.figures()
     lines = [*table(counts), "", *further]
     print("\n".join([*lines, *counts.faults]))
     if options.table:

@@ -20,13 +20,12 @@ import json
 import os
 import random
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -142,8 +141,10 @@ class Killer:
     def start(self) -> None:
         """Start the server; some are killed before they answer."""
         if self._token and self.chance.random() < EARLY:
-            with serving_at_most(self.chance.uniform(0, 2.0), self.folder, self.words, self.variables):
-                self.counts.kills["server"] += 1
+            with begun(self.folder, *self.words, variables=self.variables) as process:
+                time.sleep(self.chance.uniform(0, 2.0))
+                process.kill()
+            self.counts.kills["server"] += 1
         self.server: Server = self._serving.enter_context(
             serving(self.folder, *self.words, variables=self.variables, token=self._token)
         )
@@ -346,22 +347,6 @@ class Killer:
         yield from map(str, self.temporary.iterdir())
 
 
-@contextlib.contextmanager
-def serving_at_most(seconds: float, folder: Path, words: list[str], variables: dict[str, str]) -> Iterator[None]:
-    """A server that is killed after these seconds, whether it answers by then or not."""
-    from tests.service.servers import environment
-
-    command = [sys.executable, "-m", "autotune", "serve", "--devices", "cpu", "--json", *words]
-    with (folder / "stderr").open("a") as stderr:
-        process = subprocess.Popen(
-            command, cwd=folder, env=environment(folder, variables), stdout=subprocess.DEVNULL, stderr=stderr
-        )
-    time.sleep(seconds)
-    process.kill()
-    process.wait()
-    yield
-
-
 def kill_service(
     count: int,
     database: str,
@@ -381,30 +366,29 @@ def kill_service(
         return killer.finish()
 
 
+def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Lines of a table in Markdown."""
+    return [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(map(str, row))} |" for row in rows)]
+
+
 def table(counts: Counts) -> list[str]:
     """Markdown: kills by victim, and what came of them."""
-    lines = [
-        "| killed | kills | longest until all below was gone, and server and database answered again, s |",
-        "|---|---|---|",
-    ]
-    lines += [
-        f"| {victim} | {n} | {counts.seconds.get(victim, 0.0):.2f} |" for victim, n in sorted(counts.kills.items())
-    ]
-    lines += [f"| all | {counts.kills.total()} | {max(counts.seconds.values(), default=0.0):.2f} |", ""]
-    names = ["searches", "trials and rounds", "lost", "doubled", "stuck", "left behind"]
-    numbers = [counts.searches, counts.measured, *map(len, (counts.lost, counts.doubled, counts.stuck, counts.left))]
-    names += ["probes begun again", "kills after which something was measured before the next one"]
-    if counts.takeovers:
-        names += ["seconds until the standby answered, median and longest"]
-        numbers += [counts.repeated, counts.between, f"{median(counts.takeovers):.1f}, {max(counts.takeovers):.1f}"]
-    else:
-        numbers += [counts.repeated, counts.between]
-    return [
-        *lines,
-        f"| {' | '.join(names)} |",
-        "|---" * len(names) + "|",
-        f"| {' | '.join(map(str, numbers))} |",
-    ]
+    head = ("killed", "kills", "longest until all below was gone, and server and database answered again, s")
+    rows = [(victim, n, f"{counts.seconds.get(victim, 0.0):.2f}") for victim, n in sorted(counts.kills.items())]
+    rows.append(("all", counts.kills.total(), f"{max(counts.seconds.values(), default=0.0):.2f}"))
+    facts: dict[str, object] = {
+        "searches": counts.searches,
+        "trials and rounds": counts.measured,
+        "lost": len(counts.lost),
+        "doubled": len(counts.doubled),
+        "stuck": len(counts.stuck),
+        "left behind": len(counts.left),
+        "probes begun again": counts.repeated,
+        "kills after which something was measured before the next one": counts.between,
+    }
+    if taken := counts.takeovers:
+        facts["seconds until the standby answered, median and longest"] = f"{median(taken):.1f}, {max(taken):.1f}"
+    return [*markdown(head, rows), "", *markdown([*facts], [[*facts.values()]])]
 
 
 def main() -> None:
