@@ -80,6 +80,9 @@ TRAINING_ARGS = frozenset(
 NUMBERS = {setting.argument: setting for setting in SETTINGS.values() if any(type(x) is int for x in setting.values)}
 """Field of TrainingArguments -> the setting with its limits."""
 
+RESOLVED = ("model", "dataset", "tokenizer")
+"""Options whose names `Roots` resolves."""
+
 _PART = r"\w[\w.+=@ -]*"
 _ROOTED = re.compile(rf"(?P<root>[\w-]+):(?P<rest>{_PART}(?:/{_PART})*)", re.ASCII)
 _HUB_ID = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?(?::\w[\w.-]*)?", re.ASCII)
@@ -215,19 +218,13 @@ class Roots:
     hub_patterns: Sequence[str] = ()
     executor: str = "local"
 
-    def model(self, name: str) -> str:
-        """Model that `search` opens for this name: built in, a path without links, or a hub id. Raises InvalidRequest."""
-        return name if name in BUILT_IN else self._resolved("model", name)
+    def resolved(self, what: str, name: str) -> str:
+        """What `search` opens for this name of a model, tokenizer or dataset: built in, a path without links, or a hub id.
 
-    def tokenizer(self, name: str) -> str:
-        """The same for a tokenizer, which is a folder of the models."""
-        return self._resolved("tokenizer", name)
-
-    def dataset(self, name: str) -> str:
-        """The same for data."""
-        return self._resolved("dataset", name)
-
-    def _resolved(self, what: str, name: str) -> str:
+        A tokenizer is a folder of the models. Raises InvalidRequest.
+        """
+        if what == "model" and name in BUILT_IN:
+            return name
         roots = self.data if what == "dataset" else self.models
         rooted, patterns = _ROOTED.fullmatch(name), self.hub_patterns
         root, rest = (roots.get(rooted["root"]), rooted["rest"]) if rooted else (None, "")
@@ -486,7 +483,7 @@ def _checked(body: SearchBody, roots: Roots, caller: Caller, cards: Mapping[str,
     with tempfile.TemporaryDirectory() as folder:
         try:
             options = job_of(request, roots, Path(folder), body.device)
-            names = {options[name]: str(request[name]) for name in ("model", "dataset", "tokenizer") if name in options}
+            names = {options[name]: str(request[name]) for name in RESOLVED if name in options}
             for name in ("study_name", "trust_remote_code"):
                 options.pop(name)
             tuned = tuning_request(**options, executor=roots.executor)
@@ -507,8 +504,8 @@ def _checked(body: SearchBody, roots: Roots, caller: Caller, cards: Mapping[str,
 
 def check_nodes(request: Mapping[str, Any], roots: Roots, unreadable: Callable[[str], list[str]]) -> None:
     """Raise InvalidField for a model or data that a node cannot read. unreadable: path -> names of such nodes."""
-    for what in ("model", "dataset", "tokenizer"):
-        path = getattr(roots, what)(request[what]) if what in request else ""
+    for what in RESOLVED:
+        path = roots.resolved(what, request[what]) if what in request else ""
         if os.path.isabs(path) and (nodes := unreadable(path)):
             message = f"{', '.join(nodes)} cannot read {request[what]!r}, or did not answer."
             raise InvalidField(f"/{what}", message, "Put it into a folder that every node has at the same path.")
@@ -520,10 +517,10 @@ def job_of(request: Mapping[str, Any], roots: Roots, folder: Path, device: str) 
     folder: of the search, into which an inline space is written. Raises InvalidRequest if a name is not valid any more.
     """
     options = {name: value for name, value in request.items() if name not in ("name", "priority", "card")}
-    for name, resolve in (("model", roots.model), ("dataset", roots.dataset), ("tokenizer", roots.tokenizer)):
+    for name in RESOLVED:
         if name in options:
             try:
-                options[name] = resolve(options[name])
+                options[name] = roots.resolved(name, options[name])
                 if not os.path.isabs(options[name]) and os.path.lexists(folder / options[name]):
                     raise InvalidRequest(f"{options[name]!r} is a file of the search.", "Name a model or data.")
             except InvalidRequest as error:

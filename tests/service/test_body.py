@@ -468,7 +468,7 @@ def test_a_link_out_of_the_root_is_not_followed(place: str, roots: Roots, tmp_pa
     link.unlink(missing_ok=True)
     link.symlink_to(tmp_path / ("canary" if "." not in place else "canary.json"))
     with pytest.raises(InvalidRequest, match="on this server"):
-        roots.model(f"team:{place.partition('/')[0]}")
+        roots.resolved("model", f"team:{place.partition('/')[0]}")
 
 
 def test_a_link_within_the_root_is_followed(roots: Roots, tmp_path: Path) -> None:
@@ -477,7 +477,7 @@ def test_a_link_within_the_root_is_followed(roots: Roots, tmp_path: Path) -> Non
     (tmp_path / "models" / "bert" / "config.json").unlink()
     (tmp_path / "models" / "bert" / "config.json").symlink_to("../blob")
     (tmp_path / "models" / "same").symlink_to("bert")
-    assert roots.model("team:same") == str(tmp_path / "models" / "bert")
+    assert roots.resolved("model", "team:same") == str(tmp_path / "models" / "bert")
 
 
 def test_a_folder_that_became_a_link_since_it_was_checked_is_refused_at_the_start(roots: Roots, tmp_path: Path) -> None:
@@ -499,7 +499,7 @@ def test_what_is_no_file_is_not_opened(roots: Roots, tmp_path: Path) -> None:
 def test_a_file_that_is_too_long_for_a_config_is_not_read(roots: Roots, tmp_path: Path) -> None:
     (tmp_path / "models" / "long.json").write_text(" " * (2**20 + 1))
     with pytest.raises(InvalidRequest, match="1 MiB"):
-        roots.model("team:long.json")
+        roots.resolved("model", "team:long.json")
 
 
 # Code -------------------------------------------------------------------------------------------------------------
@@ -592,7 +592,7 @@ def test_saved_data_name_no_file_outside_of_their_folder(roots: Roots, tmp_path:
         splits.write_text(json.dumps({"splits": [split]}))
 
     write("data.arrow", "train")
-    assert roots.dataset("team:saved") == str(folder.parent)
+    assert roots.resolved("dataset", "team:saved") == str(folder.parent)
     for file, split in [
         ("../../x/data.arrow", "train"),
         ("/x.arrow", "train"),
@@ -601,11 +601,11 @@ def test_saved_data_name_no_file_outside_of_their_folder(roots: Roots, tmp_path:
     ]:
         write(file, split)
         with pytest.raises(InvalidRequest, match="outside of its folder"):
-            roots.dataset("team:saved")
+            roots.resolved("dataset", "team:saved")
     for text in ('{"_data_files": [1]}', '{"_data_files": {"filename": "/x"}}', "[1]", '"/x"'):
         state.write_text(text)
         with pytest.raises(InvalidRequest):
-            roots.dataset("team:saved")
+            roots.resolved("dataset", "team:saved")
 
 
 def test_an_adapter_whose_base_model_may_be_anywhere_is_refused(roots: Roots, tmp_path: Path) -> None:
@@ -631,21 +631,21 @@ def with_hub(roots: Roots, *patterns: str, hub: str = "cached") -> Roots:
 
 def test_hub_ids_are_taken_by_the_patterns_where_the_hub_is_on(roots: Roots) -> None:
     some = with_hub(roots, "google/*", "gpt2", "squad*", hub="online")
-    assert some.model("google/bert-x") == "google/bert-x"
-    assert some.model("gpt2") == "gpt2"
-    assert some.dataset("squad:plain-text") == "squad:plain-text"
+    assert some.resolved("model", "google/bert-x") == "google/bert-x"
+    assert some.resolved("model", "gpt2") == "gpt2"
+    assert some.resolved("dataset", "squad:plain-text") == "squad:plain-text"
     for other in ("meta/x", "google", "gpt2x"):
         with pytest.raises(InvalidRequest, match=r"from the hub\. It takes google/\*, gpt2, squad\*\.$"):
-            some.model(other)
+            some.resolved("model", other)
     with pytest.raises(InvalidRequest, match="on this server"):
-        with_hub(roots, "*", hub="off").model("google/bert-x")
+        with_hub(roots, "*", hub="off").resolved("model", "google/bert-x")
 
 
 def test_a_root_of_the_hub_has_the_ids_of_its_team_and_no_others(roots: Roots) -> None:
     models, data = {"team": "hf://ann"}, {"team": "hf://datasets/ann", "here": roots.data["team"]}
     some = Roots(models, data, "online")
-    assert (some.model("team:bert"), some.tokenizer("team:bert")) == ("ann/bert", "ann/bert")
-    assert (some.dataset("team:corpus"), some.dataset("here:texts")) == (
+    assert (some.resolved("model", "team:bert"), some.resolved("tokenizer", "team:bert")) == ("ann/bert", "ann/bert")
+    assert (some.resolved("dataset", "team:corpus"), some.resolved("dataset", "here:texts")) == (
         "ann/corpus",
         str(roots.data["team"] / "texts"),
     )
@@ -662,7 +662,7 @@ def test_a_root_of_the_hub_has_the_ids_of_its_team_and_no_others(roots: Roots) -
     ]
     for name in [*others, "team:%2e%2e/eve", "team:~", "team:a b", "team:a@main", "https://evil.example/bert"]:
         with touched() as events, pytest.raises(InvalidRequest):
-            some.model(name)
+            some.resolved("model", name)
         assert not [event for event in events if event.startswith("socket.connect")]
 
 
@@ -673,10 +673,10 @@ def test_a_cached_model_of_a_root_of_the_hub_has_safe_files(
     in_cache(tmp_path / "hub", "ann/good", **{"model.safetensors": ""})
     in_cache(tmp_path / "hub", "ann/pickled", **{"pytorch_model.bin": "x"})
     some = Roots({"team": "hf://ann"}, hub="cached")
-    assert some.model("team:good") == "ann/good"
+    assert some.resolved("model", "team:good") == "ann/good"
     for name, message in (("pickled", "are pickled"), ("none", "does not hold")):
         with pytest.raises(InvalidRequest, match=message):
-            some.model(f"team:{name}")
+            some.resolved("model", f"team:{name}")
 
 
 def test_what_a_node_cannot_read_is_refused_with_the_node(roots: Roots) -> None:
@@ -717,17 +717,17 @@ def test_a_model_of_the_hub_has_safe_files(
     in_cache(tmp_path / "hub", "ann/pickled", **{"pytorch_model.bin": "x"})
     in_cache(tmp_path / "hub", "ann/outside", **{index: '{"weight_map": {"a": "../../secret.safetensors"}}'})
     in_cache(tmp_path / "hub", "ann/adapter", **{"adapter_config.json": "{}"})
-    assert some.model("ann/good") == some.tokenizer("ann/good") == "ann/good"
+    assert some.resolved("model", "ann/good") == some.resolved("tokenizer", "ann/good") == "ann/good"
     for name in ("ann/pickled", "ann/outside", "ann/adapter"):
         with pytest.raises(InvalidRequest, match=name):
-            some.model(name)
+            some.resolved("model", name)
 
 
 def test_a_cached_model_is_in_the_cache(roots: Roots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     for name in ("runner.log", "study", "ann/none"):
         with pytest.raises(InvalidRequest, match="does not hold"):
-            with_hub(roots, "*").model(name)
+            with_hub(roots, "*").resolved("model", name)
 
 
 def test_a_file_of_the_search_is_not_a_model_of_the_hub(roots: Roots, tmp_path: Path) -> None:
@@ -740,7 +740,7 @@ def test_no_path_is_a_hub_id(roots: Roots, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)  # where the canary is a folder of that name
     for name in ["canary", *spellings(tmp_path / "canary")]:
         with pytest.raises(InvalidRequest):
-            with_hub(roots, "*").model(name)
+            with_hub(roots, "*").resolved("model", name)
 
 
 def test_a_server_shares_its_cpu_and_refuses_cards_that_it_has_not(roots: Roots) -> None:
