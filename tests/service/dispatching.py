@@ -120,8 +120,3 @@ def faults(store: Store, state: Path, search: Search) -> list[str]:
     checks[f"lost: content of {changed}"] = not changed
     with locked(study):
         return [fault for fault, is_right in checks.items() if not is_right]
-
-
-def check_ended_once(store: Store, state: Path, search: Search) -> None:
-    """It has no faults."""
-    assert faults(store, state, search) == []

@@ -26,10 +26,10 @@ from tests.hurry import ROOT
 from tests.probe.processes import becomes_true, bounded, started_in
 from tests.service.dispatching import (
     cancelled,
-    check_ended_once,
     dispatcher_of,
     dispatching,
     ended,
+    faults,
     states,
     trials_of,
     when,
@@ -98,7 +98,7 @@ def test_a_runner_that_is_killed_is_started_again_and_loses_nothing(
         event.body["reason"] for event in store.events(search_id) if "reason" in event.body and event.kind == "state"
     ]
     assert all(reason.startswith("The search's process was killed by SIGKILL") for reason in reasons)
-    check_ended_once(store, state, search)
+    assert faults(store, state, search) == []
 
 
 def test_a_search_whose_process_cannot_be_started_waits_too(
@@ -131,7 +131,7 @@ def test_a_search_that_is_interrupted_five_times_has_failed_and_can_be_resumed(
         store.resume(search_id)
         search = ended(store, search_id)
     assert search.state == DONE
-    check_ended_once(store, state, search)
+    assert faults(store, state, search) == []
 
 
 @pytest.mark.parametrize("how", ["patient", pytest.param("now", marks=pytest.mark.nightly)])
@@ -152,7 +152,7 @@ def test_a_running_search_is_cancelled_with_what_it_measured(
         search = ended(store, search_id)
     assert search.state == CANCELLED
     assert (search.result or {})["best"] is not None
-    check_ended_once(store, state, search)
+    assert faults(store, state, search) == []
 
 
 def test_a_queued_search_is_cancelled_without_being_started(
@@ -256,7 +256,7 @@ def test_a_stopped_server_leaves_its_search_running_and_the_next_one_ends_it(
         assert (search.interruptions, search.restarts) == (0, 0)
         search = ended(store, search_id)
     assert (search.state, search.attempt) == (DONE, 2)
-    check_ended_once(store, state, search)
+    assert faults(store, state, search) == []
 
 
 @pytest.mark.nightly
@@ -273,7 +273,7 @@ def test_a_server_that_gets_a_search_back_from_one_on_another_machine_does_not_u
     with dispatching(dispatcher_of(store, state, replaying)):
         search = ended(store, search_id)
     assert (search.state, search.attempt) == (DONE, 3)
-    check_ended_once(store, state, search)
+    assert faults(store, state, search) == []
     kept = {trial.number: trial.measurement for trial in TuningResult.load(study_of(state, search_id)).trials}
     events = [event.body for event in store.events(search_id, limit=5000) if event.kind == "trial"]
     assert {body["number"]: body["measurement"] for body in events} == {
@@ -360,7 +360,7 @@ def test_a_server_that_lost_its_lock_stops_at_once_and_the_next_one_goes_on(
                 with dispatching(dispatcher_of(Store(engine, lock=other), state, replaying)):
                     search = ended(store, search_id)
     assert (search.state, search.attempt) == (DONE, 2)
-    check_ended_once(store, state, search)
+    assert faults(store, state, search) == []
 
 
 def test_a_cancellation_that_meets_a_wake_is_not_lost(
@@ -463,7 +463,7 @@ def test_the_database_may_go_away_for_a_while(
         search = ended(store, search_id)
     assert not failing
     assert (search.state, search.attempt) == (DONE, 1)
-    check_ended_once(store, state, search)
+    assert faults(store, state, search) == []
 
 
 @pytest.mark.nightly
