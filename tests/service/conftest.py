@@ -1,4 +1,4 @@
-"""Databases for the service's tests: each test runs on SQLite and on a real PostgreSQL."""
+"""Databases for the service's tests: each test runs on SQLite and on a real PostgreSQL. And replayed searches."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -12,6 +12,7 @@ pytest.importorskip("sqlalchemy", reason="the service is not installed (of the e
 from sqlalchemy import Engine, create_engine, text
 
 from autotune.service.tables import open_database
+from tests.service.searches import Replaying
 
 _NUMBERS = count()
 
@@ -76,3 +77,9 @@ def open_engine(database_url: str) -> Iterator[Callable[[], Engine]]:
 def engine(open_engine: Callable[[], Engine]) -> Engine:
     """A database with the service's tables and nothing in them."""
     return open_engine()
+
+
+@pytest.fixture
+def replaying(tmp_path: Path) -> Replaying:
+    """For searches that are replayed."""
+    return Replaying(tmp_path / "replaying")

@@ -64,11 +64,6 @@ def state(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def replaying(tmp_path: Path) -> Replaying:
-    return Replaying(tmp_path / "replaying")
-
-
-@pytest.fixture
 def submit(store: Store) -> Callable[..., str]:
     """Submits a search with this change of the usual request: its id."""
 

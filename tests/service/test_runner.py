@@ -100,11 +100,6 @@ class Runner:
         return [event["key"] for event in self.events if event["kind"] == kind]
 
 
-@pytest.fixture
-def replaying(tmp_path: Path) -> Replaying:
-    return Replaying(tmp_path / "replaying")
-
-
 @pytest.fixture(scope="module")
 def start() -> Iterator[Callable[[Path, Replaying], Runner]]:
     """Starts a runner; it is ended with the tests of this file."""

@@ -349,11 +349,6 @@ def test_a_backup_that_was_made_while_it_ran_is_restored(
 # End ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def replaying(tmp_path: Path) -> Replaying:
-    return Replaying(tmp_path / "replaying")
-
-
 def has_begun(search: dict[str, Any]) -> bool:
     return (search["progress"] or {}).get("kind") == "probing"
 
