@@ -265,7 +265,7 @@ class Dispatcher:
             await asyncio.sleep(0.1)
         # Without a process the search was not running when its server ended, and is not at fault.
         counter = None if search.pid is None else "restarts"
-        await self._requeue(run, "The server was started again.", at_once=True, counter=counter)
+        await self._requeue(run, "The server was started again.", counter, delay_s=0.0)
 
     async def _run(self, run: Run) -> None:
         """Run a claimed search; end it, or queue it again."""
@@ -279,7 +279,7 @@ class Dispatcher:
         if end is None or end["state"] == INTERRUPTED:
             reason = end["problem"]["message"] if end else await asyncio.to_thread(death, run, folder / LOG)
             is_away = end is not None and end["problem"]["type"] == "DevicesAway" and not self.devices.is_lasting
-            await self._requeue(run, reason, counter=None if is_away else "interruptions", delay_s=AWAY_S * is_away)
+            await self._requeue(run, reason, None if is_away else "interruptions", AWAY_S if is_away else None)
             return
         files: dict[str, bytes] = {}
         for name in end.pop("files", ()):
@@ -344,20 +344,19 @@ class Dispatcher:
         return end
 
     async def _requeue(
-        self,
-        run: Run,
-        reason: str,
-        at_once: bool = False,
-        counter: str | None = "interruptions",
-        delay_s: float = 0.0,
+        self, run: Run, reason: str, counter: str | None = "interruptions", delay_s: float | None = None
     ) -> None:
-        """Queue it again, by default after a wait; not while the server ends: the next one recovers it."""
+        """Queue it again after this wait, by default a longer one each time.
+
+        Not while the server ends: the next one recovers it.
+        """
         search = run.search
         if self._stopping:
             if run.process is not None and run.process.returncode is not None:
                 await self._stored(self.store.stopped, search.id, search.attempt)
             return
-        delay_s = delay_s or (0.0 if at_once else self.backoff_s * 2 ** (search.interruptions + 1))
+        if delay_s is None:
+            delay_s = self.backoff_s * 2 ** (search.interruptions + 1)
         after = await self._stored(self.store.requeue, search.id, search.attempt, reason, delay_s, counter)
         log.warning("search_interrupted", search=search.id, reason=reason, state=after.state)
         asyncio.get_running_loop().call_later(delay_s + 0.01, self.wake)
