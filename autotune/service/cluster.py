@@ -74,7 +74,6 @@ class ClusterDevices:
     cluster does not answer and is_awaited.
     """
 
-    executor = "ray"
     is_lasting = False
 
     def __init__(

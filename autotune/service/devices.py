@@ -27,7 +27,6 @@ class Devices:
     Raises InvalidRequest for a missing device, or one that is named twice.
     """
 
-    executor = "local"
     is_lasting = True  # none comes or goes while the server runs
 
     def __init__(self, names: Sequence[str] | None = None) -> None:
