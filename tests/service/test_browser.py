@@ -1,7 +1,6 @@
 """The page in a real browser: a search from its form to a comparison, by keyboard, for all eyes, and asking nobody else."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import axe_playwright_python
@@ -17,6 +16,7 @@ from autotune.service.devices import LentDevice
 from tests.browser import MISSING, chromium, complaints, look, requested
 from tests.report.studies import HOSTILE, hostile
 from tests.service import application
+from tests.service.application import wait_until
 from tests.service.searches import Replaying
 from tests.service.seeded import REAL, left, page_service, seed
 from tests.service.servers import Server, serving
@@ -46,14 +46,6 @@ def server(tmp_path_factory: pytest.TempPathFactory, replaying: Replaying) -> It
         yield server
 
 
-def until(holds: Callable[[], object]) -> None:
-    """Return once this is true."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.03)
-
-
 def text_of(browser: WebDriver, selector: str) -> str:
     return browser.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector)  # type: ignore[no-any-return]
 
@@ -71,7 +63,7 @@ def sign_in(browser: WebDriver, url: str, token: str) -> None:
     browser.delete_all_cookies()
     browser.get(f"{url}/login")
     browser.find_element(By.ID, "token").send_keys(token, Keys.ENTER)
-    until(lambda: text_of(browser, "h1") == "Searches")
+    wait_until(lambda: text_of(browser, "h1") == "Searches")
 
 
 def submit(browser: WebDriver, url: str, name: str) -> str:
@@ -81,9 +73,9 @@ def submit(browser: WebDriver, url: str, name: str) -> str:
     for field, value in (fields | {"more": "{space: quick, sampler: random, no_history: true}"}).items():
         browser.find_element(By.ID, field).send_keys(value)
     press(browser, "Check")
-    until(lambda: "The request is valid." in text_of(browser, "#fine"))
+    wait_until(lambda: "The request is valid." in text_of(browser, "#fine"))
     press(browser, "Start the search")
-    until(lambda: "/searches/" in browser.current_url)
+    wait_until(lambda: "/searches/" in browser.current_url)
     return browser.current_url
 
 
@@ -99,20 +91,20 @@ def test_a_search_from_its_form_to_its_report(browser: WebDriver, server: Server
         "window.spoken = []; window.same = document.querySelector('#live');"
         "new MutationObserver(() => spoken.push(voice.textContent)).observe(voice, { childList: true });"
     )
-    until(lambda: "(yours)" in text_of(browser, ".sub"))
+    wait_until(lambda: "(yours)" in text_of(browser, ".sub"))
     browser.execute_script("document.getElementById('duplicate').focus()")
     browser.find_element(By.ID, "pause").send_keys(Keys.ENTER)  # nothing moves while it is paused
     browser.execute_script("document.getElementById('duplicate').focus()")
     replaying.release()
-    until(lambda: server.http.get(f"/searches/{first.rpartition('/')[2]}").json()["ended_at"])
+    wait_until(lambda: server.http.get(f"/searches/{first.rpartition('/')[2]}").json()["ended_at"])
     assert "Running" in text_of(browser, ".sub")
     press(browser, "Pause updates")
-    until(lambda: "Done" in text_of(browser, ".sub"))
-    until(lambda: browser.execute_script("return same.isConnected && window.spoken.at(-1)?.startsWith('Done.')"))
-    until(lambda: browser.execute_script("return document.getElementById('pause').hidden"))
-    until(lambda: "yours" in text_of(browser, ".trials"))
+    wait_until(lambda: "Done" in text_of(browser, ".sub"))
+    wait_until(lambda: browser.execute_script("return same.isConnected && window.spoken.at(-1)?.startsWith('Done.')"))
+    wait_until(lambda: browser.execute_script("return document.getElementById('pause').hidden"))
+    wait_until(lambda: "yours" in text_of(browser, ".trials"))
     press(browser, "Open the report")
-    until(lambda: text_of(browser, "#details h2") == "Details")
+    wait_until(lambda: text_of(browser, "#details h2") == "Details")
     assert browser.execute_script("return window.origin") == "null"
     browser.find_element(By.ID, "theme").click()  # its script runs
     assert complaints(browser) == []
@@ -126,22 +118,22 @@ def test_searches_are_stopped_resumed_and_compared(browser: WebDriver, server: S
     requested(browser)
     sign_in(browser, server.url, server.token)
     submit(browser, server.url, "first")
-    until(lambda: "Done" in text_of(browser, ".sub"))
+    wait_until(lambda: "Done" in text_of(browser, ".sub"))
     replaying.hold()
     second = submit(browser, server.url, "second")
-    until(lambda: "(yours)" in text_of(browser, ".sub"))
+    wait_until(lambda: "(yours)" in text_of(browser, ".sub"))
     press(browser, "Stop now")
-    until(lambda: "Cancelled" in text_of(browser, ".sub"))
+    wait_until(lambda: "Cancelled" in text_of(browser, ".sub"))
     replaying.release()
     press(browser, "Resume")
-    until(lambda: "Done" in text_of(browser, ".sub"))
+    wait_until(lambda: "Done" in text_of(browser, ".sub"))
     assert browser.current_url == second
-    until(lambda: "Cancelled" in text_of(browser, ".timeline"))
+    wait_until(lambda: "Cancelled" in text_of(browser, ".timeline"))
     browser.get(server.url)
     for box in browser.find_elements(By.CSS_SELECTOR, "input[name=search]"):
         box.click()
     press(browser, "Compare the marked searches")
-    until(lambda: text_of(browser, "h1") == "2 searches compared")
+    wait_until(lambda: text_of(browser, "h1") == "2 searches compared")
     assert complaints(browser) == []
     assert {url.split("/")[2] for url in requested(browser)} == {server.url.split("/")[2]}
 
@@ -167,11 +159,11 @@ def test_all_is_done_by_keyboard_alone(browser: WebDriver, server: Server) -> No
     browser.switch_to.active_element.send_keys("no-such-model")
     tab_to("global_batch_size")
     browser.switch_to.active_element.send_keys("8", Keys.ENTER)
-    until(lambda: "corrected in 1 place" in text_of(browser, "#problem"))
+    wait_until(lambda: "corrected in 1 place" in text_of(browser, "#problem"))
     assert browser.switch_to.active_element.get_attribute("id") == "problem"
     browser.switch_to.active_element.send_keys(Keys.TAB)
     browser.switch_to.active_element.send_keys(Keys.ENTER)
-    until(lambda: browser.switch_to.active_element.get_attribute("id") == "model")
+    wait_until(lambda: browser.switch_to.active_element.get_attribute("id") == "model")
 
 
 @pytest.mark.nightly

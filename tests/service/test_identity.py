@@ -29,7 +29,7 @@ from autotune.service.pages import ATTEMPT
 from autotune.service.server import Settings
 from autotune.service.tables import audit, metadata, sessions, tokens
 from tests.browser import MISSING, chromium, complaints
-from tests.service.application import SMALL, URL, Service, make_app, serving
+from tests.service.application import SMALL, URL, Service, make_app, serving, wait_until
 
 with warnings.catch_warnings():
     import authlib.deprecate  # noqa: F401 (it sets a filter)
@@ -523,15 +523,15 @@ def test_a_browser_signs_in_at_the_provider_and_its_strict_cookie_counts(
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
 
-    from tests.service.test_browser import press, text_of, until
+    from tests.service.test_browser import press, text_of
 
     with chromium(tmp_path / "profile") as browser:
         browser.get(f"{url}/new")
         press(browser, f"Sign in with {urlsplit(provider.url).netloc}")
-        until(lambda: browser.current_url.startswith(provider.url))
+        wait_until(lambda: browser.current_url.startswith(provider.url))
         browser.find_element(By.NAME, "sub").send_keys(ANNA, Keys.ENTER)
-        until(lambda: browser.current_url == f"{url}/new")
+        wait_until(lambda: browser.current_url == f"{url}/new")
         assert ANNA in text_of(browser, "header")
         assert [line for line in complaints(browser) if url in line] == []
         press(browser, "Sign out")
-        until(lambda: browser.current_url == f"{url}/login")
+        wait_until(lambda: browser.current_url == f"{url}/login")

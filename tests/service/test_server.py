@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -228,9 +227,9 @@ def test_a_server_whose_connections_were_cut_takes_its_lock_again_and_goes_on(
     words = ("--database", database_url)
     with serving(tmp_path, *words, variables=replaying.environment) as server:
         search_id = server.submit(REPLAYED)
-        until(lambda: has_begun(server.http.get(f"/searches/{search_id}").json()))
+        wait_until(lambda: has_begun(server.http.get(f"/searches/{search_id}").json()))
         cut_connections(database_url)
-        until(lambda: has_lock(database_url))
+        wait_until(lambda: has_lock(database_url))
         (tmp_path / "other").mkdir()
         assert "Another autotune serve uses the database" in refused(tmp_path / "other", "--port", "0", *words)
         replaying.release()
@@ -250,7 +249,7 @@ def test_a_server_that_lost_its_database_to_another_one_ends_and_has_changed_not
     words = ("--database", database_url)
     with serving(tmp_path, *words, variables=replaying.environment) as first:
         search_id = first.submit(REPLAYED)
-        until(lambda: has_begun(first.http.get(f"/searches/{search_id}").json()))
+        wait_until(lambda: has_begun(first.http.get(f"/searches/{search_id}").json()))
         first.process.send_signal(signal.SIGSTOP)
         cut_connections(database_url)
         (tmp_path / "other").mkdir()
@@ -286,7 +285,7 @@ def test_a_standby_goes_on_within_fifteen_seconds_with_the_same_folder_or_from_t
         ending.enter_context(process)
         ending.callback(process.kill)
         search_id = first.submit(REPLAYED)
-        until(lambda: bool(first.http.get(f"/searches/{search_id}/trials").json()))
+        wait_until(lambda: bool(first.http.get(f"/searches/{search_id}/trials").json()))
         replaying.hold()
         time.sleep(4)
         assert process.poll() is None
@@ -313,7 +312,7 @@ def test_a_backup_that_was_made_while_it_ran_is_restored(
         done = server.submit(REPLAYED)
         server.when(done)
         running = server.submit({**REPLAYED, "seed": 1})
-        until(lambda: bool(server.http.get(f"/searches/{running}/trials").json()))
+        wait_until(lambda: bool(server.http.get(f"/searches/{running}/trials").json()))
         replaying.hold()
         if is_sqlite:
             path = server.state / "service.db"
@@ -353,13 +352,6 @@ def has_begun(search: dict[str, Any]) -> bool:
     return (search["progress"] or {}).get("kind") == "probing"
 
 
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_server_that_stops_ends_streams_and_runners_and_the_next_one_goes_on(
@@ -377,7 +369,7 @@ def test_a_server_that_stops_ends_streams_and_runners_and_the_next_one_goes_on(
 
         listening = threading.Thread(target=listen)
         listening.start()
-        until(lambda: has_begun(http.get(f"/searches/{search_id}").json()))
+        wait_until(lambda: has_begun(http.get(f"/searches/{search_id}").json()))
         processes = psutil.Process(server.process.pid).children(recursive=True)
         assert processes
         assert server.stop(number) == 0
@@ -399,10 +391,10 @@ def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
     replaying.hold()
     with serving(tmp_path, variables=replaying.environment) as server:
         search_id = server.submit(REPLAYED)
-        until(lambda: has_begun(server.http.get(f"/searches/{search_id}").json()))
+        wait_until(lambda: has_begun(server.http.get(f"/searches/{search_id}").json()))
         processes = psutil.Process(server.process.pid).children(recursive=True)
         server.process.send_signal(signal.SIGINT)
-        until(lambda: "Waiting for application shutdown." in [entry["event"] for entry in server.log])
+        wait_until(lambda: "Waiting for application shutdown." in [entry["event"] for entry in server.log])
         assert server.process.poll() is None
         assert server.stop(signal.SIGINT) == 130
         for process in processes:
