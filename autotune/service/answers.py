@@ -191,10 +191,7 @@ class Statuses:
 
 def status_answer(request: Request, status: tuple[str, bytes]) -> Response:
     """The answer with this status of a search."""
-    response = Response(status[1], media_type=JSON)
-    if is_fresh(request, response, status[0]):
-        return Response(status_code=304, headers={name: response.headers[name] for name in ("ETag", "Cache-Control")})
-    return response
+    return unless_known(request, Response(status[1], media_type=JSON), status[0])
 
 
 class KeptStatuses:
@@ -225,12 +222,19 @@ def shown(search: Search, place: int | None = None) -> dict[str, Any]:
     return values | {"place": place, "links": links | ({"result": f"{here}/result"} if search.result else {})}
 
 
-def is_fresh(request: Request, response: Response, tag: str) -> bool:
-    """True if the caller has this version already; else its tag is sent."""
-    response.headers["ETag"] = f'"{tag}"'
-    response.headers["Cache-Control"] = "private, no-cache"
-    tags = (given.strip().removeprefix("W/") for given in request.headers.get("if-none-match", "").split(","))
-    return any(given in ("*", f'"{tag}"') for given in tags)
+def tag_headers(tag: str) -> dict[str, str]:
+    """Headers of an answer of this version."""
+    return {"ETag": f'"{tag}"', "Cache-Control": "private, no-cache"}
+
+
+def unless_known(request: Request, response: Response, tag: str) -> Response:
+    """The response with its tag, or 304 if the caller has this version already."""
+    headers = tag_headers(tag)
+    tags = [given.strip().removeprefix("W/") for given in request.headers.get("if-none-match", "").split(",")]
+    if "*" in tags or headers["ETag"] in tags:
+        return Response(status_code=304, headers=headers)
+    response.headers.update(headers)
+    return response
 
 
 def accepted(request: Request, *offered: str) -> str:

@@ -78,8 +78,8 @@ def submit(
 
 def _answer(request: Request, response: Response, search: Search) -> Any:
     place = request.app.state.store.place(search)
-    is_known = answers.is_fresh(request, response, f"{search.version}.{place or 0}") and request.method == "GET"
-    return Response(status_code=304, headers=dict(response.headers)) if is_known else answers.shown(search, place)
+    response.headers.update(answers.tag_headers(f"{search.version}.{place or 0}"))
+    return answers.shown(search, place)
 
 
 @router.get("/searches")
@@ -279,9 +279,7 @@ def served(file: tuple[Artifact, bytes], request: Request) -> Response:
     if artifact.media_type in SANDBOXED:
         headers["Content-Security-Policy"] = SANDBOXED[artifact.media_type]
     response = Response(content, media_type=artifact.media_type, headers=headers)
-    if answers.is_fresh(request, response, artifact.sha256):
-        return Response(status_code=304, headers={"ETag": response.headers["ETag"]})
-    return response
+    return answers.unless_known(request, response, artifact.sha256)
 
 
 # Comparisons ------------------------------------------------------------------------------------------------------

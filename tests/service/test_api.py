@@ -376,7 +376,8 @@ def test_an_ended_search_has_its_result_its_files_and_its_logs(service: Service)
         assert answer.content == content
         assert answer.headers["content-type"].partition(";")[0] == listed[name]["media_type"]
         tag = {"If-None-Match": answer.headers["etag"]}
-        assert client.get(f"{url}/files/{name}", headers=tag).status_code == 304
+        known = client.get(f"{url}/files/{name}", headers=tag)
+        assert (known.status_code, known.headers["cache-control"]) == (304, answer.headers["cache-control"])
     assert client.get(f"{url}/trials/3/log").text == "<b>Traceback</b>"
     assert client.get(f"{url}/trials/3/log").headers["content-type"].startswith("text/plain")
     assert client.get(f"{url}/trials", headers={"Accept": "text/csv"}).content == files["trials.csv"]
