@@ -136,8 +136,7 @@ class Change:
     def enter(self, search_id: str, state: str, reason: str | None = None, **values: Any) -> Search:
         """Change the state, and append the event of it; the process of the attempt, if there was one, has ended."""
         ended = {"ended_at": datetime.now(UTC)} if state in ENDED else {}
-        open_use = (uses.c.search_id == search_id) & uses.c.ended_at.is_(None)
-        self.connection.execute(uses.update().where(open_use).values(ended_at=datetime.now(UTC)))
+        self.end_use(search_id)
         search = self.update(search_id, state=state, pid=None, pid_started=None, **ended | values)
         body = {"state": state, "attempt": search.attempt, "headline": search.headline, "reason": reason}
         key = f"state:{search.attempt}:{state}"
@@ -146,6 +145,11 @@ class Change:
         event = {"key": f"{key}:{number + 1}" if number else key, "kind": "state"}
         self.append(search_id, [event | {"body": {name: value for name, value in body.items() if value is not None}}])
         return search
+
+    def end_use(self, search_id: str) -> None:
+        """Note that its devices are used no more, if it had some."""
+        open_use = (uses.c.search_id == search_id) & uses.c.ended_at.is_(None)
+        self.connection.execute(uses.update().where(open_use).values(ended_at=datetime.now(UTC)))
 
     def append(self, search_id: str, new: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """Append the events with keys that the search does not have yet, and return them."""

@@ -287,6 +287,7 @@ class Store:
         """Record that the process of this attempt has ended with its server; the next server queues the search again."""
         with self._writing() as change:
             if change.running(search_id, attempt):
+                change.end_use(search_id)
                 change.update(search_id, pid=None, pid_started=None)
 
     def requeue(

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
-from sqlalchemy import Engine, event, text
+from sqlalchemy import Engine, event, select, text
 from sqlalchemy.exc import StatementError
 
 from autotune.core.errors import InvalidRequest, StorageFailed
@@ -41,7 +41,7 @@ from autotune.service.records import (
     Search,
 )
 from autotune.service.store import Store
-from autotune.service.tables import uses, writing
+from autotune.service.tables import reading, uses, writing
 from tests.probe.processes import bounded
 
 REQUEST = {"model": "bert-mini", "global_batch_size": 8}
@@ -719,6 +719,20 @@ def test_the_process_of_an_attempt_is_recorded_while_it_runs(store: Store) -> No
     assert store.end(search.id, 1, DONE)
     assert not store.started(search.id, 1, 1, 1.0)
     assert (current(store, search).pid, current(store, search).pid_started) == (None, None)
+
+
+def test_a_search_uses_its_devices_until_its_server_is_stopped_and_not_until_the_next_one_starts(
+    store: Store, engine: Engine
+) -> None:
+    search = started(store)
+    assert [use.devices for use in store.usage()] == [1]
+    store.stopped(search.id, 1)
+    with reading(engine) as connection:
+        ended_at = connection.scalar(select(uses.c.ended_at))
+    assert ended_at is not None
+    store.requeue(search.id, 1, "The server was started again.", counter=None)
+    with reading(engine) as connection:
+        assert connection.scalar(select(uses.c.ended_at)) == ended_at
 
 
 def test_an_interrupted_search_is_the_next_again(store: Store, changed: list[str]) -> None:
