@@ -220,13 +220,8 @@ def trials(request: Request, _who: Viewer, search_id: str) -> list[dict[str, Any
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    speed = dict(
-        zip(
-            ("samples_per_second", "samples_per_second_low", "samples_per_second_high"),
-            row["samples_per_second"] or [],
-            strict=False,
-        )
-    )
+    names = [f"samples_per_second{end}" for end in ("", "_low", "_high")]
+    speed = dict(zip(names, row["samples_per_second"] or [], strict=False))
     flat = {name: value for name, value in row.items() if name not in ("values", "samples_per_second", "warnings")}
     return flat | speed | {"warnings": "; ".join(row["warnings"] or [])} | (row["values"] or {})
 

@@ -98,10 +98,8 @@ def connect(url: str, token: str | None = None) -> "Client":
     if url.startswith("http://") and not is_loopback(urlsplit(url).hostname or ""):
         advice = "Use https://, or reach the server by SSH: ssh -L 8321:127.0.0.1:8321 MACHINE"
         raise InvalidRequest(f"A token would be sent to {url} unencrypted.", advice)
-    advice, is_meant = (
-        "Copy all of it, or ask an admin for another one.",
-        os.environ.get("AUTOTUNE_SERVER", url).rstrip("/") == url,
-    )
+    advice = "Copy all of it, or ask an admin for another one."
+    is_meant = os.environ.get("AUTOTUNE_SERVER", url).rstrip("/") == url
     if not token and is_meant and (token := os.environ.get("AUTOTUNE_TOKEN")):
         advice = "Set AUTOTUNE_TOKEN to a valid one, or unset it."
     if not token:

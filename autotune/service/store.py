@@ -348,13 +348,11 @@ class Store:
         with self._writing() as change:
             added = change.append(search_id, new) if change.running(search_id, attempt) else []
             if added:
-                measured = any(event["kind"] in ("trial", "confirmed") for event in added)
-                ends = (
-                    {"ends_at": _after(datetime.now(UTC), to_go)}
-                    if (to_go := added[-1]["body"].get("seconds_to_go"))
-                    else {}
-                )
-                change.update(search_id, progress=added[-1]["body"], **ends, **(_NONE if measured else {}))
+                progress = added[-1]["body"]
+                values = _NONE if any(event["kind"] in ("trial", "confirmed") for event in added) else {}
+                if to_go := progress.get("seconds_to_go"):
+                    values = values | {"ends_at": _after(datetime.now(UTC), to_go)}
+                change.update(search_id, progress=progress, **values)
             return len(added)
 
     def events(self, search_id: str, after: int = 0, limit: int = 500) -> builtins.list[Event]:
@@ -446,10 +444,8 @@ def _usage(connection: Connection, now: datetime) -> builtins.list[Usage]:
     query = select(uses).where(uses.c.ended_at.is_(None) | (uses.c.ended_at > month)).order_by(uses.c.id)
     found: dict[tuple[str, str | None], Usage] = {}
     for row in connection.execute(query):
-        key, hours = (
-            (row.user, row.token_id),
-            ((row.ended_at or now) - max(row.started_at, month)).total_seconds() / 3600,
-        )
+        key = row.user, row.token_id
+        hours = ((row.ended_at or now) - max(row.started_at, month)).total_seconds() / 3600
         before = found.get(key, Usage(*key, 0, 0.0))
         devices = before.devices + (0 if row.ended_at else row.devices)
         found[key] = Usage(*key, devices, before.device_hours + max(0.0, hours) * row.devices)

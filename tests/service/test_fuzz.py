@@ -85,7 +85,6 @@ TEXTS = (
     *("parameters: !!python/object/apply:os.system [ls]", "parameters: {workers: 0x1F, precision: 2001-99-99}"),
     *("parameters:\n  micro_batch_size: {multiple_of: 0}", "parameters: {1: 2, null: 3, [a]: b}"),
 )
-ARGS = ("learning_rate", "optim", "lr_scheduler_kwargs", "output_dir", "label_names", "per_device_train_batch_size")
 NUMBERS = (0, -1, 1, 2, 7, 200, 201, 2**31, 2**63, 2**64, 10**400, 0.5, -0.0, 1e308, 5e-324, float("inf"), float("nan"))
 PLAIN = (None, True, False, [], {}, [[]], {"": ""}, {"a": {"b": {"c": 1}}})
 
