@@ -70,8 +70,7 @@ class RecordedHost:
             answer = {"value": self._value(order)}
         for rank in range(order.ranks):
             write_json(folder / answer_name(rank), answer)
-        codes = [0] * order.ranks
-        return {"ended": "exited", "codes": codes, "seconds": seconds, "left": 0, "kernel_oom_kills": 0}
+        return {"ended": "exited", "codes": [0] * order.ranks, "seconds": seconds, "kernel_oom_kills": 0}
 
     def beside(self) -> "RecordedHost":
         """This one: it answers at once."""
