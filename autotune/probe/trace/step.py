@@ -235,7 +235,7 @@ def trace_step(
     with Tracker(iter([*parameters, *model.buffers(), *batch.values()])) as tracker:
         with layers_noted(tracker, lists):
             for phase in (FIRST, FURTHER):
-                micro_step(tracker, phase, lambda: model(**_accepted(forward, batch)), parameters, 2)
+                micro_step(tracker, phase, lambda: model(**_accepted(forward, batch)), parameters)
         return dict(tracker.to_dict())
 
 

@@ -70,7 +70,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
                 self.kinds[number] = kind
 
     def to_dict(self) -> dict[str, Any]:
-        """The tape as `Tape.from_dict` reads it."""
+        """The tape as `MemoryTrace.from_dict` reads it."""
         self._on = False
         segments = [[*head, _frees_in_order(events)] for *head, events in self.segments]
         return {"sizes": self.sizes, "kinds": self.kinds, "segments": segments}
@@ -168,12 +168,12 @@ def _first_to_learn(values: Any) -> Any:
     return next((value for value in values if isinstance(value, torch.Tensor) and value.requires_grad), None)
 
 
-def micro_step(tracker: Tracker, phase: str, forward: Callable[[], Any], parameters: list[Any], parts: int) -> None:
+def micro_step(tracker: Tracker, phase: str, forward: Callable[[], Any], parameters: list[Any]) -> None:
     """One micro-step as the Trainer makes it: the loss of `forward`, divided by the accumulation, and its backward."""
     tracker.begin(phase)
     loss = _loss(forward)
     tracker.call(ACTIVATIONS, tracker.living())
-    loss = loss / parts
+    loss = loss / 2
     loss.backward()
     del loss
     for number in [tracker.number(weight.grad) for weight in parameters if weight.grad is not None]:
