@@ -34,8 +34,9 @@ _SECTIONS = ("description", "core", "parameters")
 
 @dataclass(frozen=True)
 class SpaceFile:
-    """Content of a search-space file: setting -> values, the micro-batch sizes first.
+    """Content of a search-space file.
 
+    description: one line. values: setting -> its values, the micro-batch sizes first.
     core: settings that are searched before the others, none: all at once.
     """
 
@@ -105,16 +106,6 @@ def spaces_folder() -> Path:
 def named_spaces() -> dict[str, Path]:
     """Every shipped space by name."""
     return {path.stem: path for path in sorted(spaces_folder().glob("*.yaml"))}
-
-
-def describe_space(path: Path) -> str:
-    """The one-line description of a space file."""
-    return open_space(str(path)).description
-
-
-def read_space(name_or_path: str) -> dict[str, tuple[Any, ...]]:
-    """setting -> values of a shipped space's name or a file's path. Raises InvalidSpace as `open_space`."""
-    return dict(open_space(name_or_path).values)
 
 
 def open_space(name_or_path: str) -> SpaceFile:
