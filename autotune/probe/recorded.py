@@ -119,9 +119,8 @@ class RecordedHost:
         most = order.timing.untimed_most + order.timing.timed_most
         in_round = bool(order.confirmation) and not answer.is_composed
         trained, losses = self._nearest(order, "losses")
-        scale = (
-            configuration.gradient_accumulation_steps / trained.gradient_accumulation_steps
-        )  # the Trainer adds them up
+        # The Trainer adds up the losses of the micro-steps.
+        scale = configuration.gradient_accumulation_steps / trained.gradient_accumulation_steps
         return replace(
             answer,
             settings=configuration.values,

@@ -147,9 +147,8 @@ def _to_float32(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     if dtype is None and args[0].is_floating_point():
         args, kwargs, dtype = args[:place], {**kwargs, "dtype": torch.float32}, torch.float32
     fused = _FUSED.get(operation)
-    if (
-        fused and args[0].dtype == torch.float16 and dtype == torch.float32
-    ):  # of bfloat16, CUDA makes a float32 copy too
+    # Of bfloat16, CUDA makes a float32 copy too.
+    if fused and args[0].dtype == torch.float16 and dtype == torch.float32:
         return fused(args[0], kwargs["dim"] if "dim" in kwargs else args[1], True)
     return operation(*args, **kwargs)
 
