@@ -8,7 +8,7 @@ import torch
 import transformers
 from accelerate.hooks import remove_hook_from_submodules
 from torch._guards import detect_fake_mode
-from transformers import AutoConfig, BitsAndBytesConfig, PretrainedConfig
+from transformers import AutoConfig, BitsAndBytesConfig
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.models.auto import modeling_auto
 
@@ -272,6 +272,5 @@ def _task_of_architecture(config: Any, tasks: tuple[str, ...]) -> str | None:
 
 
 def _arguments(trust_remote_code: bool, dtype: str) -> dict[str, Any]:
-    """Of `from_config` and `from_pretrained`; earlier versions of transformers call the dtype `torch_dtype`."""
-    name = "dtype" if hasattr(PretrainedConfig(), "dtype") else "torch_dtype"
-    return {"trust_remote_code": trust_remote_code, name: getattr(torch, dtype)}
+    """Of `from_config` and `from_pretrained`."""
+    return {"trust_remote_code": trust_remote_code, "dtype": getattr(torch, dtype)}
