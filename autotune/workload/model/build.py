@@ -216,24 +216,19 @@ def attentions(model: Any) -> dict[str, str | None]:
     from transformers.utils import import_utils
 
     flash = bool(getattr(model, "_supports_flash_attn", False) or getattr(model, "_supports_flash_attn_2", False))
-    # Implementation -> whether the class supports it, the package that it needs, the function that looks for that.
-    needs = {
-        "eager": (True, "", ""),
-        "sdpa": (getattr(model, "_supports_sdpa", False), "", ""),
-        "flash_attention_2": (flash, "flash-attn", "is_flash_attn_2_available"),
-        "flash_attention_3": (flash, "flash-attn 3", "is_flash_attn_3_available"),
-        "flex_attention": (
-            getattr(model, "_supports_flex_attn", False),
-            "a torch with flex attention",
-            "is_torch_flex_attn_available",
-        ),
+    supported = {
+        "eager": True,
+        "sdpa": getattr(model, "_supports_sdpa", False),
+        "flash_attention_2": flash,
+        "flash_attention_3": flash,
+        "flex_attention": getattr(model, "_supports_flex_attn", False),
     }
-    reasons: dict[str, str | None] = {}
-    for name, (is_supported, package, check) in needs.items():
-        is_installed = not check or getattr(import_utils, check, lambda: False)()
-        reasons[name] = None if is_installed else f"{package} is not installed"
-        if not is_supported:
-            reasons[name] = f"{type(model).__name__} does not support it"
+    unsupported = f"{type(model).__name__} does not support it"
+    reasons = {name: None if is_supported else unsupported for name, is_supported in supported.items()}
+    if flash and not import_utils.is_flash_attn_2_available():
+        reasons["flash_attention_2"] = "flash-attn is not installed"
+    if flash and not import_utils.is_flash_attn_3_available():
+        reasons["flash_attention_3"] = "flash-attn 3 is not installed"
     return reasons
 
 
