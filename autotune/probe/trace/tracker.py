@@ -55,17 +55,13 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         """End the layer at the next allocation: what is freed before is still its own."""
         self._then = (None, 0, False)
 
-    def living(self) -> list[int]:
-        """Numbers of all living tensors."""
-        return list(self._numbers.values())
-
     def number(self, tensor: torch.Tensor) -> int | None:
         """The number of a tensor's storage; None for an existing one."""
         return self._numbers.get(tensor.untyped_storage()._cdata)
 
-    def call(self, kind: str, numbers: list[int]) -> None:
-        """Set the kind of these tensors, if they have none yet."""
-        for number in numbers:
+    def call_living(self, kind: str) -> None:
+        """Set the kind of all living tensors that have none yet."""
+        for number in list(self._numbers.values()):
             if self.kinds[number] == TEMPORARY:
                 self.kinds[number] = kind
 
@@ -172,7 +168,7 @@ def micro_step(tracker: Tracker, phase: str, forward: Callable[[], Any], paramet
     """One micro-step as the Trainer makes it: the loss of `forward`, divided by the accumulation, and its backward."""
     tracker.begin(phase)
     loss = _loss(forward)
-    tracker.call(ACTIVATIONS, tracker.living())
+    tracker.call_living(ACTIVATIONS)
     loss = loss / 2
     loss.backward()
     del loss
