@@ -15,6 +15,7 @@ from transformers.models.auto import modeling_auto
 from autotune.core.errors import InvalidRequest, did_you_mean
 from autotune.core.workload import Workload
 from autotune.space.settings.experts import NAMES as EXPERTS
+from autotune.space.settings.experts import implementation
 from autotune.workload.hub import first_line
 from autotune.workload.model.adapters import in_four_bits, made_in_four_bits
 from autotune.workload.model.values import drawn, without_values
@@ -237,9 +238,7 @@ def experts(model: Any) -> tuple[str, dict[str, str | None]]:
 
     Empty if this model has no experts, or if this transformers cannot choose how they are computed.
     """
-    can_choose = getattr(type(model), "_can_set_experts_implementation", lambda: False)
-    default = getattr(model.config, "_experts_implementation", None)
-    if default is None or not can_choose():
+    if (default := implementation(model)) is None:
         return "", {}
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
@@ -248,7 +247,7 @@ def experts(model: Any) -> tuple[str, dict[str, str | None]]:
     if "grouped_mm" in reasons and default != "grouped_mm":
         # Models fall back themselves if they cannot.
         reasons["grouped_mm"] = f"{type(model).__name__} cannot dispatch it here"
-    return str(default), reasons
+    return default, reasons
 
 
 def _class_names(task: str) -> Mapping[str, Any]:
