@@ -96,16 +96,12 @@ def _parsed(text: str, kind: type[_Yaml12] = _Yaml12) -> tuple[Any, yaml.Node | 
         raise yaml.YAMLError(str(error)) from error
 
 
-def spaces_folder() -> Path:
-    """Where the shipped spaces are: inside the wheel, or next to the package in a checkout."""
+def named_spaces() -> dict[str, Path]:
+    """Every shipped space by name: inside the wheel, or next to the package in a checkout."""
     package = Path(__file__).parents[1]
     inside = package / "search_spaces"
-    return inside if inside.is_dir() else package.parent / "search_spaces"
-
-
-def named_spaces() -> dict[str, Path]:
-    """Every shipped space by name."""
-    return {path.stem: path for path in sorted(spaces_folder().glob("*.yaml"))}
+    folder = inside if inside.is_dir() else package.parent / "search_spaces"
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def open_space(name_or_path: str) -> SpaceFile:

@@ -102,17 +102,14 @@ def _attention(
     return aten._scaled_dot_product_efficient_attention(query, key, value, mask, keep, dropout, causal, scale=scale)[0]
 
 
-def _without_autocast() -> Any:
-    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU))
-
-
 def _cast(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
     """The operation as this policy runs it."""
     packet, _, overload = name.partition(".")
     operation = getattr(getattr(aten, packet), overload or "default")
+    autocast = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        with _without_autocast():
+        with torch._C._ExcludeDispatchKeyGuard(autocast):
             return kernel(operation, args, kwargs)
 
     return run
