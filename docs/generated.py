@@ -25,7 +25,7 @@ from autotune.core.trial import Trial
 from autotune.core.units import format_bytes
 from autotune.report.columns import AFTER, BEFORE, Column, setting_column
 from autotune.service.client import Client
-from autotune.space.file import describe_space, named_spaces, read_space
+from autotune.space.file import named_spaces, open_space
 from autotune.space.search_space import RuledOut
 from autotune.space.settings import SETTINGS, Setting
 from autotune.study.plan import Progress
@@ -58,7 +58,7 @@ def write(docs: Path) -> None:
 
 def settings() -> str:
     """A section for each setting: what it is, its values, what it changes, where it is searched."""
-    spaces = {name: read_space(name) for name in named_spaces()}
+    spaces = {name: open_space(name).values for name in named_spaces()}
     return "\n".join(line for setting in SETTINGS.values() for line in _setting(setting, spaces))
 
 
@@ -81,9 +81,10 @@ def _setting(setting: Setting, spaces: dict[str, Any]) -> Iterator[str]:
 
 def spaces() -> str:
     """The shipped spaces: name, settings, what for."""
+    opened = {name: open_space(name) for name in named_spaces()}
     rows = [
-        (f"`{name}`", describe_space(path), ", ".join(f"`{setting}`" for setting in read_space(name)))
-        for name, path in named_spaces().items()
+        (f"`{name}`", space.description, ", ".join(f"`{setting}`" for setting in space.values))
+        for name, space in opened.items()
     ]
     return table(("space", "what it is for", "settings"), rows)
 

@@ -25,7 +25,7 @@ from autotune.cli.app import app
 from autotune.cli.help import EXAMPLES as EXAMPLES_OF_HELP
 from autotune.cli.help import START
 from autotune.space.file import open_space
-from autotune.space.user_arguments import read_training_args
+from autotune.space.user_arguments import read_user_arguments
 from tests.docs.pages import PAGES, ROOT, anchors
 from tests.hurry import hurried, hurry
 from tests.trainers import installed
@@ -232,7 +232,7 @@ def test_every_yaml_file_that_is_shown_can_be_read(tmp_path: Path) -> None:
         if "parameters:" in block.text:
             assert open_space(str(path)).values
         else:
-            assert read_training_args(path)
+            assert read_user_arguments(path).fields
 
 
 def test_there_is_one_first_command_everywhere() -> None:

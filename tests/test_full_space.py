@@ -6,7 +6,7 @@ import pytest
 
 import autotune
 from autotune.core import Outcome, Trial
-from autotune.space.file import read_space
+from autotune.space.file import open_space
 from autotune.space.settings import SETTINGS
 from tests.hurry import hurry
 
@@ -41,7 +41,7 @@ def test_no_corner_of_the_full_space_crashes_and_what_is_left_out_says_why(
     # Whatever the file names can be proposed, was fixed, or is ruled out with its reason.
     left_out = {(value.setting, value.value) for value in result.ruled_out}
     assert {("precision", "fp16"), ("attention", "flash_attention_2"), ("zero", "3_offload_all")} <= left_out
-    assert {name for name, _ in left_out} <= set(read_space("full"))
+    assert {name for name, _ in left_out} <= set(open_space("full").values)
 
 
 def differs(trial: Trial, baseline: Trial, name: str) -> bool:

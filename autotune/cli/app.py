@@ -107,22 +107,18 @@ def estimate(model: o.Model, global_batch_size: o.GlobalBatchSize, as_json: o.As
 def search_spaces(as_json: o.AsJson = False) -> None:
     """List the search spaces and their settings."""
     with ErrorReporter(as_json) as command:
-        from autotune.space.file import describe_space, named_spaces, read_space
+        from autotune.space.file import named_spaces, open_space
         from autotune.space.settings import SETTINGS
 
+        spaces = {name: open_space(name) for name in named_spaces()}
         if as_json:
-            spaces = {
-                name: {"description": describe_space(path), "settings": read_space(name)}
-                for name, path in named_spaces().items()
-            }
-            command.json({"spaces": spaces})
+            shown = {name: {"description": file.description, "settings": file.values} for name, file in spaces.items()}
+            command.json({"spaces": shown})
             return
-        for name, path in sorted(named_spaces().items(), key=lambda space: (space[0] != DEFAULT_SPACE, space[0])):
-            settings = ", ".join(
-                f"{setting}*" if SETTINGS[setting].learning else setting for setting in read_space(name)
-            )
+        for name, file in sorted(spaces.items(), key=lambda space: (space[0] != DEFAULT_SPACE, space[0])):
+            settings = ", ".join(f"{setting}*" if SETTINGS[setting].learning else setting for setting in file.values)
             indent = " " * 13
-            print("\n".join(broken(describe_space(path), WIDTH, f"{name:12} ", indent)))
+            print("\n".join(broken(file.description, WIDTH, f"{name:12} ", indent)))
             print("\n".join(broken(settings, WIDTH, indent, indent)))
         print("\n* changes what is learned, not only the speed: --keep-numerics keeps your value")
 

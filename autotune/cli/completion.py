@@ -31,9 +31,9 @@ def _models() -> Words:
 
 
 def _spaces() -> Words:
-    from autotune.space.file import describe_space, named_spaces
+    from autotune.space.file import named_spaces, open_space
 
-    return ((name, describe_space(path)) for name, path in named_spaces().items())
+    return ((name, open_space(name).description) for name in named_spaces())
 
 
 def _gpus() -> Words:

@@ -87,18 +87,8 @@ class MemoryModel:
         optimizer = update_key(configuration, self.environment, self.base)
         if reason := self.failures.get(key) or self.failures.get(optimizer):
             raise NotTraced(reason)
-        sizes = configuration.micro_batch_size, configuration.gradient_accumulation_steps
-        return self.peak_of(key, optimizer, *sizes, sharding_of(configuration, self.environment, self.base))
-
-    def peak_of(
-        self,
-        key: StepKey,
-        optimizer: UpdateKey,
-        micro_batch_size: int,
-        accumulation: int,
-        sharding: Sharding | None = None,
-    ) -> MemoryPeak:
-        """The peak of a traced step and optimizer at a micro-batch size and accumulation."""
+        micro_batch_size, accumulation = configuration.micro_batch_size, configuration.gradient_accumulation_steps
+        sharding = sharding_of(configuration, self.environment, self.base)
         step = self._step_of(key, sharding, accumulation > 1)
         lines = step.lines[step.at(micro_batch_size)]
         of_update, states = self._of_update(optimizer, sharding)

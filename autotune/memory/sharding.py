@@ -269,6 +269,3 @@ def update_of_rank(trace: MemoryTrace, sharding: Sharding, units: Units) -> Memo
         for tensor in trace.tensors
     )
     return MemoryTrace(tuple(tensors), trace.segments)
-
-
-__all__ = ["DDP", "NCCL_BYTES", "RankTrace", "Sharding", "Units", "on_one_rank", "sharding_of", "update_of_rank"]

@@ -249,17 +249,14 @@ def traced(
     environment: Environment,
     configurations: Iterable[Configuration],
     base: Mapping[str, Any],
-    context_bytes: int | None = None,
-    seconds: float = math.inf,
 ) -> MemoryModel:
     """The memory model of these configurations and of all others with the same values at other micro-batch sizes.
 
     environment: of the device that is meant, which need not be here. base: the user's own arguments, those that differ
-    from the defaults. context_bytes: default the environment's. seconds: for all of it, after half of which
-    no further combination is traced. Raises TracingFailed if tracing itself fails, and for a
-    caller's own model, which has no config to build it from.
+    from the defaults. Raises TracingFailed if tracing itself fails, and for a caller's own model, which has no config to
+    build it from.
     """
-    return begin_traces(host, workload, environment, configurations, base, context_bytes, seconds)()
+    return begin_traces(host, workload, environment, configurations, base)()
 
 
 def begin_traces(
@@ -268,13 +265,13 @@ def begin_traces(
     environment: Environment,
     configurations: Iterable[Configuration],
     base: Mapping[str, Any],
-    context_bytes: int | None = None,
     seconds: float = math.inf,
     beside: BackgroundHost | None = None,
 ) -> Callable[[], MemoryModel]:
     """Function that waits for the traces and returns what `traced` does, or raises its errors.
 
-    beside: a separate host that begins with them now, unless they are cached, and is closed after them.
+    seconds: for all of it, after half of which no further combination is traced. beside: a separate host that begins with
+    them now, unless they are cached, and is closed after them.
     """
     wanted = wanted_traces(configurations, environment, base, workload.task)
     request = wanted.request()
@@ -304,7 +301,7 @@ def begin_traces(
                 )
             if cacheable and not any("error" in step for step in (*answer["steps"], *answer["updates"])):
                 file.write(answer)
-        return memory_model(answer, wanted, environment, base, context_bytes)
+        return memory_model(answer, wanted, environment, base)
 
     return wait
 

@@ -70,8 +70,7 @@ class RecordedHost:
             answer = {"value": self._value(order)}
         for rank in range(order.ranks):
             write_json(folder / answer_name(rank), answer)
-        codes = [0] * order.ranks
-        return {"ended": "exited", "codes": codes, "seconds": seconds, "left": 0, "kernel_oom_kills": 0}
+        return {"ended": "exited", "codes": [0] * order.ranks, "seconds": seconds, "kernel_oom_kills": 0}
 
     def beside(self) -> "RecordedHost":
         """This one: it answers at once."""
@@ -120,9 +119,8 @@ class RecordedHost:
         most = order.timing.untimed_most + order.timing.timed_most
         in_round = bool(order.confirmation) and not answer.is_composed
         trained, losses = self._nearest(order, "losses")
-        scale = (
-            configuration.gradient_accumulation_steps / trained.gradient_accumulation_steps
-        )  # the Trainer adds them up
+        # The Trainer adds up the losses of the micro-steps.
+        scale = configuration.gradient_accumulation_steps / trained.gradient_accumulation_steps
         return replace(
             answer,
             settings=configuration.values,

@@ -42,7 +42,7 @@ from autotune.service.accounts import Caller
 from autotune.service.devices import check_devices
 from autotune.service.problems import ForbiddenField, InvalidField, InvalidFields, problem_of
 from autotune.space.build import read_override
-from autotune.space.file import named_spaces, read_space, read_yaml
+from autotune.space.file import named_spaces, open_space, read_yaml
 from autotune.space.settings import SETTINGS
 from autotune.study.limits import check_request
 from autotune.workload.data.sources import READERS, SAVED, data_ending
@@ -578,7 +578,7 @@ def _check_settings(request: TuningRequest) -> None:
         except InvalidRequest as error:
             raise InvalidField(f"/{option}/{name}", error.message, error.advice) from error
         _check_no_path(f"/{option}/{name}", name, read)
-    for name, values in read_space(request.space).items():
+    for name, values in open_space(request.space).values.items():
         _check_no_path("/space", name, values)
 
 

@@ -25,7 +25,7 @@ from autotune.service.answers import (
 from autotune.service.devices import JOIN
 from autotune.service.problems import Problem
 from autotune.service.records import Usage
-from autotune.space.file import describe_space, named_spaces
+from autotune.space.file import named_spaces, open_space
 from autotune.workload.model.builtin import BUILT_IN
 
 router = routes()
@@ -42,7 +42,7 @@ def devices(request: Request, _who: Viewer) -> list[dict[str, str | None]]:
 @router.get("/spaces")
 def spaces(_who: Viewer) -> list[dict[str, str]]:
     """Search spaces that a request may name."""
-    return [{"name": name, "description": describe_space(path)} for name, path in named_spaces().items()]
+    return [{"name": name, "description": open_space(name).description} for name in named_spaces()]
 
 
 @router.get("/models")

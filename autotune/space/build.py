@@ -8,7 +8,7 @@ from autotune.core import Configuration, Environment, InvalidRequest, TuningRequ
 from autotune.core.configuration import RANKS
 from autotune.core.errors import did_you_mean
 from autotune.core.note import Note, NoteKind
-from autotune.space.file import SIZES, TILES, open_space, read_space
+from autotune.space.file import SIZES, TILES, open_space
 from autotune.space.search_space import RuledOut, SearchSpace
 from autotune.space.settings import MICRO, SETTINGS, Context, Setting
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind
@@ -35,7 +35,7 @@ class Overrides(NamedTuple):
 
 def parse_overrides(request: TuningRequest) -> Overrides:
     """Settings in the request, checked before anything is started. Raises InvalidSpace, InvalidRequest."""
-    space = read_space(request.space)
+    space = open_space(request.space).values
     fixed = {name: read_override("--fix", name, (value,))[0] for name, value in request.fix.items()}
     only = {name: read_override("--only", name, values) for name, values in request.only.items()}
     return Overrides(dict.fromkeys((*fixed, *only), ()) | space, fixed, only)

@@ -34,8 +34,9 @@ _SECTIONS = ("description", "core", "parameters")
 
 @dataclass(frozen=True)
 class SpaceFile:
-    """Content of a search-space file: setting -> values, the micro-batch sizes first.
+    """Content of a search-space file.
 
+    description: one line. values: setting -> its values, the micro-batch sizes first.
     core: settings that are searched before the others, none: all at once.
     """
 
@@ -95,26 +96,12 @@ def _parsed(text: str, kind: type[_Yaml12] = _Yaml12) -> tuple[Any, yaml.Node | 
         raise yaml.YAMLError(str(error)) from error
 
 
-def spaces_folder() -> Path:
-    """Where the shipped spaces are: inside the wheel, or next to the package in a checkout."""
+def named_spaces() -> dict[str, Path]:
+    """Every shipped space by name: inside the wheel, or next to the package in a checkout."""
     package = Path(__file__).parents[1]
     inside = package / "search_spaces"
-    return inside if inside.is_dir() else package.parent / "search_spaces"
-
-
-def named_spaces() -> dict[str, Path]:
-    """Every shipped space by name."""
-    return {path.stem: path for path in sorted(spaces_folder().glob("*.yaml"))}
-
-
-def describe_space(path: Path) -> str:
-    """The one-line description of a space file."""
-    return open_space(str(path)).description
-
-
-def read_space(name_or_path: str) -> dict[str, tuple[Any, ...]]:
-    """setting -> values of a shipped space's name or a file's path. Raises InvalidSpace as `open_space`."""
-    return dict(open_space(name_or_path).values)
+    folder = inside if inside.is_dir() else package.parent / "search_spaces"
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def open_space(name_or_path: str) -> SpaceFile:

@@ -27,14 +27,6 @@ FILLED_IN = {"debug": [], "disable_tqdm": False, "include_for_metrics": [], "rep
 default."""
 
 
-def read_training_args(given: str | os.PathLike[str] | Mapping[str, Any] | None) -> dict[str, Any]:
-    """The user's own TrainingArguments as fields, from a JSON or YAML file or a mapping.
-
-    Folders and secrets are left out. Raises InvalidRequest.
-    """
-    return {name: value for name, value in _read(given).items() if name not in PRIVATE}
-
-
 def _read(given: str | os.PathLike[str] | Mapping[str, Any] | None) -> dict[str, Any]:
     if given is None:
         return {}
@@ -78,7 +70,8 @@ def read_user_arguments(args: UserArguments) -> GivenArguments:
     if args is None or isinstance(args, (str, os.PathLike, Mapping)):
         fields = _read(args)
         private = {name: fields[name] for name in PRIVATE if name in fields and name not in OF_THE_DEVICE}
-        return GivenArguments(read_training_args(fields), (), source, private)
+        public = {name: value for name, value in fields.items() if name not in PRIVATE}
+        return GivenArguments(public, (), source, private)
     if not dataclasses.is_dataclass(args) or not hasattr(args, "to_dict"):
         raise InvalidRequest(
             f"--args is a {type(args).__name__}.", "Pass a TrainingArguments, its fields, or a JSON or YAML file."

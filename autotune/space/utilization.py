@@ -69,9 +69,7 @@ class Utilization:
 
     precision: str
     sample_flops: float  #: operations of a sample as it was trained, padding included
-    mfu: float | None = (
-        None  #: share of the card's data-sheet peak in this precision; None if the card is not in the list
-    )
+    mfu: float | None = None  #: share of the card's data-sheet peak in this precision; None if it is not in the list
     of_measured: float | None = None  #: share of the fastest product that was measured on the device
     card: CardSpec | None = None  #: whose peak it is
 

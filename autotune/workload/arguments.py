@@ -21,7 +21,7 @@ from autotune.workload.hub import first_line
 OF_THE_DEVICE = ("tf32", "fsdp", "fsdp_config", "deepspeed", "ddp_backend", "parallelism_config")
 """Fields that depend on the device and the number of ranks of each configuration: unavailable values are ruled out there."""
 
-PLATEAU = (SchedulerType.REDUCE_ON_PLATEAU, getattr(SchedulerType, "GREEDY", None))
+PLATEAU = (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
 """Schedulers that follow a measured loss, which `get_scheduler` does not make."""
 
 _STEPS = 1000

@@ -62,11 +62,11 @@ def hub_file(repository: str, name: str) -> Path:
         ) from error
 
 
-def first_line(error: BaseException, most: int = 200) -> str:
-    """The message of an error's root cause, in one line without a full stop."""
+def first_line(error: BaseException) -> str:
+    """The message of an error's root cause, in one line without a full stop, at most 200 characters of it."""
     error = root_cause(error)
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return (text if len(text) <= most else f"{text[:most]}…").rstrip(".")
+    return (text if len(text) <= 200 else f"{text[:200]}…").rstrip(".")
 
 
 def root_cause(error: BaseException) -> BaseException:

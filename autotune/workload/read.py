@@ -131,12 +131,10 @@ def _fit_task(config: Any, task: str) -> list[Note]:
     if task == "causal-lm" and is_encoder and getattr(config, "is_decoder", None) is False:
         config.is_decoder = True
         notes.append(Note(NoteKind.DECODER))
-    if task == "sequence-classification" and token_id(config, "pad_token_id") is None:
+    classifies = task == "sequence-classification"
+    if (classifies or config.is_encoder_decoder) and token_id(config, "pad_token_id") is None:
         _set_token(config, "pad_token_id", token_id(config, "eos_token_id") or 0)
-        notes.append(Note(NoteKind.PAD_TOKEN, {"token": config.pad_token_id}, "classification needs one"))
-    if config.is_encoder_decoder and token_id(config, "pad_token_id") is None:
-        _set_token(config, "pad_token_id", token_id(config, "eos_token_id") or 0)
-        reason = "the decoder's input is shifted with it"
+        reason = "classification needs one" if classifies else "the decoder's input is shifted with it"
         notes.append(Note(NoteKind.PAD_TOKEN, {"token": config.pad_token_id}, reason))
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
         start = token_id(config, "bos_token_id")

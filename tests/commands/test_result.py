@@ -27,7 +27,7 @@ from autotune.report.evidence import loss_warning
 from autotune.report.exports import answer_of
 from autotune.space.search_space import RuledOut
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind
-from autotune.space.user_arguments import read_training_args
+from autotune.space.user_arguments import read_user_arguments
 from autotune.study.store import PROSPECT, REQUEST
 from tests.makers import configuration, ended, out_of_memory, result, trial, warned, workload
 from tests.trainers import CHECKPOINTING
@@ -414,7 +414,7 @@ def test_what_cannot_be_read_is_no_warning_of_the_study_once_it_can_be(tmp_path:
 
 def test_no_secret_is_written(tmp_path: Path) -> None:
     secret = {"hub_token": "hf_secret", "push_to_hub_token": "hf_secret", "learning_rate": 1e-3}
-    request = tuning_request("gpt2-mini", 48, args=read_training_args(secret))
+    request = tuning_request("gpt2-mini", 48, args=read_user_arguments(secret).fields)
     for path in result(request=request).save(tmp_path).rglob("*.*"):
         assert b"hf_secret" not in path.read_bytes(), path.name
 

@@ -10,7 +10,7 @@ from autotune.core import Configuration, Environment, InvalidRequest
 from autotune.core.errors import InvalidSpace
 from autotune.core.request import tuning_request
 from autotune.space.build import build_space
-from autotune.space.file import describe_space, named_spaces, read_space, read_yaml
+from autotune.space.file import named_spaces, open_space, read_yaml
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import SETTINGS
 from autotune.space.settings.micro_batch_size import divisors
@@ -30,7 +30,7 @@ def built(
 
 
 def file_refusal(folder: Path, text: str) -> str:
-    return refusal_of(lambda: read_space(space_file(folder, text)), InvalidSpace).replace(f"{folder}/", "")
+    return refusal_of(lambda: open_space(space_file(folder, text)), InvalidSpace).replace(f"{folder}/", "")
 
 
 def refusal(*args: Any, **options: Any) -> str:
@@ -42,10 +42,10 @@ def refusal(*args: Any, **options: Any) -> str:
 
 @pytest.mark.parametrize("name", named_spaces())
 def test_every_shipped_space_loads_is_described_and_commented(name: str) -> None:
-    path = named_spaces()[name]
-    assert set(read_space(name)) <= set(SETTINGS)
-    assert describe_space(path)
-    assert path.read_text().startswith("# ")
+    space = open_space(name)
+    assert set(space.values) <= set(SETTINGS)
+    assert space.description
+    assert named_spaces()[name].read_text().startswith("# ")
     assert built(space=name).size > 1
 
 
@@ -213,7 +213,7 @@ def test_off_and_no_are_words_and_true_is_a_boolean(tmp_path: Path) -> None:
     for word in ("off", "no", "on", "yes", "y"):
         said = file_refusal(tmp_path, f"parameters: {{precision: [{word}]}}")
         assert f"'{word}' is not one of" in said
-    space = read_space(space_file(tmp_path, "parameters: {pin_memory: [true, no, False]}"))
+    space = open_space(space_file(tmp_path, "parameters: {pin_memory: [true, no, False]}")).values
     assert space["pin_memory"] == (True, False, False)
     assert "'True' is not a whole number" in file_refusal(tmp_path, "parameters: {workers: [true]}")
     made = read_yaml("{a: 5e-5, b: off, c: true, d: 10, e: 1.5, f: null}")
@@ -224,7 +224,7 @@ def test_off_and_no_are_words_and_true_is_a_boolean(tmp_path: Path) -> None:
 
 def test_a_single_value_needs_no_list(tmp_path: Path) -> None:
     path = space_file(tmp_path, "parameters: {precision: bf16, pin_memory: false, micro-batch-size: 8}")
-    assert read_space(path) == {"micro_batch_size": (8,), "precision": ("bf16",), "pin_memory": (False,)}
+    assert open_space(path).values == {"micro_batch_size": (8,), "precision": ("bf16",), "pin_memory": (False,)}
 
 
 def test_numerics_are_kept_when_asked() -> None:

@@ -38,12 +38,12 @@ def read(order: Order) -> Environment:
 
     `optimizers`: to try beyond the ordinary ones, or "every" of transformers (compiling torchao's takes half a minute).
     """
-    device = str(order.request["device"])
-    uuid = order.request.get("device_uuid")
-    facts = _cuda_facts(order) if device.startswith("cuda") else _cpu_facts()
+    device, uuid = str(order.request["device"]), order.request.get("device_uuid")
+    kind = "cpu" if device == "cpu" else "cuda"  # the only card that this process sees
+    facts = _cpu_facts() if kind == "cpu" else _cuda_facts(order)
     requested = order.request.get("optimizers", ())
     names = [name.value for name in OptimizerNames] if requested == "every" else requested
-    optimizers, optimizer_bytes = tryout.optimizers(list(dict.fromkeys([*ORDINARY, *names])), device)
+    optimizers, optimizer_bytes = tryout.optimizers(list(dict.fromkeys([*ORDINARY, *names])), kind)
     return Environment(
         device=device,
         device_uuid=uuid,
@@ -55,14 +55,14 @@ def read(order: Order) -> Environment:
         training_argument_fields=tuple(field.name for field in dataclasses.fields(TrainingArguments) if field.init),
         training_argument_defaults=_defaults(),
         checkpointing_options=_checkpointing_options(),
-        precisions=tryout.precisions(device),
+        precisions=tryout.precisions(kind),
         optimizers=optimizers,
         optimizer_bytes=optimizer_bytes,
         libraries=_libraries(),
-        compile_backends=compiling.backends(on_cpu=device == "cpu"),
-        liger=liger.why_not_here(on_cpu=device == "cpu"),
+        compile_backends=compiling.backends(on_cpu=kind == "cpu"),
+        liger=liger.why_not_here(on_cpu=kind == "cpu"),
         variables={name: os.environ[name] for name in READ if os.environ.get(name)},
-        quantizations=tryout.quantizations(device),
+        quantizations=tryout.quantizations(kind),
         host_free_bytes=machine_memory()[1],
         **facts,
     )

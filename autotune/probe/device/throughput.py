@@ -7,6 +7,7 @@ import contextlib
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,42 +54,33 @@ def run(order: Order, objects: bytes, scratch: Path) -> dict[str, float | None]:
 
 
 def _optimizer_rate(name: str, device: str) -> float:
-    on_cuda = device.startswith("cuda")
-    side = SIDES["cuda" if on_cuda else "cpu"]
+    side = SIDES[device]
     layers = torch.nn.Sequential(*(torch.nn.Linear(side, side, device=device) for _ in range(MATRICES)))
     parameters = list(layers.parameters())
     for parameter in parameters:
         parameter.grad = torch.randn_like(parameter)
     optimizer = made_optimizer(name, layers, device)
     before = parameters[0].detach().clone()
-
-    def once() -> None:
-        optimizer.step()
-        if on_cuda:
-            torch.cuda.synchronize()
-
-    once()
+    optimizer.step()
     if torch.equal(before, parameters[0]):
         raise RuntimeError("it steps elsewhere: in the backward pass")
-    return float(sum(parameter.numel() for parameter in parameters)) / _median_seconds(once)
+    return float(sum(parameter.numel() for parameter in parameters)) / _median_seconds(optimizer.step, device)
 
 
 def _rate(precision: str, device: str, seconds: float = SECONDS) -> float:
-    on_cuda = device.startswith("cuda")
-    size = SIZES["cuda" if on_cuda else "cpu"]
+    size = SIZES[device]
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     left, right = (torch.randn(size, size, device=device, dtype=DTYPES[precision]) for _ in range(2))
-    product = torch.empty_like(left)
+    multiply = partial(torch.mm, left, right, out=torch.empty_like(left))
+    return 2.0 * size**3 / _median_seconds(multiply, device, seconds)
 
+
+def _median_seconds(work: Callable[[], Any], device: str, seconds: float = SECONDS) -> float:
     def once() -> None:
-        torch.mm(left, right, out=product)
-        if on_cuda:
+        work()
+        if device == "cuda":
             torch.cuda.synchronize()
 
-    return 2.0 * size**3 / _median_seconds(once, seconds)
-
-
-def _median_seconds(once: Callable[[], Any], seconds: float = SECONDS) -> float:
     once()
     times: list[float] = []
     until = time.perf_counter() + seconds

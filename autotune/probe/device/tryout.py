@@ -17,20 +17,20 @@ FIRST_STEPS = 8
 
 
 def precisions(device: str) -> dict[str, str | None]:
-    """Value -> None if it works, else why not."""
+    """Value -> None if it works, else why not. device: here and below `cpu` or `cuda`."""
     on_cpu = device == "cpu"
-    kind, major = ("cpu", 0) if on_cpu else ("cuda", torch.cuda.get_device_capability()[0])
+    major = 0 if on_cpu else torch.cuda.get_device_capability()[0]
     # torch.cuda.is_bf16_supported() also counts emulation, which is slower than float32.
     old = None if on_cpu or major >= 8 else f"compute capability {major}.x: bf16 and TF32 need 8.0 (Ampere)"
-    autocast = old or why_not(lambda: _try_autocast(kind, torch.bfloat16))
+    autocast = old or why_not(lambda: _try_autocast(device, torch.bfloat16))
     return {
         "fp32": None,
         "tf32": "TF32 is a format of NVIDIA GPUs from Ampere on" if on_cpu else old,
         "fp16": "on a CPU the Trainer accepts fp16 and silently trains in fp32"
         if on_cpu
-        else why_not(lambda: _try_autocast(kind, torch.float16)),
+        else why_not(lambda: _try_autocast(device, torch.float16)),
         "bf16": autocast,
-        "bf16_weights": old or why_not(lambda: _try_weights(kind, torch.bfloat16)),
+        "bf16_weights": old or why_not(lambda: _try_weights(device, torch.bfloat16)),
         "bf16_frozen": autocast,
     }
 
@@ -68,11 +68,10 @@ def _try_four_bits(name: str, device: str) -> None:
     """A backward pass through a frozen layer of packed weights, as below an adapter."""
     import bitsandbytes
 
-    place = "cpu" if device == "cpu" else "cuda"
-    weight = bitsandbytes.nn.Params4bit(torch.randn(128, 64), requires_grad=False, quant_type=name).to(place)
+    weight = bitsandbytes.nn.Params4bit(torch.randn(128, 64), requires_grad=False, quant_type=name).to(device)
     layer = bitsandbytes.nn.Linear4bit(64, 128, bias=False, compute_dtype=torch.float32, quant_type=name, device="meta")
     layer.weight = weight
-    inputs = torch.randn(8, 64, device=place, requires_grad=True)
+    inputs = torch.randn(8, 64, device=device, requires_grad=True)
     layer(inputs).square().sum().backward()
     if weight.numel() != 128 * 64 // 2 or inputs.grad is None or not inputs.grad.isfinite().all():
         raise RuntimeError("its weights were not packed, or no gradient came back")
@@ -94,7 +93,7 @@ def optimizers(names: list[str], device: str) -> tuple[dict[str, str | None], di
 
 def _used_beside_tensors(device: str) -> int:
     """Bytes of the device in use outside torch's allocator; on a CPU this process's own pages."""
-    if device.startswith("cuda"):
+    if device == "cuda":
         torch.cuda.synchronize()
         free, total = torch.cuda.mem_get_info()
         return int(total - free - torch.cuda.memory_reserved())
@@ -126,7 +125,7 @@ def made_optimizer(name: str, module: Any, device: str) -> Any:
 def _try_optimizer(name: str, device: str) -> str:
     """Make steps as the Trainer does until one changes the weights; returns the package that the optimizer is from."""
     # 128 x 64 weights: bitsandbytes keeps 8-bit state from 4096 elements on.
-    module = torch.nn.Sequential(torch.nn.Linear(64, 128)).to("cpu" if device == "cpu" else "cuda")
+    module = torch.nn.Sequential(torch.nn.Linear(64, 128)).to(device)
     before = module[0].weight.detach().clone()
     optimizer = made_optimizer(name, module, device)
     if device == "cpu" and getattr(optimizer, "is_paged", False):

@@ -201,7 +201,7 @@ class Children:
     def carry_out(self, order: Order) -> dict[str, Any]:
         """Watch them to the end of an order: its account, once everything is cleared away that does not wait for another."""
         kills_before, started = cleanup.kernel_oom_kills(), time.monotonic()
-        folder, before, left = Path(order.folder), self._orders, 0
+        folder, before = Path(order.folder), self._orders
         log = Log(folder / LOG, os.dup(self._output))
         if before:
             with contextlib.suppress(OSError):  # it was killed a moment ago
@@ -211,23 +211,22 @@ class Children:
         log.close()
         is_kept = ended == "waits" and self._has_left_nothing()
         if not is_kept:
-            left = self.end()
+            self.end()
         return {
             "ended": "exited" if ended == "waits" else ended,
             "codes": [0] if ended == "waits" else codes,
             "seconds": time.monotonic() - started,
-            "left": left,
             "kernel_oom_kills": cleanup.kernel_oom_kills() - kills_before,
             "orders_before": before,
             "kept": is_kept,
         }
 
-    def end(self) -> int:
-        """End them and everything below, and remove what they left; returns how many processes were killed."""
+    def end(self) -> None:
+        """End them and everything below, and remove what they left."""
         for pid in self._pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
-        left = cleanup.end_descendants()
+        cleanup.end_descendants()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.close(self._output)
@@ -235,7 +234,6 @@ class Children:
             end.close()
         cleanup.remove_left_shared_memory(self._shared_memory)
         shutil.rmtree(self._scratch, ignore_errors=True)
-        return left
 
     def _has_left_nothing(self) -> bool:
         """True if the child that waits is all that there is."""

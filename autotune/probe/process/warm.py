@@ -89,7 +89,7 @@ class ProcessState:
         AcceleratorState._reset_state(True)
         GradientState._reset_state()
         # It remembers what it has set: a value that another one replaced meanwhile would not be set again.
-        getattr(getattr(import_utils, "enable_tf32", None), "cache_clear", lambda: None)()
+        import_utils.enable_tf32.cache_clear()
         torch.backends.fp32_precision = self._fp32
         torch.set_num_threads(self._threads)
         gc.collect()

@@ -102,17 +102,14 @@ def _attention(
     return aten._scaled_dot_product_efficient_attention(query, key, value, mask, keep, dropout, causal, scale=scale)[0]
 
 
-def _without_autocast() -> Any:
-    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU))
-
-
 def _cast(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
     """The operation as this policy runs it."""
     packet, _, overload = name.partition(".")
     operation = getattr(getattr(aten, packet), overload or "default")
+    autocast = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        with _without_autocast():
+        with torch._C._ExcludeDispatchKeyGuard(autocast):
             return kernel(operation, args, kwargs)
 
     return run
@@ -147,9 +144,8 @@ def _to_float32(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     if dtype is None and args[0].is_floating_point():
         args, kwargs, dtype = args[:place], {**kwargs, "dtype": torch.float32}, torch.float32
     fused = _FUSED.get(operation)
-    if (
-        fused and args[0].dtype == torch.float16 and dtype == torch.float32
-    ):  # of bfloat16, CUDA makes a float32 copy too
+    # Of bfloat16, CUDA makes a float32 copy too.
+    if fused and args[0].dtype == torch.float16 and dtype == torch.float32:
         return fused(args[0], kwargs["dim"] if "dim" in kwargs else args[1], True)
     return operation(*args, **kwargs)
 

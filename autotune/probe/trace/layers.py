@@ -3,7 +3,7 @@
 import contextlib
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ class Repeats:
 
     places: tuple[str, ...] = ()
     counts: tuple[int, ...] = ()
-    fields: tuple[tuple[tuple[str, ...], str, int | None], ...] = field(default=())
+    fields: tuple[tuple[tuple[str, ...], str, int | None], ...] = ()
 
     def config(self, config: Any, layers: int) -> Any:
         """A copy of the config with this number of layers in each list."""

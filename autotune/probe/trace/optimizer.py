@@ -100,7 +100,7 @@ def _traced(outline: Any, fields: Mapping[str, Any], foreach: bool, scratch: Pat
                     torch.nn.utils.clip_grad_norm_(parameters, clip, foreach=foreach or None)
                 optimizer.step()
                 if phase == UPDATE_FIRST:
-                    tracker.call(STATES, tracker.living())
+                    tracker.call_living(STATES)
             return dict(tracker.to_dict())
 
 

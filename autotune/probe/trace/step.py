@@ -235,7 +235,7 @@ def trace_step(
     with Tracker(iter([*parameters, *model.buffers(), *batch.values()])) as tracker:
         with layers_noted(tracker, lists):
             for phase in (FIRST, FURTHER):
-                micro_step(tracker, phase, lambda: model(**_accepted(forward, batch)), parameters, 2)
+                micro_step(tracker, phase, lambda: model(**_accepted(forward, batch)), parameters)
         return dict(tracker.to_dict())
 
 
@@ -257,11 +257,10 @@ def _accepted(forward: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
 
 def _checkpoint(model: Any, arguments: Mapping[str, Any]) -> None:
     more = options_of(arguments)
-    if hasattr(model, "activation_checkpointing_enable"):
-        own = {name: more.pop(name) for name in OPTIONS if name in more}
-        model.activation_checkpointing_enable(activation_checkpointing_kwargs=more or None, **own)
-    else:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=more or None)
+    own = {name: more.pop(name) for name in OPTIONS if name in more}
+    # Its name until transformers 5.17; models outside of transformers keep it.
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable(more or None, **own)
 
 
 class _ExpertsProduct(torch.autograd.Function):  # type: ignore[misc]

@@ -55,22 +55,18 @@ class Tracker(TorchDispatchMode):  # type: ignore[misc]
         """End the layer at the next allocation: what is freed before is still its own."""
         self._then = (None, 0, False)
 
-    def living(self) -> list[int]:
-        """Numbers of all living tensors."""
-        return list(self._numbers.values())
-
     def number(self, tensor: torch.Tensor) -> int | None:
         """The number of a tensor's storage; None for an existing one."""
         return self._numbers.get(tensor.untyped_storage()._cdata)
 
-    def call(self, kind: str, numbers: list[int]) -> None:
-        """Set the kind of these tensors, if they have none yet."""
-        for number in numbers:
+    def call_living(self, kind: str) -> None:
+        """Set the kind of all living tensors that have none yet."""
+        for number in list(self._numbers.values()):
             if self.kinds[number] == TEMPORARY:
                 self.kinds[number] = kind
 
     def to_dict(self) -> dict[str, Any]:
-        """The tape as `Tape.from_dict` reads it."""
+        """The tape as `MemoryTrace.from_dict` reads it."""
         self._on = False
         segments = [[*head, _frees_in_order(events)] for *head, events in self.segments]
         return {"sizes": self.sizes, "kinds": self.kinds, "segments": segments}
@@ -168,12 +164,12 @@ def _first_to_learn(values: Any) -> Any:
     return next((value for value in values if isinstance(value, torch.Tensor) and value.requires_grad), None)
 
 
-def micro_step(tracker: Tracker, phase: str, forward: Callable[[], Any], parameters: list[Any], parts: int) -> None:
+def micro_step(tracker: Tracker, phase: str, forward: Callable[[], Any], parameters: list[Any]) -> None:
     """One micro-step as the Trainer makes it: the loss of `forward`, divided by the accumulation, and its backward."""
     tracker.begin(phase)
     loss = _loss(forward)
-    tracker.call(ACTIVATIONS, tracker.living())
-    loss = loss / parts
+    tracker.call_living(ACTIVATIONS)
+    loss = loss / 2
     loss.backward()
     del loss
     for number in [tracker.number(weight.grad) for weight in parameters if weight.grad is not None]:

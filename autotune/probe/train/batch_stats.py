@@ -11,18 +11,14 @@ import torch
 class Counted:
     """samples: None if the batches do not show it.
 
-    samples, real_tokens: tensors while the device still sums them. largest_bytes: all tensors of the largest micro-batch.
+    real_tokens: that are no padding. It and samples are tensors while the device still sums them. largest_bytes: all tensors of
+    the largest micro-batch.
     """
 
     samples: Any = 0
     tokens: int = 0
     real_tokens: Any = 0
     largest_bytes: int = 0
-
-    @property
-    def non_padding_tokens(self) -> int:
-        """Waits for the device, unless they are on their way to the host."""
-        return int(self.real_tokens)
 
     def sent_to_host(self) -> "Counted":
         """The same with its tensors being copied to the host, to be read once the device has come that far."""

@@ -307,7 +307,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
             backward_s=sum(backward),
             middle_forward_s=_mean(forward[1:-1]),
             middle_backward_s=_mean(backward[1:-1]),
-            non_padding_tokens=marks.counted.non_padding_tokens,
+            non_padding_tokens=int(marks.counted.real_tokens),
         )
 
     def _settled(self) -> bool:

@@ -3,32 +3,25 @@
 from collections.abc import Mapping
 from typing import Any
 
-from autotune.core import Environment, Value
+from autotune.core import Value
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.settings.setting import NO_MEMORY, Context, Effect, Learning, Setting, one_of
 
 RANDOM, GROUPED, SEQUENTIAL, REBALANCED = NAMES = ("random", "group_by_length", "sequential", "batch_rebalance")
 
-STRATEGY, OLDER = "train_sampling_strategy", "group_by_length"
-"""The field of TrainingArguments, and the earlier one, which has two of the strategies."""
+FIELD = "train_sampling_strategy"
 
 
 def strategy(arguments: Mapping[str, Any]) -> str:
     """The value that training arguments have."""
-    if (stated := arguments.get(STRATEGY)) is not None:
-        return one_of(*NAMES)(getattr(stated, "value", stated))
-    return GROUPED if arguments.get(OLDER) else RANDOM
-
-
-def _apply(value: Value, environment: Environment) -> Effect:
-    return Effect({OLDER: value == GROUPED} if OLDER in environment.training_argument_fields else {STRATEGY: value})
+    stated = arguments.get(FIELD)
+    return RANDOM if stated is None else one_of(*NAMES)(getattr(stated, "value", stated))
 
 
 def _unavailable(value: Value, context: Context) -> Exclusion | None:
-    fields = context.environment.training_argument_fields
     if value == RANDOM:
         return None
-    if STRATEGY not in fields and not (value == GROUPED and OLDER in fields):
+    if FIELD not in context.environment.training_argument_fields:
         return Exclusion(ExclusionKind.LIBRARY, detail="this transformers has no such strategy")
     if value == GROUPED and not context.workload.longest:
         return Exclusion(ExclusionKind.DATA, detail="all samples have the same length, or it is not known")
@@ -44,7 +37,7 @@ SETTING = Setting(
     learning=Learning(),
     summary="Samples of like length together need less padding, and come in another order.",
     from_user=lambda context: strategy(context.arguments),
-    apply=_apply,
+    apply=lambda value, environment: Effect({FIELD: value}),
     read_back=lambda observed: strategy(vars(observed.trainer.args)),
     unavailable=_unavailable,
 )

@@ -4,7 +4,7 @@ from typing import Any
 
 from autotune.core import Environment, Value
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind
-from autotune.space.settings.rules import first_of, has_tf32, needs_field, needs_native_allocator
+from autotune.space.settings.rules import first_of, has_tf32, needs_field, needs_native_allocator, not_combined
 from autotune.space.settings.setting import ACCUMULATION, Context, Costs, Effect, Observed, Setting, one_of
 
 FIELDS = ON, MODE, BACKEND = "torch_compile", "torch_compile_mode", "torch_compile_backend"
@@ -27,10 +27,7 @@ _VALUES = {mode: value for value, mode in MODES.items()}
 GRAPHS = ("reduce_overhead", "max_autotune_graphs")
 """Values that record CUDA graphs."""
 
-OVERWRITTEN = Exclusion(
-    ExclusionKind.COMBINATION,
-    detail="a CUDA graph overwrites the gradients of the micro-step before, which accumulation must keep",
-)
+OVERWRITTEN = "a CUDA graph overwrites the gradients of the micro-step before, which accumulation must keep"
 """`torch/_inductor/cudagraph_trees.py`: "accessing gradient tensor output of CUDAGraphs that has been overwritten"."""
 
 COMPILED = "OptimizedModule"
@@ -109,11 +106,11 @@ def _unavailable(value: Value, context: Context) -> Exclusion | None:
     return None
 
 
-def _forbidden_precision(value: Value, precision: Value) -> Exclusion | None:
-    """Accelerate lets float32 products run in TF32 if it compiles and casts nothing (`AcceleratorState.__init__`)."""
-    text = "accelerate compiles trainings in float32 with TF32 on: ask for precision tf32"
-    is_changed = value != NONE and precision == "fp32"
-    return Exclusion(ExclusionKind.COMBINATION, detail=text) if is_changed else None
+_forbidden_precision = not_combined(
+    "accelerate compiles trainings in float32 with TF32 on: ask for precision tf32",
+    lambda value, precision: value != NONE and precision == "fp32",
+)
+"""Accelerate lets float32 products run in TF32 if it compiles and casts nothing (`AcceleratorState.__init__`)."""
 
 
 SETTING = Setting(
@@ -124,7 +121,7 @@ SETTING = Setting(
     apply=_apply,
     read_back=_read_back,
     unavailable=first_of(needs_field(ON), _unavailable),
-    forbidden={ACCUMULATION: lambda value, steps: OVERWRITTEN if value in GRAPHS and int(steps) > 1 else None},
+    forbidden={ACCUMULATION: not_combined(OVERWRITTEN, lambda value, steps: value in GRAPHS and int(steps) > 1)},
     forbidden_on=lambda environment: {"precision": _forbidden_precision} if has_tf32(environment) else {},
     costs=Costs(traced=False, seconds=lambda value: EXPECTED_S.get(str(value), 0.0)),
 )

@@ -3,6 +3,7 @@
 from autotune.core.configuration import Value
 from autotune.space.settings.compile import BACKEND, BLOCKS, DEFAULT, OVERWRITTEN, backend_of
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind, excluded
+from autotune.space.settings.rules import not_combined
 from autotune.space.settings.setting import ACCUMULATION, Context, Costs, Observed, field_setting
 
 NAMES = ("inductor", "cudagraphs", "onnxrt", "openxla", "tvm", "aot_eager")
@@ -32,7 +33,7 @@ SETTING = field_setting(
     summary="What makes kernels of the compiled graphs: inductor writes Triton on GPUs and C++ on CPUs.",
     read_back=_read_back,
     unavailable=_unavailable,
-    forbidden={ACCUMULATION: lambda value, steps: OVERWRITTEN if value == "cudagraphs" and int(steps) > 1 else None},
+    forbidden={ACCUMULATION: not_combined(OVERWRITTEN, lambda value, steps: value == "cudagraphs" and int(steps) > 1)},
     active_if=("compile", lambda value: value in (DEFAULT, BLOCKS)),
     costs=Costs(traced=False),
 )

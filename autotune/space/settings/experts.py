@@ -1,8 +1,10 @@
 """Experts: which implementation computes a mixture of experts."""
 
+from typing import Any
+
 from autotune.core.configuration import Value
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind, excluded
-from autotune.space.settings.setting import Context, Effect, Observed, Setting, one_of
+from autotune.space.settings.setting import Context, Effect, Setting, one_of
 
 NONE = "none"
 """Value for a model without experts."""
@@ -12,12 +14,11 @@ NAMES = ("eager", "batched_mm", "grouped_mm")
 (`transformers.integrations.hub_kernels`), which no probe should."""
 
 
-def _read_back(observed: Observed) -> str | None:
-    """None for a model without experts: its config names an implementation all the same."""
-    model = observed.base_model
-    implementation = getattr(model.config, "_experts_implementation", None)
+def implementation(model: Any) -> str | None:
+    """The one that computes this model's experts; None without experts: its config names one all the same."""
+    name = getattr(model.config, "_experts_implementation", None)
     can_choose = getattr(type(model), "_can_set_experts_implementation", lambda: False)
-    return str(implementation) if implementation is not None and can_choose() else None
+    return str(name) if name is not None and can_choose() else None
 
 
 def _unavailable(value: Value, context: Context) -> Exclusion | None:
@@ -40,6 +41,6 @@ SETTING = Setting(
     read=one_of(NONE, *NAMES),
     from_user=lambda context: context.workload.expert or NONE,
     apply=lambda value, environment: Effect(model_arguments={} if value == NONE else {"experts_implementation": value}),
-    read_back=_read_back,
+    read_back=lambda observed: implementation(observed.base_model),
     unavailable=_unavailable,
 )

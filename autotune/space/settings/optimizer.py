@@ -8,7 +8,7 @@ from typing import Any
 
 from autotune.core import Environment, Value
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind
-from autotune.space.settings.rules import tried_on_device
+from autotune.space.settings.rules import not_combined, tried_on_device
 from autotune.space.settings.setting import (
     ACCUMULATION,
     Context,
@@ -138,14 +138,6 @@ def _unavailable(value: Value, context: Context) -> Exclusion | None:
     return tried_on_device("optimizers")(value, context)
 
 
-def _forbidden_accumulation(value: Value, steps: Value) -> Exclusion | None:
-    layerwise = str(value).endswith("_layerwise")
-    if int(steps) > 1 and (layerwise or value in _STEPS_IN_BACKWARD):
-        text = "it steps while the backward pass runs, so that no gradients can accumulate"
-        return Exclusion(ExclusionKind.COMBINATION, detail=text)
-    return None
-
-
 SETTING = Setting(
     name="optimizer",
     values=NAMES,
@@ -155,7 +147,12 @@ SETTING = Setting(
     apply=_apply,
     read_back=_read_back,
     unavailable=_unavailable,
-    forbidden={ACCUMULATION: _forbidden_accumulation},
+    forbidden={
+        ACCUMULATION: not_combined(
+            "it steps while the backward pass runs, so that no gradients can accumulate",
+            lambda value, steps: int(steps) > 1 and (value in _STEPS_IN_BACKWARD or str(value).endswith("_layerwise")),
+        )
+    },
     costs=Costs(
         lambda value, other: value == other or _ORDER.get(str(value), -1) > _ORDER.get(str(other), 99),
         work=lambda value, rates: WorkFactors(

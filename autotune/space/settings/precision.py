@@ -7,7 +7,7 @@ from autotune.core import Environment, Value
 from autotune.space.settings import lora
 from autotune.space.settings.compile import is_on as compiles
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind
-from autotune.space.settings.rules import first_of, has_tf32, tried_on_device
+from autotune.space.settings.rules import first_of, has_tf32, not_combined, tried_on_device
 from autotune.space.settings.setting import Context, Costs, Effect, Learning, Observed, Setting, WorkFactors
 from autotune.space.settings.zero import engine_config
 
@@ -116,13 +116,6 @@ def _unavailable(value: Value, context: Context) -> Exclusion | None:
     return None
 
 
-def _forbidden_lora(value: Value, rank: Value) -> Exclusion | None:
-    if (value, rank) == (FROZEN, lora.NONE):
-        text = f"only an adapter's weights stay in float32: {WEIGHTS} trains all"
-        return Exclusion(ExclusionKind.COMBINATION, detail=text)
-    return None
-
-
 SETTING = Setting(
     name="precision",
     values=VALUES,
@@ -131,7 +124,12 @@ SETTING = Setting(
     apply=_apply,
     read_back=_read_back,
     unavailable=first_of(_unavailable, tried_on_device("precisions")),
-    forbidden={lora.SETTING.name: _forbidden_lora},
+    forbidden={
+        lora.SETTING.name: not_combined(
+            f"only an adapter's weights stay in float32: {WEIGHTS} trains all",
+            lambda value, rank: (value, rank) == (FROZEN, lora.NONE),
+        )
+    },
     costs=Costs(
         work=lambda value, rates: WorkFactors(
             rates["fp32"] / rates[str(value)] if {"fp32", value} <= rates.keys() else 1.0

@@ -2,8 +2,7 @@
 
 from autotune.core import Environment, Value
 from autotune.space.settings import lora
-from autotune.space.settings.exclusion import Exclusion, ExclusionKind
-from autotune.space.settings.rules import first_of, needs_package, tried_on_device
+from autotune.space.settings.rules import first_of, needs_package, not_combined, tried_on_device
 from autotune.space.settings.setting import Context, CostChange, Costs, Effect, Learning, Observed, Setting
 
 NONE = "none"
@@ -37,12 +36,6 @@ def _read_back(observed: Observed) -> str:
     return NONE
 
 
-def _forbidden_lora(value: Value, rank: Value) -> Exclusion | None:
-    """Where four bits are the only value of a space, they would come with a training of all weights too."""
-    reason = Exclusion(ExclusionKind.COMBINATION, detail="frozen weights learn only by an adapter")
-    return reason if value != NONE and rank == lora.NONE else None
-
-
 def _change(value: Value, context: Context) -> CostChange:
     """Saving from packing the linear layers, against weights of the model's number of bytes."""
     workload = context.workload
@@ -65,7 +58,12 @@ SETTING = Setting(
         lambda value, context: lora.SETTING.unavailable("8", context),
     ),
     active_if=(lora.SETTING.name, lambda value: value != lora.NONE),
-    forbidden={lora.SETTING.name: _forbidden_lora},
+    # Where four bits are the only value of a space, they would come with a training of all weights too.
+    forbidden={
+        lora.SETTING.name: not_combined(
+            "frozen weights learn only by an adapter", lambda value, rank: value != NONE and rank == lora.NONE
+        )
+    },
     costs=Costs(
         lambda value, other: value in (other, NONE),
         traceable=lambda value: value == NONE,

@@ -55,6 +55,14 @@ def in_host_memory(processes: int, each_bytes: int, context: Context) -> Exclusi
     return Exclusion(ExclusionKind.HOST_MEMORY, numbers)
 
 
+def not_combined(
+    reason: str, is_forbidden: Callable[[Value, Value], bool]
+) -> Callable[[Value, Value], Exclusion | None]:
+    """A rule of `Setting.forbidden`: these values of two settings cannot be combined, for this reason."""
+    exclusion = Exclusion(ExclusionKind.COMBINATION, detail=reason)
+    return lambda value, other: exclusion if is_forbidden(value, other) else None
+
+
 def collated(name: str, usual: Value | None = None) -> Rule:
     """Unavailable for the reason in the workload's table of ways to make batches. usual: the value that needs none."""
 

@@ -15,9 +15,7 @@ class Effect:
     training_arguments: Mapping[str, Any] = field(default_factory=dict)  # fields of `TrainingArguments`
     model_arguments: Mapping[str, Any] = field(default_factory=dict)  # keywords of `from_config` and `from_pretrained`
     environment: Mapping[str, str] = field(default_factory=dict)  # variables of the training process
-    contradicts: tuple[
-        str, ...
-    ] = ()  # fields that cannot be combined with this value, the user's own or other settings'
+    contradicts: tuple[str, ...] = ()  # fields that this value rules out, the user's own or other settings'
     processes: int = 0  # that the launcher starts, one a rank (0: the value says nothing of that)
     defaults: Mapping[str, Any] = field(default_factory=dict)  # training arguments if the user has none
     host: Mapping[str, str] = field(default_factory=dict)  # variables read before its first line (an allocator's)

@@ -6,7 +6,7 @@ from typing import Any
 from autotune.core.configuration import RANKS, Value
 from autotune.core.environment import Environment
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind
-from autotune.space.settings.rules import first_of, needs_gpu, needs_package
+from autotune.space.settings.rules import first_of, needs_gpu, needs_package, not_combined
 from autotune.space.settings.setting import Context, Costs, Effect, Observed, Setting, one_of
 
 NONE, OWN = "none", "own"
@@ -30,23 +30,6 @@ def _forbidden_optimizer(value: Value, optimizer: Value) -> Exclusion | None:
         return None
     text = f"DeepSpeed updates what it offloads by its own AdamW, not by {optimizer}"
     return Exclusion(ExclusionKind.COMBINATION, detail=text)
-
-
-def _forbidden_ranks(value: Value, ranks: Value) -> Exclusion | None:
-    reason = Exclusion(ExclusionKind.COMBINATION, detail="it divides between ranks, and there is one")
-    return reason if value in STAGES and int(ranks) == 1 else None
-
-
-def _forbidden_fsdp(value: Value, sharding: Value) -> Exclusion | None:
-    reason = Exclusion(ExclusionKind.COMBINATION, detail="FSDP divides the model already")
-    return reason if NONE not in (value, sharding) else None
-
-
-def _forbidden_precision(value: Value, precision: Value) -> Exclusion | None:
-    """Its engine refuses weights of another dtype than its config's, and casts those of bf16 itself."""
-    text = "DeepSpeed casts weights itself"
-    is_cast = value not in (NONE, OWN) and str(precision) in ("bf16_weights", "bf16_frozen")
-    return Exclusion(ExclusionKind.COMBINATION, detail=text) if is_cast else None
 
 
 def _read(text: Any) -> str:
@@ -148,8 +131,14 @@ SETTING = Setting(
     ),
     forbidden={
         "optimizer": _forbidden_optimizer,
-        RANKS: _forbidden_ranks,
-        "fsdp": _forbidden_fsdp,
-        "precision": _forbidden_precision,
+        RANKS: not_combined(
+            "it divides between ranks, and there is one", lambda value, ranks: value in STAGES and int(ranks) == 1
+        ),
+        "fsdp": not_combined("FSDP divides the model already", lambda value, sharding: NONE not in (value, sharding)),
+        # Its engine refuses weights of another dtype than its config's, and casts those of bf16 itself.
+        "precision": not_combined(
+            "DeepSpeed casts weights itself",
+            lambda value, precision: value not in (NONE, OWN) and precision in ("bf16_weights", "bf16_frozen"),
+        ),
     },
 )

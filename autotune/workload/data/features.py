@@ -8,12 +8,11 @@ from autotune.core.errors import InvalidRequest
 from autotune.workload.data.chat import is_conversation
 
 _LOOKED_AT_ROWS = 100
-_OBJECTS = (dict, getattr(datasets, "Json", dict))  # Json is newer than datasets 4.0
 
 
 def first_objects(data: Any, column: str) -> Any:
     """The first value that is not empty, in the first rows of a column of lists of objects; None for any other column."""
-    if not isinstance(element(data.features[column]), _OBJECTS):
+    if not isinstance(element(data.features[column]), (dict, datasets.Json)):
         return None
     rows = data.select_columns([column])[:_LOOKED_AT_ROWS]
     return next((value for value in rows[column] if value), None)

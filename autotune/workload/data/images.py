@@ -11,12 +11,8 @@ import torch
 from autotune.core.errors import InvalidRequest
 from autotune.workload.hub import first_line
 
-_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-
-
-def can_load(channels: int) -> bool:
-    """True for images of 1, 3 or 4 channels."""
-    return channels in _MODES
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+"""Channels -> PIL's mode of such images."""
 
 
 class ImageSamples:
@@ -72,6 +68,6 @@ def pixels(image: Any, shape: tuple[int, int, int]) -> torch.Tensor:
     from PIL import Image
 
     channels, height, width = shape
-    resized = image.convert(_MODES[channels]).resize((width, height), Image.Resampling.BILINEAR)
+    resized = image.convert(MODES[channels]).resize((width, height), Image.Resampling.BILINEAR)
     values = np.asarray(resized, dtype=np.float32).reshape(height, width, channels) / 127.5 - 1.0
     return torch.from_numpy(np.ascontiguousarray(values.transpose(2, 0, 1)))

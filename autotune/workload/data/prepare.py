@@ -223,7 +223,7 @@ def _image_rows(recipe: _Recipe, columns: Columns, labels: Labels | None, data: 
     """Rows of `image`, still encoded, and `labels`."""
     assert labels is not None
     shape = image_shape(recipe.config)
-    if not images.can_load(shape[0]):
+    if shape[0] not in images.MODES:
         raise InvalidRequest(
             f"Images of {shape[0]} channels cannot be read from files.", "Leave --dataset out to use random ones."
         )

@@ -44,16 +44,22 @@ def read_data(source: DataSource, split: str, scratch: Path) -> tuple[Any, list[
 def _load(source: DataSource, split: str, scratch: Path, notes: list[Note]) -> Any:
     if source.reader == "hub":
         return _load_from_hub(source.name, split)
-    names = [part.partition("[")[0].strip() for part in split.split("+")]  # the splits in `train[:10%]+test`
-    if source.reader == "saved":
-        return _load_saved(source, split, names)
     # Counting downloads of readers that are part of the library would be its only request to the network.
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False
     if source.reader == "imagefolder":
         return datasets.load_dataset("imagefolder", data_dir=str(source.path), cache_dir=str(scratch), split=split)
-    if missing := [name for name in names if name not in source.files]:
-        raise _no_split(source, missing[0], source.files)
-    return _slice({name: _load_files(source.files[name], scratch, notes) for name in names}, split)
+    there: Mapping[str, Any] = source.files
+    if source.reader == "saved":
+        saved = datasets.load_from_disk(str(source.path))
+        there = saved if isinstance(saved, datasets.DatasetDict) else {"train": saved}
+    names = [part.partition("[")[0].strip() for part in split.split("+")]  # the splits in `train[:10%]+test`
+    if missing := [name for name in names if name not in there]:
+        raise _no_split(source, missing[0], there)
+    splits = {name: there[name] for name in names}
+    if source.reader != "saved":
+        splits = {name: _load_files(files, scratch, notes) for name, files in splits.items()}
+    parts = datasets.ReadInstruction.from_spec(split).to_absolute({name: len(data) for name, data in splits.items()})
+    return datasets.concatenate_datasets([splits[part.splitname].select(range(part.from_, part.to)) for part in parts])
 
 
 def _no_split(source: DataSource, name: str, splits: Any) -> InvalidRequest:
@@ -134,20 +140,6 @@ def _load_from_hub(name: str, split: str) -> Any:
                 f"The dataset {repository!r} has several subsets: {first_line(error)}.", "Write it as user/name:subset."
             ) from error
         raise
-
-
-def _load_saved(source: DataSource, split: str, names: list[str]) -> Any:
-    saved = datasets.load_from_disk(str(source.path))
-    if not isinstance(saved, datasets.DatasetDict):
-        saved = datasets.DatasetDict({"train": saved})
-    if missing := [name for name in names if name not in saved]:
-        raise _no_split(source, missing[0], saved)
-    return _slice({name: saved[name] for name in names}, split)
-
-
-def _slice(splits: Mapping[str, Any], split: str) -> Any:
-    parts = datasets.ReadInstruction.from_spec(split).to_absolute({name: len(data) for name, data in splits.items()})
-    return datasets.concatenate_datasets([splits[part.splitname].select(range(part.from_, part.to)) for part in parts])
 
 
 @contextmanager

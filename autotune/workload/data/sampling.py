@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from autotune.space.settings.batching import GROUPED, SEQUENTIAL, strategy
+
 SAME_LENGTH = "all samples have the same length"
 IMAGES = "images have no padding"
 NEEDED = "samples of many lengths need it"
 OWN = "your own dataset and data collator decide what a batch is"
 
-NOT_RANDOM = ("group_by_length", "sequential")
+NOT_RANDOM = (GROUPED, SEQUENTIAL)
 """Sampling strategies with first steps that differ from the rest."""
 
 QUANTILES = 33
@@ -72,9 +74,7 @@ def spread_steps(trainer: Any) -> None:
     A sampler that groups by length begins with the longest samples and goes down for some fifty steps: the first steps are
     slower than the average. Each step keeps its samples; only the order of steps changes.
     """
-    strategy = getattr(trainer.args, "train_sampling_strategy", None)
-    grouped = str(getattr(strategy, "value", strategy)) in NOT_RANDOM or getattr(trainer.args, "group_by_length", False)
-    if not grouped or not hasattr(trainer, "_get_train_sampler"):
+    if strategy(vars(trainer.args)) not in NOT_RANDOM or not hasattr(trainer, "_get_train_sampler"):
         return
     make = trainer._get_train_sampler
     ranks = getattr(trainer.args, "world_size", 1)  # a step's samples are together, for all ranks

@@ -26,10 +26,8 @@ _SPLIT_WORDS = {"train": "train", "training": "train", "test": "test", "testing"
 _SPLIT_WORDS |= {"validation": "validation", "valid": "validation", "val": "validation", "dev": "validation"}
 _MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow"}
 _BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32"}
-_BOMS |= {
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}  # after UTF-32, which begins with the same bytes
+# After UTF-32, which begins with the same bytes.
+_BOMS |= {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _SEPARATORS = ",;\t|"
 _LOOKED_AT_BYTES = 65536
 MOST_DEPTH = 100

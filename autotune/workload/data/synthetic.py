@@ -5,13 +5,12 @@ from typing import Any
 
 import torch
 
-from autotune.workload.model.config import image_shape, longest_sequence, token_id, vocabulary_size
+from autotune.workload.model.config import image_shape, token_id, vocabulary_size
 
 POOL_SAMPLES = 512
 POOL_BYTES = 64 * 1024**2
 """Small: the pool is in the training process and counts against its memory limit."""
 MASKED_SHARE = 0.15
-DEFAULT_SEQUENCE_LENGTH = 512
 DEFAULT_VOCABULARY = 256
 
 
@@ -31,7 +30,8 @@ class SyntheticSamples:
         if task == "image-classification":
             self._pool = _images(config, generator)
         else:
-            self._pool = _texts(config, task, _tokens(config, sequence_length), generator)
+            assert sequence_length is not None
+            self._pool = _texts(config, task, sequence_length, generator)
         self._size = min(len(next(iter(self._pool.values()))), pool or length)
 
     def __len__(self) -> int:
@@ -41,10 +41,6 @@ class SyntheticSamples:
         if not -self._length <= index < self._length:
             raise IndexError(index)
         return {name: values[index % self._size] for name, values in self._pool.items()}
-
-
-def _tokens(config: Any, sequence_length: int | None) -> int:
-    return sequence_length or min(DEFAULT_SEQUENCE_LENGTH, longest_sequence(config) or DEFAULT_SEQUENCE_LENGTH)
 
 
 def _pool_samples(bytes_per_sample: int) -> int:

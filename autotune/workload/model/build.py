@@ -8,13 +8,14 @@ import torch
 import transformers
 from accelerate.hooks import remove_hook_from_submodules
 from torch._guards import detect_fake_mode
-from transformers import AutoConfig, BitsAndBytesConfig, PretrainedConfig
+from transformers import AutoConfig, BitsAndBytesConfig
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.models.auto import modeling_auto
 
 from autotune.core.errors import InvalidRequest, did_you_mean
 from autotune.core.workload import Workload
 from autotune.space.settings.experts import NAMES as EXPERTS
+from autotune.space.settings.experts import implementation
 from autotune.workload.hub import first_line
 from autotune.workload.model.adapters import in_four_bits, made_in_four_bits
 from autotune.workload.model.values import drawn, without_values
@@ -216,24 +217,19 @@ def attentions(model: Any) -> dict[str, str | None]:
     from transformers.utils import import_utils
 
     flash = bool(getattr(model, "_supports_flash_attn", False) or getattr(model, "_supports_flash_attn_2", False))
-    # Implementation -> whether the class supports it, the package that it needs, the function that looks for that.
-    needs = {
-        "eager": (True, "", ""),
-        "sdpa": (getattr(model, "_supports_sdpa", False), "", ""),
-        "flash_attention_2": (flash, "flash-attn", "is_flash_attn_2_available"),
-        "flash_attention_3": (flash, "flash-attn 3", "is_flash_attn_3_available"),
-        "flex_attention": (
-            getattr(model, "_supports_flex_attn", False),
-            "a torch with flex attention",
-            "is_torch_flex_attn_available",
-        ),
+    supported = {
+        "eager": True,
+        "sdpa": getattr(model, "_supports_sdpa", False),
+        "flash_attention_2": flash,
+        "flash_attention_3": flash,
+        "flex_attention": getattr(model, "_supports_flex_attn", False),
     }
-    reasons: dict[str, str | None] = {}
-    for name, (is_supported, package, check) in needs.items():
-        is_installed = not check or getattr(import_utils, check, lambda: False)()
-        reasons[name] = None if is_installed else f"{package} is not installed"
-        if not is_supported:
-            reasons[name] = f"{type(model).__name__} does not support it"
+    unsupported = f"{type(model).__name__} does not support it"
+    reasons = {name: None if is_supported else unsupported for name, is_supported in supported.items()}
+    if flash and not import_utils.is_flash_attn_2_available():
+        reasons["flash_attention_2"] = "flash-attn is not installed"
+    if flash and not import_utils.is_flash_attn_3_available():
+        reasons["flash_attention_3"] = "flash-attn 3 is not installed"
     return reasons
 
 
@@ -242,9 +238,7 @@ def experts(model: Any) -> tuple[str, dict[str, str | None]]:
 
     Empty if this model has no experts, or if this transformers cannot choose how they are computed.
     """
-    can_choose = getattr(type(model), "_can_set_experts_implementation", lambda: False)
-    default = getattr(model.config, "_experts_implementation", None)
-    if default is None or not can_choose():
+    if (default := implementation(model)) is None:
         return "", {}
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
@@ -253,7 +247,7 @@ def experts(model: Any) -> tuple[str, dict[str, str | None]]:
     if "grouped_mm" in reasons and default != "grouped_mm":
         # Models fall back themselves if they cannot.
         reasons["grouped_mm"] = f"{type(model).__name__} cannot dispatch it here"
-    return str(default), reasons
+    return default, reasons
 
 
 def _class_names(task: str) -> Mapping[str, Any]:
@@ -272,6 +266,5 @@ def _task_of_architecture(config: Any, tasks: tuple[str, ...]) -> str | None:
 
 
 def _arguments(trust_remote_code: bool, dtype: str) -> dict[str, Any]:
-    """Of `from_config` and `from_pretrained`; earlier versions of transformers call the dtype `torch_dtype`."""
-    name = "dtype" if hasattr(PretrainedConfig(), "dtype") else "torch_dtype"
-    return {"trust_remote_code": trust_remote_code, name: getattr(torch, dtype)}
+    """Of `from_config` and `from_pretrained`."""
+    return {"trust_remote_code": trust_remote_code, "dtype": getattr(torch, dtype)}

@@ -10,15 +10,9 @@ from autotune.core.errors import InvalidRequest
 from autotune.workload.model.pickling import is_importable
 
 DECIDING = (
-    *(
-        "compute_loss",
-        "training_step",
-        "get_train_dataloader",
-        "_get_train_sampler",
-        "get_batch_samples",
-        "_prepare_inputs",
-    ),
-    *("create_optimizer", "create_scheduler", "create_optimizer_and_scheduler", "_inner_training_loop"),
+    *("compute_loss", "training_step", "_inner_training_loop", "_prepare_inputs"),
+    *("get_train_dataloader", "_get_train_sampler", "get_batch_samples"),
+    *("create_optimizer", "create_scheduler", "create_optimizer_and_scheduler"),
 )
 """Methods of a Trainer. Loggers replace others (`train`, `log`), and change nothing that is learned."""
 

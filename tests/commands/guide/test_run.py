@@ -25,7 +25,7 @@ from autotune.core.errors import NothingFits
 from autotune.core.note import Note, NoteKind
 from autotune.probe.order import Timing
 from autotune.probe.replay import ReplayProbe, recorded
-from autotune.space.file import read_space
+from autotune.space.file import open_space
 from autotune.study.store import REQUEST
 from tests.makers import ALLOWED, GIB, MIB, cpu, ended, gpu, workload
 from tests.probe.processes import becomes_true
@@ -83,7 +83,7 @@ def test_the_guides_seconds_and_speeds_are_of_the_same_512_samples_and_the_globa
 
 def test_the_space_guide_holds_the_ladder_s_values_and_no_others() -> None:
     tried = [method.configuration(4).values for method in LADDER]
-    space = read_space("guide")
+    space = open_space("guide").values
     assert {name: set(values) for name, values in space.items()} == {
         name: {item[name] for item in tried} for name in tried[0]
     }

@@ -321,16 +321,23 @@ def test_a_part_of_the_layers_that_forgets_has_the_bytes_of_a_real_training(name
     assert told["whole"] or value == "full_reentrant", "layers that are not alike stand for no others"
 
 
-@pytest.mark.skipif(
-    not hasattr(PreTrainedModel, "activation_checkpointing_enable"),
-    reason="this transformers keeps nothing on the host",
-)
 def test_what_waits_in_the_hosts_memory_is_none_of_the_devices() -> None:
     subject = subject_of(workload_of("bert"))
     full, offload = (peaks(fake_trace(subject, asked_for(checkpointing=value))) for value in ("full", "offload"))
     layers, held = subject.config.num_hidden_layers, 4 * 2 * 24 * 32
     assert offload[FIRST] <= full[FIRST]
     assert offload[FURTHER] == full[FURTHER] - (layers - 1) * held, "all but the input of the layer that goes back"
+
+
+def test_a_model_that_knows_checkpointing_by_its_former_name_forgets_a_part_of_its_layers_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    subject, asked = subject_of(workload_of("bert")), asked_for(checkpointing="every_2nd")
+    told = peaks(fake_trace(subject, asked))
+    enable = getattr(PreTrainedModel, "activation_checkpointing_enable", PreTrainedModel.gradient_checkpointing_enable)
+    monkeypatch.delattr(PreTrainedModel, "activation_checkpointing_enable", raising=False)
+    monkeypatch.setattr(PreTrainedModel, "gradient_checkpointing_enable", enable)
+    assert peaks(fake_trace(subject, asked)) == told != peaks(fake_trace(subject, asked_for(checkpointing="full")))
 
 
 @pytest.mark.parametrize("name", ["bert", pytest.param("gpt2", marks=pytest.mark.nightly)])

@@ -28,22 +28,22 @@ def test_every_sample_and_token_of_every_micro_batch_is_counted_once(seed: int) 
     counted = count([texts(*shape) for shape in shapes])
     assert counted.samples == sum(samples for samples, _, _ in shapes)
     assert counted.tokens == sum(samples * tokens for samples, tokens, _ in shapes)
-    assert counted.non_padding_tokens == sum(samples * (tokens - padding) for samples, tokens, padding in shapes)
+    assert counted.real_tokens == sum(samples * (tokens - padding) for samples, tokens, padding in shapes)
     assert counted.largest_bytes == max(3 * 8 * samples * tokens for samples, tokens, _ in shapes)
 
 
 def test_without_a_mask_of_the_same_shape_every_token_counts() -> None:
     ids = torch.ones(2, 5, dtype=torch.int64)
-    assert count([{"input_ids": ids}]).non_padding_tokens == 10
+    assert count([{"input_ids": ids}]).real_tokens == 10
     packed = {"input_ids": ids, "attention_mask": torch.zeros(2, 1, 5, 5)}
-    assert count([packed]).non_padding_tokens == 10
+    assert count([packed]).real_tokens == 10
 
 
 @pytest.mark.parametrize("kind", [torch.bool, torch.int64, torch.float32])
 def test_a_mask_of_any_kind_is_read(kind: torch.dtype) -> None:
     mask = torch.tensor([[1, 1, 0], [1, 0, 0]]).to(kind)
     counted = count([{"input_ids": torch.ones(2, 3, dtype=torch.int64), "attention_mask": mask}])
-    assert counted.non_padding_tokens == 3
+    assert counted.real_tokens == 3
 
 
 def test_images_have_samples_and_bytes_and_no_tokens() -> None:
@@ -53,7 +53,7 @@ def test_images_have_samples_and_bytes_and_no_tokens() -> None:
 
 def test_the_encoder_s_side_of_a_translation_is_what_is_counted() -> None:
     batch = texts(2, 7, 3) | {"labels": torch.ones(2, 100, dtype=torch.int64)}
-    assert (count([batch]).tokens, count([batch]).non_padding_tokens) == (14, 8)
+    assert (count([batch]).tokens, count([batch]).real_tokens) == (14, 8)
 
 
 def test_a_tokenizer_s_own_kind_of_batch_is_counted_like_a_dict() -> None:
@@ -70,4 +70,4 @@ def test_a_batch_that_does_not_show_its_samples_leaves_them_unknown(strange: Any
 
 def test_of_no_micro_batch_there_is_nothing() -> None:
     assert count([]) == Counted(0, 0, 0, 0)
-    assert count([]).non_padding_tokens == 0
+    assert count([]).real_tokens == 0

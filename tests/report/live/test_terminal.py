@@ -14,12 +14,14 @@ from autotune.core import Configuration, Outcome, Trial, Value
 from autotune.report.live.terminal import OTHER_LINES, LiveTable, table
 from autotune.report.live.text import ROWS
 from autotune.sampler.policy import Why
-from autotune.space.file import read_space
+from autotune.space.file import open_space
 from autotune.study.plan import Progress, ProgressKind
 from autotune.study.schedule import MESSAGES
 from tests.makers import configuration, ended, out_of_memory, trial
 
-EVERY: dict[str, Value] = {name: values[0] for name, values in read_space("full").items() if name != "micro_batch_size"}
+EVERY: dict[str, Value] = {
+    name: values[0] for name, values in open_space("full").values.items() if name != "micro_batch_size"
+}
 FULL = Configuration.exact(48, 8, EVERY)
 """A configuration of every setting: told whole, it fills ten lines of 80 columns."""
 

@@ -58,8 +58,7 @@ def allocator(text: str, name: str = "PYTORCH_CUDA_ALLOC_CONF") -> Environment:
     return gpu(variables={name: text})
 
 
-NEWER = cpu(training_argument_fields=(*FIELDS, "train_sampling_strategy"))
-OLDER = cpu(training_argument_fields=(*FIELDS, "group_by_length"))
+SAMPLES = cpu(training_argument_fields=(*FIELDS, "train_sampling_strategy"))
 EMPTIES = gpu(training_argument_fields=(*FIELDS, "torch_empty_cache_steps"))
 TWO = gpu(device_count=2)
 PEFT = cpu(versions={"peft": "0.21.2"})
@@ -78,8 +77,7 @@ GENERATES = {"steps_per_generation": 4}
 
 FROM_USER: list[tuple[str, Context, Value]] = [
     ("attention", of(attention="eager"), "eager"),
-    ("batching", of(NEWER, {"train_sampling_strategy": Strategy.SEQUENTIAL}), "sequential"),
-    ("batching", of(OLDER, {"group_by_length": True}), "group_by_length"),
+    ("batching", of(SAMPLES, {"train_sampling_strategy": Strategy.SEQUENTIAL}), "sequential"),
     ("compile_backend", of(None, {"torch_compile": True}), "inductor"),
     ("compile_backend", of(None, {"torch_compile_backend": "tvm"}), "tvm"),
     ("data_parallel_size", of(gpu(device_count=8), {"ddp_backend": "gloo"}), 1),
@@ -119,8 +117,7 @@ def test_what_the_user_s_own_field_cannot_mean_is_refused() -> None:
 
 APPLIED: list[tuple[str, Value, Environment, Effect]] = [
     ("attention", "sdpa", cpu(), Effect(model_arguments={"attn_implementation": "sdpa"})),
-    ("batching", "group_by_length", NEWER, Effect({"train_sampling_strategy": "group_by_length"})),
-    ("batching", "group_by_length", OLDER, Effect({"group_by_length": True})),
+    ("batching", "group_by_length", SAMPLES, Effect({"train_sampling_strategy": "group_by_length"})),
     ("data_parallel_size", 1, cpu(), Effect(processes=1)),
     ("data_parallel_size", 4, gpu(threads=16), Effect(environment={"OMP_NUM_THREADS": "4"}, processes=4)),
     ("data_parallel_size", 4, cpu(), Effect(GLOO, environment={"OMP_NUM_THREADS": "1"}, processes=4)),
@@ -192,7 +189,6 @@ def test_settings_and_the_user_s_own_share_a_variable(
 
 SHOWN: list[tuple[str, Observed, Value | None]] = [
     ("batching", observed(arguments={"train_sampling_strategy": Strategy.SEQUENTIAL}), "sequential"),
-    ("batching", observed(arguments={"group_by_length": True}), "group_by_length"),
     ("data_parallel_size", observed(arguments={"world_size": 4}), 4),
     ("empty_cache_steps", observed(arguments={"torch_empty_cache_steps": 4}), 4),
     ("expandable_segments", observed(allocator={"expandable_segments": True}), True),
@@ -237,7 +233,7 @@ AVAILABLE: list[tuple[str, Value, Context]] = [
     ("attention", "flash_attention_3", of(gpu(compute_capability=(9, 0)), **FLASH)),
     ("attention", "flex_attention", of(gpu(compute_capability=(7, 0)), **FLASH)),
     ("attention_mask", "where_needed", of(collating={"attention_mask": None})),
-    ("batching", "group_by_length", of(OLDER, longest=(3,))),
+    ("batching", "group_by_length", of(SAMPLES, longest=(3,))),
     ("compile", "default", of(gpu(**COMPILES, variables=ASYNC))),
     ("data_parallel_size", 2, of(TWO)),
     ("data_parallel_size", 2, of(cpu(cpu_count=2))),
@@ -264,9 +260,9 @@ UNAVAILABLE: list[tuple[str, Value, Context, str]] = [
     ("attention", "flex_attention", of(**FLASH), "GPU"),
     ("attention", "eager", of(gpu(), **FLASH, **MINE), "model_init"),
     ("attention_mask", "where_needed", of(collating={"attention_mask": "why"}), "why"),
-    ("batching", "sequential", of(OLDER, longest=(3,)), "no such strategy"),
-    ("batching", "group_by_length", of(NEWER), "same length"),
-    ("batching", "batch_rebalance", of(NEWER, longest=(3,)), "ranks"),
+    ("batching", "sequential", of(longest=(3,)), "no such strategy"),
+    ("batching", "group_by_length", of(SAMPLES), "same length"),
+    ("batching", "batch_rebalance", of(SAMPLES, longest=(3,)), "ranks"),
     ("compile_backend", "tvm", of(cpu(compile_backends={"tvm": "not installed"})), "not installed"),
     ("data_parallel_size", 4, of(TWO), "more ranks than the 2 visible GPUs"),
     ("data_parallel_size", 4, of(cpu(cpu_count=2)), "2 CPU cores"),
