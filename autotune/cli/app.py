@@ -97,10 +97,8 @@ def estimate(model: o.Model, global_batch_size: o.GlobalBatchSize, as_json: o.As
         from autotune.commands.estimate.text import forecast_lines
 
         forecast = estimate(model, global_batch_size, **options)
-        if as_json:
-            command.json(forecast.to_dict())
-        else:
-            print("\n".join(forecast_lines(forecast.to_dict())))
+        plain = forecast.to_dict()
+        command.show(plain, forecast_lines(plain))
         forecast.check()
 
 
@@ -149,10 +147,7 @@ def verify(
 
         watch = partial(print, file=sys.stderr if as_json else sys.stdout, flush=True)
         verification = verify(study_folder(study, output_dir), steps, seconds, watch=False if quiet else watch)
-        if as_json:
-            command.json(verification.to_dict())
-        else:
-            print("\n".join([*([] if quiet else [""]), *verification_lines(verification)]))
+        command.show(verification.to_dict(), [*([] if quiet else [""]), *verification_lines(verification)])
         if verification.exit_code:
             raise typer.Exit(verification.exit_code)
 
@@ -177,10 +172,7 @@ def doctor(
         if sys.stderr.isatty():
             print("Checking this machine: the first time takes up to a minute ...", file=sys.stderr)
         environment = read_device(device, fresh)
-        if as_json:
-            command.json(environment.to_dict())
-        else:
-            print("\n".join(doctor_lines(environment, all)))
+        command.show(environment.to_dict(), doctor_lines(environment, all))
 
 
 def explain(
@@ -203,10 +195,7 @@ def explain(
         from autotune.study.store import study_folder
 
         explanation = explain(study_folder(study, output_dir), rounds, fresh, watch=not quiet)
-        if as_json:
-            command.json(explanation.to_dict())
-        else:
-            print("\n".join(explanation_lines(explanation)))
+        command.show(explanation.to_dict(), explanation_lines(explanation))
 
 
 COMMANDS = {

@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TextIO
 
@@ -76,6 +76,13 @@ class ErrorReporter:
         """Print the result as the one JSON object."""
         print(json.dumps(result, indent=1), file=self._stdout, flush=True)
         self._as_json = False
+
+    def show(self, result: Mapping[str, Any], lines: Iterable[str]) -> None:
+        """Print the result as the one JSON object, or without --json these lines."""
+        if self._as_json:
+            self.json(result)
+        else:
+            print("\n".join(lines))
 
     def _fail(self, line: str, *error: Any) -> None:
         print(on_terminal(line, sys.stderr), file=sys.stderr)
