@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from autotune import __version__
 from autotune.cli import options as o
 from autotune.cli.apply import apply
-from autotune.cli.common import WORDS, ErrorReporter, json_error, on_terminal, resuming
+from autotune.cli.common import WORDS, ErrorReporter, json_error, print_message, resuming
 from autotune.cli.compare import compare
 from autotune.cli.guide import guide
 from autotune.cli.help import START, Command, WithPanels, examples
@@ -53,8 +53,7 @@ class Commands(WithPanels, TyperGroup):
             if getattr(error, "option_name", "") in OF_SEVERAL_DEVICES:
                 advice = "Only autotune search uses several devices: the others compare trainings on one, one by one."
             text = " ".join(message.split()).replace("'?.", "'?").rstrip(".")
-            line = f"Error: {text}{'' if text.endswith('?') else '.'} {advice}"
-            print(on_terminal(line, sys.stderr), file=sys.stderr)
+            print_message(f"Error: {text}{'' if text.endswith('?') else '.'} {advice}")
             if as_json:
                 print(json.dumps(json_error("UsageError", message, advice, error.exit_code), indent=1))
             raise typer.Exit(error.exit_code) from None
