@@ -15,6 +15,7 @@ from autotune.report.snippets import larger_budget, search_command
 from autotune.report.trial_text import (
     NOT_PROVEN,
     failures_text,
+    interval_of,
     interval_text,
     is_same,
     outcome_text,
@@ -193,9 +194,8 @@ def verification_of(result: SearchResult) -> Mapping[str, Any]:
 def verified_speedup(result: SearchResult) -> Interval | None:
     """The answer's speed-up by the plain trainings of `autotune verify`; None without any, and if they cannot tell."""
     verification = verification_of(result)
-    measured = verification.get("measured", {})
-    speed_up = [measured.get(name) for name in ("speedup", "speedup_low", "speedup_high")]
-    return Interval(*speed_up) if verification.get("held") is not None and None not in speed_up else None
+    is_known = verification.get("held") is not None
+    return interval_of(verification.get("measured", {}), "speedup") if is_known else None
 
 
 def verdict(gain: Interval, is_proven: bool, rival: str = YOURS) -> tuple[Verdict, str]:

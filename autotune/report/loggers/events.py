@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.core import Trial, TuningRequest, Value
 from autotune.core.units import finite
 from autotune.report.summary import headline
-from autotune.report.trial_text import speedup_fields
+from autotune.report.trial_text import interval_columns, speedup_fields
 from autotune.space.substitute import compared_with
 from autotune.study.objective import best_trial, told_speed_up
 from autotune.study.result import SearchResult
@@ -109,7 +109,7 @@ def _row(trial: Trial, so_far: Sequence[Trial], objective: str, max_gain: float 
     measurement, best, compared = trial.measurement, best_trial(so_far, objective), compared_with(so_far)
     speedup = told_speed_up(best, compared, objective) if best is not None and compared is not None else None
     numbers = {
-        **_speed_fields("", trial),
+        **interval_columns("samples_per_second", trial.samples_per_second),
         "peak_bytes": measurement.peak_bytes,
         "fits": measurement.feasible,
         "above_allowed": measurement.fits,
@@ -122,11 +122,6 @@ def _row(trial: Trial, so_far: Sequence[Trial], objective: str, max_gain: float 
     return LoggedTrial(
         trial.number, _finite(numbers), trial.configuration.sizes_and_settings, measurement.outcome.value
     )
-
-
-def _speed_fields(prefix: str, trial: Trial) -> dict[str, float | None]:
-    speed, name = trial.samples_per_second, f"{prefix}samples_per_second"
-    return {name: speed, f"{name}_low": speed and speed.low, f"{name}_high": speed and speed.high}
 
 
 def _finite(numbers: Mapping[str, Any]) -> dict[str, float]:
@@ -144,7 +139,8 @@ def ending(result: SearchResult, folder: Path, complete: bool) -> Ending:
     numbers = {name: value for name, value in speedup_fields(result).items() if name != "speedup_gap"}
     if best is not None:
         words["best"] = str(best.configuration)
-        numbers |= {"best_trial": best.number, **_speed_fields("best_", best), "best_peak_bytes": best.peak_bytes}
+        numbers |= {"best_trial": best.number, **interval_columns("best_samples_per_second", best.samples_per_second)}
+        numbers["best_peak_bytes"] = best.peak_bytes
     return Ending(
         numbers=_finite(numbers),
         words=words,
