@@ -184,7 +184,7 @@ def _run(
         ExitStack() as stack,
     ):
         try:
-            loggers.start(request, unmeasured)
+            loggers.start(unmeasured)
             watch = loggers.watching(watch)
             traces = trace_ahead(study, host, environment, workload, base, stack)
             result = dataclasses.replace(result, stop=run_study(study, fleet, watch, prepare))
@@ -215,7 +215,7 @@ def _run(
                 )
                 result.save(folder)
                 study.write_optuna(fleet.effects(study.ledger))
-            loggers.finish(result, result.complete)
+            loggers.finish(result)
     return result
 
 

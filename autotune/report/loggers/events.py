@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.core import Trial, TuningRequest, Value
+from autotune.core import Trial, Value
 from autotune.core.units import finite
 from autotune.report.summary import headline
 from autotune.report.trial_text import interval_columns, speedup_fields
@@ -74,8 +74,9 @@ class Ending:
         return {"columns": list(self.table.columns), "data": [list(row.values()) for row in plain_rows(self.table)]}
 
 
-def study_facts(request: TuningRequest, result: SearchResult) -> dict[str, Value]:
+def study_facts(result: SearchResult) -> dict[str, Value]:
     """The request, model, data and device."""
+    request = result.request
     names = ("global_batch_size", "sequence_length", "objective", "sampler", "n_trials", "seed", "training_steps")
     facts: dict[str, Any] = {
         "model": result.model_text,
@@ -129,7 +130,7 @@ def _finite(numbers: Mapping[str, Any]) -> dict[str, float]:
     return {name: number for name, value in numbers.items() if (number := finite(value)) is not None}
 
 
-def ending(result: SearchResult, folder: Path, complete: bool) -> Ending:
+def ending(result: SearchResult, folder: Path) -> Ending:
     """The ending of a study whose report is in this folder."""
     from autotune.report.table import frame
 
@@ -147,5 +148,5 @@ def ending(result: SearchResult, folder: Path, complete: bool) -> Ending:
         values=best.configuration.sizes_and_settings if best is not None else {},
         table=frame(result.trials, result.utilizations, result.request.objective),
         files=sorted(path for name in FILES for path in folder.glob(name)),
-        complete=complete,
+        complete=result.complete,
     )
