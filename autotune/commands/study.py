@@ -54,12 +54,6 @@ from autotune.study.warm_start import keeping_peaks, trace_ahead, warm_up
 from autotune.workload.model.rebuild import ITSELF, MODEL_INIT
 
 
-@cache
-def _import_ahead() -> None:
-    """Import what a study's report imports at its first use, while the host imports its own libraries."""
-    import_module("pandas")
-
-
 def run(
     request: TuningRequest,
     host: Host,
@@ -79,7 +73,7 @@ def run(
     what `search` raises.
     """
     base = request.training_args
-    _import_ahead()
+    import_module("pandas")  # for the report, while the host imports its own libraries
     with following(watch) as show, ExitStack() as stack:
         if executors:
             environment = executors[0].environment
@@ -92,10 +86,11 @@ def run(
         request = dataclasses.replace(request, training_args=what_differs(base, environment))
         workload = executors[0].workload if executors else read_workload(host, request)
         executors = executors or local_executors(host, request, card, workload, stack)
-        if len(executors) > 1:
-            environment = replace_free(environment, executors)
         space_environment = environment
-        if len(executors) > 1:  # ranks take devices of their own, on this machine
+        if len(executors) > 1:
+            free = min(executor.environment.free_memory_bytes for executor in executors)  # on any of the devices
+            environment = dataclasses.replace(environment, free_memory_bytes=free)
+            # Ranks take devices of their own, on this machine.
             count = len(executors) if can_be_joined(executors) else 1
             space_environment = dataclasses.replace(environment, device_count=count)
         space = build_space(request, space_environment, workload, request.training_args)
@@ -117,12 +112,6 @@ def run(
         for line in ("", *answer_lines(result), "", *python_lines(result, shown(result.folder))):
             print_line(line)
     return result
-
-
-def replace_free(environment: Environment, executors: Sequence[Executor]) -> Environment:
-    """The environment with the least memory that is free on any of the devices."""
-    free = min(executor.environment.free_memory_bytes for executor in executors)
-    return dataclasses.replace(environment, free_memory_bytes=free)
 
 
 def _run(
