@@ -14,7 +14,6 @@ from autotune.core import Environment, TuningRequest, Workload
 from autotune.core.configuration import RANKS
 from autotune.core.interrupt import graceful_interrupt
 from autotune.core.note import Note, NoteKind
-from autotune.core.paths import shown
 from autotune.core.prospect import Forecast
 from autotune.core.stop_reason import KILLED, stop_reason_of
 from autotune.core.units import format_seconds
@@ -109,7 +108,7 @@ def run(
             result.best  # noqa: B018  (raises if there is none)
     if not callable(watch) and not in_notebook():  # there the result shows itself
         print_line = saying(watch)
-        for line in ("", *answer_lines(result), "", *python_lines(result, shown(result.folder))):
+        for line in ("", *answer_lines(result), "", *python_lines(result)):
             print_line(line)
     return result
 

@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Sequence
 
 from autotune.core.device import Device
-from autotune.core.paths import named
+from autotune.core.paths import named, shown
 from autotune.core.units import NO_BREAK, broken, counted, format_bytes, format_seconds
-from autotune.report.checks import Check, Level, checks, loss_values, warnings
+from autotune.report.checks import Check, Level, checks, loss_values
 from autotune.report.claim import claim_of, headline, time_texts
 from autotune.report.device import study_parts
 from autotune.report.evidence import evidence_lines
@@ -80,10 +80,10 @@ def use_lines(result: SearchResult, folder: str, seconds: float = 0.0) -> list[s
     return [*lines, f"Report    {folder}/report.html{took}"]
 
 
-def python_lines(result: SearchResult, folder: str) -> list[str]:
+def python_lines(result: SearchResult) -> list[str]:
     """Instructions to use the answer in Python, if it is not the user's settings; then the path of its report."""
     lines = ["Use it    result.training_arguments(output_dir=...)"] if result.changes_settings else []
-    return [*lines, f"Report    {folder}/report.html"]
+    return [*lines, f"Report    {shown(result.folder)}/report.html"]
 
 
 def _check_lines(check: Check) -> list[str]:
@@ -212,6 +212,3 @@ def _trials_table(result: SearchResult) -> list[str]:
             ]
         )
     return markdown_table([[*head, "data wait", "peak", "probe", "warnings"], *rows], numeric=False)
-
-
-__all__ = ["answer_lines", "headline", "python_lines", "share_lines", "summary", "use_lines", "warnings"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core import Trial, Value
 from autotune.core.units import finite
-from autotune.report.summary import headline
+from autotune.report.claim import headline
 from autotune.report.trial_text import interval_columns, speedup_fields
 from autotune.space.substitute import compared_with
 from autotune.study.objective import best_trial, told_speed_up
