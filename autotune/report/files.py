@@ -1,7 +1,6 @@
 """The files of a report folder, each written whole or not at all."""
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from autotune.core.errors import StorageFailed
-from autotune.core.io import write_json
+from autotune.core.io import write_json, write_whole
 from autotune.core.slot import Slot
 from autotune.probe.order import ANSWER, ORDER
 from autotune.report.exports import EXPORTS, answer_of, exports
@@ -56,7 +55,7 @@ def write_report(folder: Path, result: SearchResult, ended: Mapping[str, Any]) -
             write_table(folder / name, table)
         for name, text in (dict.fromkeys(EXPORTS) | exports(answer_of(result)) | texts | figure_files(result)).items():
             if text is not None:
-                _write_whole(folder / name, text.encode())
+                write_whole(folder / name, text.encode())
             else:
                 (folder / name).unlink(missing_ok=True)  # of an earlier report
         _write_probes(folder, result)
@@ -77,7 +76,7 @@ def write_file(path: Path, content: bytes) -> Path:
     try:
         if path.is_dir():
             raise IsADirectoryError(None, "it is a folder")
-        _write_whole(path, content)
+        write_whole(path, content)
     except OSError as error:
         raise StorageFailed(f"{path} cannot be written: {error.strerror or error}.", "Name another place.") from error
     return path
@@ -110,13 +109,3 @@ def _write_probes(folder: Path, result: SearchResult) -> None:
     for number, prospect in result.prospects.items():
         if not (probe_folder(folder, Slot(number)) / PROSPECT).exists():
             keep_prospect(folder, number, prospect)
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    """Write to a temporary file in the same folder, then rename it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
