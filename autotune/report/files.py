@@ -21,16 +21,8 @@ from autotune.study.result import SearchResult
 from autotune.study.store import PROSPECT, keep_peaks, keep_prospect, probe_folder
 
 
-def write_question(folder: Path, record: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
-    """Write request.json and environment.json. Raises StorageFailed."""
-    with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / "request.json", record)
-        write_json(folder / "environment.json", environment)
-
-
-def write_report(folder: Path, result: SearchResult, ended: Mapping[str, Any]) -> Path:
-    """Write every other file of the report; the answer's only if it is not the user's own settings, else remove them.
+def write_report(folder: Path, result: SearchResult, ended: Mapping[str, Any]) -> None:
+    """Write the report of a study; the answer's files only if it is not the user's own settings, else remove them.
 
     ended: what result.json holds. Raises StorageFailed.
     """
@@ -59,7 +51,6 @@ def write_report(folder: Path, result: SearchResult, ended: Mapping[str, Any]) -
             else:
                 (folder / name).unlink(missing_ok=True)  # of an earlier report
         _write_probes(folder, result)
-    return folder
 
 
 def write_table(path: Path, table: pd.DataFrame, format: str | None = None) -> Path:
