@@ -209,9 +209,8 @@ for panel, commands in COMMANDS.items():
     for command in commands:
         name = command.__name__.replace("_", "-")
         required = {"search": "-b INT ", "estimate": "-b INT ", "project": "--link NAME "}.get(name, "")
-        settings = (
-            {"allow_interspersed_args": False} if name == "run" else {}
-        )  # the other options are the command's own
+        # The options behind the first word of `run` are its command's own.
+        settings = {"allow_interspersed_args": False} if name == "run" else {}
         end = "\n  ".join(["Examples:", *examples(name)])
         declared = app.command(
             name,

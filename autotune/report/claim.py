@@ -291,13 +291,9 @@ def _kept(result: SearchResult, baseline: Trial) -> Claim:
         details = (own, f"{counted(len(result.trials) - 1, 'other configuration')}: {failures_text(result.trials)}.")
         return Claim(ONLY_YOURS.state, ONLY_YOURS.text, details=details, **_going_on(result))
     others = [trial for trial in result.trials if trial.number in gains]
-    losing = [trial for trial, _ in result.disqualified] or others
     differs = any(trial.disqualified_reason for trial, _ in result.disqualified)
-    rival = (
-        losing[0]
-        if result.disqualified
-        else max(others, key=lambda trial: (is_shown(trial, baseline), gains[trial.number]))
-    )
+    losing = [trial for trial, _ in result.disqualified]
+    rival = losing[0] if losing else max(others, key=lambda trial: (is_shown(trial, baseline), gains[trial.number]))
     gain = gains[rival.number]
     name = f"{rival.number} ({', '.join(short_words(rival.configuration, baseline.configuration))})"
     if result.disqualified and not differs:

@@ -17,11 +17,9 @@ NOT_PROVEN = ", not proven"
 
 def range_text(interval: Interval) -> str:
     """`1.50x to 1.66x`; `at least 1.50x` without an upper end."""
-    return (
-        f"{interval.low:.2f}x to {interval.high:.2f}x"
-        if math.isfinite(interval.high)
-        else f"at least {interval.low:.2f}x"
-    )
+    if math.isfinite(interval.high):
+        return f"{interval.low:.2f}x to {interval.high:.2f}x"
+    return f"at least {interval.low:.2f}x"
 
 
 def interval_text(interval: Interval) -> str:

@@ -85,9 +85,8 @@ def verify(
         )
     if seconds is not None and not 0 < seconds < math.inf:
         raise InvalidRequest(f"The seconds must be above 0, not {seconds!r}.", "Leave them out to take 30.")
-    result = SearchResult(
-        **fields_of_saved(folder) | {"verification": None}
-    )  # an answer that was refuted is tried again
+    # An answer that was refuted is tried again.
+    result = SearchResult(**fields_of_saved(folder) | {"verification": None})
     best = result.best
     verification = Verification(folder.absolute().name, best, _rival(result), objective=result.request.objective)
     if verification.is_same:
