@@ -202,10 +202,8 @@ def verdict(gain: Interval, is_proven: bool, rival: str = YOURS) -> tuple[Verdic
     """Certainty of a speed-up over the rival by the rules of `Verdict`, and the reason."""
     width = f"Its 95% interval is {range_text(gain)}"
     if not is_proven:
-        return (
-            Verdict.NOT_PROVEN,
-            f"Too few measurements are side by side with {rival}. {width}, by single probes.",
-        )
+        few = f"Too few measurements are side by side with {rival}"
+        return Verdict.NOT_PROVEN, f"{few}. {width}, by single probes."
     if is_open(gain):
         return Verdict.NOISY, f"{width}: it can be slower."
     if gain.relative_width > SOLID_WIDTH:
