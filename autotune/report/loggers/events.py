@@ -1,7 +1,7 @@
 """Events of a study for loggers, as plain values: no variables of the process, no secrets, no folders."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,10 +55,10 @@ class Ending:
 
     numbers: dict[str, float]  # speed-up, and the best trial's
     words: dict[str, str]  # headline, stop reason, configurations
-    values: dict[str, Value] = field(default_factory=dict)  # the best trial's sizes and settings
-    table: "pd.DataFrame | None" = None  # one row a trial, with what was measured again
-    files: Sequence[Path] = ()  # of the report
-    complete: bool = True  # whether the search came to its end
+    values: dict[str, Value]  # the best trial's sizes and settings
+    table: "pd.DataFrame"  # one row a trial, with what was measured again
+    files: Sequence[Path]  # of the report
+    complete: bool  # whether the search came to its end
 
     @property
     def flat(self) -> dict[str, Any]:
@@ -70,7 +70,6 @@ class Ending:
         """Columns and rows for a tracker's own table, whose values know nothing of pandas' <NA>."""
         from autotune.report.formats import plain_rows
 
-        assert self.table is not None
         return {"columns": list(self.table.columns), "data": [list(row.values()) for row in plain_rows(self.table)]}
 
 
