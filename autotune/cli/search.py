@@ -50,7 +50,7 @@ def search(
 
             result = replace(result, command=context.meta.get(WORDS, ()))
             seconds = time.monotonic() - started
-            print("\n".join(["", *answer_lines(result), "", *use_lines(result, shown(result.folder), seconds)]))
+            print("\n".join(["", *answer_lines(result), "", *use_lines(result, seconds)]))
 
 
 def _run_search(

@@ -64,12 +64,12 @@ def answer_lines(result: SearchResult) -> list[str]:
     return [*lines, "", *wrapped(f"Why it ended: {result.stop.short}.")]
 
 
-def use_lines(result: SearchResult, folder: str, seconds: float = 0.0) -> list[str]:
-    """Instructions to use and check the answer, if it is not the user's settings; then the path of its report in this folder.
+def use_lines(result: SearchResult, seconds: float) -> list[str]:
+    """Instructions to use and check the answer, if it is not the user's settings; then the path of its report.
 
     seconds: that the search took; named if they are many.
     """
-    lines = []
+    lines, folder = [], shown(result.folder)
     if result.changes_settings:
         lines = ['Use it    TrainingArguments("output", **json.load(open(FILE)))', f"    FILE  {folder}/{ANSWER}"]
         more = script_lines(folder, result)[BASIC_LINES:]
