@@ -52,7 +52,7 @@ def answer_lines(result: SearchResult) -> list[str]:
     if not rows or claim.gain is None:
         lines += [part for text in claim.details for part in wrapped(text, "  ")]
     lines += ["", *rows] if rows else []
-    if known := checks(result, claim):
+    if known := checks(result):
         fine = " ".join(check.title for check in known if check.level is Level.OK)
         lines += ["", *(wrapped(fine, "  ok    ", " " * 8) if fine else [])]
         lines += [part for check in known if check.level is not Level.OK for part in _check_lines(check)]
