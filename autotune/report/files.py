@@ -1,7 +1,7 @@
 """The files of a report folder, each written whole or not at all."""
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,12 @@ from autotune.report.html import page
 from autotune.report.summary import summary
 from autotune.report.table import frame
 from autotune.study.result import SearchResult
-from autotune.study.store import PROSPECT, keep_peaks, keep_prospect, probe_folder
+from autotune.study.store import PROSPECT, keep_peaks, keep_prospect, probe_folder, reporting_storage
+
+ADVICE = "Free space or name another --output-dir, and run the same command again."
+
+storage_errors = partial(reporting_storage, what="report", advice=ADVICE)
+"""`reporting_storage` of a report's folder."""
 
 
 def write_report(folder: Path, result: SearchResult, ended: Mapping[str, Any]) -> None:
@@ -71,19 +76,6 @@ def write_file(path: Path, content: bytes) -> Path:
     except OSError as error:
         raise StorageFailed(f"{path} cannot be written: {error.strerror or error}.", "Name another place.") from error
     return path
-
-
-@contextlib.contextmanager
-def storage_errors(
-    folder: Path,
-    what: str = "report",
-    advice: str = "Free space or name another --output-dir, and run the same command again.",
-) -> Iterator[None]:
-    """Inside, an OSError is raised as StorageFailed."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageFailed(f"The {what} in {folder} cannot be written: {error.strerror or error}.", advice) from error
 
 
 def _write_probes(folder: Path, result: SearchResult) -> None:

@@ -15,13 +15,13 @@ from autotune.core.units import NotReadable, parse_price
 from autotune.report.checks import warnings
 from autotune.report.claim import claim_fields
 from autotune.report.columns import FIRST
-from autotune.report.files import storage_errors, write_file, write_table
+from autotune.report.files import write_file, write_table
 from autotune.report.formats import plain_rows
 from autotune.report.trial_text import interval_columns
 from autotune.space.utilization import Utilization
 from autotune.study.identity import NOT_THE_MODEL
 from autotune.study.objective import best_trial, is_shown
-from autotune.study.store import study_folder
+from autotune.study.store import reporting_storage, study_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,7 +81,7 @@ def _write(folder: Path, table: "pd.DataFrame") -> None:
     """Write FILES into the folder. Raises StorageFailed."""
     *tables, page, picture = (folder / name for name in FILES)
     rows = plain_rows(table)
-    with storage_errors(folder, "comparison", "Name another folder as --output."):
+    with reporting_storage(folder, "comparison", "Name another folder as --output."):
         folder.mkdir(parents=True, exist_ok=True)
         for path in tables:
             write_table(path, table)
