@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from autotune import __version__
 from autotune.cli import options as o
 from autotune.cli.apply import apply
-from autotune.cli.common import WORDS, ErrorReporter, json_error, on_terminal, resuming
+from autotune.cli.common import WORDS, ErrorReporter, json_error, print_message, resuming
 from autotune.cli.compare import compare
 from autotune.cli.guide import guide
 from autotune.cli.help import START, Command, WithPanels, examples
@@ -53,8 +53,7 @@ class Commands(WithPanels, TyperGroup):
             if getattr(error, "option_name", "") in OF_SEVERAL_DEVICES:
                 advice = "Only autotune search uses several devices: the others compare trainings on one, one by one."
             text = " ".join(message.split()).replace("'?.", "'?").rstrip(".")
-            line = f"Error: {text}{'' if text.endswith('?') else '.'} {advice}"
-            print(on_terminal(line, sys.stderr), file=sys.stderr)
+            print_message(f"Error: {text}{'' if text.endswith('?') else '.'} {advice}")
             if as_json:
                 print(json.dumps(json_error("UsageError", message, advice, error.exit_code), indent=1))
             raise typer.Exit(error.exit_code) from None
@@ -97,10 +96,8 @@ def estimate(model: o.Model, global_batch_size: o.GlobalBatchSize, as_json: o.As
         from autotune.commands.estimate.text import forecast_lines
 
         forecast = estimate(model, global_batch_size, **options)
-        if as_json:
-            command.json(forecast.to_dict())
-        else:
-            print("\n".join(forecast_lines(forecast.to_dict())))
+        plain = forecast.to_dict()
+        command.show(plain, forecast_lines(plain))
         forecast.check()
 
 
@@ -145,10 +142,7 @@ def verify(
 
         watch = partial(print, file=sys.stderr if as_json else sys.stdout, flush=True)
         verification = verify(study_folder(study, output_dir), steps, seconds, watch=False if quiet else watch)
-        if as_json:
-            command.json(verification.to_dict())
-        else:
-            print("\n".join([*([] if quiet else [""]), *verification_lines(verification)]))
+        command.show(verification.to_dict(), [*([] if quiet else [""]), *verification_lines(verification)])
         if verification.exit_code:
             raise typer.Exit(verification.exit_code)
 
@@ -173,10 +167,7 @@ def doctor(
         if sys.stderr.isatty():
             print("Checking this machine: the first time takes up to a minute ...", file=sys.stderr)
         environment = read_device(device, fresh)
-        if as_json:
-            command.json(environment.to_dict())
-        else:
-            print("\n".join(doctor_lines(environment, all)))
+        command.show(environment.to_dict(), doctor_lines(environment, all))
 
 
 def explain(
@@ -199,10 +190,7 @@ def explain(
         from autotune.study.store import study_folder
 
         explanation = explain(study_folder(study, output_dir), rounds, fresh, watch=not quiet)
-        if as_json:
-            command.json(explanation.to_dict())
-        else:
-            print("\n".join(explanation_lines(explanation)))
+        command.show(explanation.to_dict(), explanation_lines(explanation))
 
 
 COMMANDS = {
@@ -217,9 +205,8 @@ for panel, commands in COMMANDS.items():
     for command in commands:
         name = command.__name__.replace("_", "-")
         required = {"search": "-b INT ", "estimate": "-b INT ", "project": "--link NAME "}.get(name, "")
-        settings = (
-            {"allow_interspersed_args": False} if name == "run" else {}
-        )  # the other options are the command's own
+        # The options behind the first word of `run` are its command's own.
+        settings = {"allow_interspersed_args": False} if name == "run" else {}
         end = "\n  ".join(["Examples:", *examples(name)])
         declared = app.command(
             name,

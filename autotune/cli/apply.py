@@ -31,7 +31,4 @@ def apply(
         is_file = len(file) == 1 and (Path(file[0]).exists() or Path(file[0]).suffix)
         applied = in_file(result, file[0]) if is_file else in_command(result, file)
         applied.write()
-        if as_json:
-            command.json(applied.to_dict())
-        else:
-            print("\n".join(applied.lines))
+        command.show(applied.to_dict(), applied.lines)

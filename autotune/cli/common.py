@@ -6,9 +6,9 @@ import json
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, TextIO
+from typing import Any
 
 import typer
 
@@ -77,8 +77,15 @@ class ErrorReporter:
         print(json.dumps(result, indent=1), file=self._stdout, flush=True)
         self._as_json = False
 
+    def show(self, result: Mapping[str, Any], lines: Iterable[str]) -> None:
+        """Print the result as the one JSON object, or without --json these lines."""
+        if self._as_json:
+            self.json(result)
+        else:
+            print("\n".join(lines))
+
     def _fail(self, line: str, *error: Any) -> None:
-        print(on_terminal(line, sys.stderr), file=sys.stderr)
+        print_message(line)
         self._print_error(*error)
         raise typer.Exit(error[-1]) from None
 
@@ -90,15 +97,15 @@ class ErrorReporter:
 def _show_warning(usual: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any) -> None:
     """Show a warning about a study's files as one line, any other like Python."""
     if issubclass(category, UnreadableFile):
-        print(on_terminal(f"Warning: {message}.", sys.stderr), file=sys.stderr)
+        print_message(f"Warning: {message}.")
     else:
         usual(message, category, *place)
 
 
-def on_terminal(text: str, stream: TextIO) -> str:
-    """The text for this stream: on a terminal in lines that are broken between words."""
+def print_message(text: str) -> None:
+    """Print the text on standard error, on a terminal in lines that are broken between words."""
     width = shutil.get_terminal_size().columns
-    return "\n".join(broken(text, width)) if stream.isatty() else text
+    print("\n".join(broken(text, width)) if sys.stderr.isatty() else text, file=sys.stderr)
 
 
 def json_error(kind: str, message: str, advice: str, code: int) -> dict[str, Any]:

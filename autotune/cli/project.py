@@ -36,7 +36,4 @@ def project(
         from autotune.study.store import study_folder
 
         projection = TuningResult.load(study_folder(study, output_dir)).project(link, ranks, fsdp)
-        if as_json:
-            command.json(projection.to_dict())
-        else:
-            print("\n".join(projection_lines(projection)))
+        command.show(projection.to_dict(), projection_lines(projection))

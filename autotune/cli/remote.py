@@ -46,11 +46,7 @@ def search_on(
             client.follow(search_id, watch)
     except KeyboardInterrupt as interrupt:
         command.when_interrupted = f"The search continues: watch it, or cancel it, at {page}"
-        if (
-            sys.stdin.isatty()
-            and not isinstance(interrupt, Terminated)
-            and _confirmed("Cancel the search on the server?")
-        ):
+        if not isinstance(interrupt, Terminated) and _confirmed("Cancel the search on the server?"):
             client.cancel(search_id)
             command.when_interrupted = f"The search ends after its running probe: {page}"
         raise
@@ -58,8 +54,9 @@ def search_on(
 
 
 def _confirmed(question: str) -> bool:
+    """True if a user at the terminal says yes."""
     with contextlib.suppress(EOFError):
-        return input(f"\n{question} [y/N] ").strip().lower() in ("y", "yes")
+        return sys.stdin.isatty() and input(f"\n{question} [y/N] ").strip().lower() in ("y", "yes")
     return False
 
 

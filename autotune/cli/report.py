@@ -132,7 +132,7 @@ def _log(result: "TuningResult", names: Sequence[str], folder: Path) -> None:
     from autotune.report.loggers.guarded import LoggerGroup
 
     loggers = LoggerGroup(names, result.request.objective, folder)
-    loggers.start(result.request, result)
-    loggers.finish(result, result.complete)
+    loggers.start(result)
+    loggers.finish(result)
     if loggers.problems:
         raise typer.Exit(AutotuneError.exit_code)

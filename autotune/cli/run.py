@@ -10,7 +10,6 @@ from typer import Argument, Option
 from autotune.cli import options as o
 from autotune.cli.common import ErrorReporter, resuming
 from autotune.core.errors import AutotuneError, InvalidRequest
-from autotune.core.paths import shown
 from autotune.core.request import TuneOptions
 
 WAYS, ENDINGS = ("sent", "again"), ("train", "original")
@@ -75,7 +74,7 @@ def _use_lines(ending: Any, command: list[str], then: str | None) -> list[str]:
     from autotune.report.summary import python_lines
 
     result = ending.result
-    report = python_lines(result, shown(result.folder))[-1]
+    report = python_lines(result)[-1]
     if then or not result.changes_settings:
         return [report]
     try:

@@ -9,7 +9,7 @@ import typer
 from typer import Option
 
 from autotune.cli import options as o
-from autotune.cli.common import PAGE, WORDS, ErrorReporter, on_terminal, resuming
+from autotune.cli.common import PAGE, WORDS, ErrorReporter, print_message, resuming
 from autotune.core.errors import AutotuneError
 from autotune.core.paths import shown
 from autotune.core.request import SearchOptions
@@ -50,7 +50,7 @@ def search(
 
             result = replace(result, command=context.meta.get(WORDS, ()))
             seconds = time.monotonic() - started
-            print("\n".join(["", *answer_lines(result), "", *use_lines(result, shown(result.folder), seconds)]))
+            print("\n".join(["", *answer_lines(result), "", *use_lines(result, seconds)]))
 
 
 def _run_search(
@@ -100,7 +100,6 @@ def _print_best_so_far(progress: "Progress") -> None:
     if title:
         lead = progress.best or progress.fastest
         what = f"{short(lead.configuration, progress.trials[0])}, {numbers}" if lead and numbers else ""
-        line = f"{title.capitalize()}{f': {what}' if what else '.'}"
-        print(on_terminal(line, sys.stderr), file=sys.stderr)
+        print_message(f"{title.capitalize()}{f': {what}' if what else '.'}")
     if progress.folder is not None and (progress.folder / PAGE).exists():
         print(f"Report so far: {shown(progress.folder)}/{PAGE}", file=sys.stderr)

@@ -105,10 +105,8 @@ def serve(
             from autotune.service.check import check_lines
 
             results = check_server(settings)
-            if as_json:
-                command.json({name: {"ok": passed, "found": text} for name, (passed, text) in results.items()})
-            else:
-                print(check_lines(results))
+            found = {name: {"ok": passed, "found": text} for name, (passed, text) in results.items()}
+            command.show(found, [check_lines(results)])
             if not all(passed for passed, _ in results.values()):
                 raise Exit(AutotuneError.exit_code)
             return
@@ -191,10 +189,7 @@ def token(
             shown, lines = {"revoked": name}, [f"Revoked: {name}"]
         else:
             raise InvalidRequest(f"There is no token {name!r}.", "Run `autotune token list` to see their ids.")
-        if as_json:
-            command.json(shown)
-        else:
-            print("\n".join(lines or ["No tokens."]))
+        command.show(shown, lines or ["No tokens."])
 
 
 def _plain(token: "Token") -> dict[str, Any]:
@@ -225,7 +220,5 @@ def login(
         client = connect(url, secret.strip())
         user = client.me()
         path = save_token(client.url, secret.strip())
-        if as_json:
-            command.json({"user": user["user"], "role": user["role"], "file": str(path)})
-        else:
-            print(f"Signed in at {client.url} as {user['user']} ({user['role']}); the token is kept in {path}.")
+        line = f"Signed in at {client.url} as {user['user']} ({user['role']}); the token is kept in {path}."
+        command.show({"user": user["user"], "role": user["role"], "file": str(path)}, [line])

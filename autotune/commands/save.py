@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from warnings import warn
 
-from autotune.core import Environment, InvalidRequest, Trial, TuningRequest, Workload, read_json
+from autotune.core import Environment, InvalidRequest, Trial, TuningRequest, Workload, read_json, write_json
 from autotune.core.device import Device
 from autotune.core.errors import UnreadableFile
 from autotune.core.io import MISSING, Unreadable, read_record
@@ -43,8 +43,9 @@ from autotune.study.store import (
 
 def begin(result: SearchResult, folder: str | Path) -> None:
     """Write what is known before the first probe: request.json and environment.json. Raises StorageFailed."""
-    from autotune.report.files import write_question  # loads pandas, which reading a study does without
+    from autotune.report.files import storage_errors  # loads pandas, which reading a study does without
 
+    folder = Path(folder)
     record = {
         "request": _public(result.request).to_dict(),
         "workload": _plain_workload(result.workload),
@@ -59,7 +60,10 @@ def begin(result: SearchResult, folder: str | Path) -> None:
         "arithmetic": result.arithmetic.to_dict(),
         "date": result.date,
     }
-    write_question(Path(folder), record, result.environment.to_dict())
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / REQUEST, record)
+        write_json(folder / "environment.json", result.environment.to_dict())
 
 
 def save(result: SearchResult, folder: str | Path) -> Path:

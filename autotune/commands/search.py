@@ -18,7 +18,7 @@ from autotune.probe import Host
 from autotune.probe.process.launcher import HostSet
 from autotune.space.user_arguments import left_out, read_user_arguments
 from autotune.study.limits import check_request
-from autotune.study.plan import Progress, Watch
+from autotune.study.plan import Watch
 from autotune.workload.model.pickling import Payload, packed
 
 if TYPE_CHECKING:
@@ -109,6 +109,3 @@ def _on_ray(request: TuningRequest, objects: bytes) -> AbstractContextManager[li
     from autotune.executors.ray import on_cluster
 
     return on_cluster(request, objects)
-
-
-__all__ = ["Progress", "search"]

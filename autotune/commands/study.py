@@ -14,7 +14,6 @@ from autotune.core import Environment, TuningRequest, Workload
 from autotune.core.configuration import RANKS
 from autotune.core.interrupt import graceful_interrupt
 from autotune.core.note import Note, NoteKind
-from autotune.core.paths import shown
 from autotune.core.prospect import Forecast
 from autotune.core.stop_reason import KILLED, stop_reason_of
 from autotune.core.units import format_seconds
@@ -54,12 +53,6 @@ from autotune.study.warm_start import keeping_peaks, trace_ahead, warm_up
 from autotune.workload.model.rebuild import ITSELF, MODEL_INIT
 
 
-@cache
-def _import_ahead() -> None:
-    """Import what a study's report imports at its first use, while the host imports its own libraries."""
-    import_module("pandas")
-
-
 def run(
     request: TuningRequest,
     host: Host,
@@ -79,7 +72,7 @@ def run(
     what `search` raises.
     """
     base = request.training_args
-    _import_ahead()
+    import_module("pandas")  # for the report, while the host imports its own libraries
     with following(watch) as show, ExitStack() as stack:
         if executors:
             environment = executors[0].environment
@@ -92,10 +85,11 @@ def run(
         request = dataclasses.replace(request, training_args=what_differs(base, environment))
         workload = executors[0].workload if executors else read_workload(host, request)
         executors = executors or local_executors(host, request, card, workload, stack)
-        if len(executors) > 1:
-            environment = replace_free(environment, executors)
         space_environment = environment
-        if len(executors) > 1:  # ranks take devices of their own, on this machine
+        if len(executors) > 1:
+            free = min(executor.environment.free_memory_bytes for executor in executors)  # on any of the devices
+            environment = dataclasses.replace(environment, free_memory_bytes=free)
+            # Ranks take devices of their own, on this machine.
             count = len(executors) if can_be_joined(executors) else 1
             space_environment = dataclasses.replace(environment, device_count=count)
         space = build_space(request, space_environment, workload, request.training_args)
@@ -114,15 +108,9 @@ def run(
             result.best  # noqa: B018  (raises if there is none)
     if not callable(watch) and not in_notebook():  # there the result shows itself
         print_line = saying(watch)
-        for line in ("", *answer_lines(result), "", *python_lines(result, shown(result.folder))):
+        for line in ("", *answer_lines(result), "", *python_lines(result)):
             print_line(line)
     return result
-
-
-def replace_free(environment: Environment, executors: Sequence[Executor]) -> Environment:
-    """The environment with the least memory that is free on any of the devices."""
-    free = min(executor.environment.free_memory_bytes for executor in executors)
-    return dataclasses.replace(environment, free_memory_bytes=free)
 
 
 def _run(
@@ -184,7 +172,7 @@ def _run(
         ExitStack() as stack,
     ):
         try:
-            loggers.start(request, unmeasured)
+            loggers.start(unmeasured)
             watch = loggers.watching(watch)
             traces = trace_ahead(study, host, environment, workload, base, stack)
             result = dataclasses.replace(result, stop=run_study(study, fleet, watch, prepare))
@@ -215,7 +203,7 @@ def _run(
                 )
                 result.save(folder)
                 study.write_optuna(fleet.effects(study.ledger))
-            loggers.finish(result, result.complete)
+            loggers.finish(result)
     return result
 
 

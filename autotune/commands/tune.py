@@ -24,6 +24,7 @@ from autotune.probe.train.callbacks import why_unfit
 from autotune.space.build import parse_overrides
 from autotune.space.settings import precision
 from autotune.space.settings.optimizer import ANY
+from autotune.space.setup import BATCH_FIELDS
 from autotune.space.user_arguments import fields_of, left_out
 from autotune.study.plan import Watch
 from autotune.workload import extract
@@ -35,8 +36,6 @@ from autotune.workload.twin import SetLater, set_later
 
 OF_EVALUATION = ("eval_dataset", "compute_metrics", "preprocess_logits_for_metrics")
 """Attributes of a Trainer that probes, which evaluate nothing, do not get."""
-
-SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
 
 
 @kept_random_state()
@@ -110,7 +109,7 @@ def samples_of_step(trainer: Any, base: Mapping[str, Any], options: Mapping[str,
     ranks = trainer.args.world_size
     if ranks == 1 and (fixed := options.get("fix")):
         ranks = int(parse_overrides(tuning_request(type(trainer).__name__, 1, fix=fixed)).fixed.get(RANKS, 1))
-    return int(base[SIZES[0]] * base[SIZES[1]] * ranks)
+    return int(base[BATCH_FIELDS[0]] * base[BATCH_FIELDS[1]] * ranks)
 
 
 def base_of(trainer: Any) -> tuple[dict[str, Any], list[str]]:
@@ -120,7 +119,7 @@ def base_of(trainer: Any) -> tuple[dict[str, Any], list[str]]:
     launched = os.environ.get(precision.LAUNCHED, "")
     if launched in ("bf16", "fp16") and not (args.bf16 or args.fp16):
         base[launched] = True
-    return base | {name: getattr(args, name) for name in SIZES}, unsent
+    return base | {name: getattr(args, name) for name in BATCH_FIELDS}, unsent
 
 
 def name_of_study(trainer: Any, size: int, device: str) -> str | None:

@@ -1,4 +1,4 @@
-"""JSON files, written whole or not at all, and dataclasses as plain data."""
+"""Files that are written whole or not at all, JSON, and dataclasses as plain data."""
 
 import json
 import math
@@ -34,15 +34,19 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def write_json(path: Path, data: Any, mode: int = 0o666) -> None:
+    """Write plain data as `write_whole` does."""
+    write_whole(path, f"{json.dumps(data, indent=1)}\n".encode(), mode)
+
+
+def write_whole(path: Path, content: bytes, mode: int = 0o666) -> None:
     """Write to a temporary file, then rename it: whole or not at all. Raises OSError if the disk refuses.
 
     mode: who may read and write it, less the umask.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(temporary, "w", encoding="utf-8", opener=partial(os.open, mode=mode)) as file:
-            json.dump(data, file, indent=1)
-            file.write("\n")
+        with open(temporary, "wb", opener=partial(os.open, mode=mode)) as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -46,12 +46,12 @@ class Check:
     action: str = ""  # what to do, a sentence
 
 
-def checks(result: SearchResult, claim: Claim | None = None) -> list[Check]:
+def checks(result: SearchResult) -> list[Check]:
     """Passed checks, then warnings, then notes; empty if there is no answer."""
     best, baseline = result.best_trial, result.baseline_trial
     if best is None:
         return [_warning(warning) for warning in warnings(result)]
-    claim = claim or claim_of(result)
+    claim = claim_of(result)
     found = [
         *_losses(result, best),
         *_sanity(result),

@@ -15,6 +15,7 @@ from autotune.report.snippets import larger_budget, search_command
 from autotune.report.trial_text import (
     NOT_PROVEN,
     failures_text,
+    interval_of,
     interval_text,
     is_same,
     outcome_text,
@@ -193,19 +194,16 @@ def verification_of(result: SearchResult) -> Mapping[str, Any]:
 def verified_speedup(result: SearchResult) -> Interval | None:
     """The answer's speed-up by the plain trainings of `autotune verify`; None without any, and if they cannot tell."""
     verification = verification_of(result)
-    measured = verification.get("measured", {})
-    speed_up = [measured.get(name) for name in ("speedup", "speedup_low", "speedup_high")]
-    return Interval(*speed_up) if verification.get("held") is not None and None not in speed_up else None
+    is_known = verification.get("held") is not None
+    return interval_of(verification.get("measured", {}), "speedup") if is_known else None
 
 
 def verdict(gain: Interval, is_proven: bool, rival: str = YOURS) -> tuple[Verdict, str]:
     """Certainty of a speed-up over the rival by the rules of `Verdict`, and the reason."""
     width = f"Its 95% interval is {range_text(gain)}"
     if not is_proven:
-        return (
-            Verdict.NOT_PROVEN,
-            f"Too few measurements are side by side with {rival}. {width}, by single probes.",
-        )
+        few = f"Too few measurements are side by side with {rival}"
+        return Verdict.NOT_PROVEN, f"{few}. {width}, by single probes."
     if is_open(gain):
         return Verdict.NOISY, f"{width}: it can be slower."
     if gain.relative_width > SOLID_WIDTH:
@@ -291,13 +289,9 @@ def _kept(result: SearchResult, baseline: Trial) -> Claim:
         details = (own, f"{counted(len(result.trials) - 1, 'other configuration')}: {failures_text(result.trials)}.")
         return Claim(ONLY_YOURS.state, ONLY_YOURS.text, details=details, **_going_on(result))
     others = [trial for trial in result.trials if trial.number in gains]
-    losing = [trial for trial, _ in result.disqualified] or others
     differs = any(trial.disqualified_reason for trial, _ in result.disqualified)
-    rival = (
-        losing[0]
-        if result.disqualified
-        else max(others, key=lambda trial: (is_shown(trial, baseline), gains[trial.number]))
-    )
+    losing = [trial for trial, _ in result.disqualified]
+    rival = losing[0] if losing else max(others, key=lambda trial: (is_shown(trial, baseline), gains[trial.number]))
     gain = gains[rival.number]
     name = f"{rival.number} ({', '.join(short_words(rival.configuration, baseline.configuration))})"
     if result.disqualified and not differs:

@@ -137,15 +137,10 @@ def loss_curves(result: SearchResult) -> Figure | None:
     lines = [("baseline", "polygon", band), ("best", "polyline", [*enumerate(own, 1)])]
     # Losses fall: above to the right of a point and below to its left there is no line.
     first, second = (len(own) - 1) // 3, 2 * (len(low) - 1) // 3
+    below = min(y.at(low[second]) + 18, _Y[0] - 5)
     labels = [
         ("best", name, x.at(first + 1) + 8, y.at(min(max(own[first], min(low)), max(high))) - 6, "start"),
-        (
-            "baseline",
-            f"{numerics.reference}, {seeds}",
-            x.at(second + 1) - 8,
-            min(y.at(low[second]) + 18, _Y[0] - 5),
-            "end",
-        ),
+        ("baseline", f"{numerics.reference}, {seeds}", x.at(second + 1) - 8, below, "end"),
     ]
     ends = zip(low, own, high, strict=False)
     inside = all(a <= loss <= b or math.isclose(loss, (a + b) / 2, rel_tol=0.01) for a, loss, b in ends)

@@ -1,15 +1,14 @@
 """The files of a report folder, each written whole or not at all."""
 
-import contextlib
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from autotune.core.errors import StorageFailed
-from autotune.core.io import write_json
+from autotune.core.io import write_json, write_whole
 from autotune.core.slot import Slot
 from autotune.probe.order import ANSWER, ORDER
 from autotune.report.exports import EXPORTS, answer_of, exports
@@ -19,19 +18,16 @@ from autotune.report.html import page
 from autotune.report.summary import summary
 from autotune.report.table import frame
 from autotune.study.result import SearchResult
-from autotune.study.store import PROSPECT, keep_peaks, keep_prospect, probe_folder
+from autotune.study.store import PROSPECT, keep_peaks, keep_prospect, probe_folder, reporting_storage
+
+ADVICE = "Free space or name another --output-dir, and run the same command again."
+
+storage_errors = partial(reporting_storage, what="report", advice=ADVICE)
+"""`reporting_storage` of a report's folder."""
 
 
-def write_question(folder: Path, record: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
-    """Write request.json and environment.json. Raises StorageFailed."""
-    with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / "request.json", record)
-        write_json(folder / "environment.json", environment)
-
-
-def write_report(folder: Path, result: SearchResult, ended: Mapping[str, Any]) -> Path:
-    """Write every other file of the report; the answer's only if it is not the user's own settings, else remove them.
+def write_report(folder: Path, result: SearchResult, ended: Mapping[str, Any]) -> None:
+    """Write the report of a study; the answer's files only if it is not the user's own settings, else remove them.
 
     ended: what result.json holds. Raises StorageFailed.
     """
@@ -56,11 +52,10 @@ def write_report(folder: Path, result: SearchResult, ended: Mapping[str, Any]) -
             write_table(folder / name, table)
         for name, text in (dict.fromkeys(EXPORTS) | exports(answer_of(result)) | texts | figure_files(result)).items():
             if text is not None:
-                _write_whole(folder / name, text.encode())
+                write_whole(folder / name, text.encode())
             else:
                 (folder / name).unlink(missing_ok=True)  # of an earlier report
         _write_probes(folder, result)
-    return folder
 
 
 def write_table(path: Path, table: pd.DataFrame, format: str | None = None) -> Path:
@@ -77,23 +72,10 @@ def write_file(path: Path, content: bytes) -> Path:
     try:
         if path.is_dir():
             raise IsADirectoryError(None, "it is a folder")
-        _write_whole(path, content)
+        write_whole(path, content)
     except OSError as error:
         raise StorageFailed(f"{path} cannot be written: {error.strerror or error}.", "Name another place.") from error
     return path
-
-
-@contextlib.contextmanager
-def storage_errors(
-    folder: Path,
-    what: str = "report",
-    advice: str = "Free space or name another --output-dir, and run the same command again.",
-) -> Iterator[None]:
-    """Inside, an OSError is raised as StorageFailed."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageFailed(f"The {what} in {folder} cannot be written: {error.strerror or error}.", advice) from error
 
 
 def _write_probes(folder: Path, result: SearchResult) -> None:
@@ -110,13 +92,3 @@ def _write_probes(folder: Path, result: SearchResult) -> None:
     for number, prospect in result.prospects.items():
         if not (probe_folder(folder, Slot(number)) / PROSPECT).exists():
             keep_prospect(folder, number, prospect)
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    """Write to a temporary file in the same folder, then rename it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -40,7 +40,7 @@ def first_fold(result: SearchResult, spoken: Callable[[str], str] = str) -> Fold
         [emphasised(detail, claim.figures) for detail in claim.details],
         coded(spoken(claim.advice)),
         in_lines(claim.command),
-        [(check, coded(spoken(check.text)), coded(spoken(check.action))) for check in checks(result, claim)],
+        [(check, coded(spoken(check.text)), coded(spoken(check.action))) for check in checks(result)],
         charts.cards(result),
     )
 

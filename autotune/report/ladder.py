@@ -9,7 +9,7 @@ from typing import Any
 
 from autotune.core import Configuration, Interval, Trial
 from autotune.core.configuration import RANKS
-from autotune.report.trial_text import is_same, setting_words, short_words
+from autotune.report.trial_text import interval_of, is_same, setting_words, short_words
 from autotune.space.settings import MICRO
 from autotune.study.objective import quotient, speed
 from autotune.study.result import SearchResult
@@ -98,7 +98,6 @@ def _explained(explanation: Mapping[str, Any], best: Trial, baseline: Trial) -> 
         return []
     rungs = [Rung("your settings", nodes[0]["samples_per_second"])]
     for step, before, after in zip(explanation["path"], configurations, configurations[1:], strict=False):
-        gain = [step[name] for name in ("gain", "gain_low", "gain_high")]
         speed_after = step["after"]["samples_per_second"]
-        rungs.append(Rung(change_words(before, after), speed_after, None if None in gain else Interval(*gain)))
+        rungs.append(Rung(change_words(before, after), speed_after, interval_of(step, "gain")))
     return rungs

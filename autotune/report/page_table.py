@@ -8,19 +8,7 @@ from typing import Any
 from autotune.core.configuration import word
 from autotune.core.trial import Trial
 from autotune.core.units import format_bytes, format_interval
-from autotune.report.columns import (
-    AFTER,
-    BEFORE,
-    BYTES,
-    GROUPS,
-    SECONDS,
-    SHARE,
-    SPEED,
-    TIMES,
-    TOKENS,
-    Column,
-    setting_column,
-)
+from autotune.report.columns import BYTES, GROUPS, SECONDS, SHARE, SPEED, TIMES, TOKENS, Column, trial_columns
 from autotune.report.formats import plain_rows
 from autotune.report.table import frame
 from autotune.space.utilization import Utilization
@@ -89,8 +77,7 @@ def table_of(
     """
     table = frame(trials, utilization, objective)
     groups = {column.name: group for group, columns in GROUPS.items() for column in columns}
-    always = {column.name: column for column in (*BEFORE, *AFTER)}
-    columns = [always.get(name) or setting_column(name) for name in table.columns]
+    columns = trial_columns(name for name in table.columns if name not in groups)
     rows = plain_rows(table)
     usual = {*USUAL, *(WHERE_FAILED if any(row["outcome"] != "completed" for row in rows) else ())}
     headings = [

@@ -15,13 +15,11 @@ from autotune.report.exports import YAML_FILE, answer_of, switch_lines
 from autotune.report.exports.commented_yaml import commented_yaml
 from autotune.space.launch import accelerate_line, launch_line
 from autotune.space.settings import attention_mask
-from autotune.space.setup import TrainingSetup
+from autotune.space.setup import BATCH_FIELDS, TrainingSetup
 from autotune.study.result import SearchResult, training_setup_of
 
 WIDTH = 76
 """Characters of a line: indented, it fits a terminal's 80."""
-
-SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
 
 ON_BY_DEFAULT = ("dataloader_pin_memory", "logging_nan_inf_filter", "remove_unused_columns")
 """Fields of `TrainingArguments` that settings change and whose default is True; that of all others is false, None or 0."""
@@ -125,7 +123,7 @@ def was_arguments(result: SearchResult) -> dict[str, Any]:
 
 def _size_rank(name: str) -> int:
     """Sizes come first."""
-    return SIZES.index(name) if name in SIZES else len(SIZES)
+    return BATCH_FIELDS.index(name) if name in BATCH_FIELDS else len(BATCH_FIELDS)
 
 
 def differ(name: str, before: Any, after: Any) -> bool:

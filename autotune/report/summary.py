@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Sequence
 
 from autotune.core.device import Device
-from autotune.core.paths import named
+from autotune.core.paths import named, shown
 from autotune.core.units import NO_BREAK, broken, counted, format_bytes, format_seconds
-from autotune.report.checks import Check, Level, checks, loss_values, warnings
+from autotune.report.checks import Check, Level, checks, loss_values
 from autotune.report.claim import claim_of, headline, time_texts
 from autotune.report.device import study_parts
 from autotune.report.evidence import evidence_lines
@@ -52,7 +52,7 @@ def answer_lines(result: SearchResult) -> list[str]:
     if not rows or claim.gain is None:
         lines += [part for text in claim.details for part in wrapped(text, "  ")]
     lines += ["", *rows] if rows else []
-    if known := checks(result, claim):
+    if known := checks(result):
         fine = " ".join(check.title for check in known if check.level is Level.OK)
         lines += ["", *(wrapped(fine, "  ok    ", " " * 8) if fine else [])]
         lines += [part for check in known if check.level is not Level.OK for part in _check_lines(check)]
@@ -64,12 +64,12 @@ def answer_lines(result: SearchResult) -> list[str]:
     return [*lines, "", *wrapped(f"Why it ended: {result.stop.short}.")]
 
 
-def use_lines(result: SearchResult, folder: str, seconds: float = 0.0) -> list[str]:
-    """Instructions to use and check the answer, if it is not the user's settings; then the path of its report in this folder.
+def use_lines(result: SearchResult, seconds: float) -> list[str]:
+    """Instructions to use and check the answer, if it is not the user's settings; then the path of its report.
 
     seconds: that the search took; named if they are many.
     """
-    lines = []
+    lines, folder = [], shown(result.folder)
     if result.changes_settings:
         lines = ['Use it    TrainingArguments("output", **json.load(open(FILE)))', f"    FILE  {folder}/{ANSWER}"]
         more = script_lines(folder, result)[BASIC_LINES:]
@@ -80,10 +80,10 @@ def use_lines(result: SearchResult, folder: str, seconds: float = 0.0) -> list[s
     return [*lines, f"Report    {folder}/report.html{took}"]
 
 
-def python_lines(result: SearchResult, folder: str) -> list[str]:
+def python_lines(result: SearchResult) -> list[str]:
     """Instructions to use the answer in Python, if it is not the user's settings; then the path of its report."""
     lines = ["Use it    result.training_arguments(output_dir=...)"] if result.changes_settings else []
-    return [*lines, f"Report    {folder}/report.html"]
+    return [*lines, f"Report    {shown(result.folder)}/report.html"]
 
 
 def _check_lines(check: Check) -> list[str]:
@@ -212,6 +212,3 @@ def _trials_table(result: SearchResult) -> list[str]:
             ]
         )
     return markdown_table([[*head, "data wait", "peak", "probe", "warnings"], *rows], numeric=False)
-
-
-__all__ = ["answer_lines", "headline", "python_lines", "share_lines", "summary", "use_lines", "warnings"]

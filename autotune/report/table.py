@@ -7,7 +7,7 @@ import pandas as pd
 
 from autotune.core import Interval, Outcome, Trial
 from autotune.report.columns import GROUPS, dtypes, trial_columns
-from autotune.report.trial_text import is_same
+from autotune.report.trial_text import interval_columns, is_same
 from autotune.space.substitute import compared_with
 from autotune.space.utilization import Utilization
 from autotune.study.objective import best_trial, is_shown, speed, speed_up
@@ -43,7 +43,7 @@ def frame(
         _row(trial, (utilization or {}).get(trial.number))
         | {"confirmed": is_shown(trial, baseline)}
         | {"rank": ranks.get(trial.number)}
-        | _interval("speedup", _speedup(trial, baseline, objective))
+        | interval_columns("speedup", _speedup(trial, baseline, objective))
         for trial in trials
     ]
     return pd.DataFrame(rows, columns=list(columns)).astype(columns)
@@ -73,7 +73,7 @@ def _row(trial: Trial, use: Utilization | None) -> dict[str, Any]:
         **{name: getattr(configuration, name) for name in SIZES},
         **dict(configuration.settings),
         **{name: getattr(final, name) for name in OF_RESULT},
-        **_interval("samples_per_second", final.samples_per_second),
+        **interval_columns("samples_per_second", final.samples_per_second),
         "tokens_per_second": _value(final.tokens_per_second),
         "non_padding_tokens_per_second": _value(final.non_padding_tokens_per_second),
         **{f"peak_{kind}_bytes": _highest(trial, f"peak_{kind}_bytes") for kind in ("allocated", "reserved", "device")},
@@ -91,12 +91,6 @@ def _row(trial: Trial, use: Utilization | None) -> dict[str, Any]:
         "remeasured_reason": "; ".join(map(str, final.repeated_because)),
         "disqualified_reason": trial.disqualified_reason,
     }
-
-
-def _interval(name: str, interval: Interval | None) -> dict[str, float | None]:
-    """Its value and its ends; infinite ones stay so."""
-    values = (None, None, None) if interval is None else (interval.value, interval.low, interval.high)
-    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
 
 
 def _value(interval: Interval | None) -> float | None:

@@ -1,7 +1,7 @@
 """Words and JSON fields of a trial: its speed, outcome, warnings, and what differs from the baseline."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotune.core import Configuration, Interval, Outcome, Trial, Value
@@ -17,11 +17,9 @@ NOT_PROVEN = ", not proven"
 
 def range_text(interval: Interval) -> str:
     """`1.50x to 1.66x`; `at least 1.50x` without an upper end."""
-    return (
-        f"{interval.low:.2f}x to {interval.high:.2f}x"
-        if math.isfinite(interval.high)
-        else f"at least {interval.low:.2f}x"
-    )
+    if math.isfinite(interval.high):
+        return f"{interval.low:.2f}x to {interval.high:.2f}x"
+    return f"at least {interval.low:.2f}x"
 
 
 def interval_text(interval: Interval) -> str:
@@ -110,11 +108,23 @@ def speedup_fields(result: SearchResult) -> dict[str, Any]:
     return fields | {"speedup_gap": result.speedup_gap and result.speedup_gap.to_dict()}
 
 
-def interval_fields(name: str, interval: Interval | None) -> dict[str, float | None]:
-    """`name`, `name_low` and `name_high` for JSON: None if unknown, or for an upper end without bound."""
+def interval_columns(name: str, interval: Interval | None) -> dict[str, float]:
+    """`name`, `name_low` and `name_high` for a row of a table, infinite ends too; empty if unknown."""
     if interval is None:
-        return dict.fromkeys((name, f"{name}_low", f"{name}_high"))
-    return {name: finite(interval), f"{name}_low": interval.low, f"{name}_high": finite(interval.high)}
+        return {}
+    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+
+
+def interval_fields(name: str, interval: Interval | None) -> dict[str, float | None]:
+    """The same for JSON: None if unknown, or for an upper end without bound."""
+    columns = interval_columns(name, interval)
+    return {field: finite(columns.get(field)) for field in (name, f"{name}_low", f"{name}_high")}
+
+
+def interval_of(fields: Mapping[str, Any], name: str) -> Interval | None:
+    """The interval of these fields or columns; None if a part of it is unknown."""
+    values = [fields.get(field) for field in (name, f"{name}_low", f"{name}_high")]
+    return None if None in values else Interval(*values)
 
 
 def difference(trial: Trial, result: SearchResult) -> str:

@@ -88,7 +88,7 @@ class SearchSpace:
             all_values[ACCUMULATION] = self.global_batch_size // (micro * ranks)
             ours.add(ACCUMULATION)
         for name, value in all_values.items():
-            rules = self.rules(name) if name in SETTINGS and _is_active(name, all_values) else {}
+            rules = self.rules(name) if name in SETTINGS and is_active(name, all_values) else {}
             for other, rule in rules.items():
                 if other in all_values and {name, other} & ours and (reason := rule(value, all_values[other])):
                     return f"{name} {value}: {reason}"
@@ -129,7 +129,7 @@ class SearchSpace:
 
     def _effective_value(self, name: str, all_values: Mapping[str, Value]) -> Value:
         """This setting's value, or if it has no effect the baseline's, if that can be proposed."""
-        if _is_active(name, all_values):
+        if is_active(name, all_values):
             return all_values[name]
         inactive, values = self.baseline.values[name], self.values[name]
         return inactive if inactive in values else values[0]
@@ -139,7 +139,7 @@ class SearchSpace:
         return {name: list(values) for name, values in self.values.items()} | {"baseline": self.baseline.to_dict()}
 
 
-def _is_active(name: str, all_values: Mapping[str, Value]) -> bool:
+def is_active(name: str, all_values: Mapping[str, Value]) -> bool:
     """True if a setting has an effect with these values, and if the setting that decides it is not among them."""
     condition = SETTINGS[name].active_if
     return condition is None or condition[0] not in all_values or condition[1](all_values[condition[0]])

@@ -32,6 +32,9 @@ TASK_TYPES = {
 ALL_LINEAR = "all-linear"
 """PEFT's word for every linear layer but the output's: what QLoRA's authors advise (arXiv 2305.14314, section 4)."""
 
+BATCH_FIELDS = ("per_device_train_batch_size", "gradient_accumulation_steps")
+"""Training arguments that are the samples of a step on each rank, as their product."""
+
 FINDER = "auto_find_batch_size"
 """It would catch an out-of-memory and shrink the batch; dropped from probes and answer."""
 
@@ -168,12 +171,11 @@ def baseline_sizes(global_batch_size: int, base: Mapping[str, Any], ranks: int =
             f"{ranks} ranks cannot share a global batch of {global_batch_size} evenly.",
             "Choose a data-parallel size that divides it.",
         )
-    stated = ("per_device_train_batch_size", "gradient_accumulation_steps")
-    for name in stated:
+    for name in BATCH_FIELDS:
         if type(size := base.get(name, 1)) is not int or size < 1:
             raise InvalidRequest(f"Your arguments say {name}: {size!r}.", "Make it a whole number from 1.")
-    asked, accumulation = base.get(stated[0], 8), base.get(stated[1], 1)
-    if all(name in base for name in stated) and asked * accumulation != of_each:
+    asked, accumulation = base.get(BATCH_FIELDS[0], 8), base.get(BATCH_FIELDS[1], 1)
+    if all(name in base for name in BATCH_FIELDS) and asked * accumulation != of_each:
         on_ranks = f" x {ranks} ranks" if ranks > 1 else ""
         raise InvalidRequest(
             f"Your arguments say {asked} x {accumulation}{on_ranks} = {asked * accumulation * ranks} samples a step, "

@@ -325,9 +325,10 @@ def write_optuna_study(folder: Path, study: "optuna.Study") -> None:
 
 
 @contextlib.contextmanager
-def reporting_storage(folder: Path) -> Iterator[None]:
-    """Turn what a disk can refuse into one clear line."""
+def reporting_storage(folder: Path, what: str = "", advice: str = _DISK_ADVICE) -> Iterator[None]:
+    """Turn what a disk can refuse into one clear line. what: is written to the folder, for people."""
     try:
         yield
     except OSError as error:
-        raise StorageFailed(f"{folder} cannot be written: {error.strerror or error}.", _DISK_ADVICE) from error
+        place = f"The {what} in {folder}" if what else f"{folder}"
+        raise StorageFailed(f"{place} cannot be written: {error.strerror or error}.", advice) from error

@@ -77,7 +77,7 @@ def test_the_same_request_is_answered_with_what_is_stored_and_starts_nothing(fin
 def test_a_search_that_ended_while_it_wrote_its_report_writes_it_again(
     finished: TuningResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = files._write_whole
+    write = files.write_whole
 
     def killed(path: Path, content: bytes) -> None:
         if path.name == "report.html":
@@ -87,7 +87,7 @@ def test_a_search_that_ended_while_it_wrote_its_report_writes_it_again(
     assert finished.folder is not None
     (finished.folder / "report.html").unlink()
     with monkeypatch.context() as patch:
-        patch.setattr(files, "_write_whole", killed)
+        patch.setattr(files, "write_whole", killed)
         with pytest.raises(KeyboardInterrupt):
             finished.save(finished.folder)
     assert stored_answer() is None

@@ -14,8 +14,9 @@ from autotune.core.paths import shown
 from autotune.report.exports import answer_of
 from autotune.report.files import write_file
 from autotune.report.markdown import wrapped
-from autotune.report.snippets import AS_JSON, SIZES, baseline_setup, setup_changes, snippets
+from autotune.report.snippets import AS_JSON, baseline_setup, setup_changes, snippets
 from autotune.space.launch import launch_line
+from autotune.space.setup import BATCH_FIELDS
 from autotune.study.result import SearchResult
 
 
@@ -140,8 +141,9 @@ def _other_files(result: SearchResult, command: Command, current: Mapping[str, A
         precision = next((name for name in ("bf16", "fp16") if now.get(name)), "no")
         ranks = result.best_setup.processes
         lines.append(f"{launcher[-1].values[0]}: num_processes: {ranks}, mixed_precision: {precision}")
-    if isinstance(file := current.get("deepspeed"), str) and any(now.get(name) != was.get(name) for name in SIZES):
-        micro, accumulation = (now.get(name) for name in SIZES)
+    file = current.get("deepspeed")
+    if isinstance(file, str) and any(now.get(name) != was.get(name) for name in BATCH_FIELDS):
+        micro, accumulation = (now.get(name) for name in BATCH_FIELDS)
         sizes = f"train_micro_batch_size_per_gpu: {micro}, gradient_accumulation_steps: {accumulation}"
         lines.append(f"{file}: {sizes}, unless they are auto")
     return lines

@@ -33,17 +33,8 @@ KEYS = {
     AXOLOTL: ("base_model", "micro_batch_size", "sequence_len"),
     LLAMA_FACTORY: ("finetuning_type", "cutoff_len", "template", "enable_liger_kernel", "flash_attn"),
     TRL: (
-        *(
-            "max_length",
-            "packing",
-            "padding_free",
-            "use_peft",
-            "lora_r",
-            "lora_alpha",
-            "dataset_text_field",
-            "loss_type",
-        ),
-        *("completion_only_loss", "assistant_only_loss", "beta", "max_completion_length", "eos_token"),
+        *("max_length", "packing", "padding_free", "use_peft", "lora_r", "lora_alpha", "dataset_text_field"),
+        *("loss_type", "completion_only_loss", "assistant_only_loss", "beta", "max_completion_length", "eos_token"),
         "chat_template_path",
     ),
 }

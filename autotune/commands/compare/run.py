@@ -15,12 +15,13 @@ from autotune.core.units import NotReadable, parse_price
 from autotune.report.checks import warnings
 from autotune.report.claim import claim_fields
 from autotune.report.columns import FIRST
-from autotune.report.files import storage_errors, write_file, write_table
+from autotune.report.files import write_file, write_table
 from autotune.report.formats import plain_rows
+from autotune.report.trial_text import interval_columns
 from autotune.space.utilization import Utilization
 from autotune.study.identity import NOT_THE_MODEL
 from autotune.study.objective import best_trial, is_shown
-from autotune.study.store import study_folder
+from autotune.study.store import reporting_storage, study_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,7 +81,7 @@ def _write(folder: Path, table: "pd.DataFrame") -> None:
     """Write FILES into the folder. Raises StorageFailed."""
     *tables, page, picture = (folder / name for name in FILES)
     rows = plain_rows(table)
-    with storage_errors(folder, "comparison", "Name another folder as --output."):
+    with reporting_storage(folder, "comparison", "Name another folder as --output."):
         folder.mkdir(parents=True, exist_ok=True)
         for path in tables:
             write_table(path, table)
@@ -148,7 +149,7 @@ def _row(name: str, result: TuningResult, price: Price | None) -> dict[str, Any]
         "confirmed": best is not None and is_shown(best, baseline),
         "state": claim["state"],
         "verdict": claim["verdict"] or "",
-        **_interval("speedup", result.measured_speedup),
+        **interval_columns("speedup", result.measured_speedup),
         **({} if result.changes_settings else {"speedup_low": None, "speedup_high": None}),
         "why_no_speedup": result.speedup_reason,
         "price_per_hour": price and price[0],
@@ -164,16 +165,11 @@ def _speed(
     speed = trial.samples_per_second if trial and trial.feasible else None
     cost = price[0] / HOUR_S / speed.value * MILLION if price and speed and not speed.is_vague else None
     return {
-        **_interval(f"{kind}_samples_per_second", speed),
+        **interval_columns(f"{kind}_samples_per_second", speed),
         f"{kind}_peak_bytes": trial and trial.peak_bytes,
         f"{kind}_mfu": use and use.mfu,
         f"{kind}_cost_per_million_samples": cost,
     }
-
-
-def _interval(name: str, value: Interval | None) -> dict[str, float | None]:
-    ends = (value.value, value.low, value.high) if value is not None else (None, None, None)
-    return dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
 
 
 # Relative speed ---------------------------------------------------------------------------------------------------
@@ -189,7 +185,7 @@ def _relative_speed(place: int, names: Sequence[str], results: Sequence[TuningRe
         other_speed = _best_speed(other)
         if other_speed is not None and not different_work(other, result):
             ratio = quotient_of_means(speed, other_speed)
-            return fields | {"compared_with": name} | _interval("times_as_fast", ratio)
+            return fields | {"compared_with": name} | interval_columns("times_as_fast", ratio)
     if place == 0:
         return fields | {"why_not_compared": FIRST}
     reasons = ", ".join(different_work(results[0], result)) or "nothing fits there"

@@ -10,6 +10,7 @@ from autotune.core.units import counted, format_bytes, format_interval, three_di
 from autotune.report.claim import State, Verdict, gain_words
 from autotune.report.columns import FIRST
 from autotune.report.markdown import markdown_table, markdown_text
+from autotune.report.trial_text import interval_of
 
 StudyRow = dict[str, Any]
 """A row of `autotune.commands.compare.columns` as plain values, None if one is missing."""
@@ -58,11 +59,6 @@ def about(row: StudyRow) -> list[str]:
     return [*lines, *([f"warnings: {row['warnings']}"] if row["warnings"] else [])]
 
 
-def interval_of(row: StudyRow, name: str) -> Interval | None:
-    """The value of this column with its interval; None if it is missing."""
-    return None if row[name] is None else Interval(row[name], row[f"{name}_low"], row[f"{name}_high"])
-
-
 def _speed_text(speed: Interval | None) -> str:
     return "-" if speed is None else format_interval(speed, speed.low, speed.high)
 
@@ -70,7 +66,7 @@ def _speed_text(speed: Interval | None) -> str:
 def _speed_up_text(row: StudyRow) -> str:
     """`1.46x (1.26 to 1.70)`, `about 1.5x (1.3 to 1.9)` if that is rough, or words if there is none."""
     gain = interval_of(row, "speedup")
-    if gain is None or gain.low is None:
+    if gain is None:
         return gain_words(State(row["state"]))
     return f"{'' if row['verdict'] == Verdict.SOLID else 'about '}{ratio_text(gain)}"
 

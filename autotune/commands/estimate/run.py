@@ -309,6 +309,3 @@ def _notes(workload: Workload, environment: Environment, space: SearchSpace, mod
     if workload.data:
         notes.append(Note(NoteKind.LONGEST))
     return [*{str(note): note for note in notes}.values()]
-
-
-__all__ = ["Forecast", "ForecastRow", "environment_with", "estimate"]

@@ -5,12 +5,9 @@ from typing import Any
 
 import pandas as pd
 
-from autotune.report.columns import BYTES, TEXT, WHOLE, WHOLE_OR_MISSING, Column, dtypes
+from autotune.report.columns import BYTES, GROUPS, TEXT, WHOLE_OR_MISSING, Column, dtypes
 
-SIZES = (
-    Column("micro_batch_size", WHOLE, "Samples in one forward and backward of one rank.", "samples"),
-    Column("gradient_accumulation_steps", WHOLE, "Micro-steps in one optimizer step."),
-)
+SIZES = GROUPS["Settings"][:2]
 PEAKS = (
     Column("fits", "boolean", "Whether it is within the memory limit less headroom; missing without a limit."),
     Column("peak_bytes", WHOLE_OR_MISSING, "Highest memory use of the device, including its context.", BYTES),

@@ -9,10 +9,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 
-from autotune.core.configuration import RANKS, Configuration, Value
+from autotune.core.configuration import RANKS, Configuration
 from autotune.core.interval import Interval
 from autotune.core.trial import Trial
-from autotune.space.settings import MICRO, SETTINGS
+from autotune.space.search_space import is_active
+from autotune.space.settings import MICRO
 from autotune.study.objective import quotient, speed
 
 MOST_TRIED = 12
@@ -55,7 +56,7 @@ class Ablation:
 def differing(baseline: Configuration, answer: Configuration) -> tuple[str, ...]:
     """Settings whose values differ, without those that are inactive in the answer."""
     old, new = baseline.values, answer.values
-    names = tuple(name for name in new if new[name] != old.get(name) and _is_active(name, new))
+    names = tuple(name for name in new if new[name] != old.get(name) and is_active(name, new))
     # Other ranks need another micro-batch for the same global batch: the two go together.
     return tuple(name for name in names if name != MICRO or RANKS not in names)
 
@@ -70,15 +71,10 @@ def between(baseline: Configuration, answer: Configuration, taken: Collection[st
     old, new = baseline.values, answer.values
     from_answer = {*taken, *({MICRO} if RANKS in taken else ())}
     values = {name: (new if name in from_answer else old)[name] for name in new}
-    for name in [name for name in values if not _is_active(name, values)]:
-        values[name] = (old if _is_active(name, new) else new)[name]
+    for name in [name for name in values if not is_active(name, values)]:
+        values[name] = (old if is_active(name, new) else new)[name]
     micro = int(values.pop(MICRO))
     return Configuration.exact(answer.global_batch_size, micro, values)
-
-
-def _is_active(name: str, values: Mapping[str, Value]) -> bool:
-    condition = SETTINGS[name].active_if
-    return condition is None or condition[0] not in values or condition[1](values[condition[0]])
 
 
 # The path ---------------------------------------------------------------------------------------------------------

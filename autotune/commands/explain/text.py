@@ -183,15 +183,14 @@ def _path(explanation: Explanation) -> list[str]:
 
 
 def _ablations(explanation: Explanation) -> list[str]:
+    answer = explanation.remeasured.answer if explanation.remeasured else explanation.best
     lines = []
     for row in explanation.ablations:
         change = _change_text((row.setting, *row.also), row.without, explanation.best)
         if row.gain is None:
             lines.append(f"{change}: needed: without it {outcome_text(row.without)}")
         else:
-            why = changes(
-                row.without, explanation.best if explanation.remeasured is None else explanation.remeasured.answer
-            )
+            why = changes(row.without, answer)
             lines.append(f"{change}: {ratio_text(row.gain)}: {why}; {verdict(row.gain)}")
     return lines
 
@@ -210,15 +209,8 @@ def _warnings(explanation: Explanation) -> list[str]:
     trials = [explanation.remeasured.start] if explanation.remeasured else []
     trials += [*(step.after for step in explanation.steps), *(row.without for row in explanation.ablations)]
     warnings = {trial.configuration: trial.final.warnings for trial in trials}
-    return [
-        *(
-            f"warnings of {configuration}: {'; '.join(map(str, texts))}"
-            for configuration, texts in warnings.items()
-            if texts
-        ),
-        *map(str, explanation.memory.problems),
-        *(f"note: {note}" for note in explanation.notes),
-    ]
+    lines = [f"warnings of {which}: {'; '.join(map(str, texts))}" for which, texts in warnings.items() if texts]
+    return [*lines, *map(str, explanation.memory.problems), *(f"note: {note}" for note in explanation.notes)]
 
 
 # Tables -----------------------------------------------------------------------------------------------------------

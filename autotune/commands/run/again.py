@@ -56,9 +56,8 @@ class Command:
     def hooked(self, messages: Path, instructions: Instructions) -> dict[str, str]:
         """Its variables with the hook, for instructions that are in the folder of messages from now on."""
         instructions.write(messages)
-        paths = filter(
-            None, [str(STARTUP), self.environment.get("PYTHONPATH"), *ROOT]
-        )  # an empty one is the current folder
+        # An empty one is the current folder.
+        paths = filter(None, [str(STARTUP), self.environment.get("PYTHONPATH"), *ROOT])
         return {**self.environment, VARIABLE: str(messages), "PYTHONPATH": os.pathsep.join(paths)}
 
 

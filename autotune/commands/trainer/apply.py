@@ -16,7 +16,7 @@ from autotune.space.settings import checkpointing, precision
 from autotune.space.settings.compile import REGIONAL
 from autotune.space.settings.optimizer import OWN, user_optimizer
 from autotune.space.settings.threads import VARIABLE as THREADS
-from autotune.space.setup import FINDER, PRIVATE, training_setup, what_differs
+from autotune.space.setup import BATCH_FIELDS, FINDER, PRIVATE, training_setup, what_differs
 from autotune.space.user_arguments import OF_THE_DEVICE, fields_of
 from autotune.study.result import SearchResult
 from autotune.workload import extract
@@ -36,8 +36,6 @@ OTHER_NAMES = {**ALIASES, **{new: old for old, new in ALIASES.items()}}
 PADDING = "pad_to_multiple_of"
 
 DATASETS = ("train_dataset", "eval_dataset")
-
-SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
 
 
 def applied(result: SearchResult, trainer: Any, allow_defaults: bool = False) -> Any:
@@ -158,7 +156,7 @@ def changed_fields(result: SearchResult, args: Any) -> dict[str, Any]:
         for name, value in fields.items()
         if name in names
         and (
-            name in SIZES
+            name in BATCH_FIELDS
             or (result.changes_settings and (name in OF_THE_DEVICE or name not in kept or kept[name] != value))
         )
         and getattr(value, "value", value) != getattr(getattr(args, name), "value", getattr(args, name))

@@ -1,12 +1,12 @@
 """Offload of a model during a search, which needs the memory that the caller's process holds."""
 
 import gc
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from autotune.core.warning import ResultWarning, WarningKind
+from autotune.probe.device import nvml
 
 OptimizerState = tuple[dict[str, Any], str]
 """An optimizer's state of one parameter, and the name of a tensor in it."""
@@ -65,27 +65,7 @@ def held_memory() -> ResultWarning | None:
 
     if not torch.cuda.is_initialized():
         return None
-    held, what = _held_by_nvml(), "its CUDA context and other allocations"
+    held, what = nvml.own_bytes(), "its CUDA context and other allocations"
     if held is None:
         held, what = torch.cuda.memory_reserved(), "without its CUDA context"
     return ResultWarning(WarningKind.HELD_MEMORY, {"bytes": held}, what)
-
-
-def _held_by_nvml() -> int | None:
-    """Bytes of this process on all GPUs by NVML; None if it does not tell (in containers)."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        try:
-            sizes = [
-                int(process.usedGpuMemory)
-                for index in range(pynvml.nvmlDeviceGetCount())
-                for process in pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByIndex(index))
-                if process.pid == os.getpid() and process.usedGpuMemory is not None
-            ]
-        finally:
-            pynvml.nvmlShutdown()
-    except pynvml.NVMLError:
-        return None
-    return sum(sizes) if sizes else None

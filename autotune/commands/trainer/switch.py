@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from autotune.commands.trainer.apply import (
-    SIZES,
     answer_arguments,
     changed_fields,
     prepare_data,
@@ -18,6 +17,7 @@ from autotune.report.evidence import loss_warning
 from autotune.space.launch import launch_line
 from autotune.space.settings import precision
 from autotune.space.settings.threads import VARIABLE as THREADS
+from autotune.space.setup import BATCH_FIELDS
 from autotune.study.result import SearchResult
 from autotune.workload import extract
 
@@ -60,7 +60,7 @@ def why_anew(result: SearchResult, trainer: Any) -> str:
         return f"the answer starts so: {launch_line(setup.processes, missing)}"
     changed = changed_fields(result, trainer.args).keys()
     read = {*changed} | (OF_ACCELERATOR if {*changed} & {*PRECISIONS} else set())
-    read |= {"train_batch_size"} if SIZES[0] in changed else set()
+    read |= {"train_batch_size"} if BATCH_FIELDS[0] in changed else set()
     for kind in type(trainer).__mro__:
         code = getattr(vars(kind).get("__init__"), "__code__", None)
         if not kind.__module__.startswith("transformers.") and code and (names := read & {*code.co_names}):

@@ -15,7 +15,7 @@ from autotune.core.units import format_bytes, format_duration
 from autotune.core.warning import ResultWarning, merged
 from autotune.report.claim import SOLID_WIDTH
 from autotune.report.markdown import sentence, wrapped
-from autotune.report.trial_text import interval_fields, range_text, speed_text
+from autotune.report.trial_text import interval_columns, interval_fields, range_text, speed_text
 from autotune.study.objective import quotient, speed_up
 
 DEVICE_FACTS = {
@@ -142,8 +142,8 @@ class Verification:
             return PromiseVerdict(PromiseKind.NOT_TRAINED)
         timed_s = sum(step.seconds for training in self.answer for step in training.steps)
         numbers = {
-            **_ends("speedup", measured),
-            **_ends("promised", promised),
+            **interval_columns("speedup", measured),
+            **interval_columns("promised", promised),
             "width": measured.relative_width,
             "rounds": len(self._complete),
             "disturbed": len(self._complete) - len(self._quiet),
@@ -238,10 +238,6 @@ def _as_trial(trial: Trial | None, rounds: Sequence[Measurement]) -> Trial | Non
 
 def _speed_up(interval: Interval | None) -> str:
     return "-" if interval is None else f"{interval:.2f}x ({range_text(interval)})"
-
-
-def _ends(name: str, speed_up: Interval) -> dict[str, float]:
-    return {name: float(speed_up), f"{name}_low": speed_up.low, f"{name}_high": speed_up.high}
 
 
 def _failure(trial: Trial, kinds: Sequence[PromiseKind]) -> PromiseVerdict:

@@ -30,7 +30,6 @@ from autotune.report.evidence import real_run_lines
 from autotune.report.live.views import saying
 from autotune.report.markdown import wrapped
 from autotune.space.launch import launch_line
-from autotune.space.setup import TrainingSetup
 from autotune.study.measure import live_probe
 from autotune.study.objective import is_shown
 from autotune.study.pacing import untimed_seconds
@@ -85,9 +84,8 @@ def verify(
         )
     if seconds is not None and not 0 < seconds < math.inf:
         raise InvalidRequest(f"The seconds must be above 0, not {seconds!r}.", "Leave them out to take 30.")
-    result = SearchResult(
-        **fields_of_saved(folder) | {"verification": None}
-    )  # an answer that was refuted is tried again
+    # An answer that was refuted is tried again.
+    result = SearchResult(**fields_of_saved(folder) | {"verification": None})
     best = result.best
     verification = Verification(folder.absolute().name, best, _rival(result), objective=result.request.objective)
     if verification.is_same:
@@ -275,16 +273,11 @@ class _Turns:
             notes += (Note(NoteKind.ENDED_EARLY, {"rounds": self.complete, "planned": self._rounds}),)
         return notes
 
-    def _setup(self, trial: Trial) -> TrainingSetup:
-        """Of the answer exactly the arguments of the study's result."""
-        result = self._result
-        return result.setup if trial.number == result.best.number else training_setup_of(result, trial)
-
     def _trained(self, side: str, number: int) -> Measurement:
         """A plain training with exactly the arguments of this side."""
         assert self._result.folder is not None
         trial = self._sides[side]
-        configuration, setup = trial.configuration, self._setup(trial)
+        configuration, setup = trial.configuration, training_setup_of(self._result, trial)
         place = self._result.folder / PLACE / f"{number}-{side}"
         before, begun = self._device_used(), time.monotonic()
         answer, failure = self._probe.train(

@@ -195,6 +195,21 @@ def used_bytes(uuid: str | None) -> int | None:
     return _ask(used)
 
 
+def own_bytes() -> int | None:
+    """Bytes of this process on all GPUs; None if NVML does not tell (in containers)."""
+
+    def held(nvml: Any) -> int | None:
+        sizes = [
+            int(process.usedGpuMemory)
+            for index in range(nvml.nvmlDeviceGetCount())
+            for process in nvml.nvmlDeviceGetComputeRunningProcesses(nvml.nvmlDeviceGetHandleByIndex(index))
+            if process.pid == os.getpid() and process.usedGpuMemory is not None
+        ]
+        return sum(sizes) if sizes else None
+
+    return _ask(held)
+
+
 def _used(nvml: Any, handle: Any) -> int:
     """Bytes that processes have on the card, as `cudaMemGetInfo` counts them.
 

@@ -6,8 +6,6 @@ from autotune.report.exports.answer import Answer, joined
 from autotune.report.exports.commented_yaml import commented_yaml
 from autotune.space.settings.compile import REGIONAL
 
-AFFINITY = "ACCELERATE_CPU_AFFINITY"
-
 FSDP_KEYS = (
     *("version", "reshard_after_forward", "min_num_params", "auto_wrap_policy", "transformer_layer_cls_to_wrap"),
     *("state_dict_type", "cpu_ram_efficient_loading", "activation_checkpointing", "forward_prefetch"),
@@ -34,8 +32,6 @@ def accelerate_yaml(answer: Answer) -> str:
     }
     if kind != "DEEPSPEED":  # its own file holds the precision, and accelerate refuses to read it twice
         values["mixed_precision"] = answer.mixed_precision
-    if AFFINITY in variables:
-        values["enable_cpu_affinity"] = variables[AFFINITY] == "1"
     values |= _compilation(answer) | _sharding(answer, kind)
     head = [
         start_line(answer),
@@ -48,9 +44,7 @@ def accelerate_yaml(answer: Answer) -> str:
         for name, value in (answer.fsdp_config if kind == "FSDP" else {}).items()
         if name not in (*FSDP_KEYS, "cpu_offload") and not name.startswith("xla")
     }
-    notes = [
-        f"set before the start: {name}={value}" for name, value in variables.items() if name not in (AFFINITY, REGIONAL)
-    ]
+    notes = [f"set before the start: {name}={value}" for name, value in variables.items() if name != REGIONAL]
     if kind == "MULTI_CPU":
         notes.append("such a file starts several ranks on CPUs through MPI only (mpirun_config); hence torchrun above")
     if kind == "DEEPSPEED":

@@ -29,7 +29,6 @@ NAMES = dict(zip(SAME, SAME, strict=True)) | {
     "packing": "batch_flattening",
     "adapter r": "lora_r",
     "adapter lora_alpha": "lora_alpha",
-    "adapter lora_dropout": "lora_dropout",
     "quantization load_in_4bit": "load_in_4bit",
 }
 LIGER_PLUGIN = "axolotl.integrations.liger.LigerPlugin"

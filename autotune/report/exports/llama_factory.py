@@ -12,7 +12,6 @@ NAMES = {
     "use_liger_kernel": "enable_liger_kernel",
     "adapter r": "lora_rank",
     "adapter lora_alpha": "lora_alpha",
-    "adapter lora_dropout": "lora_dropout",
     "quantization bnb_4bit_quant_type": "quantization_type",
     "quantization bnb_4bit_use_double_quant": "double_quantization",
 }

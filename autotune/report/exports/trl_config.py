@@ -12,10 +12,8 @@ NAMES = {
     "packing": "padding_free",
     "adapter r": "lora_r",
     "adapter lora_alpha": "lora_alpha",
-    "adapter lora_dropout": "lora_dropout",
     "adapter task_type": "lora_task_type",
     "quantization load_in_4bit": "load_in_4bit",
-    "quantization load_in_8bit": "load_in_8bit",
     "quantization bnb_4bit_quant_type": "bnb_4bit_quant_type",
     "quantization bnb_4bit_use_double_quant": "use_bnb_nested_quant",
 }
@@ -36,8 +34,7 @@ def trl_config(answer: Answer) -> ToolConfig:
         "max_length": answer.sequence_length,
     }
     if adapter := answer.setup.adapter:
-        # PEFT's own default, TRL's is another
-        values |= {"use_peft": True, "lora_dropout": adapter.get("lora_dropout", 0.0)}
+        values |= {"use_peft": True, "lora_dropout": 0.0}  # PEFT's own default, TRL's is another
         if targets := adapter.get("target_modules"):
             values["lora_target_modules"] = [targets] if isinstance(targets, str) else list(targets)
     ranks = f" --num_processes {answer.ranks}" if answer.ranks > 1 else ""

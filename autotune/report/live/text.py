@@ -145,26 +145,17 @@ def to_go_text(progress: Progress, since_s: float = 0.0) -> str:
     left = progress.seconds_to_go - since_s
     if left < 0:
         return "longer than expected"
-    rough = (
-        f"{math.ceil(left / 10) * 10 or 10} s"
-        if left < 55
-        else format_seconds(60 * round(left / 60)).replace(" 0 s", "")
-    )
-    return f"about {rough} to go"
+    if left < 55:
+        return f"about {math.ceil(left / 10) * 10 or 10} s to go"
+    return f"about {format_seconds(60 * round(left / 60)).replace(' 0 s', '')} to go"
 
 
 def now_text(progress: Progress) -> str:
     """Job that runs now, and its reason: `measured again, to prove the speed-up: 4x2 bf16 adafactor`."""
-    if progress.kind not in (
-        ProgressKind.PREPARING,
-        ProgressKind.RESUMED,
-        ProgressKind.PROBING,
-        ProgressKind.CONFIRMING,
-        ProgressKind.FINISHING,
-    ):
-        return (
-            "writing the report" if progress.kind is ProgressKind.DONE else progress.message or "choosing what is next"
-        )
+    if progress.kind is ProgressKind.DONE:
+        return "writing the report"
+    if progress.kind in (ProgressKind.TRIAL, ProgressKind.CONFIRMED, ProgressKind.STOPPING):
+        return progress.message or "choosing what is next"
     baseline = progress.trials[0] if progress.trials else None
     parts = [progress.message, short(progress.configuration, baseline) if progress.configuration else ""]
     return one_line(": ".join(filter(None, parts)))

@@ -71,34 +71,19 @@ def print_stopping(progress: Progress) -> None:
 
 def print_line(console: Console, progress: Progress) -> None:
     """Print a line for each event, for logs and CI."""
-    text = (
-        progress.message
-        if progress.kind
-        in (ProgressKind.PREPARING, ProgressKind.RESUMED, ProgressKind.FINISHING, ProgressKind.STOPPING)
-        else ""
-    )
+    messages = (ProgressKind.PREPARING, ProgressKind.RESUMED, ProgressKind.FINISHING, ProgressKind.STOPPING)
+    text = progress.message if progress.kind in messages else ""
     if progress.kind is ProgressKind.CONFIRMING:
         text = now_text(progress)
     if progress.kind in (ProgressKind.TRIAL, ProgressKind.CONFIRMED) and progress.trial:
-        trial = progress.trial
-        again = (
-            f", measured {counted(len(trial.measurements), 'time')}" if progress.kind is ProgressKind.CONFIRMED else ""
-        )
+        trial, is_new = progress.trial, progress.kind is ProgressKind.TRIAL
+        again = "" if is_new else f", measured {counted(len(trial.measurements), 'time')}"
         what = short(trial.configuration, progress.trials[0])
         result = f"{speed_text(trial)} samples/s, peak {format_bytes(trial.peak_bytes)}"
         warnings = f"warning: {'; '.join(map(str, trial.final.warnings))}" if trial.final.warnings else ""
-        left = (
-            f"{counted(progress.probes_left, 'trial')} left"
-            if progress.kind is ProgressKind.TRIAL and progress.probes_left
-            else ""
-        )
-        parts = (
-            result if trial.feasible else outcome_text(trial),
-            warnings,
-            lead_text(progress),
-            left,
-            to_go_text(progress),
-        )
+        left = f"{counted(progress.probes_left, 'trial')} left" if is_new and progress.probes_left else ""
+        outcome = result if trial.feasible else outcome_text(trial)
+        parts = (outcome, warnings, lead_text(progress), left, to_go_text(progress))
         text = f"trial {trial.number}{again}: {what}: {'; '.join(filter(None, parts))}"
     if text:
         console.print(one_line(text), markup=False, highlight=False, soft_wrap=True)

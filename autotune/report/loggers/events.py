@@ -1,14 +1,14 @@
 """Events of a study for loggers, as plain values: no variables of the process, no secrets, no folders."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.core import Trial, TuningRequest, Value
+from autotune.core import Trial, Value
 from autotune.core.units import finite
-from autotune.report.summary import headline
-from autotune.report.trial_text import speedup_fields
+from autotune.report.claim import headline
+from autotune.report.trial_text import interval_columns, speedup_fields
 from autotune.space.substitute import compared_with
 from autotune.study.objective import best_trial, told_speed_up
 from autotune.study.result import SearchResult
@@ -55,10 +55,10 @@ class Ending:
 
     numbers: dict[str, float]  # speed-up, and the best trial's
     words: dict[str, str]  # headline, stop reason, configurations
-    values: dict[str, Value] = field(default_factory=dict)  # the best trial's sizes and settings
-    table: "pd.DataFrame | None" = None  # one row a trial, with what was measured again
-    files: Sequence[Path] = ()  # of the report
-    complete: bool = True  # whether the search came to its end
+    values: dict[str, Value]  # the best trial's sizes and settings
+    table: "pd.DataFrame"  # one row a trial, with what was measured again
+    files: Sequence[Path]  # of the report
+    complete: bool  # whether the search came to its end
 
     @property
     def flat(self) -> dict[str, Any]:
@@ -70,12 +70,12 @@ class Ending:
         """Columns and rows for a tracker's own table, whose values know nothing of pandas' <NA>."""
         from autotune.report.formats import plain_rows
 
-        assert self.table is not None
         return {"columns": list(self.table.columns), "data": [list(row.values()) for row in plain_rows(self.table)]}
 
 
-def study_facts(request: TuningRequest, result: SearchResult) -> dict[str, Value]:
+def study_facts(result: SearchResult) -> dict[str, Value]:
     """The request, model, data and device."""
+    request = result.request
     names = ("global_batch_size", "sequence_length", "objective", "sampler", "n_trials", "seed", "training_steps")
     facts: dict[str, Any] = {
         "model": result.model_text,
@@ -109,7 +109,7 @@ def _row(trial: Trial, so_far: Sequence[Trial], objective: str, max_gain: float 
     measurement, best, compared = trial.measurement, best_trial(so_far, objective), compared_with(so_far)
     speedup = told_speed_up(best, compared, objective) if best is not None and compared is not None else None
     numbers = {
-        **_speed_fields("", trial),
+        **interval_columns("samples_per_second", trial.samples_per_second),
         "peak_bytes": measurement.peak_bytes,
         "fits": measurement.feasible,
         "above_allowed": measurement.fits,
@@ -124,17 +124,12 @@ def _row(trial: Trial, so_far: Sequence[Trial], objective: str, max_gain: float 
     )
 
 
-def _speed_fields(prefix: str, trial: Trial) -> dict[str, float | None]:
-    speed, name = trial.samples_per_second, f"{prefix}samples_per_second"
-    return {name: speed, f"{name}_low": speed and speed.low, f"{name}_high": speed and speed.high}
-
-
 def _finite(numbers: Mapping[str, Any]) -> dict[str, float]:
     """Finite numbers among these values."""
     return {name: number for name, value in numbers.items() if (number := finite(value)) is not None}
 
 
-def ending(result: SearchResult, folder: Path, complete: bool) -> Ending:
+def ending(result: SearchResult, folder: Path) -> Ending:
     """The ending of a study whose report is in this folder."""
     from autotune.report.table import frame
 
@@ -144,12 +139,13 @@ def ending(result: SearchResult, folder: Path, complete: bool) -> Ending:
     numbers = {name: value for name, value in speedup_fields(result).items() if name != "speedup_gap"}
     if best is not None:
         words["best"] = str(best.configuration)
-        numbers |= {"best_trial": best.number, **_speed_fields("best_", best), "best_peak_bytes": best.peak_bytes}
+        numbers |= {"best_trial": best.number, **interval_columns("best_samples_per_second", best.samples_per_second)}
+        numbers["best_peak_bytes"] = best.peak_bytes
     return Ending(
         numbers=_finite(numbers),
         words=words,
         values=best.configuration.sizes_and_settings if best is not None else {},
         table=frame(result.trials, result.utilizations, result.request.objective),
         files=sorted(path for name in FILES for path in folder.glob(name)),
-        complete=complete,
+        complete=result.complete,
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from autotune.core import Trial, TuningRequest, read_json, write_json
+from autotune.core import Trial, read_json, write_json
 from autotune.core.note import Note, NoteKind
 from autotune.core.paths import scrubbed
 from autotune.report.loggers import Logger
@@ -43,9 +43,9 @@ class LoggerGroup:
         self._max_gain = _before_each(folder) if names else {}
         self.problems: list[Note] = []
 
-    def start(self, request: TuningRequest, result: SearchResult) -> None:
+    def start(self, result: SearchResult) -> None:
         """Begin or resume the run of every logger."""
-        facts = study_facts(request, result)
+        facts = study_facts(result)
         for name in self._names:
             for logger, last in self._attempt(name, partial(self._started, name, facts)):
                 self._loggers[name] = logger
@@ -72,12 +72,12 @@ class LoggerGroup:
                     for _ in self._attempt(name, partial(logger.log, row)):
                         self._note(name, logger.run, row.number)
 
-    def finish(self, result: SearchResult, complete: bool) -> None:
+    def finish(self, result: SearchResult) -> None:
         """Log the ending of the study, whose report is written."""
         if not self._loggers:
             return
         self.log(result.trials)
-        end = ending(result, self._folder, complete)
+        end = ending(result, self._folder)
         for name, logger in list(self._loggers.items()):
             self._attempt(name, partial(logger.finish, end))
 

@@ -55,11 +55,10 @@ class Logger:
 
     def finish(self, ending: Ending) -> None:
         """The answer as metrics and tags, a table of all trials and the report's files as artifacts."""
-        step = 0 if ending.table is None else len(ending.table)
         words = ending.words | {f"configuration.{name}": value for name, value in ending.values.items()}
         self._client.log_batch(
             self.run,
-            metrics=_metrics({f"answer/{name}": number for name, number in ending.numbers.items()}, step),
+            metrics=_metrics({f"answer/{name}": number for name, number in ending.numbers.items()}, len(ending.table)),
             tags=[RunTag(f"answer.{name}", str(value)[:LONGEST]) for name, value in words.items()],
         )
         for path in ending.files:

@@ -71,12 +71,11 @@ class Logger:
 
     def finish(self, ending: Ending) -> None:
         """The answer as text and scalars, and every trial as a table in text."""
-        step = 0 if ending.table is None else len(ending.table)
         self._events.write(
             *(_scalar(f"answer/{name}", number) for name, number in ending.numbers.items()),
             _text("answer", table_of({**ending.words, **ending.values})),
-            *([] if ending.table is None else [_text("trials", str(formatted(ending.table, "markdown")))]),
-            step=step,
+            _text("trials", str(formatted(ending.table, "markdown"))),
+            step=len(ending.table),
         )
 
 

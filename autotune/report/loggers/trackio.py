@@ -37,10 +37,8 @@ class Logger:
         """The answer and a table of all trials at the last step, the report's files as an artifact."""
         import trackio
 
-        values, step = ending.flat, None
-        if ending.table is not None:
-            values["trials"] = trackio.Table(**ending.table_arguments)
-            step = int(ending.table["number"].max()) if len(ending.table) else None
+        values = ending.flat | {"trials": trackio.Table(**ending.table_arguments)}
+        step = int(ending.table["number"].max()) if len(ending.table) else None
         self._run.log(values, step=step)
         if ending.files:
             artifact = trackio.Artifact(f"report-{self.run}", "report")

@@ -67,8 +67,7 @@ class Logger:
     def finish(self, ending: Ending) -> None:
         """The answer in the summary with a table of all trials, the report's files as an artifact."""
         self._run.summary.update(ending.flat)
-        if ending.table is not None:
-            self._run.summary["trials"] = wandb.Table(**ending.table_arguments)
+        self._run.summary["trials"] = wandb.Table(**ending.table_arguments)
         if ending.files:
             artifact = wandb.Artifact(f"report-{self.run}", type="report")
             for path in ending.files:

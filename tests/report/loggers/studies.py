@@ -25,11 +25,11 @@ def begun(study: TuningResult, folder: Path) -> LoggerGroup:
     """Its loggers, started in this folder as a search starts them: with no trial yet."""
     folder.mkdir(exist_ok=True)
     loggers = LoggerGroup(study.request.report_to, study.request.objective, folder)
-    loggers.start(study.request, replace(study, trials=(), stop=StopReason(StopKind.INTERRUPTED)))
+    loggers.start(replace(study, trials=(), stop=StopReason(StopKind.INTERRUPTED)))
     return loggers
 
 
-def told(study: TuningResult, folder: Path, *, already: int = 0, complete: bool = True) -> LoggerGroup:
+def told(study: TuningResult, folder: Path, *, already: int = 0) -> LoggerGroup:
     """Tell the whole study, of which `already` trials are taken up from before."""
     loggers = begun(study, folder)
     watch = loggers.watching(lambda progress: None)
@@ -41,7 +41,7 @@ def told(study: TuningResult, folder: Path, *, already: int = 0, complete: bool 
         watch(Progress(ProgressKind.PROBING, trials[:at], number=number, max_gain=0.5 / (1 + number)))
         watch(Progress(ProgressKind.TRIAL, trials[: at + 1], number=number, trial=trials[at]))
     study.save(folder)
-    loggers.finish(study, complete)
+    loggers.finish(study)
     assert not loggers.problems
     return loggers
 

@@ -40,7 +40,7 @@ def test_unknown_and_endless_numbers_are_left_out() -> None:
 def test_facts_say_what_was_asked_and_name_no_folder() -> None:
     study = result()
     request = replace(study.request, space="/home/someone/spaces/mine.yaml", dataset="/home/someone/data.txt")
-    facts = study_facts(request, replace(study, request=request))
+    facts = study_facts(replace(study, request=request))
     assert facts["space"] == "mine.yaml"
     assert facts["global_batch_size"] == 48
     assert facts["version_torch"] == "2.13.0"
@@ -50,11 +50,11 @@ def test_facts_say_what_was_asked_and_name_no_folder() -> None:
 def test_an_ending_holds_the_confirmed_answer_and_the_report_s_files(tmp_path: Path) -> None:
     study = result()
     study.save(tmp_path)
-    end = ending(study, tmp_path, complete=True)
+    end = ending(study, tmp_path)
     assert study.speedup == Interval(*(end.numbers[name] for name in ("speedup", "speedup_low", "speedup_high")))
     assert (end.numbers["best_trial"], end.values["precision"]) == (1, "bf16")
     assert {path.name for path in end.files} >= {"summary.md", "trials.csv", "best_model_arguments.json"}
     lost = configuration(48)
-    end = ending(result(trials=[Trial(0, lost, out_of_memory(lost))]), tmp_path / "none", complete=True)
+    end = ending(result(trials=[Trial(0, lost, out_of_memory(lost))]), tmp_path / "none")
     assert end.words["headline"].startswith("Nothing fits")
     assert (end.numbers, end.values, end.files) == ({}, {}, [])

@@ -62,7 +62,7 @@ def test_a_logger_that_fails_is_told_of_once_and_dropped(
     loggers = begun(study, tmp_path / "study")
     for count in (1, 2, 3):
         loggers.log(study.trials[:count])
-    loggers.finish(study, complete=True)
+    loggers.finish(study)
     assert [row.number for row in recorder.rows] == [0]
     assert recorder.endings == []
     (problem,) = loggers.problems
@@ -80,7 +80,7 @@ def test_a_logger_that_hangs_is_left_behind(tmp_path: Path, monkeypatch: pytest.
     study = result("wandb")
     loggers = begun(study, tmp_path / "study")
     loggers.log(study.trials)
-    loggers.finish(study, complete=True)
+    loggers.finish(study)
     assert "no answer" in loggers.problems[0].detail
     assert recorder.endings == []
 
@@ -125,7 +125,7 @@ def test_without_loggers_the_watch_is_the_caller_s_own_and_nothing_is_written(tm
 
     loggers = begun(result(), tmp_path / "study")
     assert loggers.watching(watch) is watch
-    loggers.finish(result(), complete=True)
+    loggers.finish(result())
     assert list((tmp_path / "study").iterdir()) == []
 
 
@@ -168,7 +168,7 @@ def test_told_afterwards_a_study_says_too_what_could_still_win(tmp_path: Path, m
     recorder = use(monkeypatch, Recorder())
     study = replace(result("wandb"), prospects={0: OptimalityGap(0.2, 0.5, 9), 1: OptimalityGap(0.0, float("inf"), 8)})
     study.save(tmp_path / "study")
-    begun(study, tmp_path / "study").finish(study, complete=True)
+    begun(study, tmp_path / "study").finish(study)
     assert [row.numbers.get("untried_could_win") for row in recorder.rows] == [None, 0.5, None]
 
 

@@ -72,8 +72,8 @@ def test_metrics_parameters_tags_and_files_are_the_result_s(tmp_path: Path, monk
 
 def test_a_resumed_study_resumes_its_run_even_with_another_answer(tmp_path: Path) -> None:
     study = result("mlflow")
-    first = replace(study, trials=study.trials[:1])
-    told(first, tmp_path / "study", complete=False)
+    first = replace(study, trials=study.trials[:1], complete=False)
+    told(first, tmp_path / "study")
     assert only_run().info.status == "KILLED"
     told(study, tmp_path / "study", already=1)
     run = only_run()

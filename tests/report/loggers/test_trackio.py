@@ -50,7 +50,7 @@ def test_rows_answer_and_table_are_the_result_s(tmp_path: Path, capsys: pytest.C
 
 def test_a_resumed_study_goes_on_in_the_same_run(tmp_path: Path) -> None:
     study = result("trackio")
-    told(replace(study, trials=study.trials[:2]), tmp_path / "study", complete=False)
+    told(replace(study, trials=study.trials[:2], complete=False), tmp_path / "study")
     told(study, tmp_path / "study", already=2)
     _, logged = logs()
     assert [row["step"] for row in logged if "fits" in row] == [0, 1, 2]
