@@ -123,7 +123,7 @@ def interval_fields(name: str, interval: Interval | None) -> dict[str, float | N
 
 def interval_of(fields: Mapping[str, Any], name: str) -> Interval | None:
     """The interval of these fields or columns; None if a part of it is unknown."""
-    values = [fields.get(field) for field in (name, f"{name}_low", f"{name}_high")]
+    values: list[Any] = [fields.get(field) for field in (name, f"{name}_low", f"{name}_high")]
     return None if None in values else Interval(*values)
 
 
