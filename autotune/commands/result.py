@@ -21,8 +21,7 @@ from autotune.report.claim import claim_fields, headline, verification_of
 from autotune.report.evidence import loss_fields, loss_warning
 from autotune.report.markdown import sentence
 from autotune.report.snippets import launch_lines
-from autotune.report.trial_text import plain_trial, speed_line, speedup_fields
-from autotune.study.objective import best_trial
+from autotune.report.trial_text import interval_of, plain_trial, speed_line, speedup_fields
 from autotune.study.result import SearchResult
 from autotune.study.store import REALIZED
 
@@ -97,10 +96,10 @@ class TuningResult(SearchResult):
     def promised_speed(self) -> Interval:
         """Samples / second of the answer: by the plain trainings of `verify`, else by the search. Raises as `best` does."""
         figures = verification_of(self).get("measured", {}).get("answer") or {}
-        speed = [figure for end in ("", "_low", "_high") if (figure := figures.get(f"samples_per_second{end}"))]
-        measured = self.best.samples_per_second
-        assert measured is not None  # an answer has a speed
-        return measured if len(speed) < 3 or self.refuted else Interval(*speed)
+        verified = None if self.refuted else interval_of(figures, "samples_per_second")
+        speed = verified or self.best.samples_per_second
+        assert speed is not None  # an answer has a speed
+        return speed
 
     def keep_real_run(self, run: RealRun, teaches: bool) -> None:
         """Write a real training's speed to realized.json in the result's folder, if it has one; a disk error is ignored.
@@ -228,7 +227,7 @@ class TuningResult(SearchResult):
 
     def __repr__(self) -> str:
         """One line: a dataclass's own would print every step of every probe."""
-        best = best_trial(self.trials, self.request.objective)
+        best = self.best_trial
         answer = "none fits"
         rival = self.baseline_trial if best is self.substitute else self.compared_trial or self.baseline_trial
         if best:

@@ -29,7 +29,7 @@ from autotune.space.search_space import RuledOut
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.user_arguments import read_user_arguments
 from autotune.study.store import PROSPECT, REQUEST
-from tests.makers import configuration, ended, out_of_memory, result, trial, warned, workload
+from tests.makers import configuration, ended, out_of_memory, result, trial, verification, warned, workload
 from tests.trainers import CHECKPOINTING
 
 NOTHING_LEFT = StopReason(StopKind.ALL_TESTED)
@@ -494,6 +494,8 @@ def test_one_line_shows_speed_and_speed_up() -> None:
     assert "<em>4.00×</em> as fast" in result()._repr_html_()
     assert "no speed-up" in repr(result([Trial(0, configuration(48), out_of_memory(configuration(48))), trial(1)]))
     assert repr(nothing()) == "<TuningResult gpt2-mini, 1 trial: none fits>"
+    refuted = result(verification=verification(result().best.configuration, False, 0.8))
+    assert "the baseline itself; trial 0" in repr(refuted)
 
 
 def test_a_result_that_lies_nowhere_is_neither_verified_nor_explained() -> None:

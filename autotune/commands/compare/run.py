@@ -20,7 +20,7 @@ from autotune.report.formats import plain_rows
 from autotune.report.trial_text import interval_columns
 from autotune.space.utilization import Utilization
 from autotune.study.identity import NOT_THE_MODEL
-from autotune.study.objective import best_trial, is_shown
+from autotune.study.objective import is_shown
 from autotune.study.store import reporting_storage, study_folder
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _relative_speed(place: int, names: Sequence[str], results: Sequence[TuningRe
 
 
 def _best_speed(result: TuningResult) -> Interval | None:
-    best = best_trial(result.trials, result.request.objective)
+    best = result.best_trial
     return best.samples_per_second if best else None
 
 

@@ -105,12 +105,12 @@ class Forecast:
         )
 
     def check(self) -> None:
-        """Raise NothingFits if there is a limit and nothing is within it."""
-        if self.allowed_bytes is not None and not self.fitting:
-            peaks, more = self._peaks(), "name a larger --gpu" if self.card else "raise --memory-limit"
+        """Raise NothingFits if there is a limit and no peak that is known is within it."""
+        peaks, more = self._peaks(), "name a larger --gpu" if self.card else "raise --memory-limit"
+        if self.allowed_bytes is not None and peaks and not self.fitting:
             raise NothingFits(
                 f"Nothing fits into {format_bytes(self.allowed_bytes)} ({format_bytes(self.limit_bytes)} less headroom): "
-                f"the smallest of {len(peaks)} needs {format_bytes(min(peaks, default=0))}.",
+                f"the smallest of {len(peaks)} needs {format_bytes(min(peaks))}.",
                 f"Try --search-space=lora (adapters) or --search-space=small-gpu, {more}, shorten --sequence-length, or choose "
                 "a smaller model.",
             )

@@ -175,13 +175,14 @@ def _facts(
 
 def _workload(trainer: Any, options: Mapping[str, Any], size: int, callbacks: list[Any]) -> dict[str, Any]:
     own, _ = extract.own_optimizers(trainer)
+    kind = type(own) if own else (getattr(trainer, "optimizer_cls_and_kwargs", None) or (None,))[0]
     user = UserObjects(
         model_init=Prebuilt(trainer.model),
         train_dataset=trainer.train_dataset,
         data_collator=trainer.data_collator,
         processing_class=trainer.processing_class,
         trainer_class=type(trainer),
-        own_optimizer=type(own).__name__ if own else ANY if extract.makes_optimizer(type(trainer)) else "",
+        own_optimizer=kind.__name__ if kind else ANY if extract.makes_optimizer(type(trainer)) else "",
         whole_steps=True,
         identity=identity_of(trainer, callbacks),
     )

@@ -21,7 +21,7 @@ from autotune.core.errors import InvalidRequest, StorageFailed
 from autotune.core.request import tuning_request
 from autotune.core.trial import Trial
 from autotune.report.formats import plain_rows, read_table
-from tests.makers import MIB, configuration, gpu, out_of_memory, result, trial, workload
+from tests.makers import MIB, configuration, gpu, out_of_memory, result, trial, verification, workload
 
 NOTHING = result([Trial(0, configuration(), out_of_memory(configuration()))])
 ONE_STEP = result([trial(0, steps=trial(0).measurement.steps[:1])])
@@ -46,6 +46,14 @@ def test_a_row_holds_what_its_study_found() -> None:
     assert row["best_configuration"] == str(CARD.best.configuration)
     assert row["versions"] == "torch 2.13.0, transformers 5.23.0, driver 580.1"
     assert math.isnan(compare([CARD])["price_per_hour"][0])
+
+
+def test_what_verify_refuted_is_no_answer() -> None:
+    refuted = result(verification=verification(result().best.configuration, False, 0.8))
+    _, row = plain_rows(compare([CARD, refuted]))
+    speed = refuted.baseline.samples_per_second.value
+    assert (row["best_trial"], row["best_samples_per_second"]) == (0, speed)
+    assert row["times_as_fast"] == pytest.approx(speed / CARD.best.samples_per_second.value)
 
 
 # Relative speed -------------------------------------------------------------------------------------------------

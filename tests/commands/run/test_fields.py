@@ -81,6 +81,13 @@ def test_the_program_s_own_devices_and_threads_are_what_is_measured(
     assert of_program.variables == {"OMP_NUM_THREADS": str(torch.get_num_threads()), "CUDA_VISIBLE_DEVICES": "1"}
 
 
+def test_the_class_of_an_optimizer_that_a_trainer_was_given_is_the_programs_own(tmp_path: Path) -> None:
+    for parts, own in (({}, ""), ({"optimizer_cls_and_kwargs": (torch.optim.Rprop, {"lr": 0.1})}, "Rprop")):
+        trainer = built(tmp_path, **parts)
+        workload = _facts(trainer, Instructions(), AGAIN, "", [], {"resumes": True}).workload
+        assert workload["own_optimizer"] == own
+
+
 def test_a_new_start_with_the_answer_gets_what_no_field_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = makers.with_setup(found(8), switches={"enable_flash_sdp": False})
     monkeypatch.setattr(TuningResult, "load", lambda _: answer)
