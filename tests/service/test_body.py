@@ -5,7 +5,6 @@ import json
 import os
 import pickle
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -444,10 +443,9 @@ def test_no_spelling_of_a_path_leads_out_of_a_root(kind: str, roots: Roots, tmp_
     outside = tmp_path / ("canary.jsonl" if kind == "dataset" else "canary.json")
     names = spellings(outside) + (spellings(tmp_path / "canary") if kind != "dataset" else [])
     assert len(set(names)) >= 200
-    resolve: Callable[[str], str] = getattr(roots, kind)
     for name in names:
         with pytest.raises(InvalidRequest) as error:
-            resolve(name)
+            roots.resolved(kind, name)
         assert CANARY not in str(error.value)
 
 
@@ -491,9 +489,9 @@ def test_a_folder_that_became_a_link_since_it_was_checked_is_refused_at_the_star
 def test_what_is_no_file_is_not_opened(roots: Roots, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "models" / "pipe")
     os.mkfifo(tmp_path / "data" / "pipe.jsonl")
-    for resolve, name in ((roots.model, "team:pipe"), (roots.dataset, "team:pipe.jsonl")):
+    for what, name in (("model", "team:pipe"), ("dataset", "team:pipe.jsonl")):
         with pytest.raises(InvalidRequest, match="on this server"):
-            resolve(name)
+            roots.resolved(what, name)
 
 
 def test_a_file_that_is_too_long_for_a_config_is_not_read(roots: Roots, tmp_path: Path) -> None:
@@ -576,9 +574,9 @@ def test_a_tokenizer_names_no_file_outside_of_its_folder(
     more: dict[str, Any], is_plain: bool, roots: Roots, tmp_path: Path
 ) -> None:
     (tmp_path / "models" / "bert" / "tokenizer_config.json").write_text(json.dumps(TOKENIZER | more))
-    for resolve in (roots.model, roots.tokenizer):
+    for what in ("model", "tokenizer"):
         with contextlib.nullcontext() if is_plain else pytest.raises(InvalidRequest, match="outside of its folder"):
-            assert resolve("team:bert") == str(tmp_path / "models" / "bert")
+            assert roots.resolved(what, "team:bert") == str(tmp_path / "models" / "bert")
 
 
 def test_saved_data_name_no_file_outside_of_their_folder(roots: Roots, tmp_path: Path) -> None:
