@@ -42,6 +42,14 @@ def test_a_rest_of_more_than_a_mib_is_split_off_and_used() -> None:
     assert (allocator.allocated, allocator.reserved) == (60 * MIB, 60 * MIB)
 
 
+def test_a_rest_that_nobody_used_merges_with_its_block_again() -> None:
+    allocator = CachingAllocator()
+    allocator.release(allocator.allocate(60 * MIB))
+    allocator.release(allocator.allocate(30 * MIB))
+    allocator.allocate(60 * MIB)
+    assert allocator.reserved == 60 * MIB
+
+
 def test_a_rest_of_up_to_a_mib_stays_with_its_block_and_counts_as_allocated() -> None:
     allocator = CachingAllocator()
     allocator.release(allocator.allocate(30 * MIB))

@@ -49,6 +49,12 @@ def test_what_neither_ran_nor_ran_out_of_memory_tells_nothing_but_its_end() -> N
     assert seen.starting_s == 3.0
 
 
+def test_a_start_is_what_no_step_took() -> None:
+    of = configuration(8)
+    seen = observed(of, completed(of, steps=(step(1.0), step(3.0)), untimed_steps=1, probe_seconds=16.0, compile_s=2.0))
+    assert seen.starting_s == 16.0 - 3 * 2.0 - 2.0
+
+
 def test_a_warm_process_shows() -> None:
     of = configuration(8)
     assert [observed(of, completed(of, orders_before=number)).is_warm for number in (0, 1)] == [False, True]

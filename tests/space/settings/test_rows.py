@@ -399,6 +399,11 @@ def test_a_model_of_the_user_s_own_in_16_bits_stays_so() -> None:
     }
 
 
+def test_no_setting_has_a_value_twice() -> None:
+    for setting in SETTINGS.values():
+        assert len(set(setting.values)) == len(setting.values), setting.name
+
+
 def test_divisors_are_all_and_ascending() -> None:
     for number in range(1, 300):
         assert divisors(number) == tuple(size for size in range(1, number + 1) if number % size == 0)
