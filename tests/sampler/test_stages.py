@@ -53,6 +53,9 @@ def test_the_core_is_searched_first_and_the_rest_by_what_is_left_of_the_probes()
         {name for name in own if name not in among.core and candidate.values[name] != own[name]} for candidate in tried
     ]
     assert not any(outside[:3])
+    baseline = Trial(0, among.baseline, machine(among.baseline))
+    core = narrowed(among, {"workers": own["workers"], "pin_memory": own["pin_memory"]})
+    assert sampler.choose([baseline]).untried == len(list(core)) - 1
     assert any(outside[3:])
     assert len(set(tried)) == 8
 
