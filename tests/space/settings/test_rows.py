@@ -161,8 +161,9 @@ def test_the_answer_joins_values_and_the_user_s_own(
     settings: dict[str, Value], environment: Environment, user: dict[str, Any], fields: dict[str, Any]
 ) -> None:
     """`...`: the field is left out."""
-    answer = training_setup(Configuration.exact(8, 4, settings), environment, user).training_arguments
-    assert {name: answer.get(name, ...) for name in fields} == fields
+    setup = training_setup(Configuration.exact(8, 4, settings), environment, user)
+    assert {name: setup.training_arguments.get(name, ...) for name in fields} == fields
+    assert setup.processes == settings.get("data_parallel_size", 1)
 
 
 @pytest.mark.parametrize(
@@ -192,6 +193,8 @@ SHOWN: list[tuple[str, Observed, Value | None]] = [
     ("data_parallel_size", observed(arguments={"world_size": 4}), 4),
     ("empty_cache_steps", observed(arguments={"torch_empty_cache_steps": 4}), 4),
     ("expandable_segments", observed(allocator={"expandable_segments": True}), True),
+    ("attention", observed(model=SimpleNamespace(config=SimpleNamespace(_attn_implementation="sdpa"))), "sdpa"),
+    ("attention", observed(model=SimpleNamespace(config=SimpleNamespace())), None),
     ("experts", observed(model=Mixed()), "eager"),
     ("experts", observed(model=SimpleNamespace(get_base_model=Mixed)), "eager"),
     ("experts", observed(model=SimpleNamespace(config=Mixed.config)), None),
