@@ -19,6 +19,7 @@ from autotune.executors.pool import Ended, Pool, Work, as_pool
 from autotune.probe import Probe
 from autotune.probe.order import ANSWER
 from autotune.sampler.physics import WarmStart
+from autotune.space.dominance import TOO_FEW_DEVICES
 from autotune.space.search_space import SearchSpace
 from autotune.study.crashes import stop_if_it_crashes
 from autotune.study.fleet import Fleet
@@ -71,12 +72,17 @@ def import_trials(study: Study, trials: Sequence[Trial]) -> int:
 
 
 def _still_holds(trial: Trial, allowed_bytes: int) -> bool:
-    """True if a trial would have ended under this limit as it did under the limit of its measurement."""
-    if any(measurement.observed_warnings for measurement in (trial.measurement, *trial.confirmations)):
+    """True if a trial would end under this limit, its rounds too, as it did under the limit of its measurements."""
+    return all(_holds(measurement, allowed_bytes) for measurement in trial.measurements)
+
+
+def _holds(measurement: Measurement, allowed_bytes: int) -> bool:
+    # Of devices there may be enough now.
+    if measurement.observed_warnings or measurement.where == TOO_FEW_DEVICES:
         return False
-    if trial.measurement.outcome is Outcome.OUT_OF_MEMORY:
-        return (trial.measurement.allowed_bytes or 0) >= allowed_bytes
-    return trial.measurement.outcome not in (Outcome.CRASHED, Outcome.TIMED_OUT)
+    if measurement.outcome is Outcome.OUT_OF_MEMORY:
+        return (measurement.allowed_bytes or 0) >= allowed_bytes
+    return measurement.outcome not in (Outcome.CRASHED, Outcome.TIMED_OUT)
 
 
 def _under(allowed_bytes: int, trial: Trial) -> Trial:

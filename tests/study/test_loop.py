@@ -29,7 +29,7 @@ from autotune.probe.replay import ReplayProbe, recorded
 from autotune.report.live.text import now_text
 from autotune.sampler.physics import ALONE, PhysicsSampler, Situation, WarmStart
 from autotune.sampler.policy import Choice, Why
-from autotune.space.dominance import SAME_CRASHES, crash_notes, crashing_values
+from autotune.space.dominance import SAME_CRASHES, TOO_FEW_DEVICES, crash_notes, crashing_values
 from autotune.space.search_space import SearchSpace
 from autotune.space.substitute import MOST_TRIED, compared_with
 from autotune.study.crashes import CRASHES_THAT_END
@@ -635,6 +635,33 @@ def test_what_does_not_hold_under_another_limit_is_not_taken_over(tmp_path: Path
         study = opened(tmp_path, one)
         assert import_trials(study, [fits, timed_out, starved]) == 1
     assert study.trials[0].measurement.allowed_bytes == ALLOWED
+
+
+@pytest.mark.parametrize(
+    "failed",
+    [
+        ended(Outcome.OUT_OF_MEMORY, allowed_bytes=ALLOWED // 2),
+        ended(Outcome.TIMED_OUT),
+        ended(Outcome.UNSUPPORTED, where=TOO_FEW_DEVICES),
+    ],
+)
+def test_a_trial_with_a_round_that_may_end_otherwise_now_is_not_taken_over(tmp_path: Path, failed: Measurement) -> None:
+    one = space()
+    baseline = makers.trial(0, of=one.baseline)
+    again = makers.trial(1, of=one.configuration({"micro_batch_size": 4, "checkpointing": "none"}))
+    with locked(tmp_path):
+        assert import_trials(opened(tmp_path, one), [baseline, replace(again, confirmations=(failed,))]) == 1
+
+
+def test_what_lacked_devices_is_not_taken_over(tmp_path: Path) -> None:
+    one = space()
+    lacking = Trial(
+        1,
+        one.configuration({"micro_batch_size": 4, "checkpointing": "none"}),
+        ended(Outcome.UNSUPPORTED, where=TOO_FEW_DEVICES),
+    )
+    with locked(tmp_path):
+        assert import_trials(opened(tmp_path, one), [makers.trial(0, of=one.baseline), lacking]) == 1
 
 
 def test_a_study_that_has_trials_takes_over_none(tmp_path: Path) -> None:
