@@ -52,7 +52,11 @@ def import_trials(study: Study, trials: Sequence[Trial]) -> int:
 
     Raises StorageFailed if the disk refuses.
     """
-    reusable = [trial for trial in trials if _still_holds(trial, study.plan.allowed_bytes)]
+    allowed = study.plan.allowed_bytes
+    reusable = [trial for trial in trials if _still_holds(trial, allowed)]
+    if any(trial.feasible and not _under(allowed, trial).feasible for trial in reusable):
+        # What ended early was slower than something that may not fit any more.
+        reusable = [trial for trial in reusable if not trial.measurement.ended_early]
     ledger = study.ledger
     if (
         ledger.trials
@@ -63,7 +67,7 @@ def import_trials(study: Study, trials: Sequence[Trial]) -> int:
     ):
         return 0
     for number, trial in enumerate(reusable):
-        trial = _under(study.plan.allowed_bytes, trial).with_training_steps(study.plan.training_steps)
+        trial = _under(allowed, trial).with_training_steps(study.plan.training_steps)
         ledger.record(Slot(number), trial.configuration, trial.measurement)
         for round_number, measurement in zip(trial.rounds, trial.confirmations, strict=True):
             ledger.record(Slot(number, round_number), trial.configuration, measurement)

@@ -664,6 +664,21 @@ def test_what_lacked_devices_is_not_taken_over(tmp_path: Path) -> None:
         assert import_trials(opened(tmp_path, one), [makers.trial(0, of=one.baseline), lacking]) == 1
 
 
+@pytest.mark.parametrize(("peak", "taken_over"), [(ALLOWED, 3), (ALLOWED + MIB, 2)])
+def test_what_ended_early_is_not_taken_over_if_what_was_faster_may_not_fit_any_more(
+    tmp_path: Path, peak: int, taken_over: int
+) -> None:
+    one = space()
+    baseline = makers.trial(0, of=one.baseline)
+    faster = makers.trial(1, 20.0, peak, one.configuration({"micro_batch_size": 8, "checkpointing": "none"}))
+    slower_of = one.configuration({"micro_batch_size": 4, "checkpointing": "none"})
+    slower = makers.trial(2, 15.0, of=slower_of, ended_early=True)
+    with locked(tmp_path):
+        study = opened(tmp_path, one)
+        assert import_trials(study, [baseline, faster, slower]) == taken_over
+    assert [trial.feasible for trial in study.trials] == [True, peak == ALLOWED, True][:taken_over]
+
+
 def test_a_study_that_has_trials_takes_over_none(tmp_path: Path) -> None:
     run(tmp_path, replay(), n_trials=2)
     with locked(tmp_path):
