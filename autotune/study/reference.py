@@ -78,11 +78,9 @@ def next_reference(
         tried = precision_of(last)
         if last.feasible:
             return left.get(tried)
-        if last.outcome not in _ENDS:
+        if (end := _end_of(last)) not in _ENDS:
             return None
-        spent = (
-            "tf32" if tried == "fp32" and last.outcome is Outcome.OUT_OF_MEMORY else tried
-        )  # they need the same memory
+        spent = "tf32" if tried == "fp32" and end is Outcome.OUT_OF_MEMORY else tried  # they need the same memory
         left = {name: left[name] for name in list(NAMES)[list(NAMES).index(spent) + 1 :] if name in left}
     if {"fp32", "tf32"} <= left.keys() and "tf32" in products:
         rival = _model(trials, plan.objective)
@@ -161,9 +159,15 @@ def why_none(trials: Sequence[Trial], trainings: Mapping[int, Measurement], obje
     if (last := _last(trainings)) is None:
         return Note(NoteKind.LOSSES_NOT_BEGUN if references(trials, objective) else NoteKind.LOSSES_NOT_POSSIBLE)
     name = NAMES[precision_of(last)]
-    if last.outcome in _ENDS:
-        return Note(_ENDS[last.outcome], detail=name)
-    return Note(NoteKind.LOSSES_FAILED, detail=f"{name} ended as {last.outcome}")
+    if (end := _end_of(last)) in _ENDS:
+        return Note(_ENDS[end], detail=name)
+    return Note(NoteKind.LOSSES_FAILED, detail=f"{name} ended as {end}")
+
+
+def _end_of(measured: Measurement) -> Outcome:
+    """Its outcome; out of memory if it completed with more than is allowed."""
+    is_above = measured.outcome is Outcome.COMPLETED and not measured.feasible
+    return Outcome.OUT_OF_MEMORY if is_above else measured.outcome
 
 
 def _last(trainings: Mapping[int, Measurement]) -> Measurement | None:

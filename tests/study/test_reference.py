@@ -9,6 +9,7 @@ import pytest
 
 from autotune.core import Configuration, Measurement, Outcome, Trial
 from autotune.core.loss_curves import LEAST_STEPS
+from autotune.core.note import Note, NoteKind
 from autotune.core.slot import Slot, SlotKind
 from autotune.executors.pool import ThreadPool
 from autotune.probe import ProbeOptions
@@ -33,6 +34,7 @@ from autotune.study.reference import (
     reference_seconds,
     references,
     rounds_unreferred,
+    why_none,
 )
 from autotune.study.schedule import _reference_job
 from autotune.study.study import Study
@@ -139,6 +141,9 @@ def test_after_a_reference_that_does_not_fit_or_takes_too_long_the_next_is_tried
     assert chosen(trials, ran_as("tf32", Outcome.TIMED_OUT)) == "bf16"
     assert chosen(trials, ran_as("bf16", Outcome.OUT_OF_MEMORY)) is None
     assert chosen(trials, ran_as("fp32", Outcome.CRASHED)) is None
+    above = replace(ran_as("fp32"), allocator_retries=1)
+    assert chosen(trials, above) == "bf16", "it completed, but without the memory that it needs"
+    assert why_none(trials, {1: above}, SPEED) == Note(NoteKind.LOSSES_NEED_MEMORY, detail="fp32")
     assert chosen(trials, ran_as("tf32"), ran_as("tf32", Outcome.TIMED_OUT)) == "tf32", "as in other rounds"
 
 
