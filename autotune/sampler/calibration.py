@@ -63,7 +63,16 @@ def calibrated(space: SearchSpace, knowledge: WarmStart, trials: Sequence[Trial]
     pool = list(dict.fromkeys(trial.configuration for trial in timed))
     prior = replace(knowledge.prior, learned={})
     estimate = knowledge.estimate or (lambda configuration: 0.0)
-    model = CostModel(pool, all_values(space), space.baseline, prior, estimate, knowledge.allowed_bytes)
+    model = CostModel(
+        pool,
+        all_values(space),
+        space.baseline,
+        prior,
+        estimate,
+        knowledge.allowed_bytes,
+        untouched_bytes=knowledge.untouched_bytes,
+        padded=knowledge.padded,
+    )
     measured = each_measured(timed)
     learned = model.learned(measured)
     base = space.baseline.values

@@ -48,6 +48,19 @@ def test_effects_and_offset_are_those_of_the_world() -> None:
     assert calibration.offset_bytes == pytest.approx(50 * MIB, abs=15 * MIB)
 
 
+def test_what_less_padding_saves_is_no_effect_of_the_value() -> None:
+    """Grouped, this data's samples are padded to half as much: the next study's own data tells what that saves there."""
+    among = space(batching=("random", "group_by_length"))
+    grouped = among.configuration({**among.baseline.values, "batching": "group_by_length"})
+    trials = [
+        Trial(number, candidate, recorded(candidate, speed, int(estimate(candidate)), ALLOWED, spread=0.001))
+        for number, (candidate, speed) in enumerate([(among.baseline, 10.0), (grouped, 20.0)])
+    ]
+    knowledge = replace(KNOWN, padded=lambda candidate: 0.5 if candidate == grouped else 1.0)
+    learned = calibrated(among, knowledge, trials).learned["batching"]["group_by_length"]
+    assert learned.deviation.micro_step == pytest.approx(0.0, abs=0.05)
+
+
 def test_only_values_that_were_timed_are_taught() -> None:
     learned = calibrated(SPACE, KNOWN, tried("fp32", "bf16")).learned
     assert set(learned) == {"precision"}
