@@ -50,16 +50,21 @@ def why_no_answer(trials: Sequence[Trial], allowed_bytes: int) -> AutotuneError:
 
 
 def smallest_need(trials: Sequence[Trial]) -> str:
-    """Of trials that all ran out of memory the least that any needed, in words."""
-    least = min((trial for trial in trials if trial.lacked_memory), key=_needed_bytes)
+    """Of trials that all ran out of memory the least that any needed, in words; the reason of the first if none tells it."""
+    lacking = [trial for trial in trials if trial.lacked_memory]
+    needs = {trial.number: need for trial in lacking if (need := _needed_bytes(trial))}
+    if not needs:
+        return f"{lacking[0].final.reason.rstrip('.')} ({lacking[0].configuration})"
+    least = min((trial for trial in lacking if trial.number in needs), key=lambda trial: needs[trial.number])
     return (
         f"the smallest of {counted(len(trials), 'trial')} ({least.configuration}) needed at least "
-        f"{format_bytes(_needed_bytes(least))}"
+        f"{format_bytes(needs[least.number])}"
     )
 
 
-def _needed_bytes(trial: Trial) -> int:
+def _needed_bytes(trial: Trial) -> int | None:
+    """None if it was ended without a word, as the kernel ends a process."""
     final = trial.final
     if final.outcome is Outcome.COMPLETED:
-        return final.peak_bytes or 0
-    return (final.held_bytes or 0) + (final.refused_bytes or 0)
+        return final.peak_bytes
+    return None if final.held_bytes is None else final.held_bytes + (final.refused_bytes or 0)

@@ -35,6 +35,15 @@ def test_what_completed_above_what_is_allowed_lacks_memory_too() -> None:
     assert "needed at least 1001 MiB" in error.message
 
 
+def test_a_need_that_nobody_knows_is_not_called_0_bytes() -> None:
+    killed = ended(Outcome.OUT_OF_MEMORY, where="host", reason="killed by the kernel: the machine's memory ran out")
+    error = error_of(killed, killed)
+    assert isinstance(error, NothingFits)
+    assert "killed by the kernel" in error.message
+    assert "needed at least" not in error.message
+    assert "needed at least 1001 MiB" in error_of(killed, LACKING).message
+
+
 def test_workers_without_shared_memory_are_not_called_too_large_for_the_device() -> None:
     error = error_of(*2 * [replace(LACKING, where="data", reason="/dev/shm is full")])
     assert isinstance(error, SearchFailed)
