@@ -453,6 +453,10 @@ def _read(name: str, value: Any) -> Any:
         return _whole(flag, number, option.least, option.most)
     if option.choices:
         raise InvalidRequest(f"There is no {name} {value!r}.", did_you_mean(value, option.choices))
+    if option.default is not False and not isinstance(value, str):
+        raise InvalidRequest(
+            f"{flag} takes text, not {type(value).__name__}.", f"Give {option.metavar}, or leave it out."
+        )
     return value
 
 
