@@ -208,7 +208,7 @@ def _last(
         if (reference := _reference_job(study, able)) is not None:
             return reference
     left_out = (PROBES,) * (choice.end is End.TIME)
-    return Done(stop_reason(plan, trials, choice, study.space.size), left_out, gap)
+    return Done(stop_reason(plan, trials, choice, study.space), left_out, gap)
 
 
 def _simpler(study: Study, fleet: Fleet, able: Sequence[str], choice: Choice, probes_left: int) -> Job | None:

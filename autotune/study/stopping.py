@@ -5,12 +5,13 @@ import math
 from autotune.core.stop_reason import StopKind, StopReason
 from autotune.core.trial import Trial
 from autotune.sampler.policy import CONFIDENCE, Choice, End, run_seconds
+from autotune.space.search_space import SearchSpace
 from autotune.study.objective import leader
 from autotune.study.plan import Plan
 
 
-def stop_reason(plan: Plan, trials: list[Trial], choice: Choice, space_size: int) -> StopReason:
-    """The reason for which nothing more is measured. space_size: configurations of the whole space."""
+def stop_reason(plan: Plan, trials: list[Trial], choice: Choice, space: SearchSpace) -> StopReason:
+    """The reason for which nothing more is measured."""
     match choice.end:
         case End.TIME:
             return time_is_over(plan)
@@ -18,8 +19,9 @@ def stop_reason(plan: Plan, trials: list[Trial], choice: Choice, space_size: int
             further = max(0, plan.probes(trials) - plan.n_trials)
             return StopReason(StopKind.BUDGET, {"n_trials": plan.n_trials, "further_trials": further})
         case End.ALL:
-            kind = StopKind.CORE_TESTED if len(trials) < space_size else StopKind.ALL_TESTED
-            return choice.stop or StopReason(kind)
+            # Other settings are tried around the best of the core settings alone, once anything fits.
+            is_part = space.core and len(trials) < space.size and any(trial.feasible for trial in trials)
+            return choice.stop or StopReason(StopKind.CORE_TESTED if is_part else StopKind.ALL_TESTED)
         case End.WORTH if (reason := _not_worth_it(plan, trials, choice)) is not None:
             return reason
     numbers, of_any = (

@@ -8,16 +8,17 @@ import pytest
 from autotune.core.stop_reason import StopKind, StopReason
 from autotune.core.time_limit import TimeLimit
 from autotune.sampler.policy import Choice, End
+from autotune.space.search_space import SearchSpace
 from autotune.study.plan import Plan
 from autotune.study.stopping import stop_reason
 from tests.clocks import SimulatedTime
-from tests.makers import ALLOWED, configuration, trial
+from tests.makers import ALLOWED, configuration, out_of_memory, space, trial
 
 PLAN = Plan(10, "samples_per_second", ALLOWED, time=TimeLimit(6000.0))
 TRIALS = [trial(number, 48.0, of=configuration(8, workers=number)) for number in range(4)]
 NEXT = configuration(16)
-SIZE = 4
-"""Configurations of the space: as many as were tried."""
+SPACE = space(workers=(0, 1, 2, 3), micro_batch_size=(8,))
+"""As many configurations as were tried."""
 
 
 def ended(end: End, max_gain: float = 0.2, max_gain_if_fits: float | None = None, untried: int = 30) -> Choice:
@@ -54,12 +55,12 @@ def announced(steps: int) -> Plan:
 def test_a_reason_carries_its_kind_and_what_it_says_is_left_to_win(
     plan: Plan, choice: Choice, kind: StopKind, bound: float | None
 ) -> None:
-    reason = stop_reason(plan, TRIALS, choice, SIZE)
+    reason = stop_reason(plan, TRIALS, choice, SPACE)
     assert (reason.kind, reason.bound) == (kind, bound)
 
 
-def text(plan: Plan, choice: Choice, trials: int = 4, size: int = SIZE) -> str:
-    return stop_reason(plan, TRIALS[:trials], choice, size).text
+def text(plan: Plan, choice: Choice, trials: int = 4, among: SearchSpace = SPACE) -> str:
+    return stop_reason(plan, TRIALS[:trials], choice, among).text
 
 
 def test_a_budget_ends_it() -> None:
@@ -96,9 +97,14 @@ def test_what_probably_does_not_fit_is_spoken_of_apart() -> None:
 
 
 def test_it_ends_when_all_is_known() -> None:
-    assert text(PLAN, ended(End.ALL)) == "all configurations have been measured or ruled out"
-    part = text(PLAN, ended(End.ALL), size=SIZE + 1)
+    everything = "all configurations have been measured or ruled out"
+    assert text(PLAN, ended(End.ALL)) == everything
+    assert text(PLAN, ended(End.ALL), trials=3) == everything, "a trial ruled the last one out"
+    core = replace(SPACE, core=("workers",))
+    part = text(PLAN, ended(End.ALL), trials=3, among=core)
     assert part == "all configurations around the best of the core settings have been measured or ruled out"
+    starved = [replace(each, measurement=out_of_memory(each.configuration)) for each in TRIALS[:3]]
+    assert stop_reason(PLAN, starved, ended(End.ALL), core).text == everything
 
 
 def test_a_short_run_is_not_worth_another_probe() -> None:
