@@ -25,16 +25,16 @@ class Trial:
 
     @cached_property
     def final(self) -> Measurement:
-        """The measurement that counts: all rounds pooled or the first that failed, else the probe."""
+        """The measurement that counts: the first that failed, the probe's too; else all rounds pooled, or the probe."""
         if not self.confirmations:
             return self.measurement
-        failed = (measured for measured in self.confirmations if not measured.feasible)
+        failed = (measured for measured in self.measurements if not measured.feasible)
         return next(failed, None) or pooled(self.confirmations)
 
     @property
     def confirmed(self) -> bool:
         """True if it was measured again, and completed each time. A proven speed-up is a separate question."""
-        return bool(self.confirmations) and all(measured.feasible for measured in self.confirmations)
+        return bool(self.confirmations) and all(measured.feasible for measured in self.measurements)
 
     @property
     def rounds(self) -> tuple[int, ...]:

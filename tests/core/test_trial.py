@@ -32,6 +32,15 @@ def test_a_round_that_failed_or_did_not_fit_is_what_counts(failure: Measurement)
     assert not tried.feasible
 
 
+def test_a_probe_that_did_not_fit_counts_whatever_its_rounds_did() -> None:
+    """As it is under a lower limit than it was measured with, or when it was measured again because it could not be read."""
+    probe = replace(completed(peak_bytes=700 * MIB), allowed_bytes=699 * MIB)
+    tried = replace(trial(0), measurement=probe, confirmations=(completed(), completed()))
+    assert tried.final is probe
+    assert not tried.confirmed
+    assert not tried.feasible
+
+
 def test_the_peak_is_the_highest_of_all_its_probes() -> None:
     of = configuration()
     probes = (completed(of, peak_bytes=700 * MIB), completed(of, peak_bytes=600 * MIB))
