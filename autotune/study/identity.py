@@ -5,10 +5,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from autotune.core import Environment, TuningRequest, Workload
+from autotune.core.paths import hidden
 from autotune.space.search_space import SearchSpace
 
 NOT_THE_MODEL = frozenset(["_name_or_path", "transformers_version"])
 """Fields of a config that say where it came from."""
+
+OF_SAMPLES = ("text_column", "label_column", "tokenizer")
+"""Fields of a request that make other samples of the same data; of a tokenizer's path the name counts."""
 
 
 def study_identity(
@@ -20,6 +24,7 @@ def study_identity(
         "architecture": f"{workload.architecture}, {workload.parameters} parameters",
         "task": workload.task,
         "data": workload.data_identity,
+        **{name: hidden(value) for name in OF_SAMPLES if (value := getattr(request, name)) is not None},
         "sequence_length": workload.sequence_length,
         "global_batch_size": request.global_batch_size,
         "environment": environment.identity(),

@@ -1,12 +1,16 @@
 """What makes a study itself: of a caller's own model also what no config says."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from autotune.core import write_json
+from autotune.core.errors import StudyMismatch
 from autotune.core.request import tuning_request
 from autotune.study.identity import study_identity
+from autotune.study.store import REQUEST, check_identity
 from tests import makers
 
 
@@ -31,6 +35,28 @@ def test_a_model_of_one_s_own_is_another_where_its_config_is_the_same(facts: dic
 def test_a_named_model_is_known_by_its_config() -> None:
     assert "own_model" not in identity_of()
     assert identity_of() == identity_of(gradient_bytes=100, attention="sdpa")
+
+
+@pytest.mark.parametrize("option", ["text_column", "label_column", "tokenizer"])
+def test_other_samples_of_the_same_data_are_another_question(tmp_path: Path, option: str) -> None:
+    asked = [
+        tuning_request("gpt2-mini", 8, dataset="reviews.csv", **given)
+        for given in ({}, {option: "short"}, {option: "long"})
+    ]
+    facts = makers.cpu(), makers.workload(data_identity="reviews.csv"), makers.space()
+    plain, short, long = (study_identity(request, *facts) for request in asked)
+    write_json(tmp_path / REQUEST, {"identity": short})
+    check_identity(tmp_path, short)
+    for other, value in ((plain, None), (long, "long")):
+        with pytest.raises(StudyMismatch) as caught:
+            check_identity(tmp_path, other)
+        assert caught.value.written[0].endswith(f": --{option.replace('_', '-')} was short, is now {value}.")
+
+
+def test_a_tokenizer_s_folder_is_not_shown() -> None:
+    request = tuning_request("gpt2-mini", 8, dataset="reviews.csv", tokenizer="/home/ann/mine")
+    identity = study_identity(request, makers.cpu(), makers.workload(), makers.space())
+    assert identity["tokenizer"] == "…/mine"
 
 
 def test_where_a_config_came_from_is_not_the_model() -> None:
