@@ -5,7 +5,8 @@
          probes/0007/confirmation-1/     its first round
          probes/reference/confirmation-1/, probes/device-1/
 
-A trial that was begun and has no measurement was interrupted, or its executor was lost: it is measured before all else.
+A trial that was begun and has no measurement was interrupted, or its executor was lost: it is measured before all else. So is
+one that timed out, if it may take longer now.
 """
 
 import bisect
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from autotune.core import Configuration, Measurement, Trial, write_json
+from autotune.core import Configuration, Measurement, Outcome, Trial, write_json
 from autotune.core.io import Unreadable, read_record
 from autotune.core.loss_curves import Numerics
 from autotune.core.prospect import OptimalityGap
@@ -101,9 +102,19 @@ class Ledger:
         if trial is None:
             if (configuration := _configuration(proposal, place)) is not None:
                 self.unfinished[number] = configuration
+        elif self._has_more_time(trial.measurement):
+            self.unfinished[number] = trial.configuration
         elif not (number and trial.measurement.where == TOO_FEW_DEVICES):  # there may be enough of them now
-            rounds = tuple(measured for measured in trial.confirmations if measured.where != TOO_FEW_DEVICES)
+            rounds = tuple(
+                measured
+                for measured in trial.confirmations
+                if measured.where != TOO_FEW_DEVICES and not self._has_more_time(measured)
+            )
             self._measured[number] = replace(trial, confirmations=rounds).with_training_steps(self.plan.training_steps)
+
+    def _has_more_time(self, measured: Measurement) -> bool:
+        """True if it timed out, and may take longer than that by the --probe-timeout of this run."""
+        return measured.outcome is Outcome.TIMED_OUT and measured.probe_seconds < (self.plan.probe_timeout_s or 0.0)
 
     @property
     def damaged_trials(self) -> list[int]:

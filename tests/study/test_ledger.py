@@ -1,11 +1,13 @@
 """The ledger: what is in memory is what lies in the folder, after every step."""
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autotune.core import Outcome
 from autotune.core.prospect import OptimalityGap
 from autotune.core.slot import Slot, SlotKind
 from autotune.probe.order import ORDER
@@ -13,7 +15,7 @@ from autotune.study.job import Job
 from autotune.study.ledger import Ledger
 from autotune.study.plan import Plan
 from autotune.study.store import read_prospects
-from tests.makers import ALLOWED, completed, out_of_memory, space
+from tests.makers import ALLOWED, completed, ended, out_of_memory, space
 
 PLAN = Plan(n_trials=9, objective="samples_per_second", allowed_bytes=ALLOWED)
 TRIED = [*space(precision=("fp32", "bf16"))]
@@ -102,6 +104,20 @@ def test_what_there_was_no_time_for_is_left_to_a_later_search(tmp_path: Path) ->
     assert (ledger.unfinished, [*ledger.out_of_time]) == ({}, [Slot(1)])
     again = Ledger.read(tmp_path, PLAN)
     assert (again.unfinished, again.out_of_time) == ({1: TRIED[1]}, {})
+
+
+def test_what_timed_out_is_measured_again_only_with_a_longer_limit(tmp_path: Path) -> None:
+    late = ended(Outcome.TIMED_OUT, probe_seconds=60.1)
+    ledger = measured(tmp_path, 2)
+    ledger.record(Slot(1, 1), TRIED[1], late)
+    ledger.record(Slot(2), TRIED[2], late)
+    for seconds in (None, 60.0):
+        again = Ledger.read(tmp_path, replace(PLAN, probe_timeout_s=seconds))
+        assert (again.trials, again.unfinished) == (ledger.trials, {})
+    longer = Ledger.read(tmp_path, replace(PLAN, probe_timeout_s=120.0))
+    assert longer.unfinished == {2: TRIED[2]}
+    assert [trial.rounds for trial in longer.trials] == [(), ()]
+    assert longer.next_number == 3
 
 
 def test_what_the_untried_could_win_lies_next_to_the_last_trial(tmp_path: Path) -> None:
