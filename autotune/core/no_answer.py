@@ -12,7 +12,9 @@ ADVICE = {
     Outcome.NON_FINITE_LOSS: "Check data and learning rate, or use --fix precision=fp32.",
     Outcome.UNSUPPORTED: "Change that in your training arguments, or set another value with --fix NAME=VALUE.",
     Outcome.MISCONFIGURED: "Remove what changes it in your model, data or Trainer, or ask for the value it became.",
-    Outcome.OUT_OF_MEMORY: "Use fewer workers (--fix workers=0), or give them more shared memory.",
+    Outcome.OUT_OF_MEMORY: (
+        "Use fewer workers (--fix workers=0), or give them more shared memory and search again with --fresh."
+    ),
     Outcome.CRASHED: "Fix it and search again with --fresh; the output is in its log.txt in the report folder.",
 }
 """Outcome of the trial that shows the cause -> advice, other than for the device's memory."""

@@ -49,6 +49,7 @@ def test_workers_without_shared_memory_are_not_called_too_large_for_the_device()
     assert isinstance(error, SearchFailed)
     assert "/dev/shm is full" in error.message
     assert "--fix workers=0" in error.written[1]
+    assert "--fresh" in error.written[1], "the same command keeps the trials that failed"
 
 
 @pytest.mark.parametrize(
