@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache, partial
-from itertools import combinations, islice, product
+from itertools import combinations, product
 from typing import Any
 
 from autotune.core import Configuration, Environment, Trial, Value, Workload
@@ -229,10 +229,12 @@ def _needs(space: SearchSpace) -> list[Configuration]:
     """A configuration for each combination of the values that change memory, those near the baseline first."""
     traced_settings = [name for name, setting in SETTINGS.items() if setting.costs.memory and setting.costs.traced]
     names = [name for name in traced_settings if name in space.values and name != MICRO]
-    return [
-        space.baseline,
-        *islice(dict.fromkeys(_traceable(space, configuration) for configuration in _combined(space, names)), TRACED),
-    ]
+    distinct: dict[Configuration, None] = {}
+    for configuration in _combined(space, names):  # of all settings they are far more
+        distinct.setdefault(_traceable(space, configuration))
+        if len(distinct) == TRACED:
+            break
+    return [space.baseline, *distinct]
 
 
 def _adapters(space: SearchSpace) -> list[Configuration]:

@@ -1,6 +1,6 @@
 """What is known before the first probe of a real model: its memory, what this device can do, and what was before."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +22,13 @@ from autotune.space.build import build_space
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import CostChange, WorkFactors
 from autotune.space.utilization import Arithmetic, SampleFlops
+from autotune.study import warm_start
 from autotune.study.loop import open_study
 from autotune.study.plan import Plan, Progress, ProgressKind
 from autotune.study.store import read_peaks
 from autotune.study.warm_start import (
     AHEAD_CORES,
+    TRACED,
     _needs,
     build_warm_start,
     estimated_peaks,
@@ -219,6 +221,16 @@ def test_what_is_traced_begins_with_what_is_near_the_baseline() -> None:
     ]
     assert {item.micro_batch_size for item in needed[1:]} == {8}
     assert {item.values["workers"] for item in needed} == {0}, "workers take the host's memory, not what is traced"
+
+
+def test_of_a_large_space_no_more_combinations_are_made_than_are_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    def combined(_: SearchSpace, __: Sequence[str]) -> Iterator[Configuration]:
+        for number in range(TRACED):
+            yield Configuration.exact(8, 8, {"checkpointing": f"every_{number}th"})
+        raise AssertionError("the space has millions")
+
+    monkeypatch.setattr(warm_start, "_combined", combined)
+    assert len(_needs(space())) == 1 + TRACED
 
 
 def test_estimated_peaks_are_written_as_soon_as_a_trial_is_known(tmp_path: Path) -> None:
