@@ -90,15 +90,20 @@ class PhysicsSampler:
         finals = [observed(trial.configuration, trial.final) for trial in trials]
         if not finals:
             return Choice(self.space.baseline, Why.NEW, untried=self.space.size)
+        # Around what cannot win nothing is tried.
+        able = [
+            replace(seen, feasible=seen.feasible and not trial.disqualified_reason)
+            for trial, seen in zip(trials, finals, strict=True)
+        ]
         measured, repeats = each_measured(trials), each_measured(situation.repeats)
         failed = [trial for trial in trials if trial.measurement.outcome is not Outcome.COMPLETED]
         warm_start, running, rival = self.knowledge, situation.running, substitute(trials)
         needed = [self.space.baseline, *(seen.configuration for seen in (*measured, *repeats)), *running.values()]
         ends = [seen.started_s + seen.seconds for seen in measured if seen.started_s is not None]
         with _on_one_thread():
-            for parts in stages(self.space, finals, warm_start.core_probes):
+            for parts in stages(self.space, able, warm_start.core_probes):
                 choice = choose(
-                    self._model_with(needed, _near(finals), parts),
+                    self._model_with(needed, _near(able), parts),
                     measured,
                     implied=lambda configuration: implied_by(configuration, failed) is not None,
                     at_s=max(ends, default=None),
@@ -213,7 +218,7 @@ def _on_one_thread() -> Any:
 
 
 def _near(observations: Sequence[Observation]) -> list[Configuration]:
-    """The fastest so far that fits."""
+    """The fastest so far that fits and may win."""
     timed = [seen for seen in observations if seen.feasible and seen.step_s is not None]
     return [min(timed, key=lambda seen: seen.step_s or 0.0).configuration] if timed else []
 

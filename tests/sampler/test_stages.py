@@ -60,6 +60,19 @@ def test_the_core_is_searched_first_and_the_rest_by_what_is_left_of_the_probes()
     assert len(set(tried)) == 8
 
 
+def test_nothing_is_tried_around_what_cannot_win() -> None:
+    own = SPACE.baseline.values
+    faster = SPACE.configuration({**own, "precision": "bf16"})
+    tried = [
+        Trial(0, SPACE.baseline, machine(SPACE.baseline)),
+        Trial(1, faster, machine(faster), disqualified_reason="its loss differs"),
+    ]
+    core = narrowed(SPACE, {name: own[name] for name in SPACE.values if name not in CORE})
+    around = narrowed(SPACE, {name: own[name] for name in CORE})
+    untried = {*core, *around} - {trial.configuration for trial in tried}
+    assert PhysicsSampler(SPACE, WarmStart(ALLOWED, estimate)).choose(tried).untried == len(untried)
+
+
 def test_where_the_core_has_nothing_left_to_win_the_rest_is_tried_at_once() -> None:
     knowledge = WarmStart(ALLOWED, estimate, core_probes=50)
     small = replace(space(precision=("fp32",), micro_batch_size=(1, 2), workers=(0, 2, 4)), core=CORE)
