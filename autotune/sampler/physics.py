@@ -20,7 +20,7 @@ from autotune.sampler.policy import P_FIT_CERTAIN, Choice, Why, choose
 from autotune.sampler.prior import MemoryPrior, Prior
 from autotune.space.dominance import implied_by
 from autotune.space.search_space import SearchSpace
-from autotune.space.settings import MICRO, SETTINGS, WorkFactors
+from autotune.space.settings import MICRO, SETTINGS, WorkFactors, learning_differences
 from autotune.space.substitute import substitute
 from autotune.space.utilization import Arithmetic
 
@@ -66,6 +66,7 @@ class Situation:
     effects: Mapping[str, tuple[float, float]] = field(
         default_factory=dict
     )  # device -> how its speed differs, with error
+    flagged: Sequence[Configuration] = ()  # they do not learn as they should: nothing that learns alike can win
 
 
 ALONE = Situation()
@@ -99,13 +100,19 @@ class PhysicsSampler:
         failed = [trial for trial in trials if trial.measurement.outcome is not Outcome.COMPLETED]
         warm_start, running, rival = self.knowledge, situation.running, substitute(trials)
         needed = [self.space.baseline, *(seen.configuration for seen in (*measured, *repeats)), *running.values()]
+
+        def cannot_win(configuration: Configuration) -> bool:
+            return implied_by(configuration, failed) is not None or any(
+                not learning_differences(configuration, other) for other in situation.flagged
+            )
+
         ends = [seen.started_s + seen.seconds for seen in measured if seen.started_s is not None]
         with _on_one_thread():
             for parts in stages(self.space, able, warm_start.core_probes):
                 choice = choose(
                     self._model_with(needed, _near(able), parts),
                     measured,
-                    implied=lambda configuration: implied_by(configuration, failed) is not None,
+                    implied=cannot_win,
                     at_s=max(ends, default=None),
                     device=situation.device,
                     seconds_left=situation.seconds_left,

@@ -25,7 +25,7 @@ from autotune.core.stop_reason import StopReason
 from autotune.probe.order import ANSWER, ORDER
 from autotune.space.dominance import TOO_FEW_DEVICES
 from autotune.study.job import Job
-from autotune.study.loss_check import compare_losses, disqualify_flagged
+from autotune.study.loss_check import compare_losses, disqualify_flagged, flagged
 from autotune.study.measure import keep
 from autotune.study.plan import Plan
 from autotune.study.store import (
@@ -128,6 +128,13 @@ class Ledger:
     def measured(self) -> int:
         """Number of trials that are measured."""
         return len(self._measured)
+
+    @property
+    def flagged(self) -> list[Configuration]:
+        """Configurations that do not learn as the reference does: nothing that learns as one of them can win."""
+        if not self.trials or self.numerics is None or self.plan.allow_loss_difference:
+            return []
+        return [trial.configuration for trial in flagged(self.trials, self.numerics)]
 
     @property
     def next_number(self) -> int:

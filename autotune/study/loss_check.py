@@ -51,11 +51,8 @@ def disqualify_flagged(trials: list[Trial], numerics: Numerics, require_parity: 
 
     Never the baseline, which is the first. require_parity: also what was not compared, or by too few steps to tell.
     """
-    baseline = trials[0].configuration
     flags = {trial.number: numerics.flag(trial.number) for trial in trials[1:]}
-    otherwise = [
-        trial for trial in trials[1:] if flags[trial.number] and learning_differences(trial.configuration, baseline)
-    ]
+    otherwise = flagged(trials, numerics)
 
     def reason(trial: Trial) -> str:
         difference = numerics.difference(trial.number)
@@ -72,6 +69,16 @@ def disqualify_flagged(trials: list[Trial], numerics: Numerics, require_parity: 
         return trial.disqualified_reason
 
     trials[1:] = [replace(trial, disqualified_reason=reason(trial)) for trial in trials[1:]]
+
+
+def flagged(trials: Sequence[Trial], numerics: Numerics) -> list[Trial]:
+    """The flagged trials that learn otherwise than the baseline, which is the first: what learns as they do cannot win."""
+    baseline = trials[0].configuration
+    return [
+        trial
+        for trial in trials[1:]
+        if numerics.flag(trial.number) and learning_differences(trial.configuration, baseline)
+    ]
 
 
 def _adds_up(trials: Sequence[Trial], references: Mapping[int, Measurement]) -> bool:

@@ -183,6 +183,7 @@ def _situation(study: Study, fleet: Fleet, device: str, probes_left: int) -> Sit
         probes_left,
         plan.confirmation_rounds,
         fleet.effects(ledger),
+        ledger.flagged,
     )
 
 

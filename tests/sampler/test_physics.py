@@ -51,6 +51,23 @@ def fastest(among: SearchSpace = SPACE) -> Configuration:
     return max(among, key=lambda candidate: float(machine(candidate).samples_per_second or 0.0))
 
 
+def test_nothing_is_tried_that_learns_as_what_cannot_win_for_its_losses() -> None:
+    own = SPACE.baseline.values
+    faster = SPACE.configuration({**own, "precision": "bf16"})
+    tried = [
+        Trial(0, SPACE.baseline, machine(SPACE.baseline)),
+        Trial(1, faster, machine(faster), disqualified_reason="its loss differs"),
+    ]
+    sampler = PhysicsSampler(SPACE, KNOWLEDGE)
+    choice = sampler.choose(tried)
+    assert choice.configuration is not None
+    assert choice.configuration.values["precision"] == "bf16", "the fastest, for all that the sampler knows"
+    choice = sampler.choose(tried, Situation(flagged=[faster]))
+    assert choice.configuration is not None
+    assert choice.why is Why.NEW
+    assert choice.configuration.values["precision"] == "fp32"
+
+
 def test_a_search_begins_with_the_baseline_and_ends_with_the_fastest_measured_beside_it() -> None:
     sampler = PhysicsSampler(SPACE, KNOWLEDGE)
     trials = searched(sampler)

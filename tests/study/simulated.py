@@ -22,6 +22,7 @@ from autotune.probe import Probe, ProbeOptions
 from autotune.sampler.optuna_samplers import OptunaSampler
 from autotune.sampler.policy import PROVEN
 from autotune.space.dominance import implied_by
+from autotune.space.settings import learning_differences
 from autotune.study.finish import missing_proof
 from autotune.study.fleet import Fleet
 from autotune.study.loop import open_study, search
@@ -322,7 +323,11 @@ def check(world: World, study: Study, fleet: Fleet, end: StopReason | Exception)
         case StopKind.ALL_TESTED | StopKind.CORE_TESTED if world.space.size and not isinstance(
             study.sampler, OptunaSampler
         ):
-            open_ = [one for one in world.space if implied_by(one, trials) is None]
+            open_ = [
+                one
+                for one in world.space
+                if implied_by(one, trials) is None and all(learning_differences(one, other) for other in ledger.flagged)
+            ]
             assert not open_, f"{end.text}: {open_}"
         case StopKind.NOTHING_TO_WIN | StopKind.NOTHING_LIKELY_TO_WIN | StopKind.NOTHING_LIKELY_TO_FIT:
             assert plan.sampler == "physics", end.text

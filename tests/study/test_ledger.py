@@ -120,6 +120,19 @@ def test_what_timed_out_is_measured_again_only_with_a_longer_limit(tmp_path: Pat
     assert longer.next_number == 3
 
 
+def test_what_does_not_learn_is_known_to_the_sampler_unless_it_may_win(tmp_path: Path) -> None:
+    other = next(tried for tried in TRIED if tried.values["precision"] != TRIED[0].values["precision"])
+    ledger = measured(tmp_path, 1)
+    assert ledger.flagged == []
+    ledger.record(Slot(1), other, completed(other))
+    for number, tried, falls in ((0, TRIED[0], 0.1), (1, other, 0.0)):
+        losses = tuple(3.0 - falls * step for step in range(8))
+        ledger.record(Slot(number, 1), tried, completed(tried, losses=losses))
+    assert ledger.flagged == [other]
+    assert Ledger.read(tmp_path, PLAN).flagged == [other]
+    assert Ledger.read(tmp_path, replace(PLAN, allow_loss_difference=True)).flagged == []
+
+
 def test_what_the_untried_could_win_lies_next_to_the_last_trial(tmp_path: Path) -> None:
     ledger, gap = measured(tmp_path, 2), OptimalityGap(0.1, 0.2, 7)
     ledger.begin(Job(Slot(2), TRIED[2], gap=gap))
