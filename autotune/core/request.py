@@ -530,7 +530,9 @@ def _assignments(option: str, given: Mapping[str, Any] | Iterable[str] | None) -
 def _several(name: str, values: Any) -> tuple[Value, ...]:
     if isinstance(values, str):
         values = [part.strip() for part in values.split(",") if part.strip()]
-    several = tuple(values) if isinstance(values, (list, tuple, set)) else (values,)
+    if isinstance(values, (set, frozenset)):  # in another order in each process, and so another search space
+        values = sorted(values, key=str)
+    several = tuple(values) if isinstance(values, (list, tuple)) else (values,)
     if not several:
         raise InvalidRequest(f"--only names no value of {name}.", f"Write --only {name}=A,B.")
     return several

@@ -49,6 +49,13 @@ def test_mappings_and_lists_are_taken_as_the_command_line_s_words_are() -> None:
     assert parsed.only == {"precision": ("fp32", "bf16"), "optimizer": ("sgd",)}
 
 
+def test_a_set_of_values_is_the_same_request_in_every_process() -> None:
+    """Python orders a set of texts by hashes that differ from process to process."""
+    words = [f"word{number}" for number in range(9)]
+    for several in (set(words), frozenset(words)):
+        assert request(only={"optimizer": several}).only == {"optimizer": tuple(words)}
+
+
 REFUSED: dict[str, list[tuple[str, Any]]] = {
     "global_batch_size": [("global_batch_size", size) for size in (0, -48, "48", 48.0, True, None, 2**20 + 1, 10**30)],
     "model": [("model", name) for name in ("", "  ", None, 7, "a\0b")],
