@@ -152,6 +152,7 @@ def keep(place: Path, configuration: Configuration, measurement: Measurement) ->
         ordered = None
     if ordered != configuration:
         place.mkdir(parents=True, exist_ok=True)
+        (place / ANSWER).unlink(missing_ok=True)  # of the other order
         write_json(place / ORDER, {"configuration": configuration.to_dict()})
     elif (written := read_trial(place, 0)) is not None and written.measurement.to_dict() == measurement.to_dict():
         return

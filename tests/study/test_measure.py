@@ -13,6 +13,7 @@ from autotune.core.slot import Slot
 from autotune.probe import ProbeOptions
 from autotune.probe.order import ANSWER, ORDER
 from autotune.probe.replay import ReplayProbe
+from autotune.study import measure as measuring
 from autotune.study.job import Job
 from autotune.study.loop import open_study, search
 from autotune.study.measure import (
@@ -180,6 +181,24 @@ def test_a_probes_own_order_stays_and_another_ones_is_replaced(tmp_path: Path) -
     write_json(place / ORDER, {"configuration": {"of": "another version"}})
     keep(place, OF, completed(OF))
     assert read_json(place / ORDER) == {"configuration": OF.to_dict()}
+
+
+def test_a_search_that_is_killed_between_order_and_measurement_leaves_no_other_one_s_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of the losses' reference, whose next training is of another precision."""
+    other = configuration(precision="bf16")
+    keep(tmp_path, OF, completed(OF))
+
+    def killed_before_the_measurement(path: Path, data: Any) -> None:
+        if path.name == ANSWER:
+            raise KeyboardInterrupt
+        write_json(path, data)
+
+    monkeypatch.setattr(measuring, "write_json", killed_before_the_measurement)
+    with pytest.raises(KeyboardInterrupt):
+        keep(tmp_path, other, completed(other))
+    assert read_trial(tmp_path, 0) is None
 
 
 def test_a_disturbed_measurement_lies_there_until_its_repeat_does(tmp_path: Path) -> None:
