@@ -48,6 +48,9 @@ GOLDEN = (5**0.5 - 1) / 2
 NEGLIGIBLE = 1e-6
 """Weight of a combination that is left out."""
 
+AT_ONCE = 2**20
+"""Numbers of the covariances that are held at once: those of all combinations take gigabytes after some hundred measurements."""
+
 
 @dataclass(frozen=True)
 class Scales:
@@ -169,12 +172,21 @@ def weigh(
     )
     alone = clock.covariance(0.0)
     near = clock.covariance(1.0) - alone
-    covariance = base + alone + computation * alike + rest * same + drift * near
-    covariance = covariance + noise * np.eye(len(base)) + np.diag(own**2)
-    covariance += ROUNDING * np.diag(np.diag(base))
-    lower = np.linalg.cholesky(covariance)
-    white = np.linalg.solve(lower, np.broadcast_to(residuals, (len(lower), len(residuals)))[..., None])[..., 0]
-    logs = grid.log_weights - 0.5 * (white**2).sum(1) - np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(1)
+
+    def logs_of(part: slice) -> Numbers:
+        covariance = base + alone + computation[part] * alike + rest[part] * same + drift[part] * near
+        covariance = covariance + noise[part] * np.eye(len(base)) + np.diag(own**2)
+        covariance += ROUNDING * np.diag(np.diag(base))
+        lower = np.linalg.cholesky(covariance)
+        white = np.linalg.solve(lower, np.broadcast_to(residuals, (len(lower), len(residuals)))[..., None])[..., 0]
+        found: Numbers = (
+            grid.log_weights[part] - 0.5 * (white**2).sum(1) - np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(1)
+        )
+        return found
+
+    count = max(1, AT_ONCE // max(1, base.size))
+    parts = [slice(start, start + count) for start in range(0, len(grid.scales), count)]
+    logs = np.concatenate([logs_of(part) for part in parts])
     weights: Numbers = np.exp(logs - np.logaddexp.reduce(logs))
     return weights
 

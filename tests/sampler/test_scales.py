@@ -1,5 +1,7 @@
 """Scales that a study learns: what repeated probes and likenesses tell of noise and rest."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -53,6 +55,21 @@ def test_known_scales_are_not_learned() -> None:
     chosen = few(grid(Prior(), 0.01), weights)
     assert len(chosen) <= 20
     assert sum(weight for _, weight in chosen) == pytest.approx(1.0)
+
+
+def test_hundreds_of_measurements_are_weighed_in_little_memory() -> None:
+    count = 200
+    observations = at(*np.arange(0.0, 5.0 * count, 5.0))
+    like, errors = np.ones((count, count)), np.random.default_rng(0).normal(0.0, 0.01, count)
+    tracemalloc.start()
+    weights = weigh(
+        grid(Prior(), 0.01, drifts=True), like, like, like, errors, np.full(count, 0.001), Clock.of(observations)
+    )
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert weights.sum() == pytest.approx(1.0)
+    assert len(weights) == 400
+    assert peak_bytes < 2**27, "less than the covariances of all combinations"
 
 
 def at(*times: float | None, device: str = "", seconds: float = 5.0) -> list[Observation]:
