@@ -105,12 +105,16 @@ class Ledger:
         elif self._has_more_time(trial.measurement):
             self.unfinished[number] = trial.configuration
         elif not (number and trial.measurement.where == TOO_FEW_DEVICES):  # there may be enough of them now
-            rounds = tuple(
-                measured
-                for measured in trial.confirmations
-                if measured.where != TOO_FEW_DEVICES and not self._has_more_time(measured)
-            )
-            self._measured[number] = replace(trial, confirmations=rounds).with_training_steps(self.plan.training_steps)
+            self._measured[number] = self._of_this_run(trial)
+
+    def _of_this_run(self, trial: Trial) -> Trial:
+        """The trial without rounds that are to be measured again, for a training of this run's length."""
+        rounds = (
+            measured
+            for measured in trial.confirmations
+            if measured.where != TOO_FEW_DEVICES and not self._has_more_time(measured)
+        )
+        return replace(trial, confirmations=tuple(rounds)).with_training_steps(self.plan.training_steps)
 
     def _has_more_time(self, measured: Measurement) -> bool:
         """True if it timed out, and may take longer than that by the --probe-timeout of this run."""
@@ -180,7 +184,8 @@ class Ledger:
         else:
             # Rounds are there if it is measured again because its probe could not be read.
             rounds = read_rounds(probe_folder(self.folder, slot)).values()
-            self._measured[slot.number] = Trial(slot.number, configuration, measurement, tuple(rounds))
+            trial = Trial(slot.number, configuration, measurement, tuple(rounds))
+            self._measured[slot.number] = self._of_this_run(trial)
             self._numbers.add(slot.number)
             self.unfinished.pop(slot.number, None)
         self._judge()

@@ -11,6 +11,7 @@ from autotune.core import Outcome
 from autotune.core.prospect import OptimalityGap
 from autotune.core.slot import Slot, SlotKind
 from autotune.probe.order import ORDER
+from autotune.space.dominance import TOO_FEW_DEVICES
 from autotune.study.job import Job
 from autotune.study.ledger import Ledger
 from autotune.study.plan import Plan
@@ -118,6 +119,18 @@ def test_what_timed_out_is_measured_again_only_with_a_longer_limit(tmp_path: Pat
     assert longer.unfinished == {2: TRIED[2]}
     assert [trial.rounds for trial in longer.trials] == [(), ()]
     assert longer.next_number == 3
+
+
+def test_a_trial_that_is_measured_again_has_the_rounds_that_a_resumed_search_takes(tmp_path: Path) -> None:
+    plan = replace(PLAN, training_steps=500)
+    ledger = measured(tmp_path, 2)
+    ledger.record(Slot(1, 1), TRIED[1], replace(completed(TRIED[1]), training_steps=100))
+    ledger.record(Slot(1, 2), TRIED[1], ended(Outcome.UNSUPPORTED, where=TOO_FEW_DEVICES))
+    (tmp_path / "probes" / "0001" / "measurement.json").write_text("{")
+    again = Ledger.read(tmp_path, plan)
+    again.record(Slot(1), TRIED[1], replace(completed(TRIED[1]), training_steps=500))
+    assert again.trials == Ledger.read(tmp_path, plan).trials
+    assert [round_.training_steps for round_ in again.trials[1].confirmations] == [500]
 
 
 def test_what_does_not_learn_is_known_to_the_sampler_unless_it_may_win(tmp_path: Path) -> None:
