@@ -75,6 +75,16 @@ def test_without_it_no_options_of_the_user_s_are_left() -> None:
     )
 
 
+@pytest.mark.parametrize("own", ["every_2nd", "every_3rd", "offload", "full_reentrant"])
+def test_each_value_is_itself_whatever_the_user_s_own_is(own: str) -> None:
+    base = {**SETTING.apply(own, cpu()).training_arguments}
+    base["activation_checkpointing_kwargs"] |= {"preserve_rng_state": False}
+    for value in VALUES[1:]:
+        fields = training_setup(configuration(8, 8, checkpointing=value), cpu(), base).training_arguments
+        assert SETTING.from_user(Context(cpu(), workload(), fields)) == value
+        assert fields["activation_checkpointing_kwargs"]["preserve_rng_state"] is False
+
+
 def test_where_it_is_not_searched_the_user_s_own_stays_under_either_name() -> None:
     size = Configuration.exact(8, 8, {"workers": 0})
     older = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}
