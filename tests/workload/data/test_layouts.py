@@ -6,6 +6,7 @@ import importlib.util
 import json
 import lzma
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -334,6 +335,17 @@ def test_conversations_are_written_by_the_chat_template(
     assert first == text
     assert learnt is ... or label == learnt
     assert "chat template" in data.notes[0].text
+
+
+def test_conversations_are_written_again_once_the_chat_template_has_changed(chatty: str, tmp_path: Path) -> None:
+    """transformers keeps it in a file of its own."""
+    own = Path(shutil.copytree(chatty, tmp_path / "own"))
+    rows = written(tmp_path, "rows.jsonl", {"messages": CONVERSATION})
+    before = read(tmp_path, rows, LM, str(own))[0]
+    (own / "chat_template.jinja").write_text(CHAT_TEMPLATE.replace("{{ eos_token }}", ""), encoding="utf-8")
+    after, text, _ = read(tmp_path, rows, LM, str(own))
+    assert after.folder != before.folder
+    assert text == TEMPLATED.replace("<|end|>", "")
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of the Trainer about SFTConfig's defaults
