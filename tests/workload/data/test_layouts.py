@@ -507,9 +507,10 @@ def test_missing_labels_are_left_out_and_leave_classes_as_they_are(
     [
         ([[0, 1, 1], [1, 0, 0]], "multi_label_classification", 3),
         ([["joy"], ["anger", "joy", "fear"]], "multi_label_classification", 3),
+        ([["joy", None], ["anger", "joy", "fear"]], "multi_label_classification", 3),
         ([[0.5, 2.5], [1.5, 0.5]], "regression", 2),
     ],
-    ids=["vectors", "names", "numbers"],
+    ids=["vectors", "names", "names with gaps", "numbers"],
 )
 def test_a_model_learns_several_labels(name: str, labels: Any, problem: str, outputs: int, tmp_path: Path) -> None:
     file = json_file(tmp_path, [{"text": f"red {n}", "label": labels[n % 2]} for n in range(ROWS)])
