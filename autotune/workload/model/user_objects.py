@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import io
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,10 @@ from autotune.workload.twin import SetLater
 
 LOOK_S = 2.0
 """Longest search for the largest sample of the user's dataset: a dataset that decodes files has no lengths to read."""
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+"""Of an object whose class does not say how it is shown, as of an image."""
 
 
 @dataclass(frozen=True)
@@ -163,12 +168,18 @@ def workload_of(request: TuningRequest, user: UserObjects, model: Any) -> Worklo
 def _identity_of(user: UserObjects, samples: int) -> str:
     """Digest of the user's parts by names, length and first samples.
 
-    Not by their pickles: a class of a script is pickled with a random number in it.
+    Not by their pickles: a class of a script is pickled with a random number in it. By what is the same in every process: samples
+    without addresses, and those that the dataset draws anew at each look by their class alone.
     """
     names = [
         getattr(part, "__qualname__", type(part).__qualname__) for part in (user.data_collator, user.trainer_class)
     ]
-    first = [repr(user.train_dataset[place]) for place in range(min(3, samples))]
+    looks = [[user.train_dataset[place] for place in range(min(3, samples))] for _ in range(2)]
+    first = [
+        text if text == _ADDRESS.sub("", repr(again)) else type(sample).__qualname__
+        for sample, again in zip(*looks, strict=True)
+        for text in [_ADDRESS.sub("", repr(sample))]
+    ]
     facts = repr((type(user.train_dataset).__qualname__, samples, names, first))
     return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
