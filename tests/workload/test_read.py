@@ -232,9 +232,20 @@ def test_data_that_looks_another_in_each_process_is_the_same_data(dataset: Any) 
     assert own_workload(others).data_identity != own_workload([*reversed(others)]).data_identity
 
 
-def test_a_stream_has_no_largest_sample() -> None:
-    workload = own_workload(Endless())
-    assert (workload.longest, workload.samples) == ((), 0)
+class Counted(torch.utils.data.IterableDataset):
+    """A stream that knows its length."""
+
+    def __len__(self) -> int:
+        return 9
+
+    def __iter__(self) -> Any:
+        yield from ({"x": [0] * number} for number in range(9))
+
+
+@pytest.mark.parametrize(("stream", "samples"), [(Endless(), 0), (Counted(), 9)])
+def test_a_stream_has_no_largest_sample(stream: Any, samples: int) -> None:
+    workload = own_workload(stream)
+    assert (workload.longest, workload.samples) == ((), samples)
 
 
 def one_loss(workload: Workload) -> float:

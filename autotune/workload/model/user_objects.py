@@ -174,7 +174,7 @@ def _identity_of(user: UserObjects, samples: int) -> str:
     names = [
         getattr(part, "__qualname__", type(part).__qualname__) for part in (user.data_collator, user.trainer_class)
     ]
-    looks = [[user.train_dataset[place] for place in range(min(3, samples))] for _ in range(2)]
+    looks = [[user.train_dataset[place] for place in _places(user.train_dataset)[:3]] for _ in range(2)]
     first = [
         text if text == _ADDRESS.sub("", repr(again)) else type(sample).__qualname__
         for sample, again in zip(*looks, strict=True)
@@ -185,13 +185,19 @@ def _identity_of(user: UserObjects, samples: int) -> str:
 
 
 def sizes(dataset: Any) -> list[int]:
-    """Numbers in each sample, as far as they are read in `LOOK_S`; none of data without a length."""
+    """Numbers in each sample, as far as they are read in `LOOK_S`; none of a stream."""
     until, read = time.monotonic() + LOOK_S, list[int]()
-    for place in range(len(dataset) if hasattr(dataset, "__len__") else 0):
+    for place in _places(dataset):
         read.append(_size(dataset[place]))
         if time.monotonic() > until:
             break
     return read
+
+
+def _places(dataset: Any) -> range:
+    """Places at which samples can be looked at; none of a stream, also if it has a length."""
+    is_stream = isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__")
+    return range(0 if is_stream else len(dataset))
 
 
 def _size(sample: Any) -> int:
