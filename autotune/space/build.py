@@ -12,6 +12,7 @@ from autotune.space.file import SIZES, TILES, open_space
 from autotune.space.search_space import RuledOut, SearchSpace
 from autotune.space.settings import MICRO, SETTINGS, Context, Setting
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind
+from autotune.space.settings.fsdp import SETTING as SHARDING
 from autotune.space.settings.micro_batch_size import divisors, tiled
 from autotune.space.settings.precision import FROZEN, WEIGHTS
 from autotune.space.setup import FINDER, baseline_sizes
@@ -74,6 +75,8 @@ def build_space(
     user = {name: _from_user(setting, context) for name, setting in SETTINGS.items() if name != MICRO}
     user_values: dict[str, Value] = {MICRO: micro, **user}
     baseline = {name: overrides.fixed.get(name, user_values[name]) for name in (MICRO, *overrides.space)}
+    if SHARDING.name in baseline and SHARDING.name not in overrides.fixed and baseline.get(RANKS) == 1:
+        baseline[SHARDING.name] = "none"  # there is nothing to shard between, and the Trainer refuses to
     precisions = overrides.requested("precision") or (user["precision"],)
     able = [value for value in precisions if SETTINGS["precision"].unavailable(value, context) is None]
     tile = multiple(environment, able)

@@ -9,7 +9,7 @@ from autotune.core.environment import Environment
 from autotune.core.errors import InvalidRequest, nearest_choice
 from autotune.core.note import Note, NoteKind
 from autotune.space.settings import SETTINGS, Effect
-from autotune.space.settings.checkpointing import field_name
+from autotune.space.settings.checkpointing import OPTIONS, as_newer, field_name
 from autotune.space.settings.micro_batch_size import divisors
 from autotune.space.variables import joined
 
@@ -91,11 +91,13 @@ def training_setup(
 def _training_arguments(
     configuration: Configuration, effect: Effect, environment: Environment, base: Mapping[str, Any]
 ) -> dict[str, Any]:
-    left_out = {*PRIVATE, FINDER}
-    if field_name(environment) == "activation_checkpointing":  # an older spelling of the same field
-        left_out |= {"gradient_checkpointing", "gradient_checkpointing_kwargs"}
-    fields = {name: value for name, value in base.items() if name not in left_out}
+    own = as_newer(base) if field_name(environment) == "activation_checkpointing" else base
+    fields = {name: value for name, value in own.items() if name not in (*PRIVATE, FINDER)}
     fields["gradient_accumulation_steps"] = configuration.gradient_accumulation_steps
+    kwargs = f"{field_name(environment)}_kwargs"
+    if kwargs in effect.training_arguments and isinstance(options := fields.get(kwargs), Mapping):
+        # A value leaves out the options that it has at their defaults: the user's would make another value of it.
+        fields[kwargs] = {name: option for name, option in options.items() if name not in OPTIONS}
     for name, value in effect.training_arguments.items():
         # None means: as the user has it, else the default.
         fields[name] = fields.get(name) if value is None else _joined(fields.get(name), value)

@@ -21,6 +21,9 @@ from autotune.workload.hub import first_line
 OF_THE_DEVICE = ("tf32", "fsdp", "fsdp_config", "deepspeed", "ddp_backend", "parallelism_config")
 """Fields that depend on the device and the number of ranks of each configuration: unavailable values are ruled out there."""
 
+_WIDER = {"fsdp": bool | list}
+"""Fields that take more than they are declared as: `fsdp` is a text there, and true by its documentation."""
+
 PLATEAU = (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
 """Schedulers that follow a measured loss, which `get_scheduler` does not make."""
 
@@ -37,7 +40,7 @@ def check_arguments(fields: Mapping[str, Any]) -> None:
     """
     hints = typing.get_type_hints(TrainingArguments)
     for name, value in fields.items():
-        _check_value(name, value, hints[name])
+        _check_value(name, value, hints[name] | _WIDER[name] if name in _WIDER else hints[name])
     for name in ("deepspeed", "fsdp_config", "accelerator_config"):
         file = fields.get(name)
         if isinstance(file, str) and file.endswith(".json") and not Path(file).is_file():

@@ -152,6 +152,16 @@ def test_the_user_s_own_values_join_those_of_the_file() -> None:
     assert made.baseline in made
 
 
+def test_the_user_s_own_sharding_is_that_of_several_ranks() -> None:
+    """The Trainer refuses FSDP in a single process."""
+    two, own = gpu(device_count=2), {"fsdp": "full_shard"}
+    made = built(8, two, own, space="multi-gpu")
+    assert made.baseline.values["fsdp"] == "none"
+    assert {each.values["fsdp"] for each in made if each.data_parallel_size == 1} == {"none"}
+    assert {each.values["fsdp"] for each in made if each.data_parallel_size == 2} >= {"none", "full_shard"}
+    assert built(8, two, own, space="multi-gpu", fix={"data_parallel_size": 2}).baseline.values["fsdp"] == "full_shard"
+
+
 def test_only_leaves_the_baseline_as_it_is_and_outside() -> None:
     made = built(48, only=["precision=bf16"])
     assert made.values["precision"] == ("bf16",)

@@ -32,6 +32,8 @@ def test_a_value_that_transformers_refuses_is_named_by_its_field(name: str, valu
         {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps", "eval_steps": 10},
         {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 1e-6}, "warmup_steps": 0.1},
         {"fsdp": "full_shard", "fsdp_config": {"min_num_params": 10}, "ddp_backend": "nccl"},
+        {"fsdp": True, "fsdp_config": {"reshard_after_forward": False}},
+        {"fsdp": ["shard_grad_op", "auto_wrap"]},
         {"report_to": ["wandb"], "push_to_hub": True, "label_names": ["labels"], "debug": []},
     ],
 )

@@ -1,6 +1,8 @@
 """From a request to the workload that every probe gets."""
 
+import itertools
 import json
+import random
 import time
 from pathlib import Path
 from typing import Any
@@ -203,9 +205,47 @@ def test_a_caller_s_own_dataset_is_looked_through_for_a_moment_only(monkeypatch:
     assert 0 < place < 1000
 
 
-def test_a_stream_has_no_largest_sample() -> None:
-    workload = own_workload(Endless())
-    assert (workload.longest, workload.samples) == ((), 0)
+ADDRESSES = itertools.count(0x7F00)
+
+
+class Shown:
+    """An object that is shown by its address, as an image is."""
+
+    def __repr__(self) -> str:
+        return f"<Shown at 0x{next(ADDRESSES):X}>"
+
+
+class Drawn(torch.utils.data.Dataset):
+    """Samples that are drawn anew at each look, as by a random crop."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"x": [random.random(), index]}
+
+
+@pytest.mark.parametrize("dataset", [Drawn(), [{"x": Shown()} for _ in range(4)]], ids=["drawn", "addresses"])
+def test_data_that_looks_another_in_each_process_is_the_same_data(dataset: Any) -> None:
+    others = [{"x": [1.0, number]} for number in range(4)]
+    assert own_workload(dataset).data_identity == own_workload(dataset).data_identity
+    assert own_workload(others).data_identity != own_workload([*reversed(others)]).data_identity
+
+
+class Counted(torch.utils.data.IterableDataset):
+    """A stream that knows its length."""
+
+    def __len__(self) -> int:
+        return 9
+
+    def __iter__(self) -> Any:
+        yield from ({"x": [0] * number} for number in range(9))
+
+
+@pytest.mark.parametrize(("stream", "samples"), [(Endless(), 0), (Counted(), 9)])
+def test_a_stream_has_no_largest_sample(stream: Any, samples: int) -> None:
+    workload = own_workload(stream)
+    assert (workload.longest, workload.samples) == ((), samples)
 
 
 def one_loss(workload: Workload) -> float:

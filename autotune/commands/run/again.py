@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from autotune.commands.run.exchange import STARTUP, TRIAL, VARIABLE, Facts, Instructions
-from autotune.commands.trainer.apply import ALIASES
 from autotune.core import interrupt
 from autotune.core.io import write_json
 from autotune.probe import Account
@@ -24,6 +23,7 @@ from autotune.probe.device.compile import compiled_variables
 from autotune.probe.order import CHILD_ANSWER, LOG, TRAINED_BY_RANKS, Order, TrainingOrder, answer_name
 from autotune.probe.process.launcher import CLOSE_S, ROOT, HostSet, supervised, write_order
 from autotune.probe.train.fields import probe_fields, round_fields
+from autotune.space.settings.checkpointing import ALIASES
 
 LOOK_S = 0.05
 """Seconds between looks for answers."""

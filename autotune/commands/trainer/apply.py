@@ -13,6 +13,7 @@ from autotune.core.errors import BatchSizeChanged, InvalidRequest, NotApplied
 from autotune.probe.train.callbacks import take_callbacks
 from autotune.space.launch import launch_line
 from autotune.space.settings import checkpointing, precision
+from autotune.space.settings.checkpointing import ALIASES
 from autotune.space.settings.compile import REGIONAL
 from autotune.space.settings.optimizer import OWN, user_optimizer
 from autotune.space.settings.threads import VARIABLE as THREADS
@@ -22,12 +23,6 @@ from autotune.study.result import SearchResult
 from autotune.workload import extract
 from autotune.workload.rebinding import rebound
 from autotune.workload.twin import BY_AUTOTUNE, set_later, set_on_arguments
-
-ALIASES = {
-    "gradient_checkpointing": "activation_checkpointing",
-    "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
-}
-"""Older name of a field -> the newer one, if `TrainingArguments` has both: the older one would win."""
 
 OTHER_NAMES = {**ALIASES, **{new: old for old, new in ALIASES.items()}}
 """Name of a field -> its name in other versions of transformers."""

@@ -158,8 +158,19 @@ def machine_memory() -> tuple[int, int]:
     for group, limit_file, used_file in _memory_groups():
         with contextlib.suppress(OSError, ValueError):
             limit, used = int((group / limit_file).read_text()), int((group / used_file).read_text())
-            total, free = min(total, limit), min(free, max(0, limit - used))
+            total, free = min(total, limit), min(free, max(0, limit - max(0, used - _idle_cache(group))))
     return total, free
+
+
+def _idle_cache(group: Path) -> int:
+    """Bytes of the page cache, of groups below too, that were not used lately: the kernel takes them back first.
+
+    In the first version of groups the plain name is of this group alone (admin-guide/cgroup-v1/memory.rst, cgroup-v2.rst).
+    """
+    with contextlib.suppress(OSError, ValueError):
+        counters = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        return int(counters.get("total_inactive_file", counters.get("inactive_file", 0)))
+    return 0
 
 
 def _memory_groups() -> Iterator[tuple[Path, str, str]]:

@@ -17,7 +17,7 @@ from autotune.probe.device.clock import clock_of
 from autotune.probe.device.compile import keep_compiled
 from autotune.probe.device.machine import MachineMonitor
 from autotune.probe.order import Timing, TrainingOrder, timings
-from autotune.probe.process.ranks import LastStep, this_rank
+from autotune.probe.process.ranks import LastStep, free_port, this_rank
 from autotune.probe.train.callbacks import add_callbacks, drop_trackers
 from autotune.probe.train.fields import is_sharded, probe_fields, round_fields
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory, memory_of
@@ -38,6 +38,9 @@ SAME_ORDER_STEPS = 64
 SHORTEST_STEP_S = 0.005
 """Seconds of a GPU's step at least, for enough samples and steps: launching the kernels of a model of a few layers takes as
 long."""
+
+PORT, OF_TORCHRUN = "MASTER_PORT", "TORCHELASTIC_RUN_ID"
+"""Variables of the port where a training's ranks meet, and of processes for which torchrun listens there."""
 
 LAYOUT_BLOCKS = 64
 """Blocks that shift a probe's heap, at most: 1 MiB on average, each too small for a mapping of its own."""
@@ -177,9 +180,12 @@ def prepared_trainer(
 def take_variables(order: TrainingOrder) -> None:
     """Set the variables and switches of the configuration.
 
-    OpenMP's threads and the device allocator are set in torch: a fork no longer reads their variables.
+    OpenMP's threads and the device allocator are set in torch: a fork no longer reads their variables. A single process that
+    meets nobody (DeepSpeed's) has a port of its own: others on this machine may be measured now.
     """
     os.environ.update(order.process_environment)
+    if PORT in order.process_environment and OF_TORCHRUN not in os.environ:
+        os.environ[PORT] = str(free_port())
     for name in (OLDER_ALLOCATOR, ALLOCATOR):
         if (settings := order.process_environment.get(name)) and not order.environment.is_cpu:
             # All settings at once: unnamed ones fall back to their defaults.

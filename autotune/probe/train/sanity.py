@@ -191,7 +191,8 @@ def eval_samples(order: TrainingOrder, dataset: Any, count: int) -> Sized:
 
     Of iterable data the first ones, fewer if it has no more. Of data of `datasets` a Dataset, whose columns Trainers read.
     """
-    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+    is_stream = isinstance(dataset, torch.utils.data.IterableDataset)  # which may have a length
+    if is_stream or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         rows = list(islice(iter(dataset), count))
         if type(dataset).__module__.startswith("datasets."):
             with contextlib.suppress(Exception):  # whatever Arrow has no type for

@@ -23,6 +23,12 @@ VALUES = ("none", *_OPTIONS)
 OPTIONS = ("every_n_layers", "offload")
 """Options that not every version of transformers has (`Environment.checkpointing_options`)."""
 
+ALIASES = {
+    "gradient_checkpointing": "activation_checkpointing",
+    "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
+}
+"""Older name of a field -> the newer one, if `TrainingArguments` has both."""
+
 _MEMORY_ORDER = {"none": 3, "every_3rd": 2, "every_2nd": 1, "full": 0}
 """The more layers are checkpointed, the less is kept."""
 
@@ -35,6 +41,16 @@ def field_name(environment: Environment) -> str:
     """`activation_checkpointing` if this transformers knows it, else its older name."""
     fields = environment.training_argument_fields
     return "activation_checkpointing" if "activation_checkpointing" in fields else "gradient_checkpointing"
+
+
+def as_newer(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments under the newer names alone, as a `TrainingArguments` reads them that has both.
+
+    An older name counts if the newer one is not set.
+    """
+    fields = {name: value for name, value in arguments.items() if name not in ALIASES}
+    older = {newer: arguments[older] for older, newer in ALIASES.items() if older in arguments}
+    return fields | {name: value for name, value in older.items() if fields.get(name) is None}
 
 
 def options_of(arguments: Mapping[str, Any]) -> dict[str, Any]:

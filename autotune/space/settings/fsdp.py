@@ -1,5 +1,7 @@
 """FSDP: each rank keeps a part of weights, gradients and the optimizer's state instead of a copy."""
 
+from collections.abc import Mapping
+
 from autotune.core.configuration import RANKS, Value
 from autotune.core.environment import Environment
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind
@@ -15,7 +17,8 @@ SINGLE = Exclusion(ExclusionKind.DEVICE, detail="shards over several GPUs, and o
 def _from_user(context: Context) -> str:
     """As transformers reads it: true, or one of the older words, the sharding itself in `fsdp_config`.
 
-    A `hybrid_shard` copies between machines, and on one is a full_shard.
+    A `hybrid_shard` copies between machines, and on one is a full_shard. The config may also name a file, whose content is not
+    read here; the Trainer's own default is a full_shard.
     """
     option = context.arguments.get("fsdp")
     if not option:
@@ -24,7 +27,8 @@ def _from_user(context: Context) -> str:
     for word in words:
         if (named := str(getattr(word, "value", word))) in VALUES:
             return named
-    return _sharding((context.arguments.get("fsdp_config") or {}).get("reshard_after_forward", True))
+    config = context.arguments.get("fsdp_config")
+    return _sharding(config.get("reshard_after_forward", True) if isinstance(config, Mapping) else True)
 
 
 def _sharding(reshards: object) -> str:

@@ -18,7 +18,10 @@ NAMES = ("none", "kernels", "kernels_and_loss")
 def _from_user(context: Context) -> str:
     if not context.arguments.get(ON):
         return "none"
-    return "kernels_and_loss" if (context.arguments.get(CHOICE) or {}).get(LOSS, True) else "kernels"
+    of_model = context.workload.liger
+    is_without_loss = of_model.get("kernels") is None and of_model.get("kernels_and_loss") is not None
+    has_loss = (context.arguments.get(CHOICE) or {}).get(LOSS, True) and not is_without_loss
+    return "kernels_and_loss" if has_loss else "kernels"
 
 
 def _apply(value: Value, environment: Environment) -> Effect:
@@ -46,6 +49,8 @@ def _is_ligers(module: Any) -> bool:
 
 def _unavailable(value: Value, context: Context) -> Exclusion | None:
     workload = context.workload
+    if workload.user_objects and value == _from_user(context):  # Liger is asked about models of autotune alone
+        return excluded(ExclusionKind.TRIED, context.environment.liger)
     if value == "kernels_and_loss" and workload.task not in ("causal-lm", "custom"):
         return Exclusion(ExclusionKind.MODEL, detail=f"its loss is that of the next token, not of {workload.task}")
     reason = workload.liger.get(str(value), "liger-kernel was not asked for this model")

@@ -70,8 +70,8 @@ def _from_user(context: Context) -> str:
     config = context.arguments.get(FIELD)
     if not config:
         return NONE
-    zero = config.get("zero_optimization", {}) if isinstance(config, Mapping) else {}
-    nvme_path = zero.get("offload_optimizer", {}).get("nvme_path", "/")
+    zero = (config.get("zero_optimization") if isinstance(config, Mapping) else None) or {}
+    nvme_path = (zero.get("offload_optimizer") or {}).get("nvme_path", "/")
     return next((value for value in (f"{NVME}{nvme_path}", *NAMES[1:]) if config == zero_config(value)), OWN)
 
 

@@ -29,7 +29,7 @@ class Labels:
         if self.is_vector:
             return [float(number) for number in value]
         if self.problem == SEVERAL:
-            classes = {self._class(name) for name in value}
+            classes = {self._class(name) for name in value if name is not None}
             return [float(number in classes) for number in range(self.count)]
         if self.problem == NUMBERS:
             return float(value)

@@ -18,6 +18,8 @@ TRAINING_CHARACTERS = 20_000_000
 """Most text that a byte-pair tokenizer is trained on: enough for any vocabulary, over in seconds."""
 LARGEST_TRAINED_VOCABULARY = 32768
 _FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model")
+_BESIDE = ("chat_template.jinja", "added_tokens.json", "special_tokens_map.json", "merges.txt")
+"""Files that a tokenizer reads besides: by them it writes texts and cuts them too."""
 # Not written as <s> or <mask>: text about HTML holds these, and would then hold special tokens.
 _PAD, _START, _END, _UNKNOWN, _MASK = _SPECIAL = ("<|pad|>", "<|start|>", "<|end|>", "<|unknown|>", "<|mask|>")
 _BYTES = 256
@@ -35,7 +37,7 @@ def plan_tokenizer(requested: str | None, model: str, config: Any) -> TokenizerP
     place = _requested_place(requested) if requested else _own_place(model)
     if not place:
         return TokenizerPlan("", f"trained, {_trained_size(config)} tokens")
-    files = [Path(place) / name for name in _FILES if (Path(place) / name).is_file()]
+    files = [Path(place) / name for name in (*_FILES, *_BESIDE) if (Path(place) / name).is_file()]
     return TokenizerPlan(place, stamp(files) if files else place)
 
 

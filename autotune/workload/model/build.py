@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from importlib import metadata
 from typing import Any
 
 import torch
@@ -32,6 +33,10 @@ _AUTO_CLASSES = {
     "question-answering": ("AutoModelForQuestionAnswering", "QUESTION_ANSWERING"),
 }
 """Task -> the class of transformers, and the part of the name of its table `MODEL_FOR_..._MAPPING_NAMES`."""
+
+_FLASH = {"flash_attention_2": "flash-attn", "flash_attention_3": "flash-attn-3"}
+"""Implementation of attention -> its package. transformers' `is_flash_attn_2_available` says no where no GPU is visible, as
+where a model is read."""
 
 
 def choose_task(config: Any, task: str | None) -> str:
@@ -214,22 +219,18 @@ def supports_checkpointing(model: Any) -> bool:
 
 def attentions(model: Any) -> dict[str, str | None]:
     """Implementation of attention -> None if this model's class and the installed packages support it, else the reason."""
-    from transformers.utils import import_utils
-
     flash = bool(getattr(model, "_supports_flash_attn", False) or getattr(model, "_supports_flash_attn_2", False))
     supported = {
         "eager": True,
         "sdpa": getattr(model, "_supports_sdpa", False),
-        "flash_attention_2": flash,
-        "flash_attention_3": flash,
+        **dict.fromkeys(_FLASH, flash),
         "flex_attention": getattr(model, "_supports_flex_attn", False),
     }
     unsupported = f"{type(model).__name__} does not support it"
     reasons = {name: None if is_supported else unsupported for name, is_supported in supported.items()}
-    if flash and not import_utils.is_flash_attn_2_available():
-        reasons["flash_attention_2"] = "flash-attn is not installed"
-    if flash and not import_utils.is_flash_attn_3_available():
-        reasons["flash_attention_3"] = "flash-attn 3 is not installed"
+    for name, package in _FLASH.items():
+        if flash and not any(metadata.distributions(name=package)):
+            reasons[name] = f"{package} is not installed"
     return reasons
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import io
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,10 @@ from autotune.workload.twin import SetLater
 
 LOOK_S = 2.0
 """Longest search for the largest sample of the user's dataset: a dataset that decodes files has no lengths to read."""
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+"""Of an object whose class does not say how it is shown, as of an image."""
 
 
 @dataclass(frozen=True)
@@ -163,24 +168,36 @@ def workload_of(request: TuningRequest, user: UserObjects, model: Any) -> Worklo
 def _identity_of(user: UserObjects, samples: int) -> str:
     """Digest of the user's parts by names, length and first samples.
 
-    Not by their pickles: a class of a script is pickled with a random number in it.
+    Not by their pickles: a class of a script is pickled with a random number in it. By what is the same in every process: samples
+    without addresses, and those that the dataset draws anew at each look by their class alone.
     """
     names = [
         getattr(part, "__qualname__", type(part).__qualname__) for part in (user.data_collator, user.trainer_class)
     ]
-    first = [repr(user.train_dataset[place]) for place in range(min(3, samples))]
+    looks = [[user.train_dataset[place] for place in _places(user.train_dataset)[:3]] for _ in range(2)]
+    first = [
+        text if text == _ADDRESS.sub("", repr(again)) else type(sample).__qualname__
+        for sample, again in zip(*looks, strict=True)
+        for text in [_ADDRESS.sub("", repr(sample))]
+    ]
     facts = repr((type(user.train_dataset).__qualname__, samples, names, first))
     return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
 
 def sizes(dataset: Any) -> list[int]:
-    """Numbers in each sample, as far as they are read in `LOOK_S`; none of data without a length."""
+    """Numbers in each sample, as far as they are read in `LOOK_S`; none of a stream."""
     until, read = time.monotonic() + LOOK_S, list[int]()
-    for place in range(len(dataset) if hasattr(dataset, "__len__") else 0):
+    for place in _places(dataset):
         read.append(_size(dataset[place]))
         if time.monotonic() > until:
             break
     return read
+
+
+def _places(dataset: Any) -> range:
+    """Places at which samples can be looked at; none of a stream, also if it has a length."""
+    is_stream = isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__")
+    return range(0 if is_stream else len(dataset))
 
 
 def _size(sample: Any) -> int:

@@ -379,6 +379,19 @@ GROUPS = {
         {"memory/job/memory.limit_in_bytes": 700, "memory/job/memory.usage_in_bytes": 200},
         (700, 500),
     ),
+    "that has read files": (
+        "0::/\n",
+        {"memory.max": 1000, "memory.current": 700, "memory.stat": "anon 250\ninactive_file 400\nactive_file 50"},
+        (1000, 700),
+    ),
+    "of the first version that has read files": (
+        "4:memory:/job\n",
+        {
+            **{"memory/job/memory.limit_in_bytes": 700, "memory/job/memory.usage_in_bytes": 600},
+            "memory/job/memory.stat": "inactive_file 10\ntotal_inactive_file 300",
+        },
+        (700, 400),
+    ),
     "that is over its limit": ("0::/\n", {"memory.max": 100, "memory.current": 300}, (100, 0)),
     "none": ("", {}, None),
 }

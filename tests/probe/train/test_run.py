@@ -1,6 +1,7 @@
 """Real trainings of tiny models: what was asked is what ran, and every way to fail is told apart."""
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +19,10 @@ from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.process.ranks import LastStep
 from autotune.probe.train.callbacks import is_tracker
 from autotune.probe.train.fields import round_fields
-from autotune.probe.train.run import arguments_of, most_steps, trainer_of
+from autotune.probe.train.run import OF_TORCHRUN, arguments_of, most_steps, take_variables, trainer_of
 from autotune.probe.train.timer import Stopwatch
 from autotune.probe.train.worst_batch import WORST_STEPS, worst_batch
+from autotune.space.settings.zero import ALONE
 from autotune.workload.model.pickling import sent
 from autotune.workload.model.user_objects import UserObjects
 from tests.makers import cpu, gpu
@@ -55,6 +57,25 @@ def gpt2(host: ProbeHost, environment: Environment, workload_of: Callable[..., W
 def own_trainer(tmp_path: Path) -> dict[str, Any]:
     told: dict[str, Any] = json.loads((tmp_path / "trainer").read_text(encoding="utf-8"))
     return told
+
+
+def test_trainings_of_one_process_with_ranks_variables_can_run_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DeepSpeed's: each listens at its port, which only one process of a machine can."""
+    order = make_order(tmp_path, cpu(), process_environment=ALONE)
+    for name, value in ALONE.items():
+        monkeypatch.setenv(name, value)
+    ports = set()
+    for _ in range(3):
+        take_variables(order)
+        ports.add(os.environ["MASTER_PORT"])
+    assert len(ports) > 1
+    assert ALONE["MASTER_PORT"] not in ports
+    assert {name: os.environ[name] for name in ALONE} == {**ALONE, "MASTER_PORT": os.environ["MASTER_PORT"]}
+    monkeypatch.setenv(OF_TORCHRUN, "none")  # its agent listens
+    take_variables(order)
+    assert os.environ["MASTER_PORT"] == ALONE["MASTER_PORT"]
 
 
 # As asked -------------------------------------------------------------------------------------------------------

@@ -236,6 +236,13 @@ def test_a_checkpoint_is_tried_up_to_5_gb_and_half_of_the_free_disk() -> None:
     assert sanity.too_large(4 * gigabyte, 7 * gigabyte) == half
 
 
+class CountedStream(Stream):
+    """The same, and their number is known."""
+
+    def __len__(self) -> int:
+        return 64
+
+
 def test_the_longest_samples_are_evaluated_and_any_where_all_are_alike(
     environment: Environment, tmp_path: Path
 ) -> None:
@@ -245,6 +252,7 @@ def test_the_longest_samples_are_evaluated_and_any_where_all_are_alike(
     assert list(sanity.eval_samples(alike, list(range(3)), 5)) == [0, 1, 2, 0, 1]
     assert len(sanity.eval_samples(alike, [], 5)) == 0
     assert sanity.eval_samples(alike, (place for place in range(2)), 5) == [0, 1]
+    assert len(sanity.eval_samples(alike, CountedStream(), 5)) == 5
 
 
 def test_samples_of_a_dataset_of_datasets_keep_their_columns(environment: Environment, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from autotune.core import Configuration
 from autotune.space.settings import Context
 from autotune.space.settings.checkpointing import SETTING, VALUES, enabled_on, field_name, switch_off
 from autotune.space.setup import training_setup
@@ -72,6 +73,28 @@ def test_without_it_no_options_of_the_user_s_are_left() -> None:
         name.startswith("gradient_checkpointing")
         for name in training_setup(configuration(8, 8), cpu(), older).training_arguments
     )
+
+
+@pytest.mark.parametrize("own", ["every_2nd", "every_3rd", "offload", "full_reentrant"])
+def test_each_value_is_itself_whatever_the_user_s_own_is(own: str) -> None:
+    base = {**SETTING.apply(own, cpu()).training_arguments}
+    base["activation_checkpointing_kwargs"] |= {"preserve_rng_state": False}
+    for value in VALUES[1:]:
+        fields = training_setup(configuration(8, 8, checkpointing=value), cpu(), base).training_arguments
+        assert SETTING.from_user(Context(cpu(), workload(), fields)) == value
+        assert fields["activation_checkpointing_kwargs"]["preserve_rng_state"] is False
+
+
+def test_where_it_is_not_searched_the_user_s_own_stays_under_either_name() -> None:
+    size = Configuration.exact(8, 8, {"workers": 0})
+    older = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}
+    newer = {name.replace("gradient", "activation"): value for name, value in older.items()}
+    for own in (older, newer, older | newer, {**older, **dict.fromkeys(newer)}):
+        fields = training_setup(size, cpu(), own).training_arguments
+        assert {name: value for name, value in fields.items() if "checkpointing" in name} == newer
+    fields = training_setup(size, cpu(), older | {"activation_checkpointing": False}).training_arguments
+    assert fields["activation_checkpointing"] is False
+    assert training_setup(size, OLDER, older).training_arguments.items() >= older.items()
 
 
 @pytest.mark.parametrize("name", ["activation_checkpointing", "gradient_checkpointing"])

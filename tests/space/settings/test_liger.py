@@ -77,6 +77,26 @@ def test_it_is_read_back_through_mixed_precision_which_wraps_the_model_s_forward
     assert SETTING.read_back(observed(model=running)) == "kernels_and_loss"
 
 
+@pytest.mark.parametrize("choice", [{}, {LOSS: False}])
+def test_a_user_s_own_trainer_trains_with_its_own_kernels(choice: dict[str, bool]) -> None:
+    """Liger's table is read for models that autotune builds."""
+    own = {"use_liger_kernel": True, "liger_kernel_config": choice}
+    mine = Context(CARD, workload(user_objects=True, task="custom"), own)
+    value = SETTING.from_user(mine)
+    assert SETTING.unavailable(value, mine) is None
+    (other,) = {"kernels", "kernels_and_loss"} - {value}
+    assert "not asked" in str(SETTING.unavailable(other, mine))
+    bare = gpu(training_argument_fields=CARD.training_argument_fields, liger="not installed: pip install liger-kernel")
+    assert "pip install" in str(SETTING.unavailable(value, Context(bare, mine.workload, own)))
+
+
+def test_a_model_for_which_liger_has_no_loss_keeps_its_own_whatever_the_arguments_leave_open() -> None:
+    without = workload(liger={"kernels": None, "kernels_and_loss": "it has no such loss for models of type vit"})
+    mine = Context(CARD, without, {"use_liger_kernel": True})
+    assert SETTING.from_user(mine) == "kernels"
+    assert SETTING.unavailable("kernels", mine) is None
+
+
 def test_what_cannot_run_is_unavailable_with_its_reason() -> None:
     assert SETTING.unavailable("kernels_and_loss", Context(CARD, KNOWN)) is None
     assert SETTING.unavailable("none", Context(cpu(), workload())) is None

@@ -90,6 +90,7 @@ FROM_USER: list[tuple[str, Context, Value]] = [
     ("fsdp", of(TWO, {"fsdp": ["shard_grad_op", "auto_wrap"]}), "shard_grad_op"),
     ("fsdp", of(TWO, {"fsdp": True, "fsdp_config": {"reshard_after_forward": False}}), "shard_grad_op"),
     ("fsdp", of(TWO, {"fsdp": True, "fsdp_config": {"reshard_after_forward": "true"}}), "full_shard"),
+    ("fsdp", of(TWO, {"fsdp": True, "fsdp_config": "config.json"}), "full_shard"),
     ("expandable_segments", of(allocator("backend:cudaMallocAsync,expandable_segments:True")), False),
     ("micro_batch_size", of(None, {"per_device_train_batch_size": 4}), 4),
     ("non_blocking", of(None, {"accelerator_config": {"non_blocking": True}}), True),

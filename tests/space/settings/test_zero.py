@@ -76,7 +76,15 @@ def test_its_own_config_is_read_as_the_value_that_made_it(value: str) -> None:
     assert SETTING.from_user(Context(CARD, LARGE)) == "none"
 
 
-@pytest.mark.parametrize("own", [{"zero_optimization": {"stage": 2}}, "ds_config.json"])
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"zero_optimization": {"stage": 2}},
+        {"zero_optimization": {"stage": 2, "offload_optimizer": None}},
+        {"zero_optimization": None},
+        "ds_config.json",
+    ],
+)
 def test_another_config_of_the_user_s_stays_as_it_is(own: Any) -> None:
     assert SETTING.from_user(Context(CARD, LARGE, {"deepspeed": own})) == "own"
     assert training_setup(configuration(8, zero="own"), CARD, {"deepspeed": own}).training_arguments["deepspeed"] == own

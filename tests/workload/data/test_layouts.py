@@ -6,6 +6,7 @@ import importlib.util
 import json
 import lzma
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -336,6 +337,17 @@ def test_conversations_are_written_by_the_chat_template(
     assert "chat template" in data.notes[0].text
 
 
+def test_conversations_are_written_again_once_the_chat_template_has_changed(chatty: str, tmp_path: Path) -> None:
+    """transformers keeps it in a file of its own."""
+    own = Path(shutil.copytree(chatty, tmp_path / "own"))
+    rows = written(tmp_path, "rows.jsonl", {"messages": CONVERSATION})
+    before = read(tmp_path, rows, LM, str(own))[0]
+    (own / "chat_template.jinja").write_text(CHAT_TEMPLATE.replace("{{ eos_token }}", ""), encoding="utf-8")
+    after, text, _ = read(tmp_path, rows, LM, str(own))
+    assert after.folder != before.folder
+    assert text == TEMPLATED.replace("<|end|>", "")
+
+
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of the Trainer about SFTConfig's defaults
 @pytest.mark.parametrize(
     "row",
@@ -495,9 +507,10 @@ def test_missing_labels_are_left_out_and_leave_classes_as_they_are(
     [
         ([[0, 1, 1], [1, 0, 0]], "multi_label_classification", 3),
         ([["joy"], ["anger", "joy", "fear"]], "multi_label_classification", 3),
+        ([["joy", None], ["anger", "joy", "fear"]], "multi_label_classification", 3),
         ([[0.5, 2.5], [1.5, 0.5]], "regression", 2),
     ],
-    ids=["vectors", "names", "numbers"],
+    ids=["vectors", "names", "names with gaps", "numbers"],
 )
 def test_a_model_learns_several_labels(name: str, labels: Any, problem: str, outputs: int, tmp_path: Path) -> None:
     file = json_file(tmp_path, [{"text": f"red {n}", "label": labels[n % 2]} for n in range(ROWS)])

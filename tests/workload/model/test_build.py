@@ -12,6 +12,7 @@ from transformers import AutoConfig
 
 from autotune.core import InvalidRequest, Workload
 from autotune.workload.model.build import (
+    attentions,
     auto_class,
     build_model,
     choose_task,
@@ -105,6 +106,20 @@ def test_a_config_that_switches_checkpointing_on_is_built_with_it_off(tmp_path: 
     model = build_model(workload_of(str(folder)))
     assert supports_checkpointing(model)
     assert not any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
+
+
+def test_flash_attention_is_there_with_its_package_also_where_no_gpu_is_visible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Models are read in a process that sees no GPU, before the device is looked at."""
+    outline = model_outline(read_config("bert-mini", False)[0], "masked-lm")
+    missing = attentions(outline)
+    assert (missing["sdpa"], missing["flash_attention_3"]) == (None, "flash-attn-3 is not installed")
+    installed = tmp_path / "flash_attn_3-3.0.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: flash-attn-3\nVersion: 3.0.0\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert attentions(outline) == missing | {"flash_attention_3": None}
 
 
 def test_a_model_is_built_on_the_device_asked_for() -> None:
