@@ -92,8 +92,11 @@ class SearchResult:
 
     @cached_property
     def best_trial(self) -> Trial | None:
-        """The answer: the baseline unless another trial is shown to be better; None if there is no answer."""
-        return self.baseline_trial if self.refuted else best_trial(self.trials, self.request.objective)
+        """The answer: the baseline unless another trial is shown to be better; None if there is no answer.
+
+        Of what was refuted, the trial that it was compared with takes the place.
+        """
+        return self.compared_trial if self.refuted else best_trial(self.trials, self.request.objective)
 
     @cached_property
     def refuted(self) -> Trial | None:
