@@ -184,7 +184,7 @@ def _certainty(result: SearchResult, claim: Claim) -> list[Check]:
     if claim.verdict not in (Verdict.ROUGH, Verdict.NOT_PROVEN) or claim.gain is None:
         return []
     action, turns = f"`autotune verify {result.name}` trains it for longer", ", in turns with your settings"
-    if result.workload.user_objects:  # which verify cannot build
+    if result.workload.user_objects or result.best_setup.processes > 1:  # which verify cannot start
         action, turns = "`autotune.PromiseCallback` in your training compares its speed", ""
     if claim.verdict is Verdict.NOT_PROVEN:
         return [Check(Level.WARN, "The speed-up is not proven.", claim.reason, f"{action}{turns}.")]

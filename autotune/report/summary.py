@@ -75,7 +75,8 @@ def use_lines(result: SearchResult, seconds: float) -> list[str]:
         more = script_lines(folder, result)[BASIC_LINES:]
         lines += ["     and", *(f"    {line}" for line in more)] if more else []
         study = folder.removeprefix("reports/")
-        lines.append(f"Check it  autotune verify {shlex.quote(folder if '/' in study else study)}")
+        if result.best_setup.processes == 1:  # which is all that verify starts
+            lines.append(f"Check it  autotune verify {shlex.quote(folder if '/' in study else study)}")
     took = f"   (took {format_seconds(seconds)})" if seconds > SHORT_S else ""
     return [*lines, f"Report    {folder}/report.html{took}"]
 

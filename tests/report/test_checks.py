@@ -14,7 +14,7 @@ from autotune.core.sanity import SanityCheck, SanityProblem
 from autotune.core.warning import ResultWarning, WarningKind
 from autotune.report.checks import Check, checks, data_text
 from autotune.study.result import SearchResult
-from tests.makers import completed, configuration, gpu, result, trial, verification
+from tests.makers import completed, configuration, gpu, result, trial, verification, with_setup
 from tests.report.many import divided
 
 SLOW, FAST = configuration(8), configuration(16)
@@ -147,8 +147,10 @@ def test_waiting_for_data_is_told_of_the_answer_or_else_of_the_baseline(before: 
     assert data_text(waiting(1, after, workers=2), waiting(0, before)) == text
 
 
-def test_a_trainer_of_the_users_is_checked_by_its_own_training() -> None:
+def test_a_trainer_of_the_users_and_several_ranks_are_checked_by_their_own_training() -> None:
     single = result([trial(0, 10.0, of=SLOW), trial(1, 20.0, of=FAST)])
     own = replace(single, workload=replace(single.workload, user_objects=True))
-    for study, command in ((single, "autotune verify"), (own, "autotune.PromiseCallback")):
+    ranks = with_setup(single, processes=2)
+    callback = "autotune.PromiseCallback"
+    for study, command in ((single, "autotune verify"), (own, callback), (ranks, callback)):
         assert command in named(study)["The speed-up is not proven."].action
