@@ -1,6 +1,7 @@
 """What to know before relying on an answer, each with what to do about it."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,6 +128,14 @@ def test_how_unsure_a_speed_up_is_is_said_once_and_with_a_cure(again: bool, titl
     (check,) = [check for check in checks(result(rough)) if "The speed-up" in check.title]
     assert check.title == title
     assert "`autotune verify gpt2-mini-causal-lm-gb48-cpu`" in check.action
+
+
+def test_verify_is_named_with_the_folder_of_a_study_that_is_not_in_reports(tmp_path: Path) -> None:
+    single = result([trial(0, 10.0, of=SLOW), trial(1, 20.0, of=FAST)])
+    places = {"reports/first": "first", "elsewhere/first": "elsewhere/first", str(tmp_path / "first"): single.name}
+    for folder, word in places.items():
+        check = named(replace(single, folder=Path(folder)))["The speed-up is not proven."]
+        assert f"`autotune verify {word}`" in check.action
 
 
 @pytest.mark.parametrize(
