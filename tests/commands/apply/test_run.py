@@ -192,6 +192,18 @@ def test_an_axolotl_file_in_its_own_words(tmp_path: Path) -> None:
     assert "  - path: tatsu-lab/alpaca   # instructions\n" in text
 
 
+def test_without_the_kernels_of_liger_an_axolotl_file_keeps_its_other_plugins(tmp_path: Path) -> None:
+    liger, other = "axolotl.integrations.liger.LigerPlugin", "axolotl.integrations.spectrum.SpectrumPlugin"
+    result = found({"liger": "kernels_and_loss"}, liger="none")
+    for plugins, left in (([liger, other], [other]), ([liger], None)):
+        written = f"{AXOLOTL_FILE}plugins: {json.dumps(plugins)}\nliger_rope: true\n"
+        (tmp_path / "c.yml").write_text(written)
+        in_file(result, tmp_path / "c.yml").write()
+        tuned = yaml.safe_load((tmp_path / "c.tuned.yml").read_text())
+        assert tuned.get("plugins") == left
+        assert "liger_rope" not in tuned
+
+
 def test_a_llama_factory_file_in_its_own_words(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(LLAMA_FACTORY_FILE)
     words = ["llamafactory-cli", "train", "c.yaml", "gradient_accumulation_steps=6"]
