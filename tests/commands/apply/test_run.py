@@ -225,6 +225,8 @@ def test_a_llama_factory_file_in_its_own_words(tmp_path: Path) -> None:
         ("accelerate launch --num_processes 2 -m pkg.t", "accelerate launch --num_processes 4 -m pkg.t"),
         ("accelerate launch t.py", "accelerate launch --multi_gpu --num_processes 4 t.py"),
         ("python train.py", "torchrun --nproc-per-node 4 train.py"),
+        ("python -m pkg.t", "torchrun --nproc-per-node 4 -m pkg.t"),
+        ("python -u train.py", "python -u -m torch.distributed.run --nproc-per-node 4 train.py"),
         ("trl sft", "trl sft --num_processes 4"),
         ("llamafactory-cli train", "FORCE_TORCHRUN=1 NPROC_PER_NODE=4 llamafactory-cli train"),
     ],
@@ -238,7 +240,8 @@ def test_ranks_in_the_launcher_s_words(before: str, after: str) -> None:
 
 def test_ranks_without_a_flag_precision_of_the_launcher_and_variables() -> None:
     result = makers.with_setup(found(), processes=4, process_environment={"OMP_NUM_THREADS": "2", "A": "x y"})
-    assert in_command(result, ["axolotl", "train"]).by_hand == ("start 4 processes, one a device",)
+    for words in ("axolotl train", "python -m torch.distributed.run train.py"):
+        assert in_command(result, words.split()).by_hand == ("start 4 processes, one a device",)
     words = "env OMP_NUM_THREADS=8 accelerate launch --mixed_precision fp16 --num_processes 2 train.py"
     command = in_command(result, words.split()).command
     start = "env OMP_NUM_THREADS=2 A='x y' accelerate launch --mixed_precision bf16 --num_processes 4 train.py "
