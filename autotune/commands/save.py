@@ -42,6 +42,9 @@ from autotune.study.store import (
 )
 from autotune.workload.model.rebuild import ITSELF, MODEL_INIT
 
+RESULT = "result.json"
+"""How the search ended, written at its end: one that was killed leaves none, also if an earlier one had come to its end."""
+
 OWN_WEIGHTS = {MODEL_INIT: "weights as model_init makes them", ITSELF: "the weights of the model as it was sent"}
 """Origin of a caller's model -> its weights; of a model rebuilt from its config they are random."""
 
@@ -110,8 +113,8 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
     fields = _part(folder / REQUEST, _of_request, "Restore it from a copy; what was measured is in probes.")
     environment = _part(folder / "environment.json", Environment.from_dict)
     # Written before request.json says that the search is finished; a search that was killed has none.
-    is_written = (folder / "result.json").exists() or fields["finished"]
-    ended = _part(folder / "result.json", _of_result) if is_written else _of_result({})
+    is_written = (folder / RESULT).exists() or fields["finished"]
+    ended = _part(folder / RESULT, _of_result) if is_written else _of_result({})
     damage: Damage = {}
     request, numerics = fields["request"], ended["numerics"]
     trials = [trial.with_training_steps(request.training_steps) for trial in _trials(folder, damage)]

@@ -9,7 +9,7 @@ from functools import cache
 from importlib import import_module
 
 from autotune.commands.result import TuningResult
-from autotune.commands.save import begin, weights_text
+from autotune.commands.save import RESULT, begin, weights_text
 from autotune.core import Environment, TuningRequest, Workload
 from autotune.core.configuration import RANKS
 from autotune.core.interrupt import graceful_interrupt
@@ -48,7 +48,15 @@ from autotune.study.loop import search as run_study
 from autotune.study.measure import live_probe
 from autotune.study.objective import best_trial
 from autotune.study.plan import ProgressKind, Watch, plan_of
-from autotune.study.store import check_identity, is_unmeasured, locked, read_peaks, read_prospects, remove_study
+from autotune.study.store import (
+    check_identity,
+    is_unmeasured,
+    locked,
+    read_peaks,
+    read_prospects,
+    remove_study,
+    reporting_storage,
+)
 from autotune.study.warm_start import keeping_peaks, trace_ahead, warm_up
 
 
@@ -171,6 +179,8 @@ def _run(
         ExitStack() as stack,
     ):
         try:
+            with reporting_storage(folder):
+                (folder / RESULT).unlink(missing_ok=True)  # a search that is killed from here on leaves none
             loggers.start(unmeasured)
             watch = loggers.watching(watch)
             traces = trace_ahead(study, host, environment, workload, base, stack)
