@@ -148,7 +148,7 @@ def ending(result: SearchResult, folder: Path) -> Ending:
         numbers=_finite(numbers),
         words=words,
         values=best.configuration.sizes_and_settings if best is not None else {},
-        table=frame(result.trials, result.utilizations, result.request.objective),
+        table=frame(result.trials, result.utilizations, result.request.objective, result.refuted),
         files=sorted(path for name in FILES for path in folder.glob(name)),
         complete=result.complete,
     )
