@@ -188,7 +188,7 @@ def _certainty(result: SearchResult, claim: Claim) -> list[Check]:
     folder = result.folder  # a report shows no absolute one
     study = result.name if folder is None or Path(shown(folder)).is_absolute() else study_word(folder)
     action, turns = f"`autotune verify {study}` trains it for longer", ", in turns with your settings"
-    if result.workload.user_objects or result.best_setup.processes > 1:  # which verify cannot start
+    if not result.is_verifiable:
         action, turns = "`autotune.PromiseCallback` in your training compares its speed", ""
     if claim.verdict is Verdict.NOT_PROVEN:
         return [Check(Level.WARN, "The speed-up is not proven.", claim.reason, f"{action}{turns}.")]

@@ -73,7 +73,7 @@ def use_lines(result: SearchResult, seconds: float) -> list[str]:
         lines = ['Use it    TrainingArguments("output", **json.load(open(FILE)))', f"    FILE  {folder}/{ANSWER}"]
         more = script_lines(folder, result)[BASIC_LINES:]
         lines += ["     and", *(f"    {line}" for line in more)] if more else []
-        if result.folder is not None and result.best_setup.processes == 1:  # which is all that verify starts
+        if result.folder is not None and result.is_verifiable:
             lines.append(f"Check it  autotune verify {study_word(result.folder)}")
     took = f"   (took {format_seconds(seconds)})" if seconds > SHORT_S else ""
     return [*lines, f"Report    {folder}/report.html{took}"]

@@ -170,6 +170,14 @@ class SearchResult:
         return self.best_setup
 
     @property
+    def is_verifiable(self) -> bool:
+        """True if `autotune verify` can train the answer: on one rank, with a model that is not the caller's own.
+
+        Raises InvalidRequest as `best_setup` does.
+        """
+        return self.best_setup.processes == 1 and not self.workload.user_objects
+
+    @property
     def measured_speedup(self) -> Ratio | None:
         """Speed of the best trial divided by the baseline's or its substitute's; None if there is nothing to compare."""
         best, compared = self.best_trial, self.compared_trial
