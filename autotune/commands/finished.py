@@ -16,6 +16,7 @@ from autotune.core.environment import installed_versions
 from autotune.core.errors import UnreadableFile
 from autotune.probe.device import nvml
 from autotune.probe.device.machine import cpu_name
+from autotune.space.user_arguments import files_of
 from autotune.space.variables import READ
 from autotune.study.store import REQUEST
 from autotune.workload.data.sources import stamp
@@ -60,7 +61,8 @@ def request_fingerprint(request: TuningRequest) -> str:
     data = request.to_dict()
     facts = {
         "request": {name: value for name, value in data.items() if name != "output_dir"},
-        "files": {name: _version(data[name]) for name in PLACES if data[name]},
+        "files": {name: _version(data[name]) for name in PLACES if data[name]}
+        | {name: stamp([path]) for name, path in files_of(request.training_args).items()},
         "versions": installed_versions(),
         "machine": [platform.machine(), cpu_name(), len(os.sched_getaffinity(0)), os.sysconf("SC_PHYS_PAGES")],
         "cards": [] if request.device == "cpu" else [card.uuid for card in nvml.visible_cards()],

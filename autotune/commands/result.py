@@ -214,7 +214,7 @@ class TuningResult(SearchResult):
         """One row a trial; columns, dtypes and units as `autotune.report.columns` documents them."""
         from autotune.report.table import frame
 
-        return frame(self.trials, self.utilizations, self.request.objective)
+        return frame(self.trials, self.utilizations, self.request.objective, self.refuted)
 
     def export(self, path: str | Path, format: str | None = None) -> Path:
         """Write the frame as csv, parquet, jsonl or markdown, by default as the path ends; returns the path.

@@ -26,7 +26,7 @@ from autotune.report.snippets import launch_lines
 from autotune.report.trial_text import speedup_fields
 from autotune.space.search_space import RuledOut
 from autotune.space.utilization import Arithmetic
-from autotune.study.loss_check import disqualify_flagged
+from autotune.study.loss_check import compare_losses, disqualify_flagged
 from autotune.study.result import SearchResult
 from autotune.study.store import (
     EXPLAINED,
@@ -37,8 +37,16 @@ from autotune.study.store import (
     probe_folder,
     read_peaks,
     read_prospects,
+    read_references,
     read_trial,
 )
+from autotune.workload.model.rebuild import ITSELF, MODEL_INIT
+
+RESULT = "result.json"
+"""How the search ended, written at its end: one that was killed leaves none, also if an earlier one had come to its end."""
+
+OWN_WEIGHTS = {MODEL_INIT: "weights as model_init makes them", ITSELF: "the weights of the model as it was sent"}
+"""Origin of a caller's model -> its weights; of a model rebuilt from its config they are random."""
 
 
 def begin(result: SearchResult, folder: str | Path) -> None:
@@ -105,11 +113,14 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
     fields = _part(folder / REQUEST, _of_request, "Restore it from a copy; what was measured is in probes.")
     environment = _part(folder / "environment.json", Environment.from_dict)
     # Written before request.json says that the search is finished; a search that was killed has none.
-    is_written = (folder / "result.json").exists() or fields["finished"]
-    ended = _part(folder / "result.json", _of_result) if is_written else _of_result({})
+    is_written = (folder / RESULT).exists() or fields["finished"]
+    ended = _part(folder / RESULT, _of_result) if is_written else _of_result({})
     damage: Damage = {}
     request, numerics = fields["request"], ended["numerics"]
     trials = [trial.with_training_steps(request.training_steps) for trial in _trials(folder, damage)]
+    if ended["stop"].kind is KILLED.kind:  # nobody has compared them at its end
+        numerics = compare_losses(trials, read_references(folder, damage), request.objective)
+        numerics = numerics and replace(numerics, weights=weights_text(fields["workload"]))
     if trials and numerics and not request.allow_loss_difference:
         disqualify_flagged(trials, numerics, request.require_parity)
     extras = {
@@ -128,6 +139,7 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
     return {
         **fields,
         **ended,
+        "numerics": numerics,
         **extras,
         "workload": _with_its_code(fields["workload"], folder),
         "environment": environment,
@@ -206,6 +218,13 @@ def _of_result(ended: dict[str, Any]) -> dict[str, Any]:
         "forecast": Forecast.from_dict(forecast) if forecast else None,
         "devices": tuple(map(Device.from_dict, ended.get("devices", ()))),
     }
+
+
+def weights_text(workload: Workload) -> str:
+    """Where the weights of the losses that are compared come from."""
+    if workload.user_objects and workload.source in OWN_WEIGHTS:
+        return OWN_WEIGHTS[workload.source]
+    return "the model's own weights" if workload.weights else "random weights"
 
 
 def _public(request: TuningRequest) -> TuningRequest:

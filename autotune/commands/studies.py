@@ -9,6 +9,7 @@ from autotune.commands.result import TuningResult
 from autotune.core.errors import AutotuneError
 from autotune.core.slot import Slot
 from autotune.core.units import format_bytes, three_digits
+from autotune.probe.order import ANSWER
 from autotune.report.claim import Verdict, claim_of, gain_words, times_text
 from autotune.report.markdown import WIDTH, wrapped
 from autotune.report.trial_text import NOT_PROVEN, speed_text
@@ -37,7 +38,8 @@ def studies(output_dir: Path) -> Studies:
 def studies_lines(studies: Studies) -> list[str]:
     """A row for each study, the latest first, and what cannot be read; a name without room has a line of its own."""
     results = [(name, result) for name, result in studies.items() if isinstance(result, TuningResult)]
-    rows = sorted((_row(name, result) for name, result in results), key=lambda row: row[-1], reverse=True)
+    dated = [(_row(name, result), _measured_last(result)) for name, result in results]
+    rows = [row for row, _ in sorted(dated, key=lambda each: (each[0][-1], each[1]), reverse=True)]
     lines = []
     if rows:
         names, *columns = zip(HEAD, *rows, strict=True)
@@ -48,6 +50,13 @@ def studies_lines(studies: Studies) -> list[str]:
             lines += [f"{name:<{room}}{line}"] if len(name) <= room else [name, f"{'':<{room}}{line}"]
     errors = (f"{name}: {error.on_command_line}" for name, error in studies.items() if isinstance(error, AutotuneError))
     return [*lines, *(line for error in errors for line in wrapped(error))]
+
+
+def _measured_last(result: TuningResult) -> float:
+    """Time of the last trial's measurement, by which studies of one day are sorted."""
+    assert result.folder is not None
+    files = (probe_folder(result.folder, Slot(trial.number)) / ANSWER for trial in result.trials)
+    return max((file.stat().st_mtime for file in files), default=0.0)
 
 
 def _row(name: str, result: TuningResult) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from functools import cache
 from importlib import import_module
 
 from autotune.commands.result import TuningResult
-from autotune.commands.save import begin
+from autotune.commands.save import RESULT, begin, weights_text
 from autotune.core import Environment, TuningRequest, Workload
 from autotune.core.configuration import RANKS
 from autotune.core.interrupt import graceful_interrupt
@@ -48,9 +48,16 @@ from autotune.study.loop import search as run_study
 from autotune.study.measure import live_probe
 from autotune.study.objective import best_trial
 from autotune.study.plan import ProgressKind, Watch, plan_of
-from autotune.study.store import check_identity, is_unmeasured, locked, read_peaks, read_prospects, remove_study
+from autotune.study.store import (
+    check_identity,
+    is_unmeasured,
+    locked,
+    read_peaks,
+    read_prospects,
+    remove_study,
+    reporting_storage,
+)
 from autotune.study.warm_start import keeping_peaks, trace_ahead, warm_up
-from autotune.workload.model.rebuild import ITSELF, MODEL_INIT
 
 
 def run(
@@ -172,6 +179,8 @@ def _run(
         ExitStack() as stack,
     ):
         try:
+            with reporting_storage(folder):
+                (folder / RESULT).unlink(missing_ok=True)  # a search that is killed from here on leaves none
             loggers.start(unmeasured)
             watch = loggers.watching(watch)
             traces = trace_ahead(study, host, environment, workload, base, stack)
@@ -192,7 +201,7 @@ def _run(
                     trials=tuple(study.trials),
                     duplicate_proposals=study.sampler.duplicates,
                     left_out=tuple(study.ledger.left_out),
-                    numerics=numerics and dataclasses.replace(numerics, weights=_weights_text(workload)),
+                    numerics=numerics and dataclasses.replace(numerics, weights=weights_text(workload)),
                     notes=(*notes, *study.risk_notes(), *crash_notes(study.trials), *loggers.problems),
                     finished=fingerprint if result.complete and not study.ledger.left_out else "",
                     prospects=read_prospects(folder),
@@ -210,17 +219,6 @@ def _run(
 def _elapsed_s(host: Host) -> float:
     """Seconds since the command began."""
     return time.monotonic() - host.time_limit.started
-
-
-OWN_WEIGHTS = {MODEL_INIT: "weights as model_init makes them", ITSELF: "the weights of the model as it was sent"}
-"""Origin of a caller's model -> its weights; of a model rebuilt from its config they are random."""
-
-
-def _weights_text(workload: Workload) -> str:
-    """Where the weights of the losses that are compared come from."""
-    if workload.user_objects and workload.source in OWN_WEIGHTS:
-        return OWN_WEIGHTS[workload.source]
-    return "the model's own weights" if workload.weights else "random weights"
 
 
 def _unmeasured(

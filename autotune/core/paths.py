@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shlex
 import tempfile
 from pathlib import Path
 
@@ -46,6 +47,13 @@ def shown(folder: Path | None) -> str:
         return str(folder.absolute().relative_to(Path.cwd()))
     except ValueError:
         return str(folder)
+
+
+def study_word(folder: Path) -> str:
+    """A study's folder as commands take it, quoted for a shell: its name alone if it is in `reports`."""
+    place = shown(folder)
+    name = place.removeprefix("reports/")
+    return shlex.quote(place if "/" in name else name)
 
 
 def reads_as_path(name: str) -> bool:

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 
 from autotune.core.loss_curves import BASELINE, Numerics
+from autotune.core.paths import shown, study_word
 from autotune.core.promise_verdict import PromiseVerdict
 from autotune.core.trial import Trial
 from autotune.core.units import counted, format_seconds
@@ -183,8 +185,10 @@ def _data(best: Trial, baseline: Trial | None) -> list[Check]:
 def _certainty(result: SearchResult, claim: Claim) -> list[Check]:
     if claim.verdict not in (Verdict.ROUGH, Verdict.NOT_PROVEN) or claim.gain is None:
         return []
-    action, turns = f"`autotune verify {result.name}` trains it for longer", ", in turns with your settings"
-    if result.workload.user_objects:  # which verify cannot build
+    folder = result.folder  # a report shows no absolute one
+    study = result.name if folder is None or Path(shown(folder)).is_absolute() else study_word(folder)
+    action, turns = f"`autotune verify {study}` trains it for longer", ", in turns with your settings"
+    if not result.is_verifiable:
         action, turns = "`autotune.PromiseCallback` in your training compares its speed", ""
     if claim.verdict is Verdict.NOT_PROVEN:
         return [Check(Level.WARN, "The speed-up is not proven.", claim.reason, f"{action}{turns}.")]

@@ -31,7 +31,8 @@ def write_report(folder: Path, result: SearchResult, ended: Mapping[str, Any]) -
 
     ended: what result.json holds. Raises StorageFailed.
     """
-    setup, table = result.best_setup, frame(result.trials, result.utilizations, result.request.objective)
+    setup = result.best_setup
+    table = frame(result.trials, result.utilizations, result.request.objective, result.refuted)
     answers = {
         "training_arguments": setup.training_arguments,
         "model_arguments": setup.model_arguments,

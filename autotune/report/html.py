@@ -71,7 +71,7 @@ def page(result: SearchResult) -> str:
         evidence=[f"{claim.verdict.text}. {claim.reason}"] * bool(claim.verdict)
         + ([sentence(line) for line in evidence_lines(result, best)] if best else []),
         where=study_parts(result),
-        table=table_of(trials, result.utilizations, result.request.objective),
+        table=table_of(trials, result.utilizations, result.request.objective, result.refuted),
         roles={trial.number: charts.role_of(trial, result) for trial in result.trials},
         framed=len(result.trials) > MOST_ROWS,
         failed=failures_text(result.trials),

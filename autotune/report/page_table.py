@@ -70,12 +70,13 @@ def table_of(
     trials: Sequence[Trial],
     utilization: Mapping[int, Utilization] | None = None,
     objective: str = "samples_per_second",
+    refuted: Trial | None = None,
 ) -> Table:
     """The table of these trials, and how much of the device each uses.
 
     Columns, their order and values are those of `report.table.frame`.
     """
-    table = frame(trials, utilization, objective)
+    table = frame(trials, utilization, objective, refuted)
     groups = {column.name: group for group, columns in GROUPS.items() for column in columns}
     columns = trial_columns(name for name in table.columns if name not in groups)
     rows = plain_rows(table)

@@ -2,11 +2,10 @@
 
 import json
 import re
-import shlex
 from collections.abc import Sequence
 
 from autotune.core.device import Device
-from autotune.core.paths import named, shown
+from autotune.core.paths import named, shown, study_word
 from autotune.core.units import NO_BREAK, broken, counted, format_bytes, format_seconds
 from autotune.report.checks import Check, Level, checks, loss_values
 from autotune.report.claim import claim_of, headline, time_texts
@@ -74,8 +73,8 @@ def use_lines(result: SearchResult, seconds: float) -> list[str]:
         lines = ['Use it    TrainingArguments("output", **json.load(open(FILE)))', f"    FILE  {folder}/{ANSWER}"]
         more = script_lines(folder, result)[BASIC_LINES:]
         lines += ["     and", *(f"    {line}" for line in more)] if more else []
-        study = folder.removeprefix("reports/")
-        lines.append(f"Check it  autotune verify {shlex.quote(folder if '/' in study else study)}")
+        if result.folder is not None and result.is_verifiable:
+            lines.append(f"Check it  autotune verify {study_word(result.folder)}")
     took = f"   (took {format_seconds(seconds)})" if seconds > SHORT_S else ""
     return [*lines, f"Report    {folder}/report.html{took}"]
 

@@ -26,10 +26,11 @@ def frame(
     trials: Sequence[Trial],
     utilization: Mapping[int, Utilization] | None = None,
     objective: str = "samples_per_second",
+    refuted: Trial | None = None,
 ) -> pd.DataFrame:
     """One row a trial, in the order of the numbers; `autotune.report.columns` says what each column means.
 
-    utilization: trial number -> how much of the device's arithmetic it uses, if that is known.
+    utilization: trial number -> how much of the device's arithmetic it uses, if that is known. refuted: as of the result.
 
     The speeds of a trial that was measured again are those of its rounds, its peaks the highest of all its probes. Unknown
     numbers are missing (NaN or <NA>), never 0. Bytes are bytes, times are seconds. `peak_bytes` is the peak that the limit is
@@ -38,7 +39,7 @@ def frame(
     settings = dict.fromkeys(name for trial in trials for name, _ in trial.configuration.settings if name not in SIZES)
     columns = dtypes(trial_columns(settings))
     baseline = compared_with(trials)
-    ranks = {number: rank for rank, number in enumerate(_ranked(trials, objective), start=1)}
+    ranks = {number: rank for rank, number in enumerate(_ranked(trials, objective, refuted), start=1)}
     rows = [
         _row(trial, (utilization or {}).get(trial.number))
         | {"confirmed": is_shown(trial, baseline)}
@@ -49,10 +50,11 @@ def frame(
     return pd.DataFrame(rows, columns=list(columns)).astype(columns)
 
 
-def _ranked(trials: Sequence[Trial], objective: str) -> list[int]:
+def _ranked(trials: Sequence[Trial], objective: str, refuted: Trial | None) -> list[int]:
     """Numbers of the trials that may win: the answer, then the others by speed."""
-    best = best_trial(trials, objective)
+    best = compared_with(trials) if refuted else best_trial(trials, objective)
     able = [t for t in trials if t.feasible and not t.disqualified_reason and not t.measurement.ended_early]
+    able = [trial for trial in able if not is_same(trial, refuted)]
 
     def rank(trial: Trial) -> tuple[bool, float]:
         return not is_same(trial, best), -float(speed(trial.final, objective) or 0.0)

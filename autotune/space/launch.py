@@ -1,7 +1,7 @@
 """Launch: the command line that starts a training as it was measured, with its variables and as many processes."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 SCRIPT = "your_script.py"
 
@@ -21,6 +21,14 @@ def accelerate_line(processes: int, variables: Mapping[str, str], script: str = 
     if processes == 1:
         return ""
     return f"{_set_first(variables)}accelerate launch --multi_gpu --num_processes {processes} {script}"
+
+
+def on_ranks(words: Sequence[str], processes: int) -> list[str]:
+    """A command of Python on so many ranks: the launcher's module comes after the interpreter's own options, as `-u`."""
+    place = 1
+    while words[place : place + 1] and words[place].startswith("-") and words[place] not in ("-m", "-c"):
+        place += 2 if words[place] in ("-W", "-X") else 1  # these two take the next word
+    return [*words[:place], "-m", "torch.distributed.run", "--nproc-per-node", str(processes), *words[place:]]
 
 
 def _set_first(variables: Mapping[str, str]) -> str:

@@ -22,6 +22,9 @@ from autotune.space.setup import PRIVATE
 OF_THE_DEVICE = ("use_cpu", "local_rank")
 """Private fields that the result's device and the launcher decide."""
 
+FILES = ("deepspeed", "fsdp_config", "accelerator_config")
+"""Fields that may name a JSON file."""
+
 FILLED_IN = {"debug": [], "disable_tqdm": False, "include_for_metrics": [], "report_to": []}
 """Values that `TrainingArguments` fills in for defaults of its own. Without checkpointing, for which subclasses have another
 default."""
@@ -99,6 +102,12 @@ def fields_of(arguments: Any) -> tuple[dict[str, Any], list[str]]:
     }
     plain = {name: value for name, value in differing.items() if _is_plain(value)}
     return plain, sorted(set(differing) - set(plain))
+
+
+def files_of(fields: Mapping[str, Any]) -> dict[str, Path]:
+    """Field -> the file that it names."""
+    named = {name: value for name in FILES if isinstance(value := fields.get(name), str)}
+    return {name: Path(value) for name, value in named.items() if os.path.isfile(value)}
 
 
 def plain_fields(arguments: Any) -> dict[str, Any]:

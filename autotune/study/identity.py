@@ -7,6 +7,8 @@ from typing import Any
 from autotune.core import Environment, TuningRequest, Workload
 from autotune.core.paths import hidden
 from autotune.space.search_space import SearchSpace
+from autotune.space.user_arguments import files_of
+from autotune.workload.data.sources import stamp
 
 NOT_THE_MODEL = frozenset(["_name_or_path", "transformers_version"])
 """Fields of a config that say where it came from."""
@@ -19,6 +21,7 @@ def study_identity(
     request: TuningRequest, environment: Environment, workload: Workload, space: SearchSpace
 ) -> Mapping[str, Any]:
     """As plain data of JSON; not: trials, timeouts, sampler, seed, output."""
+    files = {name: stamp([path]) for name, path in files_of(request.training_args).items()}
     identity = {
         "model_config": {name: value for name, value in workload.model_config.items() if name not in NOT_THE_MODEL},
         "architecture": f"{workload.architecture}, {workload.parameters} parameters",
@@ -33,6 +36,7 @@ def study_identity(
         "objective": request.objective,
         "space": space.identity(),
         "training_args": dict(request.training_args),
+        **({"argument_files": files} if files else {}),
         **({"own_model": _own_model(workload)} if workload.user_objects else {}),
         **({"own_parts": workload.own_parts} if workload.own_parts else {}),
     }

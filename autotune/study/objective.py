@@ -172,10 +172,11 @@ def _is_leaner(trial: Trial, baseline: Trial) -> bool:
 
 
 def changes(trial: Trial, trials: Sequence[Trial]) -> int:
-    """Number of the user's settings that the trial changes; 0 without a baseline among the trials."""
-    if not trials or trials[0].number != 0:
+    """Number of the user's settings that the trial changes; 0 without a baseline among the trials, in whatever order."""
+    baseline = next((trial for trial in trials if trial.number == 0), None)
+    if baseline is None:
         return 0
-    values, before = trial.configuration.values, trials[0].configuration.values
+    values, before = trial.configuration.values, baseline.configuration.values
     return sum(before.get(name) != value for name, value in values.items())
 
 

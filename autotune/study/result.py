@@ -92,8 +92,11 @@ class SearchResult:
 
     @cached_property
     def best_trial(self) -> Trial | None:
-        """The answer: the baseline unless another trial is shown to be better; None if there is no answer."""
-        return self.baseline_trial if self.refuted else best_trial(self.trials, self.request.objective)
+        """The answer: the baseline unless another trial is shown to be better; None if there is no answer.
+
+        Of what was refuted, the trial that it was compared with takes the place.
+        """
+        return self.compared_trial if self.refuted else best_trial(self.trials, self.request.objective)
 
     @cached_property
     def refuted(self) -> Trial | None:
@@ -165,6 +168,14 @@ class SearchResult:
         """
         self.best  # noqa: B018  (raises if there is none)
         return self.best_setup
+
+    @property
+    def is_verifiable(self) -> bool:
+        """True if `autotune verify` can train the answer: on one rank, with a model that is not the caller's own.
+
+        Raises InvalidRequest as `best_setup` does.
+        """
+        return self.best_setup.processes == 1 and not self.workload.user_objects
 
     @property
     def measured_speedup(self) -> Ratio | None:

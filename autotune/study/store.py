@@ -151,6 +151,7 @@ PARTS = {
     "global_batch_size": "--global-batch-size",
     "environment": "this machine",
     "training_args": "--args",
+    "argument_files": "what --args names",
     "memory_limit_bytes": "--memory-limit",
     "headroom": "--headroom",
     "objective": "--objective",

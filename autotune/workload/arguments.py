@@ -16,6 +16,7 @@ from pydantic.errors import PydanticUserError
 from transformers import SchedulerType, TrainingArguments, get_scheduler
 
 from autotune.core.errors import InvalidRequest, did_you_mean
+from autotune.space.user_arguments import FILES
 from autotune.workload.hub import first_line
 
 OF_THE_DEVICE = ("tf32", "fsdp", "fsdp_config", "deepspeed", "ddp_backend", "parallelism_config")
@@ -41,7 +42,7 @@ def check_arguments(fields: Mapping[str, Any]) -> None:
     hints = typing.get_type_hints(TrainingArguments)
     for name, value in fields.items():
         _check_value(name, value, hints[name] | _WIDER[name] if name in _WIDER else hints[name])
-    for name in ("deepspeed", "fsdp_config", "accelerator_config"):
+    for name in FILES:
         file = fields.get(name)
         if isinstance(file, str) and file.endswith(".json") and not Path(file).is_file():
             raise InvalidRequest(

@@ -125,6 +125,14 @@ def test_studies_fit_80_columns_whatever_their_names_and_the_latest_is_first(tmp
     assert [line[-10:] for line in lines[3:]] == ["2001-08-28", "2001-08-16", "2001-08-05"]
 
 
+def test_of_studies_of_one_day_the_latest_is_first_too(tmp_path: Path) -> None:
+    for hour, name in enumerate(("b", "a", "c")):
+        folder = makers.result(date="2001-09-09").save(tmp_path / "reports" / name)
+        for path in folder.glob("probes/*/*"):
+            os.utime(path, (1e9 - 3600 * hour, 1e9 - 3600 * hour))
+    assert [line.split()[0] for line in run(["studies"], tmp_path)[1].splitlines()] == ["study", "b", "a", "c"]
+
+
 def test_an_old_study_is_told_to_a_logger_afterwards_and_only_once(tmp_path: Path) -> None:
     made = makers.result()
     made.save(tmp_path / "reports" / "old")

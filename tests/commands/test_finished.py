@@ -130,6 +130,16 @@ def test_another_request_goes_on(finished: TuningResult) -> None:
     assert searched(n_trials=4)[1][-1] in ("done", "finishing")
 
 
+def test_a_file_that_the_arguments_name_counts_by_its_content(tmp_path: Path) -> None:
+    file = tmp_path / "accelerator.json"
+    request = tuning_request("bert-mini", 16, args={"accelerator_config": str(file)})
+    fingerprints = []
+    for text in ("{}", '{"non_blocking": true}', "{}"):
+        file.write_text(text)
+        fingerprints.append(request_fingerprint(request))
+    assert fingerprints[0] == fingerprints[2] != fingerprints[1]
+
+
 def test_a_study_that_is_not_finished_goes_on(finished: TuningResult) -> None:
     assert stored_answer() is not None
     assert finished.folder is not None

@@ -320,6 +320,23 @@ def test_an_interrupted_search_is_loaded_with_what_it_has(tmp_path: Path) -> Non
     assert again.stop_reason == "the search was interrupted"
 
 
+def test_the_losses_of_a_search_that_was_killed_are_compared_as_the_search_would_have(tmp_path: Path) -> None:
+    falling, flat = tuple(9 - 0.05 * step for step in range(12)), (9.0,) * 12
+    trials = [
+        replace(trial, confirmations=tuple(replace(each, losses=losses) for each in trial.confirmations))
+        for trial, losses in zip(result().trials, (falling, flat, ()), strict=True)
+    ]
+    folder = result(trials).save(tmp_path / "study")
+    assert TuningResult.load(folder).best.number == 1
+    (folder / "result.json").unlink()
+    for _ in range(2):
+        killed = TuningResult.load(folder)
+        assert killed.numerics is not None
+        assert killed.numerics.flag(1)
+        assert (killed.best.number, killed.changes_settings) == (0, False)
+        replace(killed, numerics=None).save(folder)  # a report of what was known before these rounds
+
+
 @pytest.mark.parametrize("what", ["", "study"])
 def test_a_folder_without_a_study_is_refused(tmp_path: Path, what: str) -> None:
     with pytest.raises(InvalidRequest, match="no study") as caught:

@@ -16,6 +16,7 @@ from autotune.probe.order import TrainingOrder
 from autotune.probe.recorded import RecordedHost
 from autotune.report.claim import claim_of, headline
 from autotune.study.crashes import CRASHES_THAT_END
+from autotune.study.plan import Progress, ProgressKind
 from tests.conftest import RECORDED
 
 
@@ -55,3 +56,20 @@ def test_a_search_that_failed_is_saved_without_a_final_headline(failed: Path) ->
     assert "Interrupted after" in (failed / "summary.md").read_text()
     saved = json.loads((failed / "result.json").read_text())
     assert (saved["stop"]["kind"], saved["complete"]) == ("failed", False)
+
+
+def test_a_search_that_goes_on_is_not_called_complete_before_its_own_end(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"sequence_length": 32, "device": "cpu", "no_history": True, "sampler": "random"}
+    options |= {"probes": partial(RecordedHost, RECORDED), "output_dir": str(tmp_path), "study_name": "longer"}
+    search("bert-mini", 16, n_trials=2, watch=False, **options)
+    folder = tmp_path / "longer"
+    assert TuningResult.load(folder).complete
+    known: list[TuningResult] = []
+
+    def watch(progress: Progress) -> None:
+        if progress.kind is ProgressKind.TRIAL:
+            known.append(TuningResult.load(folder))  # what a kill would leave
+
+    search("bert-mini", 16, n_trials=3, watch=watch, **options)
+    assert [(len(each.trials), each.stop.kind, each.complete) for each in known] == [(3, StopKind.KILLED, False)]
+    assert TuningResult.load(folder).complete

@@ -15,7 +15,7 @@ from transformers.integrations import MLflowCallback, TensorBoardCallback
 
 import autotune
 from autotune.commands import tune
-from autotune.commands.study import _weights_text
+from autotune.commands.save import weights_text
 from autotune.core.errors import InvalidRequest, LossWarning
 from autotune.core.note import Note, NoteKind
 from autotune.core.request import tuning_request
@@ -336,7 +336,7 @@ def test_weights_that_are_random_are_told_and_those_of_a_model_that_is_sent_are_
         autotune.tune(built(tmp_path, model=model))
         of = user_workload(tuning_request("mine", 8), asked[-1][0].pickled)
         assert of.source == made_by
-        assert _weights_text(of) == words
+        assert weights_text(of) == words
     told = [Note(NoteKind.REBUILT) in brought.notes for brought, _ in asked]
     assert told == [True, False]
 

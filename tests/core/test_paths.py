@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.core.paths import named, scrubbed, shown
+from autotune.core.paths import named, scrubbed, shown, study_word
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,20 @@ def test_a_folder_below_the_current_one_is_shown_relative_to_it(
     assert shown(tmp_path / "reports" / "first") == shown(Path("reports/first")) == "reports/first"
     assert shown(tmp_path.parent) == str(tmp_path.parent)
     assert shown(None) == "."
+
+
+@pytest.mark.parametrize(
+    ("folder", "word"),
+    [
+        ("reports/first", "first"),
+        ("first", "first"),
+        ("elsewhere/first", "elsewhere/first"),
+        ("reports/team/first", "reports/team/first"),
+        ("a b/first", "'a b/first'"),
+    ],
+)
+def test_commands_take_a_study_in_reports_by_its_name_and_any_other_by_its_folder(
+    folder: str, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert study_word(Path(folder)) == study_word(tmp_path / folder) == word

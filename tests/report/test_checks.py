@@ -1,6 +1,7 @@
 """What to know before relying on an answer, each with what to do about it."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from autotune.core.sanity import SanityCheck, SanityProblem
 from autotune.core.warning import ResultWarning, WarningKind
 from autotune.report.checks import Check, checks, data_text
 from autotune.study.result import SearchResult
-from tests.makers import completed, configuration, gpu, result, trial, verification
+from tests.makers import completed, configuration, gpu, result, trial, verification, with_setup
 from tests.report.many import divided
 
 SLOW, FAST = configuration(8), configuration(16)
@@ -129,6 +130,14 @@ def test_how_unsure_a_speed_up_is_is_said_once_and_with_a_cure(again: bool, titl
     assert "`autotune verify gpt2-mini-causal-lm-gb48-cpu`" in check.action
 
 
+def test_verify_is_named_with_the_folder_of_a_study_that_is_not_in_reports(tmp_path: Path) -> None:
+    single = result([trial(0, 10.0, of=SLOW), trial(1, 20.0, of=FAST)])
+    places = {"reports/first": "first", "elsewhere/first": "elsewhere/first", str(tmp_path / "first"): single.name}
+    for folder, word in places.items():
+        check = named(replace(single, folder=Path(folder)))["The speed-up is not proven."]
+        assert f"`autotune verify {word}`" in check.action
+
+
 @pytest.mark.parametrize(
     ("before", "after", "text"),
     [
@@ -147,8 +156,10 @@ def test_waiting_for_data_is_told_of_the_answer_or_else_of_the_baseline(before: 
     assert data_text(waiting(1, after, workers=2), waiting(0, before)) == text
 
 
-def test_a_trainer_of_the_users_is_checked_by_its_own_training() -> None:
+def test_a_trainer_of_the_users_and_several_ranks_are_checked_by_their_own_training() -> None:
     single = result([trial(0, 10.0, of=SLOW), trial(1, 20.0, of=FAST)])
     own = replace(single, workload=replace(single.workload, user_objects=True))
-    for study, command in ((single, "autotune verify"), (own, "autotune.PromiseCallback")):
+    ranks = with_setup(single, processes=2)
+    callback = "autotune.PromiseCallback"
+    for study, command in ((single, "autotune verify"), (own, callback), (ranks, callback)):
         assert command in named(study)["The speed-up is not proven."].action

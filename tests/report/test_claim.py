@@ -164,6 +164,16 @@ def test_a_refuted_speed_up_is_claimed_no_longer() -> None:
         assert any(check.title == "It did not hold in plain trainings." for check in checks(study))
 
 
+def test_where_your_settings_do_not_fit_the_least_change_that_does_is_the_answer_in_place_of_what_was_refuted() -> None:
+    trials = [*DOES_NOT_FIT, trial(2, 40.0, of=FAST, confirmed=40.0)]
+    study = result(trials, verification=verification(FAST, False, 0.8))
+    assert study.refuted is trials[2]
+    assert (study.best.number, study.best.feasible, study.changes_settings) == (1, True, True)
+    claim = claim_of(study)
+    assert claim.state is State.NO_BASELINE
+    assert "the least change of them that fits" in claim.details[1]
+
+
 def test_a_verification_that_cannot_tell_or_is_of_another_answer_leaves_the_headline() -> None:
     own = claim_of(result())
     best = result().best.configuration

@@ -11,11 +11,23 @@ from autotune.core.note import Note, NoteKind
 from autotune.core.prospect import OptimalityGap
 from autotune.core.request import tuning_request
 from autotune.core.stop_reason import StopKind, StopReason
-from autotune.report.summary import answer_lines, share_lines, summary
+from autotune.report.summary import answer_lines, share_lines, summary, use_lines
 from autotune.report.trial_text import outcome_text, speed_text
 from autotune.space.search_space import RuledOut
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind
-from tests.makers import GIB, MIB, completed, configuration, ended, out_of_memory, result, trial, warned, workload
+from tests.makers import (
+    GIB,
+    MIB,
+    completed,
+    configuration,
+    ended,
+    out_of_memory,
+    result,
+    trial,
+    warned,
+    with_setup,
+    workload,
+)
 
 SLOW, FAST = configuration(8), configuration(16)
 
@@ -72,6 +84,12 @@ def test_no_interval_is_wider_than_its_number() -> None:
     assert speed_text(study.trials[0]) == "about 9.9"
     assert "±" not in summary(study) + "\n".join(answer_lines(study))
     assert "only 1 timed step" in summary(study)
+
+
+def test_the_end_of_a_search_names_verify_only_where_that_can_train_the_answer() -> None:
+    found = result(folder=Path("reports", "first"))
+    assert "Check it  autotune verify first" in use_lines(found, 1.0)
+    assert not any("verify" in line for line in use_lines(with_setup(found, processes=2), 1.0))
 
 
 def test_three_lines_of_markdown_are_there_to_share() -> None:

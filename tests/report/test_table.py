@@ -8,7 +8,7 @@ import pytest
 
 from autotune.core import Configuration, Outcome, Step, Trial
 from autotune.report.table import frame
-from tests.makers import MIB, completed, configuration, ended, out_of_memory, trial, warned
+from tests.makers import MIB, completed, configuration, ended, out_of_memory, result, trial, verification, warned
 
 MIXED = [
     trial(0, 10.0, of=configuration(8), confirmed=9.5, probe_seconds=2.0),
@@ -82,6 +82,12 @@ def test_ranks_begin_with_the_answer_and_leave_out_what_cannot_win() -> None:
         Trial(4, configuration(48), out_of_memory(configuration(48))),
     ]
     assert frame(trials)["rank"].fillna(0).tolist() == [3, 1, 2, 0, 0]
+
+
+def test_what_verify_refuted_has_no_rank_and_the_first_is_what_it_was_compared_with() -> None:
+    study = result(verification=verification(result().best.configuration, False, 0.8))
+    assert result().to_frame()["rank"].fillna(0).tolist() == [2, 1, 0]
+    assert study.to_frame()["rank"].fillna(0).tolist() == [1, 0, 0]
 
 
 def test_a_speed_up_compares_what_is_side_by_side_else_probes_and_says_whether_it_is_proven() -> None:

@@ -65,6 +65,18 @@ def test_where_a_config_came_from_is_not_the_model() -> None:
     assert identity_of(model_config=config) == identity_of(model_config=moved)
 
 
+def test_a_file_that_the_arguments_name_counts_by_its_content(tmp_path: Path) -> None:
+    file = tmp_path / "accelerator.json"
+    request = tuning_request("gpt2-mini", 8, args={"accelerator_config": str(file), "deepspeed": "{" + "x" * 300})
+    known = []
+    for text in ("{}", '{"non_blocking": true}', "{}"):
+        file.write_text(text)
+        known.append(study_identity(request, makers.cpu(), makers.workload(), makers.space()))
+    assert known[0] == known[2] != known[1]
+    assert str(tmp_path) not in str(known[0]["argument_files"])
+    assert "argument_files" not in identity_of()
+
+
 def test_it_is_as_it_will_be_read_from_its_file() -> None:
     known = identity_of(user_objects=True, own_parts="parts")
     assert json.loads(json.dumps(known)) == known

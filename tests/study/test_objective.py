@@ -209,6 +209,8 @@ def test_of_what_cannot_be_told_apart_the_one_with_the_fewest_changes_wins() -> 
     assert best_trial([slow, plain, told], SPEED) is told
     twins = [trial(1, 19.97, 800 * MIB, of=BF16), trial(2, 20.0, 300 * MIB, of=busy.configuration)]
     assert best_trial([trial(0, 10.0, of=FP32), *twins], SPEED) is twins[0], "by single probes too"
+    for trials in ([plain, busy, slow], [busy, slow, plain]):
+        assert best_trial(trials, SPEED) is plain, "in any order, as a page's table has them"
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,11 @@ class Command:
         return self._program[1] or (TRL if "config" in self.flags(self.start) else PARSER)
 
     @property
+    def is_launched(self) -> bool:
+        """True if a module of Python starts the training program, as torchrun does."""
+        return any(word in LAUNCHER_MODULES for word in self.words[: self.start])
+
+    @property
     def hides_flags(self) -> bool:
         """True if a shell starts the training program, and none of these words are seen to be handed on."""
         is_shell = any(Path(word).name in SHELLS for word in self.words[: self.start])

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from autotune.commands.apply.command_line import PROCESSES, Command
+from autotune.commands.apply.command_line import MODULE, PROCESSES, Command
 from autotune.commands.apply.config_file import patched, read_config
 from autotune.commands.apply.tools import BY_HAND, LLAMA_FACTORY, PARSER, TRL, Changes, changes, tool_of
 from autotune.core import InvalidRequest
@@ -15,7 +15,7 @@ from autotune.report.exports import answer_of
 from autotune.report.files import write_file
 from autotune.report.markdown import wrapped
 from autotune.report.snippets import AS_JSON, baseline_setup, setup_changes, snippets
-from autotune.space.launch import launch_line
+from autotune.space.launch import launch_line, on_ranks
 from autotune.space.setup import BATCH_FIELDS
 from autotune.study.result import SearchResult
 
@@ -198,8 +198,10 @@ def _with_ranks(command: Command, ranks: int, tool: str) -> tuple[Command, list[
         words = (*words[:2], "--multi_gpu", "--num_processes", str(ranks), *words[2:])
     elif tool == LLAMA_FACTORY:
         variables = {**variables, "FORCE_TORCHRUN": "1", "NPROC_PER_NODE": str(ranks)}
-    elif tool == PARSER and Path(words[0]).name.startswith("python") and ranks > 1:
-        words = ("torchrun", "--nproc-per-node", str(ranks), *words[1:])
+    elif tool == PARSER and Path(words[0]).name.startswith("python") and ranks > 1 and not command.is_launched:
+        has_options = words[1:2] and words[1].startswith("-") and words[1] not in MODULE
+        launched = ("torchrun", "--nproc-per-node", str(ranks), *words[1:])
+        words = tuple(on_ranks(words, ranks)) if has_options else launched
     else:
         return command, [f"start {ranks} processes, one a device"]
     return replace(command, words=words, variables=variables), []

@@ -108,8 +108,13 @@ def changes(result: SearchResult, tool: str, current: Mapping[str, Any]) -> Chan
         if flag:
             del values["attn_implementation"]
             values[flag] = True
-    if isinstance(others := current.get("plugins"), list) and "plugins" in values:
-        values["plugins"] = [*others, *(plugin for plugin in values["plugins"] if plugin not in others)]
+    if isinstance(plugins := current.get("plugins"), list):  # others than ours stay
+        others = [plugin for plugin in plugins if plugin not in before.get("plugins", ())]
+        if "plugins" in values:
+            values["plugins"] = [*plugins, *(plugin for plugin in values["plugins"] if plugin not in plugins)]
+        elif "plugins" in removed and others:
+            removed.remove("plugins")
+            values["plugins"] = others
     lines = dict.fromkeys(switch_lines(answer.setup.switches))
     missing = {name: value for name, value in now.missing.items() if was.missing.get(name) != value}
     by_hand = [name if name in lines else f"{name} = {json.dumps(value)}" for name, value in missing.items()]

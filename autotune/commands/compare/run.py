@@ -146,7 +146,7 @@ def _row(name: str, result: TuningResult, price: Price | None) -> dict[str, Any]
         "best_configuration": str(best.configuration) if best else "",
         "best_unlike_baseline": best.configuration.unlike(baseline.configuration if baseline else None) if best else "",
         **_speed("best", best, price, result.utilizations),
-        "confirmed": best is not None and is_shown(best, baseline),
+        "confirmed": best is not None and is_shown(best, result.compared_trial),
         "state": claim["state"],
         "verdict": claim["verdict"] or "",
         **interval_columns("speedup", result.measured_speedup),

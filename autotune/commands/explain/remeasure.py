@@ -157,9 +157,16 @@ def remeasure(baseline: Configuration, answer: Configuration, remeasurer: Remeas
         total = PathStep(settings, trials[baseline], trials[answer], None)
         return Remeasured(total, failed=_failed(trials), implied=remeasurer.implied)
     without = {name: configuration_of(frozenset(settings) - {name}) for name in settings}
-    first_round = {name: remeasurer.trial(configuration) for name, configuration in without.items()}
-    order = [row.setting for row in ablations(trials[answer], first_round, objective)]
-    path = {taken: configuration_of(taken) for taken in find_path(order, configuration_of, remeasurer.runs)}
+
+    def in_first_round(configuration: Configuration) -> Trial:
+        """Further rounds of an earlier call would lead along another path, with other configurations to measure."""
+        trial = remeasurer.trial(configuration)
+        return replace(trial, confirmations=trial.confirmations[:1])
+
+    first_round = {name: in_first_round(configuration) for name, configuration in without.items()}
+    order = [row.setting for row in ablations(in_first_round(answer), first_round, objective)]
+    found = find_path(order, configuration_of, lambda configuration: in_first_round(configuration).feasible)
+    path = {taken: configuration_of(taken) for taken in found}
     start = next(iter(path.values()))
 
     def total_gain() -> Interval | None:

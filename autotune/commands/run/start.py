@@ -27,6 +27,7 @@ from autotune.core.request import tuning_request
 from autotune.probe.process import cleanup
 from autotune.probe.process.answers import value_of
 from autotune.space.build import parse_overrides
+from autotune.space.launch import on_ranks
 
 if TYPE_CHECKING:
     from autotune.commands.result import TuningResult
@@ -249,7 +250,7 @@ def _trained(command: Command, facts: Facts, result: "TuningResult", why: str) -
     if setup.processes != facts.ranks:
         if not Path(words[0]).name.startswith("python"):
             return Ending(1, result, (f"Nothing was trained: {why}.",))
-        words[1:1] = ["-m", "torch.distributed.run", "--nproc-per-node", str(setup.processes)]
+        words = on_ranks(words, setup.processes)
     with _scratch() as messages:
         instructions = Instructions(
             purpose=TRAIN,

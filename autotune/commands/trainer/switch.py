@@ -39,10 +39,11 @@ OF_THE_CHECKPOINT = {
 def why_kept(result: SearchResult, resumes: bool = False) -> str:
     """Reason, a sentence, why a training goes on with its own settings; empty if it takes the answer's.
 
-    resumes: it continues a checkpoint.
+    Settings that do not fit the memory need not be slower. resumes: it continues a checkpoint.
     """
     speedup = result.speedup
-    if not result.changes_settings or speedup is None or speedup.low <= 1:
+    is_faster = speedup is not None and speedup.low > 1
+    if not result.changes_settings or not (is_faster or result.baseline.lacked_memory):
         return "Nothing is shown to be faster."
     if warning := loss_warning(result):
         return f"{warning.text[:1].upper()}{warning.text[1:].rstrip('.')}."

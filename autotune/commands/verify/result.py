@@ -51,10 +51,10 @@ Pair = tuple[Trial | None, Trial | None]
 class Verification:
     """A study's answer, the user's settings, and plain trainings of both in turns.
 
-    best, baseline: the trials of the study; the baseline is the least change of the user's settings that fits if they do not,
-    and None if none does. answer, yours: rounds of plain
-    training with each, in their order; of their steps only time, data wait and samples are known, and one that did not
-    complete has a reason. notes: limits of the comparison.
+    name: of the study, as commands take it. best, baseline: the trials of the study; the baseline is the least change of
+    the user's settings that fits if they do not, and None if none does. answer, yours: rounds of plain training with each, in
+    their order; of their steps only time, data wait and samples are known, and one that did not complete has a reason. notes:
+    limits of the comparison.
     mfu: share of the GPU's data-sheet peak by `yours` and `answer`, promised and measured, if known.
     """
 

@@ -16,7 +16,7 @@ from autotune.commands.verify.result import Verification
 from autotune.core import Environment, InvalidRequest, Measurement, Outcome, Step, Trial, write_json
 from autotune.core.measurement import ROUNDS_THAT_TELL
 from autotune.core.note import Note, NoteKind
-from autotune.core.paths import cache_folder
+from autotune.core.paths import cache_folder, study_word
 from autotune.core.slot import Slot
 from autotune.core.units import format_bytes, format_seconds, three_digits
 from autotune.core.warning import ResultWarning, WarningKind
@@ -87,7 +87,7 @@ def verify(
     # An answer that was refuted is tried again.
     result = SearchResult(**fields_of_saved(folder) | {"verification": None})
     best = result.best
-    verification = Verification(folder.absolute().name, best, _rival(result), objective=result.request.objective)
+    verification = Verification(study_word(folder), best, _rival(result), objective=result.request.objective)
     if verification.is_same:
         return verification
     if (ranks := result.setup.processes) > 1:

@@ -28,6 +28,8 @@ from autotune.probe.train.adaptive import Decision, decide, settled
 LONGER = 0.1
 """Share by which samples have more tokens than measured from which on that is named as a reason."""
 
+AGAIN = ", `autotune verify` measures it again"
+
 
 class PromiseCallback(TrainerCallback):  # type: ignore[misc]
     """Compares a training's speed with the one that a search promised, once it has settled and at its end.
@@ -158,7 +160,7 @@ class PromiseCallback(TrainerCallback):  # type: ignore[misc]
         self.result.keep_real_run(run, teaches=is_over and self._device == self._here.device_name)
         if run.is_slower and not self._is_warned:
             self._is_warned = True
-            why = run.reason or "no reason was seen, `autotune verify` measures it again"
+            why = run.reason or f"no reason was seen{AGAIN if self.result.is_verifiable else ''}"
             warnings.warn(
                 f"The training is slower than promised: {run.text}. Likely: {why}.", PromiseMissed, stacklevel=2
             )

@@ -23,6 +23,16 @@ USED = (
 )
 """Fields that the loop acts on; TrainingArguments itself acts on TF32 and compilation."""
 
+OF_ACCELERATOR: Mapping[str, Any] = {
+    "split_batches": False,
+    "dispatch_batches": None,
+    "even_batches": True,
+    "use_seedable_sampler": True,
+    "gradient_accumulation_kwargs": None,
+    "use_configured_state": False,
+}
+"""Entries of `accelerator_config` that the loop leaves out, with their defaults (transformers' `AcceleratorConfig`)."""
+
 
 def accelerate_loop(answer: Answer) -> str:
     """The text of accelerate_loop.py; what the loop does not do is a comment in it."""
@@ -62,6 +72,12 @@ def _literal(values: Mapping[str, Any]) -> str:
 
 def _unused(answer: Answer) -> list[str]:
     rest, setup = without(answer.fields, (*IN_CONFIG, *USED)), answer.setup
+    config = answer.fields.get("accelerator_config") or {}
+    if isinstance(config, Mapping):
+        entries = {name: config.get(name, default) for name, default in OF_ACCELERATOR.items()}
+        rest |= {f"accelerator_config {name}": on for name, on in entries.items() if on != OF_ACCELERATOR[name]}
+    else:  # a file
+        rest |= {"accelerator_config": config}
     lines = [f"# Not done by this loop, as the Trainer would: {name} = {value!r}" for name, value in rest.items()]
     collating = {name: value for name, value in setup.data_arguments.items() if value}
     lines += [f"# your_collator must do it: {name} = {value!r}" for name, value in collating.items()]

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from autotune.report.exports.answer import Answer, joined
+from autotune.report.exports.answer import Answer, joined, without
 from autotune.report.exports.commented_yaml import ToolConfig, tool_config
+from autotune.space.settings.compile import MODE
 
 SAME = (
     *("gradient_accumulation_steps", "auto_find_batch_size", "learning_rate", "weight_decay", "optim_args"),
@@ -31,6 +32,9 @@ NAMES = dict(zip(SAME, SAME, strict=True)) | {
     "adapter lora_alpha": "lora_alpha",
     "quantization load_in_4bit": "load_in_4bit",
 }
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
+"""All that its `torch_compile_mode` takes; with another one its schema refuses the file."""
+
 LIGER_PLUGIN = "axolotl.integrations.liger.LigerPlugin"
 LIGER_KEYS = {
     "rope": "liger_rope",
@@ -100,7 +104,8 @@ def axolotl_config(answer: Answer) -> ToolConfig:
         f"{answer.environment} {'axolotl train' if answer.ranks == 1 else launcher} YOURS.yaml",
     ]
     parts = answer.parts("checkpointing", "fsdp_config", "liger_kernel_config")
-    return tool_config(head, parts, NAMES, values, COVERED, _notes(answer))
+    names = NAMES if fields.get(MODE) in (None, *COMPILE_MODES) else without(NAMES, (MODE,))
+    return tool_config(head, parts, names, values, COVERED, _notes(answer))
 
 
 def _liger(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,8 +13,10 @@ def resolved(
 ) -> dict[str, Any]:
     """The configuration with each "auto" as the number that these training arguments mean on so many ranks.
 
-    What only a run knows (its number of steps; the model's hidden size, if it is None) stays "auto". The values are
-    those that transformers fills in (`HfTrainerDeepSpeedConfig`); its defaults if there is no argument.
+    What only a run knows (its number of steps; the model's hidden size, if it is None) stays "auto", and so do learning rate
+    and weight decay that no argument states: every tool fills them in, with defaults of its own, and transformers refuses
+    other numbers. The values are those that transformers fills in (`HfTrainerDeepSpeedConfig`); its defaults if there is no
+    argument.
     """
     exact = deepcopy(dict(config))
     for path, value in (_numbers(arguments, ranks) | _bucket_sizes(hidden_size)).items():
@@ -33,7 +35,7 @@ def _numbers(arguments: Mapping[str, Any], ranks: int) -> dict[str, Any]:
         return default if value is None else value
 
     micro, accumulation = argument("per_device_train_batch_size", 8), argument("gradient_accumulation_steps", 1)
-    rate = argument("learning_rate", 5e-5)
+    rate, decay = argument("learning_rate", AUTO), argument("weight_decay", AUTO)
     return {
         "train_micro_batch_size_per_gpu": micro,
         "gradient_accumulation_steps": accumulation,
@@ -44,7 +46,7 @@ def _numbers(arguments: Mapping[str, Any], ranks: int) -> dict[str, Any]:
         "optimizer.params.lr": rate,
         "optimizer.params.betas": [argument("adam_beta1", 0.9), argument("adam_beta2", 0.999)],
         "optimizer.params.eps": argument("adam_epsilon", 1e-8),
-        "optimizer.params.weight_decay": argument("weight_decay", 0.0),
+        "optimizer.params.weight_decay": decay,
         "scheduler.params.warmup_min_lr": 0,
         "scheduler.params.warmup_max_lr": rate,
     }

@@ -1,6 +1,6 @@
 """Events of a study for loggers, as plain values: no variables of the process, no secrets, no folders."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,16 +92,19 @@ def study_facts(result: SearchResult) -> dict[str, Value]:
 
 
 def rows(
-    trials: Sequence[Trial], objective: str, max_gain: Mapping[int, float] | None = None, after: int = -1
+    trials: Sequence[Trial],
+    objective: str,
+    max_gain: Mapping[int, float] | None = None,
+    numbers: Collection[int] | None = None,
 ) -> Iterator[LoggedTrial]:
-    """A row for each trial whose number is above `after`, by what its own probe measured.
+    """A row for each trial, or for those of these numbers alone, by what its own probe measured.
 
     What is measured again comes later and is in the ending's table: the rows of a study are the same, logged while it runs or
     afterwards. max_gain: trial number -> share by which something untested could still beat the best before it.
     """
     probed = [replace(trial, confirmations=(), disqualified_reason="") for trial in trials]
     for count, trial in enumerate(probed, start=1):
-        if trial.number > after:
+        if numbers is None or trial.number in numbers:
             yield _row(trial, probed[:count], objective, (max_gain or {}).get(trial.number))
 
 
@@ -145,7 +148,7 @@ def ending(result: SearchResult, folder: Path) -> Ending:
         numbers=_finite(numbers),
         words=words,
         values=best.configuration.sizes_and_settings if best is not None else {},
-        table=frame(result.trials, result.utilizations, result.request.objective),
+        table=frame(result.trials, result.utilizations, result.request.objective, result.refuted),
         files=sorted(path for name in FILES for path in folder.glob(name)),
         complete=result.complete,
     )

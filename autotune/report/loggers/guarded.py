@@ -6,7 +6,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -29,6 +29,30 @@ _LOGIN = re.compile(r"//[^\s/]*@")
 _STORE = re.compile(r"\b((?:file|sqlite)[\w+]*:)/\S*/")
 
 
+@dataclass(frozen=True)
+class LoggedRun:
+    """A logger's run, and the trials that it has: up to the last one, all but the missing ones."""
+
+    run: str
+    last: int = -1
+    missing: frozenset[int] = field(default_factory=frozenset)
+
+    def with_trial(self, number: int) -> "LoggedRun":
+        """The same with one trial more."""
+        missing = (self.missing | {*range(self.last + 1, number)}) - {number}
+        return replace(self, last=max(self.last, number), missing=missing)
+
+    def further(self, trials: Sequence[Trial], is_over: bool) -> list[int]:
+        """Numbers of the trials that it has not. Before the search is over none comes before one that still runs."""
+        later = [trial.number for trial in trials if trial.number > self.last]
+        whole = [number for place, number in enumerate(later, self.last + 1) if number == place]
+        return [*sorted(self.missing & {trial.number for trial in trials}), *(later if is_over else whole)]
+
+    def to_dict(self) -> dict[str, Any]:
+        missing = {"missing": sorted(self.missing)} if self.missing else {}
+        return {"run": self.run, "last": self.last, **missing}
+
+
 class LoggerGroup:
     """The loggers of one study, from `start` on; no method raises what a logger raised.
 
@@ -47,9 +71,9 @@ class LoggerGroup:
         """Begin or resume the run of every logger."""
         facts = study_facts(result)
         for name in self._names:
-            for logger, last in self._attempt(name, partial(self._started, name, facts)):
+            for logger, logged in self._attempt(name, partial(self._started, name, facts)):
                 self._loggers[name] = logger
-                self._note(name, logger.run, last)
+                self._note(name, replace(logged, run=logger.run))
 
     def watching(self, watch: Watch) -> Watch:
         """The same watch, and every new trial logged after it."""
@@ -64,37 +88,41 @@ class LoggerGroup:
 
         return both if self._loggers else watch
 
-    def log(self, trials: Sequence[Trial]) -> None:
-        """Log every trial that a logger has not yet logged."""
+    def log(self, trials: Sequence[Trial], is_over: bool = False) -> None:
+        """Log every trial that a logger has not yet logged, in the order of their numbers.
+
+        Of several devices a later trial may end first: it waits, as trackers know no step before the last one.
+        """
         for name in list(self._loggers):
-            for row in rows(trials, self._objective, self._max_gain, after=self._runs[name]["last"]):
+            numbers = self._runs[name].further(trials, is_over)
+            for row in rows(trials, self._objective, self._max_gain, numbers):
                 if logger := self._loggers.get(name):
                     for _ in self._attempt(name, partial(logger.log, row)):
-                        self._note(name, logger.run, row.number)
+                        self._note(name, self._runs[name].with_trial(row.number))
 
     def finish(self, result: SearchResult) -> None:
         """Log the ending of the study, whose report is written."""
         if not self._loggers:
             return
-        self.log(result.trials)
+        self.log(result.trials, is_over=True)
         end = ending(result, self._folder)
         for name, logger in list(self._loggers.items()):
             self._attempt(name, partial(logger.finish, end))
 
-    def _started(self, name: str, facts: Mapping[str, Any]) -> tuple[Logger, int]:
-        """The logger and the last trial that its run has logged: of the noted run, or of a new one if that is gone."""
+    def _started(self, name: str, facts: Mapping[str, Any]) -> tuple[Logger, LoggedRun]:
+        """The logger and what its run has logged: of the noted run, or of a new one if that is gone."""
         start = import_module(f"autotune.report.loggers.{name}").start
         study = StudyEvent(self._folder.name, self._folder, facts, run=uuid.uuid4().hex[:12])
         if noted := self._runs.get(name):
             with contextlib.suppress(Exception):  # deleted, or in another store: what fails for good fails again below
-                return start(replace(study, run=noted["run"], resumed=True)), noted["last"]
-        return start(study), -1
+                return start(replace(study, run=noted.run, resumed=True)), noted
+        return start(study), LoggedRun(study.run)
 
-    def _note(self, name: str, run: str, last: int) -> None:
-        """Write down the logger's run and the last trial that it has logged."""
-        self._runs[name] = {"run": run, "last": last}
+    def _note(self, name: str, logged: LoggedRun) -> None:
+        """Write down the logger's run and the trials that it has logged."""
+        self._runs[name] = logged
         try:
-            write_json(self._folder / RUNS, self._runs)
+            write_json(self._folder / RUNS, {name: logged.to_dict() for name, logged in self._runs.items()})
         except OSError as error:
             self._give_up(name, type(error).__name__, without_secrets(str(error)))
 
@@ -141,8 +169,11 @@ def _before_each(folder: Path) -> dict[int, float]:
     return {number + 1: gap.max_gain_if_fits for number, gap in read_prospects(folder).items()}
 
 
-def _read(path: Path) -> dict[str, dict[str, Any]]:
-    """Logger -> its run and the last trial logged; empty if the file is missing or damaged: runs begin anew."""
+def _read(path: Path) -> dict[str, LoggedRun]:
+    """Logger -> its run and the trials logged; empty if the file is missing or damaged: runs begin anew."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {name: {"run": str(run["run"]), "last": int(run["last"])} for name, run in read_json(path).items()}
+        return {
+            name: LoggedRun(str(run["run"]), int(run["last"]), frozenset(map(int, run.get("missing", ()))))
+            for name, run in read_json(path).items()
+        }
     return {}

@@ -192,6 +192,18 @@ def test_an_axolotl_file_in_its_own_words(tmp_path: Path) -> None:
     assert "  - path: tatsu-lab/alpaca   # instructions\n" in text
 
 
+def test_without_the_kernels_of_liger_an_axolotl_file_keeps_its_other_plugins(tmp_path: Path) -> None:
+    liger, other = "axolotl.integrations.liger.LigerPlugin", "axolotl.integrations.spectrum.SpectrumPlugin"
+    result = found({"liger": "kernels_and_loss"}, liger="none")
+    for plugins, left in (([liger, other], [other]), ([liger], None)):
+        written = f"{AXOLOTL_FILE}plugins: {json.dumps(plugins)}\nliger_rope: true\n"
+        (tmp_path / "c.yml").write_text(written)
+        in_file(result, tmp_path / "c.yml").write()
+        tuned = yaml.safe_load((tmp_path / "c.tuned.yml").read_text())
+        assert tuned.get("plugins") == left
+        assert "liger_rope" not in tuned
+
+
 def test_a_llama_factory_file_in_its_own_words(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(LLAMA_FACTORY_FILE)
     words = ["llamafactory-cli", "train", "c.yaml", "gradient_accumulation_steps=6"]
@@ -213,6 +225,8 @@ def test_a_llama_factory_file_in_its_own_words(tmp_path: Path) -> None:
         ("accelerate launch --num_processes 2 -m pkg.t", "accelerate launch --num_processes 4 -m pkg.t"),
         ("accelerate launch t.py", "accelerate launch --multi_gpu --num_processes 4 t.py"),
         ("python train.py", "torchrun --nproc-per-node 4 train.py"),
+        ("python -m pkg.t", "torchrun --nproc-per-node 4 -m pkg.t"),
+        ("python -u train.py", "python -u -m torch.distributed.run --nproc-per-node 4 train.py"),
         ("trl sft", "trl sft --num_processes 4"),
         ("llamafactory-cli train", "FORCE_TORCHRUN=1 NPROC_PER_NODE=4 llamafactory-cli train"),
     ],
@@ -226,7 +240,8 @@ def test_ranks_in_the_launcher_s_words(before: str, after: str) -> None:
 
 def test_ranks_without_a_flag_precision_of_the_launcher_and_variables() -> None:
     result = makers.with_setup(found(), processes=4, process_environment={"OMP_NUM_THREADS": "2", "A": "x y"})
-    assert in_command(result, ["axolotl", "train"]).by_hand == ("start 4 processes, one a device",)
+    for words in ("axolotl train", "python -m torch.distributed.run train.py"):
+        assert in_command(result, words.split()).by_hand == ("start 4 processes, one a device",)
     words = "env OMP_NUM_THREADS=8 accelerate launch --mixed_precision fp16 --num_processes 2 train.py"
     command = in_command(result, words.split()).command
     start = "env OMP_NUM_THREADS=2 A='x y' accelerate launch --mixed_precision bf16 --num_processes 4 train.py "

@@ -56,6 +56,16 @@ def test_what_verify_refuted_is_no_answer() -> None:
     assert row["times_as_fast"] == pytest.approx(speed / CARD.best.samples_per_second.value)
 
 
+def test_against_the_least_change_of_settings_that_do_not_fit_a_speed_up_is_proven_side_by_side_with_that() -> None:
+    does_not_fit = Trial(0, configuration(8), out_of_memory(configuration(8)))
+    for confirmed in (None, 10.0):
+        least = trial(1, 10.0, of=configuration(4), confirmed=confirmed)
+        study = result([does_not_fit, least, trial(2, 40.0, of=configuration(16), confirmed=40.0)])
+        (row,) = plain_rows(compare([study]))
+        assert (row["best_trial"], row["confirmed"]) == (2, confirmed is not None)
+        assert (row["verdict"] == "not_proven") == (not row["confirmed"])
+
+
 # Relative speed -------------------------------------------------------------------------------------------------
 
 

@@ -362,6 +362,23 @@ def test_an_interrupted_explanation_goes_on_and_measures_nothing_twice(tmp_path:
     assert again.to_dict() == explanation.to_dict()
 
 
+def test_what_differs_from_round_to_round_leads_along_the_same_path_when_it_goes_on(tmp_path: Path) -> None:
+    probe, inner = ReplayProbe({}), world(0.0)
+
+    def measured(of: Configuration) -> Measurement:
+        later = probe.asked[-1][1].slot.round > 1
+        if later and of == configuration(8, precision="bf16", workers=2):
+            return out_of_memory(of)
+        faster = completed(of, 4 * float(inner(of).samples_per_second or 0))
+        return faster if later and of.values["workers"] == 2 else inner(of)
+
+    probe.table = measured
+    first, _ = explained_in(study(THREE), tmp_path, probe)
+    again, further = explained_in(study(THREE), tmp_path, measured)
+    assert further.asked == []
+    assert again.to_dict() == first.to_dict()
+
+
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
     """A saved study whose explanation was measured before, so that nothing needs a process."""

@@ -96,15 +96,15 @@ def test_a_new_start_with_the_answer_gets_what_no_field_says(tmp_path: Path, mon
     torch.backends.cuda.enable_flash_sdp(True)
 
 
-def result(low: float = 1.2, changes: bool = True, micro: int = 4, **values: Any) -> Any:
-    """As much of a result as decides. values: of the answer."""
+def result(low: float | None = 1.2, changes: bool = True, fits: bool = True, micro: int = 4, **values: Any) -> Any:
+    """As much of a result as decides. fits: the user's own settings. values: of the answer."""
 
     def trial(**values: Any) -> Any:
-        return SimpleNamespace(configuration=SimpleNamespace(values=values))
+        return SimpleNamespace(configuration=SimpleNamespace(values=values), lacked_memory=not fits)
 
     return SimpleNamespace(
         changes_settings=changes,
-        speedup=SimpleNamespace(low=low),
+        speedup=low and SimpleNamespace(low=low),
         best_trial=None,
         numerics=None,
         best=trial(micro_batch_size=micro, **values),
@@ -117,6 +117,9 @@ def result(low: float = 1.2, changes: bool = True, micro: int = 4, **values: Any
     [
         (result(), False, ""),
         (result(low=1.0), False, "Nothing is shown to be faster."),
+        (result(low=None), False, "Nothing is shown to be faster."),
+        (result(low=None, fits=False), False, ""),
+        (result(low=1.0, fits=False), False, ""),
         (result(changes=False), False, "Nothing is shown to be faster."),
         (result(), True, "continues a checkpoint, and the answer changes the micro-batch size."),
         (result(micro=2, optimizer="sgd"), True, "continues a checkpoint, and the answer changes the optimizer."),

@@ -184,6 +184,14 @@ def test_a_device_that_the_search_has_read_is_not_asked_again_and_one_host_train
     assert [order.kind for order in host.orders] == ["verification"] * 12
 
 
+def test_the_report_of_a_study_that_is_not_in_reports_is_named_by_its_folder(copied: Path, recorded: None) -> None:
+    place = copied.parent.parent / "elsewhere" / "small"
+    shutil.copytree(copied, place)
+    for words, name in ((["small"], "small"), (["small", "--output-dir", "elsewhere"], "elsewhere/small")):
+        _, out, _ = command(copied.parent.parent, *words, "--steps", "5")
+        assert f"`autotune report {name}`" in out
+
+
 def test_quiet_prints_the_result_alone(study: Path, recorded: None) -> None:
     code, out, err = command(study.parent.parent, "small", "--steps", "5", "--quiet")
     assert (code, err) == (0, "")

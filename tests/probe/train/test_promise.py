@@ -89,6 +89,17 @@ def test_a_promise_that_is_missed_is_warned_of_once(tmp_path: Path) -> None:
     assert not run.held
 
 
+@pytest.mark.parametrize("is_own", [False, True])
+def test_without_a_reason_verify_is_named_only_where_it_can_train_the_model(
+    is_own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(autotune.PromiseCallback, "_reasons", lambda *_: iter(()))
+    with pytest.warns(PromiseMissed) as caught:
+        trained(promised(1e6, workload=makers.workload(user_objects=is_own)), tmp_path)
+    (warning,) = [str(each.message) for each in caught if issubclass(each.category, PromiseMissed)]
+    assert warning.endswith(f"Likely: no reason was seen{'' if is_own else ', `autotune verify` measures it again'}.")
+
+
 def test_waiting_for_data_is_named_as_the_reason(tmp_path: Path) -> None:
     with pytest.warns(PromiseMissed, match=r"a step waits for data \d\d% of its time, 0% when"):
         run = trained(promised(1e6), tmp_path, train_dataset=Slow(240)).run

@@ -142,6 +142,16 @@ def test_the_loop_is_python_and_holds_the_answer() -> None:
         assert constants["TRAINING_ARGUMENTS"] == without(of.fields, ("deepspeed", "fsdp", "fsdp_config"))
 
 
+def test_what_the_loop_leaves_out_of_the_accelerator_s_own_arguments_is_a_comment() -> None:
+    config = {"non_blocking": True, "split_batches": True, "even_batches": True, "dispatch_batches": None}
+    loop = exports(answer({"accelerator_config": config}))["accelerate_loop.py"]
+    left_out = [line.partition(": ")[2] for line in loop.splitlines() if line.startswith("# Not done by this loop")]
+    assert left_out == ["accelerator_config split_batches = True"]
+    assert "DataLoaderConfiguration(non_blocking=True)" in loop
+    loop = exports(answer({"accelerator_config": "accelerator.json"}))["accelerate_loop.py"]
+    assert "# Not done by this loop, as the Trainer would: accelerator_config = 'accelerator.json'" in loop
+
+
 def test_the_start_line_can_be_pasted_into_a_shell() -> None:
     of = answer(process_environment={"ODD": "two words; and more"})
     line = exports(of)["accelerate_config.yaml"].splitlines()[0].removeprefix("# ")

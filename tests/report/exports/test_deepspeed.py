@@ -64,6 +64,17 @@ def test_the_numbers_are_those_that_transformers_would_fill_in_and_finds_consist
     assert wrong.mismatches, "these checks find a wrong number"
 
 
+def test_a_learning_rate_that_no_argument_states_is_the_tool_s_own(tmp_path: Path) -> None:
+    known = {name: value for name, value in ARGUMENTS.items() if name not in ("learning_rate", "weight_decay")}
+    exact = resolved(zero_config("2") | WITH_OPTIMIZER, known)
+    assert exact["optimizer"]["params"] == {"lr": AUTO, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": AUTO}
+    arguments = TrainingArguments(output_dir=str(tmp_path), **known, learning_rate=2e-5, weight_decay=0.01)
+    checked = Checked(exact)
+    checked.trainer_config_process(arguments)
+    assert not checked.mismatches
+    assert checked.config["optimizer"]["params"]["lr"] == checked.config["scheduler"]["params"]["warmup_max_lr"] == 2e-5
+
+
 def test_what_is_unknown_stays_auto_and_what_is_set_stays() -> None:
     config = zero_config("3") | {"gradient_clipping": 0.25}
     exact = resolved(config, ARGUMENTS, ranks=4)

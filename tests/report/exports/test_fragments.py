@@ -55,6 +55,15 @@ def test_keys_are_those_of_the_tools_and_no_field_of_the_answer_is_lost(kind: st
             assert field in elsewhere or is_missing or read[field] == value, (name, field)
 
 
+def test_a_mode_of_compiling_that_axolotl_refuses_is_a_comment_in_its_file_alone() -> None:
+    for mode, known in (("reduce-overhead", True), ("max-autotune-no-cudagraphs", False)):
+        of = answer({"torch_compile": True, "torch_compile_mode": mode})
+        assert values(of, "axolotl.yaml").get("torch_compile_mode") == (mode if known else None)
+        line = f'# no counterpart here: torch_compile_mode = "{mode}"'
+        assert (line in exports(of)["axolotl.yaml"]) is not known
+        assert values(of, "llama_factory.yaml")["torch_compile_mode"] == mode
+
+
 @pytest.mark.parametrize(("bf16", "pure"), [(True, False), (False, True)])
 def test_weights_in_16_bits_are_pure_where_there_is_no_autocast(bf16: bool, pure: bool) -> None:
     of = answer(FULL | {"bf16": bf16}, model_arguments={"dtype": "bfloat16"})

@@ -103,6 +103,33 @@ def test_what_was_told_before_is_not_told_again(tmp_path: Path, monkeypatch: pyt
     assert recorder.study.run == "a-run"
 
 
+def test_a_trial_that_ends_after_a_later_one_of_another_device_is_logged_too_and_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = use(monkeypatch, Recorder())
+    study = result("wandb")
+    loggers = begun(study, tmp_path / "study")
+    first, second, third = study.trials
+    loggers.log([first])
+    loggers.log([first, third])
+    assert [row.number for row in recorder.rows] == [0]
+    loggers.log([first, second, third])
+    assert [row.number for row in recorder.rows] == [0, 1, 2]
+
+
+def test_a_trial_that_was_not_measured_when_its_search_ended_is_logged_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = use(monkeypatch, Recorder())
+    study = result("wandb")
+    told(replace(study, trials=[study.trials[0], study.trials[2]]), tmp_path / "study")
+    assert [row.number for row in recorder.rows] == [0, 2]
+    assert json.loads((tmp_path / "study" / RUNS).read_text())["wandb"]["missing"] == [1]
+    told(study, tmp_path / "study", already=2)
+    assert [row.number for row in recorder.rows] == [0, 2, 1]
+    assert json.loads((tmp_path / "study" / RUNS).read_text()) == {"wandb": {"run": "a-run", "last": 2}}
+
+
 def test_a_study_begun_again_or_with_a_damaged_note_of_its_runs_is_another_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
