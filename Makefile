@@ -30,7 +30,7 @@ search: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist worksteal --timeout 600 -m "not nightly"
 
-# Those that take long too; alone those that measure how well something is measured.
+# Those that take long too; alone those that need all cores, or measure how well something is measured.
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist worksteal --timeout 3600 -m "not alone"
 	$(BIN)/python -m pytest -m alone

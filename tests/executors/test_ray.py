@@ -22,7 +22,8 @@ from autotune.probe.order import CHILD_ANSWER, LOG, Order, Timing
 from autotune.probe.process.launcher import ProbeHost
 
 ray = pytest.importorskip("ray", reason="ray is not installed: its extra is not the core's")
-pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("ignore")]  # Ray's own warnings, of its processes too
+# Alone: both cores are lent to the cluster's nodes. The warnings are Ray's own, of its processes too.
+pytestmark = [pytest.mark.nightly, pytest.mark.alone, pytest.mark.filterwarnings("ignore")]
 
 from benchmarks.executors_deaths import cluster_of_two, is_alive, long_probe, wait_until  # noqa: E402
 

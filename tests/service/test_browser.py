@@ -17,7 +17,7 @@ from tests.browser import MISSING, chromium, complaints, look, requested
 from tests.report.studies import HOSTILE, hostile
 from tests.service import application
 from tests.service.application import wait_until
-from tests.service.searches import Replaying
+from tests.service.searches import REQUEST, Replaying
 from tests.service.seeded import REAL, left, page_service, seed
 from tests.service.servers import Server, serving
 
@@ -117,7 +117,7 @@ def test_searches_are_stopped_resumed_and_compared(browser: WebDriver, server: S
     complaints(browser)
     requested(browser)
     sign_in(browser, server.url, server.token)
-    submit(browser, server.url, "first")
+    first = submit(browser, server.url, "first")
     wait_until(lambda: "Done" in text_of(browser, ".sub"))
     replaying.hold()
     second = submit(browser, server.url, "second")
@@ -130,8 +130,10 @@ def test_searches_are_stopped_resumed_and_compared(browser: WebDriver, server: S
     assert browser.current_url == second
     wait_until(lambda: "Cancelled" in text_of(browser, ".timeline"))
     browser.get(server.url)
-    for box in browser.find_elements(By.CSS_SELECTOR, "input[name=search]"):
-        box.click()
+    for search in (first, second):
+        browser.find_element(By.ID, f"pick-{search.rpartition('/')[2]}").click()
+    third = server.submit(REQUEST)  # its row takes no mark away
+    wait_until(lambda: browser.find_elements(By.ID, f"row-{third}"))
     press(browser, "Compare the marked searches")
     wait_until(lambda: text_of(browser, "h1") == "2 searches compared")
     assert complaints(browser) == []

@@ -182,6 +182,7 @@ def test_a_cluster_that_is_not_there_is_refused(kinds: list[str], message: str) 
 
 
 @pytest.mark.nightly
+@pytest.mark.alone
 @pytest.mark.filterwarnings("ignore")
 def test_searches_of_one_and_two_devices_run_on_a_cluster_whose_nodes_come_and_go(tmp_path: Path) -> None:
     """A node is killed while a search runs on it: the search goes on without it, or waits until there are enough again."""
@@ -210,6 +211,7 @@ def test_searches_of_one_and_two_devices_run_on_a_cluster_whose_nodes_come_and_g
 
 
 @pytest.mark.nightly
+@pytest.mark.alone
 @pytest.mark.filterwarnings("ignore")
 def test_a_search_waits_while_the_cluster_is_gone_and_goes_on_once_its_head_is_there_again(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="ray is not installed: its extra is not the core's")
