@@ -146,10 +146,10 @@ class Change:
         self.append(search_id, [event | {"body": {name: value for name, value in body.items() if value is not None}}])
         return search
 
-    def end_use(self, search_id: str) -> None:
-        """Note that its devices are used no more, if it had some."""
+    def end_use(self, search_id: str, at: datetime | None = None) -> None:
+        """Note that its devices are used no more, if it had some. at: since when; None: now."""
         open_use = (uses.c.search_id == search_id) & uses.c.ended_at.is_(None)
-        self.connection.execute(uses.update().where(open_use).values(ended_at=datetime.now(UTC)))
+        self.connection.execute(uses.update().where(open_use).values(ended_at=at or datetime.now(UTC)))
 
     def append(self, search_id: str, new: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """Append the events with keys that the search does not have yet, and return them."""

@@ -290,6 +290,13 @@ class Store:
                 change.end_use(search_id)
                 change.update(search_id, pid=None, pid_started=None)
 
+    def died(self, search_id: str, attempt: int) -> None:
+        """Record that the process of this attempt died while no server ran: it used its devices until its last event."""
+        with self._writing() as change:
+            if change.running(search_id, attempt):
+                last = select(func.max(events.c.at)).where(events.c.search_id == search_id)
+                change.end_use(search_id, change.connection.scalar(last))
+
     def requeue(
         self, search_id: str, attempt: int, reason: str, delay_s: float = 0.0, counter: str | None = "interruptions"
     ) -> Search:
