@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
@@ -437,12 +438,18 @@ def _ends(connection: Connection, now: datetime) -> dict[str, float | None]:
 
 
 def _length(connection: Connection, row: Any) -> float | None:
-    """Expected seconds of a queued search: its timeout, or the longest of the last five of its model; None if there is none."""
+    """Expected seconds of a queued search: its timeout, or the longest of the last five of its model; None if there is none.
+
+    A search is as long as it used its devices: without waits between its attempts.
+    """
     if (timeout := _timeout(row.request)) is not None:
         return timeout
-    same = select(searches.c.started_at, searches.c.ended_at).where(searches.c.model == row.model)
-    same = same.where(searches.c.state == DONE).order_by(searches.c.id.desc()).limit(5)
-    return max(((end - begin).total_seconds() for begin, end in connection.execute(same) if begin), default=None)
+    same = select(searches.c.id).where(searches.c.model == row.model, searches.c.state == DONE)
+    same = same.order_by(searches.c.id.desc()).limit(5)
+    lengths: defaultdict[str, float] = defaultdict(float)
+    for use in connection.execute(select(uses).where(uses.c.search_id.in_(same))):
+        lengths[use.search_id] += (use.ended_at - use.started_at).total_seconds()
+    return max(lengths.values(), default=None)
 
 
 def _usage(connection: Connection, now: datetime) -> builtins.list[Usage]:

@@ -514,6 +514,30 @@ def test_a_search_that_ends_in_time_uses_what_one_before_it_waits_for(store: Sto
     assert claimed.id == wide.id
 
 
+def test_a_search_is_expected_to_take_as_long_as_earlier_ones_of_its_model_used_their_devices(
+    store: Store, engine: Engine
+) -> None:
+    """Without the hours for which one of them waited after an interruption."""
+    earlier = started(store)
+    store.requeue(earlier.id, 1, "the server ended")
+    assert store.claim(["cpu"]) is not None
+    store.end(earlier.id, 2, DONE)
+    with writing(engine) as connection:
+        connection.execute(tables.searches.update().values(started_at=datetime.now(UTC) - LATER))
+    submitted(store, device="cuda:0", timeout="100s")
+    assert store.claim(["cuda:0"], cards=CARDS) is not None
+    submitted(store, devices=2, device="cuda")
+    narrow = submitted(store)
+    for seconds, passes in ((200, False), (20, True)):
+        with writing(engine) as connection:
+            first = select(tables.sa.func.min(uses.c.id)).scalar_subquery()
+            begun = datetime.now(UTC) - timedelta(seconds=seconds)
+            ended_at = datetime.now(UTC)
+            connection.execute(uses.update().where(uses.c.id == first).values(started_at=begun, ended_at=ended_at))
+        assert (store.claim(["cuda:2"], 9, CARDS) is not None) == passes
+    assert current(store, narrow).state == RUNNING
+
+
 def test_a_token_has_no_more_devices_and_device_hours_than_it_may(store: Store, engine: Engine) -> None:
     token, _ = Accounts(engine).create("anna", "submitter", None, "a test", most_devices=2, hours_a_month=1.0)
     own = [submitted(store, token_id=token.id, device="cuda") for _ in range(3)]
