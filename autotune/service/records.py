@@ -165,9 +165,9 @@ class Change:
         return added
 
     def keep(self, search_id: str, files: Mapping[str, bytes]) -> None:
-        """Store these files, in place of the ones of the same names."""
-        same = (artifacts.c.search_id == search_id) & artifacts.c.name.in_(files)
-        self.connection.execute(artifacts.delete().where(same))
+        """Store the files of a report, in place of those of an earlier one; without new ones these stay."""
+        if files:
+            self.connection.execute(artifacts.delete().where(artifacts.c.search_id == search_id))
         for name, content in files.items():
             kind = _MEDIA_TYPES.get(name.rpartition(".")[2], "application/octet-stream")
             place = artifacts.insert().values(search_id=search_id, name=name, media_type=kind, content=content)

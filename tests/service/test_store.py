@@ -892,6 +892,21 @@ def test_a_resumed_search_is_queued_with_all_its_attempts_before_it(store: Store
     assert [content for _, content in filter(None, contents)] == [b"2", b"3"]
 
 
+def test_files_of_an_earlier_answer_are_gone_once_there_is_another_one(store: Store) -> None:
+    """It has no `best_training_arguments.json` if nothing is shown to be faster any more."""
+    search = started(store)
+    files = {"best_training_arguments.json": b"{}", "report.html": b"1"}
+    store.end(search.id, 1, CANCELLED, artifacts=files)
+    store.resume(search.id)
+    assert store.claim(["cpu"]) is not None
+    store.end(search.id, 2, FAILED)
+    assert {file.name for file in store.artifacts(search.id)} == {*files}
+    store.resume(search.id)
+    assert store.claim(["cpu"]) is not None
+    store.end(search.id, 3, DONE, artifacts={"report.html": b"2"})
+    assert [file.name for file in store.artifacts(search.id)] == ["report.html"]
+
+
 def test_a_state_that_repeats_has_events_of_its_own(store: Store) -> None:
     search = submitted(store)
     for _ in range(3):
