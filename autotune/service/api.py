@@ -208,7 +208,7 @@ def trials(request: Request, _who: Viewer, search_id: str) -> list[dict[str, Any
     """A search's trials as far as it is, as JSON or CSV; of an ended one the CSV of its report."""
     store, search = request.app.state.store, found_search(request, search_id)
     kind = answers.accepted(request, JSON, CSV)
-    if kind == CSV and (file := store.artifact(search.id, "trials.csv")):
+    if kind == CSV and search.state in ENDED and (file := store.artifact(search.id, "trials.csv")):
         return served(file, request)  # type: ignore[return-value]
     rows: dict[int, dict[str, Any]] = {}
     for event in store.events(search.id, limit=answers.ALL_EVENTS):

@@ -355,6 +355,21 @@ def test_trials_are_a_row_each_with_their_latest_speed(service: Service) -> None
     assert table[1]["samples_per_second"] == ""
 
 
+def test_trials_of_a_resumed_search_are_those_so_far_and_not_the_report_before(service: Service) -> None:
+    search, client = measured(service), service.client("vera", "viewer")
+    service.store.end(search.id, 1, "cancelled", artifacts={"trials.csv": b"number\n0\n"})
+
+    def numbers() -> list[str]:
+        text = client.get(f"{PLACE}/{search.id}/trials", headers={"Accept": "text/csv"}).text
+        return [row["number"] for row in csv.DictReader(io.StringIO(text))]
+
+    assert numbers() == ["0"]
+    service.store.resume(search.id)
+    assert numbers() == ["0", "1"]
+    assert service.store.claim(["cpu"]) is not None
+    assert numbers() == ["0", "1"]
+
+
 def test_an_ended_search_has_its_result_its_files_and_its_logs(service: Service) -> None:
     files = {
         "report.html": b"<script>alert(1)</script>",
