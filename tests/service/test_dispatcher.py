@@ -22,7 +22,7 @@ from autotune.service.devices import Devices
 from autotune.service.dispatcher import Dispatcher, Run, death, runner_environment
 from autotune.service.records import CANCELLED, DONE, FAILED, NOTHING_FITS, QUEUED, RUNNING, Conflict
 from autotune.service.store import Store
-from autotune.service.tables import DatabaseTaken, ServerLock, events, reading, uses, writing
+from autotune.service.tables import DatabaseAway, DatabaseTaken, ServerLock, events, reading, uses, writing
 from tests.hurry import ROOT
 from tests.probe.processes import becomes_true, bounded, started_in
 from tests.service.dispatching import (
@@ -477,6 +477,32 @@ def test_the_database_may_go_away_for_a_while(
     assert not failing
     assert (search.state, search.attempt) == (DONE, 1)
     assert faults(store, state, search) == []
+
+
+def test_a_search_does_not_fail_because_the_database_is_away_while_its_folder_is_made(
+    store: Store, state: Path, replaying: Replaying, submit: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search_id = submit()
+    for attempt in (1, 2):
+        claimed = store.claim(["cpu"])
+        assert claimed is not None
+        if attempt == 1:
+            store.requeue(search_id, 1, "it crashed")
+    dispatcher, real, calls = dispatcher_of(store, state, replaying), store.begin_again, []
+
+    def away_once(*arguments: Any) -> bool:
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise DatabaseAway("The database cannot be used.", "Wait.")
+        return real(*arguments)
+
+    async def carry_out(*_: Any) -> dict[str, Any]:
+        return {"state": DONE}
+
+    monkeypatch.setattr(store, "begin_again", away_once)
+    monkeypatch.setattr(dispatcher, "_carry_out", carry_out)
+    asyncio.run(dispatcher._run(Run(claimed)))
+    assert (store.read(search_id).state, len(calls)) == (DONE, 2)
 
 
 @pytest.mark.nightly
