@@ -138,6 +138,19 @@ def test_searches_are_stopped_resumed_and_compared(browser: WebDriver, server: S
     assert {url.split("/")[2] for url in requested(browser)} == {server.url.split("/")[2]}
 
 
+def test_a_search_that_is_marked_stays_so_when_another_one_is_submitted(browser: WebDriver, tmp_path: Path) -> None:
+    service = page_service(tmp_path)
+    done, token = service.ended(), service.token("anna")
+    with application.serving(service.app) as url:
+        look(browser, 1280)
+        sign_in(browser, url, token)
+        browser.find_element(By.ID, f"pick-{done.id}").click()
+        other = service.queued()
+        wait_until(lambda: text_of(browser, f"#row-{other.id}"))
+        assert browser.find_element(By.ID, f"pick-{done.id}").is_selected()
+        assert browser.find_element(By.ID, "compare").is_enabled()
+
+
 def test_all_is_done_by_keyboard_alone(browser: WebDriver, server: Server) -> None:
     look(browser, 1280)
     sign_in(browser, server.url, server.token)

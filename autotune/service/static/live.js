@@ -31,7 +31,9 @@ function follow(live, voice, pause) {
     if (!fresh || isPaused()) return;
     const focused = document.activeElement?.id, message = fresh.dataset.say;
     if (message && message !== live.dataset.say) voice.textContent = message;
+    const marked = new Set([...live.querySelectorAll(".pick :checked")].map((box) => box.id)); // rows move down
     replace(live, fresh);
+    for (const box of live.querySelectorAll(".pick input")) box.checked = marked.has(box.id);
     document.title = page.title;
     marks();
     if (focused && document.activeElement?.id !== focused) document.getElementById(focused)?.focus({ preventScroll: true });
