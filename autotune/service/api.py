@@ -1,11 +1,9 @@
 """REST under /api/v1: searches, their events and files, comparisons; `python -m` prints the whole schema."""
 
-import io
 import json
 import re
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +16,7 @@ from fastapi.concurrency import run_in_threadpool
 from autotune.service import answers, server_api
 from autotune.service.answers import CSV, JSON, MOST_EVENTS, ROOT, Submitter, Viewer, found_search, note
 from autotune.service.body import SearchBody, check_nodes, checked
+from autotune.service.client import unpack
 from autotune.service.problems import SCHEMA, Problem
 from autotune.service.records import ENDED, QUEUED, RUNNING, Artifact, Event, LimitReached, Search
 from autotune.service.store import Store
@@ -313,8 +312,7 @@ def compared(store: Store, searches: Iterable[Search]) -> list[dict[str, Any]]:
                 raise Problem(
                     409, f"The search {search.id} has no study to compare.", "Compare searches that are done."
                 )
-            with tarfile.open(fileobj=io.BytesIO(file[1])) as archive:
-                archive.extractall(Path(place) / search.id, filter="data")
+            unpack(file[1], Path(place) / search.id)
             folders.append(str(Path(place) / search.id))
         command = ("nice", "-n", "19", sys.executable, "-m", "autotune", "compare", *folders, "--json")
         answer = json.loads(subprocess.run(command, capture_output=True, timeout=COMPARED_S).stdout)

@@ -249,6 +249,33 @@ def test_an_archive_of_any_size_is_not_kept(what: str, tmp_path: Path, monkeypat
     assert list(tmp_path.rglob("*")) == []
 
 
+def test_an_archive_is_unpacked_without_what_leads_elsewhere_by_python_3_11_0_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`filter` of tarfile is new in Python 3.11.4; that of Debian 12 has none."""
+
+    def refuse(*_: Any, **options: Any) -> None:
+        raise TypeError(f"got an unexpected keyword argument {[*options]}")
+
+    for name in ("extract", "extractall"):
+        monkeypatch.setattr(tarfile.TarFile, name, refuse)
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name in ("probes/0000/order.json", "../outside.json", f"{tmp_path}/outside.json"):
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mtime = 2, 1_700_000_000
+            archive.addfile(entry, io.BytesIO(b"{}"))
+        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE):
+            entry = tarfile.TarInfo("link.json")
+            entry.type, entry.linkname = kind, "/etc/passwd"
+            archive.addfile(entry)
+    (folder := tmp_path / "study").mkdir()
+    assert client.unpack(packed.getvalue(), folder)
+    files = list(tmp_path.rglob("*.json"))
+    assert files == [folder / "probes" / "0000" / "order.json"]
+    assert (files[0].read_bytes(), files[0].stat().st_mtime) == (b"{}", 1_700_000_000)
+
+
 def stream(*events: tuple[int, str, dict[str, Any]]) -> tuple[int, str, str]:
     lines = [f"id: {number}\nevent: {kind}\ndata: {json.dumps(body)}\n\n" for number, kind, body in events]
     return 200, "text/event-stream", "retry: 2000\n\n: alive\n\n" + "".join(lines)
