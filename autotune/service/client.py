@@ -215,15 +215,16 @@ class Client:
         if ARCHIVE in names:
             output_dir.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=output_dir) as scratch:
-                if not unpack(self._file(search_id, ARCHIVE), Path(scratch), MOST_BYTES):
+                (fetched := Path(scratch) / "study").mkdir()  # others may read it, unlike the temporary folder
+                if not unpack(self._file(search_id, ARCHIVE), fetched, MOST_BYTES):
                     raise self._too_large(ARCHIVE)
                 for name in names.intersection(FILES):
-                    (Path(scratch) / name).write_bytes(self._file(search_id, name))
-                result = TuningResult.load(scratch)
+                    (fetched / name).write_bytes(self._file(search_id, name))
+                result = TuningResult.load(fetched)
                 end = f"-{search_id[-8:]}"  # it keeps two searches of one name apart, also from one made here
                 folder = output_dir / re.sub(r"[^\w.-]", "-", f"{result.name.removesuffix(end)}{end}")
                 shutil.rmtree(folder, ignore_errors=True)
-                shutil.copytree(scratch, folder)
+                shutil.copytree(fetched, folder)
         kept = f"Report so far: {folder}" if folder else ""
         if problem := search.get("problem"):
             kind = getattr(errors, f"{problem['type']}", None)
