@@ -18,7 +18,7 @@ from autotune.service.answers import CSV, JSON, MOST_EVENTS, ROOT, Submitter, Vi
 from autotune.service.body import SearchBody, check_nodes, checked
 from autotune.service.client import unpack
 from autotune.service.problems import SCHEMA, Problem
-from autotune.service.records import ENDED, QUEUED, RUNNING, Artifact, Event, LimitReached, Search
+from autotune.service.records import ENDED, QUEUED, RUNNING, Artifact, Event, Search
 from autotune.service.store import Store
 from autotune.service.stream import EVERY, Item
 from autotune.service.stream import MEDIA_TYPE as EVENTS
@@ -60,14 +60,10 @@ def submit(
     if dry_run:
         response.status_code = 200
         return answers.CheckedRequest(request=wanted)
-    if who.hours_a_month is not None:
-        used = sum(each.device_hours for each in state.store.usage() if each.token_id == who.token_id)
-        if used >= who.hours_a_month:
-            message = f"Your token has used {used:.1f} of its {who.hours_a_month:g} device-hours of this month."
-            raise LimitReached(message, "Wait for the next month, or ask an admin for more.")
     name = body.name or f"{body.model} {body.global_batch_size}"
-    given = {"priority": body.priority, "idempotency_key": idempotency_key, "token_id": who.token_id}
-    search, is_new = state.store.submit(who.user, name, wanted, **given)
+    token = {"token_id": who.token_id, "hours_a_month": who.hours_a_month}
+    given = {"priority": body.priority, "idempotency_key": idempotency_key}
+    search, is_new = state.store.submit(who.user, name, wanted, **given, **token)
     if is_new:
         note(request, who, "submit", search.id)
     response.status_code = 201 if is_new else 200

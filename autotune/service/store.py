@@ -93,14 +93,15 @@ class Store:
         priority: int = 0,
         idempotency_key: str | None = None,
         token_id: str | None = None,
+        hours_a_month: float | None = None,
         most_of_user: int = 20,
         most: int = 1000,
         most_of_hour: int = 200,
     ) -> tuple[Search, bool]:
         """The search, on disk when this returns, and whether it is new: the same key and request give the same search.
 
-        Raises LimitReached if the limit of queued ones is reached, this owner's or in all, or the limit of submissions of the
-        owner within an hour, by the audit; KeyReused for a key with another request.
+        Raises LimitReached if the limit of queued ones is reached, this owner's or in all, the limit of submissions of the
+        owner within an hour, by the audit, or that of the token's device-hours; KeyReused for a key with another request.
         """
         digest = hashlib.sha256(json.dumps([name, priority, request], sort_keys=True).encode()).hexdigest()
         mine = searches.c.owner == owner
@@ -113,6 +114,7 @@ class Store:
                     raise KeyReused("This idempotency key was sent with another request.", "Use a new key.")
                 return Search(*row[1:]), False
             _check_limits(change, owner, most_of_user, most, most_of_hour)
+            _check_hours(change.connection, token_id, hours_a_month)
             search_id, now = new_id()
             query = {"model": request["model"], "device": request.get("device") or "auto", "request": dict(request)}
             query |= {"idempotency_key": idempotency_key, "request_sha256": digest, "priority": priority}
@@ -478,6 +480,16 @@ def _rooms(connection: Connection, now: datetime) -> dict[str | None, float]:
         else (inf if devices is None else devices - used.get(token, none).devices)
         for token, devices, hours in limits
     }
+
+
+def _check_hours(connection: Connection, token_id: str | None, most: float | None) -> None:
+    """Raise LimitReached if a token has used up its device-hours of this month. most: None if it has no limit."""
+    if most is None:
+        return
+    used = sum(each.device_hours for each in _usage(connection, datetime.now(UTC)) if each.token_id == token_id)
+    if used >= most:
+        message = f"Your token has used {used:.1f} of its {most:g} device-hours of this month."
+        raise LimitReached(message, "Wait for the next month, or ask an admin for more.")
 
 
 def _check_limits(change: Change, owner: str, most_of_user: int, most: int, most_of_hour: int) -> None:

@@ -564,13 +564,16 @@ def test_who_uses_what_and_who_did_what_is_told(service: Service) -> None:
     anna = service.client()
     anna.headers["Authorization"] = f"Bearer {made['secret']}"
     assert anna.get("/api/v1/me").json()["most_devices"] == 1
-    search = anna.post("/api/v1/searches", json=SMALL)
+    key = {"Idempotency-Key": "lost"}
+    search = anna.post("/api/v1/searches", json=SMALL, headers=key)
     assert search.status_code == 201
     service.store.claim(["cpu"])
     (use,) = root.get("/api/v1/usage").json()
     assert (use["user"], use["token_id"], use["devices"]) == ("anna", made["token"]["id"], 1)
     assert "Device-hours this month" in root.get("/devices").text
     problem(anna.post("/api/v1/searches", json=SMALL), 429, "limit-reached")
+    again = anna.post("/api/v1/searches", json=SMALL, headers=key)  # as if the first answer was lost
+    assert (again.status_code, again.json()["id"]) == (200, search.json()["id"])
     entries = root.get("/api/v1/audit").json()
     assert [(entry["user"], entry["action"]) for entry in entries][-1] == ("anna", "submit")
     assert root.get("/api/v1/audit", params={"after": entries[-1]["id"]}).json() == []
