@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import autotune
+from autotune.executors.local import LOCKS
 from tests.docs.pages import docs_module
 from tests.test_architecture import TREES, imported
 
@@ -241,3 +242,12 @@ def test_the_service_s_unit_is_valid(tmp_path: Path) -> None:
     done = subprocess.run([analyze, "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=300)
     own = [line for line in (done.stdout + done.stderr).splitlines() if "autotune.service" in line]
     assert (done.returncode, own) == (0, [])
+
+
+def test_a_service_sees_the_locks_of_gpus_that_other_users_of_the_machine_hold() -> None:
+    """In a /tmp of its own it would measure on a card beside their searches."""
+    text = (ROOT / "docs" / "service" / "autotune.service").read_text(encoding="utf-8")
+    unit = dict(line.partition("=")[::2] for line in text.splitlines() if not line.startswith("#"))
+    assert unit.get("PrivateTmp", "no") == "no"
+    assert unit["ProtectSystem"] == "strict"
+    assert unit["ReadWritePaths"] == str(LOCKS)

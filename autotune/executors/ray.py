@@ -118,8 +118,8 @@ def ray_executors(
         for host in hosts:
             try:
                 environment, workload = host.read(request)
-            except (ExecutorLost, cluster.ray.exceptions.OutOfMemoryError) as error:
-                lost = str(error).partition("\n")[0]
+            except ExecutorLost as error:
+                lost = str(error)
                 continue
             used = (lambda: None) if environment.is_cpu else host.used
             likeness = host.facts["likeness"]

@@ -40,6 +40,10 @@ VARIABLES = {
 """Of an actor. The first two: ended by Ray, the host's supervisor could remove nothing."""
 
 
+class OutOfMemory(ExecutorLost):
+    """Ray's memory monitor ended the executor."""
+
+
 @dataclass
 class Cluster:
     """A Ray cluster that this process is a driver of.
@@ -137,16 +141,15 @@ class RayHost:
         begun = time.monotonic()
         try:
             return self._carry_out(order)
-        except ExecutorLost as error:
-            lost = error
-        except self._cluster.ray.exceptions.OutOfMemoryError:
-            self._end()
-            lost = ExecutorLost("Ray ended it: its machine was out of memory")
+        except OutOfMemory as error:
+            lost: ExecutorLost = error
             key = str((order.kind, order.configuration))
             self._cluster.killed[key] += 1
             if self._cluster.killed[key] > 1 and self.restart():
                 end = {"ended": "host ended", "code": -signal.SIGKILL, "kernel_oom_kills": 1, "output": ""}
                 return {**end, "seconds": time.monotonic() - begun}
+        except ExecutorLost as error:
+            lost = error
         if order.kind == "probe":
             raise lost
         raise ProbeHostFailed(f"A device of the cluster was lost: {lost}.", "Run the same command again to resume.")
@@ -184,7 +187,7 @@ class RayHost:
         return used
 
     def _ask(self, question: str, *values: Any, seconds: float) -> Any:
-        """The actor's answer; raises ExecutorLost, or Ray's OutOfMemoryError."""
+        """The actor's answer; raises ExecutorLost, which is OutOfMemory if Ray's memory monitor ended it."""
         ray, actor, until = self._cluster.ray, self._actor, time.monotonic() + seconds
         if actor is None:
             raise ExecutorLost(self._reason or "it was left")
@@ -196,7 +199,8 @@ class RayHost:
                     raise ExecutorLost(self._reason or f"no answer within {seconds:.0f} s")
             return ray.get(reference)
         except ray.exceptions.OutOfMemoryError:
-            raise
+            self._end()
+            raise OutOfMemory("Ray ended it: its machine was out of memory") from None
         except ray.exceptions.RayError as error:
             self._end()
             raise ExecutorLost(_reason(error)) from None

@@ -1,11 +1,9 @@
 """REST under /api/v1: searches, their events and files, comparisons; `python -m` prints the whole schema."""
 
-import io
 import json
 import re
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,8 +16,9 @@ from fastapi.concurrency import run_in_threadpool
 from autotune.service import answers, server_api
 from autotune.service.answers import CSV, JSON, MOST_EVENTS, ROOT, Submitter, Viewer, found_search, note
 from autotune.service.body import SearchBody, check_nodes, checked
+from autotune.service.client import unpack
 from autotune.service.problems import SCHEMA, Problem
-from autotune.service.records import ENDED, QUEUED, RUNNING, Artifact, Event, LimitReached, Search
+from autotune.service.records import ENDED, QUEUED, RUNNING, Artifact, Event, Search
 from autotune.service.store import Store
 from autotune.service.stream import EVERY, Item
 from autotune.service.stream import MEDIA_TYPE as EVENTS
@@ -61,14 +60,10 @@ def submit(
     if dry_run:
         response.status_code = 200
         return answers.CheckedRequest(request=wanted)
-    if who.hours_a_month is not None:
-        used = sum(each.device_hours for each in state.store.usage() if each.token_id == who.token_id)
-        if used >= who.hours_a_month:
-            message = f"Your token has used {used:.1f} of its {who.hours_a_month:g} device-hours of this month."
-            raise LimitReached(message, "Wait for the next month, or ask an admin for more.")
     name = body.name or f"{body.model} {body.global_batch_size}"
-    given = {"priority": body.priority, "idempotency_key": idempotency_key, "token_id": who.token_id}
-    search, is_new = state.store.submit(who.user, name, wanted, **given)
+    token = {"token_id": who.token_id, "hours_a_month": who.hours_a_month}
+    given = {"priority": body.priority, "idempotency_key": idempotency_key}
+    search, is_new = state.store.submit(who.user, name, wanted, **given, **token)
     if is_new:
         note(request, who, "submit", search.id)
     response.status_code = 201 if is_new else 200
@@ -208,7 +203,7 @@ def trials(request: Request, _who: Viewer, search_id: str) -> list[dict[str, Any
     """A search's trials as far as it is, as JSON or CSV; of an ended one the CSV of its report."""
     store, search = request.app.state.store, found_search(request, search_id)
     kind = answers.accepted(request, JSON, CSV)
-    if kind == CSV and (file := store.artifact(search.id, "trials.csv")):
+    if kind == CSV and search.state in ENDED and (file := store.artifact(search.id, "trials.csv")):
         return served(file, request)  # type: ignore[return-value]
     rows: dict[int, dict[str, Any]] = {}
     for event in store.events(search.id, limit=answers.ALL_EVENTS):
@@ -313,8 +308,7 @@ def compared(store: Store, searches: Iterable[Search]) -> list[dict[str, Any]]:
                 raise Problem(
                     409, f"The search {search.id} has no study to compare.", "Compare searches that are done."
                 )
-            with tarfile.open(fileobj=io.BytesIO(file[1])) as archive:
-                archive.extractall(Path(place) / search.id, filter="data")
+            unpack(file[1], Path(place) / search.id)
             folders.append(str(Path(place) / search.id))
         command = ("nice", "-n", "19", sys.executable, "-m", "autotune", "compare", *folders, "--json")
         answer = json.loads(subprocess.run(command, capture_output=True, timeout=COMPARED_S).stdout)

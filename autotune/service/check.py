@@ -8,6 +8,7 @@ import shutil
 import ssl
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -146,7 +147,7 @@ def _sign_in(settings: Settings) -> str:
 
 
 def _devices(settings: Settings) -> str:
-    devices = lent_devices(settings)
+    devices = lent_devices(replace(settings, standby=False))  # a standby does not wait for its cluster
     devices.close()
     if problem := devices.problem():
         raise InvalidRequest(f"{problem}.", "Name some with --devices.")

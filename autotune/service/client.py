@@ -2,6 +2,7 @@
 
 import ipaddress
 import json
+import math
 import os
 import re
 import shutil
@@ -214,19 +215,16 @@ class Client:
         if ARCHIVE in names:
             output_dir.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=output_dir) as scratch:
-                with tarfile.open(fileobj=BytesIO(self._file(search_id, ARCHIVE))) as archive:
-                    total = 0
-                    for entry in archive:
-                        if (total := total + entry.size) > MOST_BYTES:
-                            raise self._too_large(ARCHIVE)
-                        archive.extract(entry, scratch, filter="data")
+                (fetched := Path(scratch) / "study").mkdir()  # others may read it, unlike the temporary folder
+                if not unpack(self._file(search_id, ARCHIVE), fetched, MOST_BYTES):
+                    raise self._too_large(ARCHIVE)
                 for name in names.intersection(FILES):
-                    (Path(scratch) / name).write_bytes(self._file(search_id, name))
-                result = TuningResult.load(scratch)
+                    (fetched / name).write_bytes(self._file(search_id, name))
+                result = TuningResult.load(fetched)
                 end = f"-{search_id[-8:]}"  # it keeps two searches of one name apart, also from one made here
                 folder = output_dir / re.sub(r"[^\w.-]", "-", f"{result.name.removesuffix(end)}{end}")
                 shutil.rmtree(folder, ignore_errors=True)
-                shutil.copytree(scratch, folder)
+                shutil.copytree(fetched, folder)
         kept = f"Report so far: {folder}" if folder else ""
         if problem := search.get("problem"):
             kind = getattr(errors, f"{problem['type']}", None)
@@ -303,6 +301,24 @@ class Client:
             message, advice = f"{self.url} refuses the token.", self._advice
         of_request = response.status_code < 500 and response.status_code not in (409, 429)
         raise (InvalidRequest if of_request else ServerFailed)(message, advice)
+
+
+def unpack(archive: bytes, folder: Path, most: float = math.inf) -> bool:
+    """Write the files of a tar archive into this folder, without links and what is outside; False if they have more bytes.
+
+    tarfile has its filters only from Python 3.11.4 on.
+    """
+    with tarfile.open(fileobj=BytesIO(archive)) as opened:
+        for entry in opened:
+            if (most := most - entry.size) < 0:
+                return False
+            path = (folder / entry.name).resolve()
+            file = opened.extractfile(entry) if entry.isfile() else None
+            if file is not None and path.is_relative_to(folder.resolve()):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(file.read())
+                os.utime(path, (entry.mtime, entry.mtime))
+    return True
 
 
 def _body(options: Mapping[str, Any]) -> dict[str, Any]:

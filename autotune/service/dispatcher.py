@@ -258,6 +258,8 @@ class Dispatcher:
     async def _recover(self, run: Run) -> None:
         """Wait for the process that an earlier server started, and which ends itself; kill it after the grace; queue again."""
         search, until = run.search, time.monotonic() + self.grace_s
+        if not is_alive(search):
+            await self._stored(self.store.died, search.id, search.attempt)
         while not self._stopping and (is_alive(search) or await asyncio.to_thread(is_locked, self.folder(search.id))):
             if time.monotonic() > until and search.pid is not None and is_alive(search):
                 await self._stored(self.store.check_lock)
@@ -271,7 +273,7 @@ class Dispatcher:
         """Run a claimed search; end it, or queue it again."""
         search, folder = run.search, self.folder(run.search.id)
         try:
-            options = await asyncio.to_thread(self._prepare, search, folder)
+            options = await self._stored(self._prepare, search, folder)
         except AutotuneError as error:  # a model or a data set is not there any more
             end: dict[str, Any] | None = {"state": FAILED, "problem": problem(error)}
         else:
@@ -288,7 +290,7 @@ class Dispatcher:
         log.info("search_ended", search=search.id, state=end["state"])
 
     def _prepare(self, search: Search, folder: Path) -> dict[str, Any]:
-        """Make its folder, and resolve the names of its request; raises InvalidRequest."""
+        """Make its folder, and resolve the names of its request; raises InvalidRequest, and StorageFailed of the database."""
         last = folder / ATTEMPT
         if search.attempt > 1:
             last_here = read_json(last) if last.exists() else 0

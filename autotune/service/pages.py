@@ -296,7 +296,9 @@ def _form(
     devices = state.devices.names
     if not state.devices.is_lasting:
         devices = tuple(dict.fromkeys(wishes(name)[-1] for name in devices))
-    models, devices = [*BUILT_IN, *state.roots.names("models")], ("auto", *devices)
+    # A request to the API may want any GPU (`cuda`): its duplicate wants the same.
+    devices = tuple(dict.fromkeys(("auto", *devices, values["device"] or "auto")))
+    models = [*BUILT_IN, *state.roots.names("models")]
     names = {"models": models, "tasks": ["", *TASKS], "devices": devices, "key": uuid4().hex, "options": OPTIONS}
     return shown(request, "new", status, values=values, errors=errors, wanted=wanted, **names)
 

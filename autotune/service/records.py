@@ -146,10 +146,10 @@ class Change:
         self.append(search_id, [event | {"body": {name: value for name, value in body.items() if value is not None}}])
         return search
 
-    def end_use(self, search_id: str) -> None:
-        """Note that its devices are used no more, if it had some."""
+    def end_use(self, search_id: str, at: datetime | None = None) -> None:
+        """Note that its devices are used no more, if it had some. at: since when; None: now."""
         open_use = (uses.c.search_id == search_id) & uses.c.ended_at.is_(None)
-        self.connection.execute(uses.update().where(open_use).values(ended_at=datetime.now(UTC)))
+        self.connection.execute(uses.update().where(open_use).values(ended_at=at or datetime.now(UTC)))
 
     def append(self, search_id: str, new: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """Append the events with keys that the search does not have yet, and return them."""
@@ -165,9 +165,9 @@ class Change:
         return added
 
     def keep(self, search_id: str, files: Mapping[str, bytes]) -> None:
-        """Store these files, in place of the ones of the same names."""
-        same = (artifacts.c.search_id == search_id) & artifacts.c.name.in_(files)
-        self.connection.execute(artifacts.delete().where(same))
+        """Store the files of a report, in place of those of an earlier one; without new ones these stay."""
+        if files:
+            self.connection.execute(artifacts.delete().where(artifacts.c.search_id == search_id))
         for name, content in files.items():
             kind = _MEDIA_TYPES.get(name.rpartition(".")[2], "application/octet-stream")
             place = artifacts.insert().values(search_id=search_id, name=name, media_type=kind, content=content)

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
@@ -92,14 +93,15 @@ class Store:
         priority: int = 0,
         idempotency_key: str | None = None,
         token_id: str | None = None,
+        hours_a_month: float | None = None,
         most_of_user: int = 20,
         most: int = 1000,
         most_of_hour: int = 200,
     ) -> tuple[Search, bool]:
         """The search, on disk when this returns, and whether it is new: the same key and request give the same search.
 
-        Raises LimitReached if the limit of queued ones is reached, this owner's or in all, or the limit of submissions of the
-        owner within an hour, by the audit; KeyReused for a key with another request.
+        Raises LimitReached if the limit of queued ones is reached, this owner's or in all, the limit of submissions of the
+        owner within an hour, by the audit, or that of the token's device-hours; KeyReused for a key with another request.
         """
         digest = hashlib.sha256(json.dumps([name, priority, request], sort_keys=True).encode()).hexdigest()
         mine = searches.c.owner == owner
@@ -112,6 +114,7 @@ class Store:
                     raise KeyReused("This idempotency key was sent with another request.", "Use a new key.")
                 return Search(*row[1:]), False
             _check_limits(change, owner, most_of_user, most, most_of_hour)
+            _check_hours(change.connection, token_id, hours_a_month)
             search_id, now = new_id()
             query = {"model": request["model"], "device": request.get("device") or "auto", "request": dict(request)}
             query |= {"idempotency_key": idempotency_key, "request_sha256": digest, "priority": priority}
@@ -290,6 +293,13 @@ class Store:
                 change.end_use(search_id)
                 change.update(search_id, pid=None, pid_started=None)
 
+    def died(self, search_id: str, attempt: int) -> None:
+        """Record that the process of this attempt died while no server ran: it used its devices until its last event."""
+        with self._writing() as change:
+            if change.running(search_id, attempt):
+                last = select(func.max(events.c.at)).where(events.c.search_id == search_id)
+                change.end_use(search_id, change.connection.scalar(last))
+
     def requeue(
         self, search_id: str, attempt: int, reason: str, delay_s: float = 0.0, counter: str | None = "interruptions"
     ) -> Search:
@@ -430,12 +440,18 @@ def _ends(connection: Connection, now: datetime) -> dict[str, float | None]:
 
 
 def _length(connection: Connection, row: Any) -> float | None:
-    """Expected seconds of a queued search: its timeout, or the longest of the last five of its model; None if there is none."""
+    """Expected seconds of a queued search: its timeout, or the longest of the last five of its model; None if there is none.
+
+    A search is as long as it used its devices: without waits between its attempts.
+    """
     if (timeout := _timeout(row.request)) is not None:
         return timeout
-    same = select(searches.c.started_at, searches.c.ended_at).where(searches.c.model == row.model)
-    same = same.where(searches.c.state == DONE).order_by(searches.c.id.desc()).limit(5)
-    return max(((end - begin).total_seconds() for begin, end in connection.execute(same) if begin), default=None)
+    same = select(searches.c.id).where(searches.c.model == row.model, searches.c.state == DONE)
+    same = same.order_by(searches.c.id.desc()).limit(5)
+    lengths: defaultdict[str, float] = defaultdict(float)
+    for use in connection.execute(select(uses).where(uses.c.search_id.in_(same))):
+        lengths[use.search_id] += (use.ended_at - use.started_at).total_seconds()
+    return max(lengths.values(), default=None)
 
 
 def _usage(connection: Connection, now: datetime) -> builtins.list[Usage]:
@@ -464,6 +480,16 @@ def _rooms(connection: Connection, now: datetime) -> dict[str | None, float]:
         else (inf if devices is None else devices - used.get(token, none).devices)
         for token, devices, hours in limits
     }
+
+
+def _check_hours(connection: Connection, token_id: str | None, most: float | None) -> None:
+    """Raise LimitReached if a token has used up its device-hours of this month. most: None if it has no limit."""
+    if most is None:
+        return
+    used = sum(each.device_hours for each in _usage(connection, datetime.now(UTC)) if each.token_id == token_id)
+    if used >= most:
+        message = f"Your token has used {used:.1f} of its {most:g} device-hours of this month."
+        raise LimitReached(message, "Wait for the next month, or ask an admin for more.")
 
 
 def _check_limits(change: Change, owner: str, most_of_user: int, most: int, most_of_hour: int) -> None:

@@ -21,6 +21,8 @@ from autotune.core.errors import InvalidRequest, StorageFailed
 
 NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "fuse.glusterfs"}
 """On these, locks and the shared memory of SQLite's write-ahead log do not hold between machines."""
+OLDEST_SQLITE = (3, 35)
+"""The first version with RETURNING. Python has the one of its system: RHEL 9's is 3.34."""
 _WRITER, SERVER = 0x6175746F, 0x74756E65
 """Advisory locks of PostgreSQL: of the transaction that writes, and of the server that holds the database."""
 
@@ -241,8 +243,8 @@ def migrate(engine: Engine) -> None:
 def connect_database(url: str, create: bool = True) -> Engine:
     """The database at this URL as it is; create: make the file of SQLite and its folder, which only this user may read.
 
-    Raises InvalidRequest for a URL of neither SQLite (a file) nor PostgreSQL, and without `create` for a file that does
-    not exist; StorageFailed if its folder cannot be used. A server out of reach shows in the first transaction.
+    Raises InvalidRequest for a URL of neither SQLite (a file) nor PostgreSQL, for an old SQLite, and without `create` for a
+    file that does not exist; StorageFailed if its folder cannot be used. A server out of reach shows in the first transaction.
     """
     try:
         address = sa.make_url(url)
@@ -255,6 +257,9 @@ def connect_database(url: str, create: bool = True) -> Engine:
             engine = sa.create_engine(address, pool_pre_ping=True, connect_args=encoded)
             sa.event.listen(engine, "connect", _set_up_postgresql)
         elif address.drivername == "sqlite" and address.database not in (None, "", ":memory:"):
+            if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+                message = f"This Python has SQLite {sqlite3.sqlite_version}; the service needs 3.35 or newer."
+                raise InvalidRequest(message, "Use another Python, or --database postgresql://user@host/name.")
             engine = sa.create_engine(address, connect_args={"timeout": 30})  # waits for another writer
             if create:
                 _create_file(Path(address.database))

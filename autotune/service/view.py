@@ -37,8 +37,12 @@ class View:
                 self._trials[number] = Trial(number, configuration, measured)
             elif before := self._trials.get(number):
                 self._trials[number] = replace(before, confirmations=(*before.confirmations, measured))
-        for number, reason in body["disqualified"].items():
-            self._trials[int(number)] = replace(self._trials[int(number)], disqualified_reason=reason)
+        if kind != ProgressKind.PREPARING:  # the trials may not be read yet
+            reasons = {int(number): reason for number, reason in body["disqualified"].items()}
+            self._trials = {
+                number: replace(trial, disqualified_reason=reasons.get(number, ""))
+                for number, trial in self._trials.items()
+            }
         return Progress(
             kind=ProgressKind(body["kind"]),
             trials=self._sorted(),

@@ -12,7 +12,7 @@ from autotune.core.errors import SearchFailed
 from autotune.core.request import tuning_request
 from autotune.executors import ExecutorLost, ray
 from autotune.executors.ray import connected, most_cores, ray_executors
-from autotune.executors.ray_host import Cluster
+from autotune.executors.ray_host import Cluster, OutOfMemory, RayHost
 from tests.makers import cpu, workload
 
 
@@ -39,8 +39,15 @@ def test_without_ray_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) 
         pass
 
 
-class Lost(Exception):
+class RayError(Exception):
+    """In the place of Ray's."""
+
+
+class OutOfMemoryError(RayError):
     """In the place of Ray's error of an actor that its memory monitor ended."""
+
+
+ERRORS = SimpleNamespace(RayError=RayError, OutOfMemoryError=OutOfMemoryError)
 
 
 class Host:
@@ -77,8 +84,8 @@ DIED = ExecutorLost("ActorDiedError: The actor died unexpectedly")
     [
         ([None, None], ["device 0", "device 1"]),
         ([DIED, None], ["device 1"]),
-        ([None, Lost("out of memory\nwith a long story")], ["device 0"]),
-        ([DIED, Lost("out of memory\nwith a long story")], []),
+        ([None, OutOfMemory("out of memory")], ["device 0"]),
+        ([DIED, OutOfMemory("out of memory")], []),
     ],
 )
 def test_a_device_that_is_lost_while_it_is_prepared_is_left_out(
@@ -87,14 +94,33 @@ def test_a_device_that_is_lost_while_it_is_prepared_is_left_out(
     monkeypatch.setattr(ray, "RayHost", Host)
     monkeypatch.setattr(Host, "made", [])
     monkeypatch.setattr(Host, "errors", errors)
-    cluster = Cluster(SimpleNamespace(exceptions=SimpleNamespace(OutOfMemoryError=Lost)), "head:6379")
+    cluster = Cluster(SimpleNamespace(exceptions=ERRORS), "head:6379")
     request = tuning_request("bert-mini", 8, device="cpu", devices=2)
     with contextlib.ExitStack() as stack:
         if names:
             executors = stack.enter_context(ray_executors(cluster, request, 2))
             assert [executor.name for executor in executors] == names
         else:
-            with pytest.raises(SearchFailed, match=r"All 2 device\(s\).*: out of memory\. See") as error:
+            with pytest.raises(SearchFailed, match=r"All 2 device\(s\).*: out of memory\. See"):
                 stack.enter_context(ray_executors(cluster, request, 2))
-            assert "\n" not in str(error.value)
     assert [host.is_closed for host in Host.made] == [True, True]
+
+
+def test_a_device_that_the_memory_monitor_ends_is_lost_whatever_it_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it takes the place of another one and reads the model, and while its card is looked at before a probe."""
+
+    def get(_: Any) -> Any:
+        raise OutOfMemoryError("Task was killed due to the node running low on memory.\nA long story.")
+
+    def launch(self: RayHost) -> None:
+        question = SimpleNamespace(remote=lambda *_: None)
+        self._actor = SimpleNamespace(facts=question, used=question)
+
+    fake = SimpleNamespace(exceptions=ERRORS, wait=lambda references, timeout: (references, []), get=get)
+    monkeypatch.setattr(RayHost, "launch", launch)
+    monkeypatch.setattr(Cluster, "is_there", lambda _: True)
+    host = RayHost(Cluster(fake, "head:6379"), b"", "cuda", 1)
+    host.launch()
+    with pytest.raises(ExecutorLost, match="out of memory"):
+        host.used()
+    assert not host.restart()

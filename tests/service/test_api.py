@@ -355,6 +355,21 @@ def test_trials_are_a_row_each_with_their_latest_speed(service: Service) -> None
     assert table[1]["samples_per_second"] == ""
 
 
+def test_trials_of_a_resumed_search_are_those_so_far_and_not_the_report_before(service: Service) -> None:
+    search, client = measured(service), service.client("vera", "viewer")
+    service.store.end(search.id, 1, "cancelled", artifacts={"trials.csv": b"number\n0\n"})
+
+    def numbers() -> list[str]:
+        text = client.get(f"{PLACE}/{search.id}/trials", headers={"Accept": "text/csv"}).text
+        return [row["number"] for row in csv.DictReader(io.StringIO(text))]
+
+    assert numbers() == ["0"]
+    service.store.resume(search.id)
+    assert numbers() == ["0", "1"]
+    assert service.store.claim(["cpu"]) is not None
+    assert numbers() == ["0", "1"]
+
+
 def test_an_ended_search_has_its_result_its_files_and_its_logs(service: Service) -> None:
     files = {
         "report.html": b"<script>alert(1)</script>",
@@ -549,13 +564,16 @@ def test_who_uses_what_and_who_did_what_is_told(service: Service) -> None:
     anna = service.client()
     anna.headers["Authorization"] = f"Bearer {made['secret']}"
     assert anna.get("/api/v1/me").json()["most_devices"] == 1
-    search = anna.post("/api/v1/searches", json=SMALL)
+    key = {"Idempotency-Key": "lost"}
+    search = anna.post("/api/v1/searches", json=SMALL, headers=key)
     assert search.status_code == 201
     service.store.claim(["cpu"])
     (use,) = root.get("/api/v1/usage").json()
     assert (use["user"], use["token_id"], use["devices"]) == ("anna", made["token"]["id"], 1)
     assert "Device-hours this month" in root.get("/devices").text
     problem(anna.post("/api/v1/searches", json=SMALL), 429, "limit-reached")
+    again = anna.post("/api/v1/searches", json=SMALL, headers=key)  # as if the first answer was lost
+    assert (again.status_code, again.json()["id"]) == (200, search.json()["id"])
     entries = root.get("/api/v1/audit").json()
     assert [(entry["user"], entry["action"]) for entry in entries][-1] == ("anna", "submit")
     assert root.get("/api/v1/audit", params={"after": entries[-1]["id"]}).json() == []

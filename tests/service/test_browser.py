@@ -17,7 +17,7 @@ from tests.browser import MISSING, chromium, complaints, look, requested
 from tests.report.studies import HOSTILE, hostile
 from tests.service import application
 from tests.service.application import wait_until
-from tests.service.searches import REQUEST, Replaying
+from tests.service.searches import Replaying
 from tests.service.seeded import REAL, left, page_service, seed
 from tests.service.servers import Server, serving
 
@@ -132,12 +132,23 @@ def test_searches_are_stopped_resumed_and_compared(browser: WebDriver, server: S
     browser.get(server.url)
     for search in (first, second):
         browser.find_element(By.ID, f"pick-{search.rpartition('/')[2]}").click()
-    third = server.submit(REQUEST)  # its row takes no mark away
-    wait_until(lambda: browser.find_elements(By.ID, f"row-{third}"))
     press(browser, "Compare the marked searches")
     wait_until(lambda: text_of(browser, "h1") == "2 searches compared")
     assert complaints(browser) == []
     assert {url.split("/")[2] for url in requested(browser)} == {server.url.split("/")[2]}
+
+
+def test_a_search_that_is_marked_stays_so_when_another_one_is_submitted(browser: WebDriver, tmp_path: Path) -> None:
+    service = page_service(tmp_path)
+    done, token = service.ended(), service.token("anna")
+    with application.serving(service.app) as url:
+        look(browser, 1280)
+        sign_in(browser, url, token)
+        browser.find_element(By.ID, f"pick-{done.id}").click()
+        other = service.queued()
+        wait_until(lambda: text_of(browser, f"#row-{other.id}"))
+        assert browser.find_element(By.ID, f"pick-{done.id}").is_selected()
+        assert browser.find_element(By.ID, "compare").is_enabled()
 
 
 def test_all_is_done_by_keyboard_alone(browser: WebDriver, server: Server) -> None:

@@ -18,6 +18,7 @@ from autotune.core.errors import AutotuneError, InvalidRequest, ServerFailed
 from autotune.service import client
 from autotune.service.client import connect, save_token, tokens_file
 from autotune.study.plan import Progress
+from tests.service.seeded import REAL
 
 URL = "https://tune.example.org"
 
@@ -247,6 +248,47 @@ def test_an_archive_of_any_size_is_not_kept(what: str, tmp_path: Path, monkeypat
     with answering(plain(200, id="abc", state="done"), names, content) as server, too_large:
         server.client.result("abc", tmp_path)
     assert list(tmp_path.rglob("*")) == []
+
+
+def test_who_may_read_other_folders_may_read_a_fetched_study(tmp_path: Path) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for path in sorted(REAL.rglob("*.json")):
+            archive.add(path, path.relative_to(REAL))
+    names = (200, "application/json", json.dumps([{"name": "study.tar.gz"}]))
+    content = (200, "application/gzip", packed.getvalue())
+    with answering(plain(200, id="abc", state="done"), names, content) as server:
+        assert server.client.result("abc", tmp_path).trials
+    (folder,) = (path for path in tmp_path.iterdir() if (path / "request.json").exists())
+    (other := tmp_path / "other").mkdir()
+    assert stat.S_IMODE(folder.stat().st_mode) == stat.S_IMODE(other.stat().st_mode)
+
+
+def test_an_archive_is_unpacked_without_what_leads_elsewhere_by_python_3_11_0_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`filter` of tarfile is new in Python 3.11.4; that of Debian 12 has none."""
+
+    def refuse(*_: Any, **options: Any) -> None:
+        raise TypeError(f"got an unexpected keyword argument {[*options]}")
+
+    for name in ("extract", "extractall"):
+        monkeypatch.setattr(tarfile.TarFile, name, refuse)
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name in ("probes/0000/order.json", "../outside.json", f"{tmp_path}/outside.json"):
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mtime = 2, 1_700_000_000
+            archive.addfile(entry, io.BytesIO(b"{}"))
+        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE):
+            entry = tarfile.TarInfo("link.json")
+            entry.type, entry.linkname = kind, "/etc/passwd"
+            archive.addfile(entry)
+    (folder := tmp_path / "study").mkdir()
+    assert client.unpack(packed.getvalue(), folder)
+    files = list(tmp_path.rglob("*.json"))
+    assert files == [folder / "probes" / "0000" / "order.json"]
+    assert (files[0].read_bytes(), files[0].stat().st_mtime) == (b"{}", 1_700_000_000)
 
 
 def stream(*events: tuple[int, str, dict[str, Any]]) -> tuple[int, str, str]:

@@ -18,8 +18,10 @@ from autotune.core import InvalidRequest
 from autotune.executors.ray_host import Cluster, RayHost
 from autotune.service import cluster
 from autotune.service.body import Roots
+from autotune.service.check import check
 from autotune.service.cluster import ClusterDevices, Node, devices_of
 from autotune.service.devices import check_devices
+from autotune.service.server import Settings
 from tests.probe.processes import becomes_true
 from tests.service.application import Service, make_app
 from tests.service.servers import serving
@@ -172,6 +174,16 @@ def test_a_silent_cluster_lends_nothing(lent: ClusterDevices, monkeypatch: pytes
     monkeypatch.setattr(cluster, "STALE_S", -1.0)
     assert lent.free([]) == []
     assert lent.problem() == "the Ray cluster at head:6379 does not answer"
+
+
+def test_the_check_of_a_standby_waits_for_its_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def follow(self: ClusterDevices) -> None:
+        if not self._closed.wait(0.2):
+            report(self, GPUS)
+
+    monkeypatch.setattr(ClusterDevices, "_follow", follow)
+    settings = Settings(state=tmp_path, port=0, executor="ray", address="head:6379", standby=True)
+    assert check(settings)["devices"] == (True, "cuda:0@big (H100), cuda:1@big (H100)")
 
 
 @pytest.mark.parametrize(("kinds", "message"), [(["gpu"], "'gpu' is not a kind"), (["cpu"], "Nothing answers")])

@@ -7,12 +7,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from sqlalchemy import select
 
 from autotune.commands.result import TuningResult
 from autotune.service import devices
@@ -21,7 +22,7 @@ from autotune.service.devices import Devices
 from autotune.service.dispatcher import Dispatcher, Run, death, runner_environment
 from autotune.service.records import CANCELLED, DONE, FAILED, NOTHING_FITS, QUEUED, RUNNING, Conflict
 from autotune.service.store import Store
-from autotune.service.tables import DatabaseTaken, ServerLock
+from autotune.service.tables import DatabaseAway, DatabaseTaken, ServerLock, events, reading, uses, writing
 from tests.hurry import ROOT
 from tests.probe.processes import becomes_true, bounded, started_in
 from tests.service.dispatching import (
@@ -310,6 +311,23 @@ def test_a_search_that_ran_when_its_server_died_counts_a_restart_and_one_that_di
     assert (after.state, after.interruptions, after.restarts) == (QUEUED, 0, restarts)
 
 
+def test_a_search_whose_server_was_killed_used_its_devices_until_its_last_event(
+    store: Store, engine: Any, state: Path, replaying: Replaying, submit: Callable[..., str]
+) -> None:
+    """Its token is not charged for the time without a server."""
+    search_id = submit()
+    store.claim(["cpu"])
+    store.started(search_id, 1, 2**22 + 1, 1.0)  # a process that is gone
+    begun, last = (datetime.now(UTC) - timedelta(hours=hours) for hours in (3, 2))
+    with writing(engine) as connection:
+        connection.execute(uses.update().values(started_at=begun))
+        connection.execute(events.update().values(at=last))
+    asyncio.run(dispatcher_of(store, state, replaying)._recover(Run(store.running()[0])))
+    with reading(engine) as connection:
+        assert connection.execute(select(uses.c.started_at, uses.c.ended_at)).one() == (begun, last)
+    assert store.read(search_id).state == QUEUED
+
+
 def test_a_server_that_lost_its_lock_kills_nothing(
     engine: Any, state: Path, replaying: Replaying, tmp_path: Path
 ) -> None:
@@ -459,6 +477,32 @@ def test_the_database_may_go_away_for_a_while(
     assert not failing
     assert (search.state, search.attempt) == (DONE, 1)
     assert faults(store, state, search) == []
+
+
+def test_a_search_does_not_fail_because_the_database_is_away_while_its_folder_is_made(
+    store: Store, state: Path, replaying: Replaying, submit: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search_id = submit()
+    for attempt in (1, 2):
+        claimed = store.claim(["cpu"])
+        assert claimed is not None
+        if attempt == 1:
+            store.requeue(search_id, 1, "it crashed")
+    dispatcher, real, calls = dispatcher_of(store, state, replaying), store.begin_again, []
+
+    def away_once(*arguments: Any) -> bool:
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise DatabaseAway("The database cannot be used.", "Wait.")
+        return real(*arguments)
+
+    async def carry_out(*_: Any) -> dict[str, Any]:
+        return {"state": DONE}
+
+    monkeypatch.setattr(store, "begin_again", away_once)
+    monkeypatch.setattr(dispatcher, "_carry_out", carry_out)
+    asyncio.run(dispatcher._run(Run(claimed)))
+    assert (store.read(search_id).state, len(calls)) == (DONE, 2)
 
 
 @pytest.mark.nightly

@@ -363,6 +363,13 @@ def test_a_duplicate_is_the_same_request(service: Service, ids: dict[str, str]) 
     assert made.request == first.request == WANTED | {"fix": {"precision": "bf16"}, "n_trials": 30}
 
 
+def test_a_duplicate_wants_the_device_of_its_search_also_if_that_is_any_gpu(service: Service) -> None:
+    search = service.queued(device="cuda")
+    text = signed_in(service).get(f"/new?from={search.id}").text
+    assert re.findall(r"<option selected>([^<]+)<", text)[-1] == "cuda"
+    assert text.count("<option selected>auto<") == 0
+
+
 def test_a_search_is_cancelled_and_resumed(service: Service, ids: dict[str, str]) -> None:
     client, store = signed_in(service), service.store
     page = f"/searches/{ids['running']}"

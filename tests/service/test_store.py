@@ -514,6 +514,30 @@ def test_a_search_that_ends_in_time_uses_what_one_before_it_waits_for(store: Sto
     assert claimed.id == wide.id
 
 
+def test_a_search_is_expected_to_take_as_long_as_earlier_ones_of_its_model_used_their_devices(
+    store: Store, engine: Engine
+) -> None:
+    """Without the hours for which one of them waited after an interruption."""
+    earlier = started(store)
+    store.requeue(earlier.id, 1, "the server ended")
+    assert store.claim(["cpu"]) is not None
+    store.end(earlier.id, 2, DONE)
+    with writing(engine) as connection:
+        connection.execute(tables.searches.update().values(started_at=datetime.now(UTC) - LATER))
+    submitted(store, device="cuda:0", timeout="100s")
+    assert store.claim(["cuda:0"], cards=CARDS) is not None
+    submitted(store, devices=2, device="cuda")
+    narrow = submitted(store)
+    for seconds, passes in ((200, False), (20, True)):
+        with writing(engine) as connection:
+            first = select(tables.sa.func.min(uses.c.id)).scalar_subquery()
+            begun = datetime.now(UTC) - timedelta(seconds=seconds)
+            ended_at = datetime.now(UTC)
+            connection.execute(uses.update().where(uses.c.id == first).values(started_at=begun, ended_at=ended_at))
+        assert (store.claim(["cuda:2"], 9, CARDS) is not None) == passes
+    assert current(store, narrow).state == RUNNING
+
+
 def test_a_token_has_no_more_devices_and_device_hours_than_it_may(store: Store, engine: Engine) -> None:
     token, _ = Accounts(engine).create("anna", "submitter", None, "a test", most_devices=2, hours_a_month=1.0)
     own = [submitted(store, token_id=token.id, device="cuda") for _ in range(3)]
@@ -866,6 +890,21 @@ def test_a_resumed_search_is_queued_with_all_its_attempts_before_it(store: Store
     assert store.end(search.id, 2, DONE, artifacts={"a.md": b"2", "b.md": b"3"})
     contents = [store.artifact(search.id, file.name) for file in store.artifacts(search.id)]
     assert [content for _, content in filter(None, contents)] == [b"2", b"3"]
+
+
+def test_files_of_an_earlier_answer_are_gone_once_there_is_another_one(store: Store) -> None:
+    """It has no `best_training_arguments.json` if nothing is shown to be faster any more."""
+    search = started(store)
+    files = {"best_training_arguments.json": b"{}", "report.html": b"1"}
+    store.end(search.id, 1, CANCELLED, artifacts=files)
+    store.resume(search.id)
+    assert store.claim(["cpu"]) is not None
+    store.end(search.id, 2, FAILED)
+    assert {file.name for file in store.artifacts(search.id)} == {*files}
+    store.resume(search.id)
+    assert store.claim(["cpu"]) is not None
+    store.end(search.id, 3, DONE, artifacts={"report.html": b"2"})
+    assert [file.name for file in store.artifacts(search.id)] == ["report.html"]
 
 
 def test_a_state_that_repeats_has_events_of_its_own(store: Store) -> None:

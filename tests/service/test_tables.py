@@ -98,6 +98,15 @@ def test_a_url_of_no_usable_database_is_refused(url: str) -> None:
         open_database(url)
 
 
+def test_an_old_sqlite_is_named_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of RHEL 9's Python, which takes `RETURNING` for an error of syntax."""
+    monkeypatch.setattr(tables.sqlite3, "sqlite_version_info", (3, 34, 1))
+    monkeypatch.setattr(tables.sqlite3, "sqlite_version", "3.34.1")
+    with pytest.raises(InvalidRequest, match=r"SQLite 3\.34\.1; the service needs 3\.35"):
+        connect_database(f"sqlite:///{tmp_path}/state/service.db")
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_a_server_out_of_reach_is_named_without_its_password(tmp_path: Path) -> None:
     with pytest.raises(StorageFailed, match="cannot be used") as refused:
         open_database(f"postgresql://anna:hidden@/autotune?host={tmp_path}")

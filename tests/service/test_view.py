@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -90,6 +91,30 @@ def test_the_table_and_the_lines_below_are_the_same(width: int) -> None:
     for ours, theirs in zip(SEARCH, shown, strict=True):
         if ours.trials:
             assert drawn(theirs) == drawn(ours)
+
+
+def test_a_trial_cannot_win_for_as_long_as_the_search_says_so() -> None:
+    barred = (*TRIALS[:3], replace(TRIALS[3], disqualified_reason="the rounds were too short"))
+    begin = Progress(ProgressKind.PREPARING, (), message="reading device, model and data")
+    search = (*SEARCH[:-1], progress(ProgressKind.CONFIRMING, 3, barred), begin, progress(ProgressKind.PROBING, 3))
+    reasons = [[trial.disqualified_reason for trial in shown.trials[3:]] for shown in remote(search)]
+    assert reasons[-4:] == [[""], ["the rounds were too short"], ["the rounds were too short"], [""]]
+
+
+def test_trials_whose_files_are_on_another_machine_are_not_shown() -> None:
+    """A `lost` event takes the place of a trial's; what came after it still names the trial."""
+    lines, view = io.StringIO(), View()
+    events = Events(lines)
+    events.watch(
+        progress(ProgressKind.CONFIRMING, 3, (*TRIALS[:3], replace(TRIALS[3], disqualified_reason="it differs")))
+    )
+    sent = [json.loads(line)["event"] for line in lines.getvalue().splitlines() if line]
+    assert [event["kind"] for event in sent] == ["trial"] * 4 + ["progress"]
+    *lost, last = sent
+    assert [view.progress("lost", event["body"]) for event in lost] == [None] * 4
+    shown = view.progress(last["kind"], last["body"])
+    assert shown is not None
+    assert shown.trials == ()
 
 
 def test_waiting_in_the_queue_is_a_line_and_the_end_is_none() -> None:

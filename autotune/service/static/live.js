@@ -31,9 +31,9 @@ function follow(live, voice, pause) {
     if (!fresh || isPaused()) return;
     const focused = document.activeElement?.id, message = fresh.dataset.say;
     if (message && message !== live.dataset.say) voice.textContent = message;
-    const marked = [...live.querySelectorAll("input:checked")].map(({ id }) => id); // rows that move are made anew
+    const marked = new Set([...live.querySelectorAll(".pick :checked")].map((box) => box.id)); // rows move down
     replace(live, fresh);
-    for (const box of marked.map((id) => document.getElementById(id))) if (box) box.checked = true;
+    for (const box of live.querySelectorAll(".pick input")) box.checked = marked.has(box.id);
     document.title = page.title;
     marks();
     if (focused && document.activeElement?.id !== focused) document.getElementById(focused)?.focus({ preventScroll: true });
