@@ -131,7 +131,7 @@ def test_two_ranks_are_searched_for_by_their_launcher(
 ) -> None:
     if not has_cores(2):
         pytest.skip("two ranks take two cores")
-    program(tmp_path, trained="trainer.train()\nprint('trained', args.per_device_train_batch_size)")
+    program(tmp_path, trained="trainer.train()\nprint(f'trained {args.per_device_train_batch_size}')")
     flags = (
         "--per_device_train_batch_size",
         "1",
