@@ -60,7 +60,7 @@ def smallest_need(trials: Sequence[Trial]) -> str:
     least = min((trial for trial in lacking if trial.number in needs), key=lambda trial: needs[trial.number])
     return (
         f"the smallest of {counted(len(trials), 'trial')} ({least.configuration}) needed at least "
-        f"{format_bytes(needs[least.number])}"
+        f"{format_bytes(max(needs[least.number], least.final.allowed_bytes or 0))}"
     )
 
 
