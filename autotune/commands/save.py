@@ -221,7 +221,7 @@ def _of_result(ended: dict[str, Any]) -> dict[str, Any]:
 
 
 def weights_text(workload: Workload) -> str:
-    """Where the weights of the losses that are compared come from."""
+    """Origin of the weights with which the compared losses began."""
     if workload.user_objects and workload.source in OWN_WEIGHTS:
         return OWN_WEIGHTS[workload.source]
     return "the model's own weights" if workload.weights else "random weights"

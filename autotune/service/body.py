@@ -219,7 +219,7 @@ class Roots:
     executor: str = "local"
 
     def resolved(self, what: str, name: str) -> str:
-        """What `search` opens for this name of a model, tokenizer or dataset: built in, a path without links, or a hub id.
+        """The model, tokenizer or dataset that `search` opens for a name: built in, a path without links, or a hub id.
 
         A tokenizer is a folder of the models. Raises InvalidRequest.
         """

@@ -139,7 +139,7 @@ def test_a_search_on_two_devices_survives_one_that_is_killed(tmp_path: Path) -> 
     assert all(trial.feasible for trial in result.trials[:2])
     assert {device.name for device in result.devices} == {trial.measurement.device for trial in result.trials}
     assert TuningResult.load(result.folder).devices == result.devices
-    if result.speedup is not None:  # a device's own speed is no part of it
+    if result.speedup is not None:  # one device's speed does not count against another's
         at = [{measured.device for measured in trial.measurements} for trial in (result.best, result.baseline)]
         assert at[0] & at[1]
     assert {*psutil.Process().children(recursive=True)} <= {*before}

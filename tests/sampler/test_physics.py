@@ -61,7 +61,7 @@ def test_nothing_is_tried_that_learns_as_what_cannot_win_for_its_losses() -> Non
     sampler = PhysicsSampler(SPACE, KNOWLEDGE)
     choice = sampler.choose(tried)
     assert choice.configuration is not None
-    assert choice.configuration.values["precision"] == "bf16", "the fastest, for all that the sampler knows"
+    assert choice.configuration.values["precision"] == "bf16", "the sampler knows of nothing against the fastest"
     choice = sampler.choose(tried, Situation(flagged=[faster]))
     assert choice.configuration is not None
     assert choice.why is Why.NEW

@@ -11,7 +11,7 @@ import torch
 class Counted:
     """samples: None if the batches do not show it.
 
-    real_tokens: that are no padding. It and samples are tensors while the device still sums them. largest_bytes: all tensors of
+    real_tokens: without padding. It and samples are tensors while the device still sums them. largest_bytes: all tensors of
     the largest micro-batch.
     """
 
