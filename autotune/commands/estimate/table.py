@@ -5,10 +5,10 @@ from typing import Any
 
 import pandas as pd
 
-from autotune.core.configuration import RANKS
 from autotune.report.columns import BYTES, GROUPS, TEXT, WHOLE_OR_MISSING, Column, dtypes
+from autotune.space.settings import MICRO
 
-SIZES = tuple(column for column in GROUPS["Settings"] if column.name != RANKS)
+SIZES = tuple(column for column in GROUPS["Settings"] if column.name in (MICRO, "gradient_accumulation_steps"))
 PEAKS = (
     Column("fits", "boolean", "Whether it is within the memory limit less headroom; missing without a limit."),
     Column("peak_bytes", WHOLE_OR_MISSING, "Highest memory use of the device, including its context.", BYTES),
