@@ -16,7 +16,7 @@ from autotune.report.trial_text import NOT_PROVEN, speed_text
 from autotune.study.store import REQUEST, probe_folder
 
 REAL = "real run"
-HEAD = ("study", "samples/s", REAL, "vs yours", "peak", "trials", "when")
+HEAD = ("study", "samples/s", REAL, "speed-up", "peak", "trials", "when")
 """The column of real trainings only if there is one."""
 
 Studies = Mapping[str, TuningResult | AutotuneError]

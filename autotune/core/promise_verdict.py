@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from autotune.core.reason import Kind, Reason
 
 _SPEED_UPS = (
-    "{speedup:.2f}x as fast as your settings (95% interval {speedup_low:.2f}x{speedup_high:end}); "
+    "{speedup:.2f}x as fast as the baseline (95% interval {speedup_low:.2f}x{speedup_high:end}); "
     "promised {promised:.2f}x ({promised_low:.2f}x{promised_high:end})"
 )
 _OVER_LIMIT = "reached the memory limit (peak {peak_bytes:bytes} of {allowed_bytes:bytes} allowed)"
@@ -18,9 +18,9 @@ class PromiseKind(Kind):
     MORE_THAN_HELD = "more_than_held", f"more than held: {_SPEED_UPS}"
     ANSWER_ALONE = (
         "answer_alone",
-        "held: it trains within the memory; your settings did not run in the search, to compare with",
+        "held: it trains within the memory; the baseline did not run in the search, to compare with",
     )
-    OWN_SETTINGS = "own_settings", "nothing to verify: the answer is your own settings"
+    OWN_SETTINGS = "own_settings", "nothing to verify: the answer is the baseline"
 
     SLOWER = "slower", f"not held: {_SPEED_UPS}"
     ANSWER_OVER_LIMIT = "answer_over_limit", f"not held: the answer {_OVER_LIMIT}"
@@ -33,9 +33,9 @@ class PromiseKind(Kind):
         "disturbed",
         f"cannot tell: the machine was disturbed in {{disturbed:.0f}} of {{rounds:round}}; {_SPEED_UPS}",
     )
-    YOURS_OVER_LIMIT = "yours_over_limit", f"cannot tell: your settings {_OVER_LIMIT}"
-    YOURS_FAILED = "yours_failed", "cannot tell: your settings did not complete: {detail}"
-    NOT_TRAINED = "not_trained", "cannot tell: your settings and the answer were not both trained"
+    YOURS_OVER_LIMIT = "yours_over_limit", f"cannot tell: the baseline {_OVER_LIMIT}"
+    YOURS_FAILED = "yours_failed", "cannot tell: the baseline did not complete: {detail}"
+    NOT_TRAINED = "not_trained", "cannot tell: the baseline and the answer were not both trained"
 
 
 ANSWER_FAILS = (PromiseKind.ANSWER_OVER_LIMIT, PromiseKind.ANSWER_OUT_OF_MEMORY, PromiseKind.ANSWER_FAILED)

@@ -148,7 +148,7 @@ def _sides(result: SearchResult) -> list[Trial]:
 
 
 def _names(trials: Sequence[Trial], result: SearchResult) -> list[str]:
-    return ["yours" if is_same(trial, result.baseline_trial) else "tuned" for trial in trials]
+    return [result.baseline_word if is_same(trial, result.baseline_trial) else "tuned" for trial in trials]
 
 
 def dot_plot(result: SearchResult) -> DotPlot | None:

@@ -98,13 +98,26 @@ def changed_learning(result: SearchResult) -> dict[str, str]:
     }
 
 
+def gain_alone(result: SearchResult, name: str) -> str:
+    """`, which alone is 1.5x as fast (trial 3)`; empty if no trial differs from the baseline in this setting alone."""
+    baseline, best = result.baseline_trial, result.best_trial
+    if baseline is None or best is None:
+        return ""
+    wanted = {**baseline.configuration.values, name: best.configuration.values[name]}
+    for trial in result.trials:
+        gain = speed_up(trial, baseline, result.request.objective)
+        if trial.configuration.values == wanted and not is_same(trial, best) and gain is not None:
+            return f", which alone is {gain:.1f}x as fast (trial {trial.number})"
+    return ""
+
+
 def data_text(best: Trial, baseline: Trial | None) -> str:
     """Cost of waiting for data, of the answer or else of the user's settings; empty if neither waits for a tenth."""
     if best.final.input_bound:
         return f"A step waits for data {best.final.data_wait_share:.0%} of its time."
     if baseline is None or not baseline.final.input_bound:
         return ""
-    text = f"Your settings waited for data {baseline.final.data_wait_share:.0%} of the time"
+    text = f"The baseline waited for data {baseline.final.data_wait_share:.0%} of the time"
     workers, before = (trial.configuration.values.get("workers", 0) for trial in (best, baseline))
     if workers == before:
         return f"{text}; the answer {best.final.data_wait_share or 0:.0%}."
@@ -187,7 +200,7 @@ def _certainty(result: SearchResult, claim: Claim) -> list[Check]:
         return []
     folder = result.folder  # a report shows no absolute one
     study = result.name if folder is None or Path(shown(folder)).is_absolute() else study_word(folder)
-    action, turns = f"`autotune verify {study}` trains it for longer", ", in turns with your settings"
+    action, turns = f"`autotune verify {study}` trains it for longer", f", in turns with {result.baseline_name}"
     if not result.is_verifiable:
         action, turns = "`autotune.PromiseCallback` in your training compares its speed", ""
     if claim.verdict is Verdict.NOT_PROVEN:
@@ -221,9 +234,10 @@ def _learned(result: SearchResult) -> list[Check]:
         return []
     names = [name.replace("_", " ") for name in changed]
     title = f"{' and '.join(names)} changed.".capitalize()
-    hows = zip(names, changed.values(), strict=True)
+    hows = zip(names, [how + gain_alone(result, name) for name, how in changed.items()], strict=True)
+    whose = "yours" if result.states_settings else "the Trainer's"
     text = sentence(", ".join(f"{name} {how}" if len(changed) > 1 else how for name, how in hows))
-    return [Check(Level.NOTE, title, text, "To keep yours, search again with `--keep-numerics`.")]
+    return [Check(Level.NOTE, title, text, f"To keep {whose}, search again with `--keep-numerics`.")]
 
 
 def _not_used(result: SearchResult, claim: Claim) -> list[Check]:

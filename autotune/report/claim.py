@@ -37,9 +37,6 @@ SAME_SPEED = 0.05
 """Share by which the next best may be faster at most if the user's own settings are surely as good."""
 
 
-YOURS = "your settings"
-
-
 class State(StrEnum):
     """Outcome of a search, as in JSON; each has a different next step."""
 
@@ -54,29 +51,29 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Headline:
-    """A headline with its state; in braces what the numbers fill in, and what begins with a space follows the speed-up."""
+    """A headline with its state; in braces what the result fills in, and what begins with a space follows the speed-up."""
 
     state: State
     text: str
 
 
-FASTER = Headline(State.IMPROVED, " as fast as your settings{memory}")
-AS_FAST = Headline(State.IMPROVED, "As fast as your settings{memory}")
-CHANGED = Headline(State.IMPROVED, " as fast as the least change of your settings that fits{memory}")
-REFUTED = Headline(State.REFUTED, "Plain trainings were not faster than with your settings")
+FASTER = Headline(State.IMPROVED, " as fast as {baseline}{memory}")
+AS_FAST = Headline(State.IMPROVED, "As fast as {baseline}{memory}")
+CHANGED = Headline(State.IMPROVED, " as fast as the least change of {baseline} that fits{memory}")
+REFUTED = Headline(State.REFUTED, "Plain trainings were not faster than with {baseline}")
 NOT_FASTER = Headline(State.KEPT, "No faster settings found{trials}")
-OTHER_LOSSES = Headline(State.KEPT, "Your settings are kept: what is faster does not train like fp32")
+OTHER_LOSSES = Headline(State.KEPT, "{Baseline} are kept: what is faster does not train like fp32")
 NOISY = Headline(State.NOISY, "Too noisy to tell whether anything is faster")
 ALONE = Headline(State.ALONE, "Nothing to compare yet")
-ONLY_YOURS = Headline(State.ALONE, "Only your own settings run here")
-NO_BASELINE = Headline(State.NO_BASELINE, "Your settings cannot be compared; this configuration runs")
+ONLY_BASELINE = Headline(State.ALONE, "Only {baseline} run here")
+NO_BASELINE = Headline(State.NO_BASELINE, "{Baseline} cannot be compared; this configuration runs")
 NOTHING_FITS = Headline(State.NO_ANSWER, "Nothing fits into {memory}")
 NONE_MAY_WIN = Headline(State.NO_ANSWER, "No configuration may win")
 NONE_COMPLETED = Headline(State.NO_ANSWER, "No configuration completed")
 NOT_MEASURED = Headline(State.NO_ANSWER, "Nothing was measured")
 HEADLINES = (
     *(FASTER, AS_FAST, CHANGED, REFUTED, NOT_FASTER, OTHER_LOSSES, NOISY, ALONE),
-    *(ONLY_YOURS, NO_BASELINE, NOTHING_FITS, NONE_MAY_WIN, NONE_COMPLETED, NOT_MEASURED),
+    *(ONLY_BASELINE, NO_BASELINE, NOTHING_FITS, NONE_MAY_WIN, NONE_COMPLETED, NOT_MEASURED),
 )
 """All of them; that of an interrupted search has `INTERRUPTED` in front, that of what is not proven `NOT_PROVEN` at its end."""
 
@@ -152,6 +149,7 @@ def claim_fields(result: SearchResult) -> dict[str, Any]:
         "state": claim.state.value,
         "verdict": claim.verdict.value or None,
         "left_to_gain": left and left[0],
+        "baseline_name": result.baseline_name,
         "headline_parts": list(claim.parts),
     }
 
@@ -198,7 +196,7 @@ def verified_speedup(result: SearchResult) -> Interval | None:
     return interval_of(verification.get("measured", {}), "speedup") if is_known else None
 
 
-def verdict(gain: Interval, is_proven: bool, rival: str = YOURS) -> tuple[Verdict, str]:
+def verdict(gain: Interval, is_proven: bool, rival: str) -> tuple[Verdict, str]:
     """Certainty of a speed-up over the rival by the rules of `Verdict`, and the reason."""
     width = f"Its 95% interval is {range_text(gain)}"
     if not is_proven:
@@ -217,12 +215,12 @@ def verdict(gain: Interval, is_proven: bool, rival: str = YOURS) -> tuple[Verdic
 def _improved(result: SearchResult, best: Trial, baseline: Trial, gain: Interval) -> Claim:
     verified = verified_speedup(result) is not None
     is_proven = verified or is_shown(best, baseline)
-    rival = "it" if result.substitute else YOURS
+    rival = "it" if result.substitute else result.baseline_name
     sure, reason = verdict(gain, is_proven, rival)
     memory, times = _memory_text(best, baseline), times_text(gain, sure)
     kind = CHANGED if result.substitute else AS_FAST if gain.low <= 1 <= gain.high else FASTER
     memory = f", with {memory}" if memory else ""
-    text = f"{kind.text.format(memory=memory)}{'' if is_proven else NOT_PROVEN}"
+    text = f"{_filled(kind, result, memory=memory)}{'' if is_proven else NOT_PROVEN}"
     how = _how_measured(result, best, baseline, rival) if is_proven else "By single probes"
     details = [f"{how}; 95% interval {range_text(gain)}."]
     now_s, was_s = best.final.step_time_s, baseline.final.step_time_s
@@ -249,14 +247,14 @@ def substitute_text(result: SearchResult) -> str:
     ]
     if (micro := change.configuration.micro_batch_size) != before.micro_batch_size:
         words.insert(0, f"micro-batch {micro}")
-    return f"Your settings do not fit ({outcome_text(baseline)}); compared with {' and '.join(words)}."
+    return f"{_name(result)} do not fit ({outcome_text(baseline)}); compared with {' and '.join(words)}."
 
 
 def _how_measured(result: SearchResult, best: Trial, baseline: Trial, rival: str) -> str:
     """Measurements behind a proven speed-up."""
     if verified_speedup(result) is not None:
         rounds = counted(len(verification_of(result)["rounds"]["answer"]), "round")
-        return f"Verified by plain trainings in {rounds} alternating with your settings"
+        return f"Verified by plain trainings in {rounds} alternating with {result.baseline_name}"
     mine, its = beside_the_baseline(best, baseline)
     return f"{counted(mine, 'measurement')} side by side with {its} of {rival}"
 
@@ -264,18 +262,33 @@ def _how_measured(result: SearchResult, best: Trial, baseline: Trial, rival: str
 def _refuted(result: SearchResult, trial: Trial, baseline: Trial) -> Claim:
     name = ", ".join(short_words(trial.configuration, baseline.configuration))
     gain = verified_speedup(result) or Interval(0.0, 0.0, 0.0)
-    details = (f"Trial {trial.number} ({name}): {interval_text(gain)}.", f"{_own_text(baseline)} They are kept.")
-    return Claim(
-        REFUTED.state, REFUTED.text, details=details, verdict=verdict(gain, is_proven=True)[0], **_going_on(result)
+    details = (
+        f"Trial {trial.number} ({name}): {interval_text(gain)}.",
+        f"{_own_text(result, baseline)} They are kept.",
     )
+    sure = verdict(gain, is_proven=True, rival=result.baseline_name)[0]
+    return Claim(REFUTED.state, _filled(REFUTED, result), details=details, verdict=sure, **_going_on(result))
 
 
-def _own_text(baseline: Trial, whose: str = "Your settings") -> str:
-    return f"{whose}: {speed_text(baseline)} samples/s, peak {format_bytes(baseline.peak_bytes)}."
+def _filled(kind: Headline, result: SearchResult, **words: str) -> str:
+    """The text of a headline. Defaults are named with their sizes and precision, which nobody has stated."""
+    name, baseline = result.baseline_name, result.baseline_trial
+    if not result.states_settings and baseline is not None and kind in (FASTER, AS_FAST):
+        name = f"{name} ({', '.join(short_words(baseline.configuration, None)[:2])})"
+    return kind.text.format(baseline=name, Baseline=_name(result), **words)
+
+
+def _name(result: SearchResult) -> str:
+    """Name of the baseline at the beginning of a sentence."""
+    return result.baseline_name[0].upper() + result.baseline_name[1:]
+
+
+def _own_text(result: SearchResult, baseline: Trial) -> str:
+    return f"{_name(result)}: {speed_text(baseline)} samples/s, peak {format_bytes(baseline.peak_bytes)}."
 
 
 def _kept(result: SearchResult, baseline: Trial) -> Claim:
-    own, objective = _own_text(baseline), result.request.objective
+    own, objective = _own_text(result, baseline), result.request.objective
     gains = {
         trial.number: speed_up(trial, baseline, objective) or Interval(0.0, 0.0, 0.0)
         for trial in result.trials
@@ -283,11 +296,11 @@ def _kept(result: SearchResult, baseline: Trial) -> Claim:
     }
     details: tuple[str, ...]
     if not gains and len(result.trials) < 2:
-        details = (_own_text(baseline, "Only your own settings were measured"),)
+        details = (f"Nothing else was measured. {own}",)
         return Claim(ALONE.state, ALONE.text, details=details, **_going_on(result))
     if not gains:
         details = (own, f"{counted(len(result.trials) - 1, 'other configuration')}: {failures_text(result.trials)}.")
-        return Claim(ONLY_YOURS.state, ONLY_YOURS.text, details=details, **_going_on(result))
+        return Claim(ONLY_BASELINE.state, _filled(ONLY_BASELINE, result), details=details, **_going_on(result))
     others = [trial for trial in result.trials if trial.number in gains]
     differs = any(trial.disqualified_reason for trial, _ in result.disqualified)
     losing = [trial for trial, _ in result.disqualified]
@@ -297,9 +310,11 @@ def _kept(result: SearchResult, baseline: Trial) -> Claim:
     if result.disqualified and not differs:
         details = (f"Trial {name}: {interval_text(gain)}.", f"{own} They are kept.")
         next_step = (sentence(result.speedup_gap.advice if result.speedup_gap else ""), _firmer_command(result))
-        return Claim(NOISY.state, NOISY.text, "", details, "", None, *verdict(gain, is_proven=True), *next_step)
+        return Claim(
+            NOISY.state, NOISY.text, "", details, "", None, *verdict(gain, True, result.baseline_name), *next_step
+        )
     kind = OTHER_LOSSES if differs else NOT_FASTER
-    text = kind.text.format(trials="" if _is_cut_off(result) else f" in {counted(len(result.trials), 'trial')}")
+    text = _filled(kind, result, trials="" if _is_cut_off(result) else f" in {counted(len(result.trials), 'trial')}")
     is_proven = is_shown(rival, baseline)
     sure = Verdict.SOLID if is_proven and (gain.high <= 1 + SAME_SPEED or differs) else Verdict.ROUGH
     reason = f"The next best was {interval_text(gain)}{'' if is_proven else NOT_PROVEN}."
@@ -312,8 +327,8 @@ def _no_baseline(result: SearchResult, best: Trial) -> Claim:
     why = outcome_text(baseline) if baseline is not None and not baseline.feasible else result.speedup_reason
     answer = "The answer, the least change of them that fits," if best is result.substitute else "The answer"
     peak = f"{format_bytes(best.peak_bytes)} of {format_bytes(result.allowed_bytes)} allowed"
-    details = (f"Your settings: {why}.", f"{answer} trains {speed_text(best)} samples/s within {peak}.")
-    return Claim(NO_BASELINE.state, NO_BASELINE.text, details=details)
+    details = (f"{_name(result)}: {why}.", f"{answer} trains {speed_text(best)} samples/s within {peak}.")
+    return Claim(NO_BASELINE.state, _filled(NO_BASELINE, result), details=details)
 
 
 def _no_answer(result: SearchResult) -> Claim:

@@ -62,7 +62,7 @@ GROUPS = {
             NUMBER,
             "Times as fast as the baseline: by measurements side by side in time, else by single probes, which is not proven.",
             TIMES,
-            title="vs yours",
+            title="speed-up",
         ),
         Column("speedup_low", NUMBER, "Lower end of the speed-up's 95% interval.", TIMES),
         Column("speedup_high", NUMBER, "Upper end of it.", TIMES),

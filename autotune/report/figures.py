@@ -15,7 +15,6 @@ from autotune.report.trial_text import is_same, short_words, speed_text
 from autotune.study.objective import speed
 from autotune.study.result import SearchResult
 
-NAMES = {"baseline": "yours", "best": "answer"}
 LABELS = {"samples_per_second": "samples / second", "tokens_per_second": "tokens / second"}
 
 _X, _Y = (0.0, 300.0), (205.0, 0.0)
@@ -175,9 +174,10 @@ def _trials(result: SearchResult, places: Mapping[int, Place], x: Axis, y: Axis)
     words = [", ".join(short_words(trial.configuration, base)) for trial in shown]
     titles = [f"{t.number}: {text}, {speed_text(t)} samples/s" for t, text in zip(shown, words, strict=True)]
     dots = [(role_of(t, result) or "p3", places[t.number], t, title) for t, title in zip(shown, titles, strict=True)]
-    named = sorted((y.at(up), x.at(right), role) for role, (right, up), *_ in dots if role in NAMES)
+    names = {"baseline": result.baseline_word, "best": "answer"}
+    named = sorted((y.at(up), x.at(right), role) for role, (right, up), *_ in dots if role in names)
     labels = [
-        (f"{role} name", NAMES[role], min(max(20.0, at), x.end - 20), down - 8, "middle") for down, at, role in named
+        (f"{role} name", names[role], min(max(20.0, at), x.end - 20), down - 8, "middle") for down, at, role in named
     ]
     if len(named) == 2 and named[1][0] - named[0][0] < LINE and abs(named[1][1] - named[0][1]) < 3 * LINE:
         labels[1] = (*labels[1][:3], named[1][0] + 18, "middle")  # below its mark, as the other's name is in the way

@@ -44,7 +44,7 @@ def ladder(result: SearchResult) -> list[Rung]:
     best, baseline = result.best_trial, result.baseline_trial
     if best is None or baseline is None or is_same(best, baseline) or not baseline.feasible:
         return []
-    if result.explanation and (rungs := _explained(result.explanation, best, baseline)):
+    if result.explanation and (rungs := _explained(result, result.explanation, best, baseline)):
         return rungs
     path = _path(result.trials, baseline, best)
     objective = result.request.objective
@@ -53,7 +53,7 @@ def ladder(result: SearchResult) -> list[Rung]:
         if (rate := speed(after.final, objective)) is None:
             return []
         if before is None:
-            rungs.append(Rung("your settings", rate.value, trial=after.number))
+            rungs.append(Rung(result.baseline_name, rate.value, trial=after.number))
         else:
             label = change_words(before.configuration, after.configuration)
             rungs.append(Rung(label, rate.value, quotient(after, before, objective), after.number))
@@ -88,7 +88,7 @@ def _path(trials: Sequence[Trial], baseline: Trial, best: Trial) -> list[Trial]:
     return [by_number[number] for number in ways[best.number]]
 
 
-def _explained(explanation: Mapping[str, Any], best: Trial, baseline: Trial) -> list[Rung]:
+def _explained(result: SearchResult, explanation: Mapping[str, Any], best: Trial, baseline: Trial) -> list[Rung]:
     """The path of `explanation.json`; empty if it is of another answer or does not start at the user's settings."""
     nodes = [explanation.get("start"), *(step["after"] for step in explanation.get("path", ()))]
     if not all(node and node["samples_per_second"] for node in nodes) or len(nodes) < 2:
@@ -96,7 +96,7 @@ def _explained(explanation: Mapping[str, Any], best: Trial, baseline: Trial) -> 
     configurations = [Configuration.from_dict(node["configuration"]) for node in nodes]
     if (configurations[0], configurations[-1]) != (baseline.configuration, best.configuration):
         return []
-    rungs = [Rung("your settings", nodes[0]["samples_per_second"])]
+    rungs = [Rung(result.baseline_name, nodes[0]["samples_per_second"])]
     for step, before, after in zip(explanation["path"], configurations, configurations[1:], strict=False):
         speed_after = step["after"]["samples_per_second"]
         rungs.append(Rung(change_words(before, after), speed_after, interval_of(step, "gain")))

@@ -44,6 +44,7 @@ def notebook_html(result: SearchResult) -> str:
         fold=first_fold(result, in_python),
         changes=_changes(result),
         rows=rows,
+        baseline_word=result.baseline_word,
         hidden=len(trials) - len(rows),
         is_vague="?" in [cells[0] for _, _, cells, _, _ in rows],
         ended=result.stop_reason,

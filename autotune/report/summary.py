@@ -106,7 +106,7 @@ def _rows(result: SearchResult) -> list[str]:
     uses = [result.utilizations.get(trial.number) if trial else None for trial in sides]
     times = time_texts(*(trial.final.step_time_s or 0.0 for trial in sides if trial))
     rows = {
-        "": ["yours", "tuned"],
+        "": [result.baseline_word, "tuned"],
         "samples/s": [speed_text(trial) if trial else "-" for trial in sides],
         "time per step": times if len(times) > 1 else ["-", *times],
         f"peak memory, of {format_bytes(result.allowed_bytes)}": [

@@ -97,10 +97,8 @@ def headline(search: Record, is_measured: bool) -> Sequence[str]:
         return parts
     progress = search["progress"] or {}
     if progress.get("best") and (progress["speedup"] or 0) > 1:
-        return f"{progress['speedup']:.2f}×", f" as fast as your settings {_so_far(progress)}", progress["doing"]
-    reached = (
-        "Nothing is proven faster than your settings yet" if is_measured else "Your own settings are measured first"
-    )
+        return f"{progress['speedup']:.2f}×", f" as fast as the baseline {_so_far(progress)}", progress["doing"]
+    reached = "Nothing is proven faster than the baseline yet" if is_measured else "The baseline is measured first"
     return "", reached, progress.get("doing", "")
 
 
@@ -142,7 +140,7 @@ def timeline(events: Sequence[Event]) -> list[tuple[datetime, str, str]]:
         elif body["best"] not in (None, best):
             best = body["best"]
             which = f"{'Best' if body['is_proven'] else 'Fastest'} {_so_far(body)}: trial {best}"
-            text = f"{which if best else 'Your settings'}, {speed_text(body['best_samples_per_second'])} samples/s"
+            text = f"{which if best else 'The baseline'}, {speed_text(body['best_samples_per_second'])} samples/s"
         if text and (not lines or lines[-1][1] != text):
             lines.append((event.at, text, state))
     return lines

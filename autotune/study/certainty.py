@@ -48,7 +48,7 @@ class SpeedupGap(Reason):
         match self.kind:
             case GapKind.NOT_BESIDE:
                 how = "a longer --timeout" if has_timeout else rounds
-                return f"measure it side by side with your settings by the same command and {how}"
+                return f"measure it side by side with the baseline by the same command and {how}"
             case GapKind.TOO_FEW_ROUNDS:
                 return (
                     f"about {self.rounds} measurements of each would tell here, fewer on a quieter machine: "

@@ -115,6 +115,21 @@ class SearchResult:
         return run if run and best and run.configuration == best.configuration.to_dict() else None
 
     @property
+    def states_settings(self) -> bool:
+        """True if the user has stated the baseline, by arguments or a Trainer; else it is the defaults of `TrainingArguments`."""
+        return bool(self.request.training_args) or self.workload.user_objects
+
+    @property
+    def baseline_name(self) -> str:
+        """What the answer is compared with, in words."""
+        return "your settings" if self.states_settings else "the Trainer's defaults"
+
+    @property
+    def baseline_word(self) -> str:
+        """Heading of the baseline's column."""
+        return "yours" if self.states_settings else "defaults"
+
+    @property
     def changes_settings(self) -> bool:
         """True if the answer is another configuration than the user's, which only something shown to be better is."""
         return self.best_trial is not None and self.best_trial.number != 0

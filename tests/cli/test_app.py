@@ -51,7 +51,7 @@ def test_studies_and_report_tell_of_a_study(reports: Path) -> None:
     code, out, _ = run(["studies"], reports)
     assert code == 0
     head, row = out.splitlines()
-    assert head.split() == ["study", "samples/s", "vs", "yours", "peak", "trials", "when"]
+    assert head.split() == ["study", "samples/s", "speed-up", "peak", "trials", "when"]
     assert row.split()[:8] == ["first", "40.0", "±", "1.3", "4.00x", "500", "MiB", "3"]
     code, out, _ = run(["report", "first"], reports)
     assert code == 0

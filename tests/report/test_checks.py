@@ -73,7 +73,7 @@ def verified(held: bool | None) -> SearchResult:
             result(rehearsal=replace(SANITY, problems=(SanityProblem("saving", Outcome.CRASHED, "no space"),))),
             *("warn", "Evaluating or saving fails.", "no space"),
         ),
-        (verified(held=True), "ok", "Verified by plain trainings.", "Held: 3.90x as fast as your settings"),
+        (verified(held=True), "ok", "Verified by plain trainings.", "Held: 3.90x as fast as the baseline"),
         (
             verified(held=False),
             "warn",
@@ -90,7 +90,7 @@ def verified(held: bool | None) -> SearchResult:
             result(),
             "note",
             "Precision changed.",
-            "From fp32 to bf16. To keep yours, search again with `--keep-numerics`.",
+            "From fp32 to bf16. To keep the Trainer's, search again with `--keep-numerics`.",
         ),
         (disturbed(BUSY), "warn", "The machine was disturbed.", "quiet machine"),
         (disturbed(HELD), "warn", "Warning.", "This process still holds 1.00 GiB"),
@@ -138,10 +138,18 @@ def test_verify_is_named_with_the_folder_of_a_study_that_is_not_in_reports(tmp_p
         assert f"`autotune verify {word}`" in check.action
 
 
+def test_the_share_of_a_speed_up_that_precision_alone_makes_is_told() -> None:
+    both = trial(2, 80.0, confirmed=80.0, of=configuration(16, precision="bf16"))
+    alone = trial(1, 60.0, of=configuration(8, precision="bf16"))
+    study = result([trial(0, 40.0, confirmed=40.0, of=configuration(8)), alone, both])
+    [told] = [check for check in checks(study) if check.title == "Precision changed."]
+    assert told.text == "From fp32 to bf16, which alone is 1.5x as fast (trial 1)."
+
+
 @pytest.mark.parametrize(
     ("before", "after", "text"),
     [
-        (0.35, 0.02, "Your settings waited for data 35% of the time; 2 workers reduced that to 2%."),
+        (0.35, 0.02, "The baseline waited for data 35% of the time; 2 workers reduced that to 2%."),
         (0.35, 0.2, "A step waits for data 20% of its time."),
         (0.05, 0.02, ""),
     ],

@@ -11,12 +11,15 @@ from autotune.core.prospect import OptimalityGap
 from autotune.core.request import tuning_request
 from autotune.core.stop_reason import StopKind, StopReason
 from autotune.report.checks import checks
-from autotune.report.claim import Claim, State, Verdict, claim_of, headline, verdict
+from autotune.report.claim import Claim, State, Verdict, claim_fields, claim_of, headline, verdict
+from autotune.report.summary import answer_lines
 from autotune.study.result import SearchResult
 from tests.makers import MIB, completed, configuration, ended, out_of_memory, result, trial, verification
 
 SLOW, FAST = configuration(8), configuration(16)
 LOST = Trial(1, FAST, out_of_memory(FAST))
+
+DEFAULTS = "the Trainer's defaults (8x6, fp32)"
 
 
 ALL_TESTED = StopReason(StopKind.ALL_TESTED)
@@ -52,22 +55,26 @@ def tie(after: int) -> SearchResult:
 @pytest.mark.parametrize(
     ("study", "state", "text"),
     [
-        (compared(4.0), State.IMPROVED, "4.00x as fast as your settings, with 44% less memory"),
-        (compared(1.08, after=900), State.IMPROVED, "1.08x as fast as your settings"),
-        (compared(1.25, after=1900), State.NO_BASELINE, "Your settings cannot be compared; this configuration runs"),
-        (compared(2.0, before=100, after=350), State.IMPROVED, "2.00x as fast as your settings, with 3.5x the memory"),
-        (compared(1.5, 0.12), State.IMPROVED, "About 1.5x as fast as your settings, with 44% less memory"),
+        (compared(4.0), State.IMPROVED, f"4.00x as fast as {DEFAULTS}, with 44% less memory"),
+        (compared(1.08, after=900), State.IMPROVED, f"1.08x as fast as {DEFAULTS}"),
+        (
+            compared(1.25, after=1900),
+            State.NO_BASELINE,
+            "The Trainer's defaults cannot be compared; this configuration runs",
+        ),
+        (compared(2.0, before=100, after=350), State.IMPROVED, f"2.00x as fast as {DEFAULTS}, with 3.5x the memory"),
+        (compared(1.5, 0.12), State.IMPROVED, f"About 1.5x as fast as {DEFAULTS}, with 44% less memory"),
         (
             compared(1.5, again=False),
             State.IMPROVED,
-            "About 1.5x as fast as your settings, with 44% less memory, not proven",
+            f"About 1.5x as fast as {DEFAULTS}, with 44% less memory, not proven",
         ),
         (compared(1.01, 0.1), State.NOISY, "Too noisy to tell whether anything is faster"),
         (tie(890), State.KEPT, "No faster settings found in 2 trials"),
-        (compared(1.0), State.IMPROVED, "As fast as your settings, with 44% less memory"),
+        (compared(1.0), State.IMPROVED, f"As fast as {DEFAULTS}, with 44% less memory"),
         (compared(0.5), State.KEPT, "No faster settings found in 2 trials"),
         (result([trial(0)]), State.ALONE, "Nothing to compare yet"),
-        (result([trial(0), LOST]), State.ALONE, "Only your own settings run here"),
+        (result([trial(0), LOST]), State.ALONE, "Only the Trainer's defaults run here"),
         (result([Trial(0, SLOW, out_of_memory(SLOW))]), State.NO_ANSWER, "Nothing fits into 1000 MiB"),
         (result([Trial(0, SLOW, ended(Outcome.CRASHED))]), State.NO_ANSWER, "No configuration completed"),
         (replace(result(), trials=[]), State.NO_ANSWER, "Nothing was measured"),
@@ -91,9 +98,9 @@ def test_settings_that_do_not_fit_are_compared_by_the_least_change_that_does() -
     claim = claim_of(study)
     assert (claim.state, claim.headline) == (
         State.IMPROVED,
-        "4.00x as fast as the least change of your settings that fits",
+        "4.00x as fast as the least change of the Trainer's defaults that fits",
     )
-    assert claim.details[0].startswith("Your settings do not fit (out of memory")
+    assert claim.details[0].startswith("The Trainer's defaults do not fit (out of memory")
     assert claim.details[0].endswith("compared with micro-batch 4.")
     assert study.speedup is not None
     assert study.speedup_reason == ""
@@ -125,18 +132,29 @@ def test_the_least_change_that_fits_is_the_answer_if_nothing_is_faster() -> None
     ],
 )
 def test_the_verdict_follows_its_rules(gain: Interval, is_proven: bool, sure: Verdict) -> None:
-    assert verdict(gain, is_proven)[0] is sure
+    assert verdict(gain, is_proven, "your settings")[0] is sure
+
+
+def test_settings_that_nobody_stated_are_called_the_trainers_defaults() -> None:
+    unstated, stated = result(), result(request=tuning_request("gpt2-mini", 48, args={"weight_decay": 0.1}))
+    own_trainer = result(workload=replace(result().workload, user_objects=True))
+    assert headline(unstated).startswith(f"4.00x as fast as {DEFAULTS}")
+    for of_user in (stated, own_trainer):
+        assert headline(of_user).startswith("4.00x as fast as your settings (95% ")
+        assert (of_user.baseline_name, of_user.baseline_word) == ("your settings", "yours")
+    assert claim_fields(unstated)["baseline_name"] == "the Trainer's defaults"
+    assert answer_lines(unstated)[2].split() == ["defaults", "tuned"]
 
 
 def test_the_time_saved_and_the_interval_are_below_the_headline() -> None:
     time, measured = claim_of(compared(4.0)).details
     assert re.fullmatch(r"A step takes 1\.20 s instead of 4\.80 s: every hour of training becomes 15 minutes\.", time)
-    assert measured.startswith("3 measurements side by side with 3 of your settings; 95% interval ")
+    assert measured.startswith("3 measurements side by side with 3 of the Trainer's defaults; 95% interval ")
 
 
 def test_what_was_verified_is_the_headline() -> None:
     claim = claim_of(result(verification=verification(result().best.configuration, speed_up=2.5)))
-    assert claim.headline.startswith("2.50x as fast as your settings")
+    assert claim.headline.startswith(f"2.50x as fast as {DEFAULTS}")
     assert claim.gain == pytest.approx(2.5)
     assert claim.details[0].startswith(
         "A step takes 1.00 s instead of 2.50 s: every hour of training becomes 24 minutes"
@@ -157,7 +175,7 @@ def test_a_refuted_speed_up_is_claimed_no_longer() -> None:
         claim = claim_of(study)
         assert (claim.state, claim.headline) == (
             State.REFUTED,
-            "Plain trainings were not faster than with your settings",
+            "Plain trainings were not faster than with the Trainer's defaults",
         )
         assert f"{speed_up:.2f}x" in claim.details[0]
         assert (study.best.number, study.changes_settings) == (0, False), "nor is it applied"
@@ -211,7 +229,7 @@ def test_a_search_without_time_for_its_baseline_was_not_cut_off() -> None:
 @pytest.mark.parametrize(
     ("study", "text"),
     [
-        (compared(4.0), "Interrupted after 2 trials: 4.00x as fast as your settings, with 44% less memory so far"),
+        (compared(4.0), f"Interrupted after 2 trials: 4.00x as fast as {DEFAULTS}, with 44% less memory so far"),
         (compared(0.5), "Interrupted after 2 trials: no faster settings found so far"),
         (result([trial(0)]), "Interrupted after 1 trial: nothing to compare yet"),
         (replace(result(), trials=[]), "Interrupted: nothing was measured"),
@@ -228,7 +246,7 @@ def test_an_interrupted_search_goes_on_with_the_same_command(study: SearchResult
 def test_what_is_faster_and_learns_differently_does_not_win() -> None:
     rival = replace(trial(1, 40.0, of=FAST, confirmed=40.0), disqualified_reason="its loss differs")
     claim = claim_of(result([trial(0, 10.0, of=SLOW, confirmed=10.0), rival]))
-    assert claim.headline == "Your settings are kept: what is faster does not train like fp32"
+    assert claim.headline == "The Trainer's defaults are kept: what is faster does not train like fp32"
     assert claim.verdict is Verdict.SOLID
 
 

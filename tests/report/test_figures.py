@@ -142,7 +142,7 @@ def test_what_fits_is_where_it_was_measured_and_the_rest_is_counted() -> None:
     assert file
     assert places(panel_of(speed_against_memory, study)) == [pytest.approx((300, 10.0)), pytest.approx((800, 40.0))]
     assert figure.caption.endswith("Not in it: 2 without a speed or too large.")
-    assert {"answer", "yours"} <= set(texts(figure.svg))
+    assert {"answer", "defaults"} <= set(texts(figure.svg))
     assert "40.0 instead of 10.0 samples/s, 800 MiB instead of 300 MiB" in " ".join(texts(file))
 
 

@@ -85,7 +85,7 @@ def test_the_order_is_the_reader_s_and_every_link_has_its_target(monkeypatch: py
     assert [text for _, text in read.named("h2")] == [
         *("Before you rely on it", "What each change brought", "Every configuration, fastest first", "Details"),
     ]
-    assert [text for _, text in read.named("h1")] == [" as fast as your settings"]
+    assert [text for _, text in read.named("h1")] == [" as fast as the Trainer's defaults (8×6, fp32)"]
     assert next(text for _, text in read.named("em")) == "4.00×"
     levels = [int(tag[1]) for tag, _, _ in read.elements if re.fullmatch("h[1-6]", tag)]
     assert levels[0] == 1

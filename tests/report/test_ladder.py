@@ -29,7 +29,7 @@ def test_the_longest_way_through_measured_trials_is_taken() -> None:
         Trial(5, configuration(16), out_of_memory(configuration(16))),
     ]
     rungs = ladder(result(trials))
-    assert labels(rungs) == ["your settings", "bf16", "16x3", "2 workers"]
+    assert labels(rungs) == ["the Trainer's defaults", "bf16", "16x3", "2 workers"]
     assert [rung.trial for rung in rungs] == [0, 1, 2, 3]
     assert [rung.speed for rung in rungs] == pytest.approx([10, 14, 15, 50])
     assert rungs[1].gain == pytest.approx(1.4)
@@ -37,7 +37,7 @@ def test_the_longest_way_through_measured_trials_is_taken() -> None:
 
 def test_settings_that_no_trial_changed_alone_share_a_rung() -> None:
     assert labels(ladder(result([trial(0, 10.0, of=BASE), trial(1, 20.0, of=ALL)]))) == [
-        "your settings",
+        "the Trainer's defaults",
         "16x3, bf16, 2 workers",
     ]
 
@@ -70,10 +70,10 @@ def test_what_explain_measured_replaces_the_trials_where_it_is_of_this_answer() 
     best = trial(1, 20.0, of=BOTH)
     study = result([trial(0, 10.0, of=BASE), best])
     rungs = ladder(replace(study, explanation=explained(best)))
-    assert labels(rungs) == ["your settings", "bf16", "16x3"]
+    assert labels(rungs) == ["the Trainer's defaults", "bf16", "16x3"]
     assert [rung.trial for rung in rungs] == [None, None, None]
     other = ladder(replace(study, explanation=explained(trial(1, of=ALL))))
-    assert labels(other) == ["your settings", "16x3, bf16"], "of another answer"
+    assert labels(other) == ["the Trainer's defaults", "16x3, bf16"], "of another answer"
 
 
 def test_without_two_configurations_there_is_no_ladder() -> None:

@@ -140,13 +140,17 @@ def test_every_view_has_one_heading_landmarks_and_nothing_inline(service: Servic
     ("state", "heading", "buttons"),
     [
         ("queued", "Number 1 in the queue", ["Cancel", "Duplicate"]),
-        ("fresh", "Your own settings are measured first", ["Stop after this probe", "Stop now", "Duplicate"]),
+        ("fresh", "The baseline is measured first", ["Stop after this probe", "Stop now", "Duplicate"]),
         (
             "running",
-            "1.23× as fast as your settings so far, not proven",
+            "1.23× as fast as the baseline so far, not proven",
             ["Stop after this probe", "Stop now", "Duplicate"],
         ),
-        ("done", "1.29x as fast as your settings, with 8% less memory", ["Open the report", "Duplicate"]),
+        (
+            "done",
+            "1.29x as fast as the Trainer's defaults (8x6, fp32), with 8% less memory",
+            ["Open the report", "Duplicate"],
+        ),
         ("nothing_fits", "Nothing fits", ["Duplicate"]),
         ("failed", "The baseline crashed: mat1 and mat2", ["Resume", "Duplicate"]),
         ("cancelled", "The search was cancelled", ["Resume", "Duplicate"]),
@@ -179,7 +183,7 @@ def test_a_finished_search_shows_the_answer_the_trials_and_the_files(
     assert "out of memory" in rows[-1]
     assert "trial-4.log" in rows[-1]
     assert [row for row in rows if "answer" in row] == [rows[numbers.index(study.best.number)]]
-    assert [row for row in rows if "yours" in row] == [rows[numbers.index(0)]]
+    assert [row for row in rows if "baseline" in row] == [rows[numbers.index(0)]]
     pasted = words(re.search('<pre id="paste".*?</pre>', text, re.DOTALL)[0])  # type: ignore[index]
     for name, value in study.setup.training_arguments.items():
         assert f"{name}={value!r}," in pasted
@@ -199,7 +203,7 @@ def test_only_a_state_and_a_new_best_are_spoken(service: Service, study: TuningR
         spoken += [message] if message not in spoken[-1:] else []
     bests = [event["body"]["speedup"] for event in sent(study) if event["body"]["best"]]
     assert 2 <= len(spoken) <= 2 + len(set(bests)) < len(sent(study))
-    assert spoken[0] == "Running. Your own settings are measured first"
+    assert spoken[0] == "Running. The baseline is measured first"
     assert store.end(search.id, search.attempt, "failed", headline="It broke.")
     assert 'data-say="Failed. It broke"' in client.get(f"/searches/{search.id}").text
 

@@ -79,7 +79,7 @@ def sentence(explanation: Explanation) -> str:
         return "Only the answer itself runs: nothing on the way to it can be compared."
     gains = f"The gains multiply to {ratio_text(total)}"
     if explanation.within is None or confirmed is None:
-        why = explanation.confirmed_gap or "the path does not start at your settings"
+        why = explanation.confirmed_gap or "the path does not start at the baseline"
         return f"{gains}; there is no proven speed-up to compare it with: {why}."
     if explanation.within:
         return f"{gains}, inside the proven {ratio_text(confirmed)}."
@@ -163,11 +163,11 @@ def _path(explanation: Explanation) -> list[str]:
     if again is None:
         return []
     if explanation.from_the_baseline:
-        lines = [f"your settings: {again.start.configuration}: {_speed_and_peak(again.start)}"]
+        lines = [f"baseline: {again.start.configuration}: {_speed_and_peak(again.start)}"]
     else:
         lines = [
-            f"your settings do not run here: {outcome_text(explanation.baseline)}",
-            f"the nearest to your settings that runs: {again.start.configuration}: {_speed_and_peak(again.start)}",
+            f"the baseline does not run here: {outcome_text(explanation.baseline)}",
+            f"the nearest to the baseline that runs: {again.start.configuration}: {_speed_and_peak(again.start)}",
         ]
     for number, step in enumerate(steps, 1):
         why = f": {changes(step.before, step.after)}" if step.gain is not None else ""
@@ -218,7 +218,7 @@ def _warnings(explanation: Explanation) -> list[str]:
 
 def _sides(explanation: Explanation) -> dict[str, str]:
     """Name in JSON -> heading: of the user's settings and the answer, if these are two."""
-    sides = {"baseline": "your settings", "answer": "the answer"}
+    sides = {"baseline": "the baseline", "answer": "the answer"}
     return sides if explanation.remeasured else {"baseline": sides["baseline"]}
 
 

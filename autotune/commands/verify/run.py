@@ -241,7 +241,8 @@ class _Turns:
             *([format_seconds(self._seconds)] if self._seconds is not None else []),
         ]
         whole_s = self._rounds * sum(map(self._expected_s, self._sides.values()))
-        rival = "the least change of your settings that fits" if self._result.substitute else "your settings"
+        rival = self._result.baseline_name
+        rival = f"the least change of {rival} that fits" if self._result.substitute else rival
         both = f"{rival} and the answer in turns" if "yours" in self._sides else "the answer"
         text = f"Training {both}, {self._rounds} times; of each {' or '.join(length)} in all."
         lines = wrapped(f"{text} This takes about {format_seconds(whole_s)}.")

@@ -3,9 +3,9 @@
 first                                                      4 of 20   1:24
 prepare ✓  search ████░░░░░░░░░░░░  check             about 6 min to go
 
-   configuration               samples/s   vs yours        peak
+   configuration               samples/s   speed-up        peak
 *  8x1 bf16 2 workers         41.2 ± 0.9      1.62x     127 MiB
-   8x1 fp32 (yours)           25.4 ± 0.8      1.00x     118 MiB
+   8x1 fp32 (baseline)        25.4 ± 0.8      1.00x     118 MiB
 
 now  4x2 bf16 adafactor, 6 s                     at most 12% more to gain
 * best so far   Ctrl-C keeps what is measured

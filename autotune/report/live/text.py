@@ -14,7 +14,7 @@ from autotune.study.plan import Progress, ProgressKind
 ROWS = 12
 """Trials that are shown while the search runs."""
 
-HEADER = ("", "configuration", "samples/s", "vs yours", "peak")
+HEADER = ("", "configuration", "samples/s", "speed-up", "peak")
 
 PHASES = ("prepare", "search", "check")
 
@@ -92,10 +92,10 @@ def _ratio(trial: Trial, progress: Progress) -> str:
 
 
 def short(configuration: Configuration, baseline: Trial | None) -> str:
-    """`8x1 bf16 2 workers`: sizes, precision, and what else differs from the baseline, which is `8x1 fp32 (yours)`."""
+    """`8x1 bf16 2 workers`: sizes, precision, and what else differs from the baseline, which is `8x1 fp32 (baseline)`."""
     before = baseline.configuration if baseline else None
     words = [words.replace(" ", "\xa0") for words in short_words(configuration, before)]  # kept together by `fitted`
-    return " ".join([*words, *(["(yours)"] if configuration == (before or configuration) else [])])
+    return " ".join([*words, *(["(baseline)"] if configuration == (before or configuration) else [])])
 
 
 def failure(trial: Trial) -> str:
@@ -181,14 +181,14 @@ def lead_words(progress: Progress) -> tuple[str, str]:
         return "", ""
     gain = progress.speedup_of(trial)
     compared = compared_with(progress.trials)
-    rival = "what fits with the least change" if compared and compared.number else "your settings"
+    rival = "what fits with the least change" if compared and compared.number else "the baseline"
     if is_same(trial, compared) or (gain is not None and round(gain, 2) < 1):
         return f"nothing faster than {rival} so far", ""
-    times = "" if gain is None else f", {gain:.2f}x {'yours' if rival == 'your settings' else rival}"
+    times = "" if gain is None else f", {gain:.2f}x {rival}"
     title = "best so far" if best else f"fastest so far{NOT_PROVEN}"
     return title, f"{speed_text(trial)} samples/s (trial {trial.number}){times}"
 
 
 def lead_text(progress: Progress) -> str:
-    """`best so far: 41.2 ± 0.3 samples/s (trial 2), 1.62x yours`."""
+    """`best so far: 41.2 ± 0.3 samples/s (trial 2), 1.62x the baseline`."""
     return ": ".join(filter(None, lead_words(progress)))

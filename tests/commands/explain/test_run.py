@@ -232,7 +232,7 @@ def test_a_path_without_a_baseline_starts_at_the_nearest_that_runs(tmp_path: Pat
     assert not explanation.from_the_baseline
     assert explanation.steps[0].before.configuration == configuration(8, checkpointing="full")
     assert explanation.within is None
-    assert "your settings do not run here" in "\n".join(explanation_lines(explanation))
+    assert "the baseline does not run here" in "\n".join(explanation_lines(explanation))
 
 
 def test_where_only_the_answer_runs_it_is_said(tmp_path: Path) -> None:
@@ -262,11 +262,11 @@ def test_where_the_baseline_is_the_answer_nothing_is_measured_but_why_is_told(tm
     explanation, probe = explained_in(own, tmp_path)
     assert probe.asked == []
     assert sentence(explanation) == (
-        "There is no speed-up to explain. No faster settings found in 2 trials. Your settings: 10.00 ± 0.31 samples/s, peak "
-        "500 MiB. Next best: trial 1 (8x6, bf16), 0.80x, 95% interval 0.75x to 0.85x."
+        "There is no speed-up to explain. No faster settings found in 2 trials. The Trainer's defaults: 10.00 ± 0.31 samples/s, "
+        "peak 500 MiB. Next best: trial 1 (8x6, bf16), 0.80x, 95% interval 0.75x to 0.85x."
     )
     lines = explanation_lines(explanation)
-    assert [line for line in lines if line.startswith("  your settings: compute-bound")]
+    assert [line for line in lines if line.startswith("  the baseline: compute-bound")]
     assert "the answer" not in "\n".join(lines)
     assert explanation_markdown(explanation).startswith(f"# What bounds {own.name}\n")
 

@@ -162,7 +162,7 @@ def test_the_answer_alone_is_trained_where_the_users_settings_do_not_run() -> No
 def test_there_is_nothing_to_verify_where_the_answer_is_the_users_settings() -> None:
     found = Verification("small", BASELINE, BASELINE)
     assert (found.verdict.kind, found.held, found.exit_code) == (PromiseKind.OWN_SETTINGS, True, 0)
-    assert verification_lines(found) == ["Nothing to verify: the answer is your own settings."]
+    assert verification_lines(found) == ["Nothing to verify: the answer is the baseline."]
 
 
 def test_all_step_times_of_both_sides_are_kept() -> None:

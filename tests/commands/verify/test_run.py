@@ -147,13 +147,13 @@ def test_both_sides_are_trained_in_turns_for_as_many_steps_as_requested(
 def test_the_command_prints_a_table_in_eighty_columns_or_one_json_object(study: Path, recorded: None) -> None:
     code, out, err = command(study.parent.parent, "small", "--steps", "5")
     assert (code, err) == (0, "")
-    assert "Training your settings and the answer in turns, 6 times; of each 5 steps in all." in out
+    assert "Training the Trainer's defaults and the answer in turns, 6 times; of each 5\n  steps in all." in out
     assert "eld: " in out
     assert max(map(len, out.splitlines())) <= 80
     code, out, err = command(study.parent.parent, "reports/small", "--steps", "1", "--json")
     assert code == 0
     assert [len(rounds) for rounds in json.loads(out)["rounds"].values()] == [6, 6]
-    assert err.startswith("Training your settings")
+    assert err.startswith("Training the Trainer's defaults")
 
 
 @pytest.mark.parametrize("requested", [["adamw_torch", "adafactor"], []])
@@ -267,7 +267,7 @@ def test_settings_that_do_not_fit_are_replaced_by_the_least_change_that_does(
     assert len(verification.yours) == len(verification.answer) > 0
     assert [note.kind for note in verification.notes] == [NoteKind.SUBSTITUTE]
     assert "compared with micro-batch 2" in verification.notes[0].text
-    assert lines[0].startswith("Training the least change of your settings that fits and the answer in turns")
+    assert lines[0].startswith("Training the least change of the Trainer's defaults that fits and the answer in")
 
 
 @pytest.mark.nightly

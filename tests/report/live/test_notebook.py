@@ -46,7 +46,7 @@ def test_the_page_tells_trials_best_and_what_is_left_and_escapes_all_of_it() -> 
     assert "2 of 5   1:01" in shown
     assert "about 1 min to go" in shown
     assert "fastest so far, not proven: 20.0" in shown
-    assert "(trial 1), 2.00x yours" in shown
+    assert "(trial 1), 2.00x the baseline" in shown
     assert shown.count("<tr>") == 3
 
 
@@ -97,7 +97,7 @@ def test_a_search_in_a_notebook_shows_one_display_updated_in_place(tmp_path: Pat
     assert len(displays) == 1  # beside it a library may warn that it has no widgets
     html = displays[0].data["text/html"]
     assert html.count("<tr>") == 3
-    assert "(yours)" in html
+    assert "(baseline)" in html
     assert "2 of 2" in html
     assert book.cells[1].outputs[0].text == "2\n"
     assert "Why it ended: " in book.cells[1].outputs[1].data["text/html"]

@@ -74,7 +74,7 @@ def test_rows_are_by_speed_with_the_baseline_among_them_and_failures_last() -> N
     shown = lines(80, progress(many(7)))
     assert [line.split()[0] for line in shown[1:]] == ["16x3", "16x3", "8x6", "16x3", "16x3", "16x3", "16x3"]
     assert [line.split()[-1] for line in shown[5:]] == ["memory", "changed", "run"]
-    assert "(yours)" in lines(80, progress(many(30)), 4)[-1]
+    assert "(baseline)" in lines(80, progress(many(30)), 4)[-1]
 
 
 def test_only_words_that_fit_whole_are_shown_of_a_long_configuration() -> None:
@@ -156,7 +156,7 @@ def test_the_table_stays_at_the_end_where_no_answer_follows(
         if error:
             raise error
     end = out.file.getvalue().rpartition("\x1b[2K")[2]  # type: ignore[attr-defined]
-    assert ("(yours)" in end and "18 more in the report" in end) is is_there
+    assert ("(baseline)" in end and "18 more in the report" in end) is is_there
     assert "Ctrl-C" not in end
 
 

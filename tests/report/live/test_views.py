@@ -62,10 +62,10 @@ def test_a_log_gets_one_line_for_each_event_however_narrow_and_no_control_code(m
     lines = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert len(lines) == 5
     assert lines[0] == "estimating memory"
-    assert lines[1].startswith("trial 0: 8x6 fp32 (yours): ")
+    assert lines[1].startswith("trial 0: 8x6 fp32 (baseline): ")
     assert "5 trials left; about 1 min to go" in lines[1]
     assert "out of memory" in lines[2]
-    assert "nothing faster than your settings so far" in lines[2]
+    assert "nothing faster than the baseline so far" in lines[2]
     assert "[31mred[0m and a second line" in lines[3]
 
 
@@ -139,10 +139,10 @@ def test_what_is_fastest_by_its_probe_is_not_called_the_best() -> None:
     trials = (trial(0, 40.0), trial(1, 64.0, of=TWICE), trial(2, 50.0))
     shown = Progress(ProgressKind.TRIAL, trials)
     assert (shown.best, shown.fastest) == (None, trials[1])
-    assert lead_text(shown) == "fastest so far, not proven: 64.0 ± 2.9 samples/s (trial 1), 1.60x yours"
+    assert lead_text(shown) == "fastest so far, not proven: 64.0 ± 2.9 samples/s (trial 1), 1.60x the baseline"
     assert rows(shown) == [("", "1.60x"), ("", "1.25x"), ("", "1.00x")]
     barred = replace(shown, trials=(trials[0], replace(trials[1], disqualified_reason="its losses differ"), trials[2]))
-    assert lead_text(barred).endswith(" samples/s (trial 2), 1.25x yours")
+    assert lead_text(barred).endswith(" samples/s (trial 2), 1.25x the baseline")
 
 
 def test_the_star_is_what_is_proven_against_the_user_s_settings() -> None:
@@ -169,11 +169,11 @@ def test_noise_is_shown_as_a_question_mark_instead_of_a_ratio(of: int) -> None:
 
 def test_nothing_that_is_slower_than_the_user_s_settings_is_called_fast() -> None:
     slower = (trial(0, 160.0), trial(1, 130.0), trial(2, 90.0))
-    assert lead_text(Progress(ProgressKind.TRIAL, slower)) == "nothing faster than your settings so far"
+    assert lead_text(Progress(ProgressKind.TRIAL, slower)) == "nothing faster than the baseline so far"
     worse = (trial(0, 160.0, confirmed=160.0), trial(1, 150.0, confirmed=150.0))
     assert (Progress(ProgressKind.CONFIRMED, worse).best, lead_text(Progress(ProgressKind.CONFIRMED, worse))) == (
         None,
-        "nothing faster than your settings so far",
+        "nothing faster than the baseline so far",
     )
     assert lead_text(Progress(ProgressKind.TRIAL, (trial(0, 40.0),))) == "", "the line itself has its speed"
 
