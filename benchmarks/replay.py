@@ -314,8 +314,8 @@ those that are not told apart and differ by less than 1 % the one with the fewes
 %, both by what single probes erred by. "Likely to fit" and "not more than 1 %" is false there at 0.5 % in all three of its
 searches, and in no other of the 44 that said so. Searches of one table and budget differ by their noise alone, so that at 0.5
 % three seeds are hardly more than one. As recorded, the rounds that judge are those that a search confirms with, so that one
-which runs all of them is flattered. Where probes differ by 9 % and more, a search that knows its device ends two probes sooner and is worse for it (regret
-3.3 % against 2.2 % at 10 %): one search by such probes is believed too much.
+which runs all of them is flattered. Where probes differ by 9 % and more, a search that knows its device ends two probes sooner
+and is worse for it (regret 3.3 % against 2.2 % at 10 %): one search by such probes is believed too much.
 
 The tables' probes run on one thread and give back what they free (benchmarks/record_table.py), so that a peak errs by
 1 MiB of 30 to 200 and a speed by 7 to 10 % from process to process; with two threads and the heap as it comes it was 10 to 50 MiB

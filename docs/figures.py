@@ -219,14 +219,6 @@ def rank_memory(report: Report) -> Figures:
     )
 
 
-def projection(report: Report) -> Figures:
-    return report.read(
-        "Inside the projected interval: {inside} of {cases}. Its upper end is {width} times",
-        "by {median}% (median)",
-        "by {most}% at most",
-    )
-
-
 def memory_limits(report: Report) -> Figures:
     unfit = len(report.every("| {limit} MiB | {probes} | {failed} | out of memory |"))
     return {**report.read("{failed} of {searches} searches ran out of memory"), "unfit": unfit}

@@ -42,15 +42,7 @@ def _gpus() -> Words:
     return ((name.replace(" ", "-"), "") for name in CARDS)  # a shell would split it at its blank
 
 
-def _links() -> Words:
-    from autotune.commands.project.links import LINKS
-
-    return ((link.name, link.source) for link in LINKS.values())
-
-
 complete_model = _completion(_models)
-complete_link = _completion(_links)
-complete_sharding = _completion(lambda: (("none", "DDP"), ("shard_grad_op", ""), ("full_shard", "")))
 
 
 def complete_setting(incomplete: str) -> list[tuple[str, str]]:

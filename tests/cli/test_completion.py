@@ -35,8 +35,6 @@ CASES = [
     (["report", "f"], ["first"]),
     (["verify", "fi"], ["first"]),
     (["explain", ""], ["first"]),
-    (["project", "first", "--link", "nvlink"], ["nvlink3", "nvlink4", "nvlink5"]),
-    (["project", "first", "--fsdp", "f"], ["full_shard"]),
     (["report", "--output-dir", "elsewhere", ""], ["second"]),
     (["report", "--output-dir", "nowhere", ""], []),
 ]
