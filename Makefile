@@ -88,7 +88,6 @@ benchmarks: $(STAMP)
 	$(BIN)/python benchmarks/stream.py
 	$(BIN)/python benchmarks/search_seconds.py
 	$(BIN)/python benchmarks/loaders.py
-	$(BIN)/python benchmarks/projection.py # as root
 	$(BIN)/python benchmarks/v100_table.py
 	$(BIN)/python benchmarks/published_ranks.py
 	$(BIN)/python benchmarks/rank_memory.py # 20 GiB of memory

@@ -1,9 +1,9 @@
 """Searches cut at any time, replayed on recorded tables in virtual time: regret of the answer, and whether its claim is true.
 
 python benchmarks/anytime.py: all searches on two cores, into reports/anytime.md and reports/anytime.svg.
-python benchmarks/anytime.py FILE [--label now] [--seeds N] [--samplers physics ...] [--tables ...] [--budgets ...]
+python benchmarks/anytime.py FILE [--seeds N] [--samplers physics ...] [--tables ...] [--budgets ...]
 [--devices 1 4] [--noises ...] [--drifts ...]: some of them into FILE, one after the other; what is in FILE is not searched again.
-python benchmarks/anytime.py --report FILE ...: the page from these files and from benchmarks/anytime_former.jsonl.
+python benchmarks/anytime.py --report FILE ...: the page from these files.
 
 A probe or round takes its recorded seconds on its device. Times are counted in probes of the baseline. A search that is cut
 hands out `best_trial` of its whole rounds: the user's settings unless something else is shown to be better.
@@ -63,9 +63,6 @@ TIMES = (2, 4, 6, 8, 10, 15, 20, 30, 45, 60)
 FIRST_SEED = 100
 """Seeds below were used to choose constants."""
 
-FORMER = Path(__file__).parent / "anytime_former.jsonl"
-"""The same searches before: measure all that is proposed once, then confirm the best in rounds."""
-
 OBJECTIVE = "samples_per_second"
 NONE, HOLDS, MISSES, FALSE = "", "h", "m", "f"
 """What a search tells with its answer: nothing, as that is the user's settings or these do not run; a speed-up whose interval
@@ -94,11 +91,10 @@ Point = tuple[float, float, float, str]
 class Course:
     """A search from its beginning to its end. Regrets are 1 - speed / that of the optimum, at least 0, by the table's speeds.
 
-    label: of the code that searched. runs: whether the user's settings fit. points: from each time on. time: of the end.
+    runs: whether the user's settings fit. points: from each time on. time: of the end.
     promised: true speed-up of the answer, and the ends of the interval that is told; None if nothing is told.
     """
 
-    label: str
     table: str
     share: float
     sampler: str
@@ -172,7 +168,7 @@ def searched(
         return study.trials, pool.clock
 
 
-def replayed(table: Table, case: Case, knowledge: WarmStart, label: str) -> Course:
+def replayed(table: Table, case: Case, knowledge: WarmStart) -> Course:
     """One search, with what it would have handed out at any time."""
     budget, baseline = knowledge.allowed_bytes, table.space.baseline
     optimum = max(table.speeds[item] for item in table.measured if table.peaks[item] <= budget)
@@ -199,7 +195,6 @@ def replayed(table: Table, case: Case, knowledge: WarmStart, label: str) -> Cour
     best, gain = answer(trials)
     promised = [truth(best), gain.low, gain.high] if best is not None and gain is not None else None
     return Course(
-        label,
         **asdict(case),
         runs=runs,
         points=points,
@@ -218,10 +213,10 @@ def judged(gain: Ratio, true: float) -> str:
     return HOLDS if gain.low <= true <= gain.high else MISSES
 
 
-def one_search(case: Case, label: str) -> Course:
+def one_search(case: Case) -> Course:
     table, prior = table_named(case.table), priors()[case.table]
     past = (lesson(case.taught, case.table, case.noise),) if case.taught else ()
-    return replayed(table, case, knowledge_of(table, table.budget(case.share), prior, past), label)
+    return replayed(table, case, knowledge_of(table, table.budget(case.share), prior, past))
 
 
 # All searches ------------------------------------------------------------------------------------------------------------
@@ -249,14 +244,13 @@ def read(path: Path) -> list[Course]:
     return [Course(**json.loads(line)) for line in lines]
 
 
-def run(path: Path, wanted: Sequence[Case], label: str, workers: int) -> None:
+def run(path: Path, wanted: Sequence[Case], workers: int) -> None:
     """Replay what is not in the file yet."""
     finished = {course.case for course in read(path)}
     open_cases = [case for case in wanted if case not in finished]
-    labels = [label] * len(open_cases)
     with path.open("a", encoding="utf-8") as file, ProcessPoolExecutor(workers) as pool:
         each = map if workers == 1 else pool.map
-        for course in each(one_search, open_cases, labels):
+        for course in each(one_search, open_cases):
             file.write(json.dumps(asdict(course), separators=(",", ":")) + "\n")
             file.flush()
 
@@ -345,29 +339,29 @@ def report(courses: Sequence[Course]) -> list[str]:
     def table(title: str, some: Sequence[Course], names: Sequence[str], cells: Any, head: Sequence[str]) -> None:
         if not some:
             return
-        said = [{"share": "budget", "label": "code"}.get(name, name) for name in names]
+        said = ["budget" if name == "share" else name for name in names]
         lines.extend([f"## {title}", "", *markdown([*said, *head], rows(some, names, cells)), ""])
 
     for number in DEVICES:
         of = f"{number} device{'s' * (number > 1)}"
-        names = ("noise", "sampler", "label")
+        names = ("noise", "sampler")
         head = ("searches", *(f"t = {time}" for time in TIMES))
         some = [course for course in run_as_they_are if course.devices == number]
         table(f"Regret of the answer, {of}, the user's settings fit", some, names, regrets(1), head)
         table(f"Regret of the best probed, {of}, the user's settings fit", some, names, regrets(2), head)
         some = [course for course in quiet if course.devices == number and not course.runs]
         table(f"Regret of the answer, {of}, the user's settings do not fit", some, names, regrets(1), head)
-    names = ("noise", "table", "share", "label")
+    names = ("noise", "table", "share")
     head = ("searches", *(f"t = {time}" for time in (4, 8, 15, 30, 60)))
     some = [course for course in ours if course.devices == 1 and not course.drift]
     table("Not found + not shown, 1 device", some, names, losses, head)
-    names = ("devices", "noise", "sampler", "label")
+    names = ("devices", "noise", "sampler")
     head = ("searches", "time", "probes", "rounds", "OOM a search", "mean regret", "within 1 %")
     table("Whole searches", quiet, names, ends, head)
-    names = ("devices", "drift", "noise", "label")
+    names = ("devices", "drift", "noise")
     table("What a whole search tells", ours, names, promises, promised)
     some = [course for course in quiet if course.sampler != OURS]
-    table("The same of other samplers, no drift", some, ("sampler", "noise", "label"), promises, promised)
+    table("The same of other samplers, no drift", some, ("sampler", "noise"), promises, promised)
     head = ("searches", *(f"t = {time}" for time in TIMES))
     table("What a search tells that is cut", ours, names, cut_promises, head)
     table("Regret of the answer with drift, all budgets", ours, names, regrets(1), head)
@@ -378,26 +372,23 @@ COLOURS = dict(zip(SAMPLERS, ("best", "p3", "bad", "muted"), strict=True))
 
 
 def figure(courses: Sequence[Course]) -> str:
-    """SVG of the mean regret over time: a panel for each number of devices and noise, a line for each sampler and code."""
+    """SVG of the mean regret over time: a panel for each number of devices and noise, a line for each sampler."""
     times = np.arange(0.0, 60.5, 0.5)
-    labels = sorted({course.label for course in courses}, reverse=True)
     lines: dict[tuple[int, float], dict[str, tuple[str, list[float]]]] = {}
-    for devices, noise, sampler, label in product(DEVICES, NOISES, SAMPLERS, labels):
+    for devices, noise, sampler in product(DEVICES, NOISES, SAMPLERS):
         some = [
             course
             for course in courses
-            if (course.devices, course.noise, course.sampler, course.label) == (devices, noise, sampler, label)
+            if (course.devices, course.noise, course.sampler) == (devices, noise, sampler)
             and course.runs
             and not course.drift
         ]
-        if not some or (sampler != OURS and label != labels[0]):
+        if not some:
             continue
-        name = sampler if len(labels) == 1 or sampler != OURS else f"{sampler} ({label})"
-        faint = "" if label == labels[0] else " faint"
-        for place, style, text in ((1, "", name), (2, " dotted", f"{name}, best probed")):
+        for place, style, text in ((1, "", sampler), (2, " dotted", f"{sampler}, best probed")):
             if place == 1 or sampler == OURS:
                 mean = [100 * fmean(float(course.at(time)[place]) for course in some) for time in times]
-                lines.setdefault((devices, noise), {})[text] = (f"{COLOURS[sampler]}{style}{faint}", mean)
+                lines.setdefault((devices, noise), {})[text] = (f"{COLOURS[sampler]}{style}", mean)
     most = 1.05 * max((max(mean) for panel in lines.values() for _, mean in panel.values()), default=1.0)
     panels = []
     for (row, devices), (column, noise) in product(enumerate(DEVICES), enumerate(NOISES)):
@@ -437,8 +428,7 @@ yet; the difference was found and is not shown.
 Noise is the standard deviation of the logarithm of speed between two probes of one configuration. Drift is that of a factor on
 all speeds of a device, an Ornstein-Uhlenbeck process with a time constant of ten probes of the baseline. Each of four devices
 drifts by itself. Neither changes how long a probe takes. Every table and budget has a seed of its own, from 100 on; a search of
-another sampler, number of devices, noise or drift has the same seed. "Before": a search that probes until nothing is left to
-win, and then confirms the best in interleaved rounds; "now": one policy chooses every measurement.
+another sampler, number of devices, noise or drift has the same seed.
 
 A search tells a speed-up if its answer is not the user's settings and these run. It holds if its 95 % interval contains the
 quotient of the table's speeds. "False" is a speed-up that is told to be above 1 by its whole interval and is not."""
@@ -448,7 +438,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--report", action="store_true")
-    parser.add_argument("--label", default="now")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--samplers", nargs="+", default=SAMPLERS)
     parser.add_argument("--tables", nargs="+", default=recorded())
@@ -460,8 +449,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         files = args.files or [Path(folder) / "all.jsonl"]
         if not args.report:
-            run(files[0], cases(args), args.label, workers=1 if args.files else 2)
-        courses = [course for path in dict.fromkeys([FORMER, *files]) for course in read(path)]
+            run(files[0], cases(args), workers=1 if args.files else 2)
+        courses = [course for path in files for course in read(path)]
     if args.report or not args.files:
         (ROOT / "reports" / "anytime.svg").write_text(figure(courses) + "\n", encoding="utf-8")
         write_table(ROOT / "reports" / "anytime.md", "Searches cut at any time", report(courses))

@@ -15,7 +15,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -57,8 +57,6 @@ DRIFTS = (0.0, 0.02, 0.1)
 FEW = 3
 NEVER = 10**6
 MARGIN = 0.01
-FORMER = Path(__file__).parent / "replay_former.jsonl"
-"""The same searches by the sampler as it was before it learned scales, kept effects' uncertainty and took risks."""
 
 
 @dataclass(frozen=True)
@@ -268,13 +266,11 @@ def _count(number: float) -> str:
     return "never" if number >= NEVER else f"{number:.0f}"
 
 
-def rows(found: Mapping[str, Iterable[Found]], *names: str) -> Iterable[list[str]]:
-    """A line for each code and each combination of these fields. found: code -> its searches."""
+def rows(found: Iterable[Found], *names: str) -> Iterable[list[str]]:
+    """A line for each combination of these fields."""
     groups: dict[tuple[str, ...], list[Found]] = {}
-    for code, several in found.items():
-        for item in several:
-            key = (*(str(getattr(item, name)) for name in names), code)
-            groups.setdefault(key, []).append(item)
+    for item in found:
+        groups.setdefault(tuple(str(getattr(item, name)) for name in names), []).append(item)
     for key in sorted(groups):
         yield [*key, *summary(groups[key])]
 
@@ -288,9 +284,7 @@ Each search has at most 20 probes, the baseline's among them, and ends with conf
 speed of the best that fits. "Probes to": median (95 % quantile) until a configuration within 1 % or 5 % of the optimum was
 probed. Out-of-memories of the baseline itself are not counted: nobody chose it. Budgets are shares of the way from the least to
 the highest peak of a table. "At most 1 %": searches that ended saying that nothing untried beats their answer by more than 1 %,
-what may fit against expectation counted; "bound": all that named any bound. "Before": the sampler whose rest (8 %) and noise
-(0.7 of a measurement's own, at least 1 %) were constants, which kept effects of past studies without their uncertainty and
-tried nothing with less than 80 % chance to fit.
+what may fit against expectation counted; "bound": all that named any bound.
 
 Noise: None is as recorded, judged among those that were measured again in three interleaved rounds. A number is the deviation
 between probes of one configuration around its pooled speed, with the steps' own deviations in proportion (recorded: 9 % between
@@ -320,10 +314,8 @@ those that are not told apart and differ by less than 1 % the one with the fewes
 %, both by what single probes erred by. "Likely to fit" and "not more than 1 %" is false there at 0.5 % in all three of its
 searches, and in no other of the 44 that said so. Searches of one table and budget differ by their noise alone, so that at 0.5
 % three seeds are hardly more than one. As recorded, the rounds that judge are those that a search confirms with, so that one
-which runs all of them is flattered, as those of before: with the sampler of now and the confirmation of before 92 % come
-within 1 %, mean regret 0.15 %, after 30 rounds; at 10 % drawn anew both confirmations are alike (50 %, mean regret 1.9 and
-2.2 %). Where probes differ by 9 % and more, a search that knows its device ends two probes sooner and is worse for it (regret
-3.3 % against 2.2 % at 10 %): one search by such probes is believed too much.
+which runs all of them is flattered. Where probes differ by 9 % and more, a search that knows its device ends two probes sooner
+and is worse for it (regret 3.3 % against 2.2 % at 10 %): one search by such probes is believed too much.
 
 The tables' probes run on one thread and give back what they free (benchmarks/record_table.py), so that a peak errs by
 1 MiB of 30 to 200 and a speed by 7 to 10 % from process to process; with two threads and the heap as it comes it was 10 to 50 MiB
@@ -363,39 +355,29 @@ def run(path: Path, wanted: Sequence[Case], workers: int) -> None:
             file.flush()
 
 
-def report(found: Sequence[Found], former: Sequence[Found]) -> list[str]:
+def report(found: Sequence[Found]) -> list[str]:
     found = [replace(item, taught="") for item in found]
     ours, quiet = (
-        {
-            code: [
-                item
-                for item in several
-                if item.sampler == OURS and item.table.endswith(ALIKE) == is_alike and not item.drift
-            ]
-            for code, several in (("now", found), ("before", former))
-        }
+        [item for item in found if item.sampler == OURS and item.table.endswith(ALIKE) == is_alike and not item.drift]
         for is_alike in (False, True)
     )
-    drifting = {
-        "now": [item for item in found if item.sampler == OURS and item.noise and not item.table.endswith(ALIKE)]
-    }
-    informed = {"now": [item for item in found if item.sampler == INFORMED]}
-    informed["before"] = [item for item in former if item.sampler == INFORMED]
-    others = {"now": [item for item in found if item.noise is None]}
+    drifting = [item for item in found if item.sampler == OURS and item.noise and not item.table.endswith(ALIKE)]
+    informed = [item for item in found if item.sampler == INFORMED]
+    others = [item for item in found if item.noise is None]
     return [
-        *markdown(["noise", "code", *HEAD], rows(ours, "noise")),
+        *markdown(["noise", *HEAD], rows(ours, "noise")),
         "",
-        *markdown(["noise", "drift", "code", *HEAD], rows(drifting, "noise", "drift")),
+        *markdown(["noise", "drift", *HEAD], rows(drifting, "noise", "drift")),
         "",
-        *markdown(["alike: noise", "code", *HEAD], rows(quiet, "noise")),
+        *markdown(["alike: noise", *HEAD], rows(quiet, "noise")),
         "",
-        *markdown(["device known: noise", "code", *HEAD], rows(informed, "noise")),
+        *markdown(["device known: noise", *HEAD], rows(informed, "noise")),
         "",
-        *markdown(["noise", "table", "code", *HEAD], rows(ours, "noise", "table")),
+        *markdown(["noise", "table", *HEAD], rows(ours, "noise", "table")),
         "",
-        *markdown(["noise", "budget", "code", *HEAD], rows(ours, "noise", "share")),
+        *markdown(["noise", "budget", *HEAD], rows(ours, "noise", "share")),
         "",
-        *markdown(["sampler", "code", *HEAD], rows(others, "sampler")),
+        *markdown(["sampler", *HEAD], rows(others, "sampler")),
     ]
 
 
@@ -417,7 +399,7 @@ def main() -> None:
             run(files[0], cases(args), workers=1 if args.files else 2)
         found = [item for path in files for item in read(path)]
     if args.report or not args.files:
-        lines = [*report(found, read(FORMER)), "", *NOTES]
+        lines = [*report(found), "", *NOTES]
         write_table(ROOT / "reports" / "replay.md", "Searches replayed on recorded tables", lines)
 
 

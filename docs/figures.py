@@ -124,7 +124,7 @@ def fidelity(report: Report) -> Figures:
 
 
 def replay(report: Report) -> Figures:
-    columns = "| now | {searches} | … | {regret}% | {worst}% | … | {far} (…) | … | … | {memory} ("
+    columns = "| {searches} | … | {regret}% | {worst}% | … | {far} (…) | … | … | {memory} ("
     samplers = {"physics": "physics", "taught": "physics, device known", "tpe": "tpe", "gp": "gp", "random": "random"}
     figures = {
         f"{name}_{column}": value
@@ -132,11 +132,11 @@ def replay(report: Report) -> Figures:
         for column, value in report.read(f"| {sampler} {columns}").items()
     }
     for name in ("physics", "taught", "tpe", "gp"):
-        row = f"| {samplers[name]} | now | … | … | … | … | {{{name}}} ("
+        row = f"| {samplers[name]} | … | … | … | … | {{{name}}} ("
         figures |= report.read(row)
     figures |= report.read(
-        "| physics | now | … | … | … | … | … | … | … | … | … | … | {share}% of {searches} |",
-        "| physics, device known | now | … | … | … | … | … | … | … | … | … | … | {taught_true}% of {taught_searches} |",
+        "| physics | … | … | … | … | … | … | … | … | … | … | {share}% of {searches} |",
+        "| physics, device known | … | … | … | … | … | … | … | … | … | … | {taught_true}% of {taught_searches} |",
     )
     true, searches = figures["share"] * figures["searches"], figures["searches"] + figures["taught_searches"]
     taught = figures["taught_true"] * figures["taught_searches"]
@@ -152,11 +152,11 @@ def anytime(report: Report) -> Figures:
 
     def regret(noise: str, column: int) -> Decimal:
         """Of all searches: those that begin with settings that fit, and the others."""
-        row = f"| {noise} | physics | now | {{searches}} |{' … |' * column} {{regret}}% ("
+        row = f"| {noise} | physics | {{searches}} |{' … |' * column} {{regret}}% ("
         means = [values for part in parts for values in part.every(row)]
         return Decimal(sum(many * mean for many, mean in means) / sum(many for many, _ in means))
 
-    rows = report.part("What a whole search tells").every("| {} | 0.0 | {} | now | {each} | {shown} | {held}% |")
+    rows = report.part("What a whole search tells").every("| {} | 0.0 | {} | {each} | {shown} | {held}% |")
     return {
         "each": rows[0][2],
         "shown": sum(int(row[3]) for row in rows),
@@ -216,14 +216,6 @@ def rank_memory(report: Report) -> Figures:
         "| 2 | … | now | {two} GiB | {two_s} |",
         "| 4 | {half} GiB | before | {four_before} GiB |",
         "| 4 | … | now | {four} GiB | {four_s} |",
-    )
-
-
-def projection(report: Report) -> Figures:
-    return report.read(
-        "Inside the projected interval: {inside} of {cases}. Its upper end is {width} times",
-        "by {median}% (median)",
-        "by {most}% at most",
     )
 
 

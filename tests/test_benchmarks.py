@@ -4,7 +4,7 @@ import json
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -25,8 +25,6 @@ from promised import table as promised_table
 from search_seconds import BEFORE, CASES, NOW, PARTS, WARM, part_lines
 from search_seconds import searched as search_of
 from tables import DRIFT_PROBES, TableProbe, read_table, wandering
-from two_versions import ROUNDS, Round, Search, known, row, summary, work_left
-from two_versions import Case as LiveCase
 
 from autotune.core.interval import Ratio
 from autotune.core.slot import Slot
@@ -188,67 +186,13 @@ def test_batches_that_workers_prepared_while_a_script_stood_still_do_not_count()
     assert speeds_of(Script(), 48, steps, skipped) == pytest.approx([32.0] * 3)
 
 
-# Two versions ---------------------------------------------------------------------------------------------------------
-
-
-def live(code: str, model: str, bounds: tuple[float, float | None] | None = None, **facts: Any) -> Search:
-    """A search under 60 s that recommends bf16 and promises these bounds, or keeps the user's settings."""
-    plain = {"micro_batch_size": 8, "gradient_accumulation_steps": 4, "settings": {"precision": "fp32", "workers": 0}}
-    speeds = {"samples_per_second": 50.0, "samples_per_second_low": 45.0, "samples_per_second_high": 55.0}
-    baseline = {"number": 0} | plain | speeds
-    best = baseline | ({"number": 3, "settings": {"precision": "bf16", "workers": 0}} if bounds else {})
-    low, high = bounds or (None, None)
-    told = {"best": best, "baseline": baseline, "trials": 5, "speedup_low": low, "speedup_high": high}
-    known = {"revision": "f00", "seconds": 59.0, "rounds": 4, "said": "", "told": told}
-    return Search(LiveCase(model, 60, 0), code, **known | facts)
-
-
-LIVE = [
-    live("a", "bert", (1.4, 1.6)),
-    live("b", "bert", (1.9, None)),
-    live("a", "vit", (2.1, 2.5)),
-    live("b", "vit"),
-    live("a", "gpt2", said="not over after 960 s", told={}),
-    live("b", "gpt2", (1.1, 1.3)),
-]
-LIVE_ROUNDS = [
-    *(Round(LiveCase("bert", 60, 0), {"yours": speed, "a": 1.5 * speed, "b": 2 * speed}) for speed in (9.0, 10.0)),
-    Round(LiveCase("bert", 60, 0), {"yours": 10.0, "a": 15.0, "b": 3.0}),
-    Round(LiveCase("vit", 60, 0), {"yours": 10.0, "a": 20.0, "b": 10.0}),
-    Round(LiveCase("gpt2", 60, 0), {"yours": 10.0, "b": 12.0}),
-]
-
-
-def test_two_versions_are_compared_where_both_were_trained() -> None:
-    first, second = summary(LIVE, LIVE_ROUNDS, ["a", "b"])
-    assert first == ["60 s", "a", "3", "1", "1.75", "1.225 (2)", "1 of 2", "0", "59", "5 + 4"]
-    assert second == ["60 s", "b", "3", "0", "1.20", "0.816 (2)", "2 of 2", "1", "59", "5 + 4"]
-
-
-def test_a_promise_of_a_version_is_held_against_its_answer_alone() -> None:
-    rows = [row(search, LIVE_ROUNDS)[6:] for search in LIVE]
-    assert rows[0] == ["8 x 4, precision bf16", "15.0", "1.50", "45.0 to 55.0", "1.40 to 1.60", "yes"]
-    assert rows[1][-2:] == ["1.90 to -", "yes"]
-    assert rows[2][-2:] == ["2.10 to 2.50", "**no**"]
-    assert rows[3] == ["yours", "10.0", "1.00", "45.0 to 55.0", "-", "-"]
-    assert rows[4] == ["not over after 960 s", "-", "-", "-", "-", "-"]
-
-
-def test_searches_and_rounds_that_are_kept_are_not_made_again(tmp_path: Path) -> None:
-    case = LiveCase("bert", 60, 0)
-    kept = [*LIVE[:2], *[LIVE_ROUNDS[0]] * ROUNDS]
-    (tmp_path / "runs.jsonl").write_text("".join(json.dumps(asdict(one)) + "\n" for one in kept))
-    assert known(tmp_path / "runs.jsonl") == (kept[:2], kept[2:])
-    assert next(work_left([(case, 1)], {"a": tmp_path, "b": tmp_path}, tmp_path), None) is None
-
-
 # Searches cut at any time ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("devices", [1, 4])
 def test_a_search_begins_with_the_users_settings_and_ends_as_one_that_nobody_cut(devices: int) -> None:
-    course = one_search(CutCase("vision", 0.5, "physics", 108, devices, 0.005), "now")
+    course = one_search(CutCase("vision", 0.5, "physics", 108, devices, 0.005))
     whole = executors.replayed("vision", 0.5, 108, devices, "alike", 0.005, corrected=True)
     table = read_table("vision")
     baseline, budget = table.space.baseline, table.budget(0.5)
@@ -289,7 +233,6 @@ def test_a_drift_has_the_deviation_and_the_memory_that_it_says() -> None:
 
 def course(*points: tuple[float, float, float, str], **facts: Any) -> Course:
     known = {
-        "label": "now",
         "table": "vision",
         "share": 0.5,
         "sampler": "physics",

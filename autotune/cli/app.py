@@ -17,7 +17,6 @@ from autotune.cli.common import WORDS, ErrorReporter, json_error, print_message,
 from autotune.cli.compare import compare
 from autotune.cli.guide import guide
 from autotune.cli.help import START, Command, WithPanels, examples
-from autotune.cli.project import project
 from autotune.cli.report import report, studies
 from autotune.cli.run import run
 from autotune.cli.search import search
@@ -195,7 +194,7 @@ def explain(
 
 COMMANDS = {
     "Tune": (search, run, estimate, doctor),
-    "Results": (report, apply, explain, verify, compare, project, studies),
+    "Results": (report, apply, explain, verify, compare, studies),
     "Service": (serve, token, login),
     "Reference": (search_spaces, guide),
 }
@@ -204,7 +203,7 @@ COMMANDS = {
 for panel, commands in COMMANDS.items():
     for command in commands:
         name = command.__name__.replace("_", "-")
-        required = {"search": "-b INT ", "estimate": "-b INT ", "project": "--link NAME "}.get(name, "")
+        required = {"search": "-b INT ", "estimate": "-b INT "}.get(name, "")
         # The options behind the first word of `run` are its command's own.
         settings = {"allow_interspersed_args": False} if name == "run" else {}
         end = "\n  ".join(["Examples:", *examples(name)])

@@ -8,7 +8,6 @@ import typer
 
 from autotune.cli import options as o
 from autotune.cli.common import ErrorReporter
-from autotune.cli.completion import complete_study
 from autotune.core.paths import shown
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 def compare(
     studies: Annotated[
         list[str],
-        typer.Argument(help="Names or folders of studies.", metavar="STUDY", autocompletion=complete_study),
+        typer.Argument(help="Names or folders of studies.", metavar="STUDY"),
     ],
     price_per_hour: Annotated[
         list[str] | None,

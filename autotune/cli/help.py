@@ -55,7 +55,6 @@ autotune apply first -- torchrun train.py --bf16 True
 autotune explain first
 autotune verify first --steps 200
 autotune compare first second --price-per-hour 2.50EUR
-autotune project first --ranks 8 --link nvlink4
 autotune studies --output-dir reports
 autotune serve --models team=/srv/models --data team=/srv/data
 autotune token create anna --role submitter --days 90

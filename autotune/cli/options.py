@@ -7,14 +7,11 @@ from typing import Annotated, Any, get_args
 import typer
 from typer import Argument
 
-from autotune.cli.completion import COMPLETIONS, complete_model, complete_study
 from autotune.core.request import OPTIONS, Option, Settings, flag_of, options_of
 
 MODEL = "Hub id, folder, config JSON, or a built-in name such as gpt2-mini."
-Model = Annotated[str, Argument(help=MODEL, metavar="MODEL", autocompletion=complete_model)]
-StudyArgument = Annotated[
-    str, Argument(help="Name or folder of a study.", metavar="STUDY", autocompletion=complete_study)
-]
+Model = Annotated[str, Argument(help=MODEL, metavar="MODEL")]
+StudyArgument = Annotated[str, Argument(help="Name or folder of a study.", metavar="STUDY")]
 GLOBAL_BATCH_SIZE = "Samples per optimizer step over all GPUs (effective batch size)."
 GlobalBatchSize = Annotated[int, typer.Option("--global-batch-size", "-b", help=GLOBAL_BATCH_SIZE)]
 
@@ -26,7 +23,6 @@ def option(name: str, declared: Option) -> Any:
         help=declared.help,
         metavar=declared.metavar or None,
         show_default=declared.default_text or True,
-        autocompletion=COMPLETIONS.get(name),
     )
 
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from transformers import TrainingArguments
 
     from autotune.commands.explain.explanation import Explanation
-    from autotune.commands.project.run import Projection
     from autotune.commands.verify.result import Verification
 
 
@@ -149,22 +148,6 @@ class TuningResult(SearchResult):
         from autotune.commands.explain.run import explain
 
         return explain(self._saved_in(), rounds, fresh, watch)
-
-    def project(self, link: str | float, ranks: int = 8, fsdp: str = "none") -> "Projection":
-        """The answer's speed on 2, 4, 8, ... GPUs of one machine, computed from its measurement on one: not measured.
-
-        Args:
-            link: Between the GPUs: nvlink3, nvlink4, nvlink5, pcie4, pcie5, or GB/s of one direction.
-            ranks: The largest number of GPUs.
-            fsdp: How ranks share the model, as the setting of that name; `none` is DDP.
-
-        Raises:
-            InvalidRequest: An argument is wrong, or the answer cannot be projected.
-            NothingFits: There is no answer.
-        """
-        from autotune.commands.project.run import project
-
-        return project(self, link, ranks, fsdp)
 
     def _saved_in(self) -> Path:
         if self.folder is None:

@@ -1,1 +1,0 @@
-"""Projection of a study's answer to several GPUs."""
