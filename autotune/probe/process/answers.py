@@ -164,7 +164,7 @@ def failure_of(account: Account, rank: int, tail: str) -> Failure:
 
 
 def log_tail(folder: Path, size: int = 4000) -> str:
-    """The last bytes of an order's log; empty if there is none."""
+    """The end of an order's log, without frames of native backtraces; empty if there is none."""
     with contextlib.suppress(OSError):
-        return file_end(folder / LOG, size).decode(errors="replace")
+        return failures.without_frames(file_end(folder / LOG, 16 * size).decode(errors="replace"))[-size:]
     return ""
