@@ -1,5 +1,6 @@
 """`python -m autotune`, and the `autotune` command."""
 
+import contextlib
 import errno
 import os
 import sys
@@ -21,6 +22,8 @@ def main() -> None:
     """
     started = time.monotonic()
     _open_closed_streams()
+    with contextlib.suppress(AttributeError):  # another stream in its place
+        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # what its encoding lacks, as ± or bytes of a path
     first, *others = [*sys.argv[1:], ""]
     if sys.platform != "linux" and first not in ANYWHERE and not any(word.startswith("--server") for word in others):
         from autotune import NEEDS_LINUX

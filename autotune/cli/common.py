@@ -28,6 +28,9 @@ PAGE = "report.html"
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a write for which the disk has no room."""
 
+UNUSABLE = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.ENOTDIR)
+"""Errors of paths as such, which `Path.exists` and its like raise."""
+
 NORMAL_EXITS = (typer.Exit, typer.Abort, BrokenPipeError)
 """Exceptions that end a command intentionally; BrokenPipeError: the reader of standard output is gone."""
 
@@ -60,6 +63,8 @@ class ErrorReporter:
         if isinstance(error, OSError) and error.errno in FULL and error.filename is not None:
             advice = "Free space, or let TMPDIR name a folder of another disk; then run the same command again."
             error = StorageFailed(f"{error.filename} cannot be written: {error.strerror}.", advice)
+        elif isinstance(error, OSError) and error.errno in UNUSABLE and error.filename is not None:
+            error = StorageFailed(f"{error.filename} cannot be used: {error.strerror}.", "Name another path.")
         if isinstance(error, AutotuneError):
             self._fail(f"Error: {error.on_command_line}", type(error).__name__, *error.written, error.exit_code)
         if isinstance(error, KeyboardInterrupt):

@@ -123,7 +123,7 @@ def _write(content: str | bytes, output: str | None) -> None:
     if output is None:
         print(content, end="")
     else:
-        path = write_file(Path(output), content if isinstance(content, bytes) else content.encode())
+        path = write_file(Path(output), content)
         print(f"Written: {shown(path)}")
 
 

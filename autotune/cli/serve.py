@@ -128,6 +128,9 @@ def _folders(option: str, given: list[str]) -> dict[str, Path | str]:
         text for text, (name, _, folder) in zip(given, pairs, strict=True) if not (name.isidentifier() and folder)
     ]:
         raise InvalidRequest(f"--{option} {wrong[0]!r} is not NAME=FOLDER.", f"Write --{option} team=/srv/{option}.")
+    names = [name for name, _, _ in pairs]
+    if several := [name for name in names if names.count(name) > 1]:
+        raise InvalidRequest(f"--{option} names {several[0]} twice.", "Give each folder a name of its own.")
     return {name: folder if "://" in folder else Path(folder) for name, _, folder in pairs}
 
 

@@ -211,7 +211,7 @@ class TuningResult(SearchResult):
     def __repr__(self) -> str:
         """One line: a dataclass's own would print every step of every probe."""
         best = self.best_trial
-        answer = "none fits"
+        answer = self.why_no_best
         rival = self.baseline_trial if best is self.substitute else self.compared_trial or self.baseline_trial
         if best:
             answer = f"{speed_line(best, rival, self.request.objective)}; trial {best.number}: {best.configuration}"

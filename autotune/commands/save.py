@@ -34,6 +34,7 @@ from autotune.study.store import (
     REQUEST,
     VERIFICATION,
     Damage,
+    folder_number,
     probe_folder,
     read_peaks,
     read_prospects,
@@ -151,9 +152,15 @@ def fields_of_saved(folder: str | Path) -> dict[str, Any]:
 
 def _trials(folder: Path, damage: Damage) -> list[Trial]:
     """The trials that can be read, in the order of their numbers. Raises InvalidRequest if the baseline's files cannot."""
-    numbers = sorted(int(path.name) for path in (folder / "probes").glob("*") if path.name.isdigit())
+    numbers = sorted(
+        number for path in (folder / "probes").glob("*") if (number := folder_number(path.name)) is not None
+    )
     places = {number: probe_folder(folder, Slot(number)) for number in numbers}
     read = [read_trial(place, number, damage) for number, place in places.items()]
+    others = [path for path in (folder / "probes").glob(f"*/{ANSWER}") if folder_number(path.parent.name) is None]
+    damage |= {
+        path: "its folder has no trial's number" for path in others if not path.parent.name.startswith("device-")
+    }
     trials = [trial for trial in read if trial is not None]
     if trials and trials[0].number:  # it was measured before all others
         damage.setdefault(probe_folder(folder, Slot()) / ANSWER, MISSING)

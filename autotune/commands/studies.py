@@ -6,7 +6,7 @@ from pathlib import Path
 
 from autotune.commands.layout import aligned
 from autotune.commands.result import TuningResult
-from autotune.core.errors import AutotuneError
+from autotune.core.errors import AutotuneError, InvalidRequest
 from autotune.core.slot import Slot
 from autotune.core.units import format_bytes, three_digits
 from autotune.probe.order import ANSWER
@@ -30,8 +30,12 @@ def studies(output_dir: Path) -> Studies:
         try:
             found[folder.name] = result = TuningResult.load(folder)
             result.best_setup  # noqa: B018  (raises for a study of another version)
+            _row(folder.name, result)  # as for all of them below: one study must not hide the others
         except AutotuneError as error:
             found[folder.name] = error
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            message = f"{folder} cannot be read: {type(error).__name__}: {error}."
+            found[folder.name] = InvalidRequest(message, "Restore its files from a copy, or remove the folder.")
     return found
 
 
@@ -66,7 +70,7 @@ def _row(name: str, result: TuningResult) -> tuple[str, ...]:
     first = next(probe_folder(result.folder, Slot()).glob("*.json"), result.folder / REQUEST)
     return (
         name,
-        speed_text(best) if best else "nothing fits",
+        speed_text(best) if best else result.why_no_best,
         three_digits(result.real_run.measured) if result.real_run else "-",
         gain_words(claim.state) if claim.gain is None else f"{times_text(claim.gain, claim.verdict)}{proven}",
         format_bytes(best.peak_bytes if best else None),

@@ -125,6 +125,8 @@ _OTHER_RULES = [
 SHARED_MEMORY_FULL = "/dev/shm, the memory that data loader workers share, is full (in docker: raise --shm-size)"
 
 _WARNING = re.compile(r"\S.*:\d+: \w*Warning: ")  # as warnings.formatwarning writes them, the source line below
+# Of Rust (`  12: name`, below it `     at file`), and of C++ as torch writes it.
+_NATIVE_FRAME = re.compile(r"\s+\d+: +\S|\s+at \S+:\d+|frame #\d+: |(?:stack backtrace|Exception raised from .*):?$")
 _WORKER_KILLED = re.compile(r"DataLoader worker \(pid\(?s?\)? ?[\d, ]+\) (?:is )?killed by signal: Killed")
 _DATA = re.compile(r"DataLoader worker|in _worker_loop|[Ii]nsufficient shared memory|shared memory(?: object|\(shm\))")
 # If a library says MB, it divided by 1024 twice (torch's MPS and CPU allocators in earlier releases).
@@ -215,6 +217,11 @@ def from_exit(code: int | None, kernel_oom_kills: int, log_tail: str) -> Failure
 def relevant_end(log: str, lines: int = 30) -> str:
     """The end of a process's output with the reason of its end: from the last traceback on, without Python's warnings."""
     return "\n".join(_relevant_lines(log)[-lines:])
+
+
+def without_frames(log: str) -> str:
+    """The output without the frames of native backtraces, which push what went wrong out of its end."""
+    return "".join(line for line in log.splitlines(keepends=True) if not _NATIVE_FRAME.match(line))
 
 
 def _relevant_lines(log: str) -> list[str]:

@@ -1,15 +1,17 @@
 """Files that are written whole or not at all, JSON, and dataclasses as plain data."""
 
+import errno
 import json
 import math
 import os
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cache, partial
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Self, get_args, get_origin, get_type_hints
+from typing import IO, Any, Self, get_args, get_origin, get_type_hints
 
 MISSING = "it is missing"
 
@@ -35,14 +37,16 @@ def parse_json(text: str | bytes) -> Any:
 
 def write_json(path: Path, data: Any, mode: int = 0o666) -> None:
     """Write plain data as `write_whole` does."""
-    write_whole(path, f"{json.dumps(data, indent=1)}\n".encode(), mode)
+    write_whole(path, f"{json.dumps(data, indent=1)}\n", mode)
 
 
-def write_whole(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Write to a temporary file, then rename it: whole or not at all. Raises OSError if the disk refuses.
+def write_whole(path: Path, content: str | bytes, mode: int = 0o666) -> None:
+    r"""Write to a temporary file, then rename it: whole or not at all. Raises OSError if the disk refuses.
 
-    mode: who may read and write it, less the umask.
+    content: bytes, or text, in which bytes of a path that are no UTF-8 become escapes (`\udcff`). mode: who may read and write
+    it, less the umask.
     """
+    content = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(temporary, "wb", opener=partial(os.open, mode=mode)) as file:
@@ -54,15 +58,37 @@ def write_whole(path: Path, content: bytes, mode: int = 0o666) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a file for reading; raises OSError also for a FIFO, which would wait for a writer, and for a device."""
+    file = open(path, "rb", opener=without_waiting)  # noqa: SIM115
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+
+
+def without_waiting(path: str, flags: int) -> int:
+    """Opener of a file that does not wait at a FIFO for its other end."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
+
+
+def read_text(path: Path) -> str:
+    """The content of a regular file; raises OSError, or UnicodeDecodeError if it is not UTF-8."""
+    with open_regular(path) as file:
+        return file.read().decode()
+
+
 def read_json(path: Path) -> Any:
     """The content of a JSON file; raises OSError or ValueError."""
-    return parse_json(path.read_text(encoding="utf-8"))
+    return parse_json(read_text(path))
 
 
 def read_record(path: Path, build: Callable[[Any], Any] = lambda data: data) -> Any:
     """The result of `build` for the content of a JSON file. Raises FileNotFoundError, and Unreadable for any other fault."""
     try:
-        return build(read_json(path))
+        return build(json.loads(read_text(path), parse_constant=_refuse))
+    except RecursionError as error:
+        raise Unreadable(TOO_DEEP) from error
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -71,15 +97,17 @@ def read_record(path: Path, build: Callable[[Any], Any] = lambda data: data) -> 
         raise Unreadable("it is not JSON" if path.stat().st_size else "it is empty") from error
     except UnicodeDecodeError as error:
         raise Unreadable("it is not text") from error
-    except TooDeep as error:
-        raise Unreadable(TOO_DEEP) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Unreadable("it is incomplete, or of another version") from error
 
 
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number")  # `_plain` writes it as text, where a value may be it
+
+
 def file_end(path: Path, size: int) -> bytes:
     """The last bytes of a file, at most `size`; raises OSError."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - size))
         return file.read()
 
@@ -134,4 +162,11 @@ def _typed(kind: Any, value: Any) -> Any:
         return {items[0](key): _typed(items[1], item) for key, item in value.items()}
     if hasattr(kind, "from_dict"):
         return kind.from_dict(value)
-    return kind(value) if issubclass(kind, Enum) or (kind is float and isinstance(value, str)) else value
+    if issubclass(kind, Enum) or (kind is float and isinstance(value, str)):
+        return kind(value)
+    if kind in _SCALARS and (not isinstance(value, _SCALARS[kind]) or (isinstance(value, bool) and kind is not bool)):
+        raise TypeError(f"{value!r} is no {kind.__name__}")
+    return value
+
+
+_SCALARS: Mapping[type, tuple[type, ...]] = {int: (int,), float: (int, float), str: (str,), bool: (bool,)}

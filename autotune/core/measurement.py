@@ -6,7 +6,7 @@ from enum import StrEnum
 from functools import cached_property
 from itertools import accumulate, pairwise
 from statistics import fmean
-from typing import Any
+from typing import Any, Self
 
 from autotune.core.interval import Interval, ratio_interval
 from autotune.core.io import Serializable
@@ -27,6 +27,9 @@ WIDE_PROBE, WIDE_ROUNDS = 0.50, 0.10
 
 LEAST_EXCESS = 0.01
 """Share of the allowed memory by which an out-of-memory exceeds it at least, in the study's constraint."""
+
+LARGEST = 2.0**63
+"""Above all that is measured, in bytes, seconds or joules."""
 
 HOST_STAGES = ("data", "host")
 """Stages in which an out-of-memory is not about the device."""
@@ -283,6 +286,16 @@ class Measurement(Serializable):
                 kind = WarningKind.FASTER if change > 0 else WarningKind.SLOWER
                 warnings.append(ResultWarning(kind, {"change": abs(change)}))
         return tuple(warnings)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """As of `Serializable`; raises ValueError also for a number that nothing can measure."""
+        measurement = super().from_dict(data)
+        values = [*vars(measurement).values(), *measurement.stage_peak_bytes.values(), *measurement.rounds]
+        values += [value for step in measurement.steps for value in vars(step).values()]
+        if wrong := [value for value in values if isinstance(value, (int, float)) and not 0 <= value < LARGEST]:
+            raise ValueError(f"{wrong[0]} was not measured")
+        return measurement
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; the log's tail stays in the log, which names paths of the machine."""

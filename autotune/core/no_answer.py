@@ -51,6 +51,15 @@ def why_no_answer(trials: Sequence[Trial], allowed_bytes: int) -> AutotuneError:
     )
 
 
+def no_answer_words(trials: Sequence[Trial], allowed_bytes: int) -> str:
+    """In a table's cell, what is there instead of the speed of the best of these trials, if none is a result."""
+    if not trials:
+        return "not measured"
+    if any(trial.disqualified_reason for trial in trials):
+        return "none may win"
+    return "nothing fits" if isinstance(why_no_answer(trials, allowed_bytes), NothingFits) else "none completed"
+
+
 def smallest_need(trials: Sequence[Trial]) -> str:
     """Of trials that all ran out of memory the least that any needed, in words; the reason of the first if none tells it."""
     lacking = [trial for trial in trials if trial.lacked_memory]

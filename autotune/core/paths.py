@@ -61,6 +61,10 @@ def reads_as_path(name: str) -> bool:
     return name.startswith((".", "~", os.sep, HIDDEN)) or name.endswith(os.sep) or name.count("/") > 1
 
 
+PREPARING = ".preparing-"
+"""First part of the names of folders in the cache where data is being prepared."""
+
+
 def cache_folder() -> Path:
     """`$XDG_CACHE_HOME/autotune`, by default ~/.cache/autotune (XDG Base Directory Specification)."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.core.errors import SearchFailed, TimeIsOver
+from autotune.core.errors import ProbeHostFailed, SearchFailed, TimeIsOver
 from autotune.core.interrupt import Terminated
 from autotune.core.reason import Kind, Reason
 
@@ -110,7 +110,7 @@ def stop_reason_of(ended: BaseException) -> StopReason:
         return StopReason(StopKind.TERMINATED, detail=ended.number.name)
     if isinstance(ended, KeyboardInterrupt):
         return StopReason(StopKind.INTERRUPTED)
-    if isinstance(ended, (SearchFailed, TimeIsOver)):
+    if isinstance(ended, (ProbeHostFailed, SearchFailed, TimeIsOver)):
         message, advice = ended.written
         message = " ".join(message.split()).rstrip(".")
         kind = StopKind.NO_TIME if isinstance(ended, TimeIsOver) else StopKind.FAILED

@@ -46,7 +46,7 @@ class TimeLimit:
         minutes = math.ceil(max(LEAST_S, LONGER * (self.seconds or 0.0)) / 60)
         return TimeIsOver(
             f"The time limit ended before {what}.",
-            f"Give at least --timeout {minutes}m; the same command resumes.",
+            f"Give at least --timeout {minutes}m, and run the same command again.",
         )
 
     def check(self, what: str, seconds: float = 0.0) -> None:

@@ -18,7 +18,7 @@ class WarningKind(Kind):
     CARD_CLOCK = "card_clock", "the card's SM clock fell by {fall:.0%} meanwhile, and ended at {mhz:.0f} MHz"
     CARD_HEAT = "card_heat", "the card was at {temperature_c:.0f} °C, and slows down from {limit_c:.0f} °C"
     SHARED_DEVICE = "shared_device", "another process on the device: {detail}"
-    KILLED = "killed", "killed from outside"
+    KILLED = "killed", "killed or stopped from outside"
     FEW_STEPS = "few_steps", "only {steps:timed step}"
     WIDE_INTERVAL = "wide_interval", "the 95% interval is {width:.0%} wide"
     RECOMPILED = "recompiled", "{graphs:graph} compiled anew in the timed steps"

@@ -20,8 +20,9 @@ from autotune.core import (
 )
 from autotune.core.errors import ProbeHostFailed, TracingFailed
 from autotune.core.failures import Failure, from_text
-from autotune.core.paths import cache_folder
+from autotune.core.paths import PREPARING, cache_folder
 from autotune.core.request import tuning_request
+from autotune.core.scratch import remove_left
 from autotune.memory.estimate import MemoryModel, memory_model
 from autotune.memory.keys import wanted_traces
 from autotune.probe import BackgroundHost, Host
@@ -176,7 +177,11 @@ def _optimizers(request: TuningRequest) -> list[str]:
 
 def read_workload(host: Host, request: TuningRequest) -> Workload:
     """Ask a child to read model and data; raises InvalidRequest for what cannot be read as requested."""
-    return Workload.from_dict(ask(host, _order(host, "prepare", request=request.to_dict(), cache=str(cache_folder()))))
+    cache = cache_folder()
+    try:
+        return Workload.from_dict(ask(host, _order(host, "prepare", request=request.to_dict(), cache=str(cache))))
+    finally:
+        remove_left(cache, f"{PREPARING}*")  # of one that was ended: a copy of the data
 
 
 def _order(host: Host, kind: str, **request: Any) -> Order:

@@ -53,7 +53,7 @@ def write_report(folder: Path, result: SearchResult, ended: Mapping[str, Any]) -
             write_table(folder / name, table)
         for name, text in (dict.fromkeys(EXPORTS) | exports(answer_of(result)) | texts | figure_files(result)).items():
             if text is not None:
-                write_whole(folder / name, text.encode())
+                write_whole(folder / name, text)
             else:
                 (folder / name).unlink(missing_ok=True)  # of an earlier report
         _write_probes(folder, result)
@@ -64,11 +64,10 @@ def write_table(path: Path, table: pd.DataFrame, format: str | None = None) -> P
 
     Raises StorageFailed, and InvalidRequest for an unknown format.
     """
-    content = formatted(table, format or format_of(path))
-    return write_file(path, content if isinstance(content, bytes) else content.encode())
+    return write_file(path, formatted(table, format or format_of(path)))
 
 
-def write_file(path: Path, content: bytes) -> Path:
+def write_file(path: Path, content: str | bytes) -> Path:
     """Write the file, whole or not at all; returns its path. Raises StorageFailed."""
     try:
         if path.is_dir():

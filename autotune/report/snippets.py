@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.core.configuration import word
+from autotune.core.paths import hidden, shown
 from autotune.core.request import DEFAULTS, OPTIONS, field_of, flag_of
 from autotune.core.stop_reason import TIMES
 from autotune.report.exports import YAML_FILE, answer_of, switch_lines
@@ -180,12 +181,23 @@ def search_command(result: SearchResult, **changed: Any) -> str:
     if result.command:
         words = ["autotune", *_without(result.command, "fresh", *changed)]
         return shlex.join([*words, *(word for name, value in changed.items() for word in option_words(name, value))])
+    changed = {**_place(result), **changed}
     words = ["autotune", "search", request.model, "--global-batch-size", str(request.global_batch_size)]
     for name in OPTIONS:
         if field := field_of(name):
             value = changed.get(name, getattr(request, field))
             words += option_words(name, value) if value != DEFAULTS[field] else []
     return shlex.join(words)
+
+
+def _place(result: SearchResult) -> dict[str, Any]:
+    """Options that name the folder that the study was read from, if the request names another: it was moved or copied."""
+    request, folder = result.request, result.folder and result.folder.resolve()
+    recorded = request.study_folder(result.workload.task, result.environment.device)
+    if folder is None or folder == recorded.resolve():
+        return {}
+    name = {} if folder.name == recorded.name else {"study_name": folder.name}
+    return {"output_dir": hidden(shown(folder.parent)), **name}
 
 
 def _without(words: Sequence[str], *names: str) -> list[str]:

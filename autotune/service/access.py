@@ -1,16 +1,18 @@
 """Access to the service: tokens and sessions, roles, the server's names, and limits of bodies and of wrong tokens."""
 
+import asyncio
+import contextlib
 import hmac
 import ipaddress
 import re
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from fastapi import FastAPI, Request, Security
+from fastapi import Depends, FastAPI, Request, Security
 from fastapi.concurrency import run_in_threadpool
 from fastapi.security import APIKeyCookie, HTTPBearer
 from starlette.datastructures import MutableHeaders
@@ -29,6 +31,8 @@ MOST_BYTES = 64 * 1024
 """Largest request body."""
 MOST_FAILURES, WINDOW_S = 10, 60.0
 """Wrong tokens of one address within these seconds; further ones are not recorded. A valid one is always accepted."""
+MOST_TURNS, TURN_S = 8, 10.0
+"""Requests that change something at a time, of the threads that all share; seconds that further ones wait."""
 MOST_HEALTH = 300
 """Checks of the readiness of one address within these seconds: five a second."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -146,25 +150,45 @@ def _refuse(request: Request, action: str) -> None:
     request.app.state.accounts.record(None, action, "refused", remote=address_of(request))
 
 
-def needs(role: str) -> Callable[..., Awaitable[Caller]]:
+def needs(role: str) -> Any:
     """A dependency: the caller, who must have this role or a higher one. Raises Problem 401, 403 or 429."""
 
-    async def check(request: Request, _bearer: _Bearer, _cookie: _Cookie) -> Caller:
+    async def check(request: Request, _bearer: _Bearer, _cookie: _Cookie) -> AsyncIterator[Caller]:
         scheme, _, secret = request.headers.get("authorization", "").partition(" ")
         accounts: Accounts = request.app.state.accounts
         recent = accounts.recent(secret.strip()) if scheme.lower() == "bearer" else None
         request.state.session, request.state.caller = None, recent
         found: Caller = await run_in_threadpool(caller, request) if recent is None else recent
         session: Session | None = request.state.session
+        form = {} if request.method in SAFE else await _form(request)  # whole, before it takes a turn
         if session and request.method not in SAFE:
-            given = request.headers.get(FORM_HEADER) or (await _form(request)).get(FORM_FIELD)
+            given = request.headers.get(FORM_HEADER) or form.get(FORM_FIELD)
             if not isinstance(given, str) or not hmac.compare_digest(given.encode(), session.form_secret.encode()):
                 raise Problem(403, "The form is not of this session.", "Load the page again.", kind="wrong-form")
         if not found.may(role):
             raise Problem(403, f"This needs the role {role}; {found.user} has {found.role}.")
-        return found
+        async with _turn(request):
+            yield found
 
-    return check
+    return Depends(check, scope="function")
+
+
+@contextlib.asynccontextmanager
+async def _turn(request: Request) -> AsyncIterator[None]:
+    """A turn to change something. Who waits for one holds no thread, so that others read meanwhile. Raises Problem 503."""
+    if request.method in SAFE:
+        yield
+        return
+    turns: asyncio.Semaphore = request.app.state.turns
+    try:
+        async with asyncio.timeout(TURN_S):
+            await turns.acquire()
+    except TimeoutError:
+        raise Problem(503, "Too many requests wait to be written.", "Try again later.") from None
+    try:
+        yield
+    finally:
+        turns.release()
 
 
 async def _form(request: Request) -> Any:
@@ -251,6 +275,12 @@ def _refusal(request: Request) -> Problem | None:
         advice = "Start the server with --allowed-host NAME."
         return Problem(421, "This server is not known by that name.", advice, kind="wrong-host")
     length = request.headers.get("content-length", "0")
+    if "transfer-encoding" in request.headers and (
+        "content-length" in request.headers or request.scope["http_version"] < "1.1"
+    ):
+        # RFC 9112, 6.1: a proxy may have taken what follows for the body, or the body for what follows.
+        text = "The request has a Transfer-Encoding, and a Content-Length or HTTP/1.0."
+        return Problem(400, text, headers={"Connection": "close"})
     return _too_large() if not length.isdecimal() or int(length) > MOST_BYTES else None
 
 
@@ -264,6 +294,7 @@ def _is_in(text: str, networks: Sequence[str]) -> bool:
 
 def install(app: FastAPI) -> None:
     """Guard this application; `app.state` has its `settings`, and its `accounts` when it answers."""
+    app.state.turns = asyncio.Semaphore(MOST_TURNS)
     app.state.failures, app.state.health = Limit(MOST_FAILURES, "wrong tokens"), Limit(MOST_HEALTH, "health checks")
     if proxies := app.state.settings.behind_proxy:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=[*proxies])  # within: the guard sees who connects

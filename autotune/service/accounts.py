@@ -1,5 +1,6 @@
 """Users of the service: tokens with a role, sessions of the page, and the audit."""
 
+import contextlib
 import hmac
 import re
 import secrets
@@ -15,7 +16,7 @@ from sqlalchemy import Connection, Engine, func, select
 from autotune.core.errors import InvalidRequest, did_you_mean
 from autotune.service.problems import InvalidField
 from autotune.service.records import Conflict
-from autotune.service.tables import audit, reading, sessions, tokens, writing
+from autotune.service.tables import DatabaseAway, audit, reading, sessions, tokens, writing
 
 log = structlog.get_logger("autotune")
 RIGHTS = {
@@ -33,6 +34,9 @@ SESSION = timedelta(hours=12)
 """Lifetime of a session of the page."""
 USER = r"^[A-Za-z][A-Za-z0-9_.@+-]{0,63}$"
 """The pattern of a user's name."""
+
+SHORTEST_DAYS = 1 / 1440
+"""A token of less has expired before it is used."""
 FIRST_ADMIN_DAYS = 1.0
 """Lifetime of the token that the first start creates."""
 
@@ -124,8 +128,8 @@ class Accounts:
         if not re.fullmatch(USER, user):
             advice = "Begin with a letter from a to z; up to 63 more, digits and . @ + - _ may follow."
             raise InvalidField("/user", f"{user!r} is not a name of a user.", advice)
-        if days is not None and not 0 < days <= 36500:
-            raise InvalidRequest(f"A token cannot be valid for {days} days.", "Give a number above 0, up to 36500.")
+        if days is not None and not SHORTEST_DAYS <= days <= 36500:
+            raise InvalidRequest(f"A token cannot be valid for {days} days.", "Give a minute (0.0007) to 36500 days.")
         for limit in (most_devices, hours_a_month):
             if limit is not None and not 0 < limit <= 10**6:
                 raise InvalidRequest(f"A token cannot have a limit of {limit}.", "Give a number above 0, or none.")
@@ -173,7 +177,10 @@ class Accounts:
             return None
         today = datetime.now(UTC).date()
         if row.last_used_on != today:
-            with writing(self._engine) as connection:
+            with (
+                contextlib.suppress(DatabaseAway),
+                writing(self._engine) as connection,
+            ):  # locked: the next use notes it
                 connection.execute(tokens.update().where(tokens.c.id == row.id).values(last_used_on=today))
         found, now = Caller(*row[2:]), time.monotonic()
         kept = {key: value for key, value in self._kept.items() if value[1] > now}

@@ -9,7 +9,7 @@ from datetime import datetime
 from types import SimpleNamespace
 from typing import Annotated, Any, Literal, get_type_hints
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -92,9 +92,9 @@ def routes() -> APIRouter:
     )
 
 
-Viewer = Annotated[Caller, Depends(needs("viewer"))]
-Submitter = Annotated[Caller, Depends(needs("submitter"))]
-Admin = Annotated[Caller, Depends(needs("admin"))]
+Viewer = Annotated[Caller, needs("viewer")]
+Submitter = Annotated[Caller, needs("submitter")]
+Admin = Annotated[Caller, needs("admin")]
 After = Annotated[int | None, Query(ge=0, lt=2**31)]
 LastEvent = Annotated[int | None, Header(alias="Last-Event-ID", ge=0, lt=2**31)]
 Limit = Annotated[int, Query(ge=1, le=MOST_EVENTS)]

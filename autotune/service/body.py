@@ -502,6 +502,10 @@ def _checked(body: SearchBody, roots: Roots, caller: Caller, cards: Mapping[str,
     return request
 
 
+WORKERS = 32
+"""Data loader workers that a search may have on any machine."""
+
+
 def check_nodes(request: Mapping[str, Any], roots: Roots, unreadable: Callable[[str], list[str]]) -> None:
     """Raise InvalidField for a model or data that a node cannot read. unreadable: path -> names of such nodes."""
     for what in RESOLVED:
@@ -560,6 +564,8 @@ def _check_args(args: Mapping[str, Any]) -> None:
                 NUMBERS[name].read(value)
             except ValueError as error:
                 raise InvalidField(f"/args/{name}", f"args: {name}: {error}.") from error
+            if NUMBERS[name] is SETTINGS["workers"]:
+                _check_workers(f"/args/{name}", [value])
         values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
         if any(isinstance(text, str) and re.search(r"[/\\{~]", text) for text in values):
             raise InvalidField(f"/args/{name}", f"args: {name} may not be a path, or JSON within a text.")
@@ -578,8 +584,20 @@ def _check_settings(request: TuningRequest) -> None:
         except InvalidRequest as error:
             raise InvalidField(f"/{option}/{name}", error.message, error.advice) from error
         _check_no_path(f"/{option}/{name}", name, read)
-    for name, values in open_space(request.space).values.items():
+        if name == "workers":
+            _check_workers(f"/{option}/{name}", read)
+    space = open_space(request.space).values
+    for name, values in space.items():
         _check_no_path("/space", name, values)
+    if request.space not in named_spaces():
+        _check_workers("/space", space.get("workers", ()))
+
+
+def _check_workers(pointer: str, values: Iterable[Any]) -> None:
+    """Raise InvalidField for more processes than any training of this machine can use; other searches share it."""
+    most = max(WORKERS, 2 * (os.cpu_count() or 1))
+    if wrong := [value for value in values if int(value) > most]:
+        raise InvalidField(pointer, f"workers: {wrong[0]}, and a search of this server may have {most}.")
 
 
 def _check_no_path(pointer: str, name: str, values: Iterable[Any]) -> None:

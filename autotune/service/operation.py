@@ -18,7 +18,7 @@ from uuid import uuid4
 import prometheus_client as prometheus
 import sqlalchemy as sa
 import structlog
-from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from prometheus_client.core import GaugeMetricFamily
@@ -40,7 +40,7 @@ STUCK_S = 15.0
 CHECKED_S = 2.0
 """Seconds for which the result of the checks is good: anybody may ask, and the checks write."""
 
-HANGING_S = 5.0
+HANGING_S = 8.0
 """Seconds after which checks that have not ended, for example of a database that does not answer, count as failed."""
 
 LEAST_FREE_BYTES = 2**30
@@ -221,7 +221,7 @@ class Metrics:
                 self._restarts.inc()
 
 
-@router.get("/metrics", dependencies=[Depends(needs("metrics"))])
+@router.get("/metrics", dependencies=[needs("metrics")])
 def metrics(request: Request) -> Response:
     """Numbers for Prometheus."""
     content = prometheus.generate_latest(request.app.state.metrics.registry)

@@ -384,7 +384,11 @@ def listening(settings: Settings) -> socket.socket:
     try:
         listener = socket.create_server((settings.host, settings.port), family=family)
     except (OSError, OverflowError) as error:
-        reason = "is in use" if getattr(error, "errno", 0) == errno.EADDRINUSE else f"cannot be used: {error}"
+        reason = (
+            "is in use"
+            if getattr(error, "errno", 0) == errno.EADDRINUSE
+            else f"cannot be used: {str(error).rstrip('.')}"
+        )
         raise InvalidRequest(
             f"Port {settings.port} of {settings.host} {reason}.", "Pass another --port, or end what uses it."
         ) from error

@@ -26,6 +26,8 @@ OLDEST_SQLITE = (3, 35)
 _WRITER, SERVER = 0x6175746F, 0x74756E65
 """Advisory locks of PostgreSQL: of the transaction that writes, and of the server that holds the database."""
 
+LOCKED_S = 5
+"""Seconds that a transaction waits for another one's lock: one of this server has it for a moment."""
 DEAD_S, PROBE_S, PROBES = 5, 2, 3
 """Seconds of silence after which a connection is probed, seconds between probes, and probes without an answer that end it."""
 TAKE_AGAIN_S = 120.0
@@ -260,7 +262,7 @@ def connect_database(url: str, create: bool = True) -> Engine:
             if sqlite3.sqlite_version_info < OLDEST_SQLITE:
                 message = f"This Python has SQLite {sqlite3.sqlite_version}; the service needs 3.35 or newer."
                 raise InvalidRequest(message, "Use another Python, or --database postgresql://user@host/name.")
-            engine = sa.create_engine(address, connect_args={"timeout": 30})  # waits for another writer
+            engine = sa.create_engine(address, connect_args={"timeout": LOCKED_S})
             if create:
                 _create_file(Path(address.database))
             elif not Path(address.database).exists():
@@ -313,7 +315,8 @@ def _set_up_postgresql(connection: Any, _record: Any) -> None:
     connection.autocommit = True
     settings = {"keepalives_idle": DEAD_S, "keepalives_interval": PROBE_S, "keepalives_count": PROBES}
     settings |= {"user_timeout": 1000 * (DEAD_S + PROBES * PROBE_S)}
-    connection.execute("; ".join(f"SET tcp_{name} = {value}" for name, value in settings.items()))
+    commands = [f"SET tcp_{name} = {value}" for name, value in settings.items()]
+    connection.execute("; ".join([*commands, f"SET lock_timeout = '{LOCKED_S}s'"]))
     connection.autocommit = False
 
 
@@ -359,6 +362,9 @@ def _reporting(engine: Engine) -> Iterator[None]:
     except (DBAPIError, sqlite3.Error, TimeoutError) as error:
         cause = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
         advice = "Check that it runs, and the space on its disk."
+        if "database is locked" in cause or "lock timeout" in cause:
+            cause = f"another process has had it locked for {LOCKED_S} s"
+            advice = "End what holds it, as a backup or a shell of the database."
         raise DatabaseAway(f"The database {engine.url} cannot be used: {cause}.", advice) from error
 
 

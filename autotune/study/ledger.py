@@ -32,6 +32,7 @@ from autotune.study.store import (
     PROPOSAL,
     Damage,
     discard_damaged,
+    folder_number,
     keep_prospect,
     probe_folder,
     read_peaks,
@@ -81,8 +82,8 @@ class Ledger:
         """The ledger in this folder; what cannot be read is measured again. Raises OSError if the disk refuses."""
         ledger = cls(folder, plan)
         for place in sorted((folder / "probes").glob("[0-9]*")):
-            if place.name.isdigit():
-                ledger._read_trial(place, int(place.name))
+            if (number := folder_number(place.name)) is not None:
+                ledger._read_trial(place, number)
         for place in sorted((folder / "probes").glob("device-*")):
             if (trial := read_trial(place, 0)) is not None and trial.measurement.device:
                 ledger.repeats[trial.measurement.device] = trial

@@ -10,7 +10,7 @@ from autotune.core import Environment, InvalidRequest, Trial, TuningRequest, Wor
 from autotune.core.device import Device
 from autotune.core.interval import Ratio
 from autotune.core.loss_curves import Numerics
-from autotune.core.no_answer import why_no_answer
+from autotune.core.no_answer import no_answer_words, why_no_answer
 from autotune.core.note import Note
 from autotune.core.paths import named, scrubbed
 from autotune.core.prospect import Forecast, OptimalityGap
@@ -143,6 +143,11 @@ class SearchResult:
         if (best := self.best_trial) is None:
             raise why_no_answer(self.trials, self.allowed_bytes)
         return best
+
+    @property
+    def why_no_best(self) -> str:
+        """Why there is no answer, in two words; empty if there is one."""
+        return "" if self.best_trial else no_answer_words(self.trials, self.allowed_bytes)
 
     @property
     def baseline_trial(self) -> Trial | None:

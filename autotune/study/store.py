@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from autotune.core import Configuration, InvalidRequest, Measurement, Trial, write_json
 from autotune.core.errors import StorageFailed, StudyInUse, StudyMismatch
-from autotune.core.io import MISSING, Unreadable, read_record
+from autotune.core.io import MISSING, Unreadable, read_record, without_waiting
 from autotune.core.prospect import OptimalityGap
 from autotune.core.slot import Slot, SlotKind
 from autotune.memory.peak import MemoryPeak
@@ -48,11 +48,17 @@ _DISK_ADVICE = "Free space or name another --output-dir; run the same command ag
 
 def study_folder(study: str, output_dir: str) -> Path:
     """The folder of a study that is named, or given by its folder."""
-    return Path(study) if (Path(study) / REQUEST).exists() else Path(output_dir) / study
+    return Path(study) if os.path.exists(Path(study) / REQUEST) else Path(output_dir) / study
 
 
 ROUND = "confirmation-{}"
 """Folder of a round, in that of its trial."""
+
+
+def folder_number(text: str) -> int | None:
+    """Number of a trial or a round in the name of its folder; None for another name, as of a copy."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 6 else None
+
 
 PROPOSAL = "proposal.json"
 """A trial's configuration and how likely it was to fit, before it is measured."""
@@ -76,12 +82,14 @@ def locked(folder: Path) -> Iterator[None]:
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("a")
-    except (FileExistsError, NotADirectoryError) as error:
-        raise InvalidRequest(
-            f"{folder} is a file, and a study needs a folder.", "Name another --output-dir."
-        ) from error
+        lock = open(folder / ".lock", "a", opener=without_waiting)  # noqa: SIM115
     except OSError as error:
+        if file := next(
+            (path for path in (folder, *folder.parents) if os.path.lexists(path) and not path.is_dir()), None
+        ):
+            what = "a link to nothing" if file.is_symlink() and not file.exists() else "no folder"
+            message = f"{file} is {what}, and a study needs a folder."
+            raise InvalidRequest(message, "Name another --output-dir.") from error
         raise StorageFailed(f"{folder} cannot be written: {error.strerror}.", "Name another --output-dir.") from error
     with lock:
         try:
@@ -108,7 +116,7 @@ def check_unlocked(folder: Path) -> None:
     """Raise StudyInUse if another process holds the study's folder now; takes no lock of its own to keep."""
     import fcntl
 
-    with contextlib.suppress(OSError), (folder / ".lock").open() as lock:
+    with contextlib.suppress(OSError), open(folder / ".lock", opener=without_waiting) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -237,7 +245,7 @@ def read_references(folder: Path, damage: Damage | None = None) -> dict[int, Mea
 def read_rounds(folder: Path, damage: Damage | None = None) -> dict[int, Measurement]:
     """Round -> measurement, of all confirmation rounds in a trial's folder that can be read."""
     places = {path: path.parent.name.rpartition("-")[2] for path in folder.glob(f"confirmation-*/{ANSWER}")}
-    numbers = {int(number): path for path, number in places.items() if number.isdigit()}
+    numbers = {number: path for path, text in places.items() if (number := folder_number(text)) is not None}
     rounds = {number: _whole(path, Measurement.from_dict, damage) for number, path in sorted(numbers.items())}
     return {number: replace(measured, round=number) for number, measured in rounds.items() if measured is not None}
 
@@ -286,8 +294,8 @@ def _keep(folder: Path, number: int, name: str, data: Mapping[str, Any]) -> None
 def _read(
     folder: Path, name: str, build: Callable[[Mapping[str, Any]], Kept], damage: Damage | None
 ) -> dict[int, Kept]:
-    paths = [path for path in sorted(folder.glob(f"probes/*/{name}")) if path.parent.name.isdigit()]
-    records = {int(path.parent.name): _whole(path, build, damage) for path in paths}
+    paths = {folder_number(path.parent.name): path for path in sorted(folder.glob(f"probes/*/{name}"))}
+    records = {number: _whole(path, build, damage) for number, path in paths.items() if number is not None}
     return {number: record for number, record in records.items() if record is not None}
 
 

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from autotune.cli.app import app
+from autotune.commands.result import TuningResult
 from autotune.core import Trial
 from autotune.core.request import tuning_request
 from tests import makers
@@ -90,6 +91,28 @@ def test_a_damaged_trial_is_a_warning_and_a_damaged_baseline_no_answer(reports: 
     text = " ".join(out.split())
     assert "first: reports/first/request.json cannot be read: it is incomplete, or of another version." in text
     assert "fresh=" not in text
+
+
+def test_studies_survive_any_one_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    makers.result().save(tmp_path / "reports" / "good")
+    makers.result().save(tmp_path / "reports" / "odd")
+    os.mkfifo(makers.result().save(tmp_path / "reports" / "fifo") / "explanation.json")
+    (tmp_path / "reports" / "fifo" / "request.json").unlink()
+    os.mkfifo(tmp_path / "reports" / "fifo" / "request.json")
+    load = TuningResult.load
+    monkeypatch.setattr(TuningResult, "load", lambda folder: 1 // 0 if folder.name == "odd" else load(folder))
+    code, out, _ = run(["studies"], tmp_path)
+    lines = out.splitlines()
+    assert (code, [line.split()[0] for line in lines[:3]]) == (0, ["study", "good", "fifo:"])
+    assert "it is not a regular file" in out
+    assert "odd: reports/odd cannot be read: ZeroDivisionError" in out
+
+
+def test_a_name_that_no_file_can_have_is_one_line(tmp_path: Path) -> None:
+    for words in (["studies"], ["report", "first"], ["compare", "first"]):
+        code, _, err = run([*words, "--output-dir", "y" * 300], tmp_path)
+        assert (code, err.count("\n")) == (1, 1)
+        assert "File name too long" in err
 
 
 def test_studies_show_no_speed_up_that_was_not_measured(tmp_path: Path) -> None:

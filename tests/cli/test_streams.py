@@ -51,6 +51,13 @@ def test_a_stream_that_is_full_is_one_line(words: str, buffered: str, folder: Pa
     assert done.stderr.splitlines() == ["Error: Standard output cannot be written: No space left on device."]
 
 
+def test_what_the_encoding_of_the_terminal_lacks_is_replaced(folder: Path) -> None:
+    for command in ("studies", "report first", "report first --format csv"):
+        done = shell(f"PYTHONIOENCODING=ascii {PROGRAM} {command}", folder)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert "?" in shell(f"PYTHONIOENCODING=ascii {PROGRAM} studies", folder).stdout
+
+
 def test_an_error_keeps_its_exit_code_where_nobody_reads_it(folder: Path) -> None:
     assert shell(f"{PROGRAM} search bert-mini -b 0 2>&-", folder).returncode == 2
 

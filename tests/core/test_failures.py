@@ -251,3 +251,19 @@ def test_semaphores_that_find_no_room_are_named_as_shared_memory_and_a_full_disk
     failure = failures.from_exception(raised_in("/home/ann/my_multiprocessing.py"), "data")
     assert failure.outcome is Outcome.CRASHED
     assert failure.reason.startswith("the disk is full")
+
+
+FRAME = " {:3d}: <tokenizers::a_very_long_name::of_a_function<_>>::encode\n             at src/a.rs:1\n"
+FRAMES = "".join(map(FRAME.format, range(200)))
+
+
+def test_frames_of_native_backtraces_do_not_hide_what_went_wrong() -> None:
+    log = f"reading\nmemory allocation of 2147483648 bytes failed\nstack backtrace:\n{FRAMES}"
+    end = failures.without_frames(log)
+    assert end == "reading\nmemory allocation of 2147483648 bytes failed\n"
+    failure = failures.from_exit(-signal.SIGABRT, 0, end[-4000:])
+    assert (failure.outcome, failure.reason) == (
+        Outcome.OUT_OF_MEMORY,
+        "memory allocation of 2147483648 bytes failed",
+    )
+    assert failures.without_frames(f"{TRACEBACK}0: a line\n12: loss 3\n") == f"{TRACEBACK}0: a line\n12: loss 3\n"

@@ -1,13 +1,15 @@
 """JSON files that anybody may have written, and dataclasses as plain data."""
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 from autotune.core import Configuration, Environment, Outcome, Serializable, Step, Workload
-from autotune.core.io import parse_json
+from autotune.core.io import Unreadable, file_end, parse_json, read_json, read_record, write_json, write_whole
 from autotune.space.file import read_yaml
 from tests.makers import completed, configuration, gpu, step, workload
 
@@ -36,7 +38,17 @@ def test_unknown_keys_are_ignored_and_numbers_read_from_text() -> None:
     assert read == Everything("a", rates=(float("inf"), 2))
 
 
-@pytest.mark.parametrize("data", [{}, [], [1, 2], None, {"name": "a", "outcome": "fine"}, {"name": "a", "steps": [3]}])
+@pytest.mark.parametrize(
+    "data",
+    [
+        *({}, [], [1, 2], None, {"name": "a", "outcome": "fine"}, {"name": "a", "steps": [3]}),
+        *(
+            {"name": 1},
+            {"name": "a", "rates": [True]},
+            {"name": "a", "steps": [step(1.0).to_dict() | {"samples": "8"}]},
+        ),
+    ],
+)
 def test_other_data_is_an_error_that_readers_expect(data: object) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         Everything.from_dict(data)  # type: ignore[arg-type]
@@ -64,3 +76,26 @@ def test_json_and_yaml_are_read_and_what_is_none_or_nested_too_deeply_is_an_erro
         with pytest.raises(yaml.YAMLError, match="deeply"):
             read_yaml(text)
     assert read_yaml("[" * 50 + "]" * 50)
+
+
+@pytest.mark.parametrize("read", [read_json, read_record, lambda path: file_end(path, 10)])
+def test_what_is_no_regular_file_is_refused_at_once(read: Callable[[Path], object], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "fifo", Path("/dev/zero")):
+        with pytest.raises((OSError, Unreadable), match="not a regular file"):
+            read(path)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_a_record_holds_no_number_that_json_does_not_have(number: str, tmp_path: Path) -> None:
+    (tmp_path / "record.json").write_text(f'{{"headroom": {number}}}')
+    with pytest.raises(Unreadable, match="incomplete"):
+        read_record(tmp_path / "record.json")
+
+
+def test_bytes_of_a_path_that_are_no_utf_8_are_written_as_escapes(tmp_path: Path) -> None:
+    path = os.fsdecode(b"d\xff/x")
+    write_whole(tmp_path / "text", path)
+    assert (tmp_path / "text").read_bytes() == b"d\\udcff/x"
+    write_json(tmp_path / "json", path)
+    assert os.fsencode(read_json(tmp_path / "json")) == b"d\xff/x"

@@ -287,3 +287,19 @@ def test_a_fresh_process_begins_in_what_its_steps_leave_of_it_and_a_warm_one_say
     assert warm.starting_s == 4.5
     assert Measurement.from_dict(warm.to_dict()) == warm
     assert not {"orders_before", "fresh_start_s"} & measured.to_dict().keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("allocator_retries", -1), ("peak_reserved_bytes", -1), ("probe_seconds", float("inf"))),
+        *(("joules", float("nan")), ("compile_s", 1e300), ("stage_peak_bytes", {"forward": -1})),
+    ],
+)
+def test_a_record_with_a_number_that_nothing_measures_is_refused(name: str, value: object) -> None:
+    data = completed().to_dict()
+    assert Measurement.from_dict(data) == completed()
+    with pytest.raises(ValueError, match="was not measured"):
+        Measurement.from_dict(data | {name: value})
+    with pytest.raises(ValueError, match="was not measured"):
+        Measurement.from_dict(data | {"steps": [step(-1.0).to_dict()]})

@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -232,3 +233,16 @@ def test_a_report_s_command_shows_no_folder_and_is_no_command_for_another_place(
         *("--output-dir", "…/reports", "--study-name", "first"),
     ]
     assert again.request.model_name == request.model_name == "mine"
+
+
+def test_a_study_that_was_moved_is_searched_on_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = result(request=tuning_request("gpt2-mini", 48, device="cpu", output_dir="rT", study_name="w"))
+    made.save("rT/w")
+    shutil.copytree("rT/w", "rF/other")
+    shutil.copytree("rT/w", "reports/w")
+    stayed, copied, renamed = (search_command(TuningResult.load(place)) for place in ("rT/w", "reports/w", "rF/other"))
+    for command, place, name in ((stayed, "rT", "w"), (copied, "", "w"), (renamed, "rF", "other")):
+        words = shlex.split(command)
+        assert words[words.index("--study-name") + 1] == name
+        assert ("--output-dir" in words and words[words.index("--output-dir") + 1]) == (place or False)

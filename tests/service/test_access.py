@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi import Depends, Request
+from fastapi import Request
 from sqlalchemy import func, select
 from starlette.testclient import TestClient
 
@@ -169,7 +169,7 @@ def test_requests_without_a_token_are_not_counted(service: Service) -> None:
 def page(service: Service) -> Service:
     """With a form as the page has them."""
 
-    @service.app.post("/form", dependencies=[Depends(needs("submitter"))])
+    @service.app.post("/form", dependencies=[needs("submitter")])
     async def form(request: Request) -> dict[str, str]:
         return {name: str(value) for name, value in (await request.form()).items()}
 

@@ -148,6 +148,7 @@ def test_a_role_has_the_rights_below_it_and_metrics_are_apart(role: str) -> None
         ),
         ("anna", "viewer", 0, "valid for 0 days"),
         ("anna", "viewer", -1, "valid for -1 days"),
+        ("anna", "viewer", 1e-300, "valid for 1e-300 days"),
         ("anna", "viewer", float("nan"), "valid for nan days"),
         ("anna", "viewer", 1e300, "valid for 1e"),
     ],

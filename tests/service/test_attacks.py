@@ -154,6 +154,27 @@ def test_whoever_sends_nothing_or_little_is_cut_off(server: Server) -> None:
     assert ends[3] > BODY_S - 2, "what comes slowly has longer"
 
 
+SMUGGLED = b"0\r\n\r\nGET /api/v1/me HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        f"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(SMUGGLED)}\r\nTransfer-Encoding: chunked",
+        f"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\nContent-Length: {len(SMUGGLED)}",
+        "POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 0",
+        "GET /livez HTTP/1.0\r\nHost: 127.0.0.1\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked",
+    ],
+)
+def test_a_body_of_two_lengths_ends_its_connection(head: str, server: Server) -> None:
+    with socket.create_connection(address(server), timeout=30) as connection:
+        connection.sendall(f"{head}\r\n\r\n".encode() + SMUGGLED)
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"connection: close" in answer.lower()
+
+
 # Requests ---------------------------------------------------------------------------------------------------------
 
 

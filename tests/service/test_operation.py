@@ -1,11 +1,15 @@
 """Operation: health, metrics, request ids, and a log without secrets."""
 
+import contextlib
 import json
 import logging
 import re
 import shutil
+import sqlite3
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,7 @@ import structlog.testing
 from starlette.testclient import TestClient
 
 from autotune.core.errors import AutotuneError, NothingFits
-from autotune.service import operation, problems
+from autotune.service import access, operation, problems, tables
 from autotune.service.access import MOST_HEALTH
 from autotune.service.server import Settings, create_app
 from autotune.service.tables import ServerLock, writing
@@ -102,6 +106,38 @@ def test_checks_that_hang_are_not_ready_and_hold_no_thread_for_each_caller(
     ending.set()
     wait_until(lambda: client.get("/readyz").status_code == 200)
     assert len(made) <= 2
+
+
+def test_a_database_that_another_process_holds_stops_no_reader(
+    migrated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "LOCKED_S", 3)
+    monkeypatch.setattr(access, "TURN_S", 1.0)
+    (tmp_path / "state").mkdir(mode=0o700)
+    shutil.copyfile(migrated, tmp_path / "state" / "service.db")
+    app = create_app(Settings(state=tmp_path / "state", devices=("cpu",)))
+    with (
+        TestClient(app, base_url="http://localhost") as client,
+        contextlib.closing(sqlite3.connect(tmp_path / "state" / "service.db", isolation_level=None)) as other,
+        ThreadPoolExecutor(60) as threads,
+    ):
+        headers = token(client, "submitter")
+        assert client.get("/api/v1/me", headers=headers).status_code == 200
+        other.execute("BEGIN IMMEDIATE")
+        body = {"model": "bert-mini", "global_batch_size": 8}
+        posts = [threads.submit(client.post, "/api/v1/searches", headers=headers, json=body) for _ in range(60)]
+        time.sleep(0.3)
+        begun = time.monotonic()
+        assert client.get("/api/v1/me", headers=headers).status_code == 200
+        assert time.monotonic() - begun < 2, "it waited for a thread"
+        checks = client.get("/readyz", headers=headers).json()["checks"]
+        assert "another process has had it locked" in checks["database"]
+        assert {post.result().status_code for post in posts} == {503}
+        other.execute("ROLLBACK")
+        monkeypatch.setattr(access, "TURN_S", 60.0)
+        assert client.post("/api/v1/searches", headers=headers, json=body).status_code == 201
+        posts = [threads.submit(client.post, "/api/v1/searches", headers=headers, json=body) for _ in range(20)]
+        assert {post.result().status_code for post in posts} == {201}
 
 
 def test_the_readiness_is_told_an_address_so_many_times_a_minute(client: TestClient) -> None:

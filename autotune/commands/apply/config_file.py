@@ -10,21 +10,29 @@ from typing import Any
 import yaml
 
 from autotune.core.errors import InvalidRequest
-from autotune.core.io import parse_json
+from autotune.core.io import parse_json, read_text
 from autotune.report.exports.commented_yaml import yaml_value
 
 ADDED = "# added by autotune"
 
 
-def read_config(path: Path) -> tuple[str, dict[str, Any]]:
-    """(text, its keys and values). Raises InvalidRequest for a file that cannot be read or holds no keys."""
+def read_file(path: Path) -> str:
+    """The text of a regular file. Raises InvalidRequest."""
     try:
-        text = path.read_bytes().decode()
-        values = parse_json(text) if path.suffix == ".json" else yaml.safe_load(text)
+        return read_text(path)
     except OSError as error:
         raise InvalidRequest(
             f"{path} cannot be read: {error.strerror}.", "Name a config file, or a command."
         ) from error
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"{path} cannot be read: it is not text in UTF-8.", "Name another file.") from error
+
+
+def read_config(path: Path) -> tuple[str, dict[str, Any]]:
+    """(text, its keys and values). Raises InvalidRequest for a file that cannot be read or holds no keys."""
+    text = read_file(path)
+    try:
+        values = parse_json(text) if path.suffix == ".json" else yaml.safe_load(text)
     except (ValueError, yaml.YAMLError) as error:
         raise InvalidRequest(f"{path} is not valid JSON or YAML: {' '.join(str(error).split())}.", "Fix it.") from error
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):

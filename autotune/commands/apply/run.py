@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from autotune.commands.apply.command_line import MODULE, PROCESSES, Command
-from autotune.commands.apply.config_file import patched, read_config
+from autotune.commands.apply.config_file import patched, read_config, read_file
 from autotune.commands.apply.tools import BY_HAND, LLAMA_FACTORY, PARSER, TRL, Changes, changes, tool_of
 from autotune.core import InvalidRequest
 from autotune.core.paths import shown
-from autotune.report.exports import answer_of
+from autotune.report.exports import Answer, answer_of
 from autotune.report.files import write_file
 from autotune.report.markdown import wrapped
 from autotune.report.snippets import AS_JSON, baseline_setup, setup_changes, snippets
@@ -37,7 +37,7 @@ class Applied:
     def write(self) -> None:
         """Write the copies. Raises StorageFailed."""
         for path, text in self.files.items():
-            write_file(path, text.encode())
+            write_file(path, text)
 
     @property
     def lines(self) -> list[str]:
@@ -69,15 +69,17 @@ def _shown(value: Any) -> str:
 def in_file(result: SearchResult, file: str | Path) -> Applied:
     """The answer in a copy of this config file, `NAME.tuned.yaml`; of a Python file the lines to paste.
 
-    Raises InvalidRequest for a file of no known tool, and one that cannot be edited key by key.
+    Raises InvalidRequest for a file that cannot be read, of no known tool, or that cannot be edited key by key, and what
+    `SearchResult.best` raises if there is no answer.
     """
-    path = Path(file)
-    if answer_of(result) is None:
-        return Applied(is_kept=True)
+    path, answer = Path(file), _answer(result)
     if path.suffix == ".py":
-        return Applied(python=snippets(result)[0].text)
+        read_file(path)
+        return Applied(python=snippets(result)[0].text) if answer else Applied(is_kept=True)
     current = read_config(path)[1]
     tool = tool_of(current, result.environment.training_argument_fields)
+    if answer is None:
+        return Applied(is_kept=True)
     if tool in BY_HAND:
         pairs = setup_changes(result).items()
         return Applied(by_hand=tuple(f"{name}: {_shown(was)} -> {_shown(now)}" for name, (was, now) in pairs))
@@ -93,14 +95,13 @@ def in_command(
     """The answer in this command, run in this folder: its flags and its launcher's, and a copy of its config file.
 
     A value that the command gives as a flag is changed there, all others in the config file, if there is one. reads_flags: a
-    script makes its arguments of flags that it is not given, too. Raises InvalidRequest for a config file that cannot be edited
-    key by key.
+    script makes its arguments of flags that it is not given, too. Raises as `in_file`.
     """
     command = Command.read(words)
-    if (answer := answer_of(result)) is None or not command.words:
-        return Applied(command.text, is_kept=True)
-    flags = command.values()
+    answer, flags = _answer(result), command.values()
     path, in_config, tool = _config(command, Path(folder), result.environment.training_argument_fields)
+    if answer is None or not command.words:
+        return Applied(command.text, is_kept=True)
     current = {**in_config, **flags}
     changed = changes(result, tool, current)
     by_hand = [*changed.by_hand, *_other_files(result, command, current)]
@@ -130,6 +131,12 @@ def in_command(
     command = replace(command, variables=kept | _variables(result))
     values = {**applied.values, **{key: (flags.get(key), value) for key, value in of_flags.items()}}
     return Applied(command.text, "", applied.files, values, tuple(by_hand))
+
+
+def _answer(result: SearchResult) -> Answer | None:
+    """The answer; None if it is the user's own settings. Raises as `SearchResult.best` if there is none."""
+    result.best  # noqa: B018
+    return answer_of(result)
 
 
 def _other_files(result: SearchResult, command: Command, current: Mapping[str, Any]) -> list[str]:

@@ -41,8 +41,8 @@ COMPARED = (
     Column("baseline_samples_per_second_low", NUMBER, "Lower end of that speed's 95% interval.", SPEED),
     Column("baseline_samples_per_second_high", NUMBER, "Upper end of it.", SPEED),
     Column("baseline_peak_bytes", WHOLE_OR_MISSING, "Highest memory use of the baseline.", BYTES),
-    Column("best_trial", WHOLE_OR_MISSING, "Number of the best trial; missing if nothing fits."),
-    Column("best_configuration", TEXT, "The best configuration; empty if nothing fits."),
+    Column("best_trial", WHOLE_OR_MISSING, "Number of the best trial; missing without an answer."),
+    Column("best_configuration", TEXT, "The best configuration; empty without an answer."),
     Column("best_unlike_baseline", TEXT, "Its batch sizes and its differences from the baseline."),
     Column("best_samples_per_second", NUMBER, "Its speed.", SPEED),
     Column("best_samples_per_second_low", NUMBER, "Lower end of that speed's 95% interval.", SPEED),
@@ -82,6 +82,9 @@ COMPARED = (
         SHARE,
     ),
     Column("best_mfu", NUMBER, "The same of the best configuration; missing if the card's peak is not known.", SHARE),
+    Column(
+        "why_no_best", TEXT, "Why there is no best trial: not measured, nothing fits, none completed ...; else empty."
+    ),
 )
 """Later work adds columns and renames none. What is missing is NaN or <NA>; an upper end without bound is infinite."""
 

@@ -85,8 +85,8 @@ def _write(folder: Path, table: "pd.DataFrame") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for path in tables:
             write_table(path, table)
-        write_file(page, compared_page(rows, picture.name).encode())
-        write_file(picture, compared_svg(rows).encode())
+        write_file(page, compared_page(rows, picture.name))
+        write_file(picture, compared_svg(rows))
 
 
 def _names(results: Sequence[TuningResult]) -> list[str]:
@@ -143,6 +143,7 @@ def _row(name: str, result: TuningResult, price: Price | None) -> dict[str, Any]
         "baseline_configuration": str(baseline.configuration) if baseline else "",
         **_speed("baseline", baseline, price, result.utilizations),
         "best_trial": best and best.number,
+        "why_no_best": result.why_no_best,
         "best_configuration": str(best.configuration) if best else "",
         "best_unlike_baseline": best.configuration.unlike(baseline.configuration if baseline else None) if best else "",
         **_speed("best", best, price, result.utilizations),
@@ -180,7 +181,7 @@ def _relative_speed(place: int, names: Sequence[str], results: Sequence[TuningRe
     result, fields = results[place], {"compared_with": "", "why_not_compared": ""}
     speed = _best_speed(result)
     if speed is None:
-        return fields | {"why_not_compared": "nothing fits"}
+        return fields | {"why_not_compared": result.why_no_best}
     for name, other in zip(names[:place], results[:place], strict=True):
         other_speed = _best_speed(other)
         if other_speed is not None and not different_work(other, result):
@@ -188,7 +189,7 @@ def _relative_speed(place: int, names: Sequence[str], results: Sequence[TuningRe
             return fields | {"compared_with": name} | interval_columns("times_as_fast", ratio)
     if place == 0:
         return fields | {"why_not_compared": FIRST}
-    reasons = ", ".join(different_work(results[0], result)) or "nothing fits there"
+    reasons = ", ".join(different_work(results[0], result)) or f"{results[0].why_no_best} there"
     return fields | {"why_not_compared": f"against {names[0]}: {reasons}"}
 
 

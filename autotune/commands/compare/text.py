@@ -44,7 +44,7 @@ def about(row: StudyRow) -> list[str]:
         row["study"],
         f"{row['model']}, {row['task']}{length}, global batch {row['global_batch_size']}",
         f"{row['device']} ({row['device_name']}), {row['versions']}",
-        f"best: {best if row['best_trial'] is not None else 'nothing fits'}",
+        f"best: {row['why_no_best'] or best}",
         f"{counted(row['trials'], 'trial')}, {counted(row['probes'], 'probe')}",
     ]
     if row["why_no_speedup"]:
@@ -97,7 +97,7 @@ def compared_svg(rows: Sequence[StudyRow]) -> str:
     """Two bars a study; on a second side costs if a price is given, unless they are in several currencies."""
     speeds = {role: [interval_of(row, f"{kind}_samples_per_second") for row in rows] for kind, role in ROLES.items()}
     costs = {role: [row[f"{kind}_cost_per_million_samples"] for row in rows] for kind, role in ROLES.items()}
-    missing = ["" if row["best_samples_per_second"] is not None else "nothing fits" for row in rows]
+    missing = [row["why_no_best"] for row in rows]
     currencies = {row["currency"] or "no named currency" for row in rows if row["price_per_hour"] is not None}
     sides = [Side("samples / second", speeds, missing)]
     if len(currencies) == 1:

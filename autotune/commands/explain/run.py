@@ -72,7 +72,7 @@ def explain(
         explanation = explained(result, probe, place, rounds, saying(watch), probe.memory_breakdown)
         with storage_errors(folder):
             write_json(folder / "explanation.json", explanation.to_dict())
-        write_file(folder / "explanation.md", explanation_markdown(explanation).encode())
+        write_file(folder / "explanation.md", explanation_markdown(explanation))
     return explanation
 
 

@@ -160,8 +160,8 @@ def _write(folder: Path, ladder: Ladder) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(data, ladder.to_dict())
         write_table(table, ladder_frame(ladder))
-        write_file(page, ladder_page(ladder, picture.name).encode())
-        write_file(picture, ladder_svg(ladder).encode())
+        write_file(page, ladder_page(ladder, picture.name))
+        write_file(picture, ladder_svg(ladder))
 
 
 def _trial(ladder: Ladder, plan: Plan, probe: Probe, folder: Path, method: GuideMethod, number: int) -> Trial:

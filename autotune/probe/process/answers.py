@@ -19,11 +19,18 @@ from autotune.probe.process.ranks import decisive, merge_ranks, merge_values
 STARTER = "the process that starts probes"
 """The host's name in messages."""
 
+RESUME = "What was measured is kept: run the same command again to resume."
 
-def killed_from_outside(account: Account) -> bool:
-    """True if something else than the training, autotune or the kernel's out-of-memory killer ended the processes."""
-    codes = account.get("codes") or [account.get("code")]
-    return -signal.SIGKILL in codes and not account["kernel_oom_kills"]
+
+OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+"""Signals that no failure of a training sends."""
+
+
+def ended_from_outside(account: Account) -> bool:
+    """True if something else than the training, autotune or the kernel's out-of-memory killer ended or stopped processes."""
+    codes = {*(account.get("codes") or [account.get("code")])}
+    is_ended = bool(codes & {-number for number in OUTSIDE}) and not account["kernel_oom_kills"]
+    return is_ended or account["ended"] in ("host hung", "stopped")
 
 
 def read_answer(order: TrainingOrder, account: Account) -> Measurement:
@@ -50,10 +57,9 @@ def _measurement(order: TrainingOrder, account: Account) -> Measurement:
     end = ends[decisive(ends)]
     if isinstance(end, Measurement):
         return replace(end, log_tail=tail, probe_seconds=seconds)
-    timed_out = end.outcome is Outcome.TIMED_OUT
     return Measurement(
         end.outcome,
-        reason=f"not done after {order.deadline_s:.0f} s" if timed_out else end.reason,
+        reason=f"not done after {order.deadline_s:.0f} s" if account["ended"] == "timed out" else end.reason,
         where=end.where,
         accumulation_steps=order.configuration.gradient_accumulation_steps,
         accumulation_steps_run=order.accumulation_steps_run,
@@ -136,22 +142,29 @@ def _rank_ends(order: Order, account: Account, read: Callable[[Mapping[str, Any]
 
 
 def failure_of(account: Account, rank: int, tail: str) -> Failure:
-    """Meaning of the end of a rank without an answer. tail: the end of the log."""
+    """Meaning of the end of a rank without an answer. tail: the end of the log.
+
+    Raises ProbeHostFailed if no failure of the order ended the host: nothing is known of the order then.
+    """
     match account["ended"]:
         case "not started":
             return Failure(Outcome.UNSUPPORTED, account["reason"], "start")
         case "timed out":
             return Failure(Outcome.TIMED_OUT, f"not done after {account['seconds']:.0f} s")
+        case "stopped":
+            return Failure(Outcome.TIMED_OUT, f"stopped by a signal, and not continued in {account['seconds']:.0f} s")
         case "host hung":
-            return Failure(Outcome.CRASHED, f"{STARTER} does not answer")
+            raise ProbeHostFailed(f"{STARTER.capitalize()} did not answer, twice.", RESUME)
         case "host ended":
             failure = failures.from_exit(account["code"], account["kernel_oom_kills"], account["output"])
+            if ended_from_outside(account):
+                raise ProbeHostFailed(f"{STARTER.capitalize()} was {failure.reason}.", RESUME)
             return replace(failure, reason=f"{STARTER} failed: {failure.reason}")
     return failures.from_exit(account["codes"][rank], account["kernel_oom_kills"], tail)
 
 
 def log_tail(folder: Path, size: int = 4000) -> str:
-    """The last bytes of an order's log; empty if there is none."""
+    """The end of an order's log, without frames of native backtraces; empty if there is none."""
     with contextlib.suppress(OSError):
-        return file_end(folder / LOG, size).decode(errors="replace")
+        return failures.without_frames(file_end(folder / LOG, 16 * size).decode(errors="replace"))[-size:]
     return ""

@@ -5,13 +5,14 @@ import ctypes
 import fcntl
 import os
 import re
-import shutil
 import signal
 import tempfile
 import time
 from pathlib import Path
 
 import psutil
+
+from autotune.core.scratch import remove_left
 
 HOST_TOKEN = "AUTOTUNE_HOST"
 """Environment variable that every process below a host carries from its start."""
@@ -72,7 +73,7 @@ def end_marked(token: str, seconds: float = 5.0) -> None:
     ended: set[psutil.Process] = set()
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        marked = [process for process in psutil.process_iter() if _has_token(process, token)]
+        marked = _owners(token)
         for process in marked:  # and its descendants, which may have been started without the token
             with contextlib.suppress(psutil.Error):
                 ended.update([process], process.children(recursive=True))
@@ -102,14 +103,11 @@ def remove_left_scratch() -> None:
     If a parent and its supervisor were killed at one moment, nobody else does.
     """
     pattern = scratch_folder("[0-9a-f]" * 16)
-    for path in pattern.parent.glob(pattern.name):
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            stack.callback(os.close, descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # else its supervisor lives, perhaps in a container
-            token, is_mine = path.name.rpartition("-")[2], os.fstat(descriptor).st_uid == os.getuid()
-            if is_mine and not any(_has_token(process, token) for process in psutil.process_iter()):
-                shutil.rmtree(path, ignore_errors=True)
+    remove_left(pattern.parent, pattern.name, lambda path: not _owners(path.name.rpartition("-")[2]))
+
+
+def _owners(token: str) -> list[psutil.Process]:
+    return [process for process in psutil.process_iter() if _has_token(process, token)]
 
 
 def _has_token(process: psutil.Process, token: str) -> bool:

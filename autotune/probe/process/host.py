@@ -241,7 +241,7 @@ class Children:
         return below == {*self._pids} and not cleanup.left_shared_memory(self._shared_memory)
 
     def _watch(self, folder: Path, log: Log, deadline: float) -> tuple[str, list[int | None]]:
-        """Wait for them: "waits" for another order, "exited" or "timed out", and each one's exit code or -signal.
+        """Wait for them: "waits" for another order, "exited", "timed out" or "stopped", and each one's exit code or -signal.
 
         The code is None if it still runs. They have exited, too, once one of several has failed: the others would wait for it
         until the deadline.
@@ -250,7 +250,7 @@ class Children:
         while True:
             left = deadline - time.monotonic()
             if left <= 0:
-                return "timed out", self._codes
+                return "stopped" if self._are_stopped() else "timed out", self._codes
             watched: list[Any] = [self._wake, *waiting, *log.open_fds()]
             ready, _, _ = select.select(watched, [], [], left)
             log.drain()
@@ -265,6 +265,12 @@ class Children:
                 self._collect()
                 if None not in self._codes or _one_failed(self._codes, folder):
                     return "exited", self._codes
+
+    def _are_stopped(self) -> bool:
+        """True if a signal has stopped one of them, which nothing continued."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return any(psutil.Process(pid).status() == psutil.STATUS_STOPPED for pid in self._pids)
+        return False
 
     def _collect(self) -> None:
         """Note the exit code of each child that has ended."""

@@ -24,7 +24,7 @@ from autotune.probe import Account
 from autotune.probe.device.nvml import kept_initialized
 from autotune.probe.order import ORDER, Order, remove_answers, remove_unfinished
 from autotune.probe.process import cleanup
-from autotune.probe.process.answers import advice_on, killed_from_outside
+from autotune.probe.process.answers import advice_on, ended_from_outside
 
 GRACE_S = 20.0
 """Seconds after a probe's deadline that the host may take to clear up before it counts as hung itself."""
@@ -42,7 +42,8 @@ ROOT = [root] if not (root := str(Path(__file__).parents[3])).endswith(("site-pa
 """The folder of this package, if Python does not find it without help: ahead of the standard library it would shadow that."""
 
 REPEATS = 2
-"""Largest number of repeats of an order that something else killed: a third kill is taken as intended."""
+"""Largest number of repeats of an order that something else killed: a third kill is taken as intended. Of one that something
+else stopped, which takes its whole deadline to be seen, it is one."""
 
 _NOT_INHERITED = re.compile(
     r"ACCELERATE_.*|NVIDIA_TF32_OVERRIDE|TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|(LOCAL_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE"
@@ -130,13 +131,13 @@ class ProbeHost:
             self._channel.sendall(json.dumps(message).encode() + b"\n" + self._objects)
 
     def run(self, order: Order) -> Account:
-        """Carry an order out, and up to twice more if something else killed it: the account of its end.
+        """Carry an order out, and up to twice more if something else killed or stopped it: the account of its end.
 
         Raises ProbeHostFailed if no host can be started, StorageFailed if the order's folder cannot be written.
         """
         account = self._run(order)
         for again in range(REPEATS):
-            if not killed_from_outside(account):
+            if not ended_from_outside(account) or (again and account["ended"] in ("host hung", "stopped")):
                 break
             account = {**self._run(order), "killed": again + 1}
         return account

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
@@ -12,6 +13,8 @@ from autotune.workload.data.labels import Labels
 
 Rows = dict[str, list[Any]]
 TYPES = "token_type_ids"
+LONG_TEXT, SPARE = 1_000_000, 16
+"""Characters up to which every text is tokenised whole; else so many times those of a sample of the longest tokens."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,25 @@ class Encoder:
         return encode(rows)
 
     def _tokens(self, *texts: Any, **options: Any) -> Any:
-        return self.tokenizer(*texts, truncation=True, max_length=self.sequence_length, **options)
+        cut: list[Any] = [
+            self._shortened(text) if isinstance(text, str) else [*map(self._shortened, text)] for text in texts
+        ]
+        if target := options.get("text_target"):
+            options["text_target"] = [*map(self._shortened, target)]
+        return self.tokenizer(*cut, truncation=True, max_length=self.sequence_length, **options)
+
+    @cached_property
+    def _most_characters(self) -> int:
+        longest = max(map(len, self.tokenizer.get_vocab()), default=1)
+        return max(LONG_TEXT, SPARE * self.sequence_length * longest)
+
+    def _shortened(self, text: str) -> str:
+        """The beginning of a very long text, if it is enough for a whole sample: a tokenizer takes 13 times its memory."""
+        if len(text) <= self._most_characters or self.tokenizer.truncation_side != "right":
+            return text
+        beginning = text[: self._most_characters]
+        tokens = self.tokenizer(beginning, truncation=True, max_length=self.sequence_length)["input_ids"]
+        return beginning if len(tokens) == self.sequence_length else text
 
     def _texts(self, rows: Rows, column: str) -> list[Any]:
         """The texts of a column, its conversations written out."""

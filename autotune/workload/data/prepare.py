@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,9 @@ import datasets
 from autotune.core.errors import InvalidRequest, StorageFailed
 from autotune.core.io import Serializable, read_json, write_json
 from autotune.core.note import Note, NoteKind
-from autotune.core.paths import named
+from autotune.core.paths import PREPARING, named
 from autotune.core.request import TuningRequest
+from autotune.core.scratch import scratch_below
 from autotune.workload.data import images
 from autotune.workload.data.columns import TOKENS, Columns, choose_columns, describe, texts_of
 from autotune.workload.data.encode import Encoder
@@ -68,12 +68,12 @@ def prepare_data(
     try:
         cache.mkdir(parents=True, exist_ok=True)
         # Below the cache, so that a finished result moves into place at once.
-        with tempfile.TemporaryDirectory(prefix=".preparing-", dir=cache, ignore_cleanup_errors=True) as scratch:
-            prepared = _read_and_prepare(recipe, source, cache, Path(scratch))
+        with scratch_below(cache, PREPARING) as scratch:
+            prepared = _read_and_prepare(recipe, source, cache, scratch)
     except OSError as error:
         raise StorageFailed(
             f"The prepared data cannot be written to {cache}: {error.strerror or first_line(error)}.",
-            "Free some space, or choose a folder that can be written.",
+            "Free some space, or let XDG_CACHE_HOME name a folder that can be written.",
         ) from error
     return recipe.checked(prepared)
 

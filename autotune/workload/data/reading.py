@@ -1,6 +1,5 @@
 """Reading a request's data: files, folders or a dataset of the hub."""
 
-import io
 import itertools
 import operator
 import re
@@ -16,8 +15,11 @@ import datasets
 from autotune.core.errors import InvalidRequest, did_you_mean
 from autotune.core.note import Note, NoteKind
 from autotune.workload.data.chat import is_conversation
-from autotune.workload.data.sources import DataFile, DataSource, open_decompressed
+from autotune.workload.data.sources import COMPRESSIONS, DataFile, DataSource, data_ending, open_decompressed
 from autotune.workload.hub import first_line, hub_is_reachable, root_cause, why_not_on_hub
+
+MOST_GROWN, LEAST_GROWN_BYTES = 100, 2**30
+"""Times its size that a compressed file may hold, and bytes that any may: text shrinks to a tenth, logs to a fiftieth."""
 
 
 def read_data(source: DataSource, split: str, scratch: Path) -> tuple[Any, list[Note]]:
@@ -89,17 +91,37 @@ def _load_files(files: tuple[DataFile, ...], scratch: Path, notes: list[Note]) -
 
 def _as_utf8(file: DataFile, scratch: Path, notes: list[Note]) -> Path:
     """The file, or a decompressed copy of it in UTF-8: the readers would cut other encodings within a character."""
+    path = _decompressed(file.path, scratch) if file.path.suffix.lower() in COMPRESSIONS else file.path
     if file.encoding.startswith("utf-8"):
-        return file.path
+        return path
     notes.append(Note(NoteKind.ENCODING, detail=f"{file.path.name} ({file.encoding})"))
     scratch.mkdir(parents=True, exist_ok=True)
     with (
-        io.TextIOWrapper(open_decompressed(file.path), encoding=file.encoding, newline="") as text,
+        path.open(encoding=file.encoding, newline="") as text,
         tempfile.NamedTemporaryFile(
             "w", dir=scratch, suffix=".txt", encoding="utf-8", newline="", delete=False
         ) as copy,
     ):
         shutil.copyfileobj(text, copy)
+    return Path(copy.name)
+
+
+def _decompressed(path: Path, scratch: Path) -> Path:
+    """A copy of a compressed file. Raises InvalidRequest for one that grows as no data does."""
+    most = max(LEAST_GROWN_BYTES, MOST_GROWN * path.stat().st_size)
+    scratch.mkdir(parents=True, exist_ok=True)
+    with (
+        open_decompressed(path) as source,
+        tempfile.NamedTemporaryFile(dir=scratch, suffix=data_ending(path), delete=False) as copy,
+    ):
+        while block := source.read(2**20):
+            most -= len(block)
+            if most < 0:
+                raise InvalidRequest(
+                    f"The file {path} is more than {MOST_GROWN} times as large when it is decompressed.",
+                    "Decompress it yourself if that is meant, and name the result.",
+                )
+            copy.write(block)
     return Path(copy.name)
 
 

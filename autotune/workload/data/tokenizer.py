@@ -138,8 +138,8 @@ def _up_to(texts: Iterable[str], most: int) -> Iterable[str]:
     for text in texts:
         if seen >= most:
             return
+        yield text[: most - seen]
         seen += len(text)
-        yield text
 
 
 def _requested_place(requested: str) -> str:

@@ -1,6 +1,8 @@
 """The answer in commands and config files of people: what their own parsers read is what was measured."""
 
+import dataclasses
 import json
+import os
 import shlex
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,8 @@ from transformers import HfArgumentParser, TrainingArguments
 
 from autotune.commands.apply.run import in_command, in_file
 from autotune.commands.result import TuningResult
-from autotune.core import Value
+from autotune.core import Trial, Value
+from autotune.core.errors import NothingFits, SearchFailed
 from tests import makers
 from tests.makers import refusal_of, trial
 from tests.report.exports.keys import AXOLOTL, LLAMA_FACTORY
@@ -277,6 +280,7 @@ def test_what_has_no_key_is_listed(tmp_path: Path) -> None:
 
 
 def test_a_python_file_gets_lines_to_paste(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
     applied = in_file(found(), tmp_path / "train.py")
     assert "per_device_train_batch_size=16," in applied.python
     assert not applied.files
@@ -286,8 +290,30 @@ def test_nothing_changes_where_the_user_s_settings_are_kept(tmp_path: Path) -> N
     kept = makers.result([trial(0, 10.0, confirmed=10.0)])
     applied = in_command(kept, ["python", "a b.py"])
     assert (applied.command, applied.is_kept) == ("python 'a b.py'", True)
-    assert applied.lines == in_file(kept, "none.py").lines
-    assert in_file(kept, tmp_path / "none.yaml").lines == ["Your settings stay as they are: nothing to change."]
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "mine.yaml").write_text(TRL_FILE)
+    for name in ("train.py", "mine.yaml"):
+        assert in_file(kept, tmp_path / name).lines == ["Your settings stay as they are: nothing to change."]
+
+
+@pytest.mark.parametrize("name", ["none.yaml", "none.py", "broken.yaml", "fifo.yaml", "fifo.py", "folder.yaml"])
+def test_a_file_that_cannot_be_read_is_refused_whatever_the_answer_is(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo.yaml")
+    os.mkfifo(tmp_path / "fifo.py")
+    (tmp_path / "folder.yaml").mkdir()
+    (tmp_path / "broken.yaml").write_text("a: [1")
+    for answer in (makers.result([trial(0, 10.0, confirmed=10.0)]), found()):
+        assert name in refusal_of(lambda answer=answer: in_file(answer, tmp_path / name))  # type: ignore[misc]
+
+
+def test_without_an_answer_the_settings_do_not_stay_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(TRL_FILE)
+    of = makers.configuration()
+    for trials, kind in (([], SearchFailed), ([Trial(0, of, makers.out_of_memory(of))], NothingFits)):
+        unanswered = dataclasses.replace(found(), trials=trials)
+        for apply in (lambda r: in_file(r, tmp_path / "mine.yaml"), lambda r: in_command(r, ["python", "train.py"])):
+            with pytest.raises(kind):
+                apply(unanswered)
 
 
 def test_what_the_file_has_at_another_value_than_both_sides_follows_the_answer_and_all_else_stays(

@@ -17,11 +17,12 @@ from autotune.commands.compare.columns import COMPARED
 from autotune.commands.compare.run import FILES, compare, different_work
 from autotune.commands.compare.text import about, figures
 from autotune.commands.result import TuningResult
+from autotune.core import Outcome
 from autotune.core.errors import InvalidRequest, StorageFailed
 from autotune.core.request import tuning_request
 from autotune.core.trial import Trial
 from autotune.report.formats import plain_rows, read_table
-from tests.makers import MIB, configuration, gpu, out_of_memory, result, trial, verification, workload
+from tests.makers import MIB, configuration, ended, gpu, out_of_memory, result, trial, verification, workload
 
 NOTHING = result([Trial(0, configuration(), out_of_memory(configuration()))])
 ONE_STEP = result([trial(0, steps=trial(0).measurement.steps[:1])])
@@ -123,6 +124,17 @@ def test_each_study_is_compared_with_the_first_of_its_own_work() -> None:
     rows = plain_rows(compare([result(), short, CARD, short, NOTHING]))
     assert [row["compared_with"] for row in rows] == ["", "", rows[0]["study"], rows[1]["study"], ""]
     assert rows[4]["why_not_compared"] == "nothing fits"
+
+
+def test_what_was_not_measured_is_not_said_to_fit_nothing() -> None:
+    crashed = result([Trial(0, configuration(), ended(Outcome.CRASHED))])
+    rows = plain_rows(compare([dataclasses.replace(result(), trials=[]), crashed, NOTHING, result()]))
+    whys = ["not measured", "none completed", "nothing fits", ""]
+    assert [row["why_no_best"] for row in rows] == whys
+    assert [row["why_not_compared"] for row in rows[:3]] == whys[:3]
+    assert rows[3]["why_not_compared"].endswith("not measured there")
+    assert [line.split(": ")[1] for row in rows[:3] for line in about(row) if line.startswith("best: ")] == whys[:3]
+    assert repr(dataclasses.replace(result(), trials=[])).endswith("not measured>")
 
 
 def test_a_study_where_nothing_fits_is_a_row_without_speeds() -> None:

@@ -157,7 +157,7 @@ def killing(kill: Callable[[], None], when: Callable[[], bool], times: int) -> t
 
 
 @pytest.mark.nightly
-def test_a_host_that_is_killed_each_time_is_a_crash_that_says_so_and_leaves_nothing(
+def test_a_host_that_is_killed_each_time_ends_the_order_with_its_reason_and_leaves_nothing(
     environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launcher, "REPEATS", 0)
@@ -172,11 +172,11 @@ def test_a_host_that_is_killed_each_time_is_a_crash_that_says_so_and_leaves_noth
             os.kill(hosts[-1], signal.SIGKILL)
 
         killer = killing(kill, lambda: (bad / "ready").exists(), 1)
-        measurement = measured(host, make_order(bad, environment, "everything", deadline_s=60.0))
+        with pytest.raises(ProbeHostFailed) as met:
+            measured(host, make_order(bad, environment, "everything", deadline_s=60.0))
         killer.join()
-        assert measurement.outcome is Outcome.CRASHED
-        assert "the process that starts probes" in measurement.reason
-        assert "SIGKILL (signal 9), perhaps by the kernel's out-of-memory killer" in measurement.reason
+        assert "The process that starts probes was ended" in met.value.message
+        assert "SIGKILL (signal 9), perhaps by the kernel's out-of-memory killer" in met.value.message
         assert host.pid is None
         assert not marked(token)
         below = [int(str(told(bad, name))) for name in ("was-ready", "grandchild", "bare")]
@@ -308,18 +308,54 @@ def test_a_host_that_hangs_is_ended_like_a_dead_one(
 ) -> None:
     monkeypatch.setattr(launcher, "GRACE_S", 0.5)
     monkeypatch.setattr(launcher, "CLOSE_S", 0.5)
+    monkeypatch.setattr(launcher, "REPEATS", 0)
     monkeypatch.setenv(SPAWN, "1")  # it starts sooner
     with ProbeHost() as host:
         host.start()
         first = host.pid
         assert first is not None
         psutil.Process(first).suspend()
-        measurement = measured(host, make_order(tmp_path, environment, deadline_s=0.5))
-    assert (measurement.outcome, measurement.reason) == (
-        Outcome.CRASHED,
-        "the process that starts probes does not answer",
-    )
+        with pytest.raises(ProbeHostFailed, match="did not answer"):
+            measured(host, make_order(tmp_path, environment, deadline_s=0.5))
     assert not alive(first)
+
+
+HUNG = {"ended": "host hung", "seconds": 80.0, "kernel_oom_kills": 0}
+STOPPED = {"ended": "stopped", "codes": [None], "seconds": 60.0, "kernel_oom_kills": 0}
+ENDED = {"ended": "host ended", "code": -signal.SIGTERM, "seconds": 1.0, "kernel_oom_kills": 0, "output": ""}
+CRASHED = {"ended": "host ended", "code": 7, "seconds": 1.0, "kernel_oom_kills": 0, "output": "no library"}
+OUT_OF_MEMORY = {"ended": "host ended", "code": -signal.SIGKILL, "seconds": 1.0, "kernel_oom_kills": 1, "output": ""}
+TERMINATED = {"ended": "exited", "codes": [-signal.SIGTERM], "seconds": 1.0, "kernel_oom_kills": 0}
+
+
+@pytest.mark.parametrize(
+    ("accounts", "end"),
+    [
+        ([HUNG, HUNG], "The process that starts probes did not answer, twice."),
+        ([ENDED, ENDED, ENDED], "The process that starts probes was ended by SIGTERM."),
+        ([HUNG, ENDED, ENDED], "The process that starts probes was ended by SIGTERM."),
+        ([STOPPED, STOPPED], Outcome.TIMED_OUT),
+        ([TERMINATED, TERMINATED, TERMINATED], Outcome.CRASHED),
+        ([HUNG, CRASHED], Outcome.CRASHED),
+        ([OUT_OF_MEMORY], Outcome.OUT_OF_MEMORY),
+    ],
+)
+def test_what_ends_or_stops_a_host_from_outside_is_repeated_and_never_booked_on_the_configuration(
+    accounts: list[dict[str, object]],
+    end: str | Outcome,
+    environment: Environment,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left = [*accounts]
+    monkeypatch.setattr(ProbeHost, "_run", lambda host, order: left.pop(0))
+    if isinstance(end, Outcome):
+        assert measured(ProbeHost(), make_order(tmp_path, environment)).outcome is end
+    else:
+        with pytest.raises(ProbeHostFailed, match=end) as met:
+            measured(ProbeHost(), make_order(tmp_path, environment))
+        assert "resume" in met.value.advice
+    assert not left
 
 
 def test_an_interrupted_order_takes_its_host_along(

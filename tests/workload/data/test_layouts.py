@@ -19,6 +19,7 @@ from trl import SFTConfig, SFTTrainer
 
 from autotune.core import Workload
 from autotune.core.request import tuning_request
+from autotune.workload.data import reading
 from autotune.workload.data.collate import training_data
 from autotune.workload.data.prepare import PreparedData
 from autotune.workload.data.sources import COMPRESSIONS, READERS
@@ -621,6 +622,18 @@ def test_a_layout_is_refused_in_one_line(layout: str, plain: str, tmp_path: Path
 def test_a_compression_without_its_library_names_it(tmp_path: Path) -> None:
     file = written(tmp_path, "rows.jsonl.zst", b"\x28\xb5\x2f\xfd")
     assert "pip install zstandard" in refusal(tmp_path / "cache", file, model="gpt2-mini")
+
+
+def test_a_compressed_file_that_grows_as_no_data_does_is_refused(
+    plain: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "LEAST_GROWN_BYTES", 10_000)
+    rows = lines(*[{"text": "a plain text of some words"}] * 20)
+    for name, content in (("good.jsonl.gz", rows), ("bomb.jsonl.gz", rows * 1000), ("bomb.jsonl.xz", rows * 1000)):
+        (tmp_path / name).write_bytes((gzip if name.endswith("gz") else lzma).compress(content))
+    assert read(tmp_path, tmp_path / "good.jsonl.gz", LM, plain)[0].samples == 20
+    for name in ("bomb.jsonl.gz", "bomb.jsonl.xz"):
+        assert "more than 100 times" in refusal(tmp_path / "other", tmp_path / name, model="gpt2-mini", tokenizer=plain)
 
 
 def test_a_conversation_that_the_chat_template_refuses_is_shown_by_its_roles(chatty: str, tmp_path: Path) -> None:

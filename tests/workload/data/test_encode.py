@@ -1,0 +1,59 @@
+"""Texts of any length as samples."""
+
+from typing import Any
+
+import pytest
+from transformers import BertConfig
+
+from autotune.workload.data.columns import Columns
+from autotune.workload.data.encode import LONG_TEXT, Encoder
+from autotune.workload.data.tokenizer import train_tokenizer
+
+
+class Counted:
+    """A tokenizer that notes the length of the longest text that it gets."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.longest = inner, 0
+
+    def __call__(self, texts: Any, **options: Any) -> Any:
+        self.longest = max(self.longest, *map(len, [texts] if isinstance(texts, str) else texts))
+        return self.inner(texts, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return train_tokenizer(["a b c"], BertConfig(vocab_size=300))
+
+
+def encoded(text: str, tokenizer: Any) -> list[int]:
+    (ids,) = Encoder("causal-lm", Columns("text"), tokenizer, 16)({"text": [text]})["input_ids"]
+    return list(ids)
+
+
+def test_of_a_very_long_text_only_what_makes_a_sample_is_tokenised(tokenizer: Any) -> None:
+    counted = Counted(tokenizer)
+    assert encoded("a b " * LONG_TEXT, counted) == encoded("a b " * 100, tokenizer)
+    assert counted.longest == LONG_TEXT
+
+
+def test_a_long_text_whose_beginning_makes_no_sample_is_tokenised_whole(tokenizer: Any) -> None:
+    inner = tokenizer.backend_tokenizer
+    from tokenizers import normalizers
+
+    before, inner.normalizer = inner.normalizer, normalizers.Strip()
+    try:
+        text = " " * (LONG_TEXT + 1) + "a b"
+        assert encoded(text, tokenizer) == encoded("a b", tokenizer)
+    finally:
+        inner.normalizer = before
+
+
+def test_a_tokenizer_is_trained_on_no_more_of_one_text_than_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.workload.data.tokenizer.TRAINING_CHARACTERS", 100)
+    config = BertConfig(vocab_size=300)
+    one, many = (train_tokenizer(texts, config) for texts in (["xyz " * 10**5], ["xyz " * 25]))
+    assert one.get_vocab() == many.get_vocab()
