@@ -144,7 +144,10 @@ def _facts(
     args = trainer.args
     base, unsent = base_of(trainer)
     size, device = samples_of_step(trainer, base, instructions.options), device_of(args)
-    name = name_of_study(trainer, size, device)
+    # Not the name of the search by sending, which may have begun: each way answers a question of its own.
+    requested = instructions.options.get("study_name")
+    name = requested or name_of_study(trainer, size, device)
+    suffix = f"-{AGAIN}" if name and by == AGAIN and not (requested and instructions.by) else ""
     callbacks = [callback for callback in extract.own_callbacks(trainer) if not why_unfit(callback)]
     # As many threads by default as all ranks have together.
     variables = {THREADS: str(torch.get_num_threads() * args.world_size)}
@@ -163,7 +166,7 @@ def _facts(
         ranks=args.world_size,
         device=device,
         variables=variables | {name: os.environ[name] for name in VISIBLE if name in os.environ},
-        study_name=f"{name}-{AGAIN}" if name and by == AGAIN else name,
+        study_name=f"{name}{suffix}" if name else None,
         lengths=f"{min(measures)} to {max(measures)} numbers" if measures else "of unknown length",
         unsent=tuple(unsent),
         beside=_beside(callbacks),
