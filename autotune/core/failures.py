@@ -62,9 +62,10 @@ _OUT_OF_MEMORY = (
 )
 _OUT_OF_MEMORY_RULE = re.compile("|".join(f"(?:{text})" for text in _OUT_OF_MEMORY))
 
-# Names, whatever words they consist of: frames of a traceback, messages of errors about names, quoted names, paths and files.
+# Names, whatever words they consist of: frames of a traceback, messages about names, quoted names, paths and files.
 _NAMES_RULE = re.compile(
-    r"(?m:^ *File \"[^\n]*(?:\n {4}[^\n]*)?)|(?m:^(?:\[\w+\]: ?)?(?:Key|Attribute|Name|ModuleNotFound|FileNotFound|FileExists|IsADirectory|NotADirectory|Permission)"
+    r"(?m:^ *File \"[^\n]*(?:\n {4}[^\n]*)?)|"
+    r"(?m:^(?:\[\w+\]: ?)?(?:Key|Attribute|Name|ModuleNotFound|FileNotFound|FileExists|IsADirectory|NotADirectory|Permission)"
     r"Error: .*$)|(['\"])[\w./-]*\1|(['\"])[^'\"\n]*/[^'\"\n]*\2|(?<![\w<])[\w.-]*/[\w./-]*|\b[\w-]+\.[a-z]{1,8}\b(?!\.)"
 )
 

@@ -158,7 +158,7 @@ def _facts(
         why=why,
         trainer=type(trainer).__name__,
         call=instructions.call,
-        workload=_workload(trainer, instructions.options, size, callbacks) if needs_workload else {},
+        workload=_workload(trainer, instructions.options, size, callbacks, measures) if needs_workload else {},
         base=base,
         arguments=plain_fields(args),
         number=next((place for place, each in enumerate(made, 1) if each is args), 0),
@@ -176,7 +176,9 @@ def _facts(
     )
 
 
-def _workload(trainer: Any, options: Mapping[str, Any], size: int, callbacks: list[Any]) -> dict[str, Any]:
+def _workload(
+    trainer: Any, options: Mapping[str, Any], size: int, callbacks: list[Any], read: list[int]
+) -> dict[str, Any]:
     own, _ = extract.own_optimizers(trainer)
     kind = type(own) if own else (getattr(trainer, "optimizer_cls_and_kwargs", None) or (None,))[0]
     user = UserObjects(
@@ -191,7 +193,7 @@ def _workload(trainer: Any, options: Mapping[str, Any], size: int, callbacks: li
     )
     chosen = {name: options[name] for name in ("task", "sequence_length") if options.get(name)}
     request = tuning_request(type(trainer.model).__name__, size, **chosen)
-    return workload_of(request, user, trainer.model).to_dict() | {"source": "the program"}
+    return workload_of(request, user, trainer.model, read).to_dict() | {"source": "the program"}
 
 
 def _beside(callbacks: list[Any]) -> tuple[str, ...]:
