@@ -5,6 +5,7 @@ steps on the worst batch --> evaluation of 512, 256, 128 ... samples until one f
 All inside `train()`, as in a real run: there the step's batches are still held, and weights keep their dtype.
 """
 
+import bisect
 import contextlib
 import ctypes
 import gc
@@ -12,9 +13,9 @@ import math
 import shutil
 import time
 import traceback
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from importlib import import_module
-from itertools import cycle, islice
+from itertools import accumulate, cycle, islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,6 +28,7 @@ from autotune.probe.order import TrainingOrder
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory, memory_of
 from autotune.probe.train.run import prepared_trainer
 from autotune.probe.train.worst_batch import feed, worst_batch
+from autotune.workload.data.rows import length_of, parts_of, rows_of
 
 STEPS, MOST_STEPS = 2, 8
 """Optimizer steps, and steps at most: fp16's loss scaling skips the first ones."""
@@ -191,14 +193,25 @@ def eval_samples(order: TrainingOrder, dataset: Any, count: int) -> Sized:
 
     Of iterable data the first ones, fewer if it has no more. Of data of `datasets` a Dataset, whose columns Trainers read.
     """
-    is_stream = isinstance(dataset, torch.utils.data.IterableDataset)  # which may have a length
-    if is_stream or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+    longest = order.workload.longest
+    if isinstance(dataset, Mapping) and not any(part is dataset for part in parts_of(dataset)):
+        # Of one of several datasets, as a batch is: of the one with the longest sample.
+        begins = [0, *accumulate(length_of(part) or 0 for part in dataset.values())]
+        at = max(bisect.bisect(begins[:-1], next(iter(longest), 0)) - 1, 0)
+        name = [*dataset][at]
+        samples: Any = _samples(dataset[name], [place - begins[at] for place in longest], count)
+        return cast(Any, type(dataset))({name: samples})  # type: ignore[no-any-return]
+    return _samples(dataset, longest, count)
+
+
+def _samples(dataset: Any, longest: Sequence[int], count: int) -> Sized:
+    if (rows := rows_of(dataset)) is None or not hasattr(dataset, "__getitem__"):
         rows = list(islice(iter(dataset), count))
         if type(dataset).__module__.startswith("datasets."):
             with contextlib.suppress(Exception):  # whatever Arrow has no type for
                 return cast(Sized, import_module("datasets").Dataset.from_list(rows))
-        return rows
-    places = list(islice(cycle(order.workload.longest or range(len(dataset))), count))
+        return cast(Sized, rows)
+    places = list(islice(cycle(longest or range(len(dataset))), count))
     if hasattr(dataset, "select"):
         return cast(Sized, dataset.select(places))
     subset: Sized = torch.utils.data.Subset(dataset, places)

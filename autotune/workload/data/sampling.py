@@ -155,7 +155,10 @@ class RepeatedBatches(torch.utils.data.Sampler):  # type: ignore[misc]
         return self.batches
 
     def __iter__(self) -> Iterator[Any]:
-        drawn, rest, size = list[Any](), list[Any](), self.batch_size
+        # A sampler of one's own decides what belongs together: rows of one dataset of several, or as long ones.
+        cuts = getattr(self.batch_sampler, "batch_sampler", self.batch_sampler)  # below accelerate's
+        is_plain = getattr(type(cuts), "__iter__", None) is torch.utils.data.BatchSampler.__iter__
+        drawn, rest, size = list[Any](), list[Any](), self.batch_size if is_plain else None
         while len(drawn) < self.batches and (fresh := list(islice(self.batch_sampler, self.batches))):
             if size:
                 rest += [place for batch in fresh for place in batch]

@@ -4,9 +4,9 @@ import dataclasses
 import hashlib
 import io
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from transformers import Trainer, TrainingArguments
 
 from autotune.core import InvalidRequest, TuningRequest, Workload
 from autotune.space.settings import checkpointing
+from autotune.workload.data.rows import length_of, parts_of, read_rows
 from autotune.workload.data.sampling import own_collating, quantiles
 from autotune.workload.model.code import check_code
 from autotune.workload.model.pickling import ARGUMENTS, TRAINER, received
@@ -118,10 +119,10 @@ def user_workload(request: TuningRequest, objects: bytes) -> Workload:
     return workload_of(request, user, model)
 
 
-def workload_of(request: TuningRequest, user: UserObjects, model: Any) -> Workload:
-    """The workload of these objects and their model. Raises InvalidRequest for little data."""
-    samples = len(user.train_dataset) if hasattr(user.train_dataset, "__len__") else 0
-    if hasattr(user.train_dataset, "__len__") and samples < request.global_batch_size:
+def workload_of(request: TuningRequest, user: UserObjects, model: Any, read: Sequence[int] | None = None) -> Workload:
+    """The workload of these objects and their model. read: `sizes`, if they are known. Raises InvalidRequest for little data."""
+    samples = length_of(user.train_dataset)
+    if samples is not None and samples < request.global_batch_size:
         raise InvalidRequest(
             f"The train_dataset has {samples} samples, fewer than one global batch of {request.global_batch_size}: the only "
             "step of an epoch takes a short batch.",
@@ -131,7 +132,7 @@ def workload_of(request: TuningRequest, user: UserObjects, model: Any) -> Worklo
     bytes_each = [parameter.numel() * parameter.element_size() for parameter in parameters]
     dtypes = [str(parameter.dtype).removeprefix("torch.") for parameter in parameters if parameter.is_floating_point()]
     config = getattr(model, "config", None)
-    read = sizes(user.train_dataset)
+    read = sizes(user.train_dataset) if read is None else read
     lengths = quantiles(read)
     collating, pad_to_multiple_of = own_collating(user.data_collator, user.processing_class)
     return Workload(
@@ -151,9 +152,9 @@ def workload_of(request: TuningRequest, user: UserObjects, model: Any) -> Worklo
         attention=str(getattr(config, "_attn_implementation", None) or "eager"),
         collating=collating,
         pad_to_multiple_of=pad_to_multiple_of,
-        data_identity=getattr(user.train_dataset, "_fingerprint", None) or _identity_of(user, samples),
+        data_identity=getattr(user.train_dataset, "_fingerprint", None) or _identity_of(user, samples or 0),
         text_source="the caller's own dataset",
-        samples=samples,
+        samples=samples or 0,
         longest=(read.index(max(read)),) if lengths else (),
         lengths=tuple(round(size / lengths[-1], 4) for size in lengths),
         user_objects=True,
@@ -174,10 +175,12 @@ def _identity_of(user: UserObjects, samples: int) -> str:
     names = [
         getattr(part, "__qualname__", type(part).__qualname__) for part in (user.data_collator, user.trainer_class)
     ]
-    looks = [[user.train_dataset[place] for place in _places(user.train_dataset)[:3]] for _ in range(2)]
+    looks = [
+        [row for part in parts_of(user.train_dataset) for row in islice(read_rows(part, LOOK_S), 3)] for _ in range(2)
+    ]
     first = [
         text if text == _ADDRESS.sub("", repr(again)) else type(sample).__qualname__
-        for sample, again in zip(*looks, strict=True)
+        for sample, again in zip(*looks, strict=False)
         for text in [_ADDRESS.sub("", repr(sample))]
     ]
     facts = repr((type(user.train_dataset).__qualname__, samples, names, first))
@@ -186,18 +189,7 @@ def _identity_of(user: UserObjects, samples: int) -> str:
 
 def sizes(dataset: Any) -> list[int]:
     """Numbers in each sample, as far as they are read in `LOOK_S`; none of a stream."""
-    until, read = time.monotonic() + LOOK_S, list[int]()
-    for place in _places(dataset):
-        read.append(_size(dataset[place]))
-        if time.monotonic() > until:
-            break
-    return read
-
-
-def _places(dataset: Any) -> range:
-    """Places at which samples can be looked at; none of a stream, also if it has a length."""
-    is_stream = isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__")
-    return range(0 if is_stream else len(dataset))
+    return [_size(row) for row in read_rows(dataset, LOOK_S)]
 
 
 def _size(sample: Any) -> int:
@@ -209,4 +201,5 @@ def _size(sample: Any) -> int:
     size = getattr(sample, "size", None)  # numpy's arrays; an image's is its width and height
     if isinstance(size, int):
         return size
-    return len(sample) if hasattr(sample, "__len__") else 1
+    length = length_of(sample)
+    return 1 if length is None else length
