@@ -33,7 +33,7 @@ from autotune.report.loggers.guarded import LoggerGroup
 from autotune.report.summary import answer_lines, python_lines
 from autotune.sampler.calibration import calibrated
 from autotune.space.build import build_space
-from autotune.space.dominance import crash_notes
+from autotune.space.dominance import baseline_notes, crash_notes
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import SETTINGS
 from autotune.space.setup import check_fields, what_differs
@@ -202,7 +202,13 @@ def _run(
                     duplicate_proposals=study.sampler.duplicates,
                     left_out=tuple(study.ledger.left_out),
                     numerics=numerics and dataclasses.replace(numerics, weights=weights_text(workload)),
-                    notes=(*notes, *study.risk_notes(), *crash_notes(study.trials), *loggers.problems),
+                    notes=(
+                        *notes,
+                        *study.risk_notes(),
+                        *baseline_notes(study.trials),
+                        *crash_notes(study.trials),
+                        *loggers.problems,
+                    ),
                     finished=fingerprint if result.complete and not study.ledger.left_out else "",
                     prospects=read_prospects(folder),
                     estimated_peaks=read_peaks(folder),

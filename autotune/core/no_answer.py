@@ -11,7 +11,7 @@ ADVICE = {
     Outcome.TIMED_OUT: "Raise --probe-timeout, or make a step shorter: --sequence-length, --global-batch-size.",
     Outcome.NON_FINITE_LOSS: "Check data and learning rate, or use --fix precision=fp32.",
     Outcome.UNSUPPORTED: "Change that in your training arguments, or set another value with --fix NAME=VALUE.",
-    Outcome.MISCONFIGURED: "Remove what changes it in your model, data or Trainer, or ask for the value it became.",
+    Outcome.MISCONFIGURED: "Remove what changes it in your model, data or Trainer, or leave it out of what is tried.",
     Outcome.OUT_OF_MEMORY: (
         "Use fewer workers (--fix workers=0), or give them more shared memory and search again with --fresh."
     ),

@@ -62,6 +62,7 @@ class NoteKind(Kind):
     LOST_DEVICES = "lost_devices", "{lost:.0f} of {devices:.0f} devices were lost while they read model and data"
     LOGGER = "logger", "the logger {detail} was given up; the search itself is not affected"
 
+    BASELINE_SHOWS = "baseline_shows", "your training as it is shows {detail}: trials are compared with that"
     BASELINE_FAILS = "baseline_fails", "your own settings do not run here"
     LOSSES_NEED_MEMORY = "losses_need_memory", "{detail} needs too much memory"
     LOSSES_NEED_TIME = "losses_need_time", "{detail} takes too long"

@@ -43,7 +43,7 @@ class Workload(Serializable):
     user_objects: bool = False  #: model_init, train_dataset, collator or Trainer class come from the user
     whole_steps: bool = False  #: micro-steps share work (one generates for all): probes run all of a step
     own_optimizer: str = ""  #: class of the user's optimizer; empty if `optim` names it
-    weights_dtype: str = "float32"  #: of the user's model
+    weights_dtype: str = "float32"  #: of most weights of the user's model
     own_layers: str = ""  #: identity of the user's layers, and which of them learn
     own_parts: str = ""  #: identity of the user's further parts
     notes: tuple[Note, ...] = ()

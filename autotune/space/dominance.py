@@ -6,6 +6,7 @@ from autotune.core import Configuration, Outcome, Trial, Value
 from autotune.core.measurement import HOST_STAGES
 from autotune.core.note import Note, NoteKind
 from autotune.space.settings import MICRO, SETTINGS
+from autotune.space.settings.setting import shown_values
 
 NEVER_PROBED = "environment"
 """Stage of a baseline that the search space ruled out: values that it shares with others may work."""
@@ -66,6 +67,17 @@ def crash_notes(trials: Sequence[Trial]) -> list[Note]:
     ]
 
 
+def baseline_notes(trials: Sequence[Trial]) -> list[Note]:
+    """A note on what the baseline's training shows of its settings, if that is not their values."""
+    values, shown = (trials[0].configuration.values, trials[0].measurement.settings) if trials else ({}, {})
+    differing = [
+        f"{name} {shown[name]} instead of {value}"
+        for name, value in values.items()
+        if shown.get(name) is not None and str(value) not in shown_values(shown[name])
+    ]
+    return [Note(NoteKind.BASELINE_SHOWS, detail=", ".join(differing))] if differing else []
+
+
 def _answers(trial: Trial, other: Configuration) -> bool:
     mine, measurement = trial.configuration, trial.measurement
     if mine == other:
@@ -82,6 +94,8 @@ def _answers(trial: Trial, other: Configuration) -> bool:
         case Outcome.UNSUPPORTED if measurement.where != NEVER_PROBED:
             # What a model or library cannot do does not depend on sizes or on how data is loaded.
             return _same_kind(mine, other, AFTER_FORWARD if measurement.where == "forward" else ())
+        case Outcome.MISCONFIGURED if measurement.where:  # names settings whose values have no effect on this model
+            return _same(mine, other, *measurement.where.split(", "))
         case Outcome.MISCONFIGURED:
             shown = measurement.settings  # None: could not be read back
             requested = measurement.asked.items()

@@ -19,6 +19,7 @@ from autotune.core import (
     Workload,
     write_json,
 )
+from autotune.core.configuration import RANKS
 from autotune.core.errors import TimeIsOver
 from autotune.core.interrupt import StopRequest
 from autotune.core.io import Unreadable, read_record
@@ -28,6 +29,7 @@ from autotune.probe.order import ANSWER, ORDER, Timing
 from autotune.probe.runner import LiveProbe
 from autotune.space.dominance import NEVER_PROBED
 from autotune.space.settings import SETTINGS
+from autotune.space.settings.setting import shown_values
 from autotune.study.job import Job
 from autotune.study.objective import SAME_MEMORY, leader, speed
 from autotune.study.plan import Plan
@@ -97,7 +99,8 @@ def measure(
             raise error
         options = ProbeOptions(slot, min(deadline, left), best_so_far, job.whole_speed, losses)
         began = time.time()
-        measurement = replace(probe(configuration, options), training_steps=plan.training_steps)
+        measurement = as_requested(probe(configuration, options), next(iter(trials), None))
+        measurement = replace(measurement, training_steps=plan.training_steps)
         if measurement.started_s is None:
             measurement = replace(measurement, started_s=began)
         if measurement.outcome is Outcome.TIMED_OUT and (left < deadline or plan.time.is_over):
@@ -119,6 +122,32 @@ def measure(
                 measurement = replace(once(), repeated_because=reasons)
         keep(place, configuration, measurement)
     return measurement
+
+
+def as_requested(measurement: Measurement, baseline: Trial | None) -> Measurement:
+    """The measurement; misconfigured if its training shows other values than requested. baseline: None if it is this one.
+
+    The baseline defines what its values are in the user's program, and may show any. Another trial shows with the same value
+    what the baseline shows, and with another value that one, and something else than the baseline. Only the number of ranks is
+    never the program's.
+    """
+    own = baseline.configuration.values if baseline else measurement.asked
+    own_shown = baseline.measurement.settings if baseline else {}
+    reasons, without_effect = list[str](), list[str]()
+    for name, value in measurement.asked.items():
+        shown, before, is_own = measurement.settings.get(name), own_shown.get(name), value == own.get(name)
+        if shown is None or (is_own and before is None and name != RANKS):
+            continue
+        values, values_before = shown_values(shown), shown_values(before)
+        if not is_own and shown == before and (str(value) in values or str(own.get(name)) not in values):
+            without_effect.append(name)
+            reasons.append(f"{name} {value} has no effect: your own settings show {shown} too")
+        elif str(value) not in values and not (is_own and values & values_before):
+            reasons.append(f"{name} {value} became {shown}")
+    if not reasons:
+        return measurement
+    where, reason = ", ".join(without_effect), ", ".join(reasons)
+    return replace(measurement, outcome=Outcome.MISCONFIGURED, reason=reason, where=where)
 
 
 def unsupported(configuration: Configuration, why: str, where: str = NEVER_PROBED) -> Measurement:

@@ -57,7 +57,7 @@ def test_workers_without_shared_memory_are_not_called_too_large_for_the_device()
     [
         (Outcome.TIMED_OUT, "--probe-timeout"),
         (Outcome.UNSUPPORTED, "--fix"),
-        (Outcome.MISCONFIGURED, "became"),
+        (Outcome.MISCONFIGURED, "Remove what changes it"),
         (Outcome.CRASHED, "--fresh"),
         (Outcome.NON_FINITE_LOSS, "learning rate"),
     ],

@@ -67,10 +67,16 @@ class Tiny(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+        if behaviour() == "float64 head":
+            self.second.double()
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        if behaviour() == "no layer":
+            return {"loss": (x @ self.first.weight @ self.second.weight - labels).square().mean()}
         hidden = self.first(x)
         match behaviour():
+            case "float64 head":
+                hidden = hidden.double()
             case "raise in forward":
                 raise RuntimeError(os.environ["BEHAVIOUR_TEXT"])
             case "raise in backward":

@@ -13,6 +13,7 @@ from autotune.core.slot import Slot
 from autotune.probe import ProbeOptions
 from autotune.probe.order import ANSWER, ORDER
 from autotune.probe.replay import ReplayProbe
+from autotune.space.dominance import baseline_notes, implied_by
 from autotune.study import measure as measuring
 from autotune.study.job import Job
 from autotune.study.loop import open_study, search
@@ -20,6 +21,7 @@ from autotune.study.measure import (
     LONGEST_BASELINE_S,
     REPEATS,
     STAYS_DISTURBED,
+    as_requested,
     keep,
     measure,
     needs_too_much,
@@ -299,3 +301,109 @@ def test_a_round_is_not_run_whose_memory_would_run_out_as_another_s_did(tmp_path
     assert (measurement.outcome, measurement.allowed_bytes) == (Outcome.OUT_OF_MEMORY, ALLOWED)
     assert "trial 1" in measurement.reason
     assert [needs_too_much(trials, other) for other in (trials[0], ran_out, lean, begun)] == [None] * 4
+
+
+# As requested ---------------------------------------------------------------------------------------------------
+
+JUDGED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
+    # the baseline's values, what it shows, another trial's values, what that shows -> why it is misconfigured
+    "as requested": ({"precision": "fp32"}, {"precision": "fp32"}, {"precision": "bf16"}, {"precision": "bf16"}, ""),
+    "another value than requested": (
+        {"precision": "fp32"},
+        {"precision": "fp32"},
+        {"precision": "fp16"},
+        {"precision": "fp32"},
+        "precision fp16 became fp32",
+    ),
+    "a baseline's value that became another one": (
+        {"precision": "fp32"},
+        {"precision": "fp32"},
+        {"precision": "fp32"},
+        {"precision": "bf16"},
+        "precision fp32 became bf16",
+    ),
+    "what the baseline shows too": (
+        {"precision": "fp32"},
+        {"precision": "float64"},
+        {"precision": "fp32"},
+        {"precision": "float64"},
+        "",
+    ),
+    "a value without effect": (
+        {"precision": "fp32"},
+        {"precision": "float64"},
+        {"precision": "bf16"},
+        {"precision": "float64"},
+        "precision bf16 has no effect: your own settings show float64 too",
+    ),
+    "the value that the baseline shows already": (
+        {"precision": "fp32"},
+        {"precision": "bf16"},
+        {"precision": "bf16"},
+        {"precision": "bf16"},
+        "precision bf16 has no effect: your own settings show bf16 too",
+    ),
+    "a change of some layers": (
+        {"precision": "fp32"},
+        {"precision": "float64 and fp32"},
+        {"precision": "bf16"},
+        {"precision": "bf16 and float64"},
+        "",
+    ),
+    "a layer that stays in float32": (
+        {"precision": "bf16"},
+        {"precision": "bf16 and fp32"},
+        {"precision": "fp32"},
+        {"precision": "fp32"},
+        "",
+    ),
+    "a loader that decides itself": (
+        {"pin_memory": True},
+        {"pin_memory": False},
+        {"pin_memory": False},
+        {"pin_memory": False},
+        "pin_memory False has no effect: your own settings show False too",
+    ),
+    "what a baseline that did not run would have shown": (
+        {"precision": "fp32"},
+        {},
+        {"precision": "fp32"},
+        {"precision": "float64"},
+        "",
+    ),
+    "fewer ranks": (
+        {"data_parallel_size": 2},
+        {},
+        {"data_parallel_size": 2},
+        {"data_parallel_size": 1},
+        "data_parallel_size 2 became 1",
+    ),
+    "what cannot be seen": ({"liger": "none"}, {"liger": None}, {"liger": "kernels"}, {"liger": None}, ""),
+}
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_a_trial_is_judged_by_what_the_baseline_shows(name: str) -> None:
+    own, own_shown, asked, shown, reason = JUDGED[name]
+    baseline = trial(of=configuration(**own), settings=own_shown)
+    judged = as_requested(completed(OF, asked=asked, settings=shown), baseline)
+    assert (judged.outcome is Outcome.COMPLETED, judged.reason) == (not reason, reason)
+
+
+def test_a_baseline_is_what_it_shows_and_what_has_no_effect_on_it_is_tried_no_more(tmp_path: Path) -> None:
+    own, other = (configuration(precision=precision) for precision in ("fp32", "bf16"))
+    shows = {"precision": "float64"}
+    baseline = measure(
+        tmp_path, plan(), [], answering(completed(own, asked=own.values, settings=shows)), Job(Slot(), own)
+    )
+    assert baseline.feasible
+    trials = [Trial(0, own, baseline)]
+    judged = measure(
+        tmp_path, plan(), trials, answering(completed(other, asked=other.values, settings=shows)), Job(Slot(1), other)
+    )
+    assert judged.outcome is Outcome.MISCONFIGURED
+    ruled_out = configuration(precision="bf16", optimizer="sgd")
+    assert implied_by(ruled_out, [*trials, Trial(1, other, judged)]) is not None
+    assert [note.text for note in baseline_notes(trials)] == [
+        "your training as it is shows precision float64 instead of fp32: trials are compared with that"
+    ]

@@ -9,12 +9,13 @@ import torch
 
 from autotune.probe.device.compile import graphs_compiled
 from autotune.probe.order import TrainingOrder
-from autotune.space.settings import SETTINGS, Observed
+from autotune.space.settings import SETTINGS, Observed, precision
 from autotune.space.settings.compile import backend_of
+from autotune.space.settings.setting import joined
 
 
 class Misconfigured(Exception):
-    """The running training shows other settings than requested; `settings` are those that it shows."""
+    """The training cannot run as requested, or takes other samples; `settings` are those that it shows."""
 
     def __init__(self, message: str, settings: dict[str, Any]) -> None:
         super().__init__(message)
@@ -22,27 +23,26 @@ class Misconfigured(Exception):
 
 
 class _Seen(Exception):
-    """Ends a forward whose first layer was seen."""
+    """Ends a forward of which enough layers were seen."""
 
 
 class ReadBack:
-    """Reads the output dtype and autocast of the first linear or convolution layer in the first micro-step."""
+    """Reads the output dtype and autocast of the linear and convolution layers in the first step."""
 
     def __init__(self, order: TrainingOrder, trainer: Any) -> None:
         from transformers.pytorch_utils import Conv1D
 
         self._order, self._trainer = order, trainer
-        self._linear: tuple[str, bool] | None = None
+        self._layers: dict[tuple[str, bool], None] = {}
         self._looks_ahead = False
         device = "cpu" if order.environment.is_cpu else "cuda"
         hooks = self._hooks = list[Any]()
 
         def left(_module: Any, _inputs: Any, output: Any) -> None:
-            if self._linear is None and isinstance(output, torch.Tensor):
-                self._linear = (str(output.dtype).removeprefix("torch."), torch.is_autocast_enabled(device))
-                for hook in hooks:
-                    hook.remove()
-                if self._looks_ahead:
+            if isinstance(output, torch.Tensor):
+                layer = (str(output.dtype).removeprefix("torch."), torch.is_autocast_enabled(device))
+                self._layers[layer] = None
+                if self._looks_ahead and self._shows_precision(*layer):
                     raise _Seen
 
         kinds = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, Conv1D)
@@ -52,9 +52,9 @@ class ReadBack:
         hooks += [module.register_forward_hook(left) for module in watched]
 
     def look_ahead(self, model: Any = None, inputs: Any = None, *_: Any) -> None:
-        """Run the forward of a model that will be compiled up to that first layer; call before the first micro-step.
+        """Run the forward of a model that will be compiled; call before the first micro-step.
 
-        A hook would be compiled with the model, as a graph break.
+        It ends at the first layer that shows the requested precision. A hook would be compiled with the model, as a graph break.
         """
         if backend_of(self._trainer) in ("", "no"):
             return
@@ -65,39 +65,45 @@ class ReadBack:
             with self._trainer.compute_loss_context_manager():
                 self._trainer.compute_loss(model, inputs)
         self._looks_ahead = False
-        for hook in self._hooks:
-            hook.remove()
+        self._remove_hooks()
 
     def settings(self, samples: int | None) -> dict[str, Any]:
-        """Setting -> value that the training shows. samples: in a step, None if they cannot be counted.
+        """Setting -> value that the training shows, or the values of its layers. samples: in a step, None if not counted.
 
-        Raises Misconfigured if a value or the number of samples is not the requested one.
+        Raises Misconfigured if the number of samples is not the requested one; values are judged beside the baseline's
+        (`study.measure.as_requested`).
         """
-        dtype, autocast = self._linear or ("float32", False)
-        observed = Observed(
-            self._trainer,
-            dtype,
-            autocast,
-            _tf32(),
-            torch.get_num_threads(),
-            started_with(),
-            libraries(),
-            _allocator(),
-            graphs_compiled(),
-            _sdpa_kernels(),
-            _frozen_dtypes(self._order, self._trainer.model),
-        )
-        requested = self._order.configuration.values
-        shown = {name: SETTINGS[name].read_back(observed) for name in requested}
-        differing = [name for name, value in requested.items() if shown[name] is not None and shown[name] != value]
-        if differing:
-            changes = ", ".join(f"{name} {requested[name]} became {shown[name]}" for name in differing)
-            raise Misconfigured(changes, shown)
+        self._remove_hooks()
+        facts = {
+            "threads": torch.get_num_threads(),
+            "started_with": started_with(),
+            "libraries": libraries(),
+            "allocator": _allocator(),
+            "graphs": graphs_compiled(),
+            "sdpa_kernels": _sdpa_kernels(),
+        }
+        observed = [self._observed(*layer, **facts) for layer in self._layers or [("", False)]]
+        shown = {
+            name: joined([SETTINGS[name].read_back(each) for each in observed])
+            for name in self._order.configuration.values
+        }
         expected = self._order.configuration.micro_batch_size * self._order.accumulation_steps_run
         if samples and samples != expected:
             shown["micro_batch_size"] = samples / self._order.accumulation_steps_run
             raise Misconfigured(f"a step took {samples} samples instead of {expected}", shown)
         return shown
+
+    def _observed(self, dtype: str, autocast: bool, **facts: Any) -> Observed:
+        frozen = _frozen_dtypes(self._order, self._trainer.model)
+        return Observed(self._trainer, dtype, autocast, _tf32(), frozen_dtypes=frozen, **facts)
+
+    def _shows_precision(self, dtype: str, autocast: bool) -> bool:
+        shown = precision.SETTING.read_back(self._observed(dtype, autocast))
+        return self._order.configuration.values.get(precision.SETTING.name, shown) == shown
+
+    def _remove_hooks(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
 
 
 def started_with() -> dict[str, str]:

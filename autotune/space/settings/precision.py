@@ -36,7 +36,7 @@ ALIKE = {WEIGHTS: "bf16", FROZEN: "bf16"}
 LAUNCHED = "ACCELERATE_MIXED_PRECISION"
 """The variable by which `accelerate launch` chooses the precision of arguments that choose none."""
 
-_BF16 = "bfloat16"
+_BF16, _FLOAT64 = "bfloat16", "float64"
 
 
 def leave_launcher() -> None:
@@ -91,8 +91,10 @@ _OF_ENGINE = {"float16": "fp16", _BF16: "bf16"}
 keeps float32 weights as well, and needs no autocast."""
 
 
-def _read_back(observed: Observed) -> str:
-    """By the output of a linear layer in the first micro-step, whether autocast was on, and what is frozen."""
+def _read_back(observed: Observed) -> str | None:
+    """By the output of a linear layer in the first step, whether autocast was on, and what is frozen."""
+    if observed.linear_dtype in ("", _FLOAT64):  # autocast leaves float64 as it is
+        return observed.linear_dtype or None
     of_engine = _OF_ENGINE.get(observed.linear_dtype, "")
     if ((engine_config(observed.trainer) or {}).get(of_engine) or {}).get("enabled") is True:
         return of_engine
@@ -109,6 +111,10 @@ def _read_back(observed: Observed) -> str:
 
 def _unavailable(value: Value, context: Context) -> Exclusion | None:
     workload = context.workload
+    if workload.weights_dtype == _FLOAT64 and value != _from_user(context):
+        return Exclusion(
+            ExclusionKind.MODEL, detail="the weights of your model are float64, which no precision changes"
+        )
     if workload.weights_dtype == _BF16 and value not in (WEIGHTS, "bf16"):
         return Exclusion(ExclusionKind.MODEL, detail="the weights of your model are bfloat16")
     if value in (WEIGHTS, FROZEN) and workload.user_objects and workload.weights_dtype != _BF16:

@@ -1,6 +1,6 @@
 """Setting: everything about one thing that can be set, in one place."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -48,7 +48,7 @@ class Observed:
     """Observations of a running training: the Trainer at `on_train_begin`, and its first micro-step."""
 
     trainer: Any
-    linear_dtype: str  # output of the first linear (or convolution) layer, as `bfloat16`
+    linear_dtype: str  # output of a linear (or convolution) layer, as `bfloat16`; empty if none was seen
     autocast: bool  # whether it was on in that layer
     tf32: bool  # whether matrix products of float32 run in TF32
     threads: int = 1  # that compute one operation on the CPU
@@ -182,6 +182,17 @@ def field_setting(field: str, *, default: Value, **parts: Any) -> Setting:
         "read_back": lambda observed: read(getattr(observed.trainer.args, field, None)),
     }
     return Setting(argument=field, **{**from_field, **parts})
+
+
+def joined(shown: Sequence[Value | None]) -> Value | None:
+    """What a training shows whose layers show these values: the only one, else a text that names all."""
+    values = dict.fromkeys(shown)
+    return shown[0] if len(values) == 1 else " and ".join(sorted(str(value) for value in values if value is not None))
+
+
+def shown_values(shown: Any) -> set[str]:
+    """The values in the result of `joined`, as texts."""
+    return set(str(shown).split(" and "))
 
 
 def reader(values: tuple[Value, ...]) -> Callable[[Any], Value]:

@@ -228,6 +228,12 @@ class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, obj: Any) -> Any:
         if self._trainer is not None and hasattr(obj, "param_groups") and hasattr(obj, "zero_grad"):
             return _optimizer, (type(obj), dict(obj.defaults), [dict(group) for group in obj.param_groups])
+        if type(obj).__name__ == "Tensor" and str(obj.dtype).startswith(
+            "torch.float8"
+        ):  # torch 2.13 cannot unpickle it
+            import torch
+
+            return torch.Tensor.view, (obj.view(torch.uint8), obj.dtype)
         if isinstance(obj, io.TextIOWrapper) and obj not in (sys.stdout, sys.stderr):  # cloudpickle would send its text
             raise pickle.PicklingError("an open file")
         if isinstance(obj, types.FunctionType) and self._reads_trainer(obj):

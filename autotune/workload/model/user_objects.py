@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -130,7 +131,10 @@ def workload_of(request: TuningRequest, user: UserObjects, model: Any, read: Seq
         )
     parameters = list(model.parameters())
     bytes_each = [parameter.numel() * parameter.element_size() for parameter in parameters]
-    dtypes = [str(parameter.dtype).removeprefix("torch.") for parameter in parameters if parameter.is_floating_point()]
+    dtypes = Counter[str]()
+    for parameter in parameters:
+        if parameter.is_floating_point():
+            dtypes[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
     config = getattr(model, "config", None)
     read = sizes(user.train_dataset) if read is None else read
     lengths = quantiles(read)
@@ -160,7 +164,7 @@ def workload_of(request: TuningRequest, user: UserObjects, model: Any, read: Seq
         user_objects=True,
         own_optimizer=user.own_optimizer,
         whole_steps=user.whole_steps,
-        weights_dtype=next(iter(dtypes), "float32"),
+        weights_dtype=max(dtypes, key=dtypes.__getitem__, default="float32"),
         own_layers=layers_digest(model),
         own_parts=user.identity,
     )

@@ -370,13 +370,26 @@ def test_a_loss_that_is_not_a_number_is_no_measurement(own: Train, hidden: bool)
         ("", {"pin_memory": True}, "pin_memory True became False"),
     ],
 )
-def test_a_training_that_runs_otherwise_than_asked_is_no_measurement(
+def test_a_training_that_runs_otherwise_than_asked_shows_it(
     own: Train, behaviour: str, settings: dict[str, Any], said: str
 ) -> None:
     measurement = own(behaviour, asked=configuration(**settings))
-    assert (measurement.outcome, measurement.reason) == (Outcome.MISCONFIGURED, said)
-    assert not measurement.feasible
-    assert dict(measurement.settings) != dict(measurement.asked)
+    shown = {name: value for name, value in measurement.settings.items() if value is not None}
+    assert [f"{n} {measurement.asked[n]} became {shown[n]}" for n in shown if shown[n] != measurement.asked[n]] == [
+        said
+    ]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "precision", "shown"),
+    [
+        ("float64 head", "fp32", "float64 and fp32"),
+        ("float64 head", "bf16", "bf16 and float64"),
+        ("no layer", "bf16", None),
+    ],
+)
+def test_precision_is_read_from_all_layers_that_run(own: Train, behaviour: str, precision: str, shown: str) -> None:
+    assert own(behaviour, asked=configuration(precision=precision)).settings["precision"] == shown
 
 
 @pytest.mark.parametrize("settings", [{"checkpointing": "full"}, {"precision": "tf32"}])

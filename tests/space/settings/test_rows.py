@@ -221,6 +221,8 @@ SHOWN: list[tuple[str, Observed, Value | None]] = [
     ("precision", observed(**BF16, frozen_dtypes={"bfloat16", "uint8"}), "bf16_frozen"),
     ("precision", observed(autocast=True), "float32, autocast on"),
     ("precision", observed(linear_dtype="float16"), "float16, autocast off"),
+    ("precision", observed(linear_dtype="float64", autocast=True), "float64"),
+    ("precision", observed(linear_dtype=""), None),
     ("prefetch_factor", loader(), None),
 ]
 
@@ -296,6 +298,7 @@ UNAVAILABLE: list[tuple[str, Value, Context, str]] = [
     ("precision", "fp16", of(), "trains in fp32 on a CPU"),
     ("precision", "bf16_weights", of(gpu(), **MINE), "model_init"),
     ("precision", "fp16", of(gpu(), **MINE, weights_dtype="bfloat16"), "bfloat16"),
+    ("precision", "bf16", of(gpu(), **MINE, weights_dtype="float64"), "the weights of your model are float64"),
     ("quantization", "fp4", of(PACKS), "no kernel"),
     ("quantization", "nf4", of(gpu(versions={})), "install bitsandbytes"),
     ("quantization", "nf4", of(gpu(versions={"bitsandbytes": "1"}, quantizations={"nf4": None})), "install peft"),

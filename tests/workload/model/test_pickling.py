@@ -293,3 +293,13 @@ def test_what_a_script_s_modules_define_is_the_same_where_probes_run(what: str, 
 def test_what_is_installed_is_sent_by_its_name() -> None:
     assert len(sent({"train_dataset": (Trainer, torch.nn.Linear, pytest.fixture, json.dumps)})) < 1000
     assert all(map(is_importable, ("json", "os", "torch.nn", "autotune.workload.model.pickling", "itertools")))
+
+
+def test_weights_of_eight_bits_are_sent() -> None:
+    model = torch.nn.Linear(2, 2)
+    model.weight = torch.nn.Parameter(model.weight.detach().to(torch.float8_e4m3fn), requires_grad=False)
+    stream = io.BytesIO(sent({"model_init": model}))
+    received(stream)
+    again = received(stream)["model_init"]
+    assert again.weight.dtype == torch.float8_e4m3fn
+    assert torch.equal(again.weight.float(), model.weight.float())
