@@ -56,10 +56,18 @@ def live_probe(
     folder: Path,
     device_used: Callable[[], tuple[int, list[str]] | None],
     timings: tuple[Timing, Timing] | None = None,
+    left_out: dict[str, str] | None = None,
 ) -> LiveProbe:
     """The probe that trains with a request's arguments, with its files in this study's folder. The rest is as in `LiveProbe`."""
-    place, base = partial(probe_folder, folder), request.training_args
-    return LiveProbe(host, environment, workload, base, allowed_bytes, place, request.objective, device_used, timings)
+    place, base, known = partial(probe_folder, folder), request.training_args, {} if left_out is None else left_out
+    of = host, environment, workload, base, allowed_bytes, place
+    return LiveProbe(*of, request.objective, device_used, timings, known)
+
+
+def left_out(trials: Sequence[Trial]) -> dict[str, str]:
+    """What of the user's failed in the trials' probes and was left out of them -> its error."""
+    measured = (measurement for trial in trials for measurement in trial.measurements)
+    return {name: error for measurement in measured for name, error in measurement.left_out.items()}
 
 
 def measure(
