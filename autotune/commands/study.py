@@ -45,7 +45,7 @@ from autotune.study.identity import study_identity
 from autotune.study.limits import check_model_fits, least_bytes, memory_limit, most_shards
 from autotune.study.loop import import_trials, open_study
 from autotune.study.loop import search as run_study
-from autotune.study.measure import left_out, live_probe
+from autotune.study.measure import callback_notes, left_out, live_probe
 from autotune.study.objective import best_trial
 from autotune.study.plan import ProgressKind, Watch, plan_of
 from autotune.study.store import (
@@ -195,16 +195,15 @@ def _run(
             raise
         finally:
             with study.wish.held_back():
-                numerics = study.ledger.numerics
-                failed_text = ", ".join(f"{name} ({error})" for name, error in left_out(study.trials).items())
-                failures = [Note(NoteKind.FAILED_IN_PROBES, detail=failed_text)] if failed_text else []
+                numerics, trials = study.ledger.numerics, study.trials
+                of_trials = (*study.risk_notes(), *crash_notes(trials), *callback_notes(trials))
                 result = dataclasses.replace(
                     result,
-                    trials=tuple(study.trials),
+                    trials=tuple(trials),
                     duplicate_proposals=study.sampler.duplicates,
                     left_out=tuple(study.ledger.left_out),
                     numerics=numerics and dataclasses.replace(numerics, weights=weights_text(workload)),
-                    notes=(*notes, *study.risk_notes(), *crash_notes(study.trials), *failures, *loggers.problems),
+                    notes=(*notes, *of_trials, *loggers.problems),
                     finished=fingerprint if result.complete and not study.ledger.left_out else "",
                     prospects=read_prospects(folder),
                     estimated_peaks=read_peaks(folder),

@@ -5,6 +5,7 @@ Trainer --event--> what they set on the  --> decides on stopping, evaluating, sa
                    control does not count
 """
 
+import time
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -50,12 +51,18 @@ class TrialControl:
         self._flags = dict.fromkeys(FLAGS, False)
         self._progress: tuple[int, float] = (0, 0.0)
         self._taken = self._taken_before = 0
+        self._seconds = 0.0
         self._call = trainer.callback_handler.call_event
         trainer.callback_handler.call_event = self._event
         trainer.set_initial_training_values = partial(self._values, trainer.set_initial_training_values)
 
+    @property
+    def callbacks_s(self) -> float:
+        """Seconds that the Trainer's other callbacks took in a step on average; on a GPU they may wait for the step itself."""
+        return self._seconds / max(1, self._taken)
+
     def _values(self, compute: Callable[..., tuple[Any, ...]], args: Any, *more: Any, **named: Any) -> tuple[Any, ...]:
-        """The user's numbers of epochs and steps, and an epoch that does not end before the trial does."""
+        """The user's number of steps, and epochs that do not end before the trial does."""
         run, args.gradient_accumulation_steps = args.gradient_accumulation_steps, self._accumulation
         try:
             epochs, updates, *others, in_epoch, steps = compute(args, *more, **named)
@@ -65,21 +72,25 @@ class TrialControl:
             in_epoch = updates * run
         elif in_epoch and run != self._accumulation:
             in_epoch *= run / self._accumulation
-        return epochs, self._steps + 1, *others, in_epoch, steps
+        self._epochs = epochs
+        return self._steps + 1, self._steps + 1, *others, in_epoch, steps
 
     def _event(self, event: str, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         flags = {flag: self._flags[flag] and getattr(control, flag) for flag in FLAGS}
-        if event == "on_train_begin" and self._trainer.lr_scheduler is not None:
+        if event == "on_train_begin":
+            state.num_train_epochs = self._epochs
             self._trainer.lr_scheduler = _Schedule(self._trainer.lr_scheduler, self.left_out)
         elif event == "on_step_end":
             self._taken += 1
             if state.global_step >= state.max_steps > 1:  # the user's training would be over: it stays before its end
                 state.global_step, state.epoch = self._progress
             self._progress = state.global_step, state.epoch
+        begun = time.perf_counter()
         try:
             control = self._call(event, args, state, control, **kwargs)
         except (Exception, SystemExit) as error:
             self._leave_out(event, error)
+        self._seconds += (time.perf_counter() - begun) * (event == "on_log" or "step" in event)
         vars(control).update(flags)
         getattr(self._callback, event)(args, state, control)
         if event == "on_epoch_end":  # without a step: there are no batches
@@ -115,7 +126,7 @@ def keep_rate(trainer: Any) -> None:
     warmup = WARMUP_STEPS * bool(args.warmup_steps or getattr(args, "warmup_ratio", None))
 
     def create_scheduler(num_training_steps: int, optimizer: Any = None) -> Any:  # noqa: ARG001  (passed by name)
-        if trainer.lr_scheduler is None:
+        if optimizer is not None or trainer.lr_scheduler is None:  # DeepSpeed's is made for an optimizer of its own
             trainer.lr_scheduler = get_constant_schedule_with_warmup(optimizer or trainer.optimizer, warmup)
         return trainer.lr_scheduler
 

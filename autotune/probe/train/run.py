@@ -20,7 +20,7 @@ from autotune.probe.device.machine import MachineMonitor
 from autotune.probe.order import Timing, TrainingOrder, timings
 from autotune.probe.process.ranks import LastStep, free_port, this_rank
 from autotune.probe.train.callbacks import add_callbacks, drop_callbacks
-from autotune.probe.train.control import CallbackFailed, TrialControl, keep_rate
+from autotune.probe.train.control import TrialControl, keep_rate
 from autotune.probe.train.fields import is_sharded, probe_fields, round_fields
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory, memory_of
 from autotune.probe.train.read_back import Misconfigured
@@ -75,14 +75,15 @@ def measured(
     surroundings = MachineMonitor(order.environment)
     watch = Stopwatch(order, memory, clock_of(order.environment), surroundings, LastStep.of_this_process())
     failure = failures.Failure(Outcome.COMPLETED, "")
-    held, left_out = None, dict[str, str]()
+    held, control, left_out = None, None, dict[str, str]()
     try:
         trainer = build()
         watch.tokens_per_sample = tokens_per_sample(order, trainer)
         watch.attach(trainer, worst_batch(order, trainer))
         accumulation = order.configuration.gradient_accumulation_steps
-        left_out = TrialControl(trainer, watch, most_steps(order), accumulation).left_out
+        control = TrialControl(trainer, watch, most_steps(order), accumulation)
         train(trainer)
+        left_out = control.left_out
         failure = watch.failure() or failure
     except Misconfigured as error:
         watch.settings = error.settings
@@ -92,7 +93,7 @@ def measured(
         held = memory.held()
         traceback.print_exc()
         failure = failures.from_exception(error, watch.stage)
-        left_out = error.left_out if isinstance(error, CallbackFailed) else {}
+        left_out = getattr(error, "left_out", {})  # of a CallbackFailed
     memory.release()
     return Measurement(
         failure.outcome,
@@ -121,6 +122,7 @@ def measured(
         settings=watch.settings,
         asked=order.configuration.values,
         left_out=left_out,
+        callbacks_s=control.callbacks_s if control and order.environment.is_cpu else 0.0,
         seconds_to_first_line=started - order.sent_at,
         observed_warnings=watch.surroundings.warnings() if failure.outcome is Outcome.COMPLETED else (),
         **memory.peaks(),
