@@ -364,6 +364,7 @@ class SimulatedTrainer:
     fetch_s: list[float] = field(default_factory=list)
     goes_back_itself: bool = False
     step: int = 0
+    callback: Any = None
 
     def __post_init__(self) -> None:
         self.size = self.batch_size or self.order.configuration.micro_batch_size
@@ -375,9 +376,6 @@ class SimulatedTrainer:
             optimizer_step_was_skipped=False,
             dataloader_config=SimpleNamespace(non_blocking=not self.blocking),
         )
-
-    def add_callback(self, callback: Any) -> None:
-        self.callback = callback
 
     def batches(self) -> Iterator[Any]:
         """As accelerate's loader: copies a batch and loads the next one before it gives the first."""
@@ -547,6 +545,7 @@ def watched(
         watch = stopwatch(rank, order, meeting, kind, 0.0 if rank.number else reading_s)
         trainer = SimulatedTrainer(rank, order, **simulated)
         watch.attach(trainer, worst)
+        trainer.callback = watch
         trainer.train()
         return watch, trainer
 

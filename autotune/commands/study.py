@@ -45,7 +45,7 @@ from autotune.study.identity import study_identity
 from autotune.study.limits import check_model_fits, least_bytes, memory_limit, most_shards
 from autotune.study.loop import import_trials, open_study
 from autotune.study.loop import search as run_study
-from autotune.study.measure import live_probe
+from autotune.study.measure import callback_notes, left_out, live_probe
 from autotune.study.objective import best_trial
 from autotune.study.plan import ProgressKind, Watch, plan_of
 from autotune.study.store import (
@@ -165,10 +165,10 @@ def _run(
 
     def probe_on(executor: Executor) -> LiveProbe:
         on = executor.host, executor.environment, executor.workload
-        return live_probe(request, *on, plan.allowed_bytes, folder, executor.device_used)
+        return live_probe(request, *on, plan.allowed_bytes, folder, executor.device_used, left_out=failed)
 
-    usage = device.usage_of(card)
-    here = live_probe(request, host, environment, workload, plan.allowed_bytes, folder, usage)
+    usage, failed = device.usage_of(card), left_out(study.trials)
+    here = live_probe(request, host, environment, workload, plan.allowed_bytes, folder, usage, left_out=failed)
     pool = pool_of(executors, probe_on) if executors else Pool({"": here})
     fleet = Fleet(pool)
     loggers = LoggerGroup(request.report_to, request.objective, folder)
@@ -195,20 +195,20 @@ def _run(
             raise
         finally:
             with study.wish.held_back():
-                numerics = study.ledger.numerics
+                numerics, trials = study.ledger.numerics, study.trials
+                of_trials = (
+                    *study.risk_notes(),
+                    *baseline_notes(trials),
+                    *crash_notes(trials),
+                    *callback_notes(trials),
+                )
                 result = dataclasses.replace(
                     result,
-                    trials=tuple(study.trials),
+                    trials=tuple(trials),
                     duplicate_proposals=study.sampler.duplicates,
                     left_out=tuple(study.ledger.left_out),
                     numerics=numerics and dataclasses.replace(numerics, weights=weights_text(workload)),
-                    notes=(
-                        *notes,
-                        *study.risk_notes(),
-                        *baseline_notes(study.trials),
-                        *crash_notes(study.trials),
-                        *loggers.problems,
-                    ),
+                    notes=(*notes, *of_trials, *loggers.problems),
                     finished=fingerprint if result.complete and not study.ledger.left_out else "",
                     prospects=read_prospects(folder),
                     estimated_peaks=read_peaks(folder),

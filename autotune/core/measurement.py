@@ -100,6 +100,8 @@ class Measurement(Serializable):
     repeated_because: tuple[ResultWarning, ...] = ()  #: warnings of the measurements that this one repeats
     settings: Mapping[str, Any] = field(default_factory=dict)  #: read back from the running Trainer
     asked: Mapping[str, Any] = field(default_factory=dict)  #: requested by the configuration
+    left_out: Mapping[str, str] = field(default_factory=dict)  #: the user's callbacks that failed -> their errors
+    callbacks_s: float = 0.0  #: on a CPU, mean seconds that the user's callbacks take in a step as it is run
     seconds_to_first_line: float | None = None  #: seconds from the order to the child's first line
     probe_seconds: float = 0.0  #: seconds of the whole probe
     orders_before: int = 0  #: orders that its process had carried out; 0: a fresh one
@@ -301,7 +303,7 @@ class Measurement(Serializable):
         """Plain data; the log's tail stays in the log, which names paths of the machine."""
         plain = super().to_dict() | {"log_tail": ""}
         optional = ("device", "started_s", "tokens_per_sample", "orders_before", "fresh_start_s")
-        unset = {name for name in optional if not plain[name]}
+        unset = {name for name in (*optional, "left_out", "callbacks_s") if not plain[name]}
         return {name: value for name, value in plain.items() if name not in unset}
 
 

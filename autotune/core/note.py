@@ -43,6 +43,8 @@ class NoteKind(Kind):
     SCHEDULE = "schedule", "probes take the arguments' schedule instead of your {detail}"
     CALLBACKS = "callbacks", "your callbacks run in every probe: {detail}"
     CALLBACKS_LEFT_OUT = "callbacks_left_out", "callbacks left out of probes: {detail}"
+    SLOW_CALLBACKS = "slow_callbacks", "your callbacks take {share:share} of a step"
+    FAILED_IN_PROBES = "failed_in_probes", "failed in probes, and left out of them: {detail}"
 
     MICRO_BATCH = (
         "micro_batch",

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,8 @@ class LiveProbe:
 
     base: the user's TrainingArguments as fields that differ from the defaults. allowed_bytes: limit x (1 - headroom).
     folder: of the files of a measurement. device_used: bytes in use on the device now and by
-    whom, None on a CPU. timings: of a probe and of a confirmation round; None: those of the device.
+    whom, None on a CPU. timings: of a probe and of a confirmation round; None: those of the device. left_out: classes of the
+    user's callbacks that are left out, as they failed -> their errors; the probes of a study share it.
     """
 
     host: Host
@@ -55,6 +56,7 @@ class LiveProbe:
     objective: str = "samples_per_second"
     device_used: Callable[[], tuple[int, list[str]] | None] = lambda: None
     timings: tuple[Timing, Timing] | None = None
+    left_out: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:
         accumulation = configuration.gradient_accumulation_steps
@@ -83,6 +85,7 @@ class LiveProbe:
                 "environment": self.environment,
                 "accumulation_steps_run": configuration.gradient_accumulation_steps,
                 "allowed_bytes": self.allowed_bytes,
+                "without": tuple(self.left_out),
                 **more,
             }
         )
@@ -151,11 +154,19 @@ class LiveProbe:
         )
 
     def _measure(self, order: TrainingOrder) -> Measurement:
-        """The measurement of a probe; in a fresh process, if one in a warm child is not to be trusted."""
+        """The measurement of a probe; in a fresh process, if one in a warm child is not to be trusted.
+
+        If a callback of the user's ended it, it is measured again without that callback.
+        """
         measurement = self._measured(order)
+        while measurement.outcome is Outcome.CRASHED and not measurement.left_out.keys() <= {*order.without}:
+            self.left_out |= measurement.left_out
+            order = replace(order, without=tuple(self.left_out))
+            measurement = self._measured(order)
         if measurement.orders_before and not _is_trusted(measurement):
             measurement = self._measured(replace(order, most_before=0))
-        return measurement
+        without = {name: self.left_out[name] for name in order.without}
+        return replace(measurement, left_out={**without, **measurement.left_out})
 
     def _measured(self, order: TrainingOrder) -> Measurement:
         before, began = self.device_used(), time.time()

@@ -40,7 +40,8 @@ def _crash(study: Study, trial: Trial, what: str) -> SearchFailed:
     log, reason = study.probe_folder(Slot(trial.number)) / LOG, trial.measurement.reason.rstrip(".")
     tail = trial.measurement.log_tail or _end_of(log)
     last = _last_line(tail)
-    detail = "" if last in reason or reason in last else f" ({last})"
+    # Of a process that ended by itself; an exception's reason says it all, and the log goes on after it.
+    detail = "" if trial.measurement.where or last in reason or reason in last else f" ({last})"
     cause = "Fix the cause"
     if place := _place_in_model(tail):
         cause = (

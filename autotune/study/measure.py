@@ -3,10 +3,11 @@
 import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from autotune.core import (
     Configuration,
@@ -23,6 +24,7 @@ from autotune.core.configuration import RANKS
 from autotune.core.errors import TimeIsOver
 from autotune.core.interrupt import StopRequest
 from autotune.core.io import Unreadable, read_record
+from autotune.core.note import Note, NoteKind
 from autotune.core.slot import SlotKind
 from autotune.probe import Host, Probe, ProbeOptions
 from autotune.probe.order import ANSWER, ORDER, Timing
@@ -45,6 +47,9 @@ REPEATS = 2
 REPEATED = 0.1
 """Share of the time left that a repeat may take if that is limited."""
 
+SLOW_CALLBACKS = 0.1
+"""Share of a step from which on the seconds of the user's callbacks are noted."""
+
 STAYS_DISTURBED = 3
 """Trials in a row that stayed disturbed after their repeats: from then on the disturbance is the machine as it is."""
 
@@ -58,10 +63,27 @@ def live_probe(
     folder: Path,
     device_used: Callable[[], tuple[int, list[str]] | None],
     timings: tuple[Timing, Timing] | None = None,
+    **more: Any,
 ) -> LiveProbe:
     """The probe that trains with a request's arguments, with its files in this study's folder. The rest is as in `LiveProbe`."""
     place, base = partial(probe_folder, folder), request.training_args
-    return LiveProbe(host, environment, workload, base, allowed_bytes, place, request.objective, device_used, timings)
+    of = host, environment, workload, base, allowed_bytes, place
+    return LiveProbe(*of, request.objective, device_used, timings, **more)
+
+
+def left_out(trials: Sequence[Trial]) -> dict[str, str]:
+    """What of the user's failed in the trials' probes and was left out of them -> its error."""
+    measured = (measurement for trial in trials for measurement in trial.measurements)
+    return {name: error for measurement in measured for name, error in measurement.left_out.items()}
+
+
+def callback_notes(trials: Sequence[Trial]) -> Iterator[Note]:
+    """Notes on callbacks of the user's that failed, and on those that take long in the baseline."""
+    if failed := ", ".join(f"{name} ({error})" for name, error in left_out(trials).items()):
+        yield Note(NoteKind.FAILED_IN_PROBES, detail=failed)
+    for measured in (trial.measurement for trial in trials[:1]):
+        if (share := measured.callbacks_s / (measured.step_time_s or math.inf)) >= SLOW_CALLBACKS:
+            yield Note(NoteKind.SLOW_CALLBACKS, {"share": share})
 
 
 def measure(

@@ -33,6 +33,15 @@ from tests.trainers import CHECKPOINTING, Counting, Keyed, Numb, Numbers, Scaled
 pytestmark = pytest.mark.filterwarnings("ignore:Losses not compared:autotune.core.errors.LossWarning")
 """What a short end leaves out."""
 
+
+class Ending(TrainerCallback):
+    """Ends a training after two steps; fails after the third."""
+
+    def on_step_end(self, _: Any, state: Any, control: Any, **__: Any) -> None:
+        control.should_training_stop = state.global_step >= 2
+        1 / (3 - state.global_step)
+
+
 FEW = {"n_trials": 2, "space": "quick", "no_history": True}
 
 
@@ -47,7 +56,7 @@ def test_the_user_s_own_trainer_is_searched_for_and_gets_its_answer(tmp_path: Pa
     weights = [parameter.detach().clone() for parameter in model.parameters()]
     groups = [{"params": model.bert.parameters(), "lr": 1e-5}, {"params": model.classifier.parameters(), "lr": 1e-2}]
     optimizer = torch.optim.SGD(groups, momentum=0.9)
-    callbacks = [Counting(counted), EarlyStoppingCallback()]
+    callbacks = [Counting(counted), EarlyStoppingCallback(), Ending()]
     fields = {"metric_for_best_model": "loss", "eval_strategy": "steps", "eval_steps": 100}  # early stopping wants them
     parts = {"optimizers": (optimizer, None), "callbacks": callbacks, "eval_dataset": Numbers(8)}
     trainer = built(tmp_path, Scaled, model, fields, scale=2.0, **parts)
@@ -60,7 +69,10 @@ def test_the_user_s_own_trainer_is_searched_for_and_gets_its_answer(tmp_path: Pa
         assert trial.measurement.outcome == "completed", trial.measurement.reason
         assert trial.measurement.settings["optimizer"] == "own"
     notes = " ".join(map(str, result.notes))
-    assert "your callbacks run in every probe: Counting, Told" in notes
+    assert "your callbacks run in every probe: Counting, Ending, Told" in notes
+    assert "failed in probes, and left out of them: Ending (ZeroDivisionError: division by zero)" in notes
+    for trial in result.trials:
+        assert [*trial.measurement.left_out] == ["Ending"]
     assert "EarlyStoppingCallback (it needs evaluations)" in notes
     assert len(list(counted.iterdir())) > 3 * len(result.trials)  # the steps of probes
     assert callbacks[0].steps == 0  # which are none of the user's own training

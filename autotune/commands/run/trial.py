@@ -44,10 +44,9 @@ def carry_out(trainer: Any, train: Callable[..., Any], instructions: Instruction
         memory.hold()
         for callback in filter(why_unfit, extract.own_callbacks(trainer)):
             trainer.remove_callback(callback)
-        trainer.args.max_steps = most_steps(order) if order.kind == "probe" else sanity.MOST_STEPS
         trainer.model_init = None  # its model is made already
         trainer.own_optimizer = order.workload.own_optimizer
-        return as_ordered(order, trainer)
+        return as_ordered(order, trainer, most_steps(order) if order.kind == "probe" else sanity.MOST_STEPS)
 
     if order.kind == "probe":
         answer = measured(order, memory, _begun["started"], build, train).to_dict()

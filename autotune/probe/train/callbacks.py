@@ -1,7 +1,7 @@
 """Callbacks carried from one Trainer to another, without trackers in probes."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from autotune.workload.rebinding import function_of, rebound
@@ -45,10 +45,14 @@ def is_tracker(callback: Any) -> bool:
     return isinstance(callback, (PromiseCallback, *INTEGRATION_TO_CALLBACK.values()))
 
 
-def drop_trackers(trainer: Any) -> None:
-    """Take them off a Trainer whose class adds them by itself."""
-    for callback in filter(is_tracker, tuple(trainer.callback_handler.callbacks)):
-        trainer.remove_callback(callback)
+def drop_callbacks(trainer: Any, names: Collection[str] = ()) -> None:
+    """Take trackers, the Trainer's own progress bars and callbacks of classes of these names off a Trainer."""
+    from transformers import PrinterCallback, ProgressCallback
+
+    for callback in tuple(trainer.callback_handler.callbacks):
+        kind = type(callback)
+        if is_tracker(callback) or kind in (PrinterCallback, ProgressCallback) or kind.__name__ in names:
+            trainer.remove_callback(callback)
 
 
 def why_unfit(callback: Any) -> str:

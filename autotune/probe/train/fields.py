@@ -5,13 +5,11 @@ from typing import Any
 from autotune.probe.order import TrainingOrder
 from autotune.space.settings.quantization import FIELD as FOUR_BITS
 
-# Added by a probe to the arguments that it recommends; none changes the speed of a step. No saving, evaluating, logging,
-# reporting or resuming.
+# Added by a probe to the arguments that it recommends; none changes the speed of a step. No saving, evaluating, reporting or
+# resuming.
 PROBE_FIELDS: dict[str, Any] = {
     "save_strategy": "no",
     "eval_strategy": "no",
-    "logging_strategy": "no",
-    "logging_first_step": False,
     "report_to": "none",
     "disable_tqdm": True,
     "push_to_hub": False,
@@ -25,11 +23,8 @@ PROBE_FIELDS: dict[str, Any] = {
 DEFAULT_SEED = 42
 """`TrainingArguments.seed` if nobody sets it."""
 
-WARMUP_STEPS = 3
-"""Steps of a confirmation round in which the learning rate rises, where the user's training has a warmup."""
-
 PLATEAU_SCHEDULERS = ("reduce_lr_on_plateau", "greedy")
-"""Learning-rate schedules that need evaluations; a probe has none and keeps the rate constant."""
+"""Learning-rate schedules for which arguments with evaluation are needed: those of a probe get them once they are made."""
 
 
 def probe_fields(order: TrainingOrder) -> dict[str, Any]:
@@ -37,7 +32,6 @@ def probe_fields(order: TrainingOrder) -> dict[str, Any]:
     fields = dict(order.training_arguments)
     if str(getattr(fields.get("lr_scheduler_type"), "value", fields.get("lr_scheduler_type"))) in PLATEAU_SCHEDULERS:
         fields["lr_scheduler_type"] = "constant"
-        fields.pop("lr_scheduler_kwargs", None)
     if is_sharded(order):
         fields["fsdp_config"] = {**(fields.get("fsdp_config") or {}), "cpu_ram_efficient_loading": True}
     names = order.environment.training_argument_fields
@@ -57,20 +51,9 @@ def round_fields(order: TrainingOrder) -> dict[str, Any]:
     """The training arguments that a confirmation round has of its own, the same for every trial; none for a probe.
 
     Each round draws the samples in another order: rounds on the same few samples would agree with each other, and not with
-    the rest of the data. The learning rate does not decay, so that trials that take another number of steps can be compared
-    by their losses, and a long warmup is a short one, or nothing would be learned in these steps.
+    the rest of the data.
     """
-    if not order.confirmation:
-        return {}
-    fields = order.training_arguments
-    warmup = bool(fields.get("warmup_steps") or fields.get("warmup_ratio"))
-    return {
-        "data_seed": data_seed(order, order.confirmation),
-        "lr_scheduler_type": "constant_with_warmup",
-        "lr_scheduler_kwargs": None,
-        "warmup_steps": WARMUP_STEPS * warmup,
-        **({"warmup_ratio": None} if "warmup_ratio" in fields else {}),
-    }
+    return {"data_seed": data_seed(order, order.confirmation)} if order.confirmation else {}
 
 
 def data_seed(order: TrainingOrder, round_number: int) -> int:

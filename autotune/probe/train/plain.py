@@ -17,6 +17,7 @@ from autotune.probe.device.clock import HostClock, clock_of
 from autotune.probe.device.machine import MachineMonitor
 from autotune.probe.order import Timing, TrainingOrder
 from autotune.probe.train.adaptive import settled
+from autotune.probe.train.control import TrialControl
 from autotune.probe.train.fields import data_seed
 from autotune.probe.train.memory_limit import memory_of
 from autotune.probe.train.run import heap_layout, most_steps, prepared_trainer
@@ -37,7 +38,7 @@ def run(order: TrainingOrder, objects: bytes, scratch: Path) -> dict[str, Any]:
         seed = data_seed(order, order.request.get("round", 0))
         trainer = prepared_trainer(order, objects, scratch, memory, most_steps(order), data_seed=seed)
         trainer.get_batch_samples = partial(timer.fetch, trainer.get_batch_samples)
-        trainer.add_callback(timer)
+        TrialControl(trainer, timer, most_steps(order), order.configuration.gradient_accumulation_steps)
         trainer.train()
     finally:
         memory.release()

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Trainer, TrainingArguments, set_seed
+from transformers import SchedulerType, Trainer, TrainingArguments, set_seed
+from transformers.trainer_utils import has_length
 
 from autotune.core import InvalidRequest, Measurement, Outcome, failures
 from autotune.probe.device.clock import clock_of
@@ -18,7 +19,8 @@ from autotune.probe.device.compile import keep_compiled
 from autotune.probe.device.machine import MachineMonitor
 from autotune.probe.order import Timing, TrainingOrder, timings
 from autotune.probe.process.ranks import LastStep, free_port, this_rank
-from autotune.probe.train.callbacks import add_callbacks, drop_trackers
+from autotune.probe.train.callbacks import add_callbacks, drop_callbacks
+from autotune.probe.train.control import TrialControl, keep_rate
 from autotune.probe.train.fields import is_sharded, probe_fields, round_fields
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory, memory_of
 from autotune.probe.train.read_back import Misconfigured
@@ -73,12 +75,15 @@ def measured(
     surroundings = MachineMonitor(order.environment)
     watch = Stopwatch(order, memory, clock_of(order.environment), surroundings, LastStep.of_this_process())
     failure = failures.Failure(Outcome.COMPLETED, "")
-    held = None
+    held, control, left_out = None, None, dict[str, str]()
     try:
         trainer = build()
         watch.tokens_per_sample = tokens_per_sample(order, trainer)
         watch.attach(trainer, worst_batch(order, trainer))
+        accumulation = order.configuration.gradient_accumulation_steps
+        control = TrialControl(trainer, watch, most_steps(order), accumulation)
         train(trainer)
+        left_out = control.left_out
         failure = watch.failure() or failure
     except Misconfigured as error:
         watch.settings = error.settings
@@ -88,6 +93,7 @@ def measured(
         held = memory.held()
         traceback.print_exc()
         failure = failures.from_exception(error, watch.stage)
+        left_out = getattr(error, "left_out", {})  # of a CallbackFailed
     memory.release()
     return Measurement(
         failure.outcome,
@@ -115,6 +121,8 @@ def measured(
         surroundings=watch.surroundings.facts(),
         settings=watch.settings,
         asked=order.configuration.values,
+        left_out=left_out,
+        callbacks_s=control.callbacks_s if control and order.environment.is_cpu else 0.0,
         seconds_to_first_line=started - order.sent_at,
         observed_warnings=watch.surroundings.warnings() if failure.outcome is Outcome.COMPLETED else (),
         **memory.peaks(),
@@ -151,30 +159,28 @@ def _steps_of(timing: Timing) -> int:
     return untimed + max(timing.timed_most, math.ceil(timing.timed_seconds_least / SHORTEST_STEP_S))
 
 
-def arguments_of(order: TrainingOrder, objects: bytes, scratch: Path, steps: int, **more: Any) -> TrainingArguments:
-    """The recommended arguments for so many steps, with PROBE_FIELDS and further fields, of the user's own class if any."""
+def arguments_of(order: TrainingOrder, objects: bytes, scratch: Path, **more: Any) -> TrainingArguments:
+    """The recommended arguments, with PROBE_FIELDS and further fields, of the user's own class if any."""
     kind, user_fields = arguments_class(objects)
-    fields = (
-        probe_fields(order) | {"gradient_accumulation_steps": order.accumulation_steps_run, "max_steps": steps} | more
-    )
+    fields = probe_fields(order) | {"gradient_accumulation_steps": order.accumulation_steps_run} | more
     return extract.arguments(kind, {"output_dir": str(scratch / "output"), **user_fields, **fields})
 
 
 def prepared_trainer(
     order: TrainingOrder, objects: bytes, scratch: Path, memory: HostMemory | DeviceMemory, steps: int, **fields: Any
 ) -> Any:
-    """The Trainer of an order for so many steps; sets variables, and limits memory before the model is built.
+    """The Trainer of an order with samples for n steps; sets variables, and limits memory before the model is built.
 
     fields: further training arguments.
     """
     keep_compiled(order)
     take_variables(order)
-    arguments = arguments_of(order, objects, scratch, steps, **fields)
+    arguments = arguments_of(order, objects, scratch, **fields)
     open_optimizers_library(arguments)
     memory.hold()
     if order.confirmation:  # weights of its own in each round, the same for every rival
         set_seed(arguments.data_seed)
-    return trainer_of(order, UserObjects.opened(objects, arguments), arguments, weights=bool(order.confirmation))
+    return trainer_of(order, UserObjects.opened(objects, arguments), arguments, steps, bool(order.confirmation))
 
 
 def take_variables(order: TrainingOrder) -> None:
@@ -203,8 +209,10 @@ def open_optimizers_library(arguments: TrainingArguments) -> None:
         Trainer.get_optimizer_cls_and_kwargs(arguments)
 
 
-def trainer_of(order: TrainingOrder, user: UserObjects, arguments: TrainingArguments, weights: bool = False) -> Any:
-    """The real Trainer with samples for `arguments.max_steps`. weights: load the model's own if they are local.
+def trainer_of(
+    order: TrainingOrder, user: UserObjects, arguments: TrainingArguments, steps: int, weights: bool = False
+) -> Any:
+    """The real Trainer with samples for n steps. weights: load the model's own if they are local.
 
     Raises Misconfigured if a class of the user's does not train with these arguments.
     """
@@ -222,11 +230,13 @@ def trainer_of(order: TrainingOrder, user: UserObjects, arguments: TrainingArgum
         model = adapters.adapted(model, order.adapter)
         seed = arguments.seed if arguments.data_seed is None else arguments.data_seed
         # As many in every configuration: all draw the same samples in the same order.
-        samples = order.configuration.global_batch_size * max(SAME_ORDER_STEPS, arguments.max_steps + 1)
+        samples = order.configuration.global_batch_size * max(SAME_ORDER_STEPS, steps + 1)
         # Few different ones: of ever new random samples nothing is learned.
         pool = order.configuration.global_batch_size if order.confirmation else None
         dataset, collator, processing = collate.training_data(order.workload, samples, seed, pool)
         parts = {"train_dataset": dataset, "data_collator": collator, "processing_class": processing}
+    if arguments.max_steps <= 0 and not has_length(parts.get("train_dataset")):
+        arguments.max_steps = steps
     kind = user.trainer_class or Trainer
     parts |= {"model": model, "args": arguments}
     if user.prepared:
@@ -241,20 +251,25 @@ def trainer_of(order: TrainingOrder, user: UserObjects, arguments: TrainingArgum
     trainer.own_optimizer = user.own_optimizer
     precision.unwrap(trainer.model)
     add_callbacks(trainer, user.callbacks)
-    return as_ordered(order, trainer)
+    return as_ordered(order, trainer, steps)
 
 
-def as_ordered(order: TrainingOrder, trainer: Any) -> Any:
+def as_ordered(order: TrainingOrder, trainer: Any, steps: int) -> Any:
     """The Trainer with what its arguments do not say.
 
-    Checkpointing off on its model, no trackers, batches as ordered, enough of them for its steps.
+    Checkpointing off on its model, no trackers and no callbacks that failed before, batches as ordered, enough of them for n
+    steps, and in a confirmation round a rate that can be compared.
     """
     arguments = trainer.args
+    if scheduler := order.training_arguments.get("lr_scheduler_type"):
+        arguments.lr_scheduler_type = SchedulerType(scheduler)
+    if order.confirmation:
+        keep_rate(trainer)
     if order.configuration.values.get(checkpointing.SETTING.name) == "none":
         checkpointing.switch_off(trainer.model)
-    drop_trackers(trainer)
+    drop_callbacks(trainer, order.without)
     trainer.data_collator = collate.collated_as_asked(trainer.data_collator, order.data_arguments)
     sampling.spread_steps(trainer)
     once = order.configuration.gradient_accumulation_steps  # of the step that fetches them all
-    sampling.repeat_batches(trainer, (arguments.max_steps + 1) * arguments.gradient_accumulation_steps + once)
+    sampling.repeat_batches(trainer, (steps + 1) * arguments.gradient_accumulation_steps + once)
     return trainer

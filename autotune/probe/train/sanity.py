@@ -25,6 +25,7 @@ from transformers import TrainerCallback
 from autotune.core import Outcome, failures
 from autotune.core.sanity import EVALUATION, SAVING, TRAINING, SanityCheck, SanityProblem
 from autotune.probe.order import TrainingOrder
+from autotune.probe.train.control import TrialControl
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory, memory_of
 from autotune.probe.train.run import prepared_trainer
 from autotune.probe.train.worst_batch import feed, worst_batch
@@ -61,7 +62,9 @@ def checked(
         memory.enter(TRAINING)
         if worst := worst_batch(order, trainer):
             feed(trainer, worst, MOST_STEPS)
-        check.attach(trainer)
+        check.trainer = trainer
+        accumulation = order.configuration.gradient_accumulation_steps
+        TrialControl(trainer, check, MOST_STEPS, accumulation, goes_on=True)
         train(trainer)
         if check.part == TRAINING:
             check.note(failures.Failure(Outcome.CRASHED, "the training ended before its steps were taken"))
@@ -76,22 +79,19 @@ def checked(
 
 
 class SanityCallback(TrainerCallback):  # type: ignore[misc]
-    """Lets a Trainer take its steps, then evaluate, save and stop. part: what it does now."""
+    """Lets a Trainer take its steps, then evaluate, save and stop. part: what it does now. trainer: set before `train()`."""
+
+    trainer: Any
 
     def __init__(self, order: TrainingOrder, memory: HostMemory | DeviceMemory, scratch: Path) -> None:
         self.part = TRAINING
         self._order, self._memory, self._scratch = order, memory, scratch
         self._cuda = not order.environment.is_cpu
         self._started = time.perf_counter()
-        self._steps_taken = 0
+        self._steps = self._steps_taken = 0
         self._sizes: list[int] = []
         self._problems: list[SanityProblem] = []
         self._results: dict[str, Any] = {}  # fields of SanityCheck
-
-    def attach(self, trainer: Any) -> None:
-        """Call before `train()`."""
-        self._trainer = trainer
-        trainer.add_callback(self)
 
     def note(self, failure: failures.Failure) -> None:
         """Add the failure of the current part."""
@@ -107,15 +107,16 @@ class SanityCallback(TrainerCallback):  # type: ignore[misc]
             **self._results,
         )
 
-    def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._steps_taken += not getattr(self._trainer.accelerator, "optimizer_step_was_skipped", False)
-        if self._steps_taken < STEPS and state.global_step < state.max_steps:
+    def on_step_end(self, _args: Any, _state: Any, control: Any, **_: Any) -> None:
+        self._steps += 1
+        self._steps_taken += not getattr(self.trainer.accelerator, "optimizer_step_was_skipped", False)
+        if self._steps_taken < STEPS and self._steps < MOST_STEPS:
             return
         self.part = EVALUATION
         self._evaluate()
         self.part = SAVING
         left_s = self._order.deadline_s - (self._now() - self._started)
-        skipped = too_large(checkpoint_size(self._trainer), shutil.disk_usage(self._scratch).free, left_s)
+        skipped = too_large(checkpoint_size(self.trainer), shutil.disk_usage(self._scratch).free, left_s)
         self._results["checkpoint_skipped"] = skipped
         control.should_save = not skipped
         control.should_training_stop = True
@@ -131,10 +132,10 @@ class SanityCallback(TrainerCallback):  # type: ignore[misc]
     def _evaluate(self) -> None:
         """One batch, half as large after each out-of-memory."""
         # Persistent workers of the first attempt would serve the next ones too, with its batch size.
-        self._trainer.args.dataloader_persistent_workers = False
+        self.trainer.args.dataloader_persistent_workers = False
         if not self._cuda:
             free_large_blocks_at_once()
-        size = int(self._trainer.args.per_device_eval_batch_size)
+        size = int(self.trainer.args.per_device_eval_batch_size)
         while failure := self._evaluation_failure(size):
             gc.collect()
             if self._cuda:
@@ -147,15 +148,15 @@ class SanityCallback(TrainerCallback):  # type: ignore[misc]
     def _evaluation_failure(self, size: int) -> failures.Failure | None:
         """Evaluate so many samples; None if that succeeded."""
         self._sizes.append(size)
-        self._trainer.args.per_device_eval_batch_size = size
+        self.trainer.args.per_device_eval_batch_size = size
         self._memory.enter(_stage(size))
         samples: Any = None
         try:
-            samples = eval_samples(self._order, self._trainer.train_dataset, size)
+            samples = eval_samples(self._order, self.trainer.train_dataset, size)
             if not len(samples):
                 return failures.Failure(Outcome.UNSUPPORTED, "the training data gives no samples to evaluate")
             begun = self._now()
-            self._trainer.evaluate(eval_dataset=samples)
+            self.trainer.evaluate(eval_dataset=samples)
             self._results |= {"eval_batch_size": size, "eval_seconds": self._now() - begun}
             return None
         except Exception as error:

@@ -99,6 +99,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         self._timed_s = 0.0
         self._last_step = last_step
         self._decided = False
+        self._steps_taken = 0
         self._end_before: Any = None
         self._previous_end: Any = None
         self._first: list[float] = []
@@ -119,7 +120,6 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         self._read_back = ReadBack(self.order, trainer)
         copies = getattr(trainer.accelerator, "dataloader_config", None)
         self._loads_meanwhile = bool(trainer.args.dataloader_num_workers or getattr(copies, "non_blocking", False))
-        trainer.add_callback(self)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._enter("data")
@@ -143,7 +143,8 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         if not self.settings:
             self.settings = self._read_back.settings(self._counted_samples(marks))
         before, self._graphs = self._graphs, graphs_compiled()
-        if self._last_step.reached(state.global_step):
+        self._steps_taken += 1
+        if self._last_step.reached(self._steps_taken):
             control.should_training_stop = True
         elif self._decided:
             pass  # all ranks stop together, some steps later
@@ -152,7 +153,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
             self._unread.append(marks)
             self._read_steps()
             if self._enough():
-                self._decided, control.should_training_stop = True, self._last_step.announce(state.global_step)
+                self._decided, control.should_training_stop = True, self._last_step.announce(self._steps_taken)
         else:
             if marks.fetches_whole:
                 self.whole_fetch_s = self._waited(marks)

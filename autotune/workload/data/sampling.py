@@ -1,13 +1,16 @@
 """Batches of a probe: kinds that data and model allow (padded to a multiple, packed), and the batches that its steps get."""
 
 import inspect
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
+from transformers.trainer_utils import has_length
 
+from autotune.core.proxy import Proxy
 from autotune.space.settings.batching import GROUPED, SEQUENTIAL, strategy
 
 SAME_LENGTH = "all samples have the same length"
@@ -87,19 +90,17 @@ def spread_steps(trainer: Any) -> None:
     trainer._get_train_sampler = spread
 
 
-class SpreadSteps(torch.utils.data.Sampler):  # type: ignore[misc]
-    """The inner sampler's samples, `size` together as they were, from places spread evenly over its whole order."""
+class SpreadSteps(Proxy):
+    """The sampler's samples, `size` together as they were, from places spread evenly over its whole order."""
 
-    def __init__(self, inner: Any, size: int) -> None:
-        self.inner, self.size = inner, size
-
-    def __len__(self) -> int:
-        return len(self.inner)
+    def __init__(self, sampler: Any, size: int) -> None:
+        super().__init__(sampler, size)
 
     def __iter__(self) -> Iterator[int]:
-        places = list(self.inner)
-        steps = [places[begin : begin + self.size] for begin in range(0, len(places), self.size)]
-        last = [steps.pop()] if steps and len(steps[-1]) < self.size else []
+        sampler, size = self._proxied
+        places = list(sampler)
+        steps = [places[begin : begin + size] for begin in range(0, len(places), size)]
+        last = [steps.pop()] if steps and len(steps[-1]) < size else []
         turns = sorted(range(len(steps)), key=lambda turn: ((turn + 0.5) * GOLDEN) % 1)
         order = sorted(zip(turns, steps, strict=True))  # the place at each turn, spread as the multiples are
         for step in [*(step for _, step in order), *last]:
@@ -124,64 +125,57 @@ def repeat_batches(trainer: Any, batches: int) -> None:
 
 
 def _repeat(loader: Any, batches: int) -> None:
-    """Only torch's loaders: a user's Trainer class may have another one."""
+    """Only torch's loaders: a user's Trainer class may have another one. A sampler with enough batches stays as it is."""
     inner = getattr(loader, "base_dataloader", loader)  # accelerate's loader iterates another one
     if not isinstance(inner, torch.utils.data.DataLoader):
         return
     # Torch refuses to set these on a loader, as workers that run already would not see it; none runs yet.
     if isinstance(inner.dataset, torch.utils.data.IterableDataset):
         vars(inner)["dataset"] = RepeatedStream(inner.dataset)
-    elif inner.batch_sampler is not None:
+    elif inner.batch_sampler is not None and not (has_length(inner) and len(inner) >= batches):
         vars(inner)["batch_sampler"] = RepeatedBatches(inner.batch_sampler, batches)
 
 
-class RepeatedBatches(torch.utils.data.Sampler):  # type: ignore[misc]
-    """This number of batches of the inner sampler's places, which begins again at its end; fewer if it is empty.
+class RepeatedBatches(Proxy):
+    """This number of batches of the batch sampler's places, which begins again at its end; fewer if it is empty.
 
-    A batch that would be cut short is filled from the next pass. All are drawn at once: a pass drawn during the training
-    would depend on the random numbers that the training takes.
+    A batch that would be cut short is filled from the next pass. All are drawn with the first one: a pass drawn during the
+    training would depend on the random numbers that the training takes. Its length is the batch sampler's.
     """
 
     def __init__(self, batch_sampler: Any, batches: int) -> None:
-        self.batch_sampler, self.batches = batch_sampler, batches
-        self.sampler = getattr(batch_sampler, "sampler", None)
-        self.batch_size: int | None = getattr(batch_sampler, "batch_size", None)
-        self.drop_last = getattr(batch_sampler, "drop_last", False)
-        # From these accelerate's loader tells the batch of all ranks.
-        self.num_processes = getattr(batch_sampler, "num_processes", 1)
-        self.split_batches = getattr(batch_sampler, "split_batches", False)
-
-    def __len__(self) -> int:
-        return self.batches
+        super().__init__(batch_sampler, batches)
 
     def __iter__(self) -> Iterator[Any]:
+        batch_sampler, batches = self._proxied
         # A sampler of one's own decides what belongs together: rows of one dataset of several, or as long ones.
-        cuts = getattr(self.batch_sampler, "batch_sampler", self.batch_sampler)  # below accelerate's
+        cuts = getattr(batch_sampler, "batch_sampler", batch_sampler)  # below accelerate's
         is_plain = getattr(type(cuts), "__iter__", None) is torch.utils.data.BatchSampler.__iter__
-        drawn, rest, size = list[Any](), list[Any](), self.batch_size if is_plain else None
-        while len(drawn) < self.batches and (fresh := list(islice(self.batch_sampler, self.batches))):
+        drawn, rest, size = list[Any](), list[Any](), batch_sampler.batch_size if is_plain else None
+        while len(drawn) < batches and (fresh := list(islice(batch_sampler, batches))):
             if size:
                 rest += [place for batch in fresh for place in batch]
                 fresh = [rest[at : at + size] for at in range(0, len(rest) - size + 1, size)]
                 rest = rest[len(fresh) * size :]
             drawn += fresh
-        return iter(drawn[: self.batches])
+        yield from drawn[:batches]
 
 
-class RepeatedStream(torch.utils.data.IterableDataset):  # type: ignore[misc]
-    """An iterable dataset that begins again at its end; one that yields nothing ends."""
-
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
+class RepeatedStream(Proxy):
+    """An iterable dataset that begins again at its end for torch's loader; one that yields nothing ends."""
 
     def __iter__(self) -> Iterator[Any]:
-        while True:
-            empty = True
-            for sample in self.dataset:
-                empty = False
-                yield sample
-            if empty:
-                return
+        is_loader = sys._getframe(1).f_globals.get("__name__", "").startswith("torch.utils.data")
+        return _endless(self._proxied[0]) if is_loader else iter(self._proxied[0])
+
+
+def _endless(stream: Any) -> Iterator[Any]:
+    empty = False
+    while not empty:
+        empty = True
+        for sample in stream:
+            empty = False
+            yield sample
 
 
 def quantiles(sizes: Sequence[float]) -> tuple[float, ...]:

@@ -513,8 +513,8 @@ def probed(brought: Payload, base: dict[str, Any], folder: Path) -> Any:
     workload = user_workload(request, brought.pickled)
     machine = makers.cpu(training_argument_fields=tuple(installed(dict.fromkeys(makers.FIELDS))))
     order = make_order(folder, machine, asked=asked, base=base, workload=workload)
-    arguments = run.arguments_of(order, brought.pickled, folder, STEPS)
-    return run.trainer_of(order, UserObjects.opened(brought.pickled, arguments), arguments)
+    arguments = run.arguments_of(order, brought.pickled, folder, max_steps=STEPS)
+    return run.trainer_of(order, UserObjects.opened(brought.pickled, arguments), arguments, STEPS)
 
 
 CARRIED = [name for name in KINDS if name not in REFUSED]

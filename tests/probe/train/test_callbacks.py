@@ -6,7 +6,7 @@ from typing import Any
 from transformers import PrinterCallback, ProgressCallback
 from transformers.integrations import TensorBoardCallback
 
-from autotune.probe.train.callbacks import add_callbacks, drop_trackers, is_tracker, take_callbacks
+from autotune.probe.train.callbacks import add_callbacks, drop_callbacks, is_tracker, take_callbacks
 from tests.trainers import Counting, Logged, Scaled, Told, built
 
 
@@ -49,10 +49,15 @@ def test_a_second_callback_of_a_class_goes_along_in_its_place(tmp_path: Path) ->
     assert kinds(source).count(ProgressCallback) == 2
 
 
-def test_trackers_are_taken_off_and_nothing_else(tmp_path: Path) -> None:
-    trainer = built(tmp_path, Logged, callbacks=[Counting()])
+class Bar(ProgressCallback):
+    """A progress bar of the user's."""
+
+
+def test_trackers_progress_bars_and_what_failed_are_taken_off_and_nothing_else(tmp_path: Path) -> None:
+    trainer = built(tmp_path, Logged, callbacks=[Counting(), Bar(), Told(None)])
     before = kinds(trainer)
-    assert TensorBoardCallback in before
-    drop_trackers(trainer)
-    assert kinds(trainer) == [item for item in before if item is not TensorBoardCallback]
+    off = [TensorBoardCallback, ProgressCallback, Told]
+    assert {*off} <= {*before}
+    drop_callbacks(trainer, ["Told"])
+    assert kinds(trainer) == [item for item in before if item not in off]
     assert not any(map(is_tracker, trainer.callback_handler.callbacks))

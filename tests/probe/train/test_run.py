@@ -18,6 +18,7 @@ from autotune.probe.order import LOSSES, Order, Timing, timings
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.process.ranks import LastStep
 from autotune.probe.train.callbacks import is_tracker
+from autotune.probe.train.control import TrialControl
 from autotune.probe.train.fields import round_fields
 from autotune.probe.train.run import OF_TORCHRUN, arguments_of, most_steps, take_variables, trainer_of
 from autotune.probe.train.timer import Stopwatch
@@ -153,8 +154,10 @@ def test_what_a_probe_never_does_is_switched_off_whatever_the_arguments_say(own:
     arguments = trainer["arguments"]
     assert arguments["learning_rate"] == 0.125, "what it learns stays the caller's"
     assert trainer["steps"] == measurement.untimed_steps + len(measurement.steps)
-    for name in ("eval_strategy", "save_strategy", "logging_strategy"):
+    for name in ("eval_strategy", "save_strategy"):
         assert arguments[name] == "no"
+    for name in ("logging_steps", "logging_strategy", "num_train_epochs", "max_steps"):
+        assert arguments[name] == base[name], "the caller's code may read it"
     for name in ("push_to_hub", "load_best_model_at_end", "eval_on_start", "auto_find_batch_size"):
         assert arguments[name] is False
     assert arguments["report_to"] in ([], "none", ["none"])
@@ -162,12 +165,12 @@ def test_what_a_probe_never_does_is_switched_off_whatever_the_arguments_say(own:
 
 
 @pytest.mark.parametrize("scheduler", ["reduce_lr_on_plateau", "cosine"])
-def test_a_schedule_that_needs_evaluations_becomes_constant(own: Train, tmp_path: Path, scheduler: str) -> None:
+def test_a_schedule_stays_the_caller_s_also_if_it_needs_evaluations(own: Train, tmp_path: Path, scheduler: str) -> None:
     base = {"lr_scheduler_type": scheduler, "metric_for_best_model": "loss"}
     measurement = own(base=base)
     assert measurement.outcome is Outcome.COMPLETED, measurement.reason
     kind = own_trainer(tmp_path)["arguments"]["lr_scheduler_type"]
-    assert kind == ("constant" if scheduler == "reduce_lr_on_plateau" else "cosine")
+    assert kind == scheduler
 
 
 def test_a_trainer_that_logs_to_a_tracker_by_itself_trains_without_it(environment: Environment, tmp_path: Path) -> None:
@@ -177,8 +180,9 @@ def test_a_trainer_that_logs_to_a_tracker_by_itself_trains_without_it(environmen
         "trainer_class": Logged,
     }
     order = make_order(tmp_path, environment)
-    arguments = arguments_of(order, b"", tmp_path, most_steps(order))
-    trainer = trainer_of(order, UserObjects.opened(sent(objects)), arguments)
+    trainer = trainer_of(
+        order, UserObjects.opened(sent(objects)), arguments_of(order, b"", tmp_path), most_steps(order)
+    )
     assert type(trainer) is Logged
     assert not any(map(is_tracker, trainer.callback_handler.callbacks))
 
@@ -195,7 +199,7 @@ def test_a_model_whose_checkpointing_was_switched_on_by_hand_trains_as_asked(
 
     order = make_order(tmp_path, environment, asked=configuration(checkpointing=value))
     objects = UserObjects.opened(sent({"model_init": model_init, "train_dataset": Numbers()}))
-    trainer = trainer_of(order, objects, arguments_of(order, b"", tmp_path, most_steps(order)))
+    trainer = trainer_of(order, objects, arguments_of(order, b"", tmp_path), most_steps(order))
     assert trainer.model.is_gradient_checkpointing == (value == "full")
 
 
@@ -227,9 +231,8 @@ def samples_trained_on(order: Order, folder: Path) -> list[tuple[int, ...]]:
 
     Its micro-steps learn nothing: which samples they are given does not depend on that.
     """
-    trainer = trainer_of(
-        order, UserObjects(), arguments_of(order, b"", folder, most_steps(order), **round_fields(order))
-    )
+    arguments = arguments_of(order, b"", folder, **round_fields(order))
+    trainer = trainer_of(order, UserObjects(), arguments, most_steps(order))
     trainer.training_step = lambda model, inputs, *_: torch.zeros(())
     fetch, seen = trainer.get_batch_samples, []
 
@@ -242,6 +245,7 @@ def samples_trained_on(order: Order, folder: Path) -> list[tuple[int, ...]]:
     memory: Any = SimpleNamespace(enter=lambda stage: None)
     watch = Stopwatch(order, memory, HostClock(), MachineMonitor(order.environment), LastStep())
     watch.attach(trainer, worst_batch(order, trainer))
+    TrialControl(trainer, watch, most_steps(order), order.configuration.gradient_accumulation_steps)
     trainer.train()
     told = []
     for batch in (batch for step in seen[WORST_STEPS:] for batch in step):

@@ -226,6 +226,7 @@ def test_the_stage_follows_the_training() -> None:
     trainer.training_step = noting("step", trainer.training_step)  # type: ignore[method-assign]
     trainer.accelerator.backward = noting("backward", trainer.accelerator.backward)
     watch.attach(trainer)
+    trainer.callback = watch
     trainer.train(most=1)
     assert seen == [
         "build",

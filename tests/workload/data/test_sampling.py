@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, DataCollatorWithFlattening, Trainer
+from transformers import AutoConfig, DataCollatorWithFlattening, Trainer, TrainerCallback
 
 from autotune.core import Measurement, Workload
+from autotune.probe.train.control import TrialControl
 from autotune.workload.data.collate import collated_as_asked
 from autotune.workload.data.sampling import (
     RepeatedBatches,
@@ -144,6 +145,23 @@ class Read(Numbers):
         return sample
 
 
+class Epochs(TrainerCallback):
+    """Counts the epochs that have begun."""
+
+    begun = 0
+
+    def on_epoch_begin(self, *_: Any, **__: Any) -> None:
+        self.begun += 1
+
+
+def trained(trainer: Any, steps: int) -> int:
+    """Train for n steps as a trial does: epochs that have begun."""
+    epochs = Epochs()
+    TrialControl(trainer, epochs, steps, trainer.args.gradient_accumulation_steps)
+    trainer.train()
+    return epochs.begun
+
+
 class Labels(Trainer):
     """Counts the labels of its data, as classes are weighed, and keeps that loader which a class of one's own may make."""
 
@@ -166,8 +184,7 @@ def test_lengths_are_read_once_for_each_sample_however_many_steps_there_are(tmp_
     spread_steps(trainer)
     repeat_batches(trainer, 11 * 2)
     trainer.get_train_dataloader()
-    trainer.train()
-    assert trainer.state.epoch < 1, "no epoch ended"
+    assert trained(trainer, 10) == 1, "no epoch ended"
     assert data.places[2:22] == list(range(20))
     assert len(data.places) <= 2 + 20 + 22 * 4
 
@@ -175,12 +192,12 @@ def test_lengths_are_read_once_for_each_sample_however_many_steps_there_are(tmp_
 @pytest.mark.parametrize("samples", [23, 500])
 def test_steps_are_whole_whatever_the_data_s_length_and_the_trainer_s_loader(samples: int, tmp_path: Path) -> None:
     data = Read(samples)
-    trainer = built(tmp_path, Labels, fields={"max_steps": 30}, train_dataset=data)
+    trainer = built(tmp_path, Labels, fields={"max_steps": 100}, train_dataset=data)
     assert len(trainer.labels) == samples
     repeat_batches(trainer, 31 * 2)
     data.places.clear()
-    trainer.train()
-    assert trainer.state.epoch < 1
+    assert trained(trainer, 30) == 1
+    assert trainer.state.epoch == pytest.approx(30 / -(-samples // 8), rel=0.02), "of the user's data"
     trained_on = data.places[: 30 * 8]
     assert trained_on == [place % samples for place in range(30 * 8)], "each pass goes on where the one before ended"
 
@@ -192,7 +209,7 @@ def test_every_micro_batch_size_gets_the_same_samples_pass_after_pass(tmp_path: 
         sizes = {"per_device_train_batch_size": micro, "gradient_accumulation_steps": 8 // micro, "max_steps": 9}
         trainer = built(tmp_path, fields=sizes, train_dataset=data)
         repeat_batches(trainer, 10 * 8 // micro)
-        trainer.train()
+        trained(trainer, 9)
         seen.append(data.places[:72])
     assert seen[0] == seen[1] == seen[2]
     assert [sorted(seen[0][at : at + 23]) for at in (0, 23, 46)] == [list(range(23))] * 3
@@ -221,5 +238,5 @@ def test_a_stream_of_samples_begins_again_in_the_loader_and_ends_for_everyone_el
         return batches, items
 
     trainer.get_batch_samples = fetching
-    trainer.train()
+    assert trained(trainer, 6) == 1
     assert samples == [8] * 6
