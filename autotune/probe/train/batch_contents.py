@@ -23,6 +23,9 @@ from autotune.space.settings.micro_batch_size import divisors
 LOOK_S = 3.0
 """Seconds for looking at batches of other sizes."""
 
+LOOK_SAMPLES = 64
+"""Samples to look at, if the data have as many: a collator that leaves some out shows it in tens of them."""
+
 LARGER = 4
 """Largest size to look at, in sizes of the user's."""
 
@@ -106,12 +109,13 @@ def _scales(order: TrainingOrder, trainer: Any, held: Held, shares: tuple[float,
     own, until = of.micro_batch_size, time.monotonic() + LOOK_S
     sizes = [size for size in divisors(of.global_batch_size // of.data_parallel_size) if size <= LARGER * own]
     others = [size for size in sizes if size != own]
-    as_asked = _held(trainer, own, max(sizes), until)
+    samples = max(*sizes, min(LOOK_SAMPLES, order.workload.samples or LOOK_SAMPLES))
+    as_asked = _held(trainer, own, samples, until)
     if as_asked is None or not others:
         return None
     if not held.is_like(Held(as_asked.rows * shares[0], as_asked.values * shares[1])):
         return False  # what a batch is changes inside `train()`
-    looks = [_held(trainer, size, max(sizes), until) for size in {others[0], others[-1]}]
+    looks = [_held(trainer, size, samples, until) for size in {others[0], others[-1]}]
     if any(look is not None and not look.is_like(as_asked) for look in looks):
         return False
     near = sorted(others, key=lambda size: (size > own, abs(size - own)))[:2]
@@ -138,14 +142,18 @@ def _loader(trainer: Any, size: int) -> Any:
 
 def _held(trainer: Any, size: int, samples: int, until: float) -> Held | None:
     """What batches of this size hold for each sample that is asked for, of so many samples; None if that is not seen."""
-    rows, values, batches = 0.0, 0, 0
+    seen, wanted = list[tuple[float, int]](), max(1, samples // size)
     with contextlib.suppress(Exception):
-        for batch in islice(_loader(trainer, size), -(-samples // size)):
+        for batch in islice(_loader(trainer, size), wanted):
             counted = count([batch])
-            rows, values, batches = rows + float(counted.samples), values + counted.values, batches + 1
+            seen.append((float(counted.samples), counted.values))
             if time.monotonic() > until:
                 break
-    return Held(rows / batches / size, values / batches / size) if rows else None
+        else:
+            if 1 < len(seen) < wanted:  # the data's last batch is a short one
+                seen.pop()
+    rows, values = (sum(each) / (len(seen) * size) for each in zip(*seen, strict=True)) if seen else (0.0, 0.0)
+    return Held(rows, values) if rows else None
 
 
 def _reached(trainer: Any, size: int) -> tuple[float, float] | None:
