@@ -197,6 +197,7 @@ def _run(
             with study.wish.held_back():
                 numerics, trials = study.ledger.numerics, study.trials
                 of_trials = (
+                    *study.kept_notes(),
                     *study.risk_notes(),
                     *baseline_notes(trials),
                     *crash_notes(trials),
@@ -205,6 +206,8 @@ def _run(
                 result = dataclasses.replace(
                     result,
                     trials=tuple(trials),
+                    space_size=study.space.size,
+                    ruled_out=study.space.ruled_out,
                     duplicate_proposals=study.sampler.duplicates,
                     left_out=tuple(study.ledger.left_out),
                     numerics=numerics and dataclasses.replace(numerics, weights=weights_text(workload)),

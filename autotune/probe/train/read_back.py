@@ -9,7 +9,7 @@ import torch
 
 from autotune.probe.device.compile import graphs_compiled
 from autotune.probe.order import TrainingOrder
-from autotune.space.settings import SETTINGS, Observed, precision
+from autotune.space.settings import MICRO, SETTINGS, Observed, precision
 from autotune.space.settings.compile import backend_of
 from autotune.space.settings.setting import joined
 
@@ -67,8 +67,8 @@ class ReadBack:
         self._looks_ahead = False
         self._remove_hooks()
 
-    def settings(self, samples: int | None) -> dict[str, Any]:
-        """Setting -> value that the training shows, or the values of its layers. samples: in a step, None if not counted.
+    def settings(self, samples: int | None, micro_steps: int | None = None) -> dict[str, Any]:
+        """Setting -> value that the training shows, or the values of its layers. samples, micro_steps: in a step, if counted.
 
         Raises Misconfigured if the number of samples is not the requested one; values are judged beside the baseline's
         (`study.measure.as_requested`).
@@ -87,9 +87,15 @@ class ReadBack:
             name: joined([SETTINGS[name].read_back(each) for each in observed])
             for name in self._order.configuration.values
         }
-        expected = self._order.configuration.micro_batch_size * self._order.accumulation_steps_run
+        if self._order.workload.user_objects and MICRO in shown:
+            shown[MICRO] = None  # judged by what the batches hold, as a loader of the user's may have any size
+        run = self._order.accumulation_steps_run
+        if micro_steps is not None and micro_steps != run:
+            reason = f"a step took {micro_steps} micro-batches instead of {run}: set gradient_accumulation_steps before train()"
+            raise Misconfigured(reason, shown)
+        expected = self._order.configuration.micro_batch_size * run
         if samples and samples != expected:
-            shown["micro_batch_size"] = samples / self._order.accumulation_steps_run
+            shown[MICRO] = samples / run
             raise Misconfigured(f"a step took {samples} samples instead of {expected}", shown)
         return shown
 

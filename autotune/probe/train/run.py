@@ -14,11 +14,13 @@ from transformers import SchedulerType, Trainer, TrainingArguments, set_seed
 from transformers.trainer_utils import has_length
 
 from autotune.core import InvalidRequest, Measurement, Outcome, failures
+from autotune.core.kept import KeptSetting
 from autotune.probe.device.clock import clock_of
 from autotune.probe.device.compile import keep_compiled
 from autotune.probe.device.machine import MachineMonitor
 from autotune.probe.order import Timing, TrainingOrder, timings
 from autotune.probe.process.ranks import LastStep, free_port, this_rank
+from autotune.probe.train.batch_contents import kept_batch, looked_at, other_rows
 from autotune.probe.train.callbacks import add_callbacks, drop_callbacks
 from autotune.probe.train.control import TrialControl, keep_rate
 from autotune.probe.train.fields import is_sharded, probe_fields, round_fields
@@ -75,7 +77,8 @@ def measured(
     surroundings = MachineMonitor(order.environment)
     watch = Stopwatch(order, memory, clock_of(order.environment), surroundings, LastStep.of_this_process())
     failure = failures.Failure(Outcome.COMPLETED, "")
-    held, control, left_out = None, None, dict[str, str]()
+    held_bytes, control, left_out = None, None, dict[str, str]()
+    kept: tuple[KeptSetting, ...] = ()
     try:
         trainer = build()
         watch.tokens_per_sample = tokens_per_sample(order, trainer)
@@ -90,11 +93,18 @@ def measured(
         failure = failures.Failure(Outcome.MISCONFIGURED, str(error))
     except Exception as error:
         memory.release()  # first: even reading what is held takes memory
-        held = memory.held()
+        held_bytes = memory.held()
         traceback.print_exc()
         failure = failures.from_exception(error, watch.stage)
         left_out = getattr(error, "left_out", {})  # of a CallbackFailed
     memory.release()
+    peaks, held, steps = memory.peaks(), watch.held, watch.steps
+    if failure.outcome is Outcome.COMPLETED and held is not None and not order.confirmation:
+        if order.held is None and order.ranks == 1:
+            held, kept = looked_at(order, trainer, held, watch.shares)
+            steps = watch.counting_rows() if held.counts_rows else steps
+        elif order.held is not None and not held.is_like(order.held):
+            kept, failure = kept_batch(order, held), other_rows(order, held)
     return Measurement(
         failure.outcome,
         reason=failure.reason,
@@ -102,7 +112,7 @@ def measured(
         accumulation_steps=order.configuration.gradient_accumulation_steps,
         accumulation_steps_run=order.accumulation_steps_run,
         data_parallel_size=order.configuration.data_parallel_size,
-        steps=tuple(watch.steps),
+        steps=tuple(steps),
         untimed_steps=watch.untimed_steps,
         compile_s=watch.compile_s,
         losses=watch.losses if order.confirmation and runs_whole_steps(order) else (),
@@ -111,7 +121,7 @@ def measured(
         ended_early=watch.ended_early,
         allowed_bytes=order.allowed_bytes,
         context_bytes=order.environment.context_bytes,
-        held_bytes=held,
+        held_bytes=held_bytes,
         refused_bytes=failure.refused_bytes,
         tokens_per_sample=watch.tokens_per_sample,
         micro_batch_bytes=watch.micro_batch_bytes,
@@ -120,12 +130,14 @@ def measured(
         joules=watch.surroundings.joules,
         surroundings=watch.surroundings.facts(),
         settings=watch.settings,
+        held=held,
+        kept=kept,
         asked=order.configuration.values,
         left_out=left_out,
         callbacks_s=control.callbacks_s if control and order.environment.is_cpu else 0.0,
         seconds_to_first_line=started - order.sent_at,
         observed_warnings=watch.surroundings.warnings() if failure.outcome is Outcome.COMPLETED else (),
-        **memory.peaks(),
+        **peaks,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate.data_loader import BatchSamplerShard
 from transformers.trainer_utils import has_length
 
 from autotune.core.proxy import Proxy
@@ -121,6 +122,7 @@ def repeat_batches(trainer: Any, batches: int) -> None:
             _repeat(loaders[0], batches)
         return loaders[0]
 
+    setattr(repeating, "once", make)  # noqa: B010  # a new one that ends as the user's does
     trainer.get_train_dataloader = repeating
 
 
@@ -139,8 +141,9 @@ def _repeat(loader: Any, batches: int) -> None:
 class RepeatedBatches(Proxy):
     """This number of batches of the batch sampler's places, which begins again at its end; fewer if it is empty.
 
-    A batch that would be cut short is filled from the next pass. All are drawn with the first one: a pass drawn during the
-    training would depend on the random numbers that the training takes. Its length is the batch sampler's.
+    A batch that torch's sampler would cut short is filled from the next pass; another sampler's batches stay as they are, such
+    as those of buckets. All are drawn with the first one: a pass drawn during the training would depend on the random numbers
+    that the training takes. Its length is the batch sampler's.
     """
 
     def __init__(self, batch_sampler: Any, batches: int) -> None:
@@ -148,10 +151,8 @@ class RepeatedBatches(Proxy):
 
     def __iter__(self) -> Iterator[Any]:
         batch_sampler, batches = self._proxied
-        # A sampler of one's own decides what belongs together: rows of one dataset of several, or as long ones.
-        cuts = getattr(batch_sampler, "batch_sampler", batch_sampler)  # below accelerate's
-        is_plain = getattr(type(cuts), "__iter__", None) is torch.utils.data.BatchSampler.__iter__
-        drawn, rest, size = list[Any](), list[Any](), batch_sampler.batch_size if is_plain else None
+        drawn, rest = list[Any](), list[Any]()
+        size = batch_sampler.batch_size if cuts_in_order(batch_sampler) else None
         while len(drawn) < batches and (fresh := list(islice(batch_sampler, batches))):
             if size:
                 rest += [place for batch in fresh for place in batch]
@@ -159,6 +160,13 @@ class RepeatedBatches(Proxy):
                 rest = rest[len(fresh) * size :]
             drawn += fresh
         yield from drawn[:batches]
+
+
+def cuts_in_order(batch_sampler: Any) -> bool:
+    """True for torch's own batches: equal numbers of samples in their sampler's order, whichever these are."""
+    while isinstance(batch_sampler, BatchSamplerShard) or hasattr(batch_sampler, "_proxied"):
+        batch_sampler = batch_sampler._proxied[0] if hasattr(batch_sampler, "_proxied") else batch_sampler.batch_sampler
+    return type(batch_sampler) is torch.utils.data.BatchSampler
 
 
 class RepeatedStream(Proxy):
