@@ -169,6 +169,9 @@ def _run(
 
     usage = device.usage_of(card)
     here = live_probe(request, host, environment, workload, plan.allowed_bytes, folder, usage)
+    for note in unmeasured.notes:
+        if note.kind is NoteKind.UNGUARDED:
+            watch(study.progress(ProgressKind.PREPARING, message=note.text))
     pool = pool_of(executors, probe_on) if executors else Pool({"": here})
     fleet = Fleet(pool)
     loggers = LoggerGroup(request.report_to, request.objective, folder)
