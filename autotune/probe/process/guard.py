@@ -1,10 +1,10 @@
 """Guard of the user's files: what a trial writes stays in layers of its own, or is refused.
 
     /home   a layer (overlay): the user's files are read, writes go to the trial's scratch folder and are gone with it
-    /usr    read only (Landlock)
+    /usr    read only
     kept    written: the order's folder, scratch, the libraries' caches, /dev and /proc
 
-Layers need a mount namespace: root's, or one of a user namespace. Without them all but `kept` is read only, by Landlock and by an
+This needs a mount namespace: root's, or one of a user namespace. Without it all but `kept` is read only, by Landlock and by an
 audit hook of Python, which also refuses what Landlock does not know (chmod, utime) and says what to do.
 """
 
@@ -46,7 +46,13 @@ ADVICE = "write below tempfile.gettempdir() instead"
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000  # linux/sched.h
 _MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000  # linux/mount.h
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # system calls, of the same numbers everywhere
+_AT_RECURSIVE, _RDONLY = 0x8000, 1  # linux/fcntl.h, linux/mount.h
+_MOUNT_SETATTR, _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = (
+    442,
+    444,
+    445,
+    446,
+)  # system calls, of these numbers everywhere
 _PR_SET_NO_NEW_PRIVS = 38  # linux/prctl.h
 _WRITES = 0x1FF2  # linux/landlock.h: write, remove and make files of all kinds
 _LATER_WRITES = ((2, 1 << 13), (3, 1 << 14))  # (its version, move to another folder), (its version, truncate)
@@ -68,17 +74,18 @@ def guard(scratch: Path, kept: Iterable[str | Path]) -> str:
     """
     means, folder = os.environ.get(MEANS, ALL), os.getcwd()
     paths = [*(os.path.realpath(path) for path in kept), *_caches(folder), "/dev", "/proc"]
-    real = [path for path in paths if os.path.isdir(path)]
+    real = [path for path in paths if os.path.isdir(path) and not os.statvfs(path).f_flag & os.ST_RDONLY]
     if os.path.exists("/dev/nvidiactl") and not os.path.exists("/dev/nvidia-uvm"):
         with contextlib.suppress(OSError):  # CUDA's set-uid program, which has no effect in here
             subprocess.run(["nvidia-modprobe", "-u", "-c=0"], check=False)
-    layered = list[str]()
+    layered, is_refused = list[str](), False
     if "layers" in means:
         with contextlib.suppress(OSError):
             folders = [path for path in _folders(folder) if not any(_is_below(path, other) for other in real)]
             layered = _put_layers(folders, scratch, real)
+            is_refused = _make_read_only([*layered, *real])
     os.chdir(folder)
-    is_refused = "landlock" in means and _refuse_writes([*layered, *real])
+    is_refused = is_refused or ("landlock" in means and _refuse_writes([*layered, *real]))
     if any(_is_below(folder, layer) for layer in layered):
         return "" if is_refused else f"what they write outside of {', '.join(layered)} is not guarded"
     if "python" in means:
@@ -183,14 +190,31 @@ def _put_layers(folders: list[str], scratch: Path, kept: list[str]) -> list[str]
             options = f"lowerdir={_held(folder)},upperdir={layer}/upper,workdir={layer}/work,volatile"
             with contextlib.suppress(OSError):
                 _mount("overlay", folder, "overlay", 0, f"{options},{'userxattr' if user else 'redirect_dir=on'}")
-                os.chmod(f"{layer}/work/work", 0o700)  # so that the user can remove it
                 done.append(folder)
+                for place, *_ in os.walk(f"{layer}/work"):
+                    os.chmod(place, 0o700)  # so that the user can remove it
         if done:
             break
     for path, held in real:
-        if any(_is_below(path, folder) for folder in done):
+        if any(_is_below(path, folder) for folder in done) or not os.path.ismount(path):
             _mount(held, path, "", _MS_BIND | _MS_REC)
     return done
+
+
+def _make_read_only(kept: list[str]) -> bool:
+    """Make all that is mounted read only, for this process, except below these mount points; False if the kernel cannot."""
+
+    def set_attributes(path: str, on: int, off: int) -> None:
+        attributes = struct.pack("4Q", on, off, 0, 0), ctypes.c_size_t(32)
+        _call("syscall", _MOUNT_SETATTR, -1, os.fsencode(path), _AT_RECURSIVE, *attributes)
+
+    with contextlib.suppress(OSError):
+        set_attributes("/", _RDONLY, 0)
+        for path in kept:
+            with contextlib.suppress(OSError):
+                set_attributes(path, 0, _RDONLY)
+        return True
+    return False
 
 
 def _held(path: str | Path) -> str:
