@@ -1,6 +1,5 @@
 """A trial in the user's program: the training that is reached is measured as a probe's is, and the program ended."""
 
-import os
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,6 @@ from autotune.commands.run.exchange import Instructions, wait_for_end
 from autotune.core import failures
 from autotune.core.io import read_json, write_json
 from autotune.probe.order import ORDER, Order, TrainingOrder, answer_name
-from autotune.probe.process.guard import READ_ONLY, announce_native_writers
 from autotune.probe.process.ranks import this_rank
 from autotune.probe.train import sanity
 from autotune.probe.train.callbacks import why_unfit
@@ -33,8 +31,6 @@ def begin(instructions: Instructions, started: float) -> None:
     place = Path(instructions.order)
     order = cast("TrainingOrder", Order.from_dict(read_json(place / ORDER), place))
     take_variables(order)
-    if READ_ONLY in os.environ:
-        announce_native_writers()
     _begun.update(order=order, memory=memory_of(order), started=started)
 
 

@@ -20,7 +20,7 @@ from typing import Any, NoReturn, cast
 from autotune.core import Measurement, read_json, write_json
 from autotune.probe.order import ORDER, Order, TrainingOrder, answer_name
 from autotune.probe.process import cleanup, ranks, warm
-from autotune.probe.process.guard import READ_ONLY, announce_native_writers, guard
+from autotune.probe.process.guard import guard
 from autotune.probe.process.lazy_import import forget_opened_later
 
 ANSWERED_BY = {
@@ -151,8 +151,6 @@ def _guard(order: Order, scratch: Path, shared: Path) -> None:
     with contextlib.suppress(OSError):
         os.makedirs(cache, exist_ok=True)
     guard(scratch / "layers", [shared, order.folder, cache])
-    if READ_ONLY in os.environ:
-        announce_native_writers()
 
 
 def cards_seen(order: Order, objects: bytes) -> dict[str, str]:

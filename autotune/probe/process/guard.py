@@ -17,7 +17,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -47,18 +47,15 @@ ADVICE = "write below tempfile.gettempdir() instead"
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000  # linux/sched.h
 _MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000  # linux/mount.h
 _AT_RECURSIVE, _RDONLY = 0x8000, 1  # linux/fcntl.h, linux/mount.h
-_MOUNT_SETATTR, _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = (
-    442,
-    444,
-    445,
-    446,
-)  # system calls, of these numbers everywhere
+_MOUNT_SETATTR, _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 442, 444, 445, 446  # system calls, on all processors
+_ALL_USERS = "4294967295"  # in the map of the first user namespace
 _PR_SET_NO_NEW_PRIVS = 38  # linux/prctl.h
 _WRITES = 0x1FF2  # linux/landlock.h: write, remove and make files of all kinds
 _LATER_WRITES = ((2, 1 << 13), (3, 1 << 14))  # (its version, move to another folder), (its version, truncate)
 
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _CHANGED = {
+    "open": slice(1),
     **dict.fromkeys(("os.rename", "os.link"), slice(2)),
     "os.symlink": slice(1, 2),
     **{f"os.{name}": slice(1) for name in ("chmod", "chown", "mkdir", "remove", "rmdir", "truncate", "utime")},
@@ -81,8 +78,7 @@ def guard(scratch: Path, kept: Iterable[str | Path]) -> str:
     layered, is_refused = list[str](), False
     if "layers" in means:
         with contextlib.suppress(OSError):
-            folders = [path for path in _folders(folder) if not any(_is_below(path, other) for other in real)]
-            layered = _put_layers(folders, scratch, real)
+            layered = _put_layers(_folders(folder, real), scratch, real)
             is_refused = _make_read_only([*layered, *real])
     os.chdir(folder)
     is_refused = is_refused or ("landlock" in means and _refuse_writes([*layered, *real]))
@@ -121,43 +117,37 @@ def _is_below(path: str, folder: str) -> bool:
 # Layers -----------------------------------------------------------------------------------------------------------
 
 
-def _folders(current: str) -> list[str]:
-    """Largest folders that can have a layer: the user's (of root all), without mount points below."""
+def _folders(current: str, kept: list[str]) -> list[str]:
+    """Largest folders that can have a layer: the user's (of root all), not kept, without mount points below."""
     user, group = os.geteuid(), os.getegid()
     lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     points = [re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), line.split()[4]) for line in lines]
-
-    def has_points(folder: str) -> bool:
-        return any(point != folder and _is_below(point, folder) for point in points)
+    taken = list[str]()
 
     def can_have_one(folder: str) -> bool:
         # A user's namespace knows no other owners: files of theirs cannot be copied into the layer.
         with contextlib.suppress(OSError):
             status = os.stat(folder)
-            return not has_points(folder) and (not user or (status.st_uid, status.st_gid) == (user, group))
+            is_users = not user or (status.st_uid, status.st_gid) == (user, group)
+            return is_users and not any(point != folder and _is_below(point, folder) for point in points)
         return False
 
-    def walk(folder: str, depth: int) -> Iterator[str]:
-        with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            for entry in islice(entries, MOST_ENTRIES):
-                if not entry.is_dir(follow_symlinks=False) or (depth == 1 and entry.name in SYSTEM):
-                    continue
-                yield entry.path
-                if not can_have_one(entry.path) and (depth == 1 or has_points(entry.path)):
-                    yield from walk(entry.path, depth + 1)
+    def entries(folder: str) -> list[str]:
+        with contextlib.suppress(OSError), os.scandir(folder) as found:
+            return [entry.path for entry in islice(found, MOST_ENTRIES) if entry.is_dir(follow_symlinks=False)]
+        return []
 
+    def is_system(folder: str) -> bool:
+        return folder.split("/")[1] in {"", *SYSTEM}
+
+    top = [folder for folder in entries("/") if not is_system(folder)]
     paths = [Path(current), Path(os.path.realpath(os.path.expanduser("~")))]
     above = [str(folder) for path in paths for folder in reversed((path, *path.parents))]
-    is_system = {name for name in above if name == "/" or name.split("/")[1] in SYSTEM} - {current}
-    found = list[str]()
-    for folder in (*(name for name in above if name not in is_system), *walk("/", 1)):
-        if (
-            folder not in ("/", "/dev/shm")
-            and can_have_one(folder)
-            and not any(_is_below(folder, other) for other in found)
-        ):
-            found.append(folder)
-    return found
+    above = [folder for folder in above if not is_system(folder) or folder == current not in ("/", "/dev/shm")]
+    for folder in (*above, *top, *(inner for outer in top if not can_have_one(outer) for inner in entries(outer))):
+        if can_have_one(folder) and not any(_is_below(folder, other) for other in (*taken, *kept)):
+            taken.append(folder)
+    return taken
 
 
 def _put_layers(folders: list[str], scratch: Path, kept: list[str]) -> list[str]:
@@ -168,6 +158,8 @@ def _put_layers(folders: list[str], scratch: Path, kept: list[str]) -> list[str]
     user, group = os.geteuid(), os.getegid()
     if user and _reads("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
         return []  # Ubuntu: a namespace can be made, and nothing done in it
+    # In a user's namespace a folder of the user's cannot be renamed (EXDEV, which shutil.move copes with).
+    moves = "redirect_dir=on" if not user and _ALL_USERS in _reads("/proc/self/uid_map") else "userxattr"
     _call("unshare", _CLONE_NEWNS | (_CLONE_NEWUSER if user else 0))
     if user:
         for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
@@ -176,20 +168,17 @@ def _put_layers(folders: list[str], scratch: Path, kept: list[str]) -> list[str]
     scratch.mkdir()
     real = [(path, _held(path)) for path in kept]  # as they are below the layers
     done = list[str]()
-    for kind in (
-        "",
-        "tmpfs",
-    ):  # the latter where the scratch folder's own file system can hold no layers (a container's)
-        if kind:
-            _mount(kind, str(scratch), kind, 0)
+    for in_memory in (False, True):  # where the scratch folder's file system can hold no layers (a container's)
+        if in_memory:
+            _mount("tmpfs", str(scratch), "tmpfs", 0)
         base = _held(scratch)
         for number, folder in enumerate(folders):
             layer = f"{base}/{number}"
             os.makedirs(f"{layer}/upper")
             os.mkdir(f"{layer}/work")
-            options = f"lowerdir={_held(folder)},upperdir={layer}/upper,workdir={layer}/work,volatile"
+            options = f"lowerdir={_held(folder)},upperdir={layer}/upper,workdir={layer}/work,volatile,{moves}"
             with contextlib.suppress(OSError):
-                _mount("overlay", folder, "overlay", 0, f"{options},{'userxattr' if user else 'redirect_dir=on'}")
+                _mount("overlay", folder, "overlay", 0, options)
                 done.append(folder)
                 for place, *_ in os.walk(f"{layer}/work"):
                     os.chmod(place, 0o700)  # so that the user can remove it
@@ -268,31 +257,11 @@ def refuse_in_python() -> None:
     sys.addaudithook(partial(_check_event, kept=json.loads(os.environ[READ_ONLY])))
 
 
-def announce_native_writers() -> None:
-    """Let torch and safetensors raise that audit event for the files that they write by native code."""
-    import safetensors.torch
-    import torch.serialization
-
-    def announced(write: Callable[..., Any]) -> Callable[..., Any]:
-        def announce(first: Any, path: Any, *arguments: Any, **more: Any) -> Any:
-            sys.audit("open", path, "w", os.O_WRONLY)
-            return write(first, path, *arguments, **more)
-
-        return announce
-
-    zipped: Any = torch.serialization._open_zipfile_writer_file
-    tensors: Any = safetensors.torch
-    zipped.__init__, tensors.serialize_file = announced(zipped.__init__), announced(tensors.serialize_file)
-
-
 def _check_event(event: str, arguments: tuple[Any, ...], kept: list[str]) -> None:
     """Audit hook that raises PermissionError where a file changes that is not below the kept folders."""
-    if event == "open":
-        path, mode, flags = arguments
-        writes = flags & _WRITE_FLAGS if isinstance(flags, int) else mode not in ("r", "rb")
-        changed = arguments[:1] if writes else ()
-    else:
-        changed = arguments[_CHANGED[event]] if event in _CHANGED else ()
+    changed = arguments[_CHANGED[event]] if event in _CHANGED else ()
+    if event == "open" and not arguments[2] & _WRITE_FLAGS:
+        return
     for path in changed:
         if not isinstance(path, (str, bytes, os.PathLike)):
             continue
