@@ -15,6 +15,7 @@ from autotune.core.time_limit import TimeLimit
 from autotune.executors import Executor
 from autotune.executors.local import first_host, lock_card
 from autotune.probe import Host
+from autotune.probe.process.guard import why_unguarded
 from autotune.probe.process.launcher import HostSet
 from autotune.space.user_arguments import left_out, read_user_arguments
 from autotune.study.limits import check_request
@@ -96,6 +97,8 @@ def search(
                 notes = (*notes, Note(NoteKind.LOST_DEVICES, {"lost": lost, "devices": int(request.devices)}))
             for each in (host, *(executor.host for executor in executors)):
                 each.time_limit = limit
+            if brought.pickled and (unguarded := why_unguarded()):
+                notes = (*notes, Note(NoteKind.UNGUARDED, detail=unguarded))
             # Optuna, pandas and SciPy are imported while the host imports torch and transformers.
             from autotune.commands.study import run
 

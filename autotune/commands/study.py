@@ -169,6 +169,9 @@ def _run(
 
     usage, failed = device.usage_of(card), left_out(study.trials)
     here = live_probe(request, host, environment, workload, plan.allowed_bytes, folder, usage, left_out=failed)
+    for note in unmeasured.notes:
+        if note.kind is NoteKind.UNGUARDED:
+            watch(study.progress(ProgressKind.PREPARING, message=note.text))
     pool = pool_of(executors, probe_on) if executors else Pool({"": here})
     fleet = Fleet(pool)
     loggers = LoggerGroup(request.report_to, request.objective, folder)

@@ -84,6 +84,7 @@ _NO_MORE_PROCESSES = (
 _CRASHED = {
     r"illegal memory access|shared memory.*: Permission denied|device-side assert triggered|misaligned address": "",
     r"\[Errno 28\]|No space left on device": "the disk is full",
+    r"\[Errno 30\]|Read-only file system": "a trial writes nothing of yours (write below tempfile.gettempdir() instead)",
     _NO_MORE_PROCESSES: NO_MORE_PROCESSES,
 }
 COMPILING_FAILS = "compiling fails"

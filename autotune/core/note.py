@@ -42,6 +42,7 @@ class NoteKind(Kind):
     OPTIMIZER = "optimizer", "probes take the arguments' optimizer instead of your {detail}"
     SCHEDULE = "schedule", "probes take the arguments' schedule instead of your {detail}"
     CALLBACKS = "callbacks", "your callbacks run in every probe: {detail}"
+    UNGUARDED = "unguarded", "your files in trials: {detail}"
     CALLBACKS_LEFT_OUT = "callbacks_left_out", "callbacks left out of probes: {detail}"
     SLOW_CALLBACKS = "slow_callbacks", "your callbacks take {share:share} of a step"
     FAILED_IN_PROBES = "failed_in_probes", "failed in probes, and left out of them: {detail}"

@@ -22,6 +22,7 @@ from autotune.probe import Account
 from autotune.probe.device.compile import compiled_variables
 from autotune.probe.order import CHILD_ANSWER, LOG, TRAINED_BY_RANKS, Order, TrainingOrder, answer_name
 from autotune.probe.process.launcher import CLOSE_S, ROOT, HostSet, supervised, write_order
+from autotune.probe.process.supervisor import KEPT
 from autotune.probe.train.fields import probe_fields, round_fields
 from autotune.space.settings.checkpointing import ALIASES
 
@@ -99,6 +100,7 @@ class CommandHost(HostSet):
         environment |= {**order.host_environment, **order.process_environment}
         self._compiled = self._compiled or self.scratch_folder()
         environment |= {"TMPDIR": str(scratch / "tmp"), **compiled_variables(order, self._compiled)}
+        environment[KEPT] = json.dumps([str(scratch), str(self._compiled), order.folder])
         if order.ranks > 1:
             environment["AUTOTUNE_MEETING"] = str(scratch)
         answers = [Path(order.folder) / answer_name(rank) for rank in range(order.ranks)]

@@ -1,10 +1,14 @@
 """The side of the user's program: the search for its built Trainer, or the facts with which the parent searches."""
 
+import contextlib
 import os
+import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,10 +25,12 @@ from autotune.commands.trainer.switch import prepare, switch, why_anew, why_kept
 from autotune.commands.tune import base_of, device_of, identity_of, name_of_study, samples_of_step, sendable
 from autotune.core.errors import AutotuneError, InvalidRequest, InvalidSpace, SearchFailed, StudyMismatch
 from autotune.core.interrupt import Terminated, ending_on_signals, without_handlers
+from autotune.core.io import read_json, write_json
 from autotune.core.note import Note
 from autotune.core.random_state import kept_random_state
 from autotune.core.request import tuning_request
 from autotune.core.units import counted
+from autotune.probe.process.guard import guard
 from autotune.probe.train.callbacks import why_unfit
 from autotune.probe.train.promise import PromiseCallback
 from autotune.report.live.views import errors, watcher
@@ -38,6 +44,9 @@ from autotune.workload.model.user_objects import sizes as sample_sizes
 
 OF_THE_REQUEST = (StudyMismatch, InvalidSpace)
 """Refusals that another way of probing would meet too."""
+
+ASIDE_S, LOOK_S = 60.0, 0.02
+"""Seconds that reading the user's data in a fork may take, and between looks for its end."""
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 """Variables by which the program's device is counted."""
@@ -67,7 +76,7 @@ def tune_here(
     instructions = replace(instructions, options=_options_here(instructions))
 
     def tell(by: str, why: str) -> None:
-        _facts(trainer, instructions, by, why, made, seen).write(messages)
+        _facts(trainer, instructions, by, why, made, seen, messages).write(messages)
         if by == AGAIN or instructions.dry_run:
             exchange.wait_for_end(parent)
         if not instructions.quiet:
@@ -160,7 +169,13 @@ def _otherwise(differs: tuple[Note, ...]) -> str:
 
 
 def _facts(
-    trainer: Any, instructions: Instructions, by: str, why: str, made: list[Any], seen: Mapping[str, bool]
+    trainer: Any,
+    instructions: Instructions,
+    by: str,
+    why: str,
+    made: list[Any],
+    seen: Mapping[str, bool],
+    messages: Path,
 ) -> Facts:
     args = trainer.args
     base, unsent = base_of(trainer)
@@ -172,14 +187,18 @@ def _facts(
     callbacks = [callback for callback in extract.own_callbacks(trainer) if not why_unfit(callback)]
     # As many threads by default as all ranks have together.
     variables = {THREADS: str(torch.get_num_threads() * args.world_size)}
-    needs_workload = by == AGAIN or instructions.dry_run
-    measures = sample_sizes(trainer.train_dataset) if needs_workload else []
+
+    def read() -> tuple[dict[str, Any], list[int]]:
+        read = sample_sizes(trainer.train_dataset)
+        return _workload(trainer, instructions.options, size, callbacks, read), read
+
+    workload, measures = _aside(read, messages) if by == AGAIN or instructions.dry_run else ({}, [])
     return Facts(
         by=by,
         why=why,
         trainer=type(trainer).__name__,
         call=instructions.call,
-        workload=_workload(trainer, instructions.options, size, callbacks, measures) if needs_workload else {},
+        workload=workload,
         base=base,
         arguments=plain_fields(args),
         number=next((place for place, each in enumerate(made, 1) if each is args), 0),
@@ -195,6 +214,27 @@ def _facts(
         seconds=max(0.0, time.time() - instructions.started),
         **seen,
     )
+
+
+def _aside(read: Callable[[], Any], messages: Path) -> Any:
+    """The result, plain data, in a fork of this process that writes nothing of the user's; in this process if the fork fails."""
+    with (
+        tempfile.TemporaryDirectory(dir=messages) as folder,
+        warnings.catch_warnings(action="ignore"),
+    ):  # of other threads
+        place = Path(folder, "read.json")
+        if not (process := os.fork()):
+            with contextlib.suppress(BaseException):
+                torch.set_num_threads(1)
+                guard(Path(folder, "layers"), [folder])
+                write_json(place, read())
+            os._exit(0)
+        until = time.monotonic() + ASIDE_S
+        while not os.waitpid(process, os.WNOHANG)[0]:
+            time.sleep(LOOK_S)
+            if time.monotonic() > until:
+                os.kill(process, signal.SIGKILL)
+        return read_json(place) if place.exists() else read()
 
 
 def _workload(

@@ -20,6 +20,7 @@ from typing import Any, NoReturn, cast
 from autotune.core import Measurement, read_json, write_json
 from autotune.probe.order import ORDER, Order, TrainingOrder, answer_name
 from autotune.probe.process import cleanup, ranks, warm
+from autotune.probe.process.guard import guard
 from autotune.probe.process.lazy_import import forget_opened_later
 
 ANSWERED_BY = {
@@ -71,6 +72,8 @@ def run_child(
         print(_started(order) + named, flush=True)
         meeting, scratch = scratch, _own_scratch(scratch, rank)
         _enter_surroundings(parent.surroundings, scratch)
+        if runs_user_code(order, parent.objects):
+            _guard(order, scratch, meeting.parent)
         if order.ranks > 1:
             os.environ |= ranks.variables(rank, order.ranks, port, meeting)
         forget_opened_later()
@@ -130,6 +133,24 @@ def _go_on(
         write_json(folder / answer_name(0), answer)
         if not warm.is_completed(answer):
             return
+
+
+def runs_user_code(order: Order, objects: bytes) -> bool:
+    """True if Python code of the user's may run, which may write files."""
+    is_trusted = (
+        order.workload.trust_remote_code
+        if order.workload
+        else order.request.get("request", {}).get("trust_remote_code")
+    )
+    return order.kind not in ("capabilities", "rates") and bool(objects or is_trusted)
+
+
+def _guard(order: Order, scratch: Path, shared: Path) -> None:
+    """Guard the user's files. shared: folder that children of the host share."""
+    cache = order.request.get("cache", shared)
+    with contextlib.suppress(OSError):
+        os.makedirs(cache, exist_ok=True)
+    guard(scratch / "layers", [shared, order.folder, cache])
 
 
 def cards_seen(order: Order, objects: bytes) -> dict[str, str]:

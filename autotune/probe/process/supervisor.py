@@ -15,9 +15,16 @@ import shutil
 import socket
 import subprocess
 import sys
-from typing import NoReturn
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
 
 from autotune.probe.process import cleanup
+from autotune.probe.process.guard import guard
+
+KEPT = "AUTOTUNE_KEPT"
+"""Variable of a command's supervisor: folders that the command may write, a list in JSON."""
 
 LOOK_MS = 10
 """Milliseconds between looks for the end of a process of which nothing else tells."""
@@ -34,7 +41,7 @@ def main() -> NoReturn:
     before, kills_before = cleanup.shared_memory(), cleanup.kernel_oom_kills()
     cleanup.make_scratch(scratch)
     try:
-        code = _supervise(channel, command)
+        code = _supervise(channel, command, partial(_guard, scratch))
     finally:
         cleanup.end_descendants()
         cleanup.remove_left_shared_memory(before)
@@ -46,12 +53,17 @@ def main() -> NoReturn:
     os._exit(0)
 
 
-def _supervise(channel: socket.socket, command: list[str]) -> int | None:
-    """Start the command or the host and wait: its exit code or -signal, None if the parent closed the socket or died."""
+def _supervise(channel: socket.socket, command: list[str], enter: Callable[[], Any]) -> int | None:
+    """Start the host, or the command in a process that calls `enter`, and wait: its exit code or -signal.
+
+    None if the parent closed the socket or died.
+    """
     alive_read, alive_write = os.pipe()  # closed once it has ended; its children close it
     host_module = [sys.executable, "-P", "-m", "autotune.probe.process.host", str(channel.fileno()), str(alive_write)]
     fds = [alive_write] if command else [channel.fileno(), alive_write]
-    host = subprocess.Popen(command or [*host_module, str(os.getpid())], pass_fds=fds)
+    host = subprocess.Popen(
+        command or [*host_module, str(os.getpid())], pass_fds=fds, preexec_fn=enter if command else None
+    )
     os.close(alive_write)
     ends, wait_ms = select.poll(), None
     ends.register(channel, select.POLLRDHUP)  # the host reads the messages
@@ -64,6 +76,11 @@ def _supervise(channel: socket.socket, command: list[str]) -> int | None:
             ends.unregister(alive_read)
             wait_ms = LOOK_MS
     return host.returncode
+
+
+def _guard(scratch: str) -> None:
+    """Guard the user's files from the command, which may write folders that a variable names."""
+    guard(Path(scratch, "layers"), [scratch, *json.loads(os.environ.pop(KEPT))])
 
 
 if __name__ == "__main__":

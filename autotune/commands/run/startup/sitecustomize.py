@@ -48,6 +48,14 @@ def _watch(loader: Any, function: str) -> None:
     loader.exec_module = executed
 
 
+def _refuse_writes() -> None:
+    try:
+        from autotune.probe.process.guard import refuse_in_python
+    except ImportError:  # another Python
+        return
+    refuse_in_python()
+
+
 def _next() -> None:
     """Run the sitecustomize that this one hides."""
     sys.path[:] = [path for path in sys.path if path != FOLDER]
@@ -63,4 +71,6 @@ def _next() -> None:
 
 if os.path.isfile(os.path.join(MESSAGES, "Instructions.json")):
     sys.meta_path.insert(0, _Finder)
+if "AUTOTUNE_READ_ONLY" in os.environ:
+    _refuse_writes()
 _next()
