@@ -13,7 +13,7 @@ from dataclasses import fields
 from typing import Any
 
 from autotune.core.errors import InvalidRequest
-from autotune.space.settings.precision import LAUNCHED
+from autotune.space.settings import precision
 from autotune.workload import extract
 from autotune.workload.extract import BUILD
 from autotune.workload.hub import first_line
@@ -47,13 +47,21 @@ def check_fresh(trainer: Any) -> list[Any]:
             "The Trainer generates with vLLM, and a fresh Trainer would start that again.",
             "Build it with the arguments that result.training_arguments() makes.",
         )
+    wrapped = precision.unwrap(extract.models(trainer))
+    try:
+        return _own_callbacks_if_fresh(trainer)
+    finally:
+        precision.wrap_again(wrapped)
+
+
+def _own_callbacks_if_fresh(trainer: Any) -> list[Any]:
     fresh, model = _fresh(trainer)
     if trainer.model_init is None and fresh.model is not model:
         raise _differs(trainer, "The model", "its __init__ wraps the model, and would wrap it again")
     _check_model(trainer, model)
     if hooked := next((name for name, weight in trainer.model.named_parameters() if _has_hooks(weight)), ""):
         raise _differs(trainer, f"The parameter {hooked}", "its hooks cannot be sent to another process")
-    stated = bool(trainer.args.fp16 or trainer.args.bf16 or os.environ.get(LAUNCHED, "no") != "no")
+    stated = bool(trainer.args.fp16 or trainer.args.bf16 or os.environ.get(precision.LAUNCHED, "no") != "no")
     if stated != (amp := getattr(trainer.accelerator, "native_amp", stated)):
         was = f"it was built with{'' if amp else 'out'} mixed precision, and its arguments say otherwise"
         raise _differs(trainer, "The precision", was)
@@ -145,7 +153,9 @@ def _fresh(trainer: Any) -> tuple[Any, Any]:
         try:
             with warnings.catch_warnings(action="ignore"), _aside(trainer.model):
                 given = prepared(parts)
-                return extract.built_again(type(trainer), given | {"args": args}), given["model"]
+                fresh = extract.built_again(type(trainer), given | {"args": args})
+                precision.unwrap(extract.models(fresh))
+                return fresh, given["model"]
         except Exception as error:  # whatever the class's __init__ raises
             reason = error
     names = "model" in str(reason) and isinstance(reason, TypeError) and _that_stand_for_the_model(trainer)

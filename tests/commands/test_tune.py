@@ -300,7 +300,7 @@ def test_a_function_whose_library_was_patched_is_refused(
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "training_step", lambda self, *args: before(self, *args))
         autotune.tune(lambda args: Trainer(bert(), args, train_dataset=Numbers()), built(tmp_path).args)
-    with pytest.raises(InvalidRequest, match="Trainer.training_step was replaced in your process"):
+    with pytest.raises(InvalidRequest, match=r"Trainer\.training_step was replaced in your process"):
         user_workload(tuning_request("mine", 8, device="cpu"), asked[0][0].pickled)
 
 
