@@ -61,11 +61,25 @@ class TuningResult(SearchResult):
         folder = {} if output_dir is None else {"output_dir": output_dir}
         return answer_arguments(self, self.user_arguments, folder | overrides)
 
-    def apply(self, trainer: Any, allow_defaults: bool = False) -> Any:
+    def arguments(self, args: Any) -> Any:
+        """These training arguments, of their own class, with the answer's fields: `build(result.arguments(args)).train()`.
+
+        For a function that builds a Trainer of its arguments. Sets TF32, switches of torch, the number of threads and whether
+        regions are compiled in this process. Warns as `apply` does.
+
+        Raises:
+            InvalidRequest: A Trainer cannot be given the answer by its arguments (an adapter, four bits, packing).
+            NothingFits: There is no answer.
+        """
+        from autotune.commands.trainer.apply import arguments_for_build
+
+        self._warn_of_losses()
+        return arguments_for_build(self, args)
+
+    def apply(self, trainer: Any) -> Any:
         """A new Trainer that runs with the answer.
 
-        It has the same class, data, collator, callbacks, metrics, own optimizer, and what was set on the Trainer and its
-        arguments since they were built.
+        It has the same class, data, collator, callbacks, metrics and own optimizer.
 
         Its arguments are the Trainer's own, of their own class, with the tuned fields in place; its collator pads, and leaves
         out a mask that hides nothing, as the answer says; callbacks that were removed stay removed. It shares the model with
@@ -79,17 +93,16 @@ class TuningResult(SearchResult):
 
         Args:
             trainer: The Trainer, which is not changed.
-            allow_defaults: Build it even if the class has arguments that it does not keep, which then have their defaults.
 
         Raises:
-            InvalidRequest: A built model cannot take the answer (an adapter, four bits, packing), or the Trainer cannot be
-                built again as it is.
+            InvalidRequest: A built model cannot take the answer (an adapter, four bits, packing), or the Trainer is not as a
+                fresh one of its parts: use `arguments`.
             NothingFits: There is no answer.
         """
         from autotune.commands.trainer.apply import applied
 
         self._warn_of_losses()
-        return applied(self, trainer, allow_defaults)
+        return applied(self, trainer)
 
     @property
     def promised_speed(self) -> Interval:

@@ -35,12 +35,9 @@ class NoteKind(Kind):
 
     REBUILT = "rebuilt", "random weights: each probe builds the model from its class and config"
     SENT = "sent", "the model is sent to probes as it is: {detail}"
-    SET_LATER = "set_later", "set after the Trainer was built, and in every probe: {detail}"
     NOT_KEPT = "not_kept", "arguments that the Trainer does not keep, which have their defaults in probes: {detail}"
     NOT_PLAIN = "not_plain", "arguments left out of probes, as they are not plain data: {detail}"
     AS_IN_PROGRAM = "as_in_program", "arguments that are in trials as in your program: {detail}"
-    OPTIMIZER = "optimizer", "probes take the arguments' optimizer instead of your {detail}"
-    SCHEDULE = "schedule", "probes take the arguments' schedule instead of your {detail}"
     CALLBACKS = "callbacks", "your callbacks run in every probe: {detail}"
     UNGUARDED = "unguarded", "your files in trials: {detail}"
     CALLBACKS_LEFT_OUT = "callbacks_left_out", "callbacks left out of probes: {detail}"

@@ -81,7 +81,8 @@ def use_lines(result: SearchResult, seconds: float) -> list[str]:
 
 def python_lines(result: SearchResult) -> list[str]:
     """Instructions to use the answer in Python, if it is not the user's settings; then the path of its report."""
-    lines = ["Use it    result.training_arguments(output_dir=...)"] if result.changes_settings else []
+    way = "build(result.arguments(args))" if result.workload.built else "result.training_arguments(output_dir=...)"
+    lines = [f"Use it    {way}"] if result.changes_settings else []
     return [*lines, f"Report    {shown(result.folder)}/report.html"]
 
 

@@ -11,6 +11,7 @@ from autotune.core.note import Note, NoteKind
 from autotune.space.file import SIZES, TILES, open_space
 from autotune.space.search_space import RuledOut, SearchSpace
 from autotune.space.settings import MICRO, SETTINGS, Context, Setting
+from autotune.space.settings.checkpointing import SETTING as CHECKPOINTING
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.settings.fsdp import SETTING as SHARDING
 from autotune.space.settings.micro_batch_size import divisors, tiled
@@ -190,7 +191,20 @@ def _spread(requested: Iterable[Value | dict[str, Any]], global_batch_size: int,
 def _exclusion(setting: Setting, value: Value, global_batch_size: int, context: Context) -> Exclusion | None:
     if setting.name in (MICRO, RANKS) and global_batch_size % int(value):
         return _inexact(global_batch_size)
-    return setting.unavailable(value, context)
+    return setting.unavailable(value, context) or (
+        _out_of_reach(setting, value, context) if context.workload.built else None
+    )
+
+
+def _out_of_reach(setting: Setting, value: Value, context: Context) -> Exclusion | None:
+    """Reason why a Trainer that a function of the user's builds cannot be given this value by its arguments alone."""
+    own = _from_user(setting, context)
+    effect, usual = (setting.apply(each, context.environment) for each in (value, own))
+    on_model = setting is CHECKPOINTING and context.workload.checkpointing and value == "none"  # switched on by hand
+    others = any(
+        getattr(effect, part) != getattr(usual, part) for part in ("model_arguments", "data_arguments", "adapter")
+    )
+    return Exclusion(ExclusionKind.BUILT, detail=setting.name) if value != own and (others or on_model) else None
 
 
 def _inexact(global_batch_size: int, with_what: str = "") -> Exclusion:

@@ -4,19 +4,26 @@ import copy
 import dataclasses
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from autotune.core.errors import InvalidRequest
 from autotune.space.settings.micro_batch_size import GENERATION
 from autotune.workload.data.rows import length_of
-from autotune.workload.rebinding import of_library
+from autotune.workload.references import of_library
 
 PARTS = (
     *("model", "args", "train_dataset", "eval_dataset", "data_collator", "processing_class", "callbacks", "model_init"),
     *("optimizers", "compute_metrics", "preprocess_logits_for_metrics"),
 )
 """Parameters of a Trainer's constructor that are read one by one."""
+
+BUILD = "Let a function build it: result = autotune.tune(build, args), then build(result.arguments(args)).train()."
+"""Advice, with the lines to write, for a Trainer that cannot be built again from its parts."""
+
+SHARDED = "The Trainer shards its model with DeepSpeed or FSDP."
+
+DATASETS = ("train_dataset", "eval_dataset")
 
 DONE = ("peft_config", "quantization_config", "formatting_func")
 """TRL's parameters with an effect only in the model and the dataset once a Trainer is built."""
@@ -33,12 +40,16 @@ PREPARE = ("_prepare_dataset", "_precompute_ref_logps")
 
 def check_constructors(trainer: Any) -> None:
     """Raise InvalidRequest for a Trainer and arguments that cannot be built again by their classes."""
-    kind, args = type(trainer).__name__, trainer.args
+    kind = type(trainer).__name__
     if missing := [name for name in ("model", "args", "train_dataset") if name not in accepted(type(trainer))]:
         raise InvalidRequest(
             f"The __init__ of {kind} has no parameter {' and no '.join(missing)}: trials cannot be given theirs.",
-            "Name them as transformers' Trainer does.",
+            BUILD,
         )
+    _check_constructor(trainer.args)
+
+
+def _check_constructor(args: Any) -> None:
     if constructed_again(args, computed_fields(args)) is None:
         raise InvalidRequest(
             f"{type(args).__name__} cannot be made again from its own fields: its __post_init__ refuses them.",
@@ -46,20 +57,22 @@ def check_constructors(trainer: Any) -> None:
         )
 
 
+def check_arguments(args: Any) -> None:
+    """Raise InvalidRequest, one line with advice, for arguments of a Trainer that each probe builds by itself."""
+    if getattr(args, "deepspeed", None) or getattr(args, "fsdp", None):
+        raise InvalidRequest(SHARDED, "Search without them and with space='multi-gpu', which tries them.")
+    _check_one_process(args)
+    _check_steps(args)
+    _check_constructor(args)
+
+
 def check(trainer: Any) -> None:
     """Raise InvalidRequest, one line with advice, for a Trainer that cannot be sent to probes as it is."""
     ensure_model(trainer)
     args, model = trainer.args, trainer.model
     if getattr(trainer, "is_deepspeed_enabled", False) or getattr(trainer, "is_fsdp_enabled", False):
-        raise InvalidRequest(
-            "The Trainer shards its model with DeepSpeed or FSDP.",
-            "Build it without them and search with space='multi-gpu', which tries them.",
-        )
-    if args.world_size > 1:
-        raise InvalidRequest(
-            f"This is one of {args.world_size} ranks.",
-            "Call tune in a script of one process; it starts ranks by itself.",
-        )
+        raise InvalidRequest(SHARDED, "Build it without them and search with space='multi-gpu', which tries them.")
+    _check_one_process(args)
     devices = {str(parameter.device) for parameter in model.parameters()}
     if any(device.startswith("meta") for device in devices):
         raise InvalidRequest("The Trainer's model is on the device meta: it has no weights.", "Load its weights first.")
@@ -90,17 +103,29 @@ def check_training(trainer: Any) -> None:
             f"{args.train_batch_size} now.",
             "Set per_device_train_batch_size before the Trainer is built.",
         )
-    if args.n_gpu > 1:
-        raise InvalidRequest(
-            f"The Trainer sees {args.n_gpu} GPUs and would multiply its batch by them (nn.DataParallel).",
-            "Set CUDA_VISIBLE_DEVICES to one of them before the script starts.",
-        )
+    _check_steps(args)
     if data is None:
         raise InvalidRequest("The Trainer has no train_dataset.", "Build it with the dataset it will train on.")
     if length_of(data) is None and args.max_steps <= 0:
         raise InvalidRequest(
             f"The train_dataset ({type(data).__name__}) has no length and the arguments no max_steps.",
             "Set max_steps: without it the Trainer does not know when to end.",
+        )
+
+
+def _check_one_process(args: Any) -> None:
+    if args.world_size > 1:
+        raise InvalidRequest(
+            f"This is one of {args.world_size} ranks.",
+            "Call tune in a script of one process; it starts ranks by itself.",
+        )
+
+
+def _check_steps(args: Any) -> None:
+    if args.n_gpu > 1:
+        raise InvalidRequest(
+            f"The Trainer sees {args.n_gpu} GPUs and would multiply its batch by them (nn.DataParallel).",
+            "Set CUDA_VISIBLE_DEVICES to one of them before the script starts.",
         )
     if getattr(args, "use_vllm", False):
         raise InvalidRequest(
@@ -116,9 +141,9 @@ def check_training(trainer: Any) -> None:
 
 
 def own_fields(args: Any) -> dict[str, Any]:
-    """The fields that only the user's class of arguments has, as the user set them, for a prepared dataset."""
+    """The fields that only the user's class of arguments has, as the user set them."""
     computed = computed_fields(args)
-    return {name: getattr(args, name) for name in _changed(args) if name not in computed} | prepared_fields(args)
+    return {name: getattr(args, name) for name in _changed(args) if name not in computed}
 
 
 def computed_fields(args: Any) -> dict[str, Any]:
@@ -229,16 +254,16 @@ def models(trainer: Any) -> Any:
     return torch.nn.ModuleList({id(model): model for model in held}.values())
 
 
-def built_again(trainer_class: type, parts: Mapping[str, Any], new: Any = None) -> Any:
+def built_again(trainer_class: type, parts: Mapping[str, Any]) -> Any:
     """A Trainer of this class that takes its datasets as they come: from a built Trainer, which prepared them.
 
-    parts: by the constructor's names; names that it does not have are left out. new: an object that becomes the Trainer.
-    Its arguments stay what they are, whatever the constructor changes. Raises InvalidRequest if one cannot be set back.
+    parts: by the constructor's names; names that it does not have are left out. Its arguments stay what they are, whatever the
+    constructor changes. Raises InvalidRequest if one cannot be set back.
     """
     args, parameters = parts["args"], _parameters(trainer_class)
     before = {name: unshared(value) for name, value in vars(args).items()}
     unprepared = {name: lambda _, dataset, *__, **___: dataset for name in PREPARE if hasattr(trainer_class, name)}
-    trainer: Any = object.__new__(trainer_class) if new is None else new
+    trainer: Any = object.__new__(trainer_class)
     trainer.__class__ = type(trainer_class.__name__, (trainer_class,), unprepared) if unprepared else trainer_class
     needed = {
         name: None for name in PARTS if name in parameters and parameters[name].default is inspect.Parameter.empty
@@ -251,7 +276,7 @@ def built_again(trainer_class: type, parts: Mapping[str, Any], new: Any = None) 
         if getattr(trainer.args, field.name) != before.get(field.name, getattr(args, field.name)):
             raise InvalidRequest(
                 f"{trainer_class.__name__} changes {field.name} to {getattr(trainer.args, field.name)!r} for good.",
-                "Let its __init__ leave its arguments as they are.",
+                BUILD,
             )
     return trainer
 
@@ -260,8 +285,7 @@ def further_arguments(trainer: Any) -> tuple[dict[str, Any], list[str]]:
     """(the constructor's other arguments that the Trainer keeps under their names, parameters whose value it does not keep).
 
     A None among the values was given instead of another default. A parameter of a library's class is not among the latter: the
-    result of its constructor is compared with a new Trainer's (workload/twin.py). Raises InvalidRequest if one that is not kept
-    has no default.
+    result of its constructor is compared with a fresh Trainer's. Raises InvalidRequest if one that is not kept has no default.
     """
     values, lost = {}, []
     for name, parameter in _parameters(type(trainer)).items():
@@ -273,7 +297,7 @@ def further_arguments(trainer: Any) -> tuple[dict[str, Any], list[str]]:
         elif parameter.default is parameter.empty:
             raise InvalidRequest(
                 f"{type(trainer).__name__} needs {name!r}, which it does not keep under that name.",
-                f"Add `self.{name} = {name}` to its __init__.",
+                f"Add `self.{name} = {name}` to its __init__. {BUILD}",
             )
         elif not of_library(_class_that_takes(name, type(trainer)).__module__):
             lost.append(name)
@@ -358,3 +382,16 @@ def _parameters(kind: type) -> dict[str, inspect.Parameter]:
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             break
     return named
+
+
+def identity_of(trainer: Any, callbacks: Iterable[Any]) -> str:
+    """Names of the classes of the Trainer, its arguments, collator and these callbacks."""
+    parts = (type(trainer), type(trainer.args), trainer.data_collator, *callbacks)
+    return repr([class_name(part) for part in parts])
+
+
+def class_name(part: Any) -> str:
+    """Qualified name of a class or function, of another object's class, or those of several in a tuple or list."""
+    if isinstance(part, (tuple, list)):
+        return ", ".join(map(class_name, part))
+    return str(getattr(part, "__qualname__", type(part).__qualname__))

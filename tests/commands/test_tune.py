@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import (
+    ByT5Tokenizer,
+    DataCollatorWithPadding,
+    EarlyStoppingCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 from transformers.integrations import MLflowCallback, TensorBoardCallback
 
 import autotune
@@ -20,12 +27,13 @@ from autotune.core.errors import InvalidRequest, LossWarning
 from autotune.core.note import Note, NoteKind
 from autotune.core.request import tuning_request
 from autotune.core.warning import ResultWarning, WarningKind
+from autotune.space.build import build_space
 from autotune.study.identity import study_identity
 from autotune.workload import extract
 from autotune.workload.model.pickling import Payload
 from autotune.workload.model.rebuild import CONFIG, ITSELF
 from autotune.workload.model.user_objects import UserObjects, user_workload
-from autotune.workload.rebinding import of_library
+from autotune.workload.references import of_library
 from tests import makers
 from tests.hurry import hurry
 from tests.trainers import CHECKPOINTING, Counting, Keyed, Numb, Numbers, Scaled, bert, built
@@ -230,23 +238,101 @@ def test_what_cannot_be_sent_is_said_in_one_line_and_nothing_is_started(tmp_path
     assert not (tmp_path / "reports").exists()
 
 
+class Rounds(torch.optim.Optimizer):
+    """An optimizer with an argument that is no setting of its groups."""
+
+    def __init__(self, params: Any, rounds: int = 1) -> None:
+        super().__init__(params, {"lr": 1e-3})
+        self.rounds = rounds
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        time.sleep(0.01 * self.rounds)
+        for weight in self.param_groups[0]["params"]:
+            weight.sub_(weight.grad.sign(), alpha=1e-3)
+
+
 @pytest.mark.nightly
-def test_what_was_set_on_the_trainer_is_in_the_measured_speed(tmp_path: Path) -> None:
-    trainer = built(tmp_path)
-    before = trainer.compute_loss
+def test_a_function_builds_the_trainer_of_each_probe_and_of_the_answer(tmp_path: Path) -> None:
+    def build(args: Any) -> Any:
+        model = bert()
+        trainer = Trainer(
+            model, args, train_dataset=Numbers(), optimizers=(Rounds(model.parameters(), rounds=20), None)
+        )
+        before = trainer.compute_loss
+        trainer.compute_loss = lambda *args, **kwargs: 3 * before(*args, **kwargs)
+        return trainer
 
-    def slower(*args: Any, **kwargs: Any) -> Any:
-        time.sleep(0.2)
-        return before(*args, **kwargs)
-
-    trainer.compute_loss = slower
-    only = {"micro_batch_size": [4, 8], "checkpointing": ["none"], "precision": ["fp32"]}
-    result = autotune.tune(trainer, only=only, output_dir=str(tmp_path / "reports"), **FEW)
+    args = built(tmp_path).args
+    only = {"micro_batch_size": [4, 8], "precision": ["fp32"], "padding": ["none", "8"]}
+    result = autotune.tune(build, args, only=only, output_dir=str(tmp_path / "reports"), **FEW)
     for trial in result.trials:
+        assert trial.measurement.outcome == "completed", trial.measurement.reason
         assert trial.samples_per_second is not None
-        assert trial.samples_per_second.value <= trial.configuration.micro_batch_size / 0.2
-    assert Note(NoteKind.SET_LATER, detail="compute_loss") in result.notes
-    assert result.apply(trainer).compute_loss.__code__ is slower.__code__
+        assert trial.samples_per_second.value <= 8 / 0.2, "each step takes 20 rounds"
+    assert (result.workload.built, result.workload.own_optimizer) == (True, "Rounds")
+    assert weights_text(result.workload) == "weights as your build function makes them"
+    made = result.arguments(args)
+    assert made.per_device_train_batch_size == result.best.configuration.micro_batch_size
+    assert made.per_device_train_batch_size * made.gradient_accumulation_steps == 8
+    made.max_steps = 2
+    assert build(made).train().global_step == 2
+
+
+@pytest.mark.parametrize(
+    ("build", "text"),
+    [
+        (lambda args: None, "returns a NoneType. Let it return a transformers Trainer"),
+        (lambda args: built(Path("elsewhere")), "whose output_dir is 'elsewhere', and args says"),
+        (lambda args: Trainer(bert(), args, train_dataset=Numbers()).train(), r"calls train\(\)"),
+        (lambda args: args.nothing, "cannot be opened in another process: AttributeError: .*'nothing'"),
+        (lambda args: Trainer(bert(), args), "has no train_dataset"),
+    ],
+)
+def test_a_function_that_builds_no_trainer_of_its_arguments_is_refused_in_one_line(
+    build: Any, text: str, asked: "Asked", tmp_path: Path
+) -> None:
+    autotune.tune(build, built(tmp_path).args)
+    with pytest.raises(InvalidRequest, match=text) as caught:
+        user_workload(tuning_request("mine", 8, device="cpu"), asked[0][0].pickled)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_neither_a_trainer_nor_a_function_with_arguments_is_refused(tmp_path: Path) -> None:
+    trainer = built(tmp_path)
+    for given in ((bert,), (trainer, trainer.args), (bert(),), (bert, bert())):
+        with pytest.raises(InvalidRequest, match=r"autotune.tune\(build, args\)"):
+            autotune.tune(*given)
+
+
+def test_a_function_whose_library_was_patched_is_refused(
+    asked: "Asked", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = Trainer.training_step
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "training_step", lambda self, *args: before(self, *args))
+        autotune.tune(lambda args: Trainer(bert(), args, train_dataset=Numbers()), built(tmp_path).args)
+    with pytest.raises(InvalidRequest, match=r"Trainer\.training_step was replaced in your process"):
+        user_workload(tuning_request("mine", 8, device="cpu"), asked[0][0].pickled)
+
+
+def test_what_a_built_trainer_s_arguments_do_not_say_is_not_searched(asked: "Asked", tmp_path: Path) -> None:
+    def build(args: Any) -> Any:
+        model = bert()
+        getattr(model, f"{CHECKPOINTING}_enable")()
+        return Trainer(model, args, train_dataset=Numbers(), data_collator=DataCollatorWithPadding(ByT5Tokenizer()))
+
+    autotune.tune(build, built(tmp_path).args)
+    request = tuning_request(
+        "mine", 8, device="cpu", only={"padding": ["none", "8"], "checkpointing": ["none", "full"]}
+    )
+    workload = user_workload(request, asked[0][0].pickled)
+    space = build_space(request, makers.cpu(), workload, {})
+    assert (space.values["padding"], space.values["checkpointing"]) == (("none",), ("full",))
+    assert {(ruled_out.setting, ruled_out.value) for ruled_out in space.ruled_out} >= {
+        ("padding", "8"),
+        ("checkpointing", "none"),
+    }
 
 
 def test_a_search_of_another_script_has_another_folder(asked: "Asked", tmp_path: Path, monkeypatch: Any) -> None:
@@ -361,8 +447,8 @@ def test_trackers_and_what_needs_evaluations_stay_out_of_probes(asked: Asked, tm
         pass
 
     class Evaluating(TrainerCallback):
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            trainer.evaluate()
+        def on_step_end(self, *_: Any, model: Any = None, **__: Any) -> None:
+            model.evaluate()
 
     mine = [MLflowCallback(), Quieter(), Patient(), Counting(), Evaluating()]
     trainer = built(tmp_path, callbacks=mine)

@@ -60,7 +60,6 @@ def test_the_fields_of_a_class_of_its_own_are_those_that_only_it_has(tmp_path: P
     assert extract.own_fields(args) == {
         "max_length": 32,
         "dataset_kwargs": {"a": 1},
-        "chat_template_path": None,  # the Trainer's tokenizer has the template
     }, "its class reads the default of pad_to_multiple_of as None again"
 
 

@@ -22,8 +22,15 @@ from autotune.commands.run import exchange
 from autotune.commands.run.exchange import AGAIN, SENT, TRAIN, Facts, Instructions, SearchEnd
 from autotune.commands.search import search
 from autotune.commands.trainer.switch import prepare, switch, why_anew, why_kept
-from autotune.commands.tune import base_of, device_of, identity_of, name_of_study, samples_of_step, sendable
-from autotune.core.errors import AutotuneError, InvalidRequest, InvalidSpace, SearchFailed, StudyMismatch
+from autotune.commands.tune import base_of, device_of, name_of_study, samples_of_step, sendable
+from autotune.core.errors import (
+    AutotuneError,
+    InvalidRequest,
+    InvalidSpace,
+    ProbeHostFailed,
+    SearchFailed,
+    StudyMismatch,
+)
 from autotune.core.interrupt import Terminated, ending_on_signals, without_handlers
 from autotune.core.io import read_json, write_json
 from autotune.core.note import Note
@@ -34,13 +41,11 @@ from autotune.probe.process.guard import guard
 from autotune.probe.train.callbacks import why_unfit
 from autotune.probe.train.promise import PromiseCallback
 from autotune.report.live.views import errors, watcher
-from autotune.space.settings.optimizer import ANY
 from autotune.space.settings.threads import VARIABLE as THREADS
 from autotune.space.user_arguments import plain_fields
 from autotune.workload import extract
-from autotune.workload.model.rebuild import Prebuilt
-from autotune.workload.model.user_objects import UserObjects, workload_of
 from autotune.workload.model.user_objects import sizes as sample_sizes
+from autotune.workload.model.user_objects import trainer_workload
 
 OF_THE_REQUEST = (StudyMismatch, InvalidSpace)
 """Refusals that another way of probing would meet too."""
@@ -152,10 +157,10 @@ def _searched(trainer: Any, instructions: Instructions, tell: Callable[[str, str
                 tell(SENT, why)
                 with watcher(errors(), instructions.quiet, stays=False) as watch:
                     return search(payload, size, watch=watch, **options)
-        except (InvalidRequest, SearchFailed) as error:
+        except (InvalidRequest, ProbeHostFailed, SearchFailed) as error:
             if instructions.by == SENT or isinstance(error, OF_THE_REQUEST):
                 raise
-            why = error.written[0].rstrip(".")
+            why = error.written[0].partition("\n")[0].rstrip(".")
     extract.check_training(trainer)
     tell(AGAIN, why)
     raise AssertionError("the program was not ended")
@@ -178,11 +183,11 @@ def _facts(
     messages: Path,
 ) -> Facts:
     args = trainer.args
-    base, unsent = base_of(trainer)
-    size, device = samples_of_step(trainer, base, instructions.options), device_of(args)
+    base, unsent = base_of(args)
+    size, device = samples_of_step(args, base, instructions.options), device_of(args)
     # Not the name of the search by sending, which may have begun: each way answers a question of its own.
     requested = instructions.options.get("study_name")
-    name = requested or name_of_study(trainer, size, device)
+    name = requested or name_of_study(type(trainer.model).__name__, size, device)
     suffix = f"-{AGAIN}" if name and by == AGAIN and not (requested and instructions.by) else ""
     callbacks = [callback for callback in extract.own_callbacks(trainer) if not why_unfit(callback)]
     # As many threads by default as all ranks have together.
@@ -240,21 +245,10 @@ def _aside(read: Callable[[], Any], messages: Path) -> Any:
 def _workload(
     trainer: Any, options: Mapping[str, Any], size: int, callbacks: list[Any], read: list[int]
 ) -> dict[str, Any]:
-    own, _ = extract.own_optimizers(trainer)
-    kind = type(own) if own else (getattr(trainer, "optimizer_cls_and_kwargs", None) or (None,))[0]
-    user = UserObjects(
-        model_init=Prebuilt(trainer.model),
-        train_dataset=trainer.train_dataset,
-        data_collator=trainer.data_collator,
-        processing_class=trainer.processing_class,
-        trainer_class=type(trainer),
-        own_optimizer=kind.__name__ if kind else ANY if extract.makes_optimizer(type(trainer)) else "",
-        whole_steps=True,
-        identity=identity_of(trainer, callbacks),
-    )
     chosen = {name: options[name] for name in ("task", "sequence_length") if options.get(name)}
     request = tuning_request(type(trainer.model).__name__, size, **chosen)
-    return workload_of(request, user, trainer.model, read).to_dict() | {"source": "the program"}
+    workload = trainer_workload(request, trainer, True, extract.identity_of(trainer, callbacks), read)
+    return workload.to_dict() | {"source": "the program"}
 
 
 def _beside(callbacks: list[Any]) -> tuple[str, ...]:

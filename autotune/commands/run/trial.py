@@ -11,17 +11,16 @@ from autotune.core.io import read_json, write_json
 from autotune.probe.order import ORDER, Order, TrainingOrder, answer_name
 from autotune.probe.process.ranks import this_rank
 from autotune.probe.train import sanity
-from autotune.probe.train.callbacks import why_unfit
 from autotune.probe.train.memory_limit import memory_of
 from autotune.probe.train.run import (
     as_ordered,
+    for_probe,
     heap_layout,
     measured,
     most_steps,
     open_optimizers_library,
     take_variables,
 )
-from autotune.workload import extract
 
 _begun: dict[str, Any] = {}
 
@@ -42,11 +41,9 @@ def carry_out(trainer: Any, train: Callable[..., Any], instructions: Instruction
     def build() -> Any:
         open_optimizers_library(trainer.args)
         memory.hold()
-        for callback in filter(why_unfit, extract.own_callbacks(trainer)):
-            trainer.remove_callback(callback)
-        trainer.model_init = None  # its model is made already
         trainer.own_optimizer = order.workload.own_optimizer
-        return as_ordered(order, trainer, most_steps(order) if order.kind == "probe" else sanity.MOST_STEPS)
+        steps = most_steps(order) if order.kind == "probe" else sanity.MOST_STEPS
+        return as_ordered(order, for_probe(trainer), steps)
 
     if order.kind == "probe":
         answer = measured(order, memory, _begun["started"], build, train).to_dict()

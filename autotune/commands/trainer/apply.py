@@ -21,8 +21,7 @@ from autotune.space.setup import BATCH_FIELDS, FINDER, PRIVATE, training_setup, 
 from autotune.space.user_arguments import OF_THE_DEVICE, fields_of
 from autotune.study.result import SearchResult
 from autotune.workload import extract
-from autotune.workload.rebinding import rebound
-from autotune.workload.twin import BY_AUTOTUNE, set_later, set_on_arguments
+from autotune.workload.fresh import BY_AUTOTUNE, check_fresh, set_on_arguments
 
 OTHER_NAMES = {**ALIASES, **{new: old for old, new in ALIASES.items()}}
 """Name of a field -> its name in other versions of transformers."""
@@ -30,43 +29,27 @@ OTHER_NAMES = {**ALIASES, **{new: old for old, new in ALIASES.items()}}
 
 PADDING = "pad_to_multiple_of"
 
-DATASETS = ("train_dataset", "eval_dataset")
 
-
-def applied(result: SearchResult, trainer: Any, allow_defaults: bool = False) -> Any:
+def applied(result: SearchResult, trainer: Any) -> Any:
     """A new Trainer of the same class that trains as the answer says; see `TuningResult.apply`."""
     _refuse(result)
     extract.check_constructors(trainer)
-    lost = extract.further_arguments(trainer)[1]
-    if lost and not allow_defaults:
-        raise InvalidRequest(
-            f"{type(trainer).__name__} does not keep {', '.join(lost)}, which a new one would get at the default.",
-            f"Add `self.{lost[0]} = {lost[0]}` to its __init__, or pass allow_defaults=True if the defaults are what you gave.",
-        )
-    set_on_trainer = set_later(trainer)
+    check_fresh(trainer)
     args = answer_arguments(result, trainer.args, extract.prepared_fields(trainer.args))
-    new = object.__new__(type(trainer))
-    new.args = args
-    set_on_new = set_on_trainer.for_trainer(new, trainer)
-    vars(args).update(set_on_new.of_arguments)
     _warn_of_batch_size(result, trainer.args)
     optimizers = extract.own_optimizers(trainer)
     _warn_of_optimizer(result, optimizers[0])
     model_init = prepared_init(result, getattr(trainer, "model_init", None))
-    places = ((trainer, new), (trainer.args, args))
     parts = {**extract.parts(trainer), "args": args}
     if PADDING in result.setup.data_arguments and "data_collator" in parts:
         parts["data_collator"] = copy.copy(parts["data_collator"])  # the user's is not changed
-    parts = {name: part if name in DATASETS else rebound(part, places) for name, part in parts.items()}
     parts |= {"optimizers": optimizers} if optimizers[0] is not None else {}
     if model_init is None:
         prepare_model(result, trainer.model)
     precision.unwrap(extract.models(trainer))
     with regional_compilation(result):
-        extract.built_again(
-            type(trainer), parts | ({"model_init": model_init} if model_init else {"model": trainer.model}), new
-        )
-    set_on_new.give(new)
+        model = {"model_init": model_init} if model_init else {"model": trainer.model}
+        new = extract.built_again(type(trainer), parts | model)
     for name in extract.prepared_fields(trainer.args):
         setattr(new.args, name, getattr(trainer.args, name))
     prepare_data(result, new)
@@ -75,6 +58,21 @@ def applied(result: SearchResult, trainer: Any, allow_defaults: bool = False) ->
     _warn_of_evaluation(result, new)
     set_process(result, trainer.args.world_size)
     return new
+
+
+def arguments_for_build(result: SearchResult, args: Any) -> Any:
+    """The arguments with which a function builds a Trainer that trains as the answer says; see `TuningResult.arguments`."""
+    _refuse(result)
+    _warn_of_batch_size(result, args)
+    made = answer_arguments(result, args, {})
+    if not result.workload.built and (others := {**result.setup.data_arguments, **result.setup.model_arguments}):
+        _warn(f"no field of training arguments says {', '.join(others)}: set that where model and collator are made")
+    precision.leave_launcher()
+    os.environ.pop(REGIONAL, None)
+    if (value := result.setup.variables.get(REGIONAL)) is not None:
+        os.environ[REGIONAL] = value
+    set_process(result, args.world_size)
+    return made
 
 
 def _refuse(result: SearchResult) -> None:

@@ -1,30 +1,18 @@
 """Callbacks carried from one Trainer to another, without trackers in probes."""
 
-from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any
 
-from autotune.workload.rebinding import function_of, rebound
+from autotune.workload.references import function_of
 
 NEEDS_EVALUATION = ("EarlyStoppingCallback",)
 """Callbacks, and their subclasses, that refuse a training without evaluation, as probes are, and cost nothing in a step."""
 
 
-def add_callbacks(trainer: Any, callbacks: Iterable[Any]) -> None:
-    """Add these, leaving out as many of each class as the Trainer has already."""
-    present = Counter(map(type, trainer.callback_handler.callbacks))
-    for callback in callbacks:
-        if present[type(callback)]:
-            present[type(callback)] -= 1
-        else:
-            trainer.add_callback(callback)
-
-
 def take_callbacks(trainer: Any, source: Any) -> None:
     """Give a Trainer the callbacks of another one of its class, in their order, and no others.
 
-    Of a class that the Trainer has itself its own callback stays: it may hold the Trainer. Of a callback that holds the other
-    Trainer it gets a copy that holds this one.
+    Of a class that the Trainer has itself its own callback stays: it may hold the Trainer.
     """
     defaults = list(trainer.callback_handler.callbacks)
     callbacks = []
@@ -32,7 +20,7 @@ def take_callbacks(trainer: Any, source: Any) -> None:
         match = next((other for other in defaults if type(other) is type(callback)), None)
         if match is not None:
             defaults.remove(match)
-        callbacks.append(rebound(callback, [(source, trainer)]) if match is None else match)
+        callbacks.append(callback if match is None else match)
     trainer.callback_handler.callbacks = callbacks
 
 

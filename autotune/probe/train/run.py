@@ -21,7 +21,7 @@ from autotune.probe.device.machine import MachineMonitor
 from autotune.probe.order import Timing, TrainingOrder, timings
 from autotune.probe.process.ranks import LastStep, free_port, this_rank
 from autotune.probe.train.batch_contents import kept_batch, looked_at, other_rows
-from autotune.probe.train.callbacks import add_callbacks, drop_callbacks
+from autotune.probe.train.callbacks import drop_callbacks, why_unfit
 from autotune.probe.train.control import TrialControl, keep_rate
 from autotune.probe.train.fields import is_sharded, probe_fields, round_fields
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory, memory_of
@@ -228,6 +228,8 @@ def trainer_of(
 
     Raises Misconfigured if a class of the user's does not train with these arguments.
     """
+    if user.build is not None:
+        return as_ordered(order, _built(order, user, arguments), steps)
     if order.workload.user_objects:
         model, parts = user.model(), user.parts()
     else:
@@ -252,18 +254,36 @@ def trainer_of(
     kind = user.trainer_class or Trainer
     parts |= {"model": model, "args": arguments}
     if user.prepared:
-        vars(arguments).update(user.set_later.of_arguments)
+        vars(arguments).update(user.on_arguments)
         try:
-            trainer = extract.built_again(kind, parts, user.new)
+            trainer = extract.built_again(kind, parts)
         except InvalidRequest as error:
             raise Misconfigured(str(error), {}) from error
-        user.set_later.give(trainer)
     else:
         trainer = kind(**parts)
     trainer.own_optimizer = user.own_optimizer
     precision.unwrap(trainer.model)
-    add_callbacks(trainer, user.callbacks)
+    for callback in user.callbacks:
+        trainer.add_callback(callback)
     return as_ordered(order, trainer, steps)
+
+
+def _built(order: TrainingOrder, user: UserObjects, arguments: TrainingArguments) -> Any:
+    """The Trainer that the user's function builds, without callbacks that are not for probes."""
+    try:
+        trainer = user.trainer(arguments)
+    except InvalidRequest as error:
+        raise Misconfigured(str(error), {}) from error
+    trainer.own_optimizer = order.workload.own_optimizer
+    return for_probe(trainer)
+
+
+def for_probe(trainer: Any) -> Any:
+    """The user's Trainer without callbacks that probes do not run; its model is made already."""
+    for callback in filter(why_unfit, extract.own_callbacks(trainer)):
+        trainer.remove_callback(callback)
+    trainer.model_init = None
+    return trainer
 
 
 def as_ordered(order: TrainingOrder, trainer: Any, steps: int) -> Any:
@@ -277,7 +297,7 @@ def as_ordered(order: TrainingOrder, trainer: Any, steps: int) -> Any:
         arguments.lr_scheduler_type = SchedulerType(scheduler)
     if order.confirmation:
         keep_rate(trainer)
-    if order.configuration.values.get(checkpointing.SETTING.name) == "none":
+    if order.configuration.values.get(checkpointing.SETTING.name) == "none" and not order.workload.built:
         checkpointing.switch_off(trainer.model)
     drop_callbacks(trainer, order.without)
     trainer.data_collator = collate.collated_as_asked(trainer.data_collator, order.data_arguments)

@@ -3,7 +3,7 @@
 import hashlib
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from autotune.core.errors import InvalidRequest
@@ -17,20 +17,34 @@ DECIDING = (
 """Methods of a Trainer. Loggers replace others (`train`, `log`), and change nothing that is learned."""
 
 
-def code_of(trainer_class: type, model: Any) -> dict[str, str]:
-    """Method -> digest of its code, of the classes of a Trainer and of a model's layers, as far as a child imports them."""
-    methods = {(kind, name) for kind in trainer_class.__mro__ for name in DECIDING if name in vars(kind)}
-    methods |= {(type(layer), "forward") for layer in model.modules()}
+def code_of(trainer_classes: Iterable[type], layers: Iterable[Any]) -> dict[str, str]:
+    """Method -> digest of its code, of these classes of Trainers, and layers or their classes, as far as a child imports them."""
+    methods = {
+        (kind, name) for each in trainer_classes for kind in each.__mro__ for name in DECIDING if name in vars(kind)
+    }
+    methods |= {(layer if isinstance(layer, type) else type(layer), "forward") for layer in layers}
     return {
-        f"{kind.__module__}.{kind.__qualname__}.{name}": _digest(getattr(kind, name))
+        f"{kind.__module__}.{kind.__qualname__}.{name}": _digest(getattr(kind, name, None))
         for kind, name in methods
         if kind.__module__ != "__main__" and is_importable(kind.__module__) and _by_name(kind) is kind
     }
 
 
+def loaded_code() -> dict[str, str]:
+    """The same of all classes of Trainers and layers in this process."""
+    from torch.nn import Module
+    from transformers import Trainer
+
+    return code_of(_subclasses(Trainer), _subclasses(Module))
+
+
+def _subclasses(kind: type) -> set[type]:
+    return {kind}.union(*map(_subclasses, kind.__subclasses__()))
+
+
 def check_code(sent: dict[str, str], trainer_class: type, model: Any) -> None:
     """Raise InvalidRequest if the same methods of these differ from the result of `code_of` in the caller's process."""
-    here = code_of(trainer_class, model)
+    here = code_of({trainer_class}, model.modules())
     if missing := sorted(name for name, digest in sent.items() if here.get(name) != digest):
         raise InvalidRequest(
             f"{missing[0]} was replaced in your process, and trials would run without that.",

@@ -3,7 +3,7 @@
     | class and its fields of the arguments | model_init | dataset, collator, Trainer class, optimizers, ... |
       opened before memory is limited         counted       may hold the model, a layer or a parameter of it
 
-Three pickles one after another. In the third, names stand for the Trainer, its arguments, its model, layers and parameters.
+Three pickles one after another. In the third, names stand for the Trainer's arguments, its model, layers and parameters.
 """
 
 import functools
@@ -29,13 +29,14 @@ import cloudpickle
 from autotune.core.errors import InvalidRequest
 from autotune.core.note import Note
 from autotune.core.warning import ResultWarning
+from autotune.workload.extract import BUILD
 from autotune.workload.model.rebuild import arguments_needed, called
-from autotune.workload.rebinding import content, function_of, globals_of, inside
+from autotune.workload.references import Comparison, content, function_of, globals_of, inside
 
 OF_ARGUMENTS = ("arguments_class", "own_fields")
 """Objects in the first pickle, if given."""
 
-TRAINER, ARGUMENTS, MODULE, PARAMETER = "trainer", "arguments", "module", "parameter"
+ARGUMENTS, MODULE, PARAMETER = "arguments", "module", "parameter"
 """Objects that names represent."""
 
 
@@ -87,6 +88,7 @@ def sent(objects: Mapping[str, Any], trainer: Any = None) -> bytes:
             _Sender(stream, known, trainer).dump(group)
         except Exception as error:  # whatever an object's pickling raises
             what, reason, advice = _unsendable(group, known, trainer, error)
+            advice = f"{advice} {BUILD}" if trainer is not None else advice
             raise InvalidRequest(f"{what} cannot be sent to another process: {reason}.", advice) from error
     return stream.getvalue()
 
@@ -100,17 +102,16 @@ def can_be_sent(part: Any, trainer: Any) -> str:
     return ""
 
 
-def received(
-    stream: io.BytesIO, model: Callable[[], Any] | None = None, objects: Mapping[str, Any] | None = None
-) -> Any:
-    """The stream's next group of objects; model: gives the model if they refer to it; objects: TRAINER and ARGUMENTS."""
-    return _Receiver(stream, model, objects or {}).load()
+def received(stream: io.BytesIO, model: Callable[[], Any] | None = None, arguments: Any = None) -> Any:
+    """The stream's next group of objects; model: gives the model if they refer to it; arguments: the Trainer's."""
+    return _Receiver(stream, model, arguments).load()
 
 
 CALLED = {
     "trainer_class": "The Trainer's class",
     "trainer_arguments": "An argument of the Trainer",
-    "set_later": "What was set on the Trainer",
+    "build": "The function that builds the Trainer",
+    "on_arguments": "What was set on the arguments",
     "own_fields": "A field of the arguments",
     "arguments_class": "The arguments' class",
 }
@@ -194,10 +195,10 @@ UNSENDABLE = (
 
 
 def _names(trainer: Any) -> dict[int, tuple[str, str]]:
-    """Identity of the Trainer, its arguments, its model's layers and parameters -> (kind, name in the model)."""
+    """Identity of the Trainer's arguments, its model's layers and parameters -> (kind, name in the model)."""
     names = {id(parameter): (PARAMETER, name) for name, parameter in trainer.model.named_parameters()}
     names |= {id(module): (MODULE, name) for name, module in trainer.model.named_modules()}
-    return names | {id(trainer): (TRAINER, ""), id(trainer.args): (ARGUMENTS, "")}
+    return names | {id(trainer.args): (ARGUMENTS, "")}
 
 
 class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
@@ -221,13 +222,13 @@ class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
             self._by_value.clear()
 
     def persistent_id(self, obj: Any) -> tuple[str, str] | None:
-        if self._trainer is not None and obj is self._trainer and not self._names:
+        if self._trainer is not None and obj is self._trainer:
             raise pickle.PicklingError("it holds the Trainer itself")
         return self._names.get(id(obj)) if self._names else None
 
     def reducer_override(self, obj: Any) -> Any:
         if self._trainer is not None and hasattr(obj, "param_groups") and hasattr(obj, "zero_grad"):
-            return _optimizer, (type(obj), dict(obj.defaults), [dict(group) for group in obj.param_groups])
+            return rebuilt_optimizer, _optimizer_parts(obj)
         if type(obj).__name__ == "Tensor" and str(obj.dtype).startswith(
             "torch.float8"
         ):  # torch 2.13 cannot unpickle it
@@ -237,7 +238,7 @@ class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
         if isinstance(obj, io.TextIOWrapper) and obj not in (sys.stdout, sys.stderr):  # cloudpickle would send its text
             raise pickle.PicklingError("an open file")
         if isinstance(obj, types.FunctionType) and self._reads_trainer(obj):
-            self._send_by_value(sys.modules.get(obj.__module__))
+            raise pickle.PicklingError("it reads the Trainer itself from a global")
         if isinstance(name := obj.__name__ if isinstance(obj, ModuleType) else getattr(obj, "__module__", None), str):
             self._register(name)
         return super().reducer_override(obj)
@@ -312,22 +313,52 @@ def _real(place: str | None) -> str:
 
 
 class _Receiver(pickle.Unpickler):
-    """Puts the child's Trainer, arguments, model, layers and parameters in the place of their names."""
+    """Puts the child's arguments, model, layers and parameters in the place of their names."""
 
-    def __init__(self, stream: io.BytesIO, model: Callable[[], Any] | None, objects: Mapping[str, Any]) -> None:
+    def __init__(self, stream: io.BytesIO, model: Callable[[], Any] | None, arguments: Any) -> None:
         super().__init__(stream)
-        self._model, self._objects = model, objects
+        self._model, self._arguments = model, arguments
 
     def persistent_load(self, name: Any) -> Any:
         kind, path = name
-        if kind in self._objects:
-            return self._objects[kind]
+        if kind == ARGUMENTS:
+            return self._arguments
         assert self._model is not None
         return self._model().get_parameter(path) if kind == PARAMETER else self._model().get_submodule(path)
 
 
-def _optimizer(kind: type, defaults: Mapping[str, Any], groups: list[dict[str, Any]]) -> Any:
+def rebuilt_optimizer(kind: type, defaults: Mapping[str, Any], groups: list[dict[str, Any]]) -> Any:
     """An optimizer of this class over these groups of parameters, each with its settings."""
     parameters = inspect.signature(kind).parameters
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     return kind(groups, **{name: value for name, value in defaults.items() if takes_all or name in parameters})
+
+
+def _optimizer_parts(optimizer: Any) -> tuple[type, dict[str, Any], list[dict[str, Any]]]:
+    return type(optimizer), dict(optimizer.defaults), [dict(group) for group in optimizer.param_groups]
+
+
+OF_STEPS = ("state", "step", "_step_count", "_opt_called", "_warned_capturable_if_run_uncaptured")
+"""Attributes of an optimizer that its steps and a schedule change, or that are compared separately."""
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Raise InvalidRequest, one line, for an optimizer that is not as a child makes it of its class and groups."""
+    name = type(optimizer).__name__
+    try:
+        fresh = rebuilt_optimizer(*_optimizer_parts(optimizer))
+    except Exception as error:  # whatever the class's __init__ raises
+        why = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise InvalidRequest(f"Your {name} cannot be built again from its parameter groups: {why}.", BUILD) from error
+    ours, others = (
+        {key: value for key, value in vars(each).items() if key not in OF_STEPS} for each in (optimizer, fresh)
+    )
+    differing = Comparison([(optimizer, fresh)]).differing(ours, others)
+    step = vars(optimizer).get("step")
+    if step is not None and inspect.unwrap(getattr(step, "__func__", step)) is not inspect.unwrap(type(optimizer).step):
+        differing.append("step")
+    if differing:
+        raise InvalidRequest(
+            f"{differing[0]} of your {name} is not as its class makes it of its parameter groups.",
+            BUILD,
+        )

@@ -11,8 +11,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-MODEL_INIT, CONFIG, ITSELF = "model_init", "its config", "itself"
-"""Origin of a user's model in each probe: the user's function, its class and config, or the model itself."""
+from autotune.workload.references import Comparison
+
+MODEL_INIT, CONFIG, ITSELF, BUILT = "model_init", "its config", "itself", "its build function"
+"""Origin of a user's model in each probe: the user's function, its class and config, the model itself, or the
+function that builds the Trainer."""
+
+OF_LIBRARIES = (
+    *("training", "forward", "config", "generation_config", "model_tags", "warnings_issued", "hf_device_map"),
+    *("gradient_checkpointing", "_gradient_checkpointing_func", "_require_grads_hook", "_require_grads_hooks"),
+    *("_is_hf_initialized", "_weight_conversions", "_use_kernels", "_tp_plan", "_tp_size", "_device_mesh"),
+    *("_is_accelerate_prepared", "_original_forward", "_parameters", "_buffers", "_modules"),
+)
+"""Attributes of layers and parameters that loading and training set, a Trainer sets again, or that are compared separately."""
 
 COMES_WITH_TRAINING = ("accelerate", "transformers")
 """Packages that leave hooks and patches on a model that has been trained: it is the same model."""
@@ -130,6 +141,8 @@ def rebuilt(model: Any, trainer_class: type) -> tuple[FromConfig | None, str]:
         return None, "it was changed after it was built from its config"
     if "_loss_function" in vars(model):
         return None, "its loss function was set"
+    if added := _added(model, fresh):
+        return None, f"{added} was set on it"
     fresh_layers = dict(fresh.named_modules())
     changed = {
         name: {key: value for key, value in attributes.items() if usual.get(key) != value}
@@ -139,13 +152,41 @@ def rebuilt(model: Any, trainer_class: type) -> tuple[FromConfig | None, str]:
     return replace(model_init, changed=changed), ""
 
 
+def _added(model: Any, fresh: Any) -> str:
+    """The first attribute of a layer or parameter that a fresh model has not, or with another value; plain ones aside."""
+    import torch
+
+    skipped = {*OF_LIBRARIES, *vars(torch.nn.Module())}
+    comparison = Comparison(
+        pair
+        for kind in ("modules", "parameters")
+        for pair in zip(getattr(model, kind)(), getattr(fresh, kind)(), strict=True)
+    )
+    for (name, layer), other in zip(model.named_modules(), fresh.modules(), strict=True):
+        ours, others = (
+            {key: part for key, part in vars(each).items() if key not in skipped} for each in (layer, other)
+        )
+        for key in {**ours, **others}:
+            is_plain = key in plain_attributes(layer) and (key not in others or key in plain_attributes(other))
+            if not is_plain and not (key in ours and key in others and _alike(ours[key], others[key], comparison)):
+                return f"{name}.{key}".lstrip(".")
+    return next((name for name, weight in model.named_parameters() if vars(weight).keys() - {*OF_LIBRARIES}), "")
+
+
+def _alike(ours: Any, other: Any, comparison: Comparison) -> bool:
+    """True for equal values, and for configs and devices of a kind: those of a model without storage are others."""
+    import torch
+
+    of_each = isinstance(ours, torch.device) or hasattr(ours, "to_dict")
+    return type(ours) is type(other) if of_each else comparison.same(ours, other)
+
+
 def plain_attributes(layer: Any) -> dict[str, Any]:
     """Numbers and texts that decide what a layer computes, as the share of its dropout."""
     return {
         name: value
         for name, value in vars(layer).items()
-        if isinstance(value, (bool, int, float, str)) and not name.startswith("_")
-        if name not in ("training", "gradient_checkpointing")
+        if isinstance(value, (bool, int, float, str, type(None))) and name not in OF_LIBRARIES
     }
 
 
@@ -189,9 +230,10 @@ def package_of(function: Any) -> str:
 
 
 def _outline(model: Any) -> tuple[Any, ...]:
-    """Kinds of layers and shapes of parameters, by name."""
+    """Kinds of layers, shapes of parameters and buffers, by name."""
     layers = [(name, type(layer)) for name, layer in model.named_modules()]
-    return layers, [(name, tuple(parameter.shape)) for name, parameter in model.named_parameters()]
+    buffers = [(name, tuple(buffer.shape), buffer.dtype) for name, buffer in model.named_buffers()]
+    return layers, buffers, [(name, tuple(parameter.shape)) for name, parameter in model.named_parameters()]
 
 
 def layers_digest(model: Any) -> str:

@@ -4,23 +4,29 @@ import dataclasses
 import hashlib
 import io
 import re
+import tempfile
+import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 import torch
 from transformers import Trainer, TrainingArguments
 
-from autotune.core import InvalidRequest, TuningRequest, Workload
+from autotune.core import AutotuneError, InvalidRequest, TuningRequest, Workload
 from autotune.space.settings import checkpointing
+from autotune.space.settings.optimizer import ANY
+from autotune.space.setup import BATCH_FIELDS
+from autotune.workload import extract
 from autotune.workload.data.rows import length_of, parts_of, read_rows
 from autotune.workload.data.sampling import own_collating, quantiles
-from autotune.workload.model.code import check_code
-from autotune.workload.model.pickling import ARGUMENTS, TRAINER, received
-from autotune.workload.model.rebuild import FromConfig, layers_digest, made_by, takes_trial
-from autotune.workload.twin import SetLater
+from autotune.workload.extract import BUILD
+from autotune.workload.hub import first_line
+from autotune.workload.model.code import check_code, code_of
+from autotune.workload.model.pickling import received
+from autotune.workload.model.rebuild import BUILT, FromConfig, Prebuilt, called, layers_digest, made_by, takes_trial
 
 LOOK_S = 2.0
 """Longest search for the largest sample of the user's dataset: a dataset that decodes files has no lengths to read."""
@@ -41,14 +47,14 @@ class UserObjects:
     trainer_class: Any = None
     trainer_arguments: Mapping[str, Any] = field(default_factory=dict)  #: further ones (optimizers, ...)
     code: dict[str, str] = field(default_factory=dict)  #: of the caller's process, see `code_of`
-    set_later: SetLater = field(default_factory=SetLater)  #: on the Trainer and its arguments
-    callbacks: Sequence[Any] = ()  #: for the Trainer, without classes that it adds itself
+    on_arguments: Mapping[str, Any] = field(default_factory=dict)  #: their attributes that are no fields
+    callbacks: Sequence[Any] = ()  #: for the Trainer, without those that its class adds itself
+    build: Callable[[Any], Any] | None = None  #: (arguments) -> Trainer, in the place of all parts
     own_optimizer: str = ""  #: class of the user's optimizer, ANY if the Trainer class makes it; else empty
     prepared: bool = False  #: the dataset comes from a built Trainer: its class has prepared it
     whole_steps: bool = False  #: a step cannot be measured with fewer micro-steps than it has
     identity: str = ""  #: differs for other parts, as far as the dataset does not
     built: Any = None
-    new: Any = None  #: object that becomes the Trainer: parts may refer to it
 
     @classmethod
     def opened(cls, objects: bytes, arguments: Any = None) -> "UserObjects":
@@ -66,10 +72,8 @@ class UserObjects:
             built[:] = built or [_made(model_init)]
             return built[0]
 
-        new = object.__new__(Trainer)
-        blank = object.__new__(TrainingArguments) if arguments is None else arguments
-        parts = received(stream, model, {TRAINER: new, ARGUMENTS: blank})
-        return cls(model_init=model_init, built=built[0] if built else None, new=new, **parts)
+        parts = received(stream, model, object.__new__(TrainingArguments) if arguments is None else arguments)
+        return cls(model_init=model_init, built=built[0] if built else None, **parts)
 
     def model(self) -> Any:
         """The model that the parts refer to, else a new one."""
@@ -78,6 +82,33 @@ class UserObjects:
     def outline(self) -> Any:
         """The model, without storage if that is enough."""
         return self.model_init.on("meta") if isinstance(self.model_init, FromConfig) else self.model()
+
+    def trainer(self, arguments: Any) -> Any:
+        """The Trainer that the user's function builds with these arguments. Raises InvalidRequest if it is none or has others."""
+        assert self.build is not None
+        name = f"{called(self.build)}(args)"
+        vars(arguments).update(self.on_arguments)
+        before = {item.name: extract.unshared(getattr(arguments, item.name)) for item in dataclasses.fields(arguments)}
+        train = Trainer.train
+
+        def refuse(*_: Any, **__: Any) -> None:
+            raise InvalidRequest(f"{name} calls train().", "Let it return the Trainer, and train that afterwards.")
+
+        Trainer.train = refuse
+        try:
+            trainer = self.build(arguments)
+        finally:
+            Trainer.train = train
+        if not isinstance(trainer, Trainer):
+            raise InvalidRequest(f"{name} returns a {type(trainer).__name__}.", "Let it return a transformers Trainer.")
+        checked = BATCH_FIELDS if trainer.args is arguments else before
+        if other := [field for field in checked if getattr(trainer.args, field, None) != before[field]]:
+            raise InvalidRequest(
+                f"{name} builds a Trainer whose {other[0]} is {getattr(trainer.args, other[0], None)!r}, and args says "
+                f"{before[other[0]]!r}.",
+                "Give the Trainer the args that the function is given.",
+            )
+        return trainer
 
     def parts(self) -> dict[str, Any]:
         """The Trainer's other arguments."""
@@ -113,11 +144,54 @@ def arguments_class(objects: bytes) -> tuple[type, dict[str, Any]]:
 
 
 def user_workload(request: TuningRequest, objects: bytes) -> Workload:
-    """The workload of the user's model and dataset; builds the model once. Raises InvalidRequest for no or little data."""
-    user = UserObjects.opened(objects)
-    model = user.outline()
-    check_code(user.code, user.trainer_class or Trainer, model)
-    return workload_of(request, user, model)
+    """The workload of the user's objects; builds the model once. Raises InvalidRequest, one line, for whatever they raise."""
+    try:
+        kind, fields = arguments_class(objects)
+        with tempfile.TemporaryDirectory() as folder:
+            more = {"output_dir": folder, "report_to": "none", "push_to_hub": False, "use_cpu": request.device == "cpu"}
+            arguments = extract.arguments(kind, {**fields, **request.training_args, **more})
+            user = UserObjects.opened(objects, arguments)
+            if user.build is not None:
+                return _built_workload(request, user, arguments)
+        model = user.outline()
+        check_code(user.code, user.trainer_class or Trainer, model)
+        return workload_of(request, user, model)
+    except AutotuneError:
+        raise
+    except Exception as error:  # whatever the user's code raises
+        traceback.print_exc()
+        raise InvalidRequest(
+            f"Your objects cannot be opened in another process: {type(error).__name__}: {first_line(error)}.", BUILD
+        ) from error
+
+
+def _built_workload(request: TuningRequest, user: UserObjects, arguments: Any) -> Workload:
+    trainer = user.trainer(arguments)
+    extract.check_training(trainer)
+    here = code_of({type(trainer)}, trainer.model.modules())
+    check_code({name: digest for name, digest in user.code.items() if name in here}, type(trainer), trainer.model)
+    callbacks = extract.own_callbacks(trainer)
+    workload = trainer_workload(request, trainer, user.whole_steps, extract.identity_of(trainer, callbacks))
+    return replace(workload, source=BUILT, built=True, own_parts=repr((user.identity, workload.own_parts)))
+
+
+def trainer_workload(
+    request: TuningRequest, trainer: Any, whole_steps: bool, identity: str, read: Sequence[int] | None = None
+) -> Workload:
+    """The workload of a built Trainer. read: see `workload_of`."""
+    own, _ = extract.own_optimizers(trainer)
+    kind = type(own) if own else (getattr(trainer, "optimizer_cls_and_kwargs", None) or (None,))[0]
+    user = UserObjects(
+        model_init=Prebuilt(trainer.model),
+        train_dataset=trainer.train_dataset,
+        data_collator=trainer.data_collator,
+        processing_class=trainer.processing_class,
+        trainer_class=type(trainer),
+        own_optimizer=kind.__name__ if kind else ANY if extract.makes_optimizer(type(trainer)) else "",
+        whole_steps=whole_steps,
+        identity=identity,
+    )
+    return workload_of(request, user, trainer.model, read)
 
 
 def workload_of(request: TuningRequest, user: UserObjects, model: Any, read: Sequence[int] | None = None) -> Workload:

@@ -48,7 +48,7 @@ class Unkept(Trainer):
 
     def __init__(self, *args: Any, scale: float = 1.0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.scaled = 2 * scale
+        self.is_scaled = scale > 0
 
 
 class Held(TrainerCallback):

@@ -1,7 +1,8 @@
-"""Trainers of which something was changed since they were built: what trains in a probe, and after `apply`, trains as the
-user's own, bit for bit; or it is refused in one line before anything is started."""
+"""Trainers of which something was changed since they were built: `tune(trainer)` refuses them in one line before anything is
+started, and by `tune(build, args)` what trains in a probe, and with the answer's arguments, trains as by hand, bit for bit."""
 
 import contextlib
+import dataclasses
 import functools
 import types
 import warnings
@@ -24,6 +25,7 @@ from autotune.workload.data.sampling import repeat_batches
 from autotune.workload.model.pickling import Payload
 from autotune.workload.model.user_objects import UserObjects, user_workload
 from tests import makers
+from tests.hurry import hurry
 from tests.probe.probes import make_order
 from tests.trainers import Numbers, bert, installed
 
@@ -35,26 +37,33 @@ pytestmark = [
 ]
 
 
-def built(
-    kind: type = Trainer, arguments: type = TrainingArguments, fields: dict[str, Any] | None = None, **parts: Any
-) -> Any:
-    """Of a model with dropout, which starts from the same weights every time."""
+Build = Callable[[Any], Any]
+
+
+def given(arguments: type = TrainingArguments, **fields: Any) -> Any:
     known = {**SIZES, "max_steps": STEPS, "learning_rate": 1e-2, "report_to": "none", "use_cpu": True}
-    args = arguments("output", save_strategy="no", disable_tqdm=True, **{**known, **(fields or {})})
+    return arguments("output", save_strategy="no", disable_tqdm=True, **{**known, **fields})
+
+
+def built(args: Any, kind: type = Trainer, **parts: Any) -> Any:
+    """Of a model with dropout, which starts from the same weights every time."""
     set_seed(7)
     return kind(**{"model": bert(), "args": args, "train_dataset": Numbers(), **parts})
 
 
-KINDS: dict[str, Callable[[], Any]] = {}
-"""What was changed, as the documentation names it -> a Trainer of which it was changed."""
+KINDS: dict[str, Build] = {}
+"""What was changed, as the documentation names it -> a function that builds a Trainer of which it was changed."""
 
 REFUSED: dict[str, str] = {}
-"""Those that are refused -> words of the line that says why."""
+"""Those that `tune(trainer)` refuses -> words of the line that says why."""
+
+ARGUMENTS: dict[str, Callable[[], Any]] = {}
+"""Those with arguments of their own."""
 
 
-def tampering(name: str, refusal: str = "") -> Callable[[Callable[[], Any]], Callable[[], Any]]:
-    def add(make: Callable[[], Any]) -> Callable[[], Any]:
-        KINDS[name] = make
+def tampering(name: str, refusal: str = "", arguments: Callable[[], Any] = given) -> Callable[[Build], Build]:
+    def add(make: Build) -> Build:
+        KINDS[name], ARGUMENTS[name] = make, arguments
         if refusal:
             REFUSED[name] = refusal
         return make
@@ -65,20 +74,22 @@ def tampering(name: str, refusal: str = "") -> Callable[[Callable[[], Any]], Cal
 # Methods ----------------------------------------------------------------------------------------------------------
 
 
-@tampering("`compute_loss`, by a function that calls the method it replaces")
-def wrapped_loss() -> Any:
-    trainer = built()
+@tampering(
+    "`compute_loss`, by a function that calls the method it replaces", "compute_loss is not as in a fresh Trainer"
+)
+def wrapped_loss(args: Any) -> Any:
+    trainer = built(args)
     before = trainer.compute_loss
     trainer.compute_loss = lambda *args, **kwargs: 3 * before(*args, **kwargs)
     return trainer
 
 
-@tampering("`compute_loss`, by a bound method (`types.MethodType`)")
-def bound_loss() -> Any:
+@tampering("`compute_loss`, by a bound method (`types.MethodType`)", "compute_loss is not as in a fresh Trainer")
+def bound_loss(args: Any) -> Any:
     def compute_loss(self: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         return type(self).compute_loss(self, model, inputs, *args, **kwargs) / self.args.gradient_accumulation_steps
 
-    trainer = built()
+    trainer = built(args)
     trainer.compute_loss = types.MethodType(compute_loss, trainer)
     return trainer
 
@@ -91,21 +102,24 @@ def loss_of_a_script(*args: Any, **kwargs: Any) -> Any:
     return SCALE * BEFORE(*args, **kwargs)
 
 
-@tampering("`compute_loss`, by a function that reads the Trainer's method from a global")
-def loss_with_globals() -> Any:
+@tampering(
+    "`compute_loss`, by a function that reads the Trainer's method from a global",
+    "compute_loss is not as in a fresh Trainer",
+)
+def loss_with_globals(args: Any) -> Any:
     global BEFORE, SCALE
-    trainer = built()
+    trainer = built(args)
     BEFORE, SCALE = trainer.compute_loss, 2.5
     trainer.compute_loss = loss_of_a_script
     return trainer
 
 
-@tampering("`compute_loss`, by a `functools.partial` of it")
-def partial_loss() -> Any:
+@tampering("`compute_loss`, by a `functools.partial` of it", "compute_loss is not as in a fresh Trainer")
+def partial_loss(args: Any) -> Any:
     def scaled(loss: Any, scale: float, *args: Any, **kwargs: Any) -> Any:
         return scale * loss(*args, **kwargs)
 
-    trainer = built()
+    trainer = built(args)
     trainer.compute_loss = functools.partial(scaled, trainer.compute_loss, 0.5)
     return trainer
 
@@ -120,15 +134,15 @@ class Penalty:
         return loss + 1e-2 * self.trainer.args.learning_rate * self.calls * model.classifier.weight.square().sum()
 
 
-@tampering("`compute_loss`, by an object that holds the Trainer")
-def loss_of_an_object() -> Any:
-    trainer = built()
+@tampering("`compute_loss`, by an object that holds the Trainer", "compute_loss is not as in a fresh Trainer")
+def loss_of_an_object(args: Any) -> Any:
+    trainer = built(args)
     trainer.compute_loss = Penalty(trainer)
     return trainer
 
 
-@tampering("`training_step`")
-def other_step() -> Any:
+@tampering("`training_step`", "training_step is not as in a fresh Trainer")
+def other_step(args: Any) -> Any:
     def training_step(model: Any, inputs: Any, *args: Any) -> Any:
         loss = before(model, inputs, *args)
         for parameter in model.parameters():
@@ -136,40 +150,40 @@ def other_step() -> Any:
                 parameter.grad.clamp_(-1e-3, 1e-3)
         return loss
 
-    trainer = built()
+    trainer = built(args)
     before = trainer.training_step
     trainer.training_step = training_step
     return trainer
 
 
-@tampering("`get_train_dataloader`")
-def other_loader() -> Any:
-    trainer = built()
+@tampering("`get_train_dataloader`", "get_train_dataloader is not as in a fresh Trainer")
+def other_loader(args: Any) -> Any:
+    trainer = built(args)
     data = torch.utils.data.Subset(Numbers(), range(63, -1, -1))
     loader = torch.utils.data.DataLoader(data, MICRO, collate_fn=default_data_collator)
     trainer.get_train_dataloader = lambda: loader
     return trainer
 
 
-@tampering("`create_optimizer`")
-def other_optimizer() -> Any:
+@tampering("`create_optimizer`", "create_optimizer is not as in a fresh Trainer")
+def other_optimizer(args: Any) -> Any:
     def create_optimizer(self: Any, model: Any = None) -> Any:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=self.args.learning_rate, momentum=0.5)
         return self.optimizer
 
-    trainer = built()
+    trainer = built(args)
     trainer.create_optimizer = types.MethodType(create_optimizer, trainer)
     return trainer
 
 
-@tampering("`create_scheduler`")
-def other_schedule() -> Any:
+@tampering("`create_scheduler`", "create_scheduler is not as in a fresh Trainer")
+def other_schedule(args: Any) -> Any:
     def create_scheduler(num_training_steps: int, optimizer: Any = None) -> Any:
         trainer.lr_scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer or trainer.optimizer, 0.7)
         trainer._created_lr_scheduler = True
         return trainer.lr_scheduler
 
-    trainer = built()
+    trainer = built(args)
     trainer.create_scheduler = create_scheduler
     return trainer
 
@@ -182,56 +196,56 @@ class Weighted(Trainer):
         return getattr(self, "weight", 1.0) * super().compute_loss(*args, **kwargs)
 
 
-@tampering("an attribute that the class reads")
-def weight() -> Any:
-    trainer = built(Weighted)
+@tampering("an attribute that the class reads", "weight is not as in a fresh Weighted")
+def weight(args: Any) -> Any:
+    trainer = built(args, Weighted)
     trainer.weight = torch.tensor(4.0)
     return trainer
 
 
-@tampering("`label_smoother`")
-def smoother() -> Any:
-    trainer = built()
+@tampering("`label_smoother`", "label_smoother is not as in a fresh Trainer")
+def smoother(args: Any) -> Any:
+    trainer = built(args)
     trainer.label_smoother = LabelSmoother(epsilon=0.3)
     return trainer
 
 
 @tampering("`compute_loss_func`")
-def loss_func() -> Any:
-    trainer = built()
+def loss_func(args: Any) -> Any:
+    trainer = built(args)
     trainer.compute_loss_func = lambda outputs, labels, num_items_in_batch=None: outputs["logits"].square().mean()
     return trainer
 
 
-@tampering("`model_accepts_loss_kwargs`")
-def loss_kwargs() -> Any:
-    trainer = built()
+@tampering("`model_accepts_loss_kwargs`", "model_accepts_loss_kwargs is not as in a fresh Trainer")
+def loss_kwargs(args: Any) -> Any:
+    trainer = built(args)
     trainer.model_accepts_loss_kwargs = not trainer.model_accepts_loss_kwargs
     return trainer
 
 
-@tampering("`data_collator`")
-def collator() -> Any:
+@tampering("a `data_collator` that holds the Trainer", "data_collator refers to the Trainer itself")
+def collator(args: Any) -> Any:
     def collate(rows: list[Any]) -> Any:
         batch = default_data_collator(rows)
         batch["input_ids"][:, trainer.state.global_step % 8] = 3
         return batch
 
-    trainer = built()
+    trainer = built(args)
     trainer.data_collator = collate
     return trainer
 
 
 @tampering("`train_dataset`")
-def dataset() -> Any:
-    trainer = built()
+def dataset(args: Any) -> Any:
+    trainer = built(args)
     trainer.train_dataset = torch.utils.data.Subset(Numbers(), range(8, 56))
     return trainer
 
 
 @tampering("`optimizer`")
-def optimizer() -> Any:
-    trainer = built()
+def optimizer(args: Any) -> Any:
+    trainer = built(args)
     trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), lr=0.5)
     return trainer
 
@@ -244,16 +258,16 @@ class Rising(TrainerCallback):
         self.trainer.weight = getattr(self.trainer, "weight", 1.0) * 1.1
 
 
-@tampering("a callback that holds the Trainer")
-def callback() -> Any:
-    trainer = built(Weighted)
+@tampering("a callback that holds the Trainer", "callback Rising refers to the Trainer itself")
+def callback(args: Any) -> Any:
+    trainer = built(args, Weighted)
     trainer.add_callback(Rising(trainer))
     return trainer
 
 
 @tampering("a number of a layer of the model, such as a dropout's share")
-def dropout() -> Any:
-    trainer = built()
+def dropout(args: Any) -> Any:
+    trainer = built(args)
     for layer in trainer.model.modules():
         if isinstance(layer, torch.nn.Dropout):
             layer.p = 0.0
@@ -264,15 +278,15 @@ def dropout() -> Any:
 
 
 @tampering("a field of the arguments")
-def field() -> Any:
-    trainer = built()
+def field(args: Any) -> Any:
+    trainer = built(args)
     trainer.args.learning_rate, trainer.args.weight_decay = 3e-2, 0.2
     return trainer
 
 
-@tampering("a field of the arguments that only the constructor reads: it has no effect then")
-def field_too_late() -> Any:
-    trainer = built()
+@tampering("a field of the arguments that only the constructor reads", "label_smoother is not as")
+def field_too_late(args: Any) -> Any:
+    trainer = built(args)
     trainer.args.label_smoothing_factor = 0.5
     return trainer
 
@@ -283,8 +297,8 @@ class Scaling(Trainer):
 
 
 @tampering("an attribute of the arguments that is not a field")
-def attribute_of_arguments() -> Any:
-    trainer = built(Scaling)
+def attribute_of_arguments(args: Any) -> Any:
+    trainer = built(args, Scaling)
     trainer.args.my_scale = 2.0
     return trainer
 
@@ -301,9 +315,9 @@ class Doubling(TrainingArguments):
         self.doubled = True
 
 
-@tampering("arguments whose `__post_init__` scales a field: it is not scaled again")
-def scaled_fields() -> Any:
-    return built(arguments=Doubling)
+@tampering("arguments whose `__post_init__` scales a field: it is not scaled again", arguments=lambda: given(Doubling))
+def scaled_fields(args: Any) -> Any:
+    return built(args)
 
 
 class Faster(Trainer):
@@ -313,8 +327,8 @@ class Faster(Trainer):
 
 
 @tampering("a Trainer whose `__init__` scales a field: likewise")
-def scaled_by_the_trainer() -> Any:
-    return built(Faster)
+def scaled_by_the_trainer(args: Any) -> Any:
+    return built(args, Faster)
 
 
 class Insisting(Trainer):
@@ -324,8 +338,8 @@ class Insisting(Trainer):
 
 
 @tampering("a Trainer whose `__init__` sets the batch size: the answer's counts")
-def insisted_batch() -> Any:
-    return built(Insisting)
+def insisted_batch(args: Any) -> Any:
+    return built(args, Insisting)
 
 
 class Halving(Trainer):
@@ -334,9 +348,9 @@ class Halving(Trainer):
         super().__init__(*args, train_dataset=half, **kwargs)
 
 
-@tampering("a Trainer whose `__init__` wraps its dataset: it is not wrapped again")
-def wrapped_data() -> Any:
-    return built(Halving, train_dataset=Numbers(128))
+@tampering("a Trainer whose `__init__` wraps its dataset", "train_dataset is not as in a fresh Halving")
+def wrapped_data(args: Any) -> Any:
+    return built(args, Halving, train_dataset=Numbers(128))
 
 
 class Renaming(Trainer):
@@ -348,39 +362,39 @@ class Renaming(Trainer):
         return self.s * super().compute_loss(*args, **kwargs)
 
 
-@tampering("an argument that the class keeps under another name, with `allow_defaults=True`")
-def renamed_argument() -> Any:
-    return built(Renaming, strength=5.0)
+@tampering("an argument that the class keeps under another name", "s is not as in a fresh Renaming")
+def renamed_argument(args: Any) -> Any:
+    return built(args, Renaming, strength=5.0)
 
 
 # Refused ----------------------------------------------------------------------------------------------------------
 
 
-@tampering("a method of the accelerator", "backward of the Trainer's accelerator")
-def backward() -> Any:
-    trainer = built()
+@tampering("a method of the accelerator", "accelerator.backward is not as")
+def backward(args: Any) -> Any:
+    trainer = built(args)
     before = trainer.accelerator.backward
     trainer.accelerator.backward = lambda loss, **kwargs: before(2 * loss, **kwargs)
     return trainer
 
 
-@tampering("`bf16` or `fp16`, which the accelerator was built without", "built without mixed precision")
-def late_precision() -> Any:
-    trainer = built()
+@tampering("`bf16` or `fp16`, which the accelerator was built without", "was built without mixed precision")
+def late_precision(args: Any) -> Any:
+    trainer = built(args)
     trainer.args.bf16 = True
     return trainer
 
 
-@tampering("`per_device_train_batch_size`, which the Trainer has read", "built with batches of 4")
-def late_batch_size() -> Any:
-    trainer = built()
+@tampering("`per_device_train_batch_size`, which the Trainer has read", "_train_batch_size is not as")
+def late_batch_size(args: Any) -> Any:
+    trainer = built(args)
     trainer.args.per_device_train_batch_size, trainer.args.gradient_accumulation_steps = 2, 4
     return trainer
 
 
-@tampering("a function that holds a part of the Trainer, such as its accelerator", "refers to its accelerator")
-def loss_with_a_part() -> Any:
-    trainer = built()
+@tampering("a function that holds a part of the Trainer, such as its accelerator", "compute_loss is not as")
+def loss_with_a_part(args: Any) -> Any:
+    trainer = built(args)
     accelerator, before = trainer.accelerator, trainer.compute_loss
     trainer.compute_loss = lambda *args, **kwargs: accelerator.num_processes * before(*args, **kwargs)
     return trainer
@@ -392,25 +406,25 @@ def counting_loss(*args: Any, **kwargs: Any) -> Any:
     return SCALE * BEFORE(*args, **kwargs)
 
 
-@tampering("a function that assigns globals and reads the Trainer from one", "assigns globals")
-def assigning_loss() -> Any:
-    global BEFORE
-    trainer = built()
-    BEFORE = trainer.compute_loss
+@tampering("a function that assigns globals and reads the Trainer from one", "compute_loss is not as")
+def assigning_loss(args: Any) -> Any:
+    global BEFORE, SCALE
+    trainer = built(args)
+    BEFORE, SCALE = trainer.compute_loss, 1.0
     trainer.compute_loss = counting_loss
     return trainer
 
 
-@tampering("an attribute that was deleted", "has no label_smoother")
-def deleted() -> Any:
-    trainer = built()
+@tampering("an attribute that was deleted", "label_smoother is not as")
+def deleted(args: Any) -> Any:
+    trainer = built(args)
     del trainer.label_smoother
     return trainer
 
 
-@tampering("a function that uses an open file", "uses .*, an open file")
-def logged_loss() -> Any:
-    trainer = built()
+@tampering("a function that uses an open file", "compute_loss is not as")
+def logged_loss(args: Any) -> Any:
+    trainer = built(args)
     before, log = trainer.compute_loss, Path("/dev/null").open("a")  # noqa: SIM115 (open while it is pickled)
 
     def compute_loss(*args: Any, **kwargs: Any) -> Any:
@@ -429,8 +443,9 @@ class Renamed(Trainer):
 @tampering(
     "a Trainer whose constructor names its parts otherwise", "no parameter model and no args and no train_dataset"
 )
-def renamed_parts() -> Any:
-    return Renamed(bert(), built().args, Numbers())
+def renamed_parts(args: Any) -> Any:
+    set_seed(7)
+    return Renamed(bert(), args, Numbers())
 
 
 @dataclass
@@ -442,9 +457,13 @@ class Splitting(TrainingArguments):
         self.milestones = [int(step) for step in self.milestones.split(",")]
 
 
-@tampering("arguments whose `__post_init__` does not accept what it has made", "cannot be made again")
-def arguments_for_once() -> Any:
-    return built(arguments=Splitting, fields={"milestones": "3,4"})
+@tampering(
+    "arguments whose `__post_init__` does not accept what it has made",
+    "cannot be made again",
+    arguments=lambda: given(Splitting, milestones="3,4"),
+)
+def arguments_for_once(args: Any) -> Any:
+    return built(args)
 
 
 class Widening(Trainer):
@@ -453,9 +472,155 @@ class Widening(Trainer):
         super().__init__(model, **kwargs)
 
 
-@tampering("a Trainer whose `__init__` changes its model", "changes the model that it is given")
-def changed_model() -> Any:
-    return built(Widening)
+@tampering("a Trainer whose `__init__` changes its model", "changes the model, and would")
+def changed_model(args: Any) -> Any:
+    return built(args, Widening)
+
+
+class Wrapping(Trainer):
+    def __init__(self, model: Any, **kwargs: Any) -> None:
+        super().__init__(Wrapped(model), **kwargs)
+
+
+class Wrapped(torch.nn.Module):
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, input_ids: Any, labels: Any) -> Any:
+        outputs = self.inner(input_ids=input_ids, labels=labels)
+        return {"loss": 3 * outputs["loss"]}
+
+
+@tampering("a Trainer whose `__init__` wraps its model", "wraps the model, and would")
+def wrapped_model(args: Any) -> Any:
+    return built(args, Wrapping)
+
+
+class Distilling(Trainer):
+    def __init__(self, teacher_model: Any = None, student_model: Any = None, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, model=student_model, **kwargs)
+        self.teacher_model = teacher_model
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
+        outputs = model(**inputs)
+        with torch.no_grad():
+            target = self.teacher_model(**inputs)["logits"]
+        loss = outputs["loss"] + (outputs["logits"] - target).square().mean()
+        return (loss, outputs) if return_outputs else loss
+
+
+@tampering("a Trainer whose constructor has another name for the model", "student_model stands for the model")
+def distilled(args: Any) -> Any:
+    set_seed(7)
+    return Distilling(bert(), bert(), args=args, train_dataset=Numbers())
+
+
+class Noting(TrainerCallback):
+    def __init__(self, share: float = 1.0) -> None:
+        self.share = share
+
+    def on_pre_optimizer_step(self, *_: Any, model: Any = None, **__: Any) -> None:
+        for parameter in model.parameters():
+            parameter.grad.mul_(self.share)
+
+
+class Adding(Trainer):
+    def __init__(self, *args: Any, share: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.add_callback(Noting(share))
+
+
+@tampering("an argument of a callback that the class makes", "callback Noting is not as in a fresh Adding")
+def share_of_a_callback(args: Any) -> Any:
+    return built(args, Adding, share=1e-3)
+
+
+# Models and optimizers -----------------------------------------------------------------------------------------------
+
+
+@tampering("a hook of a parameter of the model", "hooks cannot be sent")
+def hooked_parameter(args: Any) -> Any:
+    trainer = built(args)
+    trainer.model.classifier.weight.register_hook(lambda gradient: 5 * gradient)
+    return trainer
+
+
+@tampering("a function of the model that uses an open file", "uses .*, an open file")
+def logging_model(args: Any) -> Any:
+    trainer = built(args)
+    model, log = trainer.model, Path("/dev/null").open("a")  # noqa: SIM115 (open while it is pickled)
+
+    def train(self: Any, mode: bool = True) -> Any:
+        log.write("train\n")
+        type(self).train(self, mode)
+        return self.bert.eval() and self
+
+    model.train = types.MethodType(train, model)
+    return trainer
+
+
+def stepping(optimizer: type = torch.optim.SGD, **settings: Any) -> Callable[[Any], tuple[Any, Any]]:
+    def make(args: Any) -> tuple[Any, Any]:
+        set_seed(7)
+        model = bert()
+        made = optimizer(model.parameters(), lr=0.1, **settings)
+        return Trainer(model, args, train_dataset=Numbers(), optimizers=(made, None)), made
+
+    return make
+
+
+@tampering("a hook of the optimizer's steps", "_optimizer_step_pre_hooks of your SGD")
+def hooked_steps(args: Any) -> Any:
+    trainer, made = stepping()(args)
+    made.register_step_pre_hook(
+        lambda own, *_: [weight.grad.mul_(3) for weight in own.param_groups[0]["params"]] and None
+    )
+    return trainer
+
+
+@tampering("the optimizer's `step`", "step of your SGD")
+def other_steps(args: Any) -> Any:
+    def twice(self: Any, closure: Any = None) -> None:
+        type(self).step(self)
+        type(self).step(self)
+
+    trainer, made = stepping()(args)
+    made.step = types.MethodType(twice, made)
+    return trainer
+
+
+class Rounds(torch.optim.Optimizer):
+    def __init__(self, params: Any, lr: float, rounds: int = 1) -> None:
+        super().__init__(params, {"lr": lr})
+        self.rounds = rounds
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for weight in self.param_groups[0]["params"]:
+            weight.add_(weight.grad, alpha=-self.param_groups[0]["lr"] * self.rounds)
+
+
+@tampering("an argument of an optimizer that is no setting of its groups", "rounds of your Rounds")
+def rounds(args: Any) -> Any:
+    return stepping(Rounds, rounds=4)(args)[0]
+
+
+class Around(torch.optim.Optimizer):
+    def __init__(self, params: Any, lr: float, base: Any) -> None:
+        super().__init__(params, {"lr": lr})
+        self.base = base(self.param_groups, lr=lr)
+
+    def step(self, closure: Any = None) -> Any:
+        return self.base.step(closure)
+
+
+@tampering(
+    "an optimizer that wraps another one",
+    "Your Around cannot be built again .* missing 1 required positional argument: 'base'",
+)
+def wrapped_optimizer(args: Any) -> Any:
+    return stepping(Around, base=torch.optim.Adagrad)(args)[0]
 
 
 # The tests --------------------------------------------------------------------------------------------------------
@@ -487,19 +652,23 @@ def folder_of_outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 @pytest.fixture(scope="module")
 def unchanged() -> torch.Tensor:
     """Losses of a Trainer of which nothing was changed."""
-    trainer = built()
+    return by_hand(built(given()))
+
+
+def by_hand(trainer: Any, weights: dict[str, torch.Tensor] | None = None) -> torch.Tensor:
+    """Losses of a Trainer's training, with batches as a probe draws them. weights: by default its own."""
     repeat_batches(trainer, (STEPS + 1) * ACCUMULATION)
-    return torch.stack(losses(trainer, trainer.model.state_dict()))
+    return torch.stack(losses(trainer, weights or trainer.model.state_dict()))
 
 
 @pytest.fixture
-def payload(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], tuple[Payload, dict[str, Any]]]:
+def payload(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Payload, dict[str, Any]]]:
     """What `tune` sends, and the arguments that are its baseline."""
 
-    def of(trainer: Any) -> tuple[Payload, dict[str, Any]]:
+    def of(*given: Any) -> tuple[Payload, dict[str, Any]]:
         calls: list[tuple[Payload, dict[str, Any]]] = []
         monkeypatch.setattr(tune, "search", lambda brought, size, args, **_: calls.append((brought, args)))
-        autotune.tune(trainer)
+        autotune.tune(*given)
         return calls[0]
 
     return of
@@ -508,7 +677,7 @@ def payload(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], tuple[Payload, d
 def probed(brought: Payload, base: dict[str, Any], folder: Path) -> Any:
     """The Trainer of a probe of the baseline."""
     micro, accumulation = base["per_device_train_batch_size"], base["gradient_accumulation_steps"]
-    request = autotune.core.request.tuning_request("mine", micro * accumulation)
+    request = autotune.core.request.tuning_request("mine", micro * accumulation, args=base, device="cpu")
     asked = makers.configuration(micro, micro * accumulation)
     workload = user_workload(request, brought.pickled)
     machine = makers.cpu(training_argument_fields=tuple(installed(dict.fromkeys(makers.FIELDS))))
@@ -517,49 +686,109 @@ def probed(brought: Payload, base: dict[str, Any], folder: Path) -> Any:
     return run.trainer_of(order, UserObjects.opened(brought.pickled, arguments), arguments, STEPS)
 
 
-CARRIED = [name for name in KINDS if name not in REFUSED]
-
-
-@pytest.mark.parametrize("name", CARRIED)
-def test_a_probe_and_the_answer_s_trainer_learn_as_the_user_s_own(
-    name: str, payload: Callable[[Any], tuple[Payload, dict[str, Any]]], unchanged: torch.Tensor, tmp_path: Path
-) -> None:
-    user, given, sent = KINDS[name](), KINDS[name](), KINDS[name]()
-    weights = {key: value.clone() for key, value in user.model.state_dict().items()}
-    repeat_batches(user, (STEPS + 1) * user.args.gradient_accumulation_steps)
-    expected = losses(user, weights)
-    assert len(expected) == STEPS * ACCUMULATION
-    assert torch.equal(torch.stack(expected), unchanged) == ("no effect" in name), (
-        "the comparison below is worth something"
-    )
-
-    micro = user.args.per_device_train_batch_size
+def answer(args: Any) -> Any:
+    """The result of a search that keeps the sizes of these arguments."""
+    micro = args.per_device_train_batch_size
     of = makers.configuration(micro, micro * ACCUMULATION)
-    answer = makers.result([makers.trial(0, of=of)], workload=makers.workload(user_objects=True))
-    made = answer.apply(given, allow_defaults="allow_defaults" in name)
-    assert made.args.to_dict() == given.args.to_dict()
-    repeat_batches(made, (STEPS + 1) * ACCUMULATION)
-    assert torch.equal(torch.stack(losses(made, weights)), torch.stack(expected))
-
-    trainer = probed(*payload(sent), tmp_path)
-    assert torch.equal(torch.stack(losses(trainer, weights)), torch.stack(expected))
+    return makers.result([makers.trial(0, of=of)], workload=makers.workload(user_objects=True, built=True))
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_carried_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
+Sent = Callable[..., tuple[Payload, dict[str, Any]]]
+TAKEN = [name for name in KINDS if name not in REFUSED]
+NOT_BUILT = {
+    "a Trainer whose `__init__` sets the batch size: the answer's counts": "per_device_train_batch_size is 2, and args says 4",
+    "`per_device_train_batch_size`, which the Trainer has read": "per_device_train_batch_size is 2, and args says 4",
+    "arguments whose `__post_init__` does not accept what it has made": "cannot be made again",
+    "an attribute that was deleted": "",
+}
+"""Those that cannot be built by their arguments alone -> words of the line that says why; empty if they do not train."""
+
+
+WITHOUT_EFFECT = (
+    "a field of the arguments that only the constructor reads",
+    "`bf16` or `fp16`, which the accelerator was built without",
+    "a function that holds a part of the Trainer, such as its accelerator",
+    "a function that uses an open file",
+    "a Trainer whose constructor names its parts otherwise",
+)
+"""Those that do not change what is learned here."""
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_a_probe_and_the_answer_s_trainer_learn_as_the_user_s_own(
+    name: str, payload: Sent, unchanged: torch.Tensor, tmp_path: Path
+) -> None:
+    user, own, sent = (KINDS[name](ARGUMENTS[name]()) for _ in range(3))
+    weights = {key: value.clone() for key, value in user.model.state_dict().items()}
+    expected = by_hand(user, weights)
+    assert len(expected) == STEPS * ACCUMULATION
+    assert not torch.equal(expected, unchanged), "the comparison below is worth something"
+    made = answer(own.args).apply(own)
+    assert made.args.to_dict() == own.args.to_dict()
+    assert torch.equal(by_hand(made, weights), expected)
+    assert torch.equal(torch.stack(losses(probed(*payload(sent), tmp_path), weights)), expected)
+
+
+@pytest.mark.parametrize("name", [name for name in REFUSED if name not in NOT_BUILT])
+def test_what_a_function_builds_learns_in_a_probe_and_with_the_answer_s_arguments_as_by_hand(
+    name: str, payload: Sent, unchanged: torch.Tensor, tmp_path: Path
+) -> None:
+    build, args = KINDS[name], ARGUMENTS[name]()
+    expected = by_hand(build(ARGUMENTS[name]()))
+    assert len(expected) == STEPS * ACCUMULATION
+    assert torch.equal(expected, unchanged) == (name in WITHOUT_EFFECT), "the comparison below is worth something"
+    trainer = probed(*payload(build, args), tmp_path)
+    assert torch.equal(torch.stack(losses(trainer, trainer.model.state_dict())), expected)
+    assert torch.equal(by_hand(build(answer(args).arguments(args))), expected)
+
+
+@pytest.mark.parametrize("name", [*REFUSED])
+def test_what_a_fresh_trainer_is_not_is_refused_in_one_line_with_the_way_out(name: str, tmp_path: Path) -> None:
     reports = tmp_path / "reports"
     with pytest.raises(InvalidRequest, match=REFUSED[name]) as caught:
-        autotune.tune(KINDS[name](), output_dir=reports)
+        autotune.tune(KINDS[name](ARGUMENTS[name]()), output_dir=reports)
     assert "\n" not in str(caught.value)
+    assert "__post_init__" in name or "autotune.tune(build, args), then build(result.arguments(args)).train()" in str(
+        caught.value
+    )
     assert not reports.exists()
+
+
+@pytest.mark.parametrize("name", [name for name, words in NOT_BUILT.items() if words])
+def test_what_its_arguments_do_not_decide_is_refused_for_a_function_too(
+    name: str, payload: Sent, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidRequest, match=NOT_BUILT[name]):
+        probed(*payload(KINDS[name], ARGUMENTS[name]()), tmp_path)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", [name for name in REFUSED if name not in NOT_BUILT][::2])
+def test_what_a_fresh_trainer_is_not_is_searched_by_the_function_that_builds_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurry(monkeypatch)
+    build, kind = KINDS[name], type(ARGUMENTS[name]())
+    options = {"only": {"micro_batch_size": [4, 8], "precision": ["fp32"]}, "n_trials": 2, "no_history": True}
+    result = autotune.tune(build, ARGUMENTS[name](), space="quick", output_dir=str(tmp_path), **options)
+    assert {trial.measurement.outcome for trial in result.trials} == {"completed"}
+    fields = {**SIZES, "max_steps": 20}
+    known = {item.name for item in dataclasses.fields(kind)}
+    by_the_answer = {key: value for key, value in result.best_setup.training_arguments.items() if key in known}
+    weights = []
+    for args in (result.arguments(given(kind, **fields)), given(kind, **{**fields, **by_the_answer})):
+        trainer = build(args)
+        trainer.train()
+        weights.append(torch.nn.utils.parameters_to_vector(trainer.model.parameters()))
+    assert torch.equal(*weights)
 
 
 def test_the_documentation_names_them_all() -> None:
     page = (Path(__file__).parents[3] / "docs" / "own_trainer.md").read_text(encoding="utf-8")
     rows = [
-        tuple(row.strip("| ").split(" | ")) for row in page.splitlines() if row.endswith(("| carried |", "| refused |"))
+        tuple(row.strip("| ").split(" | ")) for row in page.splitlines() if row.endswith(("| taken |", "| refused |"))
     ]
-    assert rows == [(name, "refused" if name in REFUSED else "carried") for name in KINDS]
+    assert rows == [(name, "refused" if name in REFUSED else "taken") for name in KINDS]
 
 
 def test_a_method_that_was_replaced_on_a_class_of_a_library_is_refused(
@@ -576,19 +805,14 @@ def test_a_method_that_was_replaced_on_a_class_of_a_library_is_refused(
 
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, replaced)
-            brought, _ = payload(built())
+            brought, _ = payload(built(given()))
         with pytest.raises(InvalidRequest, match=f"{owner.__name__}.{name} was replaced in your process"):
             user_workload(request, brought.pickled)
-    user_workload(request, payload(built())[0].pickled)
-
-
-def test_an_argument_that_is_not_kept_is_refused_by_apply_unless_its_default_is_allowed() -> None:
-    with pytest.raises(InvalidRequest, match="does not keep strength"):
-        makers.result().apply(renamed_argument())
+    user_workload(request, payload(built(given()))[0].pickled)
 
 
 def test_arguments_keep_what_their_class_would_change_again(tmp_path: Path) -> None:
-    trainer = scaled_fields()
+    trainer = scaled_fields(given(Doubling))
     answer = makers.result(workload=makers.workload(user_objects=True), user_arguments=trainer.args)
     with warnings.catch_warnings(action="ignore"):
         for args in (answer.training_arguments(), answer.apply(trainer).args):

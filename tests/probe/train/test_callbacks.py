@@ -6,20 +6,12 @@ from typing import Any
 from transformers import PrinterCallback, ProgressCallback
 from transformers.integrations import TensorBoardCallback
 
-from autotune.probe.train.callbacks import add_callbacks, drop_callbacks, is_tracker, take_callbacks
+from autotune.probe.train.callbacks import drop_callbacks, is_tracker, take_callbacks
 from tests.trainers import Counting, Logged, Scaled, Told, built
 
 
 def kinds(trainer: Any) -> list[type]:
     return [type(callback) for callback in trainer.callback_handler.callbacks]
-
-
-def test_a_callback_that_the_class_adds_is_there_once(tmp_path: Path) -> None:
-    trainer = built(tmp_path, Scaled)
-    mine = Counting()
-    add_callbacks(trainer, [Told(trainer), mine])
-    assert kinds(trainer).count(Told) == 1
-    assert trainer.callback_handler.callbacks[-1] is mine
 
 
 def test_what_was_removed_from_one_trainer_does_not_come_back_in_the_other(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from autotune.workload.model import pickling
 from autotune.workload.model.pickling import can_be_sent, is_importable, received, sent
 from autotune.workload.model.rebuild import Prebuilt
 from autotune.workload.model.user_objects import UserObjects, arguments_class
-from autotune.workload.twin import SetLater
 
 
 class Net(torch.nn.Module):
@@ -76,17 +75,18 @@ def test_an_optimizer_is_made_anew_over_the_child_s_parameters(tmp_path: Any) ->
     assert schedule.step_size == 7
 
 
-def test_a_part_that_holds_the_trainer_gets_the_child_s_own_and_its_arguments(tmp_path: Any) -> None:
+def test_a_part_that_holds_the_arguments_gets_the_child_s_own_and_one_that_holds_the_trainer_is_refused(
+    tmp_path: Any,
+) -> None:
     trainer = trainer_of(Net(), tmp_path)
-    assert can_be_sent([trainer, trainer.args, trainer.model], trainer) == ""
-    pickled = sent({"model_init": Net, "data_collator": [trainer, trainer.args, trainer.compute_loss]}, trainer)
+    assert can_be_sent([trainer.args, trainer.model], trainer) == ""
+    pickled = sent({"model_init": Net, "data_collator": [trainer.args]}, trainer)
     assert b"nowhere" not in pickled, "nothing private of the arguments is sent along"
     arguments = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none")
-    user = UserObjects.opened(pickled, arguments)
-    held, args, method = user.data_collator
-    assert held is user.new is method.__self__
-    assert args is arguments
-    assert method.__func__ is Trainer.compute_loss
+    assert UserObjects.opened(pickled, arguments).data_collator == [arguments]
+    for part in (trainer, trainer.compute_loss):
+        with pytest.raises(InvalidRequest, match="the Trainer itself"):
+            sent({"model_init": Net, "data_collator": [part]}, trainer)
 
 
 def test_a_model_that_holds_the_trainer_cannot_be_sent(tmp_path: Any) -> None:
@@ -146,8 +146,8 @@ def test_the_variable_that_holds_what_cannot_be_sent_is_named(
                 "__getitem__",
             ),
             (
-                {"set_later": SetLater({"settings": {"lock": LOCK}})},
-                r"What was set on the Trainer .*: settings\['lock'\], a lock",
+                {"on_arguments": {"settings": {"lock": LOCK}}},
+                r"What was set on the arguments .*: settings\['lock'\], a lock",
                 "first use",
             ),
             (

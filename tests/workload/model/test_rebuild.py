@@ -1,6 +1,7 @@
 """Which models travel as class and config, and that what is made of these is the same but for its weights."""
 
 import functools
+import types
 from typing import Any
 
 import cloudpickle
@@ -71,6 +72,21 @@ def mixed(model: Any) -> Any:
     return model
 
 
+def set_on(model: Any, value: Any) -> Any:
+    model.bert._extra = value
+    return model
+
+
+def with_buffer(model: Any) -> Any:
+    model.register_buffer("class_weights", torch.ones(2))
+    return model
+
+
+def marked(model: Any) -> Any:
+    model.classifier.weight.is_special = True
+    return model
+
+
 def adapted(model: Any) -> Any:
     peft = pytest.importorskip("peft")
     return peft.get_peft_model(model, peft.LoraConfig(target_modules=["query"]))
@@ -85,6 +101,10 @@ def adapted(model: Any) -> Any:
         (with_another_loss, "its loss function was set"),
         (hooked, "hooks"),
         (mixed, "several dtypes"),
+        (with_buffer, "changed after"),
+        (marked, "classifier.weight was set"),
+        *((functools.partial(set_on, value=value), "bert._extra was set") for value in ([1], torch.ones(1), len, {})),
+        (lambda model: setattr(model, "train", types.MethodType(type(model).train, model)) or model, "train was set"),
         (adapted, "not a PreTrainedModel"),
         (lambda model: torch.nn.Sequential(model), "not a PreTrainedModel"),
     ],

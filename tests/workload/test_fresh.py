@@ -1,5 +1,8 @@
-"""A Trainer and one that is built again: nothing differs if nothing was changed, and what was changed is named."""
+"""A Trainer and a fresh one of its parts: nothing differs if nothing was changed, and what was changed is named."""
 
+import re
+import threading
+import time
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -8,14 +11,18 @@ import pytest
 import torch
 from transformers import ByT5Tokenizer, DataCollatorWithPadding, Trainer, TrainingArguments
 
-from autotune.core.errors import InvalidRequest
-from autotune.workload.twin import SetLater, set_later
-from tests.trainers import Counting, Keyed, Numbers, Scaled, bert, built
+from autotune.workload.fresh import check_fresh, set_on_arguments
+from tests.makers import refusal_of
+from tests.trainers import Counting, Keyed, Numbers, Scaled, Told, bert, built
 
 
 def nothing_in(trainer: Any) -> None:
-    later = set_later(trainer)
-    assert (dict(later.attributes), dict(later.of_arguments)) == ({}, {})
+    check_fresh(trainer)
+    assert set_on_arguments(trainer.args) == {}
+
+
+def refused(trainer: Any, text: str) -> None:
+    assert re.search(text, refusal_of(lambda: check_fresh(trainer)))
 
 
 OTHER = {"bf16": True, "label_smoothing_factor": 0.1, "torch_compile": False, "eval_strategy": "steps"}
@@ -67,22 +74,32 @@ def test_the_user_s_trainer_model_and_random_numbers_are_as_they_were(tmp_path: 
 
 
 def test_what_was_set_is_named(tmp_path: Path) -> None:
+    for name, value in (
+        ("compute_loss", MethodType(Trainer.compute_loss, built(tmp_path))),
+        ("label_names", ["labels", "extra"]),
+        ("notes", {"a": [torch.ones(2)]}),
+        ("_signature_columns", ["input_ids"]),
+    ):
+        trainer = built(tmp_path)
+        setattr(trainer, name, value)
+        refused(trainer, f"^{name} is not as in a fresh Trainer of the same parts")
     trainer = built(tmp_path)
-    trainer.compute_loss = MethodType(Trainer.compute_loss, trainer)
-    trainer.label_names = ["labels", "extra"]
-    trainer.notes = {"a": [torch.ones(2)]}
-    trainer._signature_columns = ["input_ids"]
     trainer.args.scale = 2
     trainer.args.learning_rate = 1.0  # a field, which is read for itself
-    later = set_later(trainer)
-    assert set(later.attributes) == {"compute_loss", "label_names", "notes", "_signature_columns"}
-    assert later.of_arguments == {"scale": 2}
-    new = built(tmp_path)
-    there = later.for_trainer(new, trainer)
-    there.give(new)
-    assert new.compute_loss.__self__ is new
-    assert new.notes is trainer.notes
-    assert set(set_later(new).attributes) == set(later.attributes)
+    check_fresh(trainer)
+    assert set_on_arguments(trainer.args) == {"scale": 2}
+
+
+def test_what_is_another_in_each_trainer_is_no_difference(tmp_path: Path) -> None:
+    class Timed(Trainer):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.begun, self.random, self.lock = time.time(), torch.rand(3), threading.Lock()
+
+    nothing_in(built(tmp_path, Timed))
+    trainer = built(tmp_path, Timed)
+    trainer.notes = 1
+    refused(trainer, "^notes is not")
 
 
 def test_a_constructor_that_cannot_be_called_again_is_refused_before_anything_is_searched(tmp_path: Path) -> None:
@@ -95,34 +112,15 @@ def test_a_constructor_that_cannot_be_called_again_is_refused_before_anything_is
                 raise RuntimeError("there is\none already")
             super().__init__(*args, **kwargs)
 
-    with pytest.raises(InvalidRequest, match=r"A new Once cannot be built .*: RuntimeError: there is\.") as caught:
-        set_later(built(tmp_path, Once))
-    assert "\n" not in str(caught.value)
+    refused(built(tmp_path, Once), r"^A fresh Once cannot be built .*: RuntimeError: there is\.")
 
 
-def test_a_model_that_the_constructor_wraps_is_wrapped_once(tmp_path: Path) -> None:
-    class Wrapped(torch.nn.Module):
-        def __init__(self, inner: Any) -> None:
-            super().__init__()
-            self.inner = inner
-
-        def forward(self, input_ids: Any, labels: Any) -> Any:
-            return self.inner(input_ids=input_ids, labels=labels)
-
-    class Wrapping(Trainer):
-        def __init__(self, model: Any, **kwargs: Any) -> None:
-            super().__init__(Wrapped(model), **kwargs)
-
-    trainer = built(tmp_path, Wrapping)
-    later = set_later(trainer)
-    assert dict(later.attributes) == {"model": trainer.model}
-    new = built(tmp_path, Wrapping, model=trainer.model)
-    later.give(new)
-    assert new.model is new.model_wrapped is trainer.model
-
-
-def test_nothing_is_given_by_default() -> None:
-    assert SetLater() == SetLater({}, {})
+def test_callbacks_that_the_class_does_not_make_are_returned(tmp_path: Path) -> None:
+    mine = Counting()
+    assert check_fresh(built(tmp_path, Scaled, callbacks=[mine])) == [mine]
+    trainer = built(tmp_path, Scaled, callbacks=[mine])
+    trainer.remove_callback(Told)
+    refused(trainer, "callback Told is not as .*, and it was removed")
 
 
 def test_arguments_that_were_made_since_do_not_matter(tmp_path: Path) -> None:
