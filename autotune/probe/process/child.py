@@ -73,7 +73,8 @@ def run_child(
         meeting, scratch = scratch, _own_scratch(scratch, rank)
         _enter_surroundings(parent.surroundings, scratch)
         if runs_user_code(order, parent.objects):
-            _guard(order, scratch, meeting.parent)
+            _guard(order, scratch, meeting.parent)  # before there are other threads
+        _give_threads_back()
         if order.ranks > 1:
             os.environ |= ranks.variables(rank, order.ranks, port, meeting)
         forget_opened_later()
@@ -235,7 +236,6 @@ def _enter_surroundings(parent: dict[str, Any], scratch: Path) -> None:
     sys.path[:] = parent["path"]
     with contextlib.suppress(OSError):
         os.chdir(parent["folder"])
-    _give_threads_back()
 
 
 def _give_free_heap_back() -> None:

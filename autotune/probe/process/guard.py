@@ -163,7 +163,7 @@ def _put_layers(folders: list[str], scratch: Path, kept: list[str]) -> list[str]
     _call("unshare", _CLONE_NEWNS | (_CLONE_NEWUSER if user else 0))
     if user:
         for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
-            Path("/proc/self", name).write_text(text, encoding="ascii")
+            Path("/proc/self", name).write_text(text, encoding="utf-8")
     _mount("none", "/", "", _MS_REC | _MS_PRIVATE)
     scratch.mkdir()
     real = [(path, _held(path)) for path in kept]  # as they are below the layers
@@ -213,7 +213,7 @@ def _held(path: str | Path) -> str:
 
 def _reads(path: str) -> str:
     with contextlib.suppress(OSError):
-        return Path(path).read_text(encoding="ascii").strip()
+        return Path(path).read_text(encoding="utf-8").strip()
     return ""
 
 
