@@ -145,7 +145,9 @@ def _outlines(parts: Mapping[str, Any]) -> dict[str, Any]:
 
     def modules_of(part: Any) -> list[Any]:
         if isinstance(part, (dict, list, tuple)):  # as losses for several datasets
-            return [module for each in (part.values() if isinstance(part, dict) else part) for module in modules_of(each)]
+            return [
+                module for each in (part.values() if isinstance(part, dict) else part) for module in modules_of(each)
+            ]
         return [part] if isinstance(part, torch.nn.Module) else []
 
     holding = {name: part for name, part in parts.items() if modules_of(part)}

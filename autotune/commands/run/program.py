@@ -31,6 +31,7 @@ from autotune.space.settings.optimizer import ANY
 from autotune.space.settings.threads import VARIABLE as THREADS
 from autotune.space.user_arguments import plain_fields
 from autotune.workload import extract
+from autotune.workload.data.workers import Workers
 from autotune.workload.model.rebuild import Prebuilt
 from autotune.workload.model.user_objects import UserObjects, workload_of
 from autotune.workload.model.user_objects import sizes as sample_sizes
@@ -189,6 +190,7 @@ def _workload(
         trainer_class=type(trainer),
         own_optimizer=kind.__name__ if kind else ANY if extract.makes_optimizer(type(trainer)) else "",
         whole_steps=True,
+        workers=Workers.of_this_process(trainer.train_dataset, trainer.data_collator),
         identity=identity_of(trainer, callbacks),
     )
     chosen = {name: options[name] for name in ("task", "sequence_length") if options.get(name)}

@@ -13,9 +13,11 @@ import torch
 from transformers import Trainer, TrainingArguments
 
 from autotune.core import InvalidRequest, TuningRequest, Workload
+from autotune.core.note import Note, NoteKind
 from autotune.space.settings import checkpointing
 from autotune.workload.data.rows import length_of, parts_of, read_rows
 from autotune.workload.data.sampling import own_collating, quantiles
+from autotune.workload.data.workers import Workers
 from autotune.workload.model.code import check_code
 from autotune.workload.model.pickling import ARGUMENTS, TRAINER, received
 from autotune.workload.model.rebuild import FromConfig, layers_digest, made_by, takes_trial
@@ -46,6 +48,7 @@ class UserObjects:
     prepared: bool = False  #: the dataset comes from a built Trainer: its class has prepared it
     whole_steps: bool = False  #: a step cannot be measured with fewer micro-steps than it has
     identity: str = ""  #: differs for other parts, as far as the dataset does not
+    workers: Workers = field(default_factory=Workers)
     built: Any = None
     new: Any = None  #: object that becomes the Trainer: parts may refer to it
 
@@ -158,11 +161,13 @@ def workload_of(request: TuningRequest, user: UserObjects, model: Any, read: Seq
         longest=(read.index(max(read)),) if lengths else (),
         lengths=tuple(round(size / lengths[-1], 4) for size in lengths),
         user_objects=True,
+        no_workers=user.workers.problem,
         own_optimizer=user.own_optimizer,
         whole_steps=user.whole_steps,
         weights_dtype=next(iter(dtypes), "float32"),
         own_layers=layers_digest(model),
         own_parts=user.identity,
+        notes=(Note(NoteKind.NO_WORKERS, detail=user.workers.problem),) if user.workers.problem else (),
     )
 
 
