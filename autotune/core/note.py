@@ -38,6 +38,7 @@ class NoteKind(Kind):
     NOT_KEPT = "not_kept", "arguments that the Trainer does not keep, which have their defaults in probes: {detail}"
     NOT_PLAIN = "not_plain", "arguments left out of probes, as they are not plain data: {detail}"
     AS_IN_PROGRAM = "as_in_program", "arguments that are in trials as in your program: {detail}"
+    NO_WORKERS = "no_workers", "no data loader workers are tried: {detail}"
     CALLBACKS = "callbacks", "your callbacks run in every probe: {detail}"
     UNGUARDED = "unguarded", "your files in trials: {detail}"
     CALLBACKS_LEFT_OUT = "callbacks_left_out", "callbacks left out of probes: {detail}"

@@ -42,6 +42,7 @@ class Workload(Serializable):
     weights: str = ""  #: folder or cached hub id of the model's weights; empty for random ones
     user_objects: bool = False  #: model_init, train_dataset, collator or Trainer class come from the user
     built: bool = False  #: a function of the user's builds the Trainer: nothing but its arguments can be set
+    no_workers: str = ""  #: reason why the user's process cannot start data loader workers
     whole_steps: bool = False  #: micro-steps share work (one generates for all): probes run all of a step
     own_optimizer: str = ""  #: class of the user's optimizer; empty if `optim` names it
     weights_dtype: str = "float32"  #: of most weights of the user's model

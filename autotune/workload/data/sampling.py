@@ -3,7 +3,7 @@
 import inspect
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -99,13 +99,13 @@ class SpreadSteps(Proxy):
 
     def __iter__(self) -> Iterator[int]:
         sampler, size = self._proxied
-        places = list(sampler)
-        steps = [places[begin : begin + size] for begin in range(0, len(places), size)]
-        last = [steps.pop()] if steps and len(steps[-1]) < size else []
-        turns = sorted(range(len(steps)), key=lambda turn: ((turn + 0.5) * GOLDEN) % 1)
-        order = sorted(zip(turns, steps, strict=True))  # the place at each turn, spread as the multiples are
-        for step in [*(step for _, step in order), *last]:
-            yield from step
+        is_range = isinstance(sampler, torch.utils.data.SequentialSampler)  # no list of ten million places
+        places = range(len(sampler)) if is_range else list(sampler)
+        whole = len(places) // size
+        turns = np.argsort(((np.arange(whole) + 0.5) * GOLDEN) % 1)
+        order = np.argsort(turns)  # the place at each turn, spread as the multiples are
+        for step in chain(order, [whole]):
+            yield from places[int(step) * size : (int(step) + 1) * size]
 
 
 def repeat_batches(trainer: Any, batches: int) -> None:

@@ -16,12 +16,14 @@ import torch
 from transformers import Trainer, TrainingArguments
 
 from autotune.core import AutotuneError, InvalidRequest, TuningRequest, Workload
+from autotune.core.note import Note, NoteKind
 from autotune.space.settings import checkpointing
 from autotune.space.settings.optimizer import ANY
 from autotune.space.setup import BATCH_FIELDS
 from autotune.workload import extract
 from autotune.workload.data.rows import length_of, parts_of, read_rows
 from autotune.workload.data.sampling import own_collating, quantiles
+from autotune.workload.data.workers import Workers
 from autotune.workload.extract import BUILD
 from autotune.workload.hub import first_line
 from autotune.workload.model.code import check_code, code_of
@@ -54,6 +56,7 @@ class UserObjects:
     prepared: bool = False  #: the dataset comes from a built Trainer: its class has prepared it
     whole_steps: bool = False  #: a step cannot be measured with fewer micro-steps than it has
     identity: str = ""  #: differs for other parts, as far as the dataset does not
+    workers: Workers = field(default_factory=Workers)
     built: Any = None
 
     @classmethod
@@ -172,7 +175,10 @@ def _built_workload(request: TuningRequest, user: UserObjects, arguments: Any) -
     check_code({name: digest for name, digest in user.code.items() if name in here}, type(trainer), trainer.model)
     callbacks = extract.own_callbacks(trainer)
     workload = trainer_workload(request, trainer, user.whole_steps, extract.identity_of(trainer, callbacks))
-    return replace(workload, source=BUILT, built=True, own_parts=repr((user.identity, workload.own_parts)))
+    problem = user.workers.problem
+    notes = (Note(NoteKind.NO_WORKERS, detail=problem),) if problem else ()
+    own_parts = repr((user.identity, workload.own_parts))
+    return replace(workload, source=BUILT, built=True, own_parts=own_parts, no_workers=problem, notes=notes)
 
 
 def trainer_workload(
@@ -189,6 +195,7 @@ def trainer_workload(
         trainer_class=type(trainer),
         own_optimizer=kind.__name__ if kind else ANY if extract.makes_optimizer(type(trainer)) else "",
         whole_steps=whole_steps,
+        workers=Workers.of_this_process(trainer.train_dataset, trainer.data_collator),
         identity=identity,
     )
     return workload_of(request, user, trainer.model, read)
@@ -236,11 +243,13 @@ def workload_of(request: TuningRequest, user: UserObjects, model: Any, read: Seq
         longest=(read.index(max(read)),) if lengths else (),
         lengths=tuple(round(size / lengths[-1], 4) for size in lengths),
         user_objects=True,
+        no_workers=user.workers.problem,
         own_optimizer=user.own_optimizer,
         whole_steps=user.whole_steps,
         weights_dtype=max(dtypes, key=dtypes.__getitem__, default="float32"),
         own_layers=layers_digest(model),
         own_parts=user.identity,
+        notes=(Note(NoteKind.NO_WORKERS, detail=user.workers.problem),) if user.workers.problem else (),
     )
 
 
