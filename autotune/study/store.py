@@ -87,7 +87,7 @@ def locked(folder: Path) -> Iterator[None]:
         if file := next(
             (path for path in (folder, *folder.parents) if os.path.lexists(path) and not path.is_dir()), None
         ):
-            what = "a link to nothing" if file.is_symlink() and not file.exists() else "no folder"
+            what = "a link to nothing" if file.is_symlink() and not file.exists() else "a file"
             message = f"{file} is {what}, and a study needs a folder."
             raise InvalidRequest(message, "Name another --output-dir.") from error
         raise StorageFailed(f"{folder} cannot be written: {error.strerror}.", "Name another --output-dir.") from error

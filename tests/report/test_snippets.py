@@ -226,7 +226,7 @@ def test_the_user_s_own_words_are_printed_where_they_are_known_but_for_what_chan
 
 def test_a_report_s_command_shows_no_folder_and_is_no_command_for_another_place(tmp_path: Path) -> None:
     request = tuning_request("/home/ann/models/mine.json", 48, output_dir="/home/ann/reports", study_name="first")
-    folder = result(request=request).save(tmp_path)
+    folder = result(request=request).save(tmp_path / "reports" / "first")
     again = TuningResult.load(folder)
     assert shlex.split(search_command(again))[2:] == [
         *("…/mine.json", "--global-batch-size", "48"),

@@ -24,6 +24,7 @@ from autotune.service import tables
 from autotune.service.accounts import Accounts
 from autotune.service.store import Store
 from autotune.service.tables import (
+    DatabaseAway,
     DatabaseTaken,
     ServerLock,
     connect_database,
@@ -48,6 +49,18 @@ def test_the_migrations_make_the_tables_that_the_code_uses(engine: Engine) -> No
 def test_a_database_that_is_opened_again_is_left_as_it_is(engine: Engine, open_engine: Callable[[], Engine]) -> None:
     search, _ = Store(engine).submit("anna", "first", {"model": "bert-mini"})
     assert Store(open_engine()).read(search.id) == search
+
+
+def test_a_lock_that_another_one_holds_is_named_and_nobody_waits_for_it_for_long(
+    engine: Engine, open_engine: Callable[[], Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "LOCKED_S", 1)
+    other = open_engine()
+    with writing(engine), pytest.raises(DatabaseAway, match="locked for 1 s") as met, writing(other):
+        pass
+    assert "End what holds it" in met.value.advice
+    with writing(other):
+        """It is free again."""
 
 
 @pytest.mark.nightly

@@ -35,7 +35,7 @@ def test_a_measurement_in_a_folder_without_a_number_is_left_out_with_a_warning(n
 def test_a_folder_that_cannot_be_one_is_refused_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "nothing")
     (tmp_path / "file").write_text("")
-    for place, why in (("link", "a link to nothing"), ("file", "no folder"), ("file/below", "no folder")):
+    for place, why in (("link", "a link to nothing"), ("file", "is a file"), ("file/below", "is a file")):
         with pytest.raises(InvalidRequest, match=why), locked(tmp_path / place):
             pass
     with pytest.raises(StorageFailed, match="File name too long"), locked(tmp_path / ("y" * 300)):
