@@ -29,13 +29,13 @@ from autotune.space.user_arguments import fields_of, left_out
 from autotune.study.plan import Watch
 from autotune.workload import extract
 from autotune.workload.model.code import code_of
-from autotune.workload.model.pickling import Payload, can_be_sent, sent
+from autotune.workload.model.pickling import EVALUATION, Payload, can_be_sent, sent
 from autotune.workload.model.rebuild import Prebuilt, rebuilt
 from autotune.workload.rebinding import of_library
 from autotune.workload.twin import SetLater, set_later
 
 OF_EVALUATION = ("eval_dataset", "compute_metrics", "preprocess_logits_for_metrics")
-"""Attributes of a Trainer that probes, which evaluate nothing, do not get."""
+"""Attributes of a Trainer that only the check of its evaluation gets: probes evaluate nothing."""
 
 
 @kept_random_state()
@@ -179,6 +179,7 @@ def _payload(trainer: Any, notes: list[Note], held: ResultWarning | None) -> Pay
         "prepared": True,
         "whole_steps": extract.shares_accumulation(args),
         "identity": _identity(trainer, own, further, later, callbacks),
+        EVALUATION: {name: value for name in OF_EVALUATION if (value := getattr(trainer, name, None)) is not None},
     }
     notes += [note for note in differs if note not in notes]
     warnings = (held,) if held else ()
