@@ -38,7 +38,7 @@ _OUT_OF_MEMORY = (
     r"\bbad_alloc\b",
     # In any library's words: the phrase at the beginning of its message, or an allocation that was refused. Advice on what
     # to do "if you run out of memory" is not meant.
-    r"(?im:(?:^|[:\])>'\"] ?|\berror )out[ _]of[ _]memory\b)",
+    r"(?im:(?:^|[:\])>'\"] ?|\berror )out of memory\b)",
     r"(?i:(?:failed|unable|not able|cannot|can't|could ?n[o']t)(?: to)? (?:pre-?|m|re)?alloc(?:ate)?\b"
     r"[^\n]{0,60}?(?:\bbytes?\b|\bmemory\b|\d ?[KMGTP]i?B\b))",
     r"(?i:memory allocation of \d+ bytes failed)",  # Rust's abort
@@ -47,7 +47,7 @@ _OUT_OF_MEMORY = (
     r"(?i:ran out of memory trying|is out of (?:device|host|gpu) memory|memory exhausted)",
     r"\w+_(?:STATUS|ERROR)_ALLOC(?:ATION)?_FAILED",
     r"HSA_STATUS_ERROR_OUT_OF_RESOURCES",
-    r"\b[A-Z_]+_OUT_OF_(?:(?:HOST|DEVICE)_)?MEMORY\b",
+    r"\b(?:[A-Z_]+_)?OUT_OF_(?:(?:HOST|DEVICE)_)?MEMORY\b",
     r"\bRESOURCE_EXHAUSTED\b",  # XLA
     r"\bOOM when allocating\b",  # TensorFlow
     r"Invalid buffer size: [\d.]+ [KMGT]i?B",  # MPS
@@ -61,6 +61,13 @@ _OUT_OF_MEMORY = (
     r"unable to (?:open|allocate) shared memory object .*: (?:Cannot allocate memory|No space left)",
 )
 _OUT_OF_MEMORY_RULE = re.compile("|".join(f"(?:{text})" for text in _OUT_OF_MEMORY))
+
+# Names, whatever words they consist of: frames of a traceback, messages about names, quoted names, paths and files.
+_NAMES_RULE = re.compile(
+    r"(?m:^ *File \"[^\n]*(?:\n {4}[^\n]*)?)|"
+    r"(?m:^(?:\[\w+\]: ?)?(?:Key|Attribute|Name|ModuleNotFound|FileNotFound|FileExists|IsADirectory|NotADirectory|Permission)"
+    r"Error: .*$)|(['\"])[\w./-]*\1|(['\"])[^'\"\n]*/[^'\"\n]*\2|(?<![\w<])[\w.-]*/[\w./-]*|\b[\w-]+\.[a-z]{1,8}\b(?!\.)"
+)
 
 NO_MORE_PROCESSES = (
     "no further process or thread may start (raise ulimit -u, or pids.max of the control group: in docker --pids-limit)"
@@ -154,7 +161,7 @@ def from_exception(error: BaseException, stage: str) -> Failure:
     chain = _chain(error)
     if full := next(filter(_fills_shared_memory, chain), None):
         return Failure(Outcome.OUT_OF_MEMORY, f"{SHARED_MEMORY_FULL}: {_first_line(str(full))}", "data")
-    text = "\n".join(f"{type(link).__name__}: {link}" for link in chain)
+    text = "\n".join(map(_described, chain))
     where = "data" if _DATA.search(text) else stage
     by_class = any(isinstance(link, MemoryError) or type(link).__name__ == "OutOfMemoryError" for link in chain)
     failure = from_text(text, where)
@@ -176,16 +183,21 @@ def from_text(text: str, where: str = "") -> Failure:
         if match := rule.search(text):
             # A full disk and full shared memory have the same errno: the table above has the latter by name. And a
             # compiler may fail for lack of memory.
-            if ("No space left" in match[0] or reason == COMPILING_FAILS) and _OUT_OF_MEMORY_RULE.search(text):
+            if ("No space left" in match[0] or reason == COMPILING_FAILS) and _out_of_memory(text):
                 continue
             line = _line_of(text, match.start())
             return Failure(outcome, f"{reason}: {line}" if reason else line, where)
-    if match := _OUT_OF_MEMORY_RULE.search(text):
+    if match := _out_of_memory(text):
         line = _line_of(text, match.start())
         if "Thread creation failed" in line:
             line = f"no memory for a thread, or {NO_MORE_PROCESSES}: {line}"
         return Failure(Outcome.OUT_OF_MEMORY, line, where, _refused(text))
     return Failure(Outcome.CRASHED, _first_line(text), where)
+
+
+def _out_of_memory(text: str) -> re.Match[str] | None:
+    """The match of a message about memory, at its position in this text; names are left out."""
+    return _OUT_OF_MEMORY_RULE.search(_NAMES_RULE.sub(lambda name: "#" * len(name[0]), text))
 
 
 def worker_killed_for_memory(log_tail: str, kernel_oom_kills: int) -> bool:
@@ -235,7 +247,9 @@ def _error_line(log: str) -> str:
     """The line that names the error: the last traceback's, else the last one."""
     lines = _relevant_lines(log)
     if lines and lines[0].startswith("Traceback"):
-        return next((line for line in lines[1:] if not line.startswith(" ")), lines[-1]).strip()
+        at = next((at for at, line in enumerate(lines) if at and not line.startswith(" ")), len(lines) - 1)
+        # A message that begins with an empty line is in the next one.
+        return " ".join(lines[at : at + 1 + lines[at].endswith(":")])
     return lines[-1].strip() if lines else ""
 
 
@@ -246,6 +260,15 @@ def _chain(error: BaseException | None) -> list[BaseException]:
         chain.append(error)
         error = error.__cause__ or error.__context__
     return chain
+
+
+def _described(error: BaseException) -> str:
+    """Class and message of an exception; without a message the line that raised it."""
+    name, frames = type(error).__name__, traceback.extract_tb(error.__traceback__)
+    if message := str(error).strip():
+        return f"{name}: {message}"
+    at = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}: {frames[-1].line}" if frames else ""
+    return f"{name}{at}".rstrip(": ")
 
 
 def _refused(text: str) -> int | None:

@@ -9,7 +9,7 @@ from autotune.core.units import counted, format_bytes
 
 ADVICE = {
     Outcome.TIMED_OUT: "Raise --probe-timeout, or make a step shorter: --sequence-length, --global-batch-size.",
-    Outcome.NON_FINITE_LOSS: "Check data and learning rate, or use --fix precision=fp32.",
+    Outcome.NON_FINITE_LOSS: "Check data and learning rate",
     Outcome.UNSUPPORTED: "Change that in your training arguments, or set another value with --fix NAME=VALUE.",
     Outcome.MISCONFIGURED: "Remove what changes it in your model, data or Trainer, or leave it out of what is tried.",
     Outcome.OUT_OF_MEMORY: (
@@ -47,8 +47,16 @@ def why_no_answer(trials: Sequence[Trial], allowed_bytes: int) -> AutotuneError:
     others = f"; {len(lacking)} ran out of memory" if lacking else ""
     return SearchFailed(
         f"None of {counted(len(trials), 'trial')} completed{others}; {whose}: {ended}.",
-        ADVICE.get(cause.final.outcome, ""),
+        _advice(cause),
     )
+
+
+def _advice(cause: Trial) -> str:
+    advice = ADVICE.get(cause.final.outcome, "")
+    if cause.final.outcome is Outcome.NON_FINITE_LOSS:
+        precision = cause.final.settings.get("precision") or cause.configuration.values.get("precision")
+        advice += "." if precision == "fp32" else ", or use --fix precision=fp32."
+    return advice
 
 
 def smallest_need(trials: Sequence[Trial]) -> str:

@@ -41,6 +41,7 @@ class NoteKind(Kind):
     AS_IN_PROGRAM = "as_in_program", "arguments that are in trials as in your program: {detail}"
     OPTIMIZER = "optimizer", "probes take the arguments' optimizer instead of your {detail}"
     SCHEDULE = "schedule", "probes take the arguments' schedule instead of your {detail}"
+    NO_WORKERS = "no_workers", "no data loader workers are tried: {detail}"
     CALLBACKS = "callbacks", "your callbacks run in every probe: {detail}"
     CALLBACKS_LEFT_OUT = "callbacks_left_out", "callbacks left out of probes: {detail}"
 

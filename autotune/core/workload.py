@@ -41,6 +41,7 @@ class Workload(Serializable):
     lengths: tuple[float, ...] = ()  #: quantiles of the samples' lengths, of sequence_length; empty if all are alike
     weights: str = ""  #: folder or cached hub id of the model's weights; empty for random ones
     user_objects: bool = False  #: model_init, train_dataset, collator or Trainer class come from the user
+    no_workers: str = ""  #: reason why the user's process cannot start data loader workers
     whole_steps: bool = False  #: micro-steps share work (one generates for all): probes run all of a step
     own_optimizer: str = ""  #: class of the user's optimizer; empty if `optim` names it
     weights_dtype: str = "float32"  #: of most weights of the user's model

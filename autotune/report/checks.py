@@ -58,7 +58,7 @@ def checks(result: SearchResult) -> list[Check]:
         *_losses(result, best),
         *_sanity(result),
         *_verified(result),
-        *_data(best, baseline),
+        *_data(best, baseline, result.workload.no_workers),
         *_certainty(result, claim),
         *_warnings(result, claim),
         *_learned(result),
@@ -177,11 +177,12 @@ def _verified(result: SearchResult) -> list[Check]:
     return [Check(level, title, sentence(verdict.text), verdict.advice)]
 
 
-def _data(best: Trial, baseline: Trial | None) -> list[Check]:
+def _data(best: Trial, baseline: Trial | None, no_workers: str) -> list[Check]:
     if not (text := data_text(best, baseline)):
         return []
     if best.final.input_bound:
-        return [Check(Level.WARN, "It waits for data.", text, "Use more workers, or prepare samples beforehand.")]
+        advice = "Make it picklable for workers" if no_workers else "Use more workers"
+        return [Check(Level.WARN, "It waits for data.", text, f"{advice}, or prepare samples beforehand.")]
     return [Check(Level.OK, "It no longer waits for data.", text)]
 
 

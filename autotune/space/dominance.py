@@ -1,5 +1,7 @@
 """Configurations that earlier trials rule out without a probe."""
 
+import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from autotune.core import Configuration, Outcome, Trial, Value
@@ -20,6 +22,9 @@ HOST_SETTINGS = ("workers", "prefetch_factor", "pin_memory")
 SAME_CRASHES = 3
 """Crashes after which a value that never completed is probed no more."""
 
+SAME_SHAPES = 2
+"""Crashes that differ in numbers alone and are about shapes, after which a micro-batch size that met one is probed no more."""
+
 AFTER_FORWARD = ("optimizer",)
 """Settings without effect on a forward pass."""
 
@@ -37,34 +42,48 @@ def implied_by(configuration: Configuration, trials: Iterable[Trial]) -> Trial |
 def crashing_values(trials: Sequence[Trial]) -> list[tuple[dict[str, Value], Trial]]:
     """(values that crash whenever they are combined, the first trial that did), once anything has completed.
 
-    A value counts once SAME_CRASHES trials with it crashed and none with it completed. Where all these crashes share other
+    A value counts once SAME_CRASHES trials with it crashed and none with it completed; a micro-batch size at once, if its crash
+    is about shapes and came before: a model or collator made for one size takes no other. Where all these crashes share other
     values that never completed either, it is open which one is to blame: then only all of them together count.
     """
     crashed = [trial for trial in trials if trial.measurement.outcome is Outcome.CRASHED]
     completed = [trial for trial in trials if trial.measurement.outcome is Outcome.COMPLETED]
-    if len(crashed) < SAME_CRASHES or not completed:
+    if not completed:
         return []
+    kinds = Counter(filter(None, map(_kind_of_shapes, crashed)))
     harmless = {item for trial in completed for item in trial.configuration.values.items()}
     blamed: dict[tuple[tuple[str, Value], ...], Trial] = {}
     for value in dict.fromkeys(item for trial in crashed for item in trial.configuration.values.items()):
         crashes = [trial for trial in crashed if value in trial.configuration.values.items()]
-        if len(crashes) >= SAME_CRASHES and value not in harmless:
+        of_size = value[0] == MICRO and any(kinds[_kind_of_shapes(trial)] >= SAME_SHAPES for trial in crashes)
+        if (of_size or len(crashes) >= SAME_CRASHES) and value not in harmless:
             shared = set.intersection(*({*trial.configuration.values.items()} for trial in crashes)) - harmless
             values = tuple(item for item in crashes[0].configuration.values.items() if item in shared)
             blamed.setdefault(values, crashes[0])
     return [(dict(values), trial) for values, trial in blamed.items()]
 
 
+def _kind_of_shapes(trial: Trial) -> str:
+    """The reason of a crash about shapes without its numbers, else empty."""
+    reason = trial.measurement.reason
+    return (
+        re.sub(r"\d+", "#", reason) if re.search(r"(?i)\b(?:shapes?|sizes?|batch_size|dimensions?)\b", reason) else ""
+    )
+
+
 def crash_notes(trials: Sequence[Trial]) -> list[Note]:
     """Notes on the values that the search ruled out because they crash."""
-    return [
-        Note(
-            NoteKind.CRASHES,
-            {"crashes": SAME_CRASHES, "trial": trial.number},
-            f"{' and '.join(f'{name} {value}' for name, value in values.items())} ({trial.measurement.reason.rstrip('.')})",
-        )
-        for values, trial in crashing_values(trials)
-    ]
+    sizes = {trial.configuration.micro_batch_size for trial in trials if trial.measurement.outcome is Outcome.COMPLETED}
+    notes = []
+    for values, first in crashing_values(trials):
+        crashes = [trial for trial in trials if trial.measurement.outcome is Outcome.CRASHED]
+        number = sum(values.items() <= trial.configuration.values.items() for trial in crashes)
+        reason = first.measurement.reason.rstrip(".")
+        if values.keys() == {MICRO} and _kind_of_shapes(first) and len(sizes) == 1:
+            reason += f"; only trials with batches of {min(sizes)} completed"
+        detail = f"{' and '.join(f'{name} {value}' for name, value in values.items())} ({reason})"
+        notes.append(Note(NoteKind.CRASHES, {"crashes": number, "trial": first.number}, detail))
+    return notes
 
 
 def baseline_notes(trials: Sequence[Trial]) -> list[Note]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from autotune.core.errors import InvalidRequest
 from autotune.space.settings.micro_batch_size import GENERATION
+from autotune.workload.data.rows import length_of
 from autotune.workload.rebinding import of_library
 
 PARTS = (
@@ -79,7 +80,7 @@ def check_training(trainer: Any) -> None:
         )
     if data is None:
         raise InvalidRequest("The Trainer has no train_dataset.", "Build it with the dataset it will train on.")
-    if not hasattr(data, "__len__") and args.max_steps <= 0:
+    if length_of(data) is None and args.max_steps <= 0:
         raise InvalidRequest(
             f"The train_dataset ({type(data).__name__}) has no length and the arguments no max_steps.",
             "Set max_steps: without it the Trainer does not know when to end.",

@@ -38,6 +38,42 @@ def test_texts_that_only_sound_like_it_mean_something_else(outcome: str, text: s
     assert failures.from_exit(1, 0, f"RuntimeError: {text}\n").outcome == outcome
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError(2, "No such file or directory", "out_of_memory.txt"),
+        KeyError("CUDA out of memory"),
+        AttributeError("module 'torch' has no attribute 'OutOfMemoryError'"),
+        ImportError("cannot import name 'bad_alloc' from 'ENOMEM' (/srv/oom/memory exhausted.py)"),
+        OSError("out_of_memory does not appear to have a file named config.json"),
+        OSError("Can't load the configuration of '/data/CUDA out of memory/model'"),
+        ValueError("bad path: /tmp/bad_alloc/rows"),
+        RuntimeError("cannot read ENOMEM.json"),
+    ],
+    ids=lambda error: f"{type(error).__name__} {error}"[:50],
+)
+def test_names_that_contain_such_words_are_no_out_of_memory(error: Exception) -> None:
+    assert failures.from_exception(error, "data").outcome is Outcome.CRASHED
+    frames = f'{TRACEBACK}  File "/srv/out_of_memory.py", line 3, in bad_alloc\n    read("ENOMEM")\n'
+    log = f"{frames}{type(error).__name__}: {error}\n"
+    assert failures.from_exit(1, 0, log).outcome is Outcome.CRASHED
+    assert failures.from_exit(1, 0, f"{frames}MemoryError\n").outcome is Outcome.OUT_OF_MEMORY
+
+
+def test_a_reason_is_the_first_line_that_is_not_empty_and_without_a_message_the_line_that_raised() -> None:
+    tied = RuntimeError("\n  Some tensors share memory\nSave them otherwise")
+    assert failures.from_exception(tied, "data").reason == "RuntimeError: Some tensors share memory"
+    log = f"{TRACEBACK}RuntimeError: \nSome tensors share memory\n"
+    assert failures.from_exit(1, 0, log).reason == "ended with exit code 1: RuntimeError: Some tensors share memory"
+    for error in (StopIteration(), MemoryError(), AssertionError("")):
+        try:
+            raise error
+        except Exception as raised:
+            reason = failures.from_exception(raised, "build").reason
+        assert re.fullmatch(rf"{type(error).__name__} in test_failures.py, line \d+: raise error", reason)
+    assert failures.from_exception(StopIteration(), "build").reason == "StopIteration"
+
+
 def test_a_full_disk_is_named_as_such() -> None:
     failure = failures.from_exception(OSError(28, "No space left on device", "output/model.bin"), "build")
     assert failure.outcome is Outcome.CRASHED

@@ -83,3 +83,11 @@ def test_before_any_trial_and_where_all_are_barred_it_is_said_so() -> None:
     assert why_no_answer([], ALLOWED).exit_code == 1
     disqualified_reason = why_no_answer([replace(trial(), disqualified_reason="its loss differs")], ALLOWED)
     assert (disqualified_reason.exit_code, "--allow-loss-difference" in disqualified_reason.written[1]) == (1, True)
+
+
+def test_a_loss_that_is_not_finite_in_fp32_is_not_to_be_tried_in_fp32() -> None:
+    diverged = ended(Outcome.NON_FINITE_LOSS)
+    for precision, is_advised in (("fp32", False), ("bf16", True)):
+        of = configuration(8, precision=precision)
+        advice = why_no_answer([Trial(0, of, diverged)], ALLOWED).written[1]
+        assert ("--fix precision=fp32" in advice) == is_advised

@@ -1,11 +1,12 @@
 """Configurations that earlier trials rule out without a probe."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from autotune.core import Configuration, Measurement, Outcome, Trial
-from autotune.space.dominance import NEVER_PROBED, crashing_values, implied_by
+from autotune.space.dominance import NEVER_PROBED, crash_notes, crashing_values, implied_by
 from tests.makers import completed, ended, out_of_memory, trial, warned
 from tests.makers import configuration as at
 
@@ -189,3 +190,26 @@ def test_of_values_that_crash_together_and_never_completed_both_are_needed_until
     known = [*ran, trial(1, of=innocent), *crashed]
     assert crashing_values(known) == [({"optimizer": "adafactor"}, crashed[0])]
     assert implied_by(at(24, optimizer="adafactor"), known) is crashed[0]
+
+
+def test_a_size_whose_shape_does_not_fit_is_not_tried_again() -> None:
+    reasons = {
+        size: f"RuntimeError: The size of tensor a ({size}) must match the size of tensor b (8)" for size in (4, 16)
+    }
+
+    def misfit(size: int, **settings: Any) -> Trial:
+        return Trial(10 + size, at(size, **settings), ended(Outcome.CRASHED, reason=reasons[size]))
+
+    ran = [trial(0, of=at(8)), trial(1, of=at(8, precision="bf16"))]
+    first, second = misfit(16), misfit(4)
+    assert implied_by(at(16, precision="bf16"), [*ran, first]) is None
+    known = [*ran, first, misfit(16, precision="bf16")]
+    assert implied_by(at(16, optimizer="adafactor"), known) is first
+    assert implied_by(at(4), known) is None
+    assert implied_by(at(4, precision="bf16"), [*ran, first, second]) is second
+    [note] = crash_notes(known)
+    assert "first in trial 26: micro_batch_size 16" in note.text
+    assert "2 crashes" in note.text
+    assert "only trials with batches of 8 completed" in note.text
+    other = [replace(each, measurement=ended(Outcome.CRASHED, reason="segmentation fault")) for each in known[2:]]
+    assert implied_by(at(16, optimizer="adafactor"), [*ran, *other]) is None

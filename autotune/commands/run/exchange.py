@@ -108,8 +108,7 @@ class Facts(Message):
 
     def request_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a search for this program."""
-        more: dict[str, Any] = {**options, "args": dict(self.base), "device": self.device}
-        more["study_name"] = options.get("study_name") or self.study_name
+        more = {**options, "args": dict(self.base), "device": self.device, "study_name": self.study_name}
         if self.by == AGAIN:
             more["fix"] = [*(options.get("fix") or ()), f"{RANKS}={self.ranks}"]
         return more

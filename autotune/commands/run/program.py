@@ -31,6 +31,7 @@ from autotune.space.settings.optimizer import ANY
 from autotune.space.settings.threads import VARIABLE as THREADS
 from autotune.space.user_arguments import plain_fields
 from autotune.workload import extract
+from autotune.workload.data.workers import Workers
 from autotune.workload.model.rebuild import Prebuilt
 from autotune.workload.model.user_objects import UserObjects, workload_of
 from autotune.workload.model.user_objects import sizes as sample_sizes
@@ -144,7 +145,10 @@ def _facts(
     args = trainer.args
     base, unsent = base_of(trainer)
     size, device = samples_of_step(trainer, base, instructions.options), device_of(args)
-    name = name_of_study(trainer, size, device)
+    # Not the name of the search by sending, which may have begun: each way answers a question of its own.
+    requested = instructions.options.get("study_name")
+    name = requested or name_of_study(trainer, size, device)
+    suffix = f"-{AGAIN}" if name and by == AGAIN and not (requested and instructions.by) else ""
     callbacks = [callback for callback in extract.own_callbacks(trainer) if not why_unfit(callback)]
     # As many threads by default as all ranks have together.
     variables = {THREADS: str(torch.get_num_threads() * args.world_size)}
@@ -155,7 +159,7 @@ def _facts(
         why=why,
         trainer=type(trainer).__name__,
         call=instructions.call,
-        workload=_workload(trainer, instructions.options, size, callbacks) if needs_workload else {},
+        workload=_workload(trainer, instructions.options, size, callbacks, measures) if needs_workload else {},
         base=base,
         arguments=plain_fields(args),
         number=next((place for place, each in enumerate(made, 1) if each is args), 0),
@@ -163,7 +167,7 @@ def _facts(
         ranks=args.world_size,
         device=device,
         variables=variables | {name: os.environ[name] for name in VISIBLE if name in os.environ},
-        study_name=f"{name}-{AGAIN}" if name and by == AGAIN else name,
+        study_name=f"{name}{suffix}" if name else None,
         lengths=f"{min(measures)} to {max(measures)} numbers" if measures else "of unknown length",
         unsent=tuple(unsent),
         beside=_beside(callbacks),
@@ -173,7 +177,9 @@ def _facts(
     )
 
 
-def _workload(trainer: Any, options: Mapping[str, Any], size: int, callbacks: list[Any]) -> dict[str, Any]:
+def _workload(
+    trainer: Any, options: Mapping[str, Any], size: int, callbacks: list[Any], read: list[int]
+) -> dict[str, Any]:
     own, _ = extract.own_optimizers(trainer)
     kind = type(own) if own else (getattr(trainer, "optimizer_cls_and_kwargs", None) or (None,))[0]
     user = UserObjects(
@@ -184,11 +190,12 @@ def _workload(trainer: Any, options: Mapping[str, Any], size: int, callbacks: li
         trainer_class=type(trainer),
         own_optimizer=kind.__name__ if kind else ANY if extract.makes_optimizer(type(trainer)) else "",
         whole_steps=True,
+        workers=Workers.of_this_process(trainer.train_dataset, trainer.data_collator),
         identity=identity_of(trainer, callbacks),
     )
     chosen = {name: options[name] for name in ("task", "sequence_length") if options.get(name)}
     request = tuning_request(type(trainer.model).__name__, size, **chosen)
-    return workload_of(request, user, trainer.model).to_dict() | {"source": "the program"}
+    return workload_of(request, user, trainer.model, read).to_dict() | {"source": "the program"}
 
 
 def _beside(callbacks: list[Any]) -> tuple[str, ...]:

@@ -174,7 +174,9 @@ def prepared_trainer(
     memory.hold()
     if order.confirmation:  # weights of its own in each round, the same for every rival
         set_seed(arguments.data_seed)
-    return trainer_of(order, UserObjects.opened(objects, arguments), arguments, weights=bool(order.confirmation))
+    user = UserObjects.opened(objects, arguments)
+    user.workers.start_alike()
+    return trainer_of(order, user, arguments, weights=bool(order.confirmation))
 
 
 def take_variables(order: TrainingOrder) -> None:

@@ -8,6 +8,7 @@ if it cannot be sent, it is of training samples, which shows no more than the me
 All inside `train()`, as in a real run: there the step's batches are still held, and weights keep their dtype.
 """
 
+import bisect
 import contextlib
 import ctypes
 import gc
@@ -15,9 +16,9 @@ import math
 import shutil
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from importlib import import_module
-from itertools import cycle, islice
+from itertools import accumulate, cycle, islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,6 +33,7 @@ from autotune.probe.order import TrainingOrder
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory, memory_of
 from autotune.probe.train.run import prepared_trainer
 from autotune.probe.train.worst_batch import feed, worst_batch
+from autotune.workload.data.rows import length_of, parts_of, rows_of
 from autotune.workload.model.pickling import evaluation_of
 from autotune.workload.model.user_objects import sizes
 
@@ -193,7 +195,7 @@ class SanityCallback(TrainerCallback):  # type: ignore[misc]
                 samples = [eval_samples(self._order, trainer.train_dataset, size)]
             else:
                 named = own if isinstance(own, Mapping) else {"": own}
-                trainer.eval_dataset = {name: rows_of(each, size) for name, each in named.items()}
+                trainer.eval_dataset = {name: some_rows(each, size) for name, each in named.items()}
                 samples = [*trainer.eval_dataset.values()]
                 if named is not own:
                     (trainer.eval_dataset,) = samples
@@ -268,15 +270,15 @@ def free_large_blocks_at_once() -> None:
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 128 * 1024)
 
 
-def rows_of(dataset: Any, count: int) -> Any:
+def some_rows(dataset: Any, count: int) -> Sized:
     """Rows of an evaluation set at most: the longest as far as it is known, and others spread over the set; a stream's first."""
-    if not has_length(dataset) or not hasattr(dataset, "__getitem__"):
-        return list(islice(iter(dataset), count))
+    if rows_of(dataset) is None:
+        return _samples(dataset, (), count)
     read, total = sizes(dataset), len(dataset)
-    places = [index * total // count for index in range(min(count, total))] if total > count else [*range(total)]
+    places = [index * total // count for index in range(count)] if total > count else [*range(total)]
     if read and (longest := read.index(max(read))) not in places:
         places[0] = longest
-    return dataset.select(places) if hasattr(dataset, "select") else torch.utils.data.Subset(dataset, places)
+    return _samples(dataset, places, len(places))
 
 
 def nested_bytes(arrays: Any) -> int:
@@ -291,14 +293,25 @@ def eval_samples(order: TrainingOrder, dataset: Any, count: int) -> Sized:
 
     Of iterable data the first ones, fewer if it has no more. Of data of `datasets` a Dataset, whose columns Trainers read.
     """
-    is_stream = isinstance(dataset, torch.utils.data.IterableDataset)  # which may have a length
-    if is_stream or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+    longest = order.workload.longest
+    if isinstance(dataset, Mapping) and not any(part is dataset for part in parts_of(dataset)):
+        # Of one of several datasets, as a batch is: of the one with the longest sample.
+        begins = [0, *accumulate(length_of(part) or 0 for part in dataset.values())]
+        at = max(bisect.bisect(begins[:-1], next(iter(longest), 0)) - 1, 0)
+        name = [*dataset][at]
+        samples: Any = _samples(dataset[name], [place - begins[at] for place in longest], count)
+        return cast(Any, type(dataset))({name: samples})  # type: ignore[no-any-return]
+    return _samples(dataset, longest, count)
+
+
+def _samples(dataset: Any, longest: Sequence[int], count: int) -> Sized:
+    if (rows := rows_of(dataset)) is None or not hasattr(dataset, "__getitem__"):
         rows = list(islice(iter(dataset), count))
         if type(dataset).__module__.startswith("datasets."):
             with contextlib.suppress(Exception):  # whatever Arrow has no type for
                 return cast(Sized, import_module("datasets").Dataset.from_list(rows))
-        return rows
-    places = list(islice(cycle(order.workload.longest or range(len(dataset))), count))
+        return cast(Sized, rows)
+    places = list(islice(cycle(longest or range(len(dataset))), count))
     if hasattr(dataset, "select"):
         return cast(Sized, dataset.select(places))
     subset: Sized = torch.utils.data.Subset(dataset, places)

@@ -33,7 +33,7 @@ from autotune.probe.device.machine import MachineMonitor
 from autotune.probe.order import TrainingOrder
 from autotune.probe.process.ranks import LastStep
 from autotune.probe.train.adaptive import Decision, decide, settled
-from autotune.probe.train.batch_stats import Counted, count
+from autotune.probe.train.batch_stats import MASKED, Counted, count, masked_samples
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory
 from autotune.probe.train.read_back import ReadBack
 from autotune.probe.train.worst_batch import WORST_STEPS, WorstBatch, feed
@@ -182,7 +182,11 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         """
         steps, skipped = len(self.steps), self.skipped_timed_steps
         if self._finite is not None and not self._finite:
-            return Failure(Outcome.NON_FINITE_LOSS, "the loss became NaN or infinite", "forward")
+            reason = "the loss became NaN or infinite"
+            if masked := masked_samples(self.trainer):
+                named = ", ".join(map(str, masked[:3])) + (f" and {len(masked) - 3} more" if len(masked) > 3 else "")
+                reason += f"; all labels of sample {named} are masked ({MASKED})"
+            return Failure(Outcome.NON_FINITE_LOSS, reason, "forward")
         if 2 * skipped > steps:
             reason = f"fp16 overflowed: {skipped} of {steps} timed steps were skipped"
             return Failure(Outcome.NON_FINITE_LOSS, reason, "backward")

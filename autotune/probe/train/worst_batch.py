@@ -61,10 +61,11 @@ def tokens_per_sample(order: TrainingOrder, trainer: Any) -> float | None:
     sampler = getattr(batches, "sampler", getattr(getattr(batches, "batch_sampler", None), "sampler", None))
     if not isinstance(sampler, RandomSampler):
         return None
-    size, places = _size(order, loader), list(range(len(loader.dataset)))
-    random.Random(0).shuffle(places)
     until, samples, tokens = time.monotonic() + MOST_SECONDS, 0, 0
-    for begin in range(0, min(MOST_SAMPLES, len(places)), size):
+    size, number = _size(order, loader), len(loader.dataset)
+    # Whole batches, and not all places first: of ten million samples that takes seconds.
+    places = random.Random(0).sample(range(number), min(-(-MOST_SAMPLES // size) * size, number))
+    for begin in range(0, len(places), size):
         batch = [loader.dataset[place] for place in places[begin : begin + size]]
         samples, tokens = samples + len(batch), tokens + count([loader.collate_fn(batch)]).tokens
         if time.monotonic() > until:

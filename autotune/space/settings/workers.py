@@ -21,6 +21,8 @@ def _apply(value: Value, environment: Environment) -> Effect:
 
 
 def _unavailable(value: Value, context: Context) -> Exclusion | None:
+    if value and context.workload.no_workers:
+        return Exclusion(ExclusionKind.MODEL, detail=context.workload.no_workers)
     cores = context.environment.cpu_count
     is_too_many = int(value) > max(WAITING, cores)
     return Exclusion(ExclusionKind.CORES, {"cores": cores}, "workers") if is_too_many else None

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -97,13 +97,13 @@ class SpreadSteps(torch.utils.data.Sampler):  # type: ignore[misc]
         return len(self.inner)
 
     def __iter__(self) -> Iterator[int]:
-        places = list(self.inner)
-        steps = [places[begin : begin + self.size] for begin in range(0, len(places), self.size)]
-        last = [steps.pop()] if steps and len(steps[-1]) < self.size else []
-        turns = sorted(range(len(steps)), key=lambda turn: ((turn + 0.5) * GOLDEN) % 1)
-        order = sorted(zip(turns, steps, strict=True))  # the place at each turn, spread as the multiples are
-        for step in [*(step for _, step in order), *last]:
-            yield from step
+        is_range = type(self.inner) is torch.utils.data.SequentialSampler  # no list of ten million places
+        places = range(len(self.inner)) if is_range else list(self.inner)
+        whole = len(places) // self.size
+        turns = np.argsort(((np.arange(whole) + 0.5) * GOLDEN) % 1)
+        order = np.argsort(turns)  # the place at each turn, spread as the multiples are
+        for step in chain(order, [whole]):
+            yield from places[int(step) * self.size : (int(step) + 1) * self.size]
 
 
 def repeat_batches(trainer: Any, batches: int) -> None:
@@ -155,7 +155,10 @@ class RepeatedBatches(torch.utils.data.Sampler):  # type: ignore[misc]
         return self.batches
 
     def __iter__(self) -> Iterator[Any]:
-        drawn, rest, size = list[Any](), list[Any](), self.batch_size
+        # A sampler of one's own decides what belongs together: rows of one dataset of several, or as long ones.
+        cuts = getattr(self.batch_sampler, "batch_sampler", self.batch_sampler)  # below accelerate's
+        is_plain = getattr(type(cuts), "__iter__", None) is torch.utils.data.BatchSampler.__iter__
+        drawn, rest, size = list[Any](), list[Any](), self.batch_size if is_plain else None
         while len(drawn) < self.batches and (fresh := list(islice(self.batch_sampler, self.batches))):
             if size:
                 rest += [place for batch in fresh for place in batch]

@@ -30,6 +30,7 @@ import cloudpickle
 from autotune.core.errors import InvalidRequest
 from autotune.core.note import Note
 from autotune.core.warning import ResultWarning
+from autotune.workload.data.workers import Workers
 from autotune.workload.model.rebuild import arguments_needed, called
 from autotune.workload.rebinding import content, function_of, globals_of, inside
 
@@ -87,6 +88,8 @@ def sent(objects: Mapping[str, Any], trainer: Any = None) -> bytes:
     names = _names(trainer) if trainer is not None else {}
     first = {name: objects[name] for name in OF_ARGUMENTS if name in objects}
     last = {name: part for name, part in objects.items() if name not in (*OF_ARGUMENTS, "model_init", EVALUATION)}
+    if "train_dataset" in objects:
+        last["workers"] = Workers.of_this_process(objects["train_dataset"], objects.get("data_collator"))
     stream = io.BytesIO()
     for group, known in ((first, {}), ({"model_init": objects.get("model_init")}, {}), (last, names)):
         try:

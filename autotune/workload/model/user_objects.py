@@ -4,18 +4,21 @@ import dataclasses
 import hashlib
 import io
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
 from transformers import Trainer, TrainingArguments
 
 from autotune.core import InvalidRequest, TuningRequest, Workload
+from autotune.core.note import Note, NoteKind
 from autotune.space.settings import checkpointing
+from autotune.workload.data.rows import length_of, parts_of, read_rows
 from autotune.workload.data.sampling import own_collating, quantiles
+from autotune.workload.data.workers import Workers
 from autotune.workload.model.code import check_code
 from autotune.workload.model.pickling import ARGUMENTS, TRAINER, received
 from autotune.workload.model.rebuild import FromConfig, layers_digest, made_by, takes_trial
@@ -46,6 +49,7 @@ class UserObjects:
     prepared: bool = False  #: the dataset comes from a built Trainer: its class has prepared it
     whole_steps: bool = False  #: a step cannot be measured with fewer micro-steps than it has
     identity: str = ""  #: differs for other parts, as far as the dataset does not
+    workers: Workers = field(default_factory=Workers)
     built: Any = None
     new: Any = None  #: object that becomes the Trainer: parts may refer to it
 
@@ -119,10 +123,10 @@ def user_workload(request: TuningRequest, objects: bytes) -> Workload:
     return workload_of(request, user, model)
 
 
-def workload_of(request: TuningRequest, user: UserObjects, model: Any) -> Workload:
-    """The workload of these objects and their model. Raises InvalidRequest for little data."""
-    samples = len(user.train_dataset) if hasattr(user.train_dataset, "__len__") else 0
-    if hasattr(user.train_dataset, "__len__") and samples < request.global_batch_size:
+def workload_of(request: TuningRequest, user: UserObjects, model: Any, read: Sequence[int] | None = None) -> Workload:
+    """The workload of these objects and their model. read: `sizes`, if they are known. Raises InvalidRequest for little data."""
+    samples = length_of(user.train_dataset)
+    if samples is not None and samples < request.global_batch_size:
         raise InvalidRequest(
             f"The train_dataset has {samples} samples, fewer than one global batch of {request.global_batch_size}: the only "
             "step of an epoch takes a short batch.",
@@ -135,7 +139,7 @@ def workload_of(request: TuningRequest, user: UserObjects, model: Any) -> Worklo
         if parameter.is_floating_point():
             dtypes[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
     config = getattr(model, "config", None)
-    read = sizes(user.train_dataset)
+    read = sizes(user.train_dataset) if read is None else read
     lengths = quantiles(read)
     collating, pad_to_multiple_of = own_collating(user.data_collator, user.processing_class)
     return Workload(
@@ -155,17 +159,19 @@ def workload_of(request: TuningRequest, user: UserObjects, model: Any) -> Worklo
         attention=str(getattr(config, "_attn_implementation", None) or "eager"),
         collating=collating,
         pad_to_multiple_of=pad_to_multiple_of,
-        data_identity=getattr(user.train_dataset, "_fingerprint", None) or _identity_of(user, samples),
+        data_identity=getattr(user.train_dataset, "_fingerprint", None) or _identity_of(user, samples or 0),
         text_source="the caller's own dataset",
-        samples=samples,
+        samples=samples or 0,
         longest=(read.index(max(read)),) if lengths else (),
         lengths=tuple(round(size / lengths[-1], 4) for size in lengths),
         user_objects=True,
+        no_workers=user.workers.problem,
         own_optimizer=user.own_optimizer,
         whole_steps=user.whole_steps,
         weights_dtype=max(dtypes, key=dtypes.__getitem__, default="float32"),
         own_layers=layers_digest(model),
         own_parts=user.identity,
+        notes=(Note(NoteKind.NO_WORKERS, detail=user.workers.problem),) if user.workers.problem else (),
     )
 
 
@@ -178,10 +184,12 @@ def _identity_of(user: UserObjects, samples: int) -> str:
     names = [
         getattr(part, "__qualname__", type(part).__qualname__) for part in (user.data_collator, user.trainer_class)
     ]
-    looks = [[user.train_dataset[place] for place in _places(user.train_dataset)[:3]] for _ in range(2)]
+    looks = [
+        [row for part in parts_of(user.train_dataset) for row in islice(read_rows(part, LOOK_S), 3)] for _ in range(2)
+    ]
     first = [
         text if text == _ADDRESS.sub("", repr(again)) else type(sample).__qualname__
-        for sample, again in zip(*looks, strict=True)
+        for sample, again in zip(*looks, strict=False)
         for text in [_ADDRESS.sub("", repr(sample))]
     ]
     facts = repr((type(user.train_dataset).__qualname__, samples, names, first))
@@ -190,18 +198,7 @@ def _identity_of(user: UserObjects, samples: int) -> str:
 
 def sizes(dataset: Any) -> list[int]:
     """Numbers in each sample, as far as they are read in `LOOK_S`; none of a stream."""
-    until, read = time.monotonic() + LOOK_S, list[int]()
-    for place in _places(dataset):
-        read.append(_size(dataset[place]))
-        if time.monotonic() > until:
-            break
-    return read
-
-
-def _places(dataset: Any) -> range:
-    """Places at which samples can be looked at; none of a stream, also if it has a length."""
-    is_stream = isinstance(dataset, torch.utils.data.IterableDataset) or not hasattr(dataset, "__len__")
-    return range(0 if is_stream else len(dataset))
+    return [_size(row) for row in read_rows(dataset, LOOK_S)]
 
 
 def _size(sample: Any) -> int:
@@ -213,4 +210,5 @@ def _size(sample: Any) -> int:
     size = getattr(sample, "size", None)  # numpy's arrays; an image's is its width and height
     if isinstance(size, int):
         return size
-    return len(sample) if hasattr(sample, "__len__") else 1
+    length = length_of(sample)
+    return 1 if length is None else length

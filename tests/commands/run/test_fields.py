@@ -1,6 +1,7 @@
 """Fields of a trial's and of the answer's training arguments, and when a training takes the answer."""
 
 import os
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,6 +65,18 @@ def test_an_environment_is_the_same_by_any_of_its_paths(tmp_path: Path) -> None:
     for prefix, problem in ((tmp_path / "link", "Several devices"), (tmp_path, "another Python environment")):
         with pytest.raises(InvalidRequest, match=problem):
             start._again(Command((), {}), facts(prefix=str(prefix)), wanted, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("requested", "by", "name"), [("mine", "", "mine-again"), ("mine", AGAIN, "mine"), ("", AGAIN, ".*-again")]
+)
+def test_a_search_that_could_not_send_the_trainer_goes_on_under_another_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requested: str, by: str, name: str
+) -> None:
+    monkeypatch.setattr("autotune.commands.tune._script", lambda: "train")
+    options = {"study_name": requested} if requested else {}
+    of_program = _facts(built(tmp_path), Instructions(by=by, options=options), AGAIN, "", [], {})
+    assert re.fullmatch(name, str(of_program.request_options(options)["study_name"]))
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -366,10 +366,10 @@ def test_an_evaluation_without_metrics_keeps_nothing(here: Callable[[bytes], San
 
 def test_the_rows_of_an_evaluation_are_spread_over_the_set_with_the_longest_among_them() -> None:
     rows = [torch.zeros(9 if place == 17 else 2) for place in range(100)]
-    assert [len(row) for row in sanity.rows_of(rows, 4)] == [9, 2, 2, 2]
-    assert list(sanity.rows_of(rows, 4).indices) == [17, 25, 50, 75]
-    assert len(sanity.rows_of(rows[:3], 8)) == 3
-    assert len(sanity.rows_of(Stream(), 5)) == 5
+    assert [len(row) for row in sanity.some_rows(rows, 4)] == [9, 2, 2, 2]
+    assert list(sanity.some_rows(rows, 4).indices) == [17, 25, 50, 75]
+    assert len(sanity.some_rows(rows[:3], 8)) == 3
+    assert len(sanity.some_rows(Stream(), 5)) == 5
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:This sequence already has:UserWarning")
