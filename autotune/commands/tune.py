@@ -30,9 +30,12 @@ from autotune.study.plan import Watch
 from autotune.workload import extract
 from autotune.workload.fresh import check_fresh, set_on_arguments
 from autotune.workload.model.code import code_of, loaded_code
-from autotune.workload.model.pickling import Payload, can_be_sent, check_optimizer, sent
+from autotune.workload.model.pickling import EVALUATION, Payload, can_be_sent, check_optimizer, sent
 from autotune.workload.model.rebuild import Prebuilt, called, rebuilt
 from autotune.workload.references import of_library
+
+OF_EVALUATION = ("eval_dataset", "compute_metrics", "preprocess_logits_for_metrics")
+"""Attributes of a Trainer that only the check of its evaluation gets: probes evaluate nothing."""
 
 Sendable = tuple[Payload, int, dict[str, Any]]
 """What probes build a Trainer from, samples of its steps, options of the search."""
@@ -247,6 +250,7 @@ def _payload(trainer: Any, notes: list[Note], held: ResultWarning | None) -> Pay
         "prepared": True,
         "whole_steps": extract.shares_accumulation(args),
         "identity": _identity({**own, **on_arguments}, further, extract.identity_of(trainer, callbacks)),
+        EVALUATION: {name: value for name in OF_EVALUATION if (value := getattr(trainer, name, None)) is not None},
     }
     notes += [note for note in differs if note not in notes]
     warnings = (held,) if held else ()

@@ -32,12 +32,21 @@ class SanityCheck(Serializable):
     checkpoint_bytes: int | None = None
     checkpoint_seconds: float | None = None  #: how long the Trainer took to write its files
     checkpoint_skipped: str = ""  #: why none was tried
+    evaluation_unchecked: str = ""  #: why the user's own evaluation was not checked
+    outputs_bytes: int | None = None  #: that an evaluation of all rows keeps for compute_metrics; None if it keeps none
+    outputs_left_bytes: int = 0  #: memory that is left for them
+    accumulation_helps: bool = False  #: they fit the host's memory, but are kept on the device
     peak_bytes: Mapping[str, int] = field(default_factory=dict)  #: by part; on a CPU resident memory beyond the start
     problems: tuple[SanityProblem, ...] = ()
 
     def problem(self, where: str) -> SanityProblem | None:
         """The problem of this part, if any."""
         return next((problem for problem in self.problems if problem.where == where), None)
+
+    @property
+    def keeps_too_much(self) -> bool:
+        """True if the outputs of an evaluation of all rows exceed the memory."""
+        return (self.outputs_bytes or 0) > self.outputs_left_bytes
 
     def lines(self) -> list[str]:
         """The results as text: a line for each part that was tried, skipped or failed."""
@@ -49,13 +58,23 @@ class SanityCheck(Serializable):
         if problem := self.problem(EVALUATION):
             no_memory = problem.outcome is Outcome.OUT_OF_MEMORY and self.eval_batches_tried[-1:] == (1,)
             return [f"evaluation: {'out of memory even with 1 sample' if no_memory else _text(problem)}"]
+        unchecked = (
+            [f"evaluation: yours was not checked: {self.evaluation_unchecked}"] if self.evaluation_unchecked else []
+        )
         if self.eval_batch_size is None:
-            return []
+            return unchecked
         peak = f" (peak {format_bytes(self.peak_bytes[EVALUATION])})" if EVALUATION in self.peak_bytes else ""
         too_large = [str(size) for size in self.eval_batches_tried if size > self.eval_batch_size]
         advice = f": set per_device_eval_batch_size={self.eval_batch_size}"
         but = f"; out of memory with {', '.join(too_large)}{advice}" if too_large else ""
-        return [f"evaluation: one batch of {self.eval_batch_size} fits{peak}{but}"]
+        lines = [f"evaluation: one batch of {self.eval_batch_size} fits{peak}{but}", *unchecked]
+        if self.keeps_too_much:
+            set_more = " or set eval_accumulation_steps" if self.accumulation_helps else ""
+            lines.append(
+                f"evaluation: the outputs of all rows, which compute_metrics gets, need {format_bytes(self.outputs_bytes or 0)}, "
+                f"and {format_bytes(self.outputs_left_bytes)} are left: reduce them in preprocess_logits_for_metrics{set_more}"
+            )
+        return lines
 
     def _checkpoint(self) -> list[str]:
         if problem := self.problem(SAVING):

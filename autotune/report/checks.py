@@ -168,10 +168,13 @@ def _sanity(result: SearchResult) -> list[Check]:
         return []
     if sanity.problems:
         return [Check(Level.WARN, "Evaluating or saving fails.", lines, "Try both before a long run.")]
+    if sanity.keeps_too_much:
+        return [Check(Level.WARN, "Evaluation keeps more than fits.", lines)]
     if sanity.eval_batch_size and any(size > sanity.eval_batch_size for size in sanity.eval_batches_tried):
         return [Check(Level.WARN, "Evaluation needs a smaller batch.", lines)]
-    parts = {"evaluates": sanity.eval_batch_size, "saves": sanity.checkpoint_bytes}
-    return [Check(Level.OK, f"It {' and '.join(name for name, value in parts.items() if value)}.", lines)]
+    parts = {"evaluates": not sanity.evaluation_unchecked and sanity.eval_batch_size, "saves": sanity.checkpoint_bytes}
+    done = " and ".join(name for name, value in parts.items() if value)
+    return [Check(Level.OK, f"It {done}.", lines) if done else Check(Level.NOTE, "Evaluation was not checked.", lines)]
 
 
 def _verified(result: SearchResult) -> list[Check]:

@@ -38,6 +38,18 @@ LINES: list[tuple[SanityCheck, list[str]]] = [
     (failed("saving"), ["checkpoint: crashed: it broke"]),
     (failed("", Outcome.TIMED_OUT, "not done after 60 s"), ["rehearsal: timed out: not done after 60 s"]),
     (SanityCheck(), []),
+    (
+        SanityCheck(eval_batch_size=8, outputs_bytes=3 * 2**30, outputs_left_bytes=2**30, accumulation_helps=True),
+        [
+            "evaluation: one batch of 8 fits",
+            "evaluation: the outputs of all rows, which compute_metrics gets, need 3.00 GiB, and 1.00 GiB are left: "
+            "reduce them in preprocess_logits_for_metrics or set eval_accumulation_steps",
+        ],
+    ),
+    (
+        SanityCheck(evaluation_unchecked="your Trainer has no eval_dataset"),
+        ["evaluation: yours was not checked: your Trainer has no eval_dataset"],
+    ),
 ]
 
 

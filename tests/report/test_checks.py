@@ -70,6 +70,14 @@ def verified(held: bool | None) -> SearchResult:
             *("warn", "Evaluation needs a smaller batch.", "set per_device_eval_batch_size=4"),
         ),
         (
+            result(rehearsal=replace(SANITY, outputs_bytes=2**30)),
+            *("warn", "Evaluation keeps more than fits.", "reduce them in preprocess_logits_for_metrics"),
+        ),
+        (
+            result(rehearsal=replace(SANITY, evaluation_unchecked="no set")),
+            *("ok", "It saves.", "yours was not checked: no set"),
+        ),
+        (
             result(rehearsal=replace(SANITY, problems=(SanityProblem("saving", Outcome.CRASHED, "no space"),))),
             *("warn", "Evaluating or saving fails.", "no space"),
         ),

@@ -2,6 +2,9 @@
 
 steps on the worst batch --> evaluation of 512, 256, 128 ... samples until one fits --> a checkpoint, which is removed
 
+The evaluation is the user's: `evaluate()` of a few rows of the evaluation set, with metrics and callbacks. Without such a set, or
+if it cannot be sent, it is of training samples, which shows no more than the memory of a batch.
+
 All inside `train()`, as in a real run: there the step's batches are still held, and weights keep their dtype.
 """
 
@@ -19,8 +22,10 @@ from itertools import accumulate, cycle, islice
 from pathlib import Path
 from typing import Any, cast
 
+import psutil
 import torch
 from transformers import TrainerCallback
+from transformers.trainer_utils import has_length
 
 from autotune.core import Outcome, failures
 from autotune.core.sanity import EVALUATION, SAVING, TRAINING, SanityCheck, SanityProblem
@@ -30,11 +35,16 @@ from autotune.probe.train.memory_limit import DeviceMemory, HostMemory, memory_o
 from autotune.probe.train.run import prepared_trainer
 from autotune.probe.train.worst_batch import feed, worst_batch
 from autotune.workload.data.rows import length_of, parts_of, rows_of
+from autotune.workload.model.pickling import evaluation_of
+from autotune.workload.model.user_objects import sizes
 
 STEPS, MOST_STEPS = 2, 8
 """Optimizer steps, and steps at most: fp16's loss scaling skips the first ones."""
 
 _M_MMAP_THRESHOLD = -3  # of <malloc.h>
+
+MOST_BATCHES = 8
+"""Batches of a set's few rows at most; an evaluation that goes on reads other rows."""
 
 MOST_CHECKPOINT_BYTES = 5 * 10**9
 MOST_DISK_SHARE = 0.5
@@ -45,7 +55,20 @@ DISK_BYTES_S = 200e6
 def run(order: TrainingOrder, objects: bytes, scratch: Path) -> dict[str, Any]:
     """A `SanityCheck` as plain data; failures of training, evaluation and checkpoint are its problems."""
     memory = memory_of(order)
-    return checked(order, memory, scratch, lambda: prepared_trainer(order, objects, scratch, memory, MOST_STEPS))
+
+    def build() -> Any:
+        trainer = prepared_trainer(order, objects, scratch, memory, MOST_STEPS)
+        try:
+            evaluation = evaluation_of(objects, trainer)
+        except Exception as error:  # whatever an object's unpickling raises
+            evaluation = f"{type(error).__name__}: {error}"
+        if isinstance(evaluation, str):
+            trainer.why_no_evaluation = evaluation
+        else:
+            vars(trainer).update(evaluation)
+        return trainer
+
+    return checked(order, memory, scratch, build)
 
 
 def checked(
@@ -78,6 +101,10 @@ def checked(
     return check.result().to_dict()
 
 
+class _OtherRows(Exception):
+    """Ends an evaluation that goes on after the rows that it was given."""
+
+
 class SanityCallback(TrainerCallback):  # type: ignore[misc]
     """Lets a Trainer take its steps, then evaluate, save and stop. part: what it does now. trainer: set before `train()`."""
 
@@ -90,6 +117,8 @@ class SanityCallback(TrainerCallback):  # type: ignore[misc]
         self._started = time.perf_counter()
         self._steps = self._steps_taken = 0
         self._sizes: list[int] = []
+        self._weights: list[int] = []
+        self._batches_left = 0
         self._problems: list[SanityProblem] = []
         self._results: dict[str, Any] = {}  # fields of SanityCheck
 
@@ -129,13 +158,24 @@ class SanityCallback(TrainerCallback):  # type: ignore[misc]
         files = [path for path in Path(args.output_dir).rglob("*") if path.is_file()]
         self._results["checkpoint_bytes"] = sum(path.stat().st_size for path in files)
 
+    def on_prediction_step(self, _args: Any, _state: Any, _control: Any, **_: Any) -> None:
+        self._batches_left -= 1
+        if self.part == EVALUATION and self._batches_left < 0:
+            raise _OtherRows
+
     def _evaluate(self) -> None:
         """One batch, half as large after each out-of-memory."""
         # Persistent workers of the first attempt would serve the next ones too, with its batch size.
         self.trainer.args.dataloader_persistent_workers = False
         if not self._cuda:
             free_large_blocks_at_once()
-        size = int(self.trainer.args.per_device_eval_batch_size)
+        size, trainer = int(self.trainer.args.per_device_eval_batch_size), self.trainer
+        self._eval_dataset = trainer.eval_dataset
+        if self._eval_dataset is not None and trainer.compute_metrics is not None:
+            trainer.compute_metrics = self._weighing(trainer.compute_metrics)
+        elif self._eval_dataset is None and self._order.workload.user_objects:
+            why = getattr(trainer, "why_no_evaluation", "your Trainer has no eval_dataset")
+            self._results["evaluation_unchecked"] = why
         while failure := self._evaluation_failure(size):
             gc.collect()
             if self._cuda:
@@ -150,25 +190,67 @@ class SanityCallback(TrainerCallback):  # type: ignore[misc]
         self._sizes.append(size)
         self.trainer.args.per_device_eval_batch_size = size
         self._memory.enter(_stage(size))
-        samples: Any = None
+        trainer, own, samples = self.trainer, self._eval_dataset, list[Any]()
         try:
-            samples = eval_samples(self._order, self.trainer.train_dataset, size)
-            if not len(samples):
-                return failures.Failure(Outcome.UNSUPPORTED, "the training data gives no samples to evaluate")
-            begun = self._now()
-            self.trainer.evaluate(eval_dataset=samples)
+            if own is None:
+                samples = [eval_samples(self._order, trainer.train_dataset, size)]
+            else:
+                named = own if isinstance(own, Mapping) else {"": own}
+                trainer.eval_dataset = {name: some_rows(each, size) for name, each in named.items()}
+                samples = [*trainer.eval_dataset.values()]
+                if named is not own:
+                    (trainer.eval_dataset,) = samples
+            if not all(map(len, samples)):
+                return failures.Failure(Outcome.UNSUPPORTED, "the data gives no samples to evaluate")
+            self._batches_left, begun = MOST_BATCHES * len(samples), self._now()
+            trainer.evaluate(**({"eval_dataset": samples[0]} if own is None else {}))
             self._results |= {"eval_batch_size": size, "eval_seconds": self._now() - begun}
+            self._foretell_outputs(size)
             return None
         except Exception as error:
-            if isinstance(error, AttributeError) and error.obj is samples:
-                print(f"evaluation not tried: {error}", flush=True)  # the user's own dataset may well have it
-                return None
+            if isinstance(error, AttributeError) and any(error.obj is each for each in samples):
+                self._results["evaluation_unchecked"] = (
+                    f"it reads more than rows: {error}"  # the user's data may well have it
+                )
+            elif isinstance(error, _OtherRows):
+                self._results["evaluation_unchecked"] = "it reads other rows than those of its eval_dataset"
             traceback.clear_frames(error.__traceback__)  # they hold memory that the next attempt needs
             failure = failures.from_exception(error, EVALUATION)
             print(f"evaluation of {size} samples: {failure.reason}", flush=True)
-            return failure
+            is_unchecked = self._results.get("evaluation_unchecked") and failure.outcome is not Outcome.OUT_OF_MEMORY
+            return None if is_unchecked else failure
         finally:
             self._memory.enter("")
+
+    def _weighing(self, metrics: Callable[..., Any]) -> Callable[..., Any]:
+        """These metrics; notes the bytes of what they get, unless they get it batch by batch."""
+
+        def weighed(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self.trainer.args.batch_eval_metrics:
+                self._weights.append(sum(map(nested_bytes, (outputs.predictions, outputs.label_ids, outputs.inputs))))
+            return metrics(outputs, *args, **kwargs)
+
+        return weighed
+
+    def _foretell_outputs(self, size: int) -> None:
+        """Note what an evaluation of all rows keeps for the metrics, and how much memory is left for it."""
+        args, own = self.trainer.args, self._eval_dataset
+        sets = own.values() if isinstance(own, Mapping) else (own,)
+        rows = max((len(each) for each in sets if has_length(each)), default=0)
+        heaviest, self._weights = max(self._weights, default=0), []
+        if not heaviest or rows <= size:
+            return
+        copies = (
+            2 if args.eval_do_concat_batches else 1
+        )  # those of each batch are joined with the ones before, to new tensors
+        needed, host_bytes = copies * heaviest * rows // size, psutil.virtual_memory().available
+        is_on_device = self._cuda and args.eval_accumulation_steps is None
+        left = host_bytes
+        if is_on_device or not self._cuda:
+            peak = self._memory.peaks().get("stage_peak_bytes", {}).get(_stage(size), 0)
+            left = (self._order.allowed_bytes or self._order.environment.total_memory_bytes) - peak
+        helps = is_on_device and needed < host_bytes
+        self._results |= {"outputs_bytes": needed, "outputs_left_bytes": max(0, left), "accumulation_helps": helps}
 
     def _now(self) -> float:
         if self._cuda:
@@ -187,6 +269,24 @@ def free_large_blocks_at_once() -> None:
     """
     with contextlib.suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 128 * 1024)
+
+
+def some_rows(dataset: Any, count: int) -> Sized:
+    """Rows of an evaluation set at most: the longest as far as it is known, and others spread over the set; a stream's first."""
+    if rows_of(dataset) is None:
+        return _samples(dataset, (), count)
+    read, total = sizes(dataset), len(dataset)
+    places = [index * total // count for index in range(count)] if total > count else [*range(total)]
+    if read and (longest := read.index(max(read))) not in places:
+        places[0] = longest
+    return _samples(dataset, places, len(places))
+
+
+def nested_bytes(arrays: Any) -> int:
+    """Bytes of arrays in lists, tuples and dictionaries."""
+    if isinstance(arrays, Mapping):
+        arrays = tuple(arrays.values())
+    return sum(map(nested_bytes, arrays)) if isinstance(arrays, (list, tuple)) else getattr(arrays, "nbytes", 0)
 
 
 def eval_samples(order: TrainingOrder, dataset: Any, count: int) -> Sized:

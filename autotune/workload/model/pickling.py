@@ -1,9 +1,10 @@
 """Pickling of the user's objects for child processes: arguments, then the model, then the parts, which may refer to it.
 
-    | class and its fields of the arguments | model_init | dataset, collator, Trainer class, optimizers, ... |
-      opened before memory is limited         counted       may hold the model, a layer or a parameter of it
+    | class and its fields of the arguments | model_init | dataset, collator, Trainer class, ... | eval_dataset, metrics | size |
+      opened before memory is limited         counted       may hold the model, a layer of it     opened by the check alone
 
-Three pickles one after another. In the third, names stand for the Trainer's arguments, its model, layers and parameters.
+Four pickles one after another, then the size of the last. In the last two, names stand for the Trainer's arguments, its model,
+layers and parameters.
 """
 
 import functools
@@ -36,6 +37,11 @@ from autotune.workload.references import Comparison, content, function_of, globa
 
 OF_ARGUMENTS = ("arguments_class", "own_fields")
 """Objects in the first pickle, if given."""
+
+EVALUATION = "evaluation"
+"""Name among the objects of the last pickle: attributes of a Trainer for its evaluation, in a dictionary."""
+
+_SIZE_BYTES = 8
 
 ARGUMENTS, MODULE, PARAMETER = "arguments", "module", "parameter"
 """Objects that names represent."""
@@ -82,7 +88,7 @@ def sent(objects: Mapping[str, Any], trainer: Any = None) -> bytes:
     """The objects as bytes; trainer: the parts may refer to its model. Raises InvalidRequest if one cannot be sent."""
     names = _names(trainer) if trainer is not None else {}
     first = {name: objects[name] for name in OF_ARGUMENTS if name in objects}
-    last = {name: part for name, part in objects.items() if name not in (*OF_ARGUMENTS, "model_init")}
+    last = {name: part for name, part in objects.items() if name not in (*OF_ARGUMENTS, "model_init", EVALUATION)}
     if "train_dataset" in objects:
         last["workers"] = Workers.of_this_process(objects["train_dataset"], objects.get("data_collator"))
     elif "build" in objects:
@@ -95,7 +101,24 @@ def sent(objects: Mapping[str, Any], trainer: Any = None) -> bytes:
             what, reason, advice = _unsendable(group, known, trainer, error)
             advice = f"{advice} {BUILD}" if trainer is not None else advice
             raise InvalidRequest(f"{what} cannot be sent to another process: {reason}.", advice) from error
-    return stream.getvalue()
+    begin, evaluation = stream.tell(), objects.get(EVALUATION)
+    try:
+        _Sender(stream, names, trainer).dump(evaluation)
+    except Exception as error:  # as above
+        what, reason, _ = _unsendable(evaluation or {}, names, trainer, error)
+        stream.truncate(begin)
+        stream.seek(begin)
+        pickle.dump(f"{what} cannot be sent to another process: {reason}", stream)
+    return stream.getvalue() + (stream.tell() - begin).to_bytes(_SIZE_BYTES, "big")
+
+
+def evaluation_of(objects: bytes, trainer: Any) -> dict[str, Any] | str:
+    """Attributes for this Trainer's evaluation, which refer to its model; why they were not sent; empty if none were given."""
+    if not objects:
+        return {}
+    size = int.from_bytes(objects[-_SIZE_BYTES:], "big")
+    stream = io.BytesIO(objects[-_SIZE_BYTES - size : -_SIZE_BYTES])
+    return received(stream, lambda: trainer.model, trainer.args) or {}
 
 
 def can_be_sent(part: Any, trainer: Any) -> str:

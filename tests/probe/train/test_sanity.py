@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Trainer
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainerCallback
 
 from autotune.commands import tune
 from autotune.core import Environment, Outcome, Workload
@@ -59,12 +61,13 @@ def model_init() -> torch.nn.Module:
     return Tied() if misbehaviours.behaviour() == "tied" else misbehaviours.Tiny()
 
 
+EVALUATION: dict[str, Any] = {"eval_dataset": misbehaviours.Samples()}
 OBJECTS = {"model_init": model_init, "train_dataset": misbehaviours.Samples(), "trainer_class": EvaluatingTrainer}
 
 
 @pytest.fixture(scope="module")
 def own_host() -> Iterator[ProbeHost]:
-    with ProbeHost(sent(OBJECTS)) as host:
+    with ProbeHost(sent({**OBJECTS, "evaluation": EVALUATION})) as host:
         yield host
 
 
@@ -275,6 +278,98 @@ def test_an_evaluation_that_fails_on_our_selection_of_samples_alone_is_no_proble
 ) -> None:
     rehearsal = here(sent({**OBJECTS, "trainer_class": Tabular}))
     assert (rehearsal.problems, rehearsal.eval_batch_size) == ((), None)
+
+
+# The user's evaluation ------------------------------------------------------------------------------------------
+
+
+class Scored(misbehaviours.Tiny):
+    """Its evaluation gives 8 scores of 4 bytes for each of its inputs."""
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        return super().forward(x, labels) | {"logits": self.second(x).detach()}
+
+
+class ReadsMetrics(TrainerCallback):
+    """Reads a metric that only the user's own evaluation has."""
+
+    def on_evaluate(self, *_: Any, metrics: Any = None, **__: Any) -> None:
+        names = ("eval_accuracy", "eval_a_accuracy", "eval_b_accuracy")
+        assert any(name in metrics for name in names), "no accuracy"
+
+
+class Endless(EvaluatingTrainer):
+    """Evaluates other rows than those that it is given."""
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        return DataLoader([misbehaviours.Samples()[0]] * 1000)
+
+
+def accuracy(_: Any) -> dict[str, float]:
+    return {"accuracy": 0.5}
+
+
+class Unsendable:
+    """Metrics that belong to one process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def __call__(self, _: Any) -> dict[str, float]:
+        return {"accuracy": 0.5}
+
+
+ROWS = misbehaviours.Samples()
+CHECKED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    # objects, the evaluation's -> why the user's evaluation was not checked
+    "metrics that a callback reads": ({}, {"eval_dataset": ROWS, "compute_metrics": accuracy}, ""),
+    "several sets": ({}, {"eval_dataset": {"a": ROWS, "b": ROWS}, "compute_metrics": accuracy}, ""),
+    "no set": ({}, {}, "your Trainer has no eval_dataset"),
+    "what cannot be sent": (
+        {},
+        {"eval_dataset": ROWS, "compute_metrics": Unsendable()},
+        "The compute_metrics cannot be sent to another process: Unsendable uses lock, a lock",
+    ),
+    "other rows": (
+        {"trainer_class": Endless},
+        {"eval_dataset": ROWS, "compute_metrics": accuracy},
+        "it reads other rows than those of its eval_dataset",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_the_evaluation_that_is_checked_is_the_user_s_or_none(here: Callable[[bytes], SanityCheck], name: str) -> None:
+    objects, evaluation, unchecked = CHECKED[name]
+    callbacks = {"model_init": Scored, "callbacks": [ReadsMetrics()]}
+    rehearsal = here(sent({**OBJECTS, **callbacks, **objects, "evaluation": evaluation}))
+    assert (rehearsal.problems, rehearsal.evaluation_unchecked) == ((), unchecked)
+    assert bool(rehearsal.eval_batch_size) is not bool(unchecked)
+
+
+@pytest.mark.parametrize(
+    ("smaller", "row_bytes"), [(None, 8 * 4 + 8 * 4), (lambda logits, _: logits[:, :1], 4 + 8 * 4)]
+)
+def test_what_an_evaluation_of_all_rows_keeps_is_foretold(
+    here: Callable[[bytes], SanityCheck], smaller: Any, row_bytes: int
+) -> None:
+    metrics = {"compute_metrics": accuracy, "preprocess_logits_for_metrics": smaller}
+    rehearsal = here(sent({**OBJECTS, "model_init": Scored, "evaluation": {**EVALUATION, **metrics}}))
+    assert rehearsal.outputs_bytes == 2 * len(ROWS) * row_bytes
+    assert not rehearsal.keeps_too_much
+    assert rehearsal.outputs_left_bytes > 1e8
+
+
+def test_an_evaluation_without_metrics_keeps_nothing(here: Callable[[bytes], SanityCheck]) -> None:
+    assert here(sent({**OBJECTS, "model_init": Scored, "evaluation": EVALUATION})).outputs_bytes is None
+
+
+def test_the_rows_of_an_evaluation_are_spread_over_the_set_with_the_longest_among_them() -> None:
+    rows = [torch.zeros(9 if place == 17 else 2) for place in range(100)]
+    assert [len(row) for row in sanity.some_rows(rows, 4)] == [9, 2, 2, 2]
+    assert list(sanity.some_rows(rows, 4).indices) == [17, 25, 50, 75]
+    assert len(sanity.some_rows(rows[:3], 8)) == 3
+    assert len(sanity.some_rows(Stream(), 5)) == 5
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:This sequence already has:UserWarning")
