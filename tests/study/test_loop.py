@@ -294,6 +294,19 @@ def test_one_crash_again_and_again_whatever_the_values_ends_the_search_and_shows
         assert search(study, probe), "one fewer does not"
 
 
+@pytest.mark.parametrize(("where", "quotes_the_log"), [("data", False), ("", True)])
+def test_the_log_s_last_line_is_quoted_only_of_a_process_that_ended_by_itself(
+    where: str, quotes_the_log: bool, tmp_path: Path
+) -> None:
+    crash = ended(Outcome.CRASHED, reason="KeyError: 'x'", where=where, log_tail="{'train_runtime': '0.2'}\n")
+    with locked(tmp_path):
+        study = opened(tmp_path, space())
+        study.ledger.record(Slot(0), study.space.baseline, crash)
+        with pytest.raises(SearchFailed, match="The baseline crashed: KeyError: 'x'") as caught:
+            search(study, replay())
+    assert ("train_runtime" in str(caught.value)) == quotes_the_log
+
+
 def test_where_nothing_has_run_the_same_crash_three_times_running_ends_the_search(tmp_path: Path) -> None:
     def world(configuration: Configuration) -> Measurement:
         if configuration == space().baseline:

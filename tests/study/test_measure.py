@@ -22,7 +22,9 @@ from autotune.study.measure import (
     REPEATS,
     STAYS_DISTURBED,
     as_requested,
+    callback_notes,
     keep,
+    left_out,
     measure,
     needs_too_much,
 )
@@ -289,6 +291,18 @@ def test_a_deadline_of_the_user_s_is_everyone_s(tmp_path: Path) -> None:
 
 
 # Out of memory in a round -----------------------------------------------------------------------------------------
+
+
+def test_callbacks_that_failed_or_take_long_are_noted() -> None:
+    baseline = trial(callbacks_s=0.0)
+    step_s = baseline.measurement.step_time_s or 0.0
+    assert list(callback_notes([baseline])) == []
+    slow = trial(callbacks_s=step_s / 2)
+    failing = trial(1, left_out={"Saves.on_train_end": "PermissionError: no", "Reads": "KeyError: 'loss'"})
+    failed, long = callback_notes([slow, failing])
+    assert failed.detail == "Saves.on_train_end (PermissionError: no), Reads (KeyError: 'loss')"
+    assert long.text == "your callbacks take 50% of a step"
+    assert left_out([slow, failing]) == failing.measurement.left_out
 
 
 def test_a_round_is_not_run_whose_memory_would_run_out_as_another_s_did(tmp_path: Path) -> None:
