@@ -82,13 +82,6 @@ def check_training(trainer: Any) -> None:
     """Raise InvalidRequest, one line with advice, for a Trainer of which a few steps cannot be measured."""
     ensure_model(trainer)
     args, data = trainer.args, trainer.train_dataset
-    built_with = getattr(trainer, "_train_batch_size", args.train_batch_size)
-    if built_with != args.train_batch_size:
-        raise InvalidRequest(
-            f"The Trainer was built with a micro-batch of {built_with}, which it trains, and its arguments say "
-            f"{args.train_batch_size} now.",
-            "Set per_device_train_batch_size before the Trainer is built.",
-        )
     if args.n_gpu > 1:
         raise InvalidRequest(
             f"The Trainer sees {args.n_gpu} GPUs and would multiply its batch by them (nn.DataParallel).",
@@ -111,6 +104,13 @@ def check_training(trainer: Any) -> None:
         raise InvalidRequest(
             f"The Trainer generates for {steps:g} steps at once, so that a few steps do not tell how long one takes.",
             "Search with num_iterations=1 and the default generation batch, and set them again for the real run.",
+        )
+    built_with = getattr(trainer, "_train_batch_size", None)
+    if built_with and built_with != args.train_batch_size:
+        raise InvalidRequest(
+            f"The Trainer was built with a micro-batch of {built_with}, which it trains, and its arguments say "
+            f"{args.train_batch_size} now.",
+            "Set per_device_train_batch_size before the Trainer is built.",
         )
 
 
