@@ -15,8 +15,13 @@ class KeptKind(Kind):
 
     LOADER = (
         "loader",
-        "your loader decides the batch (rows in a micro-batch: {rows:.4g}, in a step: {step_rows:.4g}): micro-batch size and "
+        "your loader decides the batch (rows in a micro-batch: {rows:.6g}, in a step: {step_rows:.10g}): micro-batch size and "
         "accumulation are not searched",
+    )
+    STEPS = (
+        "steps",
+        "your loader gives {steps:optimizer step} with a micro-batch of {size:.0f} and {own:.0f} with yours: other sizes are not "
+        "searched, unless max_steps={own:.0f} is set",
     )
 
 

@@ -96,13 +96,6 @@ def check_training(trainer: Any) -> None:
     """Raise InvalidRequest, one line with advice, for a Trainer of which a few steps cannot be measured."""
     ensure_model(trainer)
     args, data = trainer.args, trainer.train_dataset
-    built_with = getattr(trainer, "_train_batch_size", args.train_batch_size)
-    if built_with != args.train_batch_size:
-        raise InvalidRequest(
-            f"The Trainer was built with a micro-batch of {built_with}, which it trains, and its arguments say "
-            f"{args.train_batch_size} now.",
-            "Set per_device_train_batch_size before the Trainer is built.",
-        )
     _check_steps(args)
     if data is None:
         raise InvalidRequest("The Trainer has no train_dataset.", "Build it with the dataset it will train on.")
@@ -110,6 +103,13 @@ def check_training(trainer: Any) -> None:
         raise InvalidRequest(
             f"The train_dataset ({type(data).__name__}) has no length and the arguments no max_steps.",
             "Set max_steps: without it the Trainer does not know when to end.",
+        )
+    built_with = getattr(trainer, "_train_batch_size", None)
+    if built_with and built_with != args.train_batch_size:
+        raise InvalidRequest(
+            f"The Trainer was built with a micro-batch of {built_with}, which it trains, and its arguments say "
+            f"{args.train_batch_size} now.",
+            "Set per_device_train_batch_size before the Trainer is built.",
         )
 
 

@@ -81,10 +81,15 @@ def looked_at(
     them is passed through the model. Never raises: what cannot be looked at is as it was asked for.
     """
     scales: bool | None = None
+    kept: tuple[KeptSetting, ...] = ()
     with contextlib.suppress(Exception):
         scales = _scales(order, trainer, held, shares)
+    fields = order.training_arguments  # of the Trainer's own loader the space has such sizes left out
+    if scales is not False and fields.get("max_steps", -1) <= 0 and not fields.get("dataloader_drop_last"):
+        with contextlib.suppress(Exception):
+            kept = _of_steps(order, trainer)
     counts_rows = scales is False or (scales is True and 1 / ALIKE <= held.rows <= ALIKE)
-    return replace(held, counts_rows=counts_rows), () if scales is not False else kept_batch(order, held)
+    return replace(held, counts_rows=counts_rows), kept_batch(order, held) if scales is False else kept
 
 
 def other_rows(order: TrainingOrder, held: Held) -> Failure:
@@ -103,15 +108,30 @@ def kept_batch(order: TrainingOrder, held: Held) -> tuple[KeptSetting, ...]:
     return tuple(KeptSetting(KeptKind.LOADER, figures, setting=name) for name in (MICRO, RANKS) if name in of.values)
 
 
+def _of_steps(order: TrainingOrder, trainer: Any) -> tuple[KeptSetting, ...]:
+    """The settings of the batch if the user's epochs have other optimizer steps with another size."""
+    of, own = order.configuration, order.configuration.micro_batch_size
+    of_rank, epochs = of.global_batch_size // of.data_parallel_size, order.training_arguments.get("num_train_epochs", 3)
+    sizes = [size for size in divisors(of_rank) if size <= LARGER * own]
+    # As `Trainer.set_initial_training_values` has it.
+    steps = {
+        size: math.ceil(epochs * max(1, -(-len(_loader(trainer, size)) // (of_rank // size))))
+        for size in {sizes[0], own, sizes[-1]}
+    }
+    size = next((size for size in steps if steps[size] != steps[own]), own)
+    figures = {"steps": float(steps[size]), "size": float(size), "own": float(steps[own])}
+    return (KeptSetting(KeptKind.STEPS, figures, setting=MICRO),) if size != own else ()
+
+
 def _scales(order: TrainingOrder, trainer: Any, held: Held, shares: tuple[float, float]) -> bool | None:
     """True if batches of other sizes hold as much for each sample that is asked for as the training's; None if unknown."""
     of = order.configuration
     own, until = of.micro_batch_size, time.monotonic() + LOOK_S
     sizes = [size for size in divisors(of.global_batch_size // of.data_parallel_size) if size <= LARGER * own]
-    others = [size for size in sizes if size != own]
+    others = [size for size in sizes if size != own] or [2 * own]
     samples = max(*sizes, min(LOOK_SAMPLES, order.workload.samples or LOOK_SAMPLES))
     as_asked = _held(trainer, own, samples, until)
-    if as_asked is None or not others:
+    if as_asked is None:
         return None
     if not held.is_like(Held(as_asked.rows * shares[0], as_asked.values * shares[1])):
         return False  # what a batch is changes inside `train()`
