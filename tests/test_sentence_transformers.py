@@ -148,9 +148,9 @@ def test_it_is_searched_and_trains_with_its_answer(
 
 SETFIT = """
 import datasets, sentence_transformers, setfit, sklearn.linear_model
+from sentence_transformers import models
 
-body = sentence_transformers.models.Transformer("model", max_seq_length=16)
-modules = [body, sentence_transformers.models.Pooling(16)]
+modules = [models.Transformer("model", max_seq_length=16), models.Pooling(16)]
 model = setfit.SetFitModel(
     model_body=sentence_transformers.SentenceTransformer(modules=modules, device="cpu"),
     model_head=sklearn.linear_model.LogisticRegression(),

@@ -19,8 +19,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """For a child, in which what the user's script defines is in no module."""
 
     def __init__(self, file: Any, protocol: int | None = None) -> None:
-        registered: Any = reduction.ForkingPickler
-        self.dispatch_table: Any = ChainMap(registered._extra_reducers, cloudpickle.Pickler.dispatch_table)
+        usual: Any = reduction.ForkingPickler(file)
+        self.dispatch_table: Any = ChainMap(usual.dispatch_table, cloudpickle.Pickler.dispatch_table)
         super().__init__(file, protocol)  # reads the table
 
 
