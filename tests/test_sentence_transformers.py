@@ -158,10 +158,6 @@ model = setfit.SetFitModel(
 rows = datasets.Dataset.from_dict({"text": [str(i) for i in range(32)], "label": [i % 2 for i in range(32)]})
 args = setfit.TrainingArguments("out", batch_size=8, max_steps=40, report_to="none", save_strategy="no")
 trainer = setfit.Trainer(model, args, train_dataset=rows)
-if "tune" in sys.argv:
-    import autotune
-
-    autotune.tune(trainer)
 trainer.train()
 print("trained", model.predict(["1"]))
 """
