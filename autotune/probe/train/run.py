@@ -18,7 +18,7 @@ from autotune.core.kept import KeptSetting
 from autotune.probe.device.clock import clock_of
 from autotune.probe.device.compile import keep_compiled
 from autotune.probe.device.machine import MachineMonitor
-from autotune.probe.order import Timing, TrainingOrder, timings
+from autotune.probe.order import STAGE, Timing, TrainingOrder, timings
 from autotune.probe.process.ranks import LastStep, free_port, this_rank
 from autotune.probe.train.batch_contents import kept_batch, looked_at, other_rows
 from autotune.probe.train.callbacks import drop_callbacks, why_unfit
@@ -79,6 +79,7 @@ def measured(
     failure = failures.Failure(Outcome.COMPLETED, "")
     held_bytes, control, left_out = None, None, dict[str, str]()
     kept: tuple[KeptSetting, ...] = ()
+    print(STAGE.format(watch.stage), flush=True)
     try:
         trainer = build()
         watch.tokens_per_sample = tokens_per_sample(order, trainer)

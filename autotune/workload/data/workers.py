@@ -9,8 +9,6 @@ from typing import Any
 
 import cloudpickle
 
-from autotune.workload.hub import first_line
-
 
 class _Sink:
     def write(self, data: Any) -> int:
@@ -21,8 +19,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """For a child, in which what the user's script defines is in no module."""
 
     def __init__(self, file: Any, protocol: int | None = None) -> None:
-        registered: Any = reduction.ForkingPickler
-        self.dispatch_table: Any = ChainMap(registered._extra_reducers, cloudpickle.Pickler.dispatch_table)
+        usual: Any = reduction.ForkingPickler(file)
+        self.dispatch_table: Any = ChainMap(usual.dispatch_table, cloudpickle.Pickler.dispatch_table)
         super().__init__(file, protocol)  # reads the table
 
 
@@ -36,6 +34,8 @@ class Workers:
     @classmethod
     def of_this_process(cls, dataset: Any, collator: Any) -> "Workers":
         """For a loader of these. A fork needs nothing to be sent; what is sent goes by the plain pickle."""
+        from autotune.workload.hub import first_line
+
         # The default method is not asked for: that would set it.
         method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
         for name, part in (("train_dataset", dataset), ("data_collator", collator)) if method != "fork" else ():
