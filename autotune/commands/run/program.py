@@ -153,7 +153,7 @@ def _facts(
     # As many threads by default as all ranks have together.
     variables = {THREADS: str(torch.get_num_threads() * args.world_size)}
     needs_workload = by == AGAIN or instructions.dry_run
-    measures = sample_sizes(trainer.train_dataset) if needs_workload else []
+    measures = sample_sizes(trainer.train_dataset, trainer.data_collator) if needs_workload else []
     return Facts(
         by=by,
         why=why,
@@ -188,6 +188,7 @@ def _workload(
         data_collator=trainer.data_collator,
         processing_class=trainer.processing_class,
         trainer_class=type(trainer),
+        callbacks=callbacks,
         own_optimizer=kind.__name__ if kind else ANY if extract.makes_optimizer(type(trainer)) else "",
         whole_steps=True,
         workers=Workers.of_this_process(trainer.train_dataset, trainer.data_collator),
