@@ -41,11 +41,11 @@ class TimeLimit:
         closing = min(CLOSING_S, CLOSING * self.seconds)
         return max(0.0, self.started + self.seconds - closing - time.monotonic())
 
-    def too_late(self, what: str) -> TimeIsOver:
-        """The error for time that ended before `what`, as in `the losses were compared`; not raised here."""
+    def too_late(self, what: str, why: str = "") -> TimeIsOver:
+        """The error for time that ended before `what`, as in `the losses were compared`, and why; not raised here."""
         minutes = math.ceil(max(LEAST_S, LONGER * (self.seconds or 0.0)) / 60)
         return TimeIsOver(
-            f"The time limit ended before {what}.",
+            f"The time limit ended before {what}{f': {why}' if why else ''}.",
             f"Give at least --timeout {minutes}m; the same command resumes.",
         )
 

@@ -15,6 +15,9 @@ from typing import Any, Self
 from autotune.core import Configuration, Environment, Serializable, Workload
 
 ORDER, ANSWER, LOG = "order.json", "measurement.json", "log.txt"
+STAGE = "stage: {}"
+"""Line of a probe's log where a stage begins for the first time."""
+
 _UNFINISHED = re.compile(r"\..+\.\d+")  # as `write_json` names them, and what writes a report
 CHILD_ANSWER = "answer.json"
 """Written by the child; the parent adds what only it can know, and writes the measurement."""

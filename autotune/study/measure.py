@@ -91,12 +91,12 @@ def measure(
     own = next((trial for trial in trials if trial.number == slot.number and of_trial), None)
     place = probe_folder(folder, slot)
     is_other = slot.number or not of_trial
-    error = plan.time.too_late(f"trial {slot.number} was measured" if is_other else "your own settings were measured")
+    what = f"trial {slot.number} was measured" if is_other else "your own settings were measured"
 
     def once() -> Measurement:
         left = until - time.monotonic()
         if left <= 0:
-            raise error
+            raise plan.time.too_late(what)
         options = ProbeOptions(slot, min(deadline, left), best_so_far, job.whole_speed, losses)
         began = time.time()
         measurement = as_requested(probe(configuration, options), next(iter(trials), None))
@@ -104,7 +104,7 @@ def measure(
         if measurement.started_s is None:
             measurement = replace(measurement, started_s=began)
         if measurement.outcome is Outcome.TIMED_OUT and (left < deadline or plan.time.is_over):
-            raise error
+            raise plan.time.too_late(what, measurement.reason)
         earlier = own.confirmations if own and slot.round > 1 else ()  # they compiled what this one found
         return replace(measurement, compile_s=earlier[0].compile_s) if earlier else measurement
 

@@ -48,6 +48,13 @@ def check_constructors(trainer: Any) -> None:
 
 def check(trainer: Any) -> None:
     """Raise InvalidRequest, one line with advice, for a Trainer that cannot be sent to probes as it is."""
+    from transformers import Trainer
+
+    if not isinstance(trainer, Trainer):
+        raise InvalidRequest(
+            f"{type(trainer).__name__} is no transformers Trainer.",
+            "Tune the Trainer whose train() it calls: autotune run -- python SCRIPT.",
+        )
     args, model = trainer.args, trainer.model
     if getattr(trainer, "is_deepspeed_enabled", False) or getattr(trainer, "is_fsdp_enabled", False):
         raise InvalidRequest(
@@ -323,7 +330,10 @@ def _usual_callbacks(args: Any) -> set[type]:
     from transformers import trainer, trainer_callback
     from transformers.integrations import get_reporting_integration_callbacks
 
-    logging = get_reporting_integration_callbacks(args.report_to)
+    named = [args.report_to] if isinstance(args.report_to, str) else args.report_to
+    logging = get_reporting_integration_callbacks(
+        [name for name in named if name != "none"]
+    )  # set later, as SetFit does
     shown = [trainer.DEFAULT_PROGRESS_CALLBACK, trainer_callback.PrinterCallback, trainer_callback.ProgressCallback]
     return {*trainer.DEFAULT_CALLBACKS, *shown, *logging}
 

@@ -1,6 +1,7 @@
 """Answers of child processes: a measurement, a value or the reason why there is none."""
 
 import contextlib
+import re
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -13,8 +14,11 @@ from autotune.core.failures import Failure
 from autotune.core.io import file_end
 from autotune.core.warning import ResultWarning, WarningKind
 from autotune.probe import Account, Host
-from autotune.probe.order import CHILD_ANSWER, LOG, Order, TrainingOrder, answer_name
+from autotune.probe.order import CHILD_ANSWER, LOG, STAGE, Order, TrainingOrder, answer_name
 from autotune.probe.process.ranks import decisive, merge_ranks, merge_values
+
+STILL = {"build": ", while the Trainer and its data loader were built", "data": ", while data was read"}
+"""Stage -> what a training that was not done in time did last."""
 
 STARTER = "the process that starts probes"
 """The host's name in messages."""
@@ -50,11 +54,14 @@ def _measurement(order: TrainingOrder, account: Account) -> Measurement:
     end = ends[decisive(ends)]
     if isinstance(end, Measurement):
         return replace(end, log_tail=tail, probe_seconds=seconds)
-    timed_out = end.outcome is Outcome.TIMED_OUT
+    reason, where = end.reason, end.where
+    if end.outcome is Outcome.TIMED_OUT:
+        where = next(iter(re.findall(STAGE.format("(.*)"), tail)[-1:]), where)
+        reason = f"not done after {order.deadline_s:.0f} s{STILL.get(where, '')}"
     return Measurement(
         end.outcome,
-        reason=f"not done after {order.deadline_s:.0f} s" if timed_out else end.reason,
-        where=end.where,
+        reason=reason,
+        where=where,
         accumulation_steps=order.configuration.gradient_accumulation_steps,
         accumulation_steps_run=order.accumulation_steps_run,
         data_parallel_size=order.configuration.data_parallel_size,

@@ -16,7 +16,7 @@ from autotune.core import InvalidRequest, Measurement, Outcome, failures
 from autotune.probe.device.clock import clock_of
 from autotune.probe.device.compile import keep_compiled
 from autotune.probe.device.machine import MachineMonitor
-from autotune.probe.order import Timing, TrainingOrder, timings
+from autotune.probe.order import STAGE, Timing, TrainingOrder, timings
 from autotune.probe.process.ranks import LastStep, free_port, this_rank
 from autotune.probe.train.callbacks import add_callbacks, drop_trackers
 from autotune.probe.train.fields import is_sharded, probe_fields, round_fields
@@ -74,6 +74,7 @@ def measured(
     watch = Stopwatch(order, memory, clock_of(order.environment), surroundings, LastStep.of_this_process())
     failure = failures.Failure(Outcome.COMPLETED, "")
     held = None
+    print(STAGE.format(watch.stage), flush=True)
     try:
         trainer = build()
         watch.tokens_per_sample = tokens_per_sample(order, trainer)

@@ -30,7 +30,7 @@ from autotune.core.step import composed_steps
 from autotune.probe.device.clock import HostClock
 from autotune.probe.device.compile import graphs_compiled
 from autotune.probe.device.machine import MachineMonitor
-from autotune.probe.order import TrainingOrder
+from autotune.probe.order import STAGE, TrainingOrder
 from autotune.probe.process.ranks import LastStep
 from autotune.probe.train.adaptive import Decision, decide, settled
 from autotune.probe.train.batch_stats import MASKED, Counted, count, masked_samples
@@ -76,6 +76,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         self.order = order
         self.stage = "build"
+        self._entered = set[str]()
         self.steps: list[Step] = []
         self.untimed: list[float] = []
         self._clocks_mhz: list[float | None] = []
@@ -249,6 +250,9 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
 
     def _enter(self, stage: str) -> None:
         self.stage = stage
+        if stage not in self._entered:
+            self._entered.add(stage)
+            print(STAGE.format(stage), flush=True)
         if self._watches_memory():
             self._memory.enter(stage)
 

@@ -4,8 +4,6 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
-
 
 def length_of(dataset: Any) -> int | None:
     """Number of samples, of a mapping of datasets of all together; None if it has no length or does not tell it."""
@@ -23,6 +21,8 @@ def rows_of(dataset: Any) -> Any:
 
     A stream may have a length.
     """
+    import torch
+
     parts = parts_of(dataset)
     if not parts or any(isinstance(part, torch.utils.data.IterableDataset) or _length(part) is None for part in parts):
         return None

@@ -9,8 +9,6 @@ from typing import Any
 
 import cloudpickle
 
-from autotune.workload.hub import first_line
-
 
 class _Sink:
     def write(self, data: Any) -> int:
@@ -36,6 +34,8 @@ class Workers:
     @classmethod
     def of_this_process(cls, dataset: Any, collator: Any) -> "Workers":
         """For a loader of these. A fork needs nothing to be sent; what is sent goes by the plain pickle."""
+        from autotune.workload.hub import first_line
+
         # The default method is not asked for: that would set it.
         method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
         for name, part in (("train_dataset", dataset), ("data_collator", collator)) if method != "fork" else ():
