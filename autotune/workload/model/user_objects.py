@@ -216,9 +216,11 @@ def sizes(dataset: Any, collator: Any = None) -> list[int]:
     rows = read_rows(dataset, LOOK_S)
     first = list(islice(rows, FIRST_LOOK))
     alone, collated = [_size(row) for row in first], [_collated_size(collator, row) for row in first]
-    if all(collated) and (any(map(_is_open, first)) or not _is_same_order(alone, collated)):
+    is_open = any(map(_is_open, first))
+    if all(collated) and (is_open or not _is_same_order(alone, collated)):
         return collated + list(takewhile(bool, (_collated_size(collator, row) for row in rows)))
-    return alone + [_size(row) for row in rows] if all(alone) else []
+    alone += [_size(row) for row in rows]
+    return alone if all(alone) and not (is_open and len({*alone}) == 1) else []
 
 
 def _unseen_sizes(samples: int | None, read: Sequence[int]) -> str:

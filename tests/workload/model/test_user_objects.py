@@ -34,6 +34,7 @@ WORDS = [{"text": "one-very-long-word"}, {"text": "a b c d"}]
         (PATHS, refused, []),
         (PATHS, None, []),
         (NUMBERS, refused, [3, 5, 4]),
+        ([{"text": word, "labels": [1]} for word in ("a", "b c")], refused, []),
         (WORDS, lambda rows: {"x": torch.zeros(len(rows[0]["text"].split()))}, [1, 4]),
         ([[1, 2, 3], [1, 2]], lambda rows: torch.tensor(rows), [3, 2]),
         ([[1, 2, 3], [1, 2]], lambda rows: torch.zeros(10 - len(rows[0])), [7, 8]),
