@@ -57,6 +57,7 @@ class NoteKind(Kind):
         "earlier_trials",
         "{trials:trial} of an earlier search of this request (--no-history measures anew)",
     )
+    UNSEEN_SIZES = "unseen_sizes", "the largest batch may need more than the peak: {detail}"
     NO_ESTIMATE = "no_estimate", "memory was not estimated, only learned from the probes: {detail}"
     RISK = "risk", "trial {trial:.0f} was tried although only {share:.0%} likely to fit (--no-risk leaves such out)"
     CRASHES = "crashes", "ruled out after {crashes:.0f} crashes and no success, first in trial {trial:.0f}: {detail}"

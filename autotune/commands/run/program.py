@@ -194,7 +194,7 @@ def _facts(
     variables = {THREADS: str(torch.get_num_threads() * args.world_size)}
 
     def read() -> tuple[dict[str, Any], list[int]]:
-        read = sample_sizes(trainer.train_dataset)
+        read = sample_sizes(trainer.train_dataset, trainer.data_collator)
         return _workload(trainer, instructions.options, size, callbacks, read), read
 
     workload, measures = _aside(read, messages) if by == AGAIN or instructions.dry_run else ({}, [])

@@ -9,7 +9,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, pairwise, takewhile
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from transformers import Trainer, TrainingArguments
 
 from autotune.core import AutotuneError, InvalidRequest, TuningRequest, Workload
 from autotune.core.note import Note, NoteKind
+from autotune.core.warning import ResultWarning, WarningKind
 from autotune.space.settings import checkpointing
 from autotune.space.settings.optimizer import ANY
 from autotune.space.setup import BATCH_FIELDS
@@ -26,13 +27,15 @@ from autotune.workload.data.sampling import own_collating, quantiles
 from autotune.workload.data.workers import Workers
 from autotune.workload.extract import BUILD
 from autotune.workload.hub import first_line
-from autotune.workload.model.code import check_code, code_of
+from autotune.workload.model.code import THAWS, check_code, code_of, grows
 from autotune.workload.model.pickling import received
 from autotune.workload.model.rebuild import BUILT, FromConfig, Prebuilt, called, layers_digest, made_by, takes_trial
 
 LOOK_S = 2.0
 """Longest search for the largest sample of the user's dataset: a dataset that decodes files has no lengths to read."""
 
+FIRST_LOOK = 32
+"""Samples of which batches are made, to know whether the samples themselves show how large these are."""
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 """Of an object whose class does not say how it is shown, as of an image."""
@@ -193,6 +196,7 @@ def trainer_workload(
         data_collator=trainer.data_collator,
         processing_class=trainer.processing_class,
         trainer_class=type(trainer),
+        callbacks=extract.own_callbacks(trainer),
         own_optimizer=kind.__name__ if kind else ANY if extract.makes_optimizer(type(trainer)) else "",
         whole_steps=whole_steps,
         workers=Workers.of_this_process(trainer.train_dataset, trainer.data_collator),
@@ -217,7 +221,15 @@ def workload_of(request: TuningRequest, user: UserObjects, model: Any, read: Seq
         if parameter.is_floating_point():
             dtypes[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
     config = getattr(model, "config", None)
-    read = sizes(user.train_dataset) if read is None else read
+    read = sizes(user.train_dataset, user.data_collator) if read is None else read
+    unseen, growing = _unseen_sizes(samples, read), grows([user.trainer_class, *map(type, user.callbacks)])
+    learning = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
+    weights = sum(parameter.numel() for parameter in parameters)
+    notes = [Note(NoteKind.NO_WORKERS, detail=user.workers.problem)] if user.workers.problem else []
+    notes += [Note(NoteKind.UNSEEN_SIZES, detail=unseen)] if unseen else []
+    if learning == weights and growing.endswith(THAWS):
+        growing = ""
+    counts = {"learning": learning, "weights": weights}
     lengths = quantiles(read)
     collating, pad_to_multiple_of = own_collating(user.data_collator, user.processing_class)
     return Workload(
@@ -227,7 +239,7 @@ def workload_of(request: TuningRequest, user: UserObjects, model: Any, read: Seq
         model_config=config.to_dict() if config is not None and hasattr(config, "to_dict") else {},
         architecture=type(model).__name__,
         sequence_length=request.sequence_length,
-        parameters=sum(parameter.numel() for parameter in parameters),
+        parameters=weights,
         parameter_bytes=sum(bytes_each),
         gradient_bytes=sum(
             size for size, parameter in zip(bytes_each, parameters, strict=True) if parameter.requires_grad
@@ -249,7 +261,8 @@ def workload_of(request: TuningRequest, user: UserObjects, model: Any, read: Seq
         weights_dtype=max(dtypes, key=dtypes.__getitem__, default="float32"),
         own_layers=layers_digest(model),
         own_parts=user.identity,
-        notes=(Note(NoteKind.NO_WORKERS, detail=user.workers.problem),) if user.workers.problem else (),
+        notes=tuple(notes),
+        warnings=(ResultWarning(WarningKind.GROWS, counts, growing),) if growing else (),
     )
 
 
@@ -274,19 +287,63 @@ def _identity_of(user: UserObjects, samples: int) -> str:
     return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
 
-def sizes(dataset: Any) -> list[int]:
-    """Numbers in each sample, as far as they are read in `LOOK_S`; none of a stream."""
-    return [_size(row) for row in read_rows(dataset, LOOK_S)]
+def sizes(dataset: Any, collator: Any = None) -> list[int]:
+    """Numbers in each sample, as far as they are read in `LOOK_S`; empty if they are unknown, as of a stream.
+
+    Those of a batch of it alone if the sample does not show them (a path, a text), or if batches are ordered otherwise.
+    """
+    rows = read_rows(dataset, LOOK_S)
+    first = list(islice(rows, FIRST_LOOK))
+    alone, collated = [_size(row) for row in first], [_collated_size(collator, row) for row in first]
+    is_open = any(map(_is_open, first))
+    if all(collated) and (is_open or not _is_same_order(alone, collated)):
+        return collated + list(takewhile(bool, (_collated_size(collator, row) for row in rows)))
+    alone += [_size(row) for row in rows]
+    return alone if all(alone) and not (is_open and len({*alone}) == 1) else []
+
+
+def _unseen_sizes(samples: int | None, read: Sequence[int]) -> str:
+    """Reason why the largest sample may be unknown; else empty."""
+    if samples is None or not read:
+        return (
+            "neither the samples nor the collator show their sizes" if samples else "the samples are those of a stream"
+        )
+    return f"only the first {len(read):,} of {samples:,} samples were looked at" if len(read) < samples else ""
+
+
+def _collated_size(collator: Any, row: Any) -> int:
+    """Numbers in a batch of this row; 0 if the collator makes none."""
+    try:
+        return _size(collator([row]))
+    except Exception:  # whatever the user's code raises for a row alone, or with the columns that the Trainer removes
+        return 0
+
+
+def _is_same_order(alone: Sequence[int], collated: Sequence[int]) -> bool:
+    """True if samples of one size make batches of one size, and larger ones no smaller ones."""
+    pairs = sorted({*zip(alone, collated, strict=True)})
+    return len({size for size, _ in pairs}) == len(pairs) and all(a <= b for (_, a), (_, b) in pairwise(pairs))
 
 
 def _size(sample: Any) -> int:
-    """Numbers in a sample: of its tensors and arrays, and the lengths of its lists and texts."""
+    """Numbers in a sample's tensors, arrays and lists; 0 if it has none."""
     if isinstance(sample, torch.Tensor):
         return int(sample.numel())
     if isinstance(sample, Mapping):
-        return sum(_size(value) for value in sample.values())
+        return sum(map(_size, sample.values()))
     size = getattr(sample, "size", None)  # numpy's arrays; an image's is its width and height
     if isinstance(size, int):
         return size
-    length = length_of(sample)
-    return 1 if length is None else length
+    if isinstance(sample, (list, tuple)) and sample and not isinstance(sample[0], (int, float)):
+        return sum(map(_size, sample))
+    return len(sample) if isinstance(sample, (list, tuple)) else 0
+
+
+def _is_open(sample: Any) -> bool:
+    """True if a sample has a part that shows no numbers (a path, a text, an image), or only such that have no length."""
+    parts = (
+        [*sample.values()] if isinstance(sample, Mapping) else sample if isinstance(sample, (list, tuple)) else [sample]
+    )
+    return not _size(sample) or any(
+        not isinstance(part, (int, float, type(None))) and not _size(part) for part in parts
+    )
