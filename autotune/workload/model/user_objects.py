@@ -134,7 +134,11 @@ def arguments_class(objects: bytes) -> tuple[type, dict[str, Any]]:
     sent: dict[str, Any] = received(io.BytesIO(objects)) if objects else {}
     kind: type = sent.get("arguments_class") or TrainingArguments
     usual, own = (
-        {field.name: field.default for field in dataclasses.fields(arguments) if field.init}
+        {
+            field.name: field.default
+            for field in dataclasses.fields(arguments)
+            if field.init and field.name != "output_dir"
+        }
         for arguments in (TrainingArguments, kind)
     )
     other = {name: value for name, value in usual.items() if own.get(name, value) not in (value, dataclasses.MISSING)}
@@ -144,13 +148,9 @@ def arguments_class(objects: bytes) -> tuple[type, dict[str, Any]]:
 def user_workload(request: TuningRequest, objects: bytes) -> Workload:
     """The workload of the user's objects; builds the model once. Raises InvalidRequest, one line, for whatever they raise."""
     try:
-        kind, fields = arguments_class(objects)
-        with tempfile.TemporaryDirectory() as folder:
-            more = {"output_dir": folder, "report_to": "none", "push_to_hub": False, "use_cpu": request.device == "cpu"}
-            arguments = extract.arguments(kind, {**fields, **request.training_args, **more})
-            user = UserObjects.opened(objects, arguments)
-            if user.build is not None:
-                return _built_workload(request, user, arguments)
+        user = UserObjects.opened(objects)
+        if user.build is not None:
+            return _built_workload(request, user, *arguments_class(objects))
         model = user.outline()
         check_code(user.code, user.trainer_class or Trainer, model)
         return workload_of(request, user, model)
@@ -163,8 +163,11 @@ def user_workload(request: TuningRequest, objects: bytes) -> Workload:
         ) from error
 
 
-def _built_workload(request: TuningRequest, user: UserObjects, arguments: Any) -> Workload:
-    trainer = user.trainer(arguments)
+def _built_workload(request: TuningRequest, user: UserObjects, kind: type, fields: Mapping[str, Any]) -> Workload:
+    of_reader = {"report_to": "none", "push_to_hub": False, "use_cpu": request.device == "cpu"}
+    with tempfile.TemporaryDirectory() as folder:
+        values = {"output_dir": folder, **fields, **request.training_args, **of_reader}
+        trainer = user.trainer(extract.arguments(kind, values))
     extract.check_training(trainer)
     here = code_of({type(trainer)}, trainer.model.modules())
     check_code({name: digest for name, digest in user.code.items() if name in here}, type(trainer), trainer.model)
