@@ -120,6 +120,7 @@ PRIVATE = (
     Name("torch.nn:Module", "_forward_pre_hooks", "a model with hooks is not built from its config"),
     Name("torch.nn:Module", "_backward_hooks", "a model with hooks is not built from its config"),
     Name("torch.nn:Module", "_backward_pre_hooks", "a model with hooks is not built from its config"),
+    Name("torch:Tensor", "_post_accumulate_grad_hooks", "a model with hooks of its parameters is not sent"),
     Name("torch.nn.modules.module", "_global_forward_hooks", "a warm child ends if an order leaves hooks of all modules"),
     Name("torch:ops.aten", "_scaled_dot_product_attention_math", "attention is traced as on CUDA"),
     Name("torch:ops.aten", "_scaled_dot_product_efficient_attention", "attention is traced as on CUDA"),

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 _LEAVES = (str, bytes, int, float, complex, types.ModuleType, types.CodeType, type(None))
 
 
+MOST_PARTS = 1000
+"""Parts of a value that are followed: of the rows of a list the first ones."""
+
+
 def leads_to(value: Any, target: Any, skipped: Iterable[Any] = ()) -> bool:
     """True if this value refers to the target, through functions, containers, attributes or classes that are not skipped."""
     reached: dict[int, Any] = {id(part): part for part in skipped}
@@ -24,7 +28,7 @@ def leads_to(value: Any, target: Any, skipped: Iterable[Any] = ()) -> bool:
             return True
         if id(part) not in reached and not isinstance(part, _LEAVES):
             reached[id(part)] = part  # kept: its identity stays unique
-            stack += inside(part)
+            stack += inside(part)[:MOST_PARTS]
     return False
 
 

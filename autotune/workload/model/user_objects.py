@@ -29,7 +29,7 @@ from autotune.workload.extract import BUILD
 from autotune.workload.hub import first_line
 from autotune.workload.model.code import THAWS, check_code, code_of, grows
 from autotune.workload.model.pickling import received
-from autotune.workload.model.rebuild import BUILT, FromConfig, Prebuilt, called, layers_digest, made_by, takes_trial
+from autotune.workload.model.rebuild import BUILT, FromConfig, Prebuilt, layers_digest, made_by, takes_trial
 
 LOOK_S = 2.0
 """Longest search for the largest sample of the user's dataset: a dataset that decodes files has no lengths to read."""
@@ -92,13 +92,12 @@ class UserObjects:
     def trainer(self, arguments: Any) -> Any:
         """The Trainer that the user's function builds with these arguments. Raises InvalidRequest if it is none or has others."""
         assert self.build is not None
-        name = f"{called(self.build)}(args)"
         vars(arguments).update(self.on_arguments)
         before = {item.name: extract.unshared(getattr(arguments, item.name)) for item in dataclasses.fields(arguments)}
         train = Trainer.train
 
         def refuse(*_: Any, **__: Any) -> None:
-            raise InvalidRequest(f"{name} calls train().", "Let it return the Trainer, and train that afterwards.")
+            raise InvalidRequest("build(args) calls train().", "Let it return the Trainer, and train that afterwards.")
 
         Trainer.train = refuse
         try:
@@ -106,11 +105,13 @@ class UserObjects:
         finally:
             Trainer.train = train
         if not isinstance(trainer, Trainer):
-            raise InvalidRequest(f"{name} returns a {type(trainer).__name__}.", "Let it return a transformers Trainer.")
+            raise InvalidRequest(
+                f"build(args) returns a {type(trainer).__name__}.", "Let it return a transformers Trainer."
+            )
         checked = BATCH_FIELDS if trainer.args is arguments else before
         if other := [field for field in checked if getattr(trainer.args, field, None) != before[field]]:
             raise InvalidRequest(
-                f"{name} builds a Trainer whose {other[0]} is {getattr(trainer.args, other[0], None)!r}, and args says "
+                f"build(args) makes a Trainer whose {other[0]} is {getattr(trainer.args, other[0], None)!r}, and args says "
                 f"{before[other[0]]!r}.",
                 "Give the Trainer the args that the function is given.",
             )
@@ -142,7 +143,11 @@ def arguments_class(objects: bytes) -> tuple[type, dict[str, Any]]:
     sent: dict[str, Any] = received(io.BytesIO(objects)) if objects else {}
     kind: type = sent.get("arguments_class") or TrainingArguments
     usual, own = (
-        {field.name: field.default for field in dataclasses.fields(arguments) if field.init}
+        {
+            field.name: field.default
+            for field in dataclasses.fields(arguments)
+            if field.init and field.name != "output_dir"
+        }
         for arguments in (TrainingArguments, kind)
     )
     other = {name: value for name, value in usual.items() if own.get(name, value) not in (value, dataclasses.MISSING)}
@@ -151,14 +156,11 @@ def arguments_class(objects: bytes) -> tuple[type, dict[str, Any]]:
 
 def user_workload(request: TuningRequest, objects: bytes) -> Workload:
     """The workload of the user's objects; builds the model once. Raises InvalidRequest, one line, for whatever they raise."""
+    user = None
     try:
-        kind, fields = arguments_class(objects)
-        with tempfile.TemporaryDirectory() as folder:
-            more = {"output_dir": folder, "report_to": "none", "push_to_hub": False, "use_cpu": request.device == "cpu"}
-            arguments = extract.arguments(kind, {**fields, **request.training_args, **more})
-            user = UserObjects.opened(objects, arguments)
-            if user.build is not None:
-                return _built_workload(request, user, arguments)
+        user = UserObjects.opened(objects)
+        if user.build is not None:
+            return _built_workload(request, user, *arguments_class(objects))
         model = user.outline()
         check_code(user.code, user.trainer_class or Trainer, model)
         return workload_of(request, user, model)
@@ -166,13 +168,19 @@ def user_workload(request: TuningRequest, objects: bytes) -> Workload:
         raise
     except Exception as error:  # whatever the user's code raises
         traceback.print_exc()
-        raise InvalidRequest(
-            f"Your objects cannot be opened in another process: {type(error).__name__}: {first_line(error)}.", BUILD
-        ) from error
+        why = f"{type(error).__name__}: {first_line(error)}"
+        if user is not None and user.build is not None:
+            raise InvalidRequest(
+                f"build(args) raises {why}.", "Each trial calls it in a process of its own."
+            ) from error
+        raise InvalidRequest(f"Your objects cannot be opened in another process: {why}.", BUILD) from error
 
 
-def _built_workload(request: TuningRequest, user: UserObjects, arguments: Any) -> Workload:
-    trainer = user.trainer(arguments)
+def _built_workload(request: TuningRequest, user: UserObjects, kind: type, fields: Mapping[str, Any]) -> Workload:
+    of_reader = {"report_to": "none", "push_to_hub": False, "use_cpu": request.device == "cpu"}
+    with tempfile.TemporaryDirectory() as folder:
+        values = {"output_dir": folder, **fields, **request.training_args, **of_reader}
+        trainer = user.trainer(extract.arguments(kind, values))
     extract.check_training(trainer)
     here = code_of({type(trainer)}, trainer.model.modules())
     check_code({name: digest for name, digest in user.code.items() if name in here}, type(trainer), trainer.model)

@@ -16,10 +16,11 @@ import torch
 from transformers import Trainer, TrainingArguments
 
 from autotune.core.errors import InvalidRequest
+from autotune.core.request import tuning_request
 from autotune.workload.model import pickling
 from autotune.workload.model.pickling import can_be_sent, is_importable, received, sent
 from autotune.workload.model.rebuild import Prebuilt
-from autotune.workload.model.user_objects import UserObjects, arguments_class
+from autotune.workload.model.user_objects import UserObjects, arguments_class, user_workload
 
 
 class Net(torch.nn.Module):
@@ -191,6 +192,22 @@ def test_a_class_with_other_defaults_is_told_the_usual_ones() -> None:
     assert fields["bf16"] is False
     assert fields["learning_rate"] == 5e-5
     assert fields["max_length"] == 7
+
+
+class Unopened:
+    def __reduce__(self) -> Any:
+        return _raise, ()
+
+
+def _raise() -> None:
+    raise RuntimeError("cannot\nbe opened")
+
+
+def test_what_cannot_be_opened_in_a_child_is_one_line() -> None:
+    pickled = sent({"model_init": Net, "train_dataset": Unopened()})
+    with pytest.raises(InvalidRequest, match=r"cannot be opened in another process: RuntimeError: cannot\.") as caught:
+        user_workload(tuning_request("mine", 8), pickled)
+    assert "\n" not in str(caught.value)
 
 
 # Modules of scripts ---------------------------------------------------------------------------------------------------
