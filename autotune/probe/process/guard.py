@@ -157,7 +157,7 @@ def _put_layers(folders: list[str], scratch: Path, kept: list[str]) -> list[str]
     """
     user, group = os.geteuid(), os.getegid()
     if user and _reads("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
-        return []  # Ubuntu: a namespace can be made, and nothing done in it
+        raise PermissionError("AppArmor allows a namespace, and nothing in it")
     # In a user's namespace a folder of the user's cannot be renamed (EXDEV, which shutil.move copes with).
     moves = "redirect_dir=on" if not user and _ALL_USERS in _reads("/proc/self/uid_map") else "userxattr"
     _call("unshare", _CLONE_NEWNS | (_CLONE_NEWUSER if user else 0))
