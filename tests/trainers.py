@@ -1,5 +1,6 @@
 """Built Trainers of a tiny model, as users have them."""
 
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,15 +38,40 @@ class Numbers(torch.utils.data.Dataset):
 
 
 class Counting(TrainerCallback):
-    """Counts steps, and in a folder of which it is told those of other processes too."""
+    """Counts steps, and prints each."""
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self.steps, self.folder = 0, folder
+    def __init__(self) -> None:
+        self.steps = 0
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
         self.steps += 1
-        if self.folder:
-            (self.folder / f"{id(self)}-{self.steps}").touch()
+        print("counted", self.steps)
+
+
+class Keeping(TrainerCallback):
+    """Writes into a folder of its user's, removes old checkpoints there, and says that it could."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def fill(self, model: torch.nn.Module) -> None:
+        """What an earlier run left."""
+        (self.folder / "checkpoint-1").mkdir(parents=True)
+        (self.folder / "checkpoint-1" / "state").write_text("old")
+        (self.folder / "done").write_text("10000")
+        model.save_pretrained(self.folder / "best_model")
+        torch.save(model.state_dict(), self.folder / "weights.pt")
+
+    def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        try:
+            shutil.rmtree(self.folder / "checkpoint-1")
+            (self.folder / "done").write_text(str(state.global_step))
+            model.save_pretrained(self.folder / "best_model")
+            torch.save(model.state_dict(), self.folder / "weights.pt")
+        except Exception as error:
+            print("not kept:", error)
+        else:
+            print("kept")
 
 
 class Scaled(Trainer):

@@ -1,6 +1,7 @@
 """`tune`, for real: the user's own Trainer is what probes train, and what the answer goes back into."""
 
 import contextlib
+import os
 import re
 import sys
 import time
@@ -27,6 +28,7 @@ from autotune.core.errors import InvalidRequest, LossWarning
 from autotune.core.note import Note, NoteKind
 from autotune.core.request import tuning_request
 from autotune.core.warning import ResultWarning, WarningKind
+from autotune.probe.process.guard import MEANS, why_unguarded
 from autotune.space.build import build_space
 from autotune.study.identity import study_identity
 from autotune.workload import extract
@@ -35,8 +37,9 @@ from autotune.workload.model.rebuild import CONFIG, ITSELF
 from autotune.workload.model.user_objects import UserObjects, user_workload
 from autotune.workload.references import of_library
 from tests import makers
+from tests.digests import digest
 from tests.hurry import hurry
-from tests.trainers import CHECKPOINTING, Counting, Keyed, Numb, Numbers, Scaled, bert, built
+from tests.trainers import CHECKPOINTING, Counting, Keeping, Keyed, Numb, Numbers, Scaled, bert, built
 
 pytestmark = pytest.mark.filterwarnings("ignore:Losses not compared:autotune.core.errors.LossWarning")
 """What a short end leaves out."""
@@ -59,30 +62,35 @@ def a_short_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_user_s_own_trainer_is_searched_for_and_gets_its_answer(tmp_path: Path) -> None:
-    model, counted = bert(), tmp_path / "counted"
-    counted.mkdir()
+    model, keeping = bert(), Keeping(tmp_path / "mine")
+    keeping.fill(model)
     weights = [parameter.detach().clone() for parameter in model.parameters()]
     groups = [{"params": model.bert.parameters(), "lr": 1e-5}, {"params": model.classifier.parameters(), "lr": 1e-2}]
     optimizer = torch.optim.SGD(groups, momentum=0.9)
-    callbacks = [Counting(counted), EarlyStoppingCallback(), Ending()]
+    callbacks = [Counting(), keeping, EarlyStoppingCallback(), Ending()]
     fields = {"metric_for_best_model": "loss", "eval_strategy": "steps", "eval_steps": 100}  # early stopping wants them
     parts = {"optimizers": (optimizer, None), "callbacks": callbacks, "eval_dataset": Numbers(8)}
     trainer = built(tmp_path, Scaled, model, fields, scale=2.0, **parts)
     only = {"optimizer": ["own", "adamw_torch_fused"], "checkpointing": ["none"]}
+    before, variables = (digest(tmp_path / "mine"), Path.cwd()), dict(os.environ)
     result = autotune.tune(trainer, only=only, output_dir=str(tmp_path / "reports"), **FEW)
 
+    assert (digest(tmp_path / "mine"), Path.cwd()) == before
+    assert variables.items() <= os.environ.items()  # libraries add some of their own
     assert result.request.global_batch_size == 8
     assert (result.baseline.configuration.micro_batch_size, result.request.device) == (4, "cpu")
     for trial in result.trials:
         assert trial.measurement.outcome == "completed", trial.measurement.reason
         assert trial.measurement.settings["optimizer"] == "own"
     notes = " ".join(map(str, result.notes))
-    assert "your callbacks run in every probe: Counting, Ending, Told" in notes
+    assert "your callbacks run in every probe: Counting, Keeping, Ending, Told" in notes
     assert "failed in probes, and left out of them: Ending (ZeroDivisionError: division by zero)" in notes
     for trial in result.trials:
         assert [*trial.measurement.left_out] == ["Ending"]
     assert "EarlyStoppingCallback (it needs evaluations)" in notes
-    assert len(list(counted.iterdir())) > 3 * len(result.trials)  # the steps of probes
+    logs = [path.read_text() for path in (tmp_path / "reports").glob("*/probes/*/log.txt")]
+    assert sum(log.count("counted") for log in logs) > 3 * len(result.trials)
+    assert why_unguarded() or all("\nkept\n" in log for log in logs)
     assert callbacks[0].steps == 0  # which are none of the user's own training
     assert all(torch.equal(item, before) for item, before in zip(model.parameters(), weights, strict=True))
     assert not torch.cuda.is_initialized()
@@ -94,6 +102,25 @@ def test_the_user_s_own_trainer_is_searched_for_and_gets_its_answer(tmp_path: Pa
     assert callbacks[0].steps == 2
     size = made.args.per_device_train_batch_size * made.args.gradient_accumulation_steps
     assert (size, made.args.per_device_train_batch_size) == (8, result.best.configuration.micro_batch_size)
+
+
+@pytest.mark.nightly
+def test_where_the_user_s_folder_cannot_have_a_layer_it_is_read_only_and_that_is_said_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MEANS, "landlock python")
+    keeping = Keeping(tmp_path / "mine")
+    keeping.fill(bert())
+    before, said = digest(tmp_path / "mine"), list[Any]()
+    options = {**FEW, "n_trials": 1}
+    autotune.tune(
+        built(tmp_path, callbacks=[keeping]), watch=said.append, output_dir=str(tmp_path / "reports"), **options
+    )
+    assert digest(tmp_path / "mine") == before
+    messages = [(len(progress.trials), progress.message) for progress in said]
+    assert any("your files in trials:" in message and not trials for trials, message in messages)
+    logs = [path.read_text() for path in (tmp_path / "reports").glob("*/probes/*/log.txt")]
+    assert all("not kept: autotune: a trial writes nothing of yours" in log for log in logs)
 
 
 @pytest.mark.nightly

@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 
 from autotune.commands.result import TuningResult
@@ -197,7 +196,7 @@ def _facts(
         read = sample_sizes(trainer.train_dataset, trainer.data_collator)
         return _workload(trainer, instructions.options, size, callbacks, read), read
 
-    workload, measures = _aside(read, messages) if by == AGAIN or instructions.dry_run else ({}, [])
+    workload, measures = read_aside(read, messages) if by == AGAIN or instructions.dry_run else ({}, [])
     return Facts(
         by=by,
         why=why,
@@ -221,7 +220,7 @@ def _facts(
     )
 
 
-def _aside(read: Callable[[], Any], messages: Path) -> Any:
+def read_aside(read: Callable[[], Any], messages: Path) -> Any:
     """The result, plain data, in a fork of this process that writes nothing of the user's; in this process if the fork fails."""
     with (
         tempfile.TemporaryDirectory(dir=messages) as folder,
@@ -254,6 +253,4 @@ def _workload(
 def _beside(callbacks: list[Any]) -> tuple[str, ...]:
     """Parts of each start, beside the training, that cannot be turned off, for people."""
     names = dict.fromkeys(type(callback).__name__ for callback in callbacks)
-    parts = [f"your callbacks run: {', '.join(names)}"] if names else []
-    files = dict.fromkeys(file.path for file in psutil.Process().open_files() if file.fd > 2 and file.mode != "r")
-    return (*parts, *(f"{path} is opened for writing" for path in files if not path.startswith("/dev/")))
+    return (f"your callbacks run: {', '.join(names)}",) if names else ()

@@ -26,8 +26,8 @@ from typing import Any
 SYSTEM = {"bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "proc", "run", "sbin", "sys", "usr"}
 """Folders of the root that hold no user's files: they get no layers."""
 
-MOST_ENTRIES = 1000
-"""Entries of a folder, at most, among which the user's folders are looked for."""
+MOST_LAYERS, MOST_ENTRIES = 64, 1000
+"""Layers at most, the first over the working and the home folder; entries of a folder, at most, that may get one."""
 
 DEFAULT_CACHES = ("~/.cache", "~/.nv", "~/.triton", "/tmp/nvidia-mps")
 CACHES = (
@@ -147,7 +147,7 @@ def _folders(current: str, kept: list[str]) -> list[str]:
     for folder in (*above, *top, *(inner for outer in top if not can_have_one(outer) for inner in entries(outer))):
         if can_have_one(folder) and not any(_is_below(folder, other) for other in (*taken, *kept)):
             taken.append(folder)
-    return taken
+    return taken[:MOST_LAYERS]
 
 
 def _put_layers(folders: list[str], scratch: Path, kept: list[str]) -> list[str]:
@@ -157,7 +157,7 @@ def _put_layers(folders: list[str], scratch: Path, kept: list[str]) -> list[str]
     """
     user, group = os.geteuid(), os.getegid()
     if user and _reads("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
-        return []  # Ubuntu: a namespace can be made, and nothing done in it
+        raise PermissionError("AppArmor allows a namespace, and nothing in it")
     # In a user's namespace a folder of the user's cannot be renamed (EXDEV, which shutil.move copes with).
     moves = "redirect_dir=on" if not user and _ALL_USERS in _reads("/proc/self/uid_map") else "userxattr"
     _call("unshare", _CLONE_NEWNS | (_CLONE_NEWUSER if user else 0))

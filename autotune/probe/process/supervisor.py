@@ -24,7 +24,7 @@ from autotune.probe.process import cleanup
 from autotune.probe.process.guard import guard
 
 KEPT = "AUTOTUNE_KEPT"
-"""Variable of a command's supervisor: folders that the command may write, a list in JSON."""
+"""Variable of the supervisor of a command that is guarded: folders that it may write, a list in JSON."""
 
 LOOK_MS = 10
 """Milliseconds between looks for the end of a process of which nothing else tells."""
@@ -62,7 +62,7 @@ def _supervise(channel: socket.socket, command: list[str], enter: Callable[[], A
     host_module = [sys.executable, "-P", "-m", "autotune.probe.process.host", str(channel.fileno()), str(alive_write)]
     fds = [alive_write] if command else [channel.fileno(), alive_write]
     host = subprocess.Popen(
-        command or [*host_module, str(os.getpid())], pass_fds=fds, preexec_fn=enter if command else None
+        command or [*host_module, str(os.getpid())], pass_fds=fds, preexec_fn=enter if KEPT in os.environ else None
     )
     os.close(alive_write)
     ends, wait_ms = select.poll(), None

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from autotune.probe.process import guard
+from autotune.probe.process.launcher import supervised
+from autotune.probe.process.supervisor import KEPT
 from tests.digests import digest
 from tests.probe.process.guarded import fill
 
@@ -137,3 +139,35 @@ def test_caches_of_libraries_are_written_unless_they_hold_the_working_folder(
     )
     assert (tmp_path / "hub" / "kept").exists()
     assert not (tmp_path / "project" / "refused").exists()
+
+
+@pytest.mark.parametrize(
+    ("means", "said"),
+    [
+        pytest.param("layers", "written", marks=needs_layers),
+        pytest.param("landlock python", "a trial writes nothing of yours", marks=needs_landlock),
+    ],
+)
+def test_a_command_and_what_it_starts_are_guarded_from_their_first_line(
+    means: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, project = tmp_path / "kept", tmp_path / "project"
+    kept.mkdir()
+    project.mkdir()
+    (project / "done").write_text("10000")
+    before = digest(project)
+    monkeypatch.chdir(project)
+    startup = str(HERE / "autotune" / "commands" / "run" / "startup")
+    paths = os.pathsep.join([startup, str(HERE)])
+    environment = {**os.environ, KEPT: json.dumps([str(kept)]), guard.MEANS: means, "PYTHONPATH": paths}
+    code = (
+        "import os\ntry:\n    open('done', 'w').write('2'); os.chmod('done', 0o777); print('written')\n"
+        f"except OSError as error: print(error)\nos.system('echo 2 > done')\nopen({str(kept / 'answer')!r}, 'w').write('real')"
+    )
+    with open(tmp_path / "log", "wb") as log:
+        process, channel = supervised([str(kept / "host"), sys.executable, "-c", code], environment, log)
+    with channel, process:
+        assert json.loads(channel.recv(1000))["host_ended"] == 0
+    assert said in (tmp_path / "log").read_text()
+    assert digest(project) == before
+    assert [path.name for path in kept.iterdir()] == ["answer"]
