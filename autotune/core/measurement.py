@@ -10,6 +10,7 @@ from typing import Any
 
 from autotune.core.interval import Interval, ratio_interval
 from autotune.core.io import Serializable
+from autotune.core.kept import Held, KeptSetting
 from autotune.core.step import Step, composed_steps, drift
 from autotune.core.warning import ResultWarning, WarningKind, merged
 
@@ -96,6 +97,8 @@ class Measurement(Serializable):
     surroundings: Mapping[str, Any] = field(default_factory=dict)  #: temperature, clocks, swap …, by name with its unit
     repeated_because: tuple[ResultWarning, ...] = ()  #: warnings of the measurements that this one repeats
     settings: Mapping[str, Any] = field(default_factory=dict)  #: read back from the running Trainer
+    held: Held | None = None  #: contents of the user's micro-batches; None if they cannot be counted
+    kept: tuple[KeptSetting, ...] = ()  #: settings that keep the user's value, as this training showed
     asked: Mapping[str, Any] = field(default_factory=dict)  #: requested by the configuration
     seconds_to_first_line: float | None = None  #: seconds from the order to the child's first line
     probe_seconds: float = 0.0  #: seconds of the whole probe
@@ -287,7 +290,7 @@ class Measurement(Serializable):
     def to_dict(self) -> dict[str, Any]:
         """Plain data; the log's tail stays in the log, which names paths of the machine."""
         plain = super().to_dict() | {"log_tail": ""}
-        optional = ("device", "started_s", "tokens_per_sample", "orders_before", "fresh_start_s")
+        optional = ("device", "started_s", "tokens_per_sample", "orders_before", "fresh_start_s", "held", "kept")
         unset = {name for name in optional if not plain[name]}
         return {name: value for name, value in plain.items() if name not in unset}
 

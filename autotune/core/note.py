@@ -49,6 +49,7 @@ class NoteKind(Kind):
         "your micro-batch size of {requested:.0f} became {exact:.0f}: the global batch is exact",
     )
     BATCH_FINDER = "batch_finder", "{detail} is left out: it would shrink the batch, and with it the global batch"
+    KEPT = "kept", "{detail}"
     NOT_COMBINED = "not_combined", "not combined: {detail}"
     LEARNING = "learning", "changes what is learned: {detail} (--keep-numerics leaves that as it is)"
     EARLIER_TRIALS = (

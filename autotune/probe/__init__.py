@@ -8,6 +8,7 @@ if TYPE_CHECKING:  # the supervisor, which the start of a search waits for, impo
     from pathlib import Path
 
     from autotune.core import Configuration, Interval, Measurement
+    from autotune.core.kept import Held
     from autotune.core.slot import Slot
     from autotune.core.time_limit import TimeLimit
     from autotune.probe.order import Order
@@ -66,7 +67,8 @@ class ProbeOptions:
     unless there is a whole_speed. deadline_s: seconds after which the probe is killed. best_so_far: speed of the best trial
     (samples or tokens / second, as the objective counts); a probe that cannot reach it may end itself. whole_speed: samples /
     second of the trial's rounds that ran all micro-steps: this round may run few of them, and must agree. losses: steps of a
-    confirmation round that is run for their losses alone; 0: its speed is measured.
+    confirmation round that is run for their losses alone; 0: its speed is measured. held: contents of the micro-batches of the
+    first trial of the user's objects that trained; None: this is the first.
     """
 
     slot: "Slot"
@@ -74,6 +76,7 @@ class ProbeOptions:
     best_so_far: "Interval | None" = None
     whole_speed: "Interval | None" = None
     losses: int = 0
+    held: "Held | None" = None
 
 
 class Probe(Protocol):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from autotune.core import Configuration, Environment, Serializable, Workload
+from autotune.core.kept import Held
 
 ORDER, ANSWER, LOG = "order.json", "measurement.json", "log.txt"
 _UNFINISHED = re.compile(r"\..+\.\d+")  # as `write_json` names them, and what writes a report
@@ -84,6 +85,7 @@ class Order(Serializable):
     data_arguments, adapter, switches: see `TrainingSetup`; the adapter is empty if all weights are trained.
     accumulation_steps_run: micro-steps in a step of the probe, at most the configuration's.
     allowed_bytes: limit x (1 - headroom). device_used_bytes: in use on the device before; None on a CPU or if unknown.
+    held: see `ProbeOptions`.
     speed_to_reach: samples / second (tokens / second if `count_tokens`) below which a probe may end itself.
     most_before: orders that its process may have carried out before it, at most; it may go on with another one afterwards.
     None: a process for this order alone.
@@ -111,6 +113,7 @@ class Order(Serializable):
     timing: Timing = Timing()
     count_tokens: bool = False
     speed_to_reach: float | None = None
+    held: Held | None = None
     most_before: int | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
 

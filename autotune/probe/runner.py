@@ -130,6 +130,7 @@ class LiveProbe:
             count_tokens=self.objective == "tokens_per_second",
             speed_to_reach=None if options.best_so_far is None else options.best_so_far.low,
             most_before=_most_before(options),
+            held=options.held,
         )
 
     def timing(self, configuration: Configuration, options: ProbeOptions, accumulation_steps_run: int) -> Timing:

@@ -58,10 +58,10 @@ def _parameter(setting: str) -> str:
 
 
 def all_values(space: SearchSpace) -> dict[str, tuple[Value, ...]]:
-    """Every setting's values, the baseline's included."""
+    """Every setting's values, those of the baseline and of trials included."""
     choices: dict[str, tuple[Value, ...]] = {}
     for setting, values in space.values.items():
         own = space.baseline.values[setting]
-        values = values if own in values else (*values, own)
+        values = tuple(dict.fromkeys((*values, own, *space.tried.get(setting, ()))))
         choices[setting] = tuple(sorted(values)) if SETTINGS[setting].ordered else values
     return choices

@@ -1,7 +1,7 @@
 """Search space: settings and their values, and what is ruled out here and why."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from math import prod
@@ -9,9 +9,10 @@ from typing import Any
 
 from autotune.core.configuration import RANKS, Configuration, Value
 from autotune.core.io import Serializable
+from autotune.core.kept import KeptSetting
 from autotune.core.note import Note
 from autotune.space.settings import ACCUMULATION, MICRO, SETTINGS
-from autotune.space.settings.exclusion import Exclusion
+from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.settings.setting import Rules
 
 
@@ -42,6 +43,9 @@ class SearchSpace:
     fixed_by_user: Mapping[str, Value] = field(default_factory=dict)  #: of settings outside the space
     core: tuple[str, ...] = ()  #: settings that are searched before all the others; none: all at once
     device_rules: Mapping[str, Rules] = field(default_factory=dict)  #: setting -> its rules on this device
+    tried: Mapping[str, tuple[Value, ...]] = field(
+        default_factory=dict
+    )  #: values of trials that are not proposed any more
 
     @cached_property
     def size(self) -> int:
@@ -93,6 +97,20 @@ class SearchSpace:
                 if other in all_values and {name, other} & ours and (reason := rule(value, all_values[other])):
                     return f"{name} {value}: {reason}"
         return ""
+
+    def keeping(self, kept: Iterable[KeptSetting], tried: Sequence[Configuration] = ()) -> "SearchSpace":
+        """The space in which these settings have the baseline's value alone. tried: configurations of trials."""
+        reasons = {each.setting: Exclusion(ExclusionKind.KEPT, detail=each.text) for each in kept}
+        alone = {name: (self.baseline.values[name],) for name in self.values if name in reasons}
+        gone = [
+            RuledOut(name, value, reasons[name])
+            for name in alone
+            for value in self.values[name]
+            if value not in alone[name]
+        ]
+        was_tried = {name: tuple(dict.fromkeys(each.values[name] for each in tried)) for name in alone}
+        values = {**self.values, **alone}
+        return replace(self, values=values, ruled_out=(*self.ruled_out, *gone), tried=was_tried) if alone else self
 
     def rules(self, name: str) -> Rules:
         """Values of other settings that this setting's cannot be combined with, on any device and on this one."""

@@ -72,6 +72,7 @@ def import_trials(study: Study, trials: Sequence[Trial]) -> int:
         for round_number, measurement in zip(trial.rounds, trial.confirmations, strict=True):
             ledger.record(Slot(number, round_number), trial.configuration, measurement)
     study.imported = len(reusable)
+    study.keep_settings()
     return study.imported
 
 
@@ -211,6 +212,9 @@ def _take(study: Study, fleet: Fleet, job: Job, measurement: Measurement, second
     ledger, slot = study.ledger, job.slot
     ledger.record(slot, job.configuration, measurement, seconds)
     fleet.judge(ledger)
+    if slot.kind is SlotKind.TRIAL and study.keep_settings():
+        for note in study.kept_notes():
+            watch(study.progress(ProgressKind.PREPARING, message=note.text))
     if slot.kind is SlotKind.TRIAL:
         trial = next((trial for trial in ledger.trials if trial.number == slot.number), None)
         what = {"number": slot.number, "configuration": job.configuration, "trial": trial}

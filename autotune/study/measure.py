@@ -86,6 +86,7 @@ def measure(
     else:
         best_so_far = Interval(*(job.share * bound for bound in (bar, bar.low, bar.high)))
     deadline = _deadline_s(plan, trials, job)
+    held = next((trial.measurement.held for trial in trials if trial.measurement.held), None)
     own = next((trial for trial in trials if trial.number == slot.number and of_trial), None)
     place = probe_folder(folder, slot)
     is_other = slot.number or not of_trial
@@ -95,7 +96,7 @@ def measure(
         left = until - time.monotonic()
         if left <= 0:
             raise error
-        options = ProbeOptions(slot, min(deadline, left), best_so_far, job.whole_speed, losses)
+        options = ProbeOptions(slot, min(deadline, left), best_so_far, job.whole_speed, losses, held)
         began = time.time()
         measurement = replace(probe(configuration, options), training_steps=plan.training_steps)
         if measurement.started_s is None:

@@ -22,6 +22,7 @@ class Plan:
     confirmation_rounds: measurements of the fastest and of the baseline, side by side, that a speed-up needs; 0: nothing is
     measured again.
     is_cpu: true if the device is a CPU; precisions: names of the precisions that work on it.
+    keep_numerics: what is learned stays as the user's settings have it.
     no_risk: nothing is probed that may not fit, once something does. require_parity: what is not shown to train like fp32
     cannot win; allow_loss_difference: what is shown not to may win.
     """
@@ -37,6 +38,7 @@ class Plan:
     margin: float = 0.01
     training_steps: int | None = None
     no_risk: bool = False
+    keep_numerics: bool = False
     require_parity: bool = False
     allow_loss_difference: bool = False
     is_cpu: bool = True
@@ -70,6 +72,7 @@ def plan_of(request: TuningRequest, environment: Environment, time: TimeLimit, a
         margin=request.margin,
         training_steps=request.training_steps,
         no_risk=request.no_risk,
+        keep_numerics=request.keep_numerics,
         require_parity=request.require_parity,
         allow_loss_difference=request.allow_loss_difference,
         is_cpu=environment.is_cpu,

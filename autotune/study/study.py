@@ -7,6 +7,7 @@ from typing import Any
 
 from autotune.core import Trial
 from autotune.core.interrupt import StopRequest
+from autotune.core.kept import OF_NUMERICS, KeptSetting
 from autotune.core.note import Note, NoteKind
 from autotune.core.slot import Slot
 from autotune.core.units import finite
@@ -27,7 +28,8 @@ CORE_SHARE = 0.5
 class Study:
     """An open study: its ledger, in a locked folder, and what chooses what is measured next.
 
-    wish: the user's request to stop. warm_start: set once, by `start_from`. imported: trials of an earlier study of the request.
+    space: narrowed to what the user's own training leaves to search; opened_space: as it was opened. wish: the user's request to
+    stop. warm_start: set once, by `start_from`. imported: trials of an earlier study of the request.
     """
 
     plan: Plan
@@ -37,13 +39,35 @@ class Study:
     warm_start: WarmStart = field(init=False)
     wish: StopRequest = field(default_factory=StopRequest)
     imported: int = 0
+    opened_space: SearchSpace = field(init=False)
 
     def __post_init__(self) -> None:
-        plan = self.plan
+        self.opened_space = self.space
+        self.warm_start = self._of_plan(WarmStart(self.plan.allowed_bytes))
         # What is resumed does not propose again what it began with.
-        seed = plan.seed + len(self.ledger.trials)
-        self.warm_start = self._of_plan(WarmStart(plan.allowed_bytes))
-        self.sampler = make_sampler(plan.sampler, seed, self.space, self.warm_start, plan.score)
+        self._seed = self.plan.seed + len(self.ledger.trials)
+        self._make_sampler()
+        self.keep_settings()
+
+    def _make_sampler(self) -> None:
+        self.sampler = make_sampler(self.plan.sampler, self._seed, self.space, self.warm_start, self.plan.score)
+
+    @property
+    def kept(self) -> dict[str, KeptSetting]:
+        """Setting -> why it keeps the user's value, as the trials showed."""
+        shown = [each for trial in self.trials for each in trial.measurement.kept]
+        return {
+            each.setting: each for each in reversed(shown) if each.kind not in OF_NUMERICS or self.plan.keep_numerics
+        }
+
+    def keep_settings(self) -> bool:
+        """Narrow the space to what the trials leave to search; true if it has changed. Call after each new trial."""
+        space = self.opened_space.keeping(self.kept.values(), [trial.configuration for trial in self.trials])
+        if space.values == self.space.values:
+            return False
+        self.space = space
+        self._make_sampler()
+        return True
 
     @property
     def folder(self) -> Path:
@@ -117,6 +141,10 @@ class Study:
         """Notes on the trials that were tried although they might not fit."""
         risks = sorted(self.ledger.risks.items())
         return [Note(NoteKind.RISK, {"trial": number, "share": risk}) for number, risk in risks]
+
+    def kept_notes(self) -> list[Note]:
+        """Notes on the settings that keep the user's value."""
+        return [Note(NoteKind.KEPT, detail=text) for text in dict.fromkeys(each.text for each in self.kept.values())]
 
     def write_optuna(self, devices: DeviceEffects = NO_EFFECTS) -> None:
         """Write study.db, which Optuna's dashboard opens. Raises StorageFailed."""

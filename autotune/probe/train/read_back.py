@@ -9,7 +9,7 @@ import torch
 
 from autotune.probe.device.compile import graphs_compiled
 from autotune.probe.order import TrainingOrder
-from autotune.space.settings import SETTINGS, Observed
+from autotune.space.settings import MICRO, SETTINGS, Observed
 from autotune.space.settings.compile import backend_of
 
 
@@ -68,8 +68,8 @@ class ReadBack:
         for hook in self._hooks:
             hook.remove()
 
-    def settings(self, samples: int | None) -> dict[str, Any]:
-        """Setting -> value that the training shows. samples: in a step, None if they cannot be counted.
+    def settings(self, samples: int | None, micro_steps: int | None = None) -> dict[str, Any]:
+        """Setting -> value that the training shows. samples, micro_steps: in a step, None if they cannot be counted.
 
         Raises Misconfigured if a value or the number of samples is not the requested one.
         """
@@ -90,12 +90,18 @@ class ReadBack:
         requested = self._order.configuration.values
         shown = {name: SETTINGS[name].read_back(observed) for name in requested}
         differing = [name for name, value in requested.items() if shown[name] is not None and shown[name] != value]
+        if self._order.workload.user_objects and MICRO in differing:
+            differing.remove(MICRO)  # judged by what the batches hold, as a loader of the user's may have any size
         if differing:
             changes = ", ".join(f"{name} {requested[name]} became {shown[name]}" for name in differing)
             raise Misconfigured(changes, shown)
-        expected = self._order.configuration.micro_batch_size * self._order.accumulation_steps_run
+        run = self._order.accumulation_steps_run
+        if micro_steps is not None and micro_steps != run:
+            reason = f"a step took {micro_steps} micro-batches instead of {run}: set gradient_accumulation_steps before train()"
+            raise Misconfigured(reason, shown)
+        expected = self._order.configuration.micro_batch_size * run
         if samples and samples != expected:
-            shown["micro_batch_size"] = samples / self._order.accumulation_steps_run
+            shown[MICRO] = samples / run
             raise Misconfigured(f"a step took {samples} samples instead of {expected}", shown)
         return shown
 

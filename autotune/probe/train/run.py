@@ -13,11 +13,13 @@ import torch
 from transformers import Trainer, TrainingArguments, set_seed
 
 from autotune.core import InvalidRequest, Measurement, Outcome, failures
+from autotune.core.kept import KeptSetting
 from autotune.probe.device.clock import clock_of
 from autotune.probe.device.compile import keep_compiled
 from autotune.probe.device.machine import MachineMonitor
 from autotune.probe.order import Timing, TrainingOrder, timings
 from autotune.probe.process.ranks import LastStep, free_port, this_rank
+from autotune.probe.train.batch_contents import kept_batch, looked_at, other_rows
 from autotune.probe.train.callbacks import add_callbacks, drop_trackers
 from autotune.probe.train.fields import is_sharded, probe_fields, round_fields
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory, memory_of
@@ -73,10 +75,12 @@ def measured(
     surroundings = MachineMonitor(order.environment)
     watch = Stopwatch(order, memory, clock_of(order.environment), surroundings, LastStep.of_this_process())
     failure = failures.Failure(Outcome.COMPLETED, "")
-    held = None
+    held_bytes = None
+    kept: tuple[KeptSetting, ...] = ()
     try:
         trainer = build()
-        watch.tokens_per_sample = tokens_per_sample(order, trainer)
+        with contextlib.suppress(Exception):  # a look of ours: without it the timed steps' own length counts
+            watch.tokens_per_sample = tokens_per_sample(order, trainer)
         watch.attach(trainer, worst_batch(order, trainer))
         train(trainer)
         failure = watch.failure() or failure
@@ -85,10 +89,17 @@ def measured(
         failure = failures.Failure(Outcome.MISCONFIGURED, str(error))
     except Exception as error:
         memory.release()  # first: even reading what is held takes memory
-        held = memory.held()
+        held_bytes = memory.held()
         traceback.print_exc()
         failure = failures.from_exception(error, watch.stage)
     memory.release()
+    peaks, held, steps = memory.peaks(), watch.held, watch.steps
+    if failure.outcome is Outcome.COMPLETED and held is not None and not order.confirmation:
+        if order.held is None and order.ranks == 1:
+            held, kept = looked_at(order, trainer, held, watch.shares)
+            steps = watch.counting_rows() if held.counts_rows else steps
+        elif order.held is not None and not held.is_like(order.held):
+            kept, failure = kept_batch(order, held), other_rows(order, held)
     return Measurement(
         failure.outcome,
         reason=failure.reason,
@@ -96,7 +107,7 @@ def measured(
         accumulation_steps=order.configuration.gradient_accumulation_steps,
         accumulation_steps_run=order.accumulation_steps_run,
         data_parallel_size=order.configuration.data_parallel_size,
-        steps=tuple(watch.steps),
+        steps=tuple(steps),
         untimed_steps=watch.untimed_steps,
         compile_s=watch.compile_s,
         losses=watch.losses if order.confirmation and runs_whole_steps(order) else (),
@@ -105,7 +116,7 @@ def measured(
         ended_early=watch.ended_early,
         allowed_bytes=order.allowed_bytes,
         context_bytes=order.environment.context_bytes,
-        held_bytes=held,
+        held_bytes=held_bytes,
         refused_bytes=failure.refused_bytes,
         tokens_per_sample=watch.tokens_per_sample,
         micro_batch_bytes=watch.micro_batch_bytes,
@@ -114,10 +125,12 @@ def measured(
         joules=watch.surroundings.joules,
         surroundings=watch.surroundings.facts(),
         settings=watch.settings,
+        held=held,
+        kept=kept,
         asked=order.configuration.values,
         seconds_to_first_line=started - order.sent_at,
         observed_warnings=watch.surroundings.warnings() if failure.outcome is Outcome.COMPLETED else (),
-        **memory.peaks(),
+        **peaks,
     )
 
 

@@ -13,7 +13,7 @@ for reading are the device's own: what overlaps is counted once.
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise, takewhile
 from statistics import fmean
@@ -25,6 +25,7 @@ from transformers import TrainerCallback
 from autotune.core import Interval, Outcome, Step
 from autotune.core.failures import Failure
 from autotune.core.interval import ratio_interval
+from autotune.core.kept import Held
 from autotune.core.loss_curves import COMPARED_STEPS
 from autotune.core.step import composed_steps
 from autotune.probe.device.clock import HostClock
@@ -33,6 +34,7 @@ from autotune.probe.device.machine import MachineMonitor
 from autotune.probe.order import TrainingOrder
 from autotune.probe.process.ranks import LastStep
 from autotune.probe.train.adaptive import Decision, decide, settled
+from autotune.probe.train.batch_contents import Reached
 from autotune.probe.train.batch_stats import Counted, count
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory
 from autotune.probe.train.read_back import ReadBack
@@ -104,6 +106,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         self._first: list[float] = []
         self._graphs = 0
         self._marks = Marks()
+        self._contents: list[tuple[float, int]] = []  # rows and values of the micro-batches, of each timed step
         self._unread: deque[Marks] = deque()
 
     def attach(self, trainer: Any, worst: WorstBatch | None = None) -> None:
@@ -117,6 +120,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         trainer.training_step = partial(self._micro_step, trainer.training_step)
         trainer.accelerator.backward = partial(self._backward, trainer.accelerator.backward)
         self._read_back = ReadBack(self.order, trainer)
+        self._reached = Reached(trainer)
         copies = getattr(trainer.accelerator, "dataloader_config", None)
         self._loads_meanwhile = bool(trainer.args.dataloader_num_workers or getattr(copies, "non_blocking", False))
         trainer.add_callback(self)
@@ -141,7 +145,8 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         self._end_before = marks.end
         seconds = 0.0 if self._is_timing else self._step_seconds(marks.end)
         if not self.settings:
-            self.settings = self._read_back.settings(self._counted_samples(marks))
+            self._reached.close()
+            self.settings = self._read_back.settings(self._counted_samples(marks), len(marks.begun))
         before, self._graphs = self._graphs, graphs_compiled()
         if self._last_step.reached(state.global_step):
             control.should_training_stop = True
@@ -225,6 +230,8 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
     def _micro_step(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not self.settings and not self._marks.begun:
             self._read_back.look_ahead(*args[:2])
+        if not self.settings:
+            self._reached.begin(args[1] if len(args) > 1 else kwargs.get("inputs"))
         self._enter("forward")
         self._marks.begun.append(self._clock.mark())
         loss = step(*args, **kwargs)
@@ -237,6 +244,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         return loss
 
     def _backward(self, backward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._reached.end()
         self._enter("backward")
         self._marks.turned.append(self._clock.mark())
         result = backward(*args, **kwargs)
@@ -261,7 +269,33 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         return None if samples is None or self.order.workload.user_objects else int(samples)
 
     def _samples_of(self, marks: Marks) -> int:
+        if self.order.held and self.order.held.counts_rows and marks.counted.samples:
+            return max(1, round(self._rows(marks)))
         return self._counted_samples(marks) or self.order.configuration.micro_batch_size * len(marks.begun)
+
+    def _rows(self, marks: Marks) -> float:
+        """Rows of the step's batches that reach the model."""
+        return self.shares[0] * float(marks.counted.samples or 0)
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        """Shares of the batches' (rows, values) that reach the model."""
+        return self._reached.shares
+
+    @property
+    def held(self) -> Held | None:
+        """What the micro-batches of the timed steps held for each sample that was asked for; None if that is not counted."""
+        of, (rows, values) = self.order, map(sum, zip(*self._contents, strict=True)) if self._contents else (0, 0)
+        if not rows or not of.workload.user_objects or of.workload.whole_steps:
+            return None
+        asked = len(self._contents) * of.accumulation_steps_run * of.configuration.micro_batch_size
+        is_counted = of.held is not None and of.held.counts_rows
+        return Held(rows / asked, self.shares[1] * values / asked, is_counted)
+
+    def counting_rows(self) -> list[Step]:
+        """The timed steps with the rows that the model saw as their samples."""
+        pairs = zip(self.steps, self._contents, strict=True)
+        return [replace(step, samples=max(1, round(rows))) for step, (rows, _) in pairs]
 
     def _longer(self, marks: Marks) -> float:
         """Tokens of an average step / tokens of this one."""
@@ -279,6 +313,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         while self._unread and self._clock.passed(self._unread[0].end):
             marks = self._unread.popleft()
             self.steps.append(self._step(marks))
+            self._contents.append((self._rows(marks), marks.counted.values))
             self._timed_s += self.steps[-1].seconds
             self.skipped_timed_steps += marks.skipped
 

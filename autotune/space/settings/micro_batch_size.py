@@ -24,14 +24,15 @@ def tiled(global_batch_size: int, multiple: int) -> tuple[int, ...]:
     return divisors(global_batch_size)
 
 
-def _read_back(observed: Observed) -> int:
+def _read_back(observed: Observed) -> int | None:
+    """None if the loader does not say: arguments are not what it does."""
     loader, args = observed.loader, observed.trainer.args
     micro_steps = getattr(args, GENERATION, None) or 1
     # accelerate's loader has the size over all ranks, a plain one of the user's its own.
     if size := getattr(loader, "total_batch_size", None):
         return int(size) // int(getattr(args, "world_size", 1)) // micro_steps
     size = getattr(loader, "batch_size", None)
-    return int(size) // micro_steps if size else int(args.train_batch_size)
+    return int(size) // micro_steps if size else None
 
 
 SETTING = field_setting(

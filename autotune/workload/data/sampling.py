@@ -120,6 +120,7 @@ def repeat_batches(trainer: Any, batches: int) -> None:
             _repeat(loaders[0], batches)
         return loaders[0]
 
+    setattr(repeating, "once", make)  # noqa: B010  # a new one that ends as the user's does
     trainer.get_train_dataloader = repeating
 
 

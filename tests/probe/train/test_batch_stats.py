@@ -48,7 +48,7 @@ def test_a_mask_of_any_kind_is_read(kind: torch.dtype) -> None:
 
 def test_images_have_samples_and_bytes_and_no_tokens() -> None:
     batch = {"pixel_values": torch.ones(4, 3, 8, 8), "labels": torch.ones(4, dtype=torch.int64)}
-    assert count([batch, batch]) == Counted(8, 0, 0, 4 * 3 * 64 * 4 + 4 * 8)
+    assert count([batch, batch]) == Counted(8, 0, 0, 4 * 3 * 64 * 4 + 4 * 8, 2 * 4 * 3 * 64)
 
 
 def test_the_encoder_s_side_of_a_translation_is_what_is_counted() -> None:
@@ -60,7 +60,7 @@ def test_a_tokenizer_s_own_kind_of_batch_is_counted_like_a_dict() -> None:
     assert count([BatchEncoding(texts(3, 5, 1))]) == count([texts(3, 5, 1)])
 
 
-@pytest.mark.parametrize("strange", ["a text", 7, SimpleNamespace(), torch.ones(3), {"names": ["a", "b"]}, {}])
+@pytest.mark.parametrize("strange", ["a text", 7, SimpleNamespace(), torch.ones(()), {"names": ["a", "b"]}, {}])
 def test_a_batch_that_does_not_show_its_samples_leaves_them_unknown(strange: Any) -> None:
     assert count([strange]).samples is None
     assert count([texts(2, 3), strange]).samples is None
