@@ -4,6 +4,7 @@ import contextlib
 import math
 import os
 import random
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from autotune.probe.order import Timing, TrainingOrder, timings
 from autotune.probe.process.ranks import LastStep, free_port, this_rank
 from autotune.probe.train.batch_contents import kept_batch, looked_at, other_rows
 from autotune.probe.train.callbacks import add_callbacks, drop_trackers
+from autotune.probe.train.equivalence import look
 from autotune.probe.train.fields import is_sharded, probe_fields, round_fields
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory, memory_of
 from autotune.probe.train.read_back import Misconfigured
@@ -43,6 +45,9 @@ long."""
 
 PORT, OF_TORCHRUN = "MASTER_PORT", "TORCHELASTIC_RUN_ID"
 """Variables of the port where a training's ranks meet, and of processes for which torchrun listens there."""
+
+LOOK_S, LOOK_SHARE = 60.0, 0.5
+"""Seconds for looking at the user's loss and stream, and share of the time that a probe has left, at most."""
 
 LAYOUT_BLOCKS = 64
 """Blocks that shift a probe's heap, at most: 1 MiB on average, each too small for a mapping of its own."""
@@ -100,6 +105,9 @@ def measured(
             steps = watch.counting_rows() if held.counts_rows else steps
         elif order.held is not None and not held.is_like(order.held):
             kept, failure = kept_batch(order, held), other_rows(order, held)
+    is_first = order.speed_to_reach is None and not order.confirmation
+    if failure.outcome is Outcome.COMPLETED and is_first:
+        kept += look(order, trainer, min(LOOK_S, LOOK_SHARE * (started + order.deadline_s - time.monotonic())))
     return Measurement(
         failure.outcome,
         reason=failure.reason,

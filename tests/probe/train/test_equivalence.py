@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 from transformers import Trainer, TrainingArguments
 
+from autotune.core import Configuration
 from autotune.probe.train import equivalence
-from autotune.probe.train.equivalence import Losses, are_shared, batch_norms, first_samples, rows_of, torch_loader
+from autotune.probe.train.equivalence import Losses, are_shared, batch_norms, first_samples, look, rows_of, torch_loader
+from autotune.space.settings import MICRO
 from autotune.workload.data.sampling import repeat_batches
 from tests.trainers import bert
 
@@ -125,6 +128,11 @@ class Summed(Trainer):
         return functional.cross_entropy(model(inputs["input_ids"]).logits, inputs["labels"], reduction="sum")
 
 
+class AveragedSum(Averaged):
+    def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
+        return len(inputs["labels"]) * super().compute_loss(model, inputs)
+
+
 class Embedding(Trainer):
     def embedded(self, model: Any, inputs: Any) -> Any:
         return functional.normalize(model.bert(inputs["input_ids"]).last_hidden_state.mean(1), dim=-1)
@@ -157,6 +165,11 @@ class Noisy(Trainer):
     def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
         loss: Any = super().compute_loss(*args, **kwargs)
         return loss * (1 + torch.rand(()))
+
+
+def order_of(micro_batch_size: int, **values: Any) -> Any:
+    configuration = Configuration.exact(16, micro_batch_size, values)
+    return SimpleNamespace(configuration=configuration, ranks=1)
 
 
 @pytest.fixture
@@ -212,17 +225,52 @@ def test_a_loss_of_a_row_and_its_companions_depends_on_the_micro_batch(
 ) -> None:
     trainer = made(kind, bert, labelled)
     loader = torch_loader(trainer)
-    of_all, of_parts, is_sum = Losses(trainer, 60).by_size(loader, rows_of(loader, rows)) or pytest.fail("not seen")
-    assert of_all > 1.05 * of_parts
-    assert not is_sum
+    seen = Losses(trainer, 60).by_size(loader, rows_of(loader, rows))
+    assert seen
+    assert seen.of_all > 1.05 * seen.of_parts
+    assert not seen.is_sum
 
 
 def test_a_sum_of_rows_grows_with_them(made: Callable[..., Any]) -> None:
     trainer = made(Summed, bert, labelled)
     loader = torch_loader(trainer)
-    of_all, of_parts, is_sum = Losses(trainer, 60).by_size(loader, rows_of(loader, 8)) or pytest.fail("not seen")
-    assert of_all == pytest.approx(4 * of_parts)
-    assert is_sum
+    seen = Losses(trainer, 60).by_size(loader, rows_of(loader, 8))
+    assert seen
+    assert seen.of_all == pytest.approx(4 * seen.of_parts)
+    assert seen.is_sum
+
+
+class OwnNorm(torch.nn.Module):
+    def forward(self, values: Any) -> Any:
+        return (values - values.mean(0)) / values.std(0) if self.training else values
+
+
+def normed_vit() -> Any:
+    model = vit()
+    model.vit.layernorm = OwnNorm()
+    return model
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "row", "kinds"),
+    [
+        (Trainer, gpt2, text, []),
+        (Trainer, vit, image, []),
+        (Trainer, resnet, image, ["batch_norm", "gradients"]),
+        (Trainer, bert, labelled, ["gradients"]),
+        (Averaged, bert, labelled, []),
+        (Trainer, normed_vit, image, ["mixed"]),
+        (Contrastive, bert, labelled, ["batch", "gradients"]),
+        (Summed, bert, labelled, []),
+        (AveragedSum, bert, labelled, ["gradients"]),
+    ],
+)
+def test_settings_that_would_make_another_training_are_kept(
+    made: Callable[..., Any], kind: Any, model: Any, row: Any, kinds: list[str]
+) -> None:
+    kept = look(order_of(4), made(kind, model, row), 60)
+    assert [each.kind.value for each in kept if each.setting == MICRO] == kinds
+    assert {each.setting for each in kept} == ({MICRO} if kinds else set())
 
 
 # A step of one micro-batch and of several -------------------------------------------------------------------------
