@@ -51,6 +51,8 @@ class PromiseCallback(TrainerCallback):  # type: ignore[misc]
         of: Configuration = best.configuration
         sizes = args.train_batch_size, args.gradient_accumulation_steps, args.world_size
         self._of, self._final, self._here = of, best.final, here
+        steps = best.final.composed_steps
+        self._samples = of.data_parallel_size * sum(step.samples for step in steps) / len(steps)
         self.run, self._is_on = None, bool(state.is_world_process_zero)
         sizes_of_answer = of.micro_batch_size, of.gradient_accumulation_steps, of.data_parallel_size
         if self._is_on and sizes != sizes_of_answer:
@@ -97,7 +99,7 @@ class PromiseCallback(TrainerCallback):  # type: ignore[misc]
         if self._is_on:
             logs = logs or {}
             seen = logs.get("num_tokens", logs.get("num_input_tokens_seen", 0))  # of TRL, of transformers if requested
-            self._tokens_per_sample = float(seen) / (max(1, state.global_step) * self._of.global_batch_size)
+            self._tokens_per_sample = float(seen) / (max(1, state.global_step) * self._samples)
             if "loss" in logs:
                 self._mark = self._clock.now()
 
@@ -136,7 +138,7 @@ class PromiseCallback(TrainerCallback):  # type: ignore[misc]
         return decide(self._speed(), len(self._seconds), sum(self._seconds), self._timing, None) is Decision.ENOUGH
 
     def _speed(self) -> Interval:
-        return ratio_interval([self._of.global_batch_size] * len(self._seconds), self._seconds)
+        return ratio_interval([self._samples] * len(self._seconds), self._seconds)
 
     def _compare(self, is_over: bool) -> None:
         self._clock.synchronize()

@@ -84,8 +84,7 @@ def measured(
     kept: tuple[KeptSetting, ...] = ()
     try:
         trainer = build()
-        with contextlib.suppress(Exception):  # a look of ours: without it the timed steps' own length counts
-            watch.tokens_per_sample = tokens_per_sample(order, trainer)
+        watch.tokens_per_sample = tokens_per_sample(order, trainer)
         watch.attach(trainer, worst_batch(order, trainer))
         train(trainer)
         failure = watch.failure() or failure

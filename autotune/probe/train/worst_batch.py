@@ -1,8 +1,10 @@
 """Batches of data whose samples differ in length: the longest, which needs the most memory, and the average one.
 
-Both are made by the Trainer's own loader, from the samples that the workload names.
+Both are made by the Trainer's own loader, from the samples that the workload names; of a batch sampler of the user's they are its
+own batches. What fails in looking at them is unknown, and ends no trial.
 """
 
+import contextlib
 import math
 import random
 import time
@@ -14,6 +16,7 @@ from torch.utils.data import RandomSampler
 
 from autotune.probe.order import TrainingOrder
 from autotune.probe.train.batch_stats import count
+from autotune.workload.data.sampling import cuts_in_order
 
 MOST_SAMPLES, MOST_SECONDS = 2048, 1.0
 """Of the data, and for making batches of them, to know how long a batch is on average: with 2048 samples it errs by 1 to 2 %."""
@@ -53,13 +56,19 @@ def _size(order: TrainingOrder, loader: Any) -> int:
 def tokens_per_sample(order: TrainingOrder, trainer: Any) -> float | None:
     """Tokens of a sample of the dataset, padding included, in the loader's batches on average; a pair of DPO is one sample.
 
-    None if all are as long, if the loader does not shuffle, or if its batches show no tokens. The batches are random ones, the
-    same samples for each configuration: their mean has the same error for all, and the quotient of two speeds has none of it.
+    None if all are as long, if the loader does not shuffle or makes its own batches, or if these show no tokens. The batches are
+    random ones, the same samples for each configuration: their mean has the same error for all, and the quotient of two speeds
+    has none of it.
     """
-    loader = _loader(order, trainer)
+    with contextlib.suppress(Exception):
+        return _tokens_per_sample(order, _loader(order, trainer))
+    return None
+
+
+def _tokens_per_sample(order: TrainingOrder, loader: Any) -> float | None:
     batches = getattr(loader, "batch_sampler", None)
     sampler = getattr(batches, "sampler", getattr(getattr(batches, "batch_sampler", None), "sampler", None))
-    if not isinstance(sampler, RandomSampler):
+    if not isinstance(sampler, RandomSampler) or not cuts_in_order(batches):
         return None
     size, places = _size(order, loader), list(range(len(loader.dataset)))
     random.Random(0).shuffle(places)
@@ -73,10 +82,21 @@ def tokens_per_sample(order: TrainingOrder, trainer: Any) -> float | None:
 
 
 def worst_batch(order: TrainingOrder, trainer: Any) -> WorstBatch | None:
-    """Made by the Trainer's loader from the longest samples; None if these are unknown."""
-    if (loader := _loader(order, trainer)) is None:
-        return None
+    """Made by the Trainer's loader from the longest samples; None if these are unknown, or make no batch."""
+    with contextlib.suppress(Exception):
+        loader = _loader(order, trainer)
+        return None if loader is None else _of_longest(order, loader)
+    return None
+
+
+def _of_longest(order: TrainingOrder, loader: Any) -> WorstBatch | None:
     longest, size = order.workload.longest, _size(order, loader)
+    if (own := getattr(loader, "batch_sampler", None)) is not None and not cuts_in_order(own):
+        batch = next((batch for batch in own if longest[0] in batch), None)
+        if batch is None:
+            return None
+        made = loader.collate_fn([loader.dataset[place] for place in batch])
+        return WorstBatch((made,), f"your sampler's batch of sample {longest[0]}, the longest of the data")
     # Micro-batches continue where the one before ended: a step has the same samples whatever its micro-batch size.
     places = [longest[place % len(longest)] for place in range(math.lcm(size, len(longest)))]
     batches = [places[begin : begin + size] for begin in range(0, len(places), size)]

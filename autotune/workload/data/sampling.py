@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate.data_loader import BatchSamplerShard
 
 from autotune.space.settings.batching import GROUPED, SEQUENTIAL, strategy
 
@@ -139,7 +140,8 @@ def _repeat(loader: Any, batches: int) -> None:
 class RepeatedBatches(torch.utils.data.Sampler):  # type: ignore[misc]
     """This number of batches of the inner sampler's places, which begins again at its end; fewer if it is empty.
 
-    A batch that would be cut short is filled from the next pass. All are drawn at once: a pass drawn during the training
+    A batch that torch's sampler would cut short is filled from the next pass; another sampler's batches stay as they are, such
+    as those of buckets. All are drawn at once: a pass drawn during the training
     would depend on the random numbers that the training takes.
     """
 
@@ -156,7 +158,8 @@ class RepeatedBatches(torch.utils.data.Sampler):  # type: ignore[misc]
         return self.batches
 
     def __iter__(self) -> Iterator[Any]:
-        drawn, rest, size = list[Any](), list[Any](), self.batch_size
+        drawn, rest = list[Any](), list[Any]()
+        size = self.batch_size if cuts_in_order(self.batch_sampler) else None
         while len(drawn) < self.batches and (fresh := list(islice(self.batch_sampler, self.batches))):
             if size:
                 rest += [place for batch in fresh for place in batch]
@@ -164,6 +167,13 @@ class RepeatedBatches(torch.utils.data.Sampler):  # type: ignore[misc]
                 rest = rest[len(fresh) * size :]
             drawn += fresh
         return iter(drawn[: self.batches])
+
+
+def cuts_in_order(batch_sampler: Any) -> bool:
+    """True for torch's own batches: equal numbers of samples in their sampler's order, whichever these are."""
+    while isinstance(batch_sampler, (RepeatedBatches, BatchSamplerShard)):
+        batch_sampler = batch_sampler.batch_sampler
+    return type(batch_sampler) is torch.utils.data.BatchSampler
 
 
 class RepeatedStream(torch.utils.data.IterableDataset):  # type: ignore[misc]

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
 from autotune.core import Environment, Measurement, Outcome, Workload
 from autotune.probe.order import Order
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.train.worst_batch import WORST_STEPS, WorstBatch, feed, tokens_per_sample, worst_batch
+from autotune.workload.data.sampling import repeat_batches
 from tests.probe.probes import MIB, configuration, make_order, measured
 
 STAGES = ["build", "data", "forward", "backward", "optimizer"]
@@ -125,6 +126,49 @@ def test_a_sample_of_several_rows_has_the_tokens_of_all() -> None:
     pairs = lambda batch: {"input_ids": torch.stack([*batch, *batch])}  # noqa: E731
     loader = DataLoader(rows, batch_size=4, shuffle=True, collate_fn=pairs)  # type: ignore[arg-type]
     assert tokens_per_sample(order((6,), 4), SimpleNamespace(get_train_dataloader=lambda: loader)) == 6.0
+
+
+class Buckets(BatchSampler):
+    """Samples of one length together, as they come; short batches at the end."""
+
+    def __init__(self, samples: list[Any], size: int) -> None:
+        super().__init__(RandomSampler(samples), size, drop_last=False)
+        self.samples = samples
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for length in sorted({*map(len, self.samples)}):
+            places = [place for place in range(len(self.samples)) if len(self.samples[place]) == length]
+            yield from (places[begin : begin + self.batch_size] for begin in range(0, len(places), self.batch_size))
+
+
+def in_buckets(collate: Callable[[list[Any]], Any] = torch.stack) -> Any:
+    """A Trainer whose loader makes batches of one length, which its collator stacks: 7 samples of 1, 2 and 3 tokens."""
+    samples = [torch.zeros(1 + place % 3, dtype=torch.long) for place in range(7)]
+    loader = DataLoader(samples, batch_sampler=Buckets(samples, 2), collate_fn=collate)  # type: ignore[arg-type]
+    return SimpleNamespace(get_train_dataloader=lambda: loader)
+
+
+def test_of_a_sampler_of_the_user_s_the_worst_batch_is_its_own(tmp_path: Path) -> None:
+    trainer = in_buckets()
+    assert tokens_per_sample(order((2,), 4), trainer) is None
+    made = worst_batch(order((2,), 4), trainer)
+    assert made is not None
+    assert made.batches[0].shape == (2, 3)
+    assert made.origin == "your sampler's batch of sample 2, the longest of the data"
+    repeat_batches(trainer, 12)
+    assert [len(batch) for batch in trainer.get_train_dataloader()] == [2, 1, 2, 2] * 3, (
+        "no batch is filled from others"
+    )
+
+
+def test_a_look_at_the_data_that_fails_ends_nothing() -> None:
+    def refuse(_: Any) -> Any:
+        raise ValueError("no batch of these")
+
+    loader = DataLoader([torch.zeros(1), torch.zeros(2)], batch_size=2, shuffle=True, collate_fn=refuse)  # type: ignore[arg-type]
+    for trainer in (in_buckets(refuse), SimpleNamespace(get_train_dataloader=lambda: loader)):
+        assert worst_batch(order((1,), 2), trainer) is None
+        assert tokens_per_sample(order((1,), 2), trainer) is None
 
 
 @pytest.mark.parametrize(
