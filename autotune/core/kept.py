@@ -31,17 +31,18 @@ class KeptKind(Kind):
     )
     GRADIENTS = (
         "gradients",
-        "gradients {detail}, and your optimizer's step is as large: micro-batch size and accumulation are not searched "
+        "gradients {detail}, and your optimizer's steps grow with them: micro-batch size and accumulation are not searched "
         "(--allow-loss-difference searches them)",
     )
-    SCALE = "scale", "gradients {detail}: with another micro-batch size they are clipped otherwise"
+    SCALE = "scale", "gradients {detail}: with another micro-batch size other ones are clipped"
     BATCH_NORM = (
         "batch_norm",
-        "{layers:BatchNorm layer} normalise by the micro-batch: with another size of it something else is learned",
+        "{layers:BatchNorm layer} normalise by the micro-batch: its size changes what is learned",
     )
     REPEATED = (
         "repeated",
-        "your stream does not share its samples among workers: several would each yield all of them, and repeat them",
+        "your stream does not share its samples among workers: several would each yield all of them, and repeat them (let its "
+        "__iter__ yield a worker's own, by torch.utils.data.get_worker_info())",
     )
     SHARDS = "shards", "your stream has {most:shard}: workers beyond that yield nothing"
     UNSEEN = (
@@ -51,7 +52,7 @@ class KeptKind(Kind):
 
 
 OF_LOSSES = frozenset({KeptKind.BATCH, KeptKind.MIXED, KeptKind.GRADIENTS})
-"""Kinds that do not hold for a search that allows other losses, unless it leaves what is learned as it is."""
+"""Kinds that do not hold for a search that allows other losses."""
 
 OF_NUMERICS = frozenset({KeptKind.SCALE, KeptKind.BATCH_NORM})
 """Kinds that hold only for a search that leaves what is learned as it is."""

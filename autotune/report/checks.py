@@ -6,6 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from autotune.core.loss_curves import BASELINE, Numerics
+from autotune.core.note import NoteKind
 from autotune.core.paths import shown, study_word
 from autotune.core.promise_verdict import PromiseVerdict
 from autotune.core.trial import Trial
@@ -17,6 +18,7 @@ from autotune.report.markdown import sentence
 from autotune.report.snippets import WITHOUT_MASK, larger_budget, mask_lines, option_words
 from autotune.report.trial_text import interval_text, is_same, setting_words, short_words
 from autotune.space.settings import SETTINGS, learning_differences
+from autotune.space.settings.workers import SETTING as WORKERS
 from autotune.study.objective import pays_from, speed_up
 from autotune.study.result import SearchResult
 
@@ -62,6 +64,7 @@ def checks(result: SearchResult) -> list[Check]:
         *_certainty(result, claim),
         *_warnings(result, claim),
         *_learned(result),
+        *_seen(result),
         *_not_used(result, claim),
         *_elsewhere(result, best),
         *_left(result, claim),
@@ -178,7 +181,9 @@ def _data(best: Trial, baseline: Trial | None) -> list[Check]:
     if not (text := data_text(best, baseline)):
         return []
     if best.final.input_bound:
-        return [Check(Level.WARN, "It waits for data.", text, "Use more workers, or prepare samples beforehand.")]
+        kept = baseline.measurement.kept if baseline else ()
+        workers = "" if any(each.setting == WORKERS.name for each in kept) else "Use more workers, or prepare"
+        return [Check(Level.WARN, "It waits for data.", text, f"{workers or 'Prepare'} samples beforehand.")]
     return [Check(Level.OK, "It no longer waits for data.", text)]
 
 
@@ -226,6 +231,12 @@ def _learned(result: SearchResult) -> list[Check]:
     return [Check(Level.NOTE, title, text, "To keep yours, search again with `--keep-numerics`.")]
 
 
+def _seen(result: SearchResult) -> list[Check]:
+    """Settings whose other values would be another training."""
+    notes = [note.text for note in result.notes if note.kind is NoteKind.KEPT]
+    return [Check(Level.NOTE, "Seen in your training.", sentence(f"{text[:1].upper()}{text[1:]}")) for text in notes]
+
+
 def _not_used(result: SearchResult, claim: Claim) -> list[Check]:
     """The fastest trial that could not win although it was faster than the answer."""
     baseline = result.baseline_trial
@@ -236,7 +247,8 @@ def _not_used(result: SearchResult, claim: Claim) -> list[Check]:
     name = ", ".join(short_words(trial.configuration, baseline.configuration))
     text = f"Trial {trial.number} ({name}){f', {interval_text(gain)}' if gain else ''}: {reason}."
     more = f" {counted(others, 'more trial')} likewise." if others else ""
-    action = "`--allow-loss-difference` lets it win." if trial.disqualified_reason else ""
+    is_of_losses = trial.disqualified_reason and all(trial.disqualified_reason != note.detail for note in result.notes)
+    action = "`--allow-loss-difference` lets it win." if is_of_losses else ""
     return [Check(Level.NOTE, "A faster one is not used.", f"{text}{more}", action)]
 
 

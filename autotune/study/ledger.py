@@ -18,7 +18,7 @@ from typing import Any
 
 from autotune.core import Configuration, Measurement, Outcome, Trial, write_json
 from autotune.core.io import Unreadable, read_record
-from autotune.core.kept import OF_LOSSES, OF_NUMERICS, KeptKind, KeptSetting
+from autotune.core.kept import OF_LOSSES, OF_NUMERICS, KeptSetting
 from autotune.core.loss_curves import Numerics
 from autotune.core.prospect import OptimalityGap
 from autotune.core.slot import Slot, SlotKind
@@ -145,9 +145,7 @@ class Ledger:
     def kept(self) -> dict[str, KeptSetting]:
         """Setting -> why it keeps the user's value, as the trials showed."""
         plan = self.plan
-        left_out = frozenset[KeptKind]()
-        if not plan.keep_numerics:
-            left_out = OF_NUMERICS | OF_LOSSES if plan.allow_loss_difference else OF_NUMERICS
+        left_out = {*(() if plan.keep_numerics else OF_NUMERICS), *(OF_LOSSES if plan.allow_loss_difference else ())}
         shown = [each for trial in self.trials for each in trial.measurement.kept]
         return {each.setting: each for each in reversed(shown) if each.kind not in left_out}
 

@@ -136,15 +136,19 @@ class Study:
 
     def kept_notes(self) -> list[Note]:
         """Notes on the settings that keep the user's value, and on those that would if nothing else may be learned."""
-        kept = [each.text for each in self.ledger.kept.values() if self._rules_out(each)]
-        shown = [each for trial in self.trials for each in trial.measurement.kept]
-        more = [f"{each.text} (--keep-numerics keeps yours)" for each in shown if each.kind in OF_NUMERICS]
-        texts = kept + [text for text in more if not self.plan.keep_numerics]
+        kept = [each for each in self.ledger.kept.values() if self._rules_out(each)]
+        shown = (each for trial in self.trials for each in trial.measurement.kept)
+        more = [each for each in shown if each.kind in OF_NUMERICS and each.setting not in self.ledger.kept]
+        texts = [f"{each.text}, and yours is kept" if each.kind in OF_NUMERICS else each.text for each in kept]
+        texts += [f"{each.text} (--keep-numerics keeps yours)" for each in more]
         return [Note(NoteKind.KEPT, detail=text) for text in dict.fromkeys(texts)]
 
     def _rules_out(self, kept: KeptSetting) -> bool:
         """True if it leaves all values out but the user's, or at least one that could be proposed."""
-        values, own = self.opened_space.values.get(kept.setting, ()), self.opened_space.baseline.values.get(kept.setting, 0)
+        values, own = (
+            self.opened_space.values.get(kept.setting, ()),
+            self.opened_space.baseline.values.get(kept.setting, 0),
+        )
         return "most" not in kept.numbers or not all(kept.allows(value, own) for value in values)
 
     def write_optuna(self, devices: DeviceEffects = NO_EFFECTS) -> None:

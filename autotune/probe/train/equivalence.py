@@ -115,7 +115,7 @@ def of_loss(order: TrainingOrder, losses: "Losses", loader: Any, rows: list[Any]
         figures = {"rows": len(rows), "part_rows": len(rows) // PARTS, "of_all": seen.of_all, "of_parts": seen.of_parts}
         yield KeptSetting(KeptKind.MIXED if seen.is_mixed else KeptKind.BATCH, figures)
     scale = growth / steps if is_sum else growth
-    if abs(scale - 1) > SAME_GRADIENT:
+    if abs(scale - 1) > SAME_GRADIENT and (losses.is_clipped or not losses.is_scale_free):
         detail = "are those of a sum over the micro-batch" if is_sum else "are added up over accumulated micro-steps"
         yield KeptSetting(KeptKind.SCALE if losses.is_scale_free else KeptKind.GRADIENTS, detail=detail)
 
@@ -213,7 +213,7 @@ class Losses:
     def __init__(self, trainer: Any, seconds: float) -> None:
         self._trainer, self._until = trainer, time.monotonic() + seconds
         self._given: list[torch.Tensor] = []
-        self.is_scale_free = is_scale_free(trainer.optimizer)
+        self.is_scale_free, self.is_clipped = is_scale_free(trainer.optimizer), bool(trainer.args.max_grad_norm)
         trainer.accelerator.backward = lambda loss, **_: self._given.append(loss)
         self._outputs: Any = None
         trainer.model.register_forward_hook(self._keep_outputs)
