@@ -7,6 +7,7 @@ import random
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,10 +105,7 @@ def measured(
             steps = watch.counting_rows() if held.counts_rows else steps
         elif order.held is not None and not held.is_like(order.held):
             kept, failure = kept_batch(order, held), other_rows(order, held)
-    is_first = order.speed_to_reach is None and not order.confirmation
-    if failure.outcome is Outcome.COMPLETED and is_first:
-        kept += look(order, trainer, min(LOOK_S, LOOK_SHARE * (started + order.deadline_s - time.monotonic())))
-    return Measurement(
+    measurement = Measurement(
         failure.outcome,
         reason=failure.reason,
         where=failure.where,
@@ -139,6 +137,11 @@ def measured(
         observed_warnings=watch.surroundings.warnings() if failure.outcome is Outcome.COMPLETED else (),
         **peaks,
     )
+    is_first = order.speed_to_reach is None and not order.confirmation
+    if measurement.outcome is Outcome.COMPLETED and is_first:  # last, as it may leave a device in any state
+        seconds = min(LOOK_S, LOOK_SHARE * (started + order.deadline_s - time.monotonic()))
+        measurement = replace(measurement, kept=(*measurement.kept, *look(order, trainer, seconds)))
+    return measurement
 
 
 def heap_layout(seed: str | None = None) -> list[bytearray]:
