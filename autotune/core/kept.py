@@ -16,7 +16,7 @@ class KeptKind(Kind):
 
     LOADER = (
         "loader",
-        "your loader decides the batch (rows in a micro-batch: {rows:.4g}, in a step: {step_rows:.4g}): micro-batch size and "
+        "your loader decides the batch (rows in a micro-batch: {rows:.6g}, in a step: {step_rows:.10g}): micro-batch size and "
         "accumulation are not searched",
     )
     BATCH = (
@@ -48,6 +48,11 @@ class KeptKind(Kind):
     UNSEEN = (
         "unseen",
         "workers are not searched, as two of them could not read your stream to see whether they share it ({detail})",
+    )
+    STEPS = (
+        "steps",
+        "your loader gives {steps:optimizer step} with a micro-batch of {size:.0f} and {own:.0f} with yours: other sizes are not "
+        "searched, unless max_steps={own:.0f} is set",
     )
 
 

@@ -1,5 +1,6 @@
 """The search space of a request, narrowed to what device, installation and model support."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -91,6 +92,11 @@ def build_space(
         if request.keep_numerics:
             differs = Exclusion(ExclusionKind.NUMERICS, detail=str(baseline[name]))
             reasons |= {value: differs for value in reasons if not SETTINGS[name].learns_alike(value, baseline[name])}
+        if name == MICRO:
+            on_ranks = int(baseline.get(RANKS, 1))
+            reasons = {
+                value: _other_steps(context, total, value, micro, on_ranks) or why for value, why in reasons.items()
+            }
         if name == RANKS:
             inexact = _inexact(total, f" with a micro-batch of {_listed(values[MICRO])}")
             for ranks in [value for value, reason in reasons.items() if not reason]:
@@ -191,6 +197,20 @@ def _exclusion(setting: Setting, value: Value, global_batch_size: int, context: 
     if setting.name in (MICRO, RANKS) and global_batch_size % int(value):
         return _inexact(global_batch_size)
     return setting.unavailable(value, context)
+
+
+def _other_steps(context: Context, total: int, size: Value, own: int, ranks: int) -> Exclusion | None:
+    """Exclusion of a size with which the user's epochs have other optimizer steps: each leaves out other samples at its end."""
+    base, samples = context.arguments, context.workload.samples
+    if not base.get("dataloader_drop_last") or base.get("max_steps", -1) > 0 or not samples or total % int(size):
+        return None
+
+    def steps(micro: int) -> int:  # as `Trainer.set_initial_training_values` has it
+        batches, accumulation = samples // micro // ranks, total // (micro * ranks)
+        return math.ceil(float(base.get("num_train_epochs", 3)) * max(1, -(-batches // accumulation)))
+
+    figures = {"steps": float(steps(int(size))), "own": float(steps(own))}
+    return Exclusion(ExclusionKind.STEPS, figures) if figures["steps"] != figures["own"] else None
 
 
 def _inexact(global_batch_size: int, with_what: str = "") -> Exclusion:

@@ -240,9 +240,14 @@ class SearchResult:
 
     @property
     def title(self) -> str:
-        """`gpt2-mini, causal-lm, global batch 48`: what was searched for, whatever the study is called."""
+        """`gpt2-mini, causal-lm, global batch 48`: what was searched for, whatever the study is called.
+
+        The global batch is that of the user's loader if it decides it.
+        """
+        decided = (each.numbers.get("step_rows") for trial in self.trials for each in trial.measurement.kept)
+        size = next(filter(None, decided), self.request.global_batch_size)
         model = self.request.model_name if self.workload.user_objects else named(self.workload.name)
-        return f"{model}, {self.workload.task}, global batch {self.request.global_batch_size}"
+        return f"{model}, {self.workload.task}, global batch {size:.10g}"
 
     @property
     def model_text(self) -> str:

@@ -47,6 +47,7 @@ def check_constructors(trainer: Any) -> None:
 
 def check(trainer: Any) -> None:
     """Raise InvalidRequest, one line with advice, for a Trainer that cannot be sent to probes as it is."""
+    ensure_model(trainer)
     args, model = trainer.args, trainer.model
     if getattr(trainer, "is_deepspeed_enabled", False) or getattr(trainer, "is_fsdp_enabled", False):
         raise InvalidRequest(
@@ -69,8 +70,17 @@ def check(trainer: Any) -> None:
     check_constructors(trainer)
 
 
+def ensure_model(trainer: Any) -> None:
+    """Build the model of a Trainer that has given it up; its `train()` would. Raises InvalidRequest without a `model_init`."""
+    if trainer.model is None and trainer.model_init is None:
+        raise InvalidRequest("The Trainer has no model.", "Build it with a model, or with a model_init.")
+    if trainer.model is None:
+        trainer.model = trainer.model_wrapped = trainer.call_model_init()
+
+
 def check_training(trainer: Any) -> None:
     """Raise InvalidRequest, one line with advice, for a Trainer of which a few steps cannot be measured."""
+    ensure_model(trainer)
     args, data = trainer.args, trainer.train_dataset
     if args.n_gpu > 1:
         raise InvalidRequest(
@@ -94,6 +104,13 @@ def check_training(trainer: Any) -> None:
         raise InvalidRequest(
             f"The Trainer generates for {steps:g} steps at once, so that a few steps do not tell how long one takes.",
             "Search with num_iterations=1 and the default generation batch, and set them again for the real run.",
+        )
+    built_with = getattr(trainer, "_train_batch_size", None)
+    if built_with and built_with != args.train_batch_size:
+        raise InvalidRequest(
+            f"The Trainer was built with a micro-batch of {built_with}, which it trains, and its arguments say "
+            f"{args.train_batch_size} now.",
+            "Set per_device_train_batch_size before the Trainer is built.",
         )
 
 

@@ -58,6 +58,21 @@ def test_micro_batch_sizes_are_the_divisors_of_the_global_batch() -> None:
     assert list(values_of(built(1), "micro_batch_size")) == [1]
 
 
+@pytest.mark.parametrize(("max_steps", "sizes"), [(-1, [1, 2, 4, 8, 16, 32]), (6, [1, 2, 4, 8, 16, 32, 64])])
+def test_where_short_batches_are_left_out_only_sizes_with_as_many_steps_are_tried(
+    max_steps: int, sizes: list[int]
+) -> None:
+    sizes_of_user = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 8}
+    base = {**sizes_of_user, "dataloader_drop_last": True, "max_steps": max_steps}
+    space = built(64, base=base, workload=workload(samples=100))
+    assert list(values_of(space, "micro_batch_size")) == sizes
+    reasons = {item.value: item.reason.text for item in space.ruled_out if item.setting == "micro_batch_size"}
+    assert ("3 optimizer steps instead of 6" in reasons.get(64, "")) == (max_steps < 0)
+    assert built(64, base=base | {"dataloader_drop_last": False}, workload=workload(samples=100)).size > space.size or (
+        max_steps > 0
+    )
+
+
 def test_divisors_can_be_multiples_only(tmp_path: Path) -> None:
     listed = built(48, space=space_file(tmp_path, "parameters: {micro_batch_size: [5, 12, 8]}"))
     assert listed.values["micro_batch_size"] == (8, 12)

@@ -38,6 +38,23 @@ def test_a_trainer_without_data_or_without_an_end_is_refused(tmp_path: Path) -> 
     refused(trainer, r"\(Endless\) has no length and the arguments no max_steps")
 
 
+def test_a_model_that_was_given_up_is_built_as_the_training_would(tmp_path: Path) -> None:
+    """As `hyperparameter_search` leaves it between its trials."""
+    trainer = built(tmp_path)
+    trainer.model, trainer.model_init = None, bert
+    extract.check(trainer)
+    assert trainer.model is not None
+    trainer.model = trainer.model_init = None
+    refused(trainer, "The Trainer has no model")
+
+
+def test_a_micro_batch_that_the_arguments_say_too_late_is_refused(tmp_path: Path) -> None:
+    trainer = built(tmp_path)
+    size = trainer.args.per_device_train_batch_size
+    trainer.args.per_device_train_batch_size = 16
+    refused(trainer, f"a micro-batch of {size}, which it trains")
+
+
 def test_a_model_without_weights_is_refused(tmp_path: Path) -> None:
     trainer = built(tmp_path)
     trainer.model = bert().to("meta")

@@ -110,7 +110,9 @@ def watch_trainer(module: Any) -> None:
 
         if instructions.purpose == FIND:
             resumes = bool(kwargs.get("resume_from_checkpoint", args[0] if args else None))
-            program.tune_here(self, instructions, MESSAGES, made, {"resumes": resumes, "reads_flags": bool(parsed)})
+            is_trial = kwargs.get("trial", args[1] if len(args) > 1 else None) is not None
+            seen = {"resumes": resumes, "reads_flags": bool(parsed)}
+            program.tune_here(self, instructions, MESSAGES, made, seen, is_trial)
         else:
             program.train_with_answer(self, instructions)
         return train(self, *args, **kwargs)

@@ -24,6 +24,7 @@ from autotune.core.interrupt import Terminated, ending_on_signals, without_handl
 from autotune.core.note import Note
 from autotune.core.random_state import kept_random_state
 from autotune.core.request import tuning_request
+from autotune.core.units import counted
 from autotune.probe.train.callbacks import why_unfit
 from autotune.probe.train.promise import PromiseCallback
 from autotune.report.live.views import errors, watcher
@@ -46,11 +47,17 @@ DYNAMO = "ACCELERATE_DYNAMO_BACKEND"
 
 
 def tune_here(
-    trainer: Any, instructions: Instructions, messages: Path, made: list[Any], seen: Mapping[str, bool]
+    trainer: Any,
+    instructions: Instructions,
+    messages: Path,
+    made: list[Any],
+    seen: Mapping[str, bool],
+    is_trial: bool = False,
 ) -> None:
     """Search for the Trainer whose training was reached, or end; returns if the program trains on, with what it is to train with.
 
-    made: the program's training arguments. seen: of the facts, `resumes` and `reads_flags`.
+    made: the program's training arguments. seen: of the facts, `resumes` and `reads_flags`. is_trial: the training is one of
+    `hyperparameter_search`, which sets its arguments once it has begun.
     """
     parent = instructions.parent
     if trainer.args.process_index:
@@ -70,6 +77,11 @@ def tune_here(
     exchange.end_with(parent, is_over)
     end = SearchEnd(stop=not instructions.then)
     try:
+        if is_trial:
+            raise InvalidRequest(
+                "This training is a trial of hyperparameter_search, which sets the trial's arguments inside of train().",
+                "Set per_device_train_batch_size outside of it, and tune a training of its own.",
+            )
         with without_handlers(), ending_on_signals():
             result = _searched(trainer, instructions, tell)
         end = replace(end, study=os.path.abspath(result.folder))
@@ -78,8 +90,9 @@ def tune_here(
             anew = "" if kept else why_anew(result, trainer)
             end = replace(end, kept=kept, anew=anew, stop=bool(anew))
             if not kept and not anew:
-                switch(result, trainer, made)
+                also = switch(result, trainer, made)
                 trainer.add_callback(PromiseCallback(result))
+                print(f"autotune: {_set_on(1 + also, made)}", file=sys.stderr, flush=True)
     except AutotuneError as error:
         end = replace(end, error=type(error).__name__, message=error.written[0], advice=error.written[1])
     except KeyboardInterrupt as error:
@@ -93,6 +106,14 @@ def tune_here(
         exchange.wait_for_end(parent)
     if text := end.message or end.kept:
         print(f"autotune: {text} Training goes on with the program's own settings.", file=sys.stderr, flush=True)
+
+
+def _set_on(count: int, made: list[Any]) -> str:
+    """The arguments on which the answer was set, for people: a program may train several times (folds)."""
+    return (
+        f"The answer is set on {count} of the {counted(len(made), 'object')} of training arguments that the program has made; "
+        "those that it makes from now on keep their own."
+    )
 
 
 def train_with_answer(trainer: Any, instructions: Instructions) -> None:

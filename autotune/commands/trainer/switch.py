@@ -69,10 +69,10 @@ def why_anew(result: SearchResult, trainer: Any) -> str:
     return ""
 
 
-def switch(result: SearchResult, trainer: Any, made: Iterable[Any]) -> None:
+def switch(result: SearchResult, trainer: Any, made: Iterable[Any]) -> int:
     """Set the answer on the Trainer, its arguments, accelerator, collator and model, and on this process.
 
-    made: further training arguments of the program; those that say what the Trainer's say follow them.
+    made: further training arguments of the program; those that say what the Trainer's say follow them. Returns how many did.
     """
     args = trainer.args
     changed = changed_fields(result, args)
@@ -82,15 +82,16 @@ def switch(result: SearchResult, trainer: Any, made: Iterable[Any]) -> None:
     before = {name: getattr(args, name) for name in changed}
     values = vars(answer_arguments(result, args, {}))
     others = [other for other in made if other is not args]
-    for other in others:
-        if all(getattr(other, name, None) == value for name, value in before.items()):
-            vars(other).update({name: values[name] for name in changed})
+    alike = [other for other in others if all(getattr(other, name, None) == value for name, value in before.items())]
+    for other in alike:
+        vars(other).update({name: values[name] for name in changed})
     vars(args).update(values)
     precision.unwrap(extract.models(trainer))
     prepare(result, trainer)
     with regional_compilation(result):
         trainer.create_accelerator_and_postprocess()
     trainer._train_batch_size = args.train_batch_size
+    return len(alike)
 
 
 def prepare(result: SearchResult, trainer: Any) -> None:

@@ -81,10 +81,15 @@ def looked_at(
     them is passed through the model. Never raises: what cannot be looked at is as it was asked for.
     """
     scales: bool | None = None
+    kept: tuple[KeptSetting, ...] = ()
     with contextlib.suppress(Exception):
         scales = _scales(order, trainer, held, shares)
+    fields = order.training_arguments  # of the Trainer's own loader the space has such sizes left out
+    if scales is not False and fields.get("max_steps", -1) <= 0 and not fields.get("dataloader_drop_last"):
+        with contextlib.suppress(Exception):
+            kept = _of_steps(order, trainer)
     counts_rows = scales is False or (scales is True and 1 / ALIKE <= held.rows <= ALIKE)
-    return replace(held, counts_rows=counts_rows), () if scales is not False else kept_batch(order, held)
+    return replace(held, counts_rows=counts_rows), kept_batch(order, held) if scales is False else kept
 
 
 def other_rows(order: TrainingOrder, held: Held) -> Failure:
@@ -101,6 +106,21 @@ def kept_batch(order: TrainingOrder, held: Held) -> tuple[KeptSetting, ...]:
     rows = held.rows * of.micro_batch_size
     figures = {"rows": rows, "step_rows": rows * of.gradient_accumulation_steps * of.data_parallel_size}
     return tuple(KeptSetting(KeptKind.LOADER, figures, setting=name) for name in (MICRO, RANKS) if name in of.values)
+
+
+def _of_steps(order: TrainingOrder, trainer: Any) -> tuple[KeptSetting, ...]:
+    """The settings of the batch if the user's epochs have other optimizer steps with another size."""
+    of, own = order.configuration, order.configuration.micro_batch_size
+    of_rank, epochs = of.global_batch_size // of.data_parallel_size, order.training_arguments.get("num_train_epochs", 3)
+    sizes = [size for size in divisors(of_rank) if size <= LARGER * own]
+    # As `Trainer.set_initial_training_values` has it.
+    steps = {
+        size: math.ceil(epochs * max(1, -(-len(_loader(trainer, size)) // (of_rank // size))))
+        for size in {sizes[0], own, sizes[-1]}
+    }
+    size = next((size for size in steps if steps[size] != steps[own]), own)
+    figures = {"steps": float(steps[size]), "size": float(size), "own": float(steps[own])}
+    return (KeptSetting(KeptKind.STEPS, figures, setting=MICRO),) if size != own else ()
 
 
 def _scales(order: TrainingOrder, trainer: Any, held: Held, shares: tuple[float, float]) -> bool | None:

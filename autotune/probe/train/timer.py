@@ -38,6 +38,7 @@ from autotune.probe.train.batch_contents import Reached
 from autotune.probe.train.batch_stats import Counted, count
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory
 from autotune.probe.train.read_back import ReadBack
+from autotune.probe.train.ready import DRAINED, MOST_STARTS, ReadyBatches
 from autotune.probe.train.worst_batch import WORST_STEPS, WorstBatch, feed
 
 
@@ -107,6 +108,8 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         self._graphs = 0
         self._marks = Marks()
         self._contents: list[tuple[float, int]] = []  # rows and values of the micro-batches, of each timed step
+        self._before: tuple[list[Step], list[tuple[float, int]]] = [], []  # timed steps that emptied the queue
+        self._starts = 0
         self._unread: deque[Marks] = deque()
 
     def attach(self, trainer: Any, worst: WorstBatch | None = None) -> None:
@@ -125,7 +128,8 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         self._loads_meanwhile = bool(trainer.args.dataloader_num_workers or getattr(copies, "non_blocking", False))
         trainer.add_callback(self)
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any) -> None:
+        self._ready = ReadyBatches(train_dataloader)
         self._enter("data")
         self._end_before = self._previous_end = self._clock.mark()
 
@@ -168,8 +172,8 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
                 self._clocks_mhz.append(self.surroundings.sm_clock_mhz())
                 last = len(self.untimed) >= self.order.timing.untimed_most
                 if self._settled() and (last or self._graphs == before):
-                    self.surroundings.start()
-                    self._is_timing, self._previous_end = True, self._clock.mark()  # start() is not part of a step
+                    self._is_timing = True
+                    self._start_timing()
         self._enter("data")
         if self._watches_memory():
             self._steps_watched += 1
@@ -179,6 +183,8 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._clock.synchronize()
         self._read_steps()
+        if not self.steps:  # the training has ended before its queue was in a steady state
+            self.steps, self._contents = self._before
 
     def failure(self) -> Failure | None:
         """Reason why a training that ended well is not a measurement; waits for the device.
@@ -352,6 +358,20 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
             return len(self.untimed) >= timing.untimed_least
         return settled(self.untimed, timing, self._clocks_mhz)
 
+    def _start_timing(self) -> None:
+        """Time the steps from here on; what was timed took batches that were loaded before."""
+        self.untimed += [step.seconds for step in self.steps]
+        self._before = self.steps or self._before[0], self._contents or self._before[1]
+        self.steps, self._contents, self._timed_s, self.skipped_timed_steps = [], [], 0.0, 0
+        self.surroundings.start()
+        self._starts, self._were_ready = self._starts + 1, self._ready.count()
+        self._previous_end = self._clock.mark()  # start() is not part of a step
+
+    def _was_drained(self) -> bool:
+        """True if the timed steps took many batches out of the queue, so that they waited for less than the training will."""
+        taken = len(self.steps) * self.order.accumulation_steps_run
+        return self._starts < MOST_STARTS and self._were_ready - self._ready.count() > DRAINED * taken
+
     def _enough(self) -> bool:
         timing, steps = self.order.timing, len(self.steps)
         if not self._last_step.decides or not steps:
@@ -363,6 +383,9 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
             return False
         self._clock.synchronize()
         self._read_steps()
+        if decision is Decision.ENOUGH and self._was_drained():
+            self._start_timing()
+            return False
         self.ended_early = decision is Decision.HOPELESS
         self.surroundings.stop()
         return True

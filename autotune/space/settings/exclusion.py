@@ -30,6 +30,10 @@ class ExclusionKind(Kind):
     LENGTH = "length", "the longest samples would have more than the {tokens:.0f} tokens asked for"
     NUMERICS = "numerics", "learns differently from {detail}, which --keep-numerics keeps"
     KEPT = "kept", "{detail}"  # the user's own training showed that it stays
+    STEPS = (
+        "steps",
+        "would train {steps:optimizer step} instead of {own:.0f} (dataloader_drop_last): set max_steps={own:.0f} to search it",
+    )
     NOT_EXACT = "not_exact", "does not divide the global batch of {global_batch_size:.0f}{detail}"
 
 

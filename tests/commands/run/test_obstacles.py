@@ -43,6 +43,14 @@ def test_a_call_that_never_comes_and_a_training_loop_of_its_own_are_named(tmp_pa
     assert "built a Slow and never called Trainer.train 2 times" in ended.stderr
 
 
+def test_a_trial_of_a_search_for_hyperparameters_is_named(tmp_path: Path) -> None:
+    program(tmp_path, trained="trainer.train(trial={'learning_rate': 1e-3})")
+    ended = autotune_run(tmp_path)
+    assert ended.returncode == 2
+    assert "a trial of hyperparameter_search" in ended.stderr
+    assert "Set per_device_train_batch_size outside of it" in ended.stderr
+
+
 class Unkept(Trainer):
     """Does not keep an argument of its constructor."""
 

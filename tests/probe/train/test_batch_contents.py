@@ -79,6 +79,14 @@ class Sixteen(Trainer):
         return super()._inner_training_loop(16, *args, **kwargs)
 
 
+class LeavesOut(Trainer):
+    """No short batch at the end of an epoch: 64 samples are 10 batches of 6, which are 5 steps, and 64 of 1, which are 6."""
+
+    def get_train_dataloader(self) -> Any:
+        size = self._train_batch_size
+        return DataLoader(self.train_dataset, batch_size=size, drop_last=True, collate_fn=default_data_collator)
+
+
 class Halves(Trainer):
     """Two forwards for each micro-batch."""
 
@@ -177,6 +185,14 @@ def test_what_follows_the_size_or_cannot_be_looked_at_is_searched(
     collator = default_data_collator if data is None else joined
     held, kept = contents(tmp_path, kind, 4, data, collator)
     assert (held.rows, held.counts_rows, kept) == (rows if data is None else 3, counts and data is None, ())
+
+
+def test_of_a_loader_whose_epochs_have_other_steps_with_another_size_the_size_is_kept(tmp_path: Path) -> None:
+    held, kept = contents(tmp_path, LeavesOut, 6)
+    assert held.counts_rows
+    assert [(each.setting, each.numbers) for each in kept] == [
+        ("micro_batch_size", {"steps": 18.0, "size": 1.0, "own": 15.0})
+    ]
 
 
 def joined(rows: list[Any]) -> Any:
