@@ -425,6 +425,32 @@ def test_workers_share_a_stream_of_datasets_that_has_shards_for_them(made: Calla
     assert bool(samples[1]) is (shards > 1)
 
 
+class Unreadable(IterableDataset):
+    def __iter__(self) -> Iterator[Any]:
+        if get_worker_info():
+            raise OSError("opened already")
+        return map(text, range(160))
+
+
+@pytest.mark.parametrize(
+    ("stream", "own", "kind", "most"),
+    [
+        (InOrder(), 0, "repeated", 1),
+        (InOrder(), 4, "repeated", None),
+        (OneFile(), 0, "shards", 1),
+        (Unreadable(), 0, "unseen", None),
+    ],
+)
+def test_workers_are_kept_where_they_would_change_the_data(
+    made: Callable[..., Any], stream: Any, own: int, kind: str, most: int | None
+) -> None:
+    trainer = made(Trainer, gpt2, text)
+    trainer.get_train_dataloader = lambda: DataLoader(stream, batch_size=4)
+    (kept,) = look(order_of(4, workers=own), trainer, 60)
+    assert (kept.setting, kept.kind.value, kept.numbers.get("most")) == ("workers", kind, most)
+    assert kind != "unseen" or "OSError: opened already" in kept.text
+
+
 def test_samples_are_told_apart_by_what_they_hold() -> None:
     assert equivalence.content({"a": [torch.ones(2), "x"]}) == equivalence.content({"a": (torch.ones(2), "x")})
     assert equivalence.content(torch.ones(2)) != equivalence.content(torch.ones(2, dtype=torch.float64))
