@@ -59,7 +59,7 @@ def tune_here(
     made: the program's training arguments. seen: of the facts, `resumes` and `reads_flags`. is_trial: the training is one of
     `hyperparameter_search`, which sets its arguments once it has begun.
     """
-    parent = instructions.parent
+    parent, made = instructions.parent, [*made]  # a search makes further ones
     if trainer.args.process_index:
         exchange.wait_for_end(parent)
     if instructions.quiet and not instructions.then:  # its output is hidden

@@ -128,10 +128,10 @@ def _scales(order: TrainingOrder, trainer: Any, held: Held, shares: tuple[float,
     of = order.configuration
     own, until = of.micro_batch_size, time.monotonic() + LOOK_S
     sizes = [size for size in divisors(of.global_batch_size // of.data_parallel_size) if size <= LARGER * own]
-    others = [size for size in sizes if size != own]
+    others = [size for size in sizes if size != own] or [2 * own]
     samples = max(*sizes, min(LOOK_SAMPLES, order.workload.samples or LOOK_SAMPLES))
     as_asked = _held(trainer, own, samples, until)
-    if as_asked is None or not others:
+    if as_asked is None:
         return None
     if not held.is_like(Held(as_asked.rows * shares[0], as_asked.values * shares[1])):
         return False  # what a batch is changes inside `train()`
