@@ -103,7 +103,8 @@ def search(
             from autotune.commands.study import run
 
             warnings = brought.warnings
-            result = run(request, host, card, own.source, notes, warnings, fresh, watch, fingerprint, executors)
+            of_user = own.source, notes, warnings
+            result = run(request, host, card, *of_user, fresh, watch, fingerprint, executors, brought.trains_on)
     user = own.user if brought.user_arguments is None else brought.user_arguments
     return dataclasses.replace(result, user_arguments=user)
 

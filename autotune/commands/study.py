@@ -71,12 +71,13 @@ def run(
     watch: Watch | bool | None,
     fingerprint: str,
     executors: Sequence[Executor] = (),
+    trains_on: bool = False,
 ) -> TuningResult:
     """Read device, model and data, and search in the study's folder.
 
     source: of the user's own arguments, for people. notes, warnings: on what was sent to the host. fingerprint: of the
-    request, empty if another one cannot be told from it. executors: on other machines, the host is the first one's. Raises
-    what `search` raises.
+    request, empty if another one cannot be told from it. executors: on other machines, the host is the first one's.
+    trains_on: see `Payload`. Raises what `search` raises.
     """
     base = request.training_args
     import_module("pandas")  # for the report, while the host imports its own libraries
@@ -112,7 +113,7 @@ def run(
         with locked(unmeasured.folder):
             if fresh or is_unmeasured(unmeasured.folder):
                 remove_study(unmeasured.folder, FILES)
-            result = _run(unmeasured, space, host, card, show, fresh, fingerprint, executors)
+            result = _run(unmeasured, space, host, card, show, fresh, fingerprint, executors, trains_on)
             result.best  # noqa: B018  (raises if there is none)
     if not callable(watch) and not in_notebook():  # there the result shows itself
         print_line = saying(watch)
@@ -130,6 +131,7 @@ def _run(
     fresh: bool,
     fingerprint: str,
     executors: Sequence[Executor] = (),
+    trains_on: bool = False,
 ) -> TuningResult:
     """Run the study in its locked folder; the report is written however it ends."""
     request, folder = unmeasured.request, unmeasured.folder
@@ -137,6 +139,7 @@ def _run(
     check_identity(folder, unmeasured.identity)
     begin(unmeasured, folder)
     plan = plan_of(request, unmeasured.environment, host.time_limit, unmeasured.allowed_bytes)
+    plan = dataclasses.replace(plan, keep_numerics=plan.keep_numerics or trains_on)
     environment, workload, base = unmeasured.environment, unmeasured.workload, request.training_args
     past = Remembered() if request.no_history else recall(environment, unmeasured.identity)
     study = open_study(folder, space, plan)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from autotune.core.configuration import Value
 from autotune.core.io import Serializable
 from autotune.core.reason import Kind, Reason
 
@@ -11,12 +12,42 @@ at the end of buckets make some per cent, a loader that decides by itself makes 
 
 
 class KeptKind(Kind):
-    """Kind of reason why a setting keeps the user's value. It always holds, or for those of OF_NUMERICS with `keep_numerics`."""
+    """Kind of reason why a setting keeps the user's value: it always holds, or as OF_LOSSES and OF_NUMERICS say."""
 
     LOADER = (
         "loader",
         "your loader decides the batch (rows in a micro-batch: {rows:.6g}, in a step: {step_rows:.10g}): micro-batch size and "
         "accumulation are not searched",
+    )
+    BATCH = (
+        "batch",
+        "your loss depends on the samples of a micro-batch ({of_all:.3g} at {rows:.0f}, {of_parts:.3g} at {part_rows:.0f}): its "
+        "size is not searched (--allow-loss-difference searches it)",
+    )
+    MIXED = (
+        "mixed",
+        "your model's output for a sample depends on the others of its micro-batch: its size is not searched "
+        "(--allow-loss-difference searches it)",
+    )
+    GRADIENTS = (
+        "gradients",
+        "gradients {detail}, and your optimizer's steps grow with them: micro-batch size and accumulation are not searched "
+        "(--allow-loss-difference searches them)",
+    )
+    SCALE = "scale", "gradients {detail}: with another micro-batch size other ones are clipped"
+    BATCH_NORM = (
+        "batch_norm",
+        "{layers:BatchNorm layer} normalise by the micro-batch: its size changes what is learned",
+    )
+    REPEATED = (
+        "repeated",
+        "your stream does not share its samples among workers: several would each yield all of them, and repeat them (let its "
+        "__iter__ yield a worker's own, by torch.utils.data.get_worker_info())",
+    )
+    SHARDS = "shards", "your stream has {most:shard}: workers beyond that yield nothing"
+    UNSEEN = (
+        "unseen",
+        "workers are not searched, as two of them could not read your stream to see whether they share it ({detail})",
     )
     STEPS = (
         "steps",
@@ -25,7 +56,10 @@ class KeptKind(Kind):
     )
 
 
-OF_NUMERICS: frozenset[KeptKind] = frozenset()
+OF_LOSSES = frozenset({KeptKind.BATCH, KeptKind.MIXED, KeptKind.GRADIENTS})
+"""Kinds that do not hold for a search that allows other losses."""
+
+OF_NUMERICS = frozenset({KeptKind.SCALE, KeptKind.BATCH_NORM})
 """Kinds that hold only for a search that leaves what is learned as it is."""
 
 
@@ -35,6 +69,11 @@ class KeptSetting(Reason):
 
     kind: KeptKind
     setting: str = ""
+
+    def allows(self, value: Value, own: Value) -> bool:
+        """True for the user's own value, and if only values above `most` train otherwise, for those up to it."""
+        most = self.numbers.get("most")
+        return value == own or (most is not None and int(value) <= most)
 
 
 @dataclass(frozen=True)

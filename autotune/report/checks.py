@@ -6,6 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from autotune.core.loss_curves import BASELINE, Numerics
+from autotune.core.note import NoteKind
 from autotune.core.paths import shown, study_word
 from autotune.core.promise_verdict import PromiseVerdict
 from autotune.core.trial import Trial
@@ -17,6 +18,7 @@ from autotune.report.markdown import sentence
 from autotune.report.snippets import WITHOUT_MASK, larger_budget, mask_lines, option_words
 from autotune.report.trial_text import interval_text, is_same, setting_words, short_words
 from autotune.space.settings import SETTINGS, learning_differences
+from autotune.space.settings.workers import SETTING as WORKERS
 from autotune.study.objective import pays_from, speed_up
 from autotune.study.result import SearchResult
 
@@ -62,6 +64,7 @@ def checks(result: SearchResult) -> list[Check]:
         *_certainty(result, claim),
         *_warnings(result, claim),
         *_learned(result),
+        *_seen(result),
         *_not_used(result, claim),
         *_elsewhere(result, best),
         *_left(result, claim),
@@ -194,8 +197,13 @@ def _data(best: Trial, baseline: Trial | None, no_workers: str) -> list[Check]:
     if not (text := data_text(best, baseline)):
         return []
     if best.final.input_bound:
-        advice = "Make it picklable for workers" if no_workers else "Use more workers"
-        return [Check(Level.WARN, "It waits for data.", text, f"{advice}, or prepare samples beforehand.")]
+        kept = baseline.measurement.kept if baseline else ()
+        action = "Use more workers, or prepare"
+        if any(each.setting == WORKERS.name for each in kept):
+            action = "Prepare"
+        elif no_workers:
+            action = "Make it picklable for workers, or prepare"
+        return [Check(Level.WARN, "It waits for data.", text, f"{action} samples beforehand.")]
     return [Check(Level.OK, "It no longer waits for data.", text)]
 
 
@@ -244,6 +252,12 @@ def _learned(result: SearchResult) -> list[Check]:
     return [Check(Level.NOTE, title, text, f"To keep {whose}, search again with `--keep-numerics`.")]
 
 
+def _seen(result: SearchResult) -> list[Check]:
+    """Settings whose other values would be another training."""
+    notes = [note.text for note in result.notes if note.kind is NoteKind.KEPT]
+    return [Check(Level.NOTE, "Seen in your training.", sentence(f"{text[:1].upper()}{text[1:]}")) for text in notes]
+
+
 def _not_used(result: SearchResult, claim: Claim) -> list[Check]:
     """The fastest trial that could not win although it was faster than the answer."""
     baseline = result.baseline_trial
@@ -254,7 +268,8 @@ def _not_used(result: SearchResult, claim: Claim) -> list[Check]:
     name = ", ".join(short_words(trial.configuration, baseline.configuration))
     text = f"Trial {trial.number} ({name}){f', {interval_text(gain)}' if gain else ''}: {reason}."
     more = f" {counted(others, 'more trial')} likewise." if others else ""
-    action = "`--allow-loss-difference` lets it win." if trial.disqualified_reason else ""
+    is_of_losses = trial.disqualified_reason and all(trial.disqualified_reason != note.detail for note in result.notes)
+    action = "`--allow-loss-difference` lets it win." if is_of_losses else ""
     return [Check(Level.NOTE, "A faster one is not used.", f"{text}{more}", action)]
 
 

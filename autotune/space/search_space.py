@@ -99,9 +99,13 @@ class SearchSpace:
         return ""
 
     def keeping(self, kept: Iterable[KeptSetting], tried: Sequence[Configuration] = ()) -> "SearchSpace":
-        """The space in which these settings have the baseline's value alone. tried: configurations of trials."""
-        reasons = {each.setting: Exclusion(ExclusionKind.KEPT, detail=each.text) for each in kept}
-        alone = {name: (self.baseline.values[name],) for name in self.values if name in reasons}
+        """The space in which these settings have only the values that they allow. tried: configurations of trials."""
+        reasons, alone = dict[str, Exclusion](), dict[str, tuple[Value, ...]]()
+        for each in kept:
+            if (name := each.setting) in self.values:
+                own = self.baseline.values[name]
+                reasons[name] = Exclusion(ExclusionKind.KEPT, detail=each.text)
+                alone[name] = tuple(value for value in self.values[name] if each.allows(value, own)) or (own,)
         gone = [
             RuledOut(name, value, reasons[name])
             for name in alone

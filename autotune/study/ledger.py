@@ -18,6 +18,7 @@ from typing import Any
 
 from autotune.core import Configuration, Measurement, Outcome, Trial, write_json
 from autotune.core.io import Unreadable, read_record
+from autotune.core.kept import OF_LOSSES, OF_NUMERICS, KeptSetting
 from autotune.core.loss_curves import Numerics
 from autotune.core.prospect import OptimalityGap
 from autotune.core.slot import Slot, SlotKind
@@ -142,6 +143,14 @@ class Ledger:
         return [trial.configuration for trial in flagged(self.trials, self.numerics)]
 
     @property
+    def kept(self) -> dict[str, KeptSetting]:
+        """Setting -> why it keeps the user's value, as the trials showed."""
+        plan = self.plan
+        left_out = {*(() if plan.keep_numerics else OF_NUMERICS), *(OF_LOSSES if plan.allow_loss_difference else ())}
+        shown = [each for trial in self.trials for each in trial.measurement.kept]
+        return {each.setting: each for each in reversed(shown) if each.kind not in left_out}
+
+    @property
     def next_number(self) -> int:
         """Of a new trial; the first one is the baseline."""
         return max(self._numbers, default=-1) + 1 if 0 in self._measured else 0
@@ -217,6 +226,15 @@ class Ledger:
         self.numerics = compare_losses(self.trials, self.references, self.plan.objective)
         if self.numerics and not self.plan.allow_loss_difference:
             disqualify_flagged(self.trials, self.numerics, self.plan.require_parity)
+        self.trials[1:] = [self._without_others(trial) for trial in self.trials[1:]]
+
+    def _without_others(self, trial: Trial) -> Trial:
+        """The trial, barred if it has another value than a setting keeps: one of an earlier search of this study."""
+        own, values = self.trials[0].configuration.values, trial.configuration.values
+        for name, each in self.kept.items():
+            if name in values and not each.allows(values[name], own[name]):
+                return replace(trial, disqualified_reason=each.text)
+        return trial
 
 
 def _proposal(place: Path) -> Mapping[str, Any]:

@@ -52,17 +52,9 @@ class Study:
     def _make_sampler(self) -> None:
         self.sampler = make_sampler(self.plan.sampler, self._seed, self.space, self.warm_start, self.plan.score)
 
-    @property
-    def kept(self) -> dict[str, KeptSetting]:
-        """Setting -> why it keeps the user's value, as the trials showed."""
-        shown = [each for trial in self.trials for each in trial.measurement.kept]
-        return {
-            each.setting: each for each in reversed(shown) if each.kind not in OF_NUMERICS or self.plan.keep_numerics
-        }
-
     def keep_settings(self) -> bool:
         """Narrow the space to what the trials leave to search; true if it has changed. Call after each new trial."""
-        space = self.opened_space.keeping(self.kept.values(), [trial.configuration for trial in self.trials])
+        space = self.opened_space.keeping(self.ledger.kept.values(), [trial.configuration for trial in self.trials])
         if space.values == self.space.values:
             return False
         self.space = space
@@ -143,8 +135,21 @@ class Study:
         return [Note(NoteKind.RISK, {"trial": number, "share": risk}) for number, risk in risks]
 
     def kept_notes(self) -> list[Note]:
-        """Notes on the settings that keep the user's value."""
-        return [Note(NoteKind.KEPT, detail=text) for text in dict.fromkeys(each.text for each in self.kept.values())]
+        """Notes on the settings that keep the user's value, and on those that would if nothing else may be learned."""
+        kept = [each for each in self.ledger.kept.values() if self._rules_out(each)]
+        shown = (each for trial in self.trials for each in trial.measurement.kept)
+        more = [each for each in shown if each.kind in OF_NUMERICS and each.setting not in self.ledger.kept]
+        texts = [f"{each.text}, and yours is kept" if each.kind in OF_NUMERICS else each.text for each in kept]
+        texts += [f"{each.text} (--keep-numerics keeps yours)" for each in more]
+        return [Note(NoteKind.KEPT, detail=text) for text in dict.fromkeys(texts)]
+
+    def _rules_out(self, kept: KeptSetting) -> bool:
+        """True if it leaves all values out but the user's, or at least one that could be proposed."""
+        values, own = (
+            self.opened_space.values.get(kept.setting, ()),
+            self.opened_space.baseline.values.get(kept.setting, 0),
+        )
+        return "most" not in kept.numbers or not all(kept.allows(value, own) for value in values)
 
     def write_optuna(self, devices: DeviceEffects = NO_EFFECTS) -> None:
         """Write study.db, which Optuna's dashboard opens. Raises StorageFailed."""

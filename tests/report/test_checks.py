@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from autotune.core import Outcome
+from autotune.core.kept import KeptKind, KeptSetting
 from autotune.core.loss_curves import Curve, Numerics
 from autotune.core.measurement import Measurement
 from autotune.core.note import Note, NoteKind
@@ -179,3 +180,18 @@ def test_a_trainer_of_the_users_and_several_ranks_are_checked_by_their_own_train
     callback = "autotune.PromiseCallback"
     for study, command in ((single, "autotune verify"), (own, callback), (ranks, callback)):
         assert command in named(study)["The speed-up is not proven."].action
+
+
+def test_a_report_tells_what_the_training_showed_and_advises_no_workers_that_repeat_a_stream() -> None:
+    kept = KeptSetting(KeptKind.REPEATED, {"most": 1.0}, setting="workers")
+    waiting = trial(0, 10.0, of=SLOW, kept=(kept,))
+    measured = waiting.measurement
+    steps = tuple(replace(step, data_wait_s=0.5 * step.seconds) for step in measured.steps)
+    found = named(
+        result(
+            [replace(waiting, measurement=replace(measured, steps=steps))],
+            notes=(Note(NoteKind.KEPT, detail=kept.text),),
+        )
+    )
+    assert found["Seen in your training."].text.startswith("Your stream does not share")
+    assert found["It waits for data."].action == "Prepare samples beforehand."

@@ -246,7 +246,7 @@ def test_an_interrupted_search_goes_on_with_the_same_command(study: SearchResult
 def test_what_is_faster_and_learns_differently_does_not_win() -> None:
     rival = replace(trial(1, 40.0, of=FAST, confirmed=40.0), disqualified_reason="its loss differs")
     claim = claim_of(result([trial(0, 10.0, of=SLOW, confirmed=10.0), rival]))
-    assert claim.headline == "The Trainer's defaults are kept: what is faster does not train like fp32"
+    assert claim.headline == "The Trainer's defaults are kept: what is faster trains otherwise"
     assert claim.verdict is Verdict.SOLID
 
 

@@ -57,6 +57,63 @@ def test_a_trial_that_shows_it_is_no_answer_and_ends_the_search_for_other_sizes(
     study.write_optuna()
 
 
+BY_NORM = KeptSetting(KeptKind.BATCH_NORM, {"layers": 3.0}, setting="micro_batch_size")
+BY_LOSS = KeptSetting(
+    KeptKind.BATCH, {"of_all": 3.0, "rows": 8.0, "of_parts": 1.0, "part_rows": 2.0}, setting="micro_batch_size"
+)
+REPEATED = KeptSetting(KeptKind.REPEATED, {"most": 1.0}, setting="workers")
+SHARDS = KeptSetting(KeptKind.SHARDS, {"most": 2.0}, setting="workers")
+
+
+@pytest.mark.parametrize(
+    ("kept", "options", "sizes", "told"),
+    [
+        (BY_NORM, {}, {1, 2, 4, 8}, "--keep-numerics keeps yours"),
+        (BY_NORM, {"keep_numerics": True}, {2}, "yours is kept"),
+        (BY_LOSS, {}, {2}, "--allow-loss-difference searches it"),
+        (BY_LOSS, {"keep_numerics": True}, {2}, "--allow-loss-difference searches it"),
+        (BY_LOSS, {"allow_loss_difference": True}, {1, 2, 4, 8}, ""),
+    ],
+)
+def test_what_would_be_another_training_is_searched_as_far_as_the_request_allows_it(
+    tmp_path: Path, kept: KeptSetting, options: dict[str, bool], sizes: set[int], told: str
+) -> None:
+    study, _ = run(tmp_path, ReplayProbe(lambda of: replace(machine(of), kept=(kept,))), n_trials=1, **options)
+    assert {*study.space.values["micro_batch_size"]} == sizes
+    assert [told in note.text for note in study.kept_notes()] == [True] * bool(told)
+
+
+@pytest.mark.parametrize(
+    ("kept", "own", "left"),
+    [
+        (REPEATED, 0, (0, 1)),
+        (replace(REPEATED, numbers={}), 4, (4,)),
+        (SHARDS, 0, (0, 1, 2)),
+        (SHARDS, 4, (0, 1, 2, 4)),
+        (replace(SHARDS, numbers={"most": 8.0}), 0, (0, 1, 2, 4)),
+    ],
+)
+def test_workers_that_would_repeat_a_stream_or_yield_nothing_are_not_searched(
+    tmp_path: Path, kept: KeptSetting, own: int, left: tuple[int, ...]
+) -> None:
+    among = space(Configuration.exact(8, 2, {"workers": own}), (2,), workers=(0, 1, 2, 4))
+    study, _ = run(tmp_path, ReplayProbe(lambda of: replace(machine(of), kept=(kept,))), among, n_trials=1)
+    assert study.space.values["workers"] == left
+    assert len(study.kept_notes()) == (left != (0, 1, 2, 4))
+
+
+def test_a_trial_of_an_earlier_search_that_trains_otherwise_is_no_answer_of_a_stricter_one(tmp_path: Path) -> None:
+    def world(of: Configuration) -> Measurement:
+        return replace(machine(of), kept=(BY_NORM,) if of.micro_batch_size == 2 else ())
+
+    among = space(micro_batch_size=(2, 4))
+    study, _ = run(tmp_path, ReplayProbe(world), among)
+    assert {trial.disqualified_reason for trial in study.trials} == {""}
+    stricter = opened(tmp_path, among, keep_numerics=True)
+    barred = {of.configuration.micro_batch_size: of.disqualified_reason for of in stricter.trials}
+    assert barred == {2: "", 4: BY_NORM.text}
+
+
 def test_a_study_without_kept_settings_keeps_its_space_and_sampler(tmp_path: Path) -> None:
     study = opened(tmp_path)
     sampler = study.sampler

@@ -154,6 +154,7 @@ def _searched(trainer: Any, instructions: Instructions, tell: Callable[[str, str
                 if not instructions.by and (reason := _otherwise(payload.differs)):
                     raise InvalidRequest(f"{reason[:1].upper()}{reason[1:]}.")
                 tell(SENT, why)
+                payload = replace(payload, trains_on=instructions.then == TRAIN)
                 with watcher(errors(), instructions.quiet, stays=False) as watch:
                     return search(payload, size, watch=watch, **options)
         except (InvalidRequest, ProbeHostFailed, SearchFailed) as error:

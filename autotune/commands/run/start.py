@@ -220,7 +220,7 @@ def _again(command: Command, facts: Facts, wanted: Instructions, scratch: Path) 
         lines = [way_line(AGAIN, facts.why), *(f"In each trial, as in your program, {line}." for line in facts.beside)]
         print("\n".join(f"autotune: {line}" for line in lines), file=sys.stderr, flush=True)
     notes = (Note(NoteKind.AS_IN_PROGRAM, detail=", ".join(facts.unsent)),) if facts.unsent else ()
-    payload = Payload(str(facts.workload["name"]), AGAIN.encode(), notes)
+    payload = Payload(str(facts.workload["name"]), AGAIN.encode(), notes, trains_on=wanted.then == TRAIN)
     result = None
     try:
         with watcher(errors(), wanted.quiet, stays=False) as watch:

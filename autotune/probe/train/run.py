@@ -4,8 +4,10 @@ import contextlib
 import math
 import os
 import random
+import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from autotune.probe.process.ranks import LastStep, free_port, this_rank
 from autotune.probe.train.batch_contents import kept_batch, looked_at, other_rows
 from autotune.probe.train.callbacks import drop_callbacks, why_unfit
 from autotune.probe.train.control import TrialControl, keep_rate
+from autotune.probe.train.equivalence import look
 from autotune.probe.train.fields import is_sharded, probe_fields, round_fields
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory, memory_of
 from autotune.probe.train.read_back import Misconfigured
@@ -45,6 +48,9 @@ long."""
 
 PORT, OF_TORCHRUN = "MASTER_PORT", "TORCHELASTIC_RUN_ID"
 """Variables of the port where a training's ranks meet, and of processes for which torchrun listens there."""
+
+LOOK_S, LOOK_SHARE = 60.0, 0.5
+"""Seconds for looking at the user's loss and stream, and share of the time that a probe has left, at most."""
 
 LAYOUT_BLOCKS = 64
 """Blocks that shift a probe's heap, at most: 1 MiB on average, each too small for a mapping of its own."""
@@ -106,7 +112,7 @@ def measured(
             steps = watch.counting_rows() if held.counts_rows else steps
         elif order.held is not None and not held.is_like(order.held):
             kept, failure = kept_batch(order, held), other_rows(order, held)
-    return Measurement(
+    measurement = Measurement(
         failure.outcome,
         reason=failure.reason,
         where=failure.where,
@@ -140,6 +146,11 @@ def measured(
         observed_warnings=watch.surroundings.warnings() if failure.outcome is Outcome.COMPLETED else (),
         **peaks,
     )
+    is_first = order.speed_to_reach is None and not order.confirmation
+    if measurement.outcome is Outcome.COMPLETED and is_first:  # last, as it may leave a device in any state
+        seconds = min(LOOK_S, LOOK_SHARE * (started + order.deadline_s - time.monotonic()))
+        measurement = replace(measurement, kept=(*measurement.kept, *look(order, trainer, seconds)))
+    return measurement
 
 
 def heap_layout(seed: str | None = None) -> list[bytearray]:

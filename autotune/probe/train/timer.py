@@ -40,6 +40,7 @@ from autotune.probe.train.memory_limit import DeviceMemory, HostMemory
 from autotune.probe.train.read_back import ReadBack
 from autotune.probe.train.ready import DRAINED, MOST_STARTS, ReadyBatches
 from autotune.probe.train.worst_batch import WORST_STEPS, WorstBatch, feed
+from autotune.space.settings.micro_batch_size import GENERATION
 
 
 @dataclass
@@ -299,9 +300,12 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
 
     @property
     def held(self) -> Held | None:
-        """What the micro-batches of the timed steps held for each sample that was asked for; None if that is not counted."""
+        """What the micro-batches of the timed steps held for each sample that was asked for.
+
+        None if that is not counted, as where a batch of the loader is generated for several micro-steps.
+        """
         of, (rows, values) = self.order, map(sum, zip(*self._contents, strict=True)) if self._contents else (0, 0)
-        if not rows or not of.workload.user_objects or of.workload.whole_steps:
+        if not rows or not of.workload.user_objects or getattr(self.trainer.args, GENERATION, None):
             return None
         asked = len(self._contents) * of.accumulation_steps_run * of.configuration.micro_batch_size
         is_counted = of.held is not None and of.held.counts_rows

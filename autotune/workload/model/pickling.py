@@ -57,6 +57,7 @@ class Payload:
     differs: tuple[Note, ...] = ()  #: those of them on what probes train otherwise than the Trainer
     warnings: tuple[ResultWarning, ...] = ()  #: that concern every measurement
     user_arguments: Any = field(default=None, repr=False)  #: the Trainer's; they stay in this process
+    trains_on: bool = False  #: the training goes on with the answer at once
 
 
 def packed(model: Any, objects: Mapping[str, Any]) -> Payload:
