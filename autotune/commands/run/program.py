@@ -80,7 +80,7 @@ def tune_here(
     instructions = replace(instructions, options=_options_here(instructions))
 
     def tell(by: str, why: str) -> None:
-        _facts(trainer, instructions, by, why, made, seen, messages).write(messages)
+        _facts(trainer, instructions, by, why, made, seen).write(messages)
         if by == AGAIN or instructions.dry_run:
             exchange.wait_for_end(parent)
         if not instructions.quiet:
@@ -174,13 +174,7 @@ def _otherwise(differs: tuple[Note, ...]) -> str:
 
 
 def _facts(
-    trainer: Any,
-    instructions: Instructions,
-    by: str,
-    why: str,
-    made: list[Any],
-    seen: Mapping[str, bool],
-    messages: Path,
+    trainer: Any, instructions: Instructions, by: str, why: str, made: list[Any], seen: Mapping[str, bool]
 ) -> Facts:
     args = trainer.args
     base, unsent = base_of(args)
@@ -197,7 +191,7 @@ def _facts(
         read = sample_sizes(trainer.train_dataset, trainer.data_collator)
         return _workload(trainer, instructions.options, size, callbacks, read), read
 
-    workload, measures = read_aside(read, messages) if by == AGAIN or instructions.dry_run else ({}, [])
+    workload, measures = read_aside(read) if by == AGAIN or instructions.dry_run else ({}, [])
     return Facts(
         by=by,
         why=why,
@@ -221,10 +215,10 @@ def _facts(
     )
 
 
-def read_aside(read: Callable[[], Any], messages: Path) -> Any:
+def read_aside(read: Callable[[], Any]) -> Any:
     """The result, plain data, in a fork of this process that writes nothing of the user's; in this process if the fork fails."""
     with (
-        tempfile.TemporaryDirectory(dir=messages) as folder,
+        tempfile.TemporaryDirectory() as folder,
         warnings.catch_warnings(action="ignore"),
     ):  # of other threads
         place = Path(folder, "read.json")
