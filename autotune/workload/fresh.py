@@ -190,14 +190,21 @@ def _outlines(parts: Mapping[str, Any]) -> dict[str, Any]:
     """The parts, with copies without storage of the models among them."""
     import torch
 
-    modules = {name: part for name, part in parts.items() if isinstance(part, torch.nn.Module)}
+    def modules_of(part: Any) -> list[Any]:
+        if isinstance(part, (dict, list, tuple)):  # as losses for several datasets
+            return [
+                module for each in (part.values() if isinstance(part, dict) else part) for module in modules_of(each)
+            ]
+        return [part] if isinstance(part, torch.nn.Module) else []
+
+    holding = {name: part for name, part in parts.items() if name not in extract.DATASETS and modules_of(part)}
     memo: dict[int, Any] = {}
-    for module in modules.values():
+    for module in modules_of(holding):
         for tensor in (*module.parameters(), *module.buffers()):
             empty = torch.empty_like(tensor.detach(), device="meta")
             is_parameter = isinstance(tensor, torch.nn.Parameter)
             memo[id(tensor)] = torch.nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty
-    return {**parts, **copy.deepcopy(modules, memo)}
+    return {**parts, **copy.deepcopy(holding, memo)}
 
 
 @contextlib.contextmanager
