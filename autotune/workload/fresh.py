@@ -195,7 +195,7 @@ def _outlines(parts: Mapping[str, Any]) -> dict[str, Any]:
         inside = [module for each in inner for module in modules_of(each)]  # as losses for several datasets
         return [part] if isinstance(part, torch.nn.Module) else inside
 
-    holding = {name: part for name, part in parts.items() if modules_of(part)}
+    holding = {name: part for name, part in parts.items() if name not in extract.DATASETS and modules_of(part)}
     memo: dict[int, Any] = {}
     for module in modules_of(holding):
         for tensor in (*module.parameters(), *module.buffers()):
