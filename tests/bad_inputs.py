@@ -479,7 +479,6 @@ STUDIES = (
     command("no steps to verify", "steps", "verify", "nowhere", "--steps", "0"),
     command("no study to explain", "nowhere", "explain", "nowhere"),
     command("no rounds to explain", "rounds", "explain", "nowhere", "--rounds", "0"),
-    command("no study to project", "nowhere", "project", "nowhere", "--link", "nvlink4"),
     command("a price in words", "price", "compare", "nowhere", "--price-per-hour", "cheap"),
     command("two prices", "prices", "compare", "nowhere", "--price-per-hour", "1", "--price-per-hour", "2"),
     search("a study that is damaged", "damaged", "--study-name", "damaged", code=1),

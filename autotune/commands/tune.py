@@ -117,9 +117,9 @@ def tune(
 @contextmanager
 def sendable(trainer: Any, options: Mapping[str, Any], global_batch_size: int | None = None) -> Iterator[Sendable]:
     """What is sent of this Trainer. Within, its model is on the CPU. Raises InvalidRequest as `tune` does."""
-    if not hasattr(trainer, "train_dataset"):
+    if callable(trainer) and not hasattr(trainer, "train_dataset"):
         raise InvalidRequest(
-            f"{called(trainer) if callable(trainer) else type(trainer).__name__} is no built Trainer.",
+            f"{called(trainer)} is no built Trainer.",
             "Pass the Trainer, or a function that builds it and its arguments: autotune.tune(build, args).",
         )
     extract.check(trainer)

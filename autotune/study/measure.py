@@ -30,7 +30,7 @@ from autotune.probe import Host, Probe, ProbeOptions
 from autotune.probe.order import ANSWER, ORDER, Timing
 from autotune.probe.runner import LiveProbe
 from autotune.space.dominance import NEVER_PROBED
-from autotune.space.settings import SETTINGS
+from autotune.space.settings import MICRO, SETTINGS
 from autotune.space.settings.setting import shown_values
 from autotune.study.job import Job
 from autotune.study.objective import SAME_MEMORY, leader, speed
@@ -159,7 +159,8 @@ def as_requested(measurement: Measurement, baseline: Trial | None) -> Measuremen
     reasons, without_effect = list[str](), list[str]()
     for name, value in measurement.asked.items():
         shown, before, is_own = measurement.settings.get(name), own_shown.get(name), value == own.get(name)
-        if shown is None or (is_own and before is None and name != RANKS):
+        is_held = name == MICRO and measurement.held is not None  # judged by what the batches hold
+        if is_held or shown is None or (is_own and before is None and name != RANKS):
             continue
         values, values_before = shown_values(shown), shown_values(before)
         if not is_own and shown == before and (str(value) in values or str(own.get(name)) not in values):

@@ -106,10 +106,8 @@ def test_whatever_is_printed_beside_the_object_goes_to_standard_error(capsys: py
 
 
 def test_what_nobody_foresaw_is_an_object_too_with_its_traceback_on_standard_error(studies: Path) -> None:
-    """A study's trial with a peak in words: no check looks for it."""
-    answer = studies / "reports" / "first" / "probes" / "0001" / "measurement.json"
-    told_of = json.loads(answer.read_text())
-    answer.write_text(json.dumps(told_of | {"peak_device_bytes": "much"}))
+    """A package that fails with an error of its own where it is imported."""
+    (studies / "numpy.py").write_text("raise TypeError('broken')")
     done = run(studies, "report", "first", "--json")
     assert done.returncode == 1
     error = json.loads(done.stdout)["error"]

@@ -18,6 +18,8 @@ KINDS = {
     "width": 0.7,
     "graphs": 1,
     "change": 0.1,
+    "learning": 10,
+    "weights": 20,
 }
 """All numbers that a warning may have."""
 

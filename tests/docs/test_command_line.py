@@ -15,7 +15,7 @@ from tests.docs.pages import PAGES, docs_module
 INTRODUCTION = PAGES["docs/command_line.md"].partition("## All commands")[0]
 FUNCTIONS = ("search", "estimate", "compare", "guide", "verify", "explain")
 COMMANDS_ALONE = {"apply", "run", "doctor", "search-spaces", "studies", "serve", "token", "login"}
-METHODS = {"report", "project"}
+METHODS = {"report"}
 OPTIONS_ALONE = {"as_json", "quiet", "server", "detach"}
 BY_FOLDER = {"verify", "explain"}
 PYTHON_ALONE = {"watch", "probes", "started", "train_dataset", "data_collator", "processing_class", "trainer_class"}
@@ -68,9 +68,9 @@ def test_tune_takes_what_search_does_but_for_what_a_trainer_brings() -> None:
     tune, search = (inspect.signature(item).parameters for item in (autotune.tune, autotune.search))
     brought = {"model", "args", "train_dataset", "data_collator", "processing_class", "trainer_class"}
     brought |= {"started", "dataset", "dataset_split", "text_column", "label_column", "tokenizer"}
-    assert tune.keys() - {"trainer"} == search.keys() - brought
+    assert tune.keys() - {"trainer", "args"} == search.keys() - brought
     differing = {name for name in tune.keys() & search.keys() if tune[name] != search[name]}
-    assert differing == {"global_batch_size", "device"}, "the Trainer says these"
+    assert differing == {"global_batch_size", "device", "args"}, "the Trainer says these"
 
 
 def test_every_argument_of_a_search_is_described() -> None:

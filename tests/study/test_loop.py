@@ -897,7 +897,7 @@ def test_what_may_not_fit_is_told_while_it_is_tried_and_at_the_end(tmp_path: Pat
             assert each.risk_notes() == [Note(NoteKind.RISK, {"trial": 0, "share": 0.6})]
         assert now_text(
             study.progress(ProgressKind.PROBING, number=0, configuration=study.space.baseline, message="x")
-        ) == ("x: 2x4 (yours)")
+        ) == ("x: 2x4 (baseline)")
 
 
 @pytest.mark.parametrize("after", [2, 3, 4])
@@ -1165,7 +1165,7 @@ def test_a_rival_that_outlasts_the_time_is_ended_and_its_end_is_not_kept(tmp_pat
 
 
 def test_a_baseline_that_is_not_measured_in_time_is_an_error_that_names_the_option(tmp_path: Path) -> None:
-    with pytest.raises(TimeIsOver, match=r"your own settings were measured\..*timeout="):
+    with pytest.raises(TimeIsOver, match=r"your own settings were measured: not done after .*timeout="):
         timed(tmp_path, 30.0, each_taking(100.0))
     with pytest.raises(TimeIsOver):
         timed(tmp_path, 0.0, each_taking(1.0))

@@ -168,7 +168,8 @@ def failure_of(account: Account, rank: int, tail: str) -> Failure:
             if ended_from_outside(account):
                 raise ProbeHostFailed(f"{STARTER.capitalize()} was {failure.reason}.", RESUME)
             return replace(failure, reason=f"{STARTER} failed: {failure.reason}")
-    return failures.from_exit(account["codes"][rank], account["kernel_oom_kills"], tail)
+    said = re.sub(f"^{STAGE.format('.*')}\n", "", tail, flags=re.MULTILINE)
+    return failures.from_exit(account["codes"][rank], account["kernel_oom_kills"], said)
 
 
 def log_tail(folder: Path, size: int = 4000) -> str:

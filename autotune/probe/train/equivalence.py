@@ -26,6 +26,7 @@ from transformers import set_seed
 
 from autotune.core.configuration import RANKS
 from autotune.core.kept import KeptKind, KeptSetting
+from autotune.core.proxy import Proxy
 from autotune.probe.order import TrainingOrder
 from autotune.space.settings import MICRO
 from autotune.space.settings.micro_batch_size import GENERATION
@@ -146,8 +147,8 @@ def torch_loader(trainer: Any) -> Any:
 def stream_of(loader: Any) -> Any:
     """The user's iterable dataset; None if the dataset is none."""
     dataset: Any = getattr(loader, "dataset", None)
-    while type(dataset).__module__.startswith("autotune."):
-        dataset = dataset.dataset
+    while hasattr(type(dataset), "__mro__") and issubclass(type(dataset), Proxy):
+        dataset = dataset._proxied[0]
     return dataset if isinstance(dataset, IterableDataset) else None
 
 

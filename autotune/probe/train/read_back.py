@@ -87,8 +87,6 @@ class ReadBack:
             name: joined([SETTINGS[name].read_back(each) for each in observed])
             for name in self._order.configuration.values
         }
-        if self._order.workload.user_objects and MICRO in shown:
-            shown[MICRO] = None  # judged by what the batches hold, as a loader of the user's may have any size
         run = self._order.accumulation_steps_run
         if micro_steps is not None and micro_steps != run:
             reason = f"a step took {micro_steps} micro-batches instead of {run}: set gradient_accumulation_steps before train()"

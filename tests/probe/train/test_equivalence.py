@@ -23,6 +23,8 @@ from autotune.workload.model.pickling import sent
 from tests.probe.probes import configuration, make_order, measured
 from tests.trainers import bert
 
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
+
 SIZES = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
 
 

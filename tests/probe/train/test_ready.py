@@ -10,6 +10,8 @@ from torch.utils.data import DataLoader
 from autotune.probe.train.ready import MOST_STARTS, ReadyBatches
 from tests.stream import order_of, watched
 
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
+
 
 @pytest.mark.timeout(60)
 def test_what_workers_have_loaded_is_counted() -> None:

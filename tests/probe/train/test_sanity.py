@@ -344,7 +344,7 @@ def test_the_evaluation_that_is_checked_is_the_user_s_or_none(here: Callable[[by
     callbacks = {"model_init": Scored, "callbacks": [ReadsMetrics()]}
     rehearsal = here(sent({**OBJECTS, **callbacks, **objects, "evaluation": evaluation}))
     assert (rehearsal.problems, rehearsal.evaluation_unchecked) == ((), unchecked)
-    assert bool(rehearsal.eval_batch_size) is not bool(unchecked)
+    assert bool(rehearsal.eval_batch_size) is not (name == "other rows")
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ SHOWN: list[tuple[str, Observed, Value | None]] = [
     ("fsdp", sharded(reshard_after_forward=True), "full_shard"),
     ("fsdp", sharded(reshard_after_forward=False), "shard_grad_op"),
     ("fsdp", sharded(reshard_after_forward="ShardingStrategy.FULL_SHARD"), "full_shard"),
-    ("micro_batch_size", observed(loader=SimpleNamespace(), train_batch_size=6), 6),
+    ("micro_batch_size", observed(loader=SimpleNamespace(), train_batch_size=6), None),
     # A Trainer that generates for several micro-steps at once loads them together.
     ("micro_batch_size", observed(loader=SimpleNamespace(total_batch_size=16), arguments=GENERATES), 4),
     ("micro_batch_size", observed(loader=SimpleNamespace(batch_size=16), arguments=GENERATES), 4),
