@@ -157,8 +157,8 @@ def _typed(kind: Any, value: Any) -> Any:
         return value
     items = get_args(kind)
     if get_origin(kind) is tuple:
-        kinds = items if items[-1] is not Ellipsis else (items[0],) * len(value)
-        return tuple(_typed(kind, item) for kind, item in zip(kinds, value, strict=True))
+        each = (items[0],) * len(value) if items[-1] is Ellipsis else items
+        return tuple(_typed(member, item) for member, item in zip(each, value, strict=True))
     if get_origin(kind) is Mapping:
         return {items[0](key): _typed(items[1], item) for key, item in value.items()}
     if hasattr(kind, "from_dict"):
