@@ -104,7 +104,8 @@ def kept_batch(order: TrainingOrder, held: Held) -> tuple[KeptSetting, ...]:
     """The settings of the batch, as the user's loader decides it."""
     of = order.configuration
     rows = held.rows * of.micro_batch_size
-    figures = {"rows": rows, "step_rows": rows * of.gradient_accumulation_steps * of.data_parallel_size}
+    step_rows = rows * of.gradient_accumulation_steps * of.data_parallel_size
+    figures = {"rows": round(rows, 1), "step_rows": round(step_rows, 1)}
     return tuple(KeptSetting(KeptKind.LOADER, figures, setting=name) for name in (MICRO, RANKS) if name in of.values)
 
 

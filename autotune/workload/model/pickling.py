@@ -163,7 +163,8 @@ def _unsendable(
     what, part, holder = "What you passed", group, ""
     for name, value in group.items():
         if why_not(value) is not None:
-            what, part = CALLED.get(name, f"The {name}"), value
+            own_model = "The model" if trainer is not None and name == "model_init" else f"The {name}"
+            what, part = CALLED.get(name, own_model), value
             break
     seen, is_deeper = set[int](), True
     while is_deeper and (trainer is None or part is not trainer):

@@ -93,7 +93,7 @@ def test_a_part_that_holds_the_arguments_gets_the_child_s_own_and_one_that_holds
 def test_a_model_that_holds_the_trainer_cannot_be_sent(tmp_path: Any) -> None:
     trainer = trainer_of(Net(), tmp_path)
     trainer.model.owner = trainer
-    with pytest.raises(InvalidRequest, match=r"The model_init cannot be sent .*: Net uses owner, the Trainer itself"):
+    with pytest.raises(InvalidRequest, match=r"The model cannot be sent .*: Net uses owner, the Trainer itself"):
         sent({"model_init": Prebuilt(trainer.model)}, trainer)
 
 
