@@ -81,7 +81,6 @@ notebook: $(STAMP)
 benchmarks: $(STAMP)
 	$(BIN)/python benchmarks/start_latency.py
 	$(BIN)/python benchmarks/run_overhead.py
-	$(BIN)/python benchmarks/warm_child.py
 	$(BIN)/python benchmarks/fidelity.py reports/fidelity-cases
 	$(BIN)/python benchmarks/promised.py reports/promised-searches
 	$(BIN)/python benchmarks/stopping.py

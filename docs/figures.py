@@ -224,16 +224,6 @@ def memory_limits(report: Report) -> Figures:
     return {**report.read("{failed} of {searches} searches ran out of memory"), "unfit": unfit}
 
 
-def warm_child(report: Report) -> Figures:
-    rows = report.every("| {pairs} | … | … | {seconds} (…) | … | {peak} (")
-    pairs, times, peaks = zip(*rows, strict=True)
-    return {
-        **dict(zip(("bert", "gpt2", "vit"), times, strict=True)),
-        **{"pairs": sum(map(int, pairs)), "more": 100 * min(peaks) - 100, "most": 100 * max(peaks) - 100},
-        **{"saved": 100 - 100 * max(times), "saved_most": 100 - 100 * min(times)},
-    }
-
-
 def loaders(report: Report) -> Figures:
     figures = report.read(
         "sleeping: the search chose {chosen}, the exhaustive run's best is {best}.",

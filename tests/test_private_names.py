@@ -88,8 +88,6 @@ PRIVATE = (
     # accelerate
     Name("accelerate.accelerator:Accelerator", "_is_accelerate_prepared", "precision of a model that has trained before"),
     Name("accelerate.accelerator:Accelerator", "_original_forward", "precision of a model that has trained before"),
-    Name("accelerate.state:AcceleratorState", "_reset_state", "a warm child begins like a fresh process"),
-    Name("accelerate.state:GradientState", "_reset_state", "a warm child begins like a fresh process"),
     Name("accelerate.state:AcceleratorState", "_shared_state", "a second Trainer in the caller's process changes nothing"),
     # torch
     Name("torch", "_C", "module of the four names below"),
@@ -121,7 +119,6 @@ PRIVATE = (
     Name("torch.nn:Module", "_backward_hooks", "a model with hooks is not built from its config"),
     Name("torch.nn:Module", "_backward_pre_hooks", "a model with hooks is not built from its config"),
     Name("torch:Tensor", "_post_accumulate_grad_hooks", "a model with hooks of its parameters is not sent"),
-    Name("torch.nn.modules.module", "_global_forward_hooks", "a warm child ends if an order leaves hooks of all modules"),
     Name("torch:ops.aten", "_scaled_dot_product_attention_math", "attention is traced as on CUDA"),
     Name("torch:ops.aten", "_scaled_dot_product_efficient_attention", "attention is traced as on CUDA"),
     Name("torch:ops.aten", "_scaled_dot_product_flash_attention", "attention is traced as on CUDA"),
@@ -147,7 +144,6 @@ UNDOCUMENTED = (
     Name("transformers:HfArgumentParser", "parse_args_into_dataclasses", "arguments that come from flags, by its frame"),
     Name("transformers.integrations", "INTEGRATION_TO_CALLBACK", "callbacks of trackers do not log probes"),
     Name("transformers.initialization", "no_init_weights", "a model without storage is built"),
-    Name("transformers.utils.import_utils", "enable_tf32", "its cache is cleared in a warm child", since="5.23"),
     Name("transformers.modeling_utils", "save_on_cpu", "what checkpointing keeps on the host is traced", since="5.23"),
     Name("transformers.modeling_layers", "GradientCheckpointingLayer", "checkpointed layers, by the name of the class"),
     Name("transformers.models.auto.modeling_auto", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "tasks of an architecture"),

@@ -107,8 +107,6 @@ class Measurement(Serializable):
     callbacks_s: float = 0.0  #: on a CPU, mean seconds that the user's callbacks take in a step as it is run
     seconds_to_first_line: float | None = None  #: seconds from the order to the child's first line
     probe_seconds: float = 0.0  #: seconds of the whole probe
-    orders_before: int = 0  #: orders that its process had carried out; 0: a fresh one
-    fresh_start_s: float | None = None  #: seconds outside its steps in a fresh process; None: this one was fresh
     started_s: float | None = field(default=None, compare=False)  #: seconds since the epoch; None: not known
     device: str = ""  #: of several devices of a search the one that measured this
     observed_warnings: tuple[ResultWarning, ...] = ()  #: observations around the probe that make its numbers doubtful
@@ -192,9 +190,7 @@ class Measurement(Serializable):
 
     @property
     def starting_s(self) -> float:
-        """Seconds of a probe outside its steps in a fresh process: its start and end, the model, the data."""
-        if self.fresh_start_s is not None:
-            return self.fresh_start_s
+        """Seconds of a probe outside its steps: its start and end, the model, the data."""
         in_steps = sum(step.seconds for step in self.steps)
         in_steps *= 1 + self.untimed_steps / len(self.steps) if self.steps else 1.0
         return max(0.0, self.probe_seconds - in_steps)
@@ -305,7 +301,7 @@ class Measurement(Serializable):
     def to_dict(self) -> dict[str, Any]:
         """Plain data; the log's tail stays in the log, which names paths of the machine."""
         plain = super().to_dict() | {"log_tail": ""}
-        optional = ("device", "started_s", "tokens_per_sample", "orders_before", "fresh_start_s", "held", "kept")
+        optional = ("device", "started_s", "tokens_per_sample", "held", "kept")
         unset = {name for name in (*optional, "left_out", "callbacks_s") if not plain[name]}
         return {name: value for name, value in plain.items() if name not in unset}
 

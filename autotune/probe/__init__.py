@@ -16,8 +16,7 @@ if TYPE_CHECKING:  # the supervisor, which the start of a search waits for, impo
 Account = Mapping[str, Any]
 """End of an order. ended: exited, timed out, stopped, host ended, host hung or not started; seconds: that it took; codes:
 exit code or -signal of each rank, None if it was ended; kernel_oom_kills: meanwhile; reason: of one not started; output: the
-end of a dead host's output; killed: how often the order was repeated because something else killed or stopped it;
-orders_before: that its process had carried out; kept: whether this waits for another one."""
+end of a dead host's output; killed: how often the order was repeated because something else killed or stopped it."""
 
 
 class Host(Protocol):

@@ -90,8 +90,7 @@ class Order(Serializable):
     allowed_bytes: limit x (1 - headroom). device_used_bytes: in use on the device before; None on a CPU or if unknown.
     held: see `ProbeOptions`.
     speed_to_reach: samples / second (tokens / second if `count_tokens`) below which a probe may end itself.
-    most_before: orders that its process may have carried out before it, at most; it may go on with another one afterwards.
-    None: a process for this order alone. without: classes of the user's callbacks that are left out, as they failed before.
+    without: classes of the user's callbacks that are left out, as they failed before.
     """
 
     kind: str
@@ -117,7 +116,6 @@ class Order(Serializable):
     count_tokens: bool = False
     speed_to_reach: float | None = None
     held: Held | None = None
-    most_before: int | None = None
     without: tuple[str, ...] = ()
     request: Mapping[str, Any] = field(default_factory=dict)
 

@@ -1,6 +1,5 @@
 """LiveProbe: the Probe that measures by real trainings in child processes."""
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,17 +10,13 @@ from autotune.core import Configuration, Environment, Measurement, Outcome, Work
 from autotune.core.failures import Failure
 from autotune.core.interval import Interval, quotient_of_means
 from autotune.core.loss_curves import LEAST_STEPS
-from autotune.core.slot import Slot, SlotKind
+from autotune.core.slot import Slot
 from autotune.core.warning import ResultWarning, WarningKind
 from autotune.probe import Host, ProbeOptions
 from autotune.probe.order import LOSSES, Timing, TrainingOrder, remove_answers, timings
 from autotune.probe.process.answers import attempt, read_answer
-from autotune.probe.process.warm import MOST_BEFORE, TRUSTED
 from autotune.space.settings import SETTINGS
 from autotune.space.setup import training_setup
-
-WARM = "AUTOTUNE_WARM"
-"""The user's variable: 1 lets a completed probe's process carry out the next one, if that is like it."""
 
 MICRO_STEPS = 3
 """Micro-steps (first, middle and last) from which larger accumulations are composed."""
@@ -132,7 +127,6 @@ class LiveProbe:
             timing=self.timing(configuration, options, accumulation_steps_run),
             count_tokens=self.objective == "tokens_per_second",
             speed_to_reach=None if options.best_so_far is None else options.best_so_far.low,
-            most_before=_most_before(options),
             held=options.held,
         )
 
@@ -155,17 +149,12 @@ class LiveProbe:
         )
 
     def _measure(self, order: TrainingOrder) -> Measurement:
-        """The measurement of a probe; in a fresh process, if one in a warm child is not to be trusted.
-
-        If a callback of the user's ended it, it is measured again without that callback.
-        """
+        """The measurement of a probe; without a callback of the user's that ended it, measured again."""
         measurement = self._measured(order)
         while measurement.outcome is Outcome.CRASHED and not measurement.left_out.keys() <= {*order.without}:
             self.left_out |= measurement.left_out
             order = replace(order, without=tuple(self.left_out))
             measurement = self._measured(order)
-        if measurement.orders_before and not _is_trusted(measurement):
-            measurement = self._measured(replace(order, most_before=0))
         without = {name: self.left_out[name] for name in order.without}
         return replace(measurement, left_out={**without, **measurement.left_out})
 
@@ -174,8 +163,7 @@ class LiveProbe:
         account = self.host.run(order if before is None else replace(order, device_used_bytes=before[0]))
         measurement = replace(read_answer(order, account), started_s=began)
         if before is not None:
-            if not account.get("kept"):
-                self._wait_for_memory(before[0])  # else the probe that just ended would count as another process
+            self._wait_for_memory(before[0])  # else the probe that just ended would count as another process
             after = self.device_used()
             if foreign := sorted({*before[1], *(after[1] if after else ())}):
                 warning = ResultWarning(WarningKind.SHARED_DEVICE, detail=", ".join(foreign))
@@ -190,25 +178,6 @@ class LiveProbe:
             if used is None or used[0] <= before + (64 << 20):
                 return
             time.sleep(0.05)
-
-
-def _most_before(options: ProbeOptions) -> int | None:
-    """Orders that a probe's process may have carried out; None for one that begins with it and ends with it.
-
-    A claim, the losses and the comparison of devices rest on fresh processes: rounds, references and what devices repeat. So
-    do the baseline's figures; but its process may go on.
-    """
-    slot = options.slot
-    if os.environ.get(WARM) != "1" or slot.kind is not SlotKind.TRIAL or slot.round or options.losses:
-        return None
-    return MOST_BEFORE if slot.number else 0
-
-
-def _is_trusted(measurement: Measurement) -> bool:
-    """True if a measurement in a warm child counts: it completed, with a peak that is not near the limit."""
-    peak, allowed = measurement.peak_bytes, measurement.allowed_bytes
-    is_low = allowed is None or (peak is not None and peak < TRUSTED * allowed)
-    return measurement.outcome is Outcome.COMPLETED and not measurement.allocator_retries and is_low
 
 
 def _not_composed(measurement: Measurement, whole_speed: Interval | None) -> str:

@@ -44,9 +44,9 @@ these are."""
 def beside(first: Observation, other: Observation) -> bool:
     """True if two measurements are side by side.
 
-    Both in a fresh process, on one device, and at most BESIDE durations apart, or of one round if their times are not known.
+    On one device, and at most BESIDE durations apart, or of one round if their times are not known.
     """
-    if first.is_warm or other.is_warm or not first.devices & other.devices:
+    if not first.devices & other.devices:
         return False
     if first.started_s is None or other.started_s is None:
         return first.round == other.round

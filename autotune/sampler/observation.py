@@ -30,7 +30,6 @@ class Observation(Serializable):
     settled: float = 1.0  # share of the speed that remains over a run of announced length, which begins by compiling
     seconds: float = 0.0  # of the whole measurement
     round: int = 0  # number of its confirmation round; 0: its probe
-    is_warm: bool = False  # whether its process had carried out other orders before
     device: str = ""  # of several devices the one that measured it
     started_s: float | None = None  # seconds on a clock that all measurements share; None: nothing is known of its time
 
@@ -66,7 +65,6 @@ def observed(configuration: Configuration, measurement: Measurement) -> Observat
         settled=measurement.after_compiling,
         seconds=measurement.probe_seconds,
         round=measurement.round,
-        is_warm=measurement.orders_before > 0,
         device=measurement.device,
         started_s=measurement.started_s,
     )

@@ -280,13 +280,9 @@ def test_rounds_of_another_accumulation_do_not_mix() -> None:
         pooled([])
 
 
-def test_a_fresh_process_begins_in_what_its_steps_leave_of_it_and_a_warm_one_says_how_long_it_took() -> None:
+def test_a_process_begins_in_what_its_steps_leave_of_it() -> None:
     measured = completed(steps=(step(1.0),) * 4, untimed_steps=2, probe_seconds=10.0)
     assert measured.starting_s == pytest.approx(4.0)
-    warm = replace(measured, orders_before=3, fresh_start_s=4.5, probe_seconds=6.5)
-    assert warm.starting_s == 4.5
-    assert Measurement.from_dict(warm.to_dict()) == warm
-    assert not {"orders_before", "fresh_start_s"} & measured.to_dict().keys()
 
 
 @pytest.mark.parametrize(

@@ -55,11 +55,6 @@ def test_a_start_is_what_no_step_took() -> None:
     assert seen.starting_s == 16.0 - 3 * 2.0 - 2.0
 
 
-def test_a_warm_process_shows() -> None:
-    of = configuration(8)
-    assert [observed(of, completed(of, orders_before=number)).is_warm for number in (0, 1)] == [False, True]
-
-
 def test_it_goes_through_json_and_back() -> None:
     of = configuration(8)
     seen = observed(of, completed(of))

@@ -39,10 +39,6 @@ def ended_from_outside(account: Account) -> bool:
 
 def read_answer(order: TrainingOrder, account: Account) -> Measurement:
     """The children's measurement if they left a valid one in time, else one that says why not."""
-    return replace(_measurement(order, account), orders_before=account.get("orders_before", 0))
-
-
-def _measurement(order: TrainingOrder, account: Account) -> Measurement:
     seconds, tail = float(account["seconds"]), log_tail(Path(order.folder))
 
     def read(answer: Mapping[str, Any]) -> Measurement:

@@ -1,25 +1,22 @@
-"""Child process of an order: enters a session of its own, carries the order out, answers and exits, or waits for another."""
+"""Child process of an order: enters a session of its own, carries the order out, answers and exits."""
 
 import contextlib
 import ctypes
 import importlib
-import json
 import os
-import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from autotune.core import Measurement, read_json, write_json
-from autotune.probe.order import ORDER, Order, TrainingOrder, answer_name
-from autotune.probe.process import cleanup, ranks, warm
+from autotune.core import write_json
+from autotune.probe.order import Order, TrainingOrder, answer_name
+from autotune.probe.process import cleanup, ranks
 from autotune.probe.process.guard import guard
 from autotune.probe.process.lazy_import import forget_opened_later
 
@@ -49,12 +46,11 @@ def run_child(
     host: int,
     scratch: Path,
     log: int,
-    channel: socket.socket,
     close: list[int],
     rank: int = 0,
     port: int = 0,
 ) -> NoReturn:
-    """Carry the order out as one of its ranks, then those that come by the channel, and exit.
+    """Carry the order out as one of its ranks, and exit.
 
     host: process id. log: file descriptor. close: descriptors of the host alone. port: of the loopback, where ranks meet.
     """
@@ -69,7 +65,7 @@ def run_child(
         for fd in close:
             os.close(fd)
         named = f" (rank {rank} of {order.ranks})" if order.ranks > 1 else ""
-        print(_started(order) + named, flush=True)
+        print(f"{order.kind} {order.number} started{named}", flush=True)
         meeting, scratch = scratch, _own_scratch(scratch, rank)
         _enter_surroundings(parent.surroundings, scratch)
         if runs_user_code(order, parent.objects):
@@ -82,13 +78,9 @@ def run_child(
         with contextlib.suppress(OSError):  # a sandbox may hide it
             Path("/proc/self/oom_score_adj").write_text("1000")
         os.environ |= cards_seen(order, parent.objects)
-        goes_on = order.most_before is not None and not parent.objects and warm.may_go_on(order)
-        state = warm.ProcessState() if goes_on else None
         answer = _answer(order, parent.objects, started, scratch)
         write_json(Path(order.folder) / answer_name(rank), answer)
         code = 0
-        if state is not None and warm.is_completed(answer):
-            _go_on(order, answer, state, started, scratch, channel)
     except BaseException:
         code = 1
         traceback.print_exc()
@@ -97,43 +89,6 @@ def run_child(
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
-
-
-def _started(order: Order) -> str:
-    return f"{order.kind} {order.number} started"
-
-
-def _go_on(
-    first: Order,
-    answer: Mapping[str, Any],
-    state: warm.ProcessState,
-    started: float,
-    scratch: Path,
-    channel: socket.socket,
-) -> None:
-    """Carry out the orders whose folders come by the channel, as long as each completes and leaves nothing."""
-    seconds = time.monotonic() - started
-    fresh_start_s = replace(Measurement.from_dict(answer), probe_seconds=seconds).starting_s
-    folders = channel.makefile("r", encoding="utf-8")
-    while True:
-        shutil.rmtree(scratch / "output", ignore_errors=True)
-        if left := state.restore():
-            print(f"this process ends with its order: {left}", flush=True)
-            return
-        _give_free_heap_back()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        channel.sendall(b"\n")  # all of this order's output is in the log's pipe
-        folder = Path(json.loads(folders.readline()))
-        started = time.monotonic()
-        # Used on the device before this process was there, not now.
-        used = first.device_used_bytes
-        order = replace(Order.from_dict(read_json(folder / ORDER), folder), device_used_bytes=used)
-        print(_started(order), "in a process that carried out others", flush=True)
-        answer = _answer(order, b"", started, scratch) | {"fresh_start_s": fresh_start_s}
-        write_json(folder / answer_name(0), answer)
-        if not warm.is_completed(answer):
-            return
 
 
 def runs_user_code(order: Order, objects: bytes) -> bool:
@@ -239,7 +194,7 @@ def _enter_surroundings(parent: dict[str, Any], scratch: Path) -> None:
 
 
 def _give_free_heap_back() -> None:
-    """Return to the kernel what the host's imports, or an earlier order, freed.
+    """Return to the kernel what the host's imports freed.
 
     It would hide some ten MiB of a training's peak and spare its steps page faults.
     """

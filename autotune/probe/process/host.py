@@ -1,8 +1,7 @@
-"""The host: imports torch and transformers once, and forks a process for each order, or for several like ones.
+"""The host: imports torch and transformers once, and forks a process for each order.
 
     parent ==socket==> host (one thread, CUDA never awake, child subreaper)
                         ├─ fork ─> child 1   session of its own; answers by file, logs to a pipe
-                        │           └─ a completed probe's child waits for one that may follow (warm.py)
                         └─ fork ─> child 2   ... only after everything below child 1 is gone
 
 With AUTOTUNE_SPAWN=1 it imports nothing, and each child imports for itself: no library that wakes CUDA or starts a thread
@@ -23,7 +22,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,7 +29,7 @@ import psutil
 
 from autotune.core import Outcome, read_json
 from autotune.probe.order import LOG, ORDER, Order, answer_name
-from autotune.probe.process import cleanup, warm
+from autotune.probe.process import cleanup
 from autotune.probe.process.child import Parent, run_child
 from autotune.probe.process.lazy_import import WAKES_CUDA, open_later
 from autotune.probe.process.log import Log
@@ -129,7 +127,6 @@ def _read_each(kind: str, read: Callable[[Path], str]) -> list[str]:
 def _serve(channel: socket.socket, alive: int) -> None:
     parent = Parent()
     reader = channel.makefile("rb")
-    kept: Children | None = None  # a child that waits for its next order
     while line := reader.readline():
         message = json.loads(line)
         if "surroundings" in message:
@@ -138,18 +135,10 @@ def _serve(channel: socket.socket, alive: int) -> None:
         elif "order" in message:
             folder = Path(message["order"])
             order = Order.from_dict(read_json(folder / ORDER), folder)
-            if kept is not None and not kept.may_take(order):
-                # What it held on the device is about to be free.
-                order = replace(order, device_used_bytes=kept.first.device_used_bytes)
-                kept.end()
-                kept = None
             if refused := _reasons_not_to_fork():
                 _say(channel, refused)
                 continue
-            children = kept or Children(order, parent, [channel.fileno(), alive])
-            account = children.carry_out(order)
-            kept = children if account["kept"] else None
-            _say(channel, account)
+            _say(channel, Children(order, parent, [channel.fileno(), alive]).carry_out())
 
 
 def _say(channel: socket.socket, message: dict[str, Any]) -> None:
@@ -157,71 +146,45 @@ def _say(channel: socket.socket, message: dict[str, Any]) -> None:
 
 
 class Children:
-    """The processes of an order, one a rank, from their fork to their end; a single one may take further orders.
+    """The processes of an order, one a rank, from their fork to their end. ours: file descriptors that are none of theirs."""
 
-    first: the order that they are forked for. ours: file descriptors that are none of theirs.
-    """
-
-    def __init__(self, first: Order, parent: Parent, ours: list[int]) -> None:
-        self.first = first
-        self._orders = 0
-        self._cores = os.sched_getaffinity(0)
+    def __init__(self, order: Order, parent: Parent, ours: list[int]) -> None:
+        self._order = order
         self._scratch = Path(tempfile.mkdtemp(prefix="probe-"))
         self._shared_memory = cleanup.shared_memory()
         self._output, log_write = os.pipe()
         self._wake, self._wake_write = socket.socketpair()
         self._wake.setblocking(False)
         self._wake_write.setblocking(False)
-        self._channel, theirs = socket.socketpair()
         signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        port = free_port() if first.ranks > 1 else 0
-        host, own = os.getpid(), (self._wake, self._wake_write, self._channel)
+        port = free_port() if order.ranks > 1 else 0
+        host, own = os.getpid(), (self._wake, self._wake_write)
         close = [*ours, self._output, *(end.fileno() for end in own)]
         self._pids: list[int] = []
-        self._codes: list[int | None] = [None] * first.ranks
-        for rank in range(first.ranks):
+        self._codes: list[int | None] = [None] * order.ranks
+        for rank in range(order.ranks):
             self._pids.append(os.fork())
             if self._pids[-1] == 0:
-                run_child(first, parent, host, self._scratch, log_write, theirs, close, rank, port)
+                run_child(order, parent, host, self._scratch, log_write, close, rank, port)
         os.close(log_write)
-        theirs.close()
 
-    def may_take(self, order: Order) -> bool:
-        """True if the child, which waits, may carry this order out."""
-        self._collect()
-        return (
-            self._codes == [None]
-            and order.most_before is not None
-            and self._orders <= order.most_before
-            and self._cores == os.sched_getaffinity(0)
-            and warm.may_follow(order, self.first)
-        )
-
-    def carry_out(self, order: Order) -> dict[str, Any]:
-        """Watch them to the end of an order: its account, once everything is cleared away that does not wait for another."""
+    def carry_out(self) -> dict[str, Any]:
+        """Watch them to the end of the order: its account, once everything is cleared away."""
         kills_before, started = cleanup.kernel_oom_kills(), time.monotonic()
-        folder, before = Path(order.folder), self._orders
+        folder = Path(self._order.folder)
         log = Log(folder / LOG, os.dup(self._output))
-        if before:
-            with contextlib.suppress(OSError):  # it was killed a moment ago
-                self._channel.sendall(json.dumps(order.folder).encode() + b"\n")
-        self._orders += 1
-        ended, codes = self._watch(folder, log, started + order.deadline_s)
+        ended, codes = self._watch(folder, log, started + self._order.deadline_s)
         log.close()
-        is_kept = ended == "waits" and self._has_left_nothing()
-        if not is_kept:
-            self.end()
+        self._end()
         return {
-            "ended": "exited" if ended == "waits" else ended,
-            "codes": [0] if ended == "waits" else codes,
+            "ended": ended,
+            "codes": codes,
             "seconds": time.monotonic() - started,
             "kernel_oom_kills": cleanup.kernel_oom_kills() - kills_before,
-            "orders_before": before,
-            "kept": is_kept,
         }
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """End them and everything below, and remove what they left."""
         for pid in self._pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -230,35 +193,24 @@ class Children:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.close(self._output)
-        for end in (self._wake, self._wake_write, self._channel):
+        for end in (self._wake, self._wake_write):
             end.close()
         cleanup.remove_left_shared_memory(self._shared_memory)
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _has_left_nothing(self) -> bool:
-        """True if the child that waits is all that there is."""
-        below = {process.pid for process in psutil.Process().children(recursive=True)}
-        return below == {*self._pids} and not cleanup.left_shared_memory(self._shared_memory)
-
     def _watch(self, folder: Path, log: Log, deadline: float) -> tuple[str, list[int | None]]:
-        """Wait for them: "waits" for another order, "exited", "timed out" or "stopped", and each one's exit code or -signal.
+        """Wait for them: "exited", "timed out" or "stopped", and each one's exit code or -signal.
 
         The code is None if it still runs. They have exited, too, once one of several has failed: the others would wait for it
         until the deadline.
         """
-        waiting = [self._channel]
         while True:
             left = deadline - time.monotonic()
             if left <= 0:
                 return "stopped" if self._are_stopped() else "timed out", self._codes
-            watched: list[Any] = [self._wake, *waiting, *log.open_fds()]
+            watched: list[Any] = [self._wake, *log.open_fds()]
             ready, _, _ = select.select(watched, [], [], left)
             log.drain()
-            if self._channel in ready:
-                with contextlib.suppress(OSError):
-                    if self._channel.recv(1):
-                        return "waits", self._codes
-                waiting = []  # it has ended
             if self._wake in ready:
                 with contextlib.suppress(BlockingIOError):
                     self._wake.recv(4096)

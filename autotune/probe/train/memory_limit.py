@@ -4,7 +4,6 @@ import contextlib
 import os
 import resource
 import subprocess
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +25,14 @@ class HostMemory:
     """A CPU's memory: RLIMIT_DATA above what the process has at the start; peaks of what counts against it.
 
     That is resident memory, and data that are not resident (holes that batches of many shapes leave in the heap) beyond the
-    UNTOUCHED_BYTES that every training has. In a process that carries out several orders the start is that of the first one:
-    what this one loaded once (libraries, threads) is then a part of every peak, as it is in a fresh process.
+    UNTOUCHED_BYTES that every training has.
     """
 
     def __init__(self, order: TrainingOrder) -> None:
         self._allowed = order.allowed_bytes
         self._before = resource.getrlimit(resource.RLIMIT_DATA)
-        first = _sizes if order.most_before is None else _first_sizes
-        self._resident, self._files, self._data, untouched = first()
-        # Holes that earlier orders left in the heap are none of this one's.
-        self._untouched = max(untouched + UNTOUCHED_BYTES, _untouched())
+        self._resident, self._files, self._data = _status("VmRSS"), _status("RssFile"), _status("VmData")
+        self._untouched = _untouched() + UNTOUCHED_BYTES
         self._stage = ""
         self._stages: dict[str, int] = {}
         self._highest = self._highest_own = 0
@@ -99,17 +95,6 @@ def free_programs(limits: tuple[int, int]) -> None:
             resource.prlimit(self.pid, resource.RLIMIT_DATA, limits)
 
     setattr(subprocess.Popen, "__init__", started)  # noqa: B010  # mypy takes no assignment to a method
-
-
-def _sizes() -> tuple[int, int, int, int]:
-    """Bytes of this process that are resident, in files, in data, and in data that are not resident."""
-    return _status("VmRSS"), _status("RssFile"), _status("VmData"), _untouched()
-
-
-@cache
-def _first_sizes() -> tuple[int, int, int, int]:
-    """The same when it was called first."""
-    return _sizes()
 
 
 def _untouched() -> int:

@@ -21,5 +21,4 @@ SETTING = Setting(
     read_back=lambda observed: WHERE_NEEDED if isinstance(observed.trainer.data_collator, WithoutFullMask) else ALWAYS,
     unavailable=collated("attention_mask", ALWAYS),
     costs=Costs(traced=False),
-    of_trainer=True,
 )

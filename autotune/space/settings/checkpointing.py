@@ -174,5 +174,4 @@ SETTING = Setting(
     read_back=_read_back,
     unavailable=first_of(_unavailable),
     costs=Costs(_needs_at_least_as_much, work=_work),
-    of_trainer=True,
 )

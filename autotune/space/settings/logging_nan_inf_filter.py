@@ -11,5 +11,4 @@ SETTING = field_setting(
     costs=NO_MEMORY,
     summary="Off, the host need not wait for the device in every micro-step; losses that are NaN are then logged as such.",
     unavailable=needs_gpu("a CPU has no device that it would wait for", usual=True),
-    of_trainer=True,
 )

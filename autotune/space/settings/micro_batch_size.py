@@ -45,5 +45,4 @@ SETTING = field_setting(
     read_back=_read_back,
     costs=Costs(lambda value, other: int(value) >= int(other)),
     ordered=True,
-    of_trainer=True,
 )

@@ -29,5 +29,4 @@ SETTING = Setting(
     read_back=_read_back,
     unavailable=needs_gpu("on a CPU nothing is copied to a device"),
     active_if=("pin_memory", bool),
-    of_trainer=True,
 )

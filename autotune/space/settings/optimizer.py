@@ -167,5 +167,4 @@ SETTING = Setting(
             else "another rule of updates than AdamW's: tune the learning rate anew"
         ),
     ),
-    of_trainer=True,
 )

@@ -55,5 +55,4 @@ SETTING = Setting(
     unavailable=_unavailable,
     costs=Costs(_needs_at_least_as_much),
     active_if=(packing.SETTING.name, lambda value: value == packing.NONE),
-    of_trainer=True,
 )

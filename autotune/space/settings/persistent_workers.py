@@ -14,5 +14,4 @@ SETTING = field_setting(
         bool(observed.loader.persistent_workers) if getattr(observed.loader, "num_workers", 0) else None
     ),
     active_if=("workers", bool),
-    of_trainer=True,
 )

@@ -21,5 +21,4 @@ SETTING = field_setting(
     from_user=_from_user,
     read_back=lambda observed: bool(observed.loader.pin_memory),
     unavailable=needs_gpu("the Trainer forces pinned memory off on a CPU: there is no device to copy to"),
-    of_trainer=True,
 )

@@ -145,5 +145,4 @@ SETTING = Setting(
         lambda value: "bf16" if value == FROZEN else value,
         lambda value: "weights of 8 bits' precision lose small updates" if value == WEIGHTS else "",
     ),
-    of_trainer=True,
 )

@@ -16,5 +16,4 @@ SETTING = field_setting(
     read_back=lambda observed: getattr(observed.loader, "prefetch_factor", None),  # None if no worker loads
     ordered=True,
     active_if=("workers", bool),
-    of_trainer=True,
 )

@@ -149,8 +149,6 @@ class Setting:
     learning: Learning | None = None  # None: the model learns the same with every value
     ordered: bool = False  # whether its values are numbers whose order means something to a sampler
     argument: str = ""  # field of `TrainingArguments` that has its values
-    # Whether its effect ends with the Trainer: a process that trained with one of its values may train with another one.
-    of_trainer: bool = False
 
     def __post_init__(self) -> None:
         if self.read is None:

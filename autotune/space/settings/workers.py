@@ -40,5 +40,4 @@ SETTING = field_setting(
     read_back=lambda observed: int(observed.loader.num_workers),
     unavailable=_unavailable,
     ordered=True,
-    of_trainer=True,
 )
