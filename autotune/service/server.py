@@ -378,12 +378,17 @@ def tls_of(settings: Settings) -> ssl.SSLContext | None:
     return context
 
 
+MOST_PORT = 65535
+
+
 def listening(settings: Settings) -> socket.socket:
     """The socket of the server. Raises InvalidRequest for an address that is in use or not this machine's."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    if not 0 <= settings.port <= MOST_PORT:  # Python would leave a socket open
+        raise InvalidRequest(f"There is no port {settings.port}.", f"Pass a --port of 0 to {MOST_PORT}.")
     try:
         listener = socket.create_server((settings.host, settings.port), family=family)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         reason = (
             "is in use"
             if getattr(error, "errno", 0) == errno.EADDRINUSE
