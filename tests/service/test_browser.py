@@ -91,7 +91,7 @@ def test_a_search_from_its_form_to_its_report(browser: WebDriver, server: Server
         "window.spoken = []; window.same = document.querySelector('#live');"
         "new MutationObserver(() => spoken.push(voice.textContent)).observe(voice, { childList: true });"
     )
-    wait_until(lambda: "(yours)" in text_of(browser, ".sub"))
+    wait_until(lambda: "(baseline)" in text_of(browser, ".sub"))
     browser.execute_script("document.getElementById('duplicate').focus()")
     browser.find_element(By.ID, "pause").send_keys(Keys.ENTER)  # nothing moves while it is paused
     browser.execute_script("document.getElementById('duplicate').focus()")
@@ -102,7 +102,7 @@ def test_a_search_from_its_form_to_its_report(browser: WebDriver, server: Server
     wait_until(lambda: "Done" in text_of(browser, ".sub"))
     wait_until(lambda: browser.execute_script("return same.isConnected && window.spoken.at(-1)?.startsWith('Done.')"))
     wait_until(lambda: browser.execute_script("return document.getElementById('pause').hidden"))
-    wait_until(lambda: "yours" in text_of(browser, ".trials"))
+    wait_until(lambda: "baseline" in text_of(browser, ".trials"))
     press(browser, "Open the report")
     wait_until(lambda: text_of(browser, "#details h2") == "Details")
     assert browser.execute_script("return window.origin") == "null"
@@ -121,7 +121,7 @@ def test_searches_are_stopped_resumed_and_compared(browser: WebDriver, server: S
     wait_until(lambda: "Done" in text_of(browser, ".sub"))
     replaying.hold()
     second = submit(browser, server.url, "second")
-    wait_until(lambda: "(yours)" in text_of(browser, ".sub"))
+    wait_until(lambda: "(baseline)" in text_of(browser, ".sub"))
     press(browser, "Stop now")
     wait_until(lambda: "Cancelled" in text_of(browser, ".sub"))
     replaying.release()
