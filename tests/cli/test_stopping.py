@@ -39,7 +39,7 @@ def test_ctrl_c_once_ends_after_the_running_probe(tmp_path: Path) -> None:
         shown.wait_for(SAID[:40])
         assert shown.end() == 130
     assert "Interrupted. 2 trials kept. Run the same command again to resume." in shown.text
-    assert re.search("Fastest so far, not proven: |Nothing faster than your settings so far", shown.text)
+    assert re.search("Fastest so far, not proven: |Nothing faster than the baseline so far", shown.text)
     assert "Report so far: reports/stopped/report.html" in shown.text
     assert "Traceback" not in shown.text
     search = TuningResult.load(tmp_path / "reports" / "stopped")

@@ -22,7 +22,8 @@ def shown() -> list[str]:
 
 def test_the_answer_that_is_shown_is_whole_and_each_of_its_labels_is_explained() -> None:
     headline, *told, why = shown()
-    assert re.fullmatch(r"(About )?[\d.]+x as fast as your settings.* +\(95% [\d.]+x to [\d.]+x\)", headline)
+    claim = f"{headline} {told[0].strip()}"
+    assert re.fullmatch(r"(About )?[\d.]+x as fast as the Trainer's defaults.* +\(95% [\d.]+x to [\d.]+x\)", claim)
     assert why.startswith("Why it ended: ")
     checks = [match for line in told if (match := re.match(r"  (ok|warn|note) +(.+?\.)", line))]
     assert len(checks) >= 3

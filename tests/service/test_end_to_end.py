@@ -238,7 +238,7 @@ def test_ctrl_c_on_a_terminal_asks_what_to_do(
     words = ["search", *WORDS, "--server", server.url]
     try:
         with terminal(words, tmp_path, AUTOTUNE_TOKEN=server.token) as searching:
-            searching.wait_for("(yours)")
+            searching.wait_for("(baseline)")
             (running,) = searches_when_running(server)
             searching.press("\x03")
             searching.wait_for("Cancel the search on the server?")
