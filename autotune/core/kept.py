@@ -19,6 +19,11 @@ class KeptKind(Kind):
         "your loader decides the batch (rows in a micro-batch: {rows:.6g}, in a step: {step_rows:.10g}): micro-batch size and "
         "accumulation are not searched",
     )
+    ROWS = (
+        "rows",
+        "a micro-batch of {size:.0f} holds {rows:.4g} rows instead of {wanted:.4g}: micro-batch size and accumulation are not "
+        "searched",
+    )
     BATCH = (
         "batch",
         "your loss depends on the samples of a micro-batch ({of_all:.3g} at {rows:.0f}, {of_parts:.3g} at {part_rows:.0f}): its "

@@ -92,21 +92,26 @@ def looked_at(
     return replace(held, counts_rows=counts_rows), kept_batch(order, held) if scales is False else kept
 
 
-def other_rows(order: TrainingOrder, held: Held) -> Failure:
-    """Failure of a trial whose micro-batches hold something else than the first trial's show that they should."""
+def other_rows(order: TrainingOrder, held: Held) -> tuple[tuple[KeptSetting, ...], Failure]:
+    """(settings of the batch, failure) of a trial whose micro-batches hold something else than the first trial's show."""
     size = order.configuration.micro_batch_size
-    wanted = order.held.rows * size if order.held else math.nan
-    reason = f"a micro-batch of {size} held {held.rows * size:.4g} rows instead of {wanted:.4g}: your loader decides the batch"
-    return Failure(Outcome.MISCONFIGURED, reason)
+    figures = {"size": size, "rows": held.rows * size, "wanted": order.held.rows * size if order.held else math.nan}
+    reason = f"a micro-batch of {size} held {figures['rows']:.4g} rows instead of {figures['wanted']:.4g}"
+    return _of_batch(order, KeptKind.ROWS, figures), Failure(Outcome.MISCONFIGURED, reason)
 
 
 def kept_batch(order: TrainingOrder, held: Held) -> tuple[KeptSetting, ...]:
-    """The settings of the batch, as the user's loader decides it."""
+    """The settings of the batch, as the user's loader decides it in the first trial."""
     of = order.configuration
     rows = held.rows * of.micro_batch_size
     step_rows = rows * of.gradient_accumulation_steps * of.data_parallel_size
     figures = {"rows": round(rows, 1), "step_rows": round(step_rows, 1)}
-    return tuple(KeptSetting(KeptKind.LOADER, figures, setting=name) for name in (MICRO, RANKS) if name in of.values)
+    return _of_batch(order, KeptKind.LOADER, figures)
+
+
+def _of_batch(order: TrainingOrder, kind: KeptKind, figures: dict[str, float]) -> tuple[KeptSetting, ...]:
+    values = order.configuration.values
+    return tuple(KeptSetting(kind, figures, setting=name) for name in (MICRO, RANKS) if name in values)
 
 
 def _of_steps(order: TrainingOrder, trainer: Any) -> tuple[KeptSetting, ...]:

@@ -22,7 +22,7 @@ from autotune.probe.device.compile import keep_compiled
 from autotune.probe.device.machine import MachineMonitor
 from autotune.probe.order import STAGE, Timing, TrainingOrder, timings
 from autotune.probe.process.ranks import LastStep, free_port, this_rank
-from autotune.probe.train.batch_contents import kept_batch, looked_at, other_rows
+from autotune.probe.train.batch_contents import looked_at, other_rows
 from autotune.probe.train.callbacks import drop_callbacks, why_unfit
 from autotune.probe.train.control import TrialControl, keep_rate
 from autotune.probe.train.equivalence import look
@@ -111,7 +111,7 @@ def measured(
             held, kept = looked_at(order, trainer, held, watch.shares)
             steps = watch.counting_rows() if held.counts_rows else steps
         elif order.held is not None and not held.is_like(order.held):
-            kept, failure = kept_batch(order, held), other_rows(order, held)
+            kept, failure = other_rows(order, held)
     measurement = Measurement(
         failure.outcome,
         reason=failure.reason,

@@ -35,6 +35,7 @@ from autotune.probe.train.memory_limit import DeviceMemory, HostMemory, memory_o
 from autotune.probe.train.run import prepared_trainer
 from autotune.probe.train.worst_batch import feed, worst_batch
 from autotune.workload.data.rows import length_of, parts_of, rows_of
+from autotune.workload.hub import first_line
 from autotune.workload.model.pickling import evaluation_of
 from autotune.workload.model.user_objects import sizes
 
@@ -223,12 +224,20 @@ class SanityCallback(TrainerCallback):  # type: ignore[misc]
             self._memory.enter("")
 
     def _weighing(self, metrics: Callable[..., Any]) -> Callable[..., Any]:
-        """These metrics; notes the bytes of what they get, unless they get it batch by batch."""
+        """These metrics; notes the bytes of what they get, unless they get it batch by batch.
+
+        If they fail, that is no failure of the evaluation: they may need all of its rows.
+        """
 
         def weighed(outputs: Any, *args: Any, **kwargs: Any) -> Any:
             if not self.trainer.args.batch_eval_metrics:
                 self._weights.append(sum(map(nested_bytes, (outputs.predictions, outputs.label_ids, outputs.inputs))))
-            return metrics(outputs, *args, **kwargs)
+            try:
+                return metrics(outputs, *args, **kwargs)
+            except Exception as error:
+                few = f"its compute_metrics failed on a few rows: {type(error).__name__}: {first_line(error)}"
+                self._results["evaluation_unchecked"] = few
+                raise
 
         return weighed
 

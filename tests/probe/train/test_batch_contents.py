@@ -202,7 +202,10 @@ def joined(rows: list[Any]) -> Any:
 
 def test_a_trial_with_other_rows_tells_both_numbers(tmp_path: Path) -> None:
     order = make_order(tmp_path, cpu(), asked=configuration(4), held=Held(1.0, 12.0))
-    failure = other_rows(order, Held(0.25, 3.0))  # type: ignore[arg-type]
+    kept, failure = other_rows(order, Held(0.25, 3.0))  # type: ignore[arg-type]
+    assert [(each.setting, each.numbers) for each in kept] == [
+        ("micro_batch_size", {"size": 4, "rows": 1.0, "wanted": 4.0})
+    ]
     assert failure.outcome.value == "misconfigured"
     assert failure.reason.startswith("a micro-batch of 4 held 1 rows instead of 4")
 

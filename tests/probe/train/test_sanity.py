@@ -309,6 +309,10 @@ def accuracy(_: Any) -> dict[str, float]:
     return {"accuracy": 0.5}
 
 
+def of_all_rows(_: Any) -> dict[str, float]:
+    raise AssertionError("not all rows")
+
+
 class Unsendable:
     """Metrics that belong to one process."""
 
@@ -330,6 +334,11 @@ CHECKED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"eval_dataset": ROWS, "compute_metrics": Unsendable()},
         "The compute_metrics cannot be sent to another process: Unsendable uses lock, a lock",
     ),
+    "metrics that need all rows": (
+        {},
+        {"eval_dataset": ROWS, "compute_metrics": of_all_rows},
+        "its compute_metrics failed on a few rows: AssertionError: not all rows",
+    ),
     "other rows": (
         {"trainer_class": Endless},
         {"eval_dataset": ROWS, "compute_metrics": accuracy},
@@ -344,7 +353,7 @@ def test_the_evaluation_that_is_checked_is_the_user_s_or_none(here: Callable[[by
     callbacks = {"model_init": Scored, "callbacks": [ReadsMetrics()]}
     rehearsal = here(sent({**OBJECTS, **callbacks, **objects, "evaluation": evaluation}))
     assert (rehearsal.problems, rehearsal.evaluation_unchecked) == ((), unchecked)
-    assert bool(rehearsal.eval_batch_size) is not (name == "other rows")
+    assert bool(rehearsal.eval_batch_size) is not (name in ("other rows", "metrics that need all rows"))
 
 
 @pytest.mark.parametrize(
