@@ -147,7 +147,7 @@ def torch_loader(trainer: Any) -> Any:
 def stream_of(loader: Any) -> Any:
     """The user's iterable dataset; None if the dataset is none."""
     dataset: Any = getattr(loader, "dataset", None)
-    while hasattr(type(dataset), "__mro__") and issubclass(type(dataset), Proxy):
+    while issubclass(type(dataset), Proxy):
         dataset = dataset._proxied[0]
     return dataset if isinstance(dataset, IterableDataset) else None
 
