@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from autotune.commands.tune import tune
     from autotune.commands.verify.run import verify
     from autotune.probe.train.promise import PromiseCallback
+    from autotune.sampler.physics import PhysicsSampler
     from autotune.service.client import connect
 
 __version__ = "0.1.0"
 __all__ = [
+    "PhysicsSampler",
     "PromiseCallback",
     "TuningResult",
     "compare",
@@ -40,6 +42,7 @@ _MODULES = {
     "guide": "autotune.commands.guide.run",
     "TuningResult": "autotune.commands.result",
     "verify": "autotune.commands.verify.run",
+    "PhysicsSampler": "autotune.sampler.physics",
     "PromiseCallback": "autotune.probe.train.promise",
 }
 

@@ -127,7 +127,7 @@ PRIVATE = (
     Name("torch:ops.aten", "_to_copy", "copies of weights are told from other tensors"),
     # Others
     Name("numpy._core._exceptions", "_ArrayMemoryError", "a process that ran out of memory, by its log", since="2.0"),
-    Name("optuna.study:Study", "_storage", "the study in memory is copied to study.db"),
+    Name("optuna.study:Study", "_storage", "a study that differs from its folder is deleted and written again"),
     Name("datasets.arrow_dataset:Dataset", "_fingerprint", "the cache of prepared data knows the data"),
     Name("datasets.arrow_dataset", "_data_files", "a saved dataset on a server names no file outside of its folder"),
     Name("IPython.core.interactiveshell", "_render_traceback_", "an error is one line in a notebook"),

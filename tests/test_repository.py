@@ -173,12 +173,11 @@ def test_every_library_that_a_module_imports_is_required(dependencies: ModuleTyp
     """At once, and of the modules of an extra by some extra; what a function imports is not seen."""
     owners = packages_distributions()
     always, with_extras = dependencies.needed().keys(), dependencies.needed(dependencies.EXTRAS).keys()
-    of_extras = ("autotune.service.", "autotune.report.loggers.")
     missing = set()
     for module, tree in TREES.items():
         libraries = {name.partition(".")[0] for name in imported(tree, at_import=True)} - sys.stdlib_module_names
         for library in libraries - {"autotune", "sitecustomize"}:
-            required = with_extras if module.startswith(of_extras) else always
+            required = with_extras if module.startswith("autotune.service.") else always
             if not {canonicalize_name(owner) for owner in owners.get(library, ())} & required:
                 missing.add((module, library))
     assert not missing

@@ -128,11 +128,13 @@ def _write(content: str | bytes, output: str | None) -> None:
 
 
 def _log(result: "TuningResult", names: Sequence[str], folder: Path) -> None:
-    """Record a finished study in loggers; exits with 1 if one of them failed."""
-    from autotune.report.loggers.guarded import LoggerGroup
+    """Record a finished study in trackers; exits with 1 if one of them failed."""
+    if not names:
+        return
+    from autotune.report.trackers import Trackers, answer_of
+    from autotune.study.database import database_of
 
-    loggers = LoggerGroup(names, result.request.objective, folder)
-    loggers.start(result)
-    loggers.finish(result)
-    if loggers.problems:
+    trackers = Trackers(names, database_of(folder, result.trials, result.request.objective).study, folder)
+    trackers.close(answer_of(result))
+    if trackers.problems:
         raise typer.Exit(AutotuneError.exit_code)

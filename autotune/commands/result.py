@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from autotune.commands.explain.explanation import Explanation
     from autotune.commands.verify.result import Verification
+    from autotune.sampler.physics import PhysicsSampler
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,18 @@ class TuningResult(SearchResult):
         self._warn_of_losses()
         folder = {} if output_dir is None else {"output_dir": output_dir}
         return answer_arguments(self, self.user_arguments, folder | overrides)
+
+    def sampler(self, seed: int = 0) -> "PhysicsSampler":
+        """An Optuna sampler of the search's space, for its `study.db` or a study of your own.
+
+        It knows the memory limit; the estimate of memory that a search makes first is not part of it.
+        """
+        from autotune.sampler.physics import PhysicsSampler, WarmStart
+        from autotune.space.build import build_space
+
+        request = self.request
+        space = build_space(request, self.environment, self.workload, request.training_args)
+        return PhysicsSampler(space, WarmStart(self.allowed_bytes, margin=request.margin), seed)
 
     def arguments(self, args: Any) -> Any:
         """These training arguments, of their own class, with the answer's fields: `build(result.arguments(args)).train()`.

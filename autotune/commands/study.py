@@ -29,8 +29,8 @@ from autotune.probe.runner import LiveProbe
 from autotune.report import FILES
 from autotune.report.live.notebook import in_notebook
 from autotune.report.live.views import following, saying
-from autotune.report.loggers.guarded import LoggerGroup
 from autotune.report.summary import answer_lines, python_lines
+from autotune.report.trackers import Trackers, answer_of
 from autotune.sampler.calibration import calibrated
 from autotune.space.build import build_space
 from autotune.space.dominance import baseline_notes, crash_notes
@@ -38,6 +38,7 @@ from autotune.space.search_space import SearchSpace
 from autotune.space.settings import SETTINGS
 from autotune.space.setup import check_fields, what_differs
 from autotune.space.tensor_cores import advice
+from autotune.study.database import StudyDatabase
 from autotune.study.finish import finish
 from autotune.study.fleet import Fleet
 from autotune.study.history import Remembered, recall, remember
@@ -143,6 +144,14 @@ def _run(
     environment, workload, base = unmeasured.environment, unmeasured.workload, request.training_args
     past = Remembered() if request.no_history else recall(environment, unmeasured.identity)
     study = open_study(folder, space, plan)
+    database = StudyDatabase(folder, study.sampler, plan.score)
+    trackers = Trackers(request.report_to, database.study, folder)
+
+    def publish() -> None:
+        database.update(study.opened_space, study.trials, study.ledger.unfinished)
+        trackers.log()
+
+    study.publish = publish
     notes = [*unmeasured.notes, *past.notes]
     if adopted := 0 if fresh or workload.user_objects else import_trials(study, past.trials):
         notes.append(Note(NoteKind.EARLIER_TRIALS, {"trials": adopted}))
@@ -178,7 +187,6 @@ def _run(
             watch(study.progress(ProgressKind.PREPARING, message=note.text))
     pool = pool_of(executors, probe_on) if executors else Pool({"": here})
     fleet = Fleet(pool)
-    loggers = LoggerGroup(request.report_to, request.objective, folder)
     result = unmeasured
     watch = keeping_peaks(watch, study)
     with (
@@ -188,8 +196,7 @@ def _run(
         try:
             with reporting_storage(folder):
                 (folder / RESULT).unlink(missing_ok=True)  # a search that is killed from here on leaves none
-            loggers.start(unmeasured)
-            watch = loggers.watching(watch)
+            study.publish()
             traces = trace_ahead(study, host, environment, workload, base, stack)
             result = dataclasses.replace(result, stop=run_study(study, fleet, watch, prepare))
             remember(environment, unmeasured.identity, study.trials, calibrated(space, study.warm_start, study.trials))
@@ -218,7 +225,7 @@ def _run(
                     duplicate_proposals=study.sampler.duplicates,
                     left_out=tuple(study.ledger.left_out),
                     numerics=numerics and dataclasses.replace(numerics, weights=weights_text(workload)),
-                    notes=(*notes, *of_trials, *loggers.problems),
+                    notes=(*notes, *of_trials, *trackers.problems),
                     finished=fingerprint if result.complete and not study.ledger.left_out else "",
                     prospects=read_prospects(folder),
                     estimated_peaks=read_peaks(folder),
@@ -227,8 +234,8 @@ def _run(
                     forecast=Forecast(expected_s[0], _elapsed_s(host)) if expected_s else None,
                 )
                 result.save(folder)
-                study.write_optuna(fleet.effects(study.ledger))
-            loggers.finish(result)
+                study.publish()
+            trackers.close(answer_of(result))
     return result
 
 

@@ -163,25 +163,7 @@ class OptunaSampler:
 
 def _in_memory(sampler: optuna.samplers.BaseSampler) -> optuna.Study:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    return optuna.create_study(
-        storage=optuna.storages.InMemoryStorage(),
-        sampler=sampler,
-        study_name="autotune",
-        direction="maximize",
-    )
-
-
-def study_of(
-    trials: Sequence[Trial],
-    space: SearchSpace,
-    score: Score,
-    devices: DeviceEffects = NO_EFFECTS,
-) -> optuna.Study:
-    """The trials as an Optuna study in memory, for Optuna's dashboard."""
-    study = _in_memory(optuna.samplers.RandomSampler(seed=0))
-    for trial in trials:
-        tell(study, ask_for(study, space, trial.configuration), trial, score, devices)
-    return study
+    return optuna.create_study(sampler=sampler, direction="maximize")
 
 
 def ask_for(study: optuna.Study, space: SearchSpace, configuration: Configuration) -> optuna.Trial:

@@ -1,5 +1,6 @@
-"""The `physics` sampler: it chooses measurements by the cost model."""
+"""The `physics` sampler: an Optuna sampler that chooses measurements by the cost model."""
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,15 +8,18 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.trial import FrozenTrial, TrialState
 from threadpoolctl import ThreadpoolController
 
-from autotune.core import Configuration, Outcome, Trial, Value
+from autotune.core import Configuration, Measurement, Outcome, Trial, Value
 from autotune.memory.peak import MemoryPeak
 from autotune.sampler.candidates import POOL, pool, stages
 from autotune.sampler.claim import EACH
 from autotune.sampler.cost_model import CostModel
 from autotune.sampler.observation import Observation, observed
-from autotune.sampler.parameters import all_values
+from autotune.sampler.parameters import all_values, configuration_of, distributions, parameters
 from autotune.sampler.policy import P_FIT_CERTAIN, Choice, Why, choose
 from autotune.sampler.prior import MemoryPrior, Prior
 from autotune.space.dominance import implied_by
@@ -73,10 +77,29 @@ ALONE = Situation()
 """One device that has nothing to do, and no limits."""
 
 
-class PhysicsSampler:
-    """Chooses the measurement with the largest expected gain a second.
+MEASUREMENT, REPEATS = "measurement", "repeats"
+"""User attributes of an Optuna trial: its `Measurement.to_dict()`, from which `PhysicsSampler` learns, and a list of those of
+its repetitions."""
 
-    Of a space of more than 5,000 configurations it considers the neighbours of the best and of the prior's best, and random ones.
+
+class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optuna's types are not read here
+    """Optuna sampler of training configurations: the measurement with the largest expected gain a second, by a cost model.
+
+    The model (sampler/cost_model.py) has the parts of a training step and the memory of each configuration, so it samples the
+    search spaces of autotune alone. Of a space of more than 5,000 configurations it considers the neighbours of the best and of
+    the prior's best, and random ones.
+
+    A trial that the objective measured carries `Measurement.to_dict()` as its user attribute `measurement`. A configuration that
+    is worth measuring again is sampled again, as a trial of its own. Once nothing is worth its seconds, `study.optimize` is
+    stopped, and what is asked then is the winner.
+
+    Args:
+        space: Settings with their values, and the baseline, which is sampled first.
+        knowledge: Memory limit in bytes of a peak, and what else is known before the first trial.
+        seed: Of the random draws.
+
+    Raises:
+        ValueError: A parameter that is not of the space is asked for.
     """
 
     duplicates = 0
@@ -85,6 +108,29 @@ class PhysicsSampler:
         self.space, self.knowledge, self.seed = space, knowledge, seed
         self._model: CostModel | None = None
         self._considered: tuple[Sequence[Configuration], Sequence[SearchSpace]] = ((), (space,))
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """Distributions of all parameters of the space."""
+        return distributions(self.space)
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Parameters of the next measurement; of the winner once nothing is worth measuring."""
+        others = [each for each in study.get_trials(deepcopy=False) if each.number != trial.number]
+        running = [each for each in others if each.state is TrialState.RUNNING]
+        running_there = {str(each.number): configuration_of(self.space, each.params) for each in running if each.params}
+        choice = self.choose(trials_of(others, self.space), Situation(running_there))
+        if choice.configuration is None:
+            with contextlib.suppress(RuntimeError):  # asked outside of `optimize`, which alone can be stopped
+                study.stop()
+        return parameters(self.space, choice.configuration or choice.winner or self.space.baseline)
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """Raise ValueError: nothing is known of other parameters."""
+        raise ValueError(f"{param_name!r} is no setting of this search space, the only one that PhysicsSampler samples")
 
     def choose(self, trials: Sequence[Trial], situation: Situation = ALONE) -> Choice:
         """The measurement to make next, or why there is none."""
@@ -195,6 +241,39 @@ class PhysicsSampler:
             )
             self._considered, self._model = (near, parts), model
         return model
+
+
+def trials_of(frozen: Sequence[FrozenTrial], space: SearchSpace) -> list[Trial]:
+    """The measured configurations among Optuna's trials; those of one configuration are one trial with its repetitions.
+
+    A failed one counts as crashed. Raises ValueError for a completed one without a measurement.
+    """
+    measured: dict[Configuration, list[Measurement]] = {}
+    for each in frozen:
+        if not each.state.is_finished() or not each.params:
+            continue
+        if MEASUREMENT in each.user_attrs:
+            plain = (each.user_attrs[MEASUREMENT], *each.user_attrs.get(REPEATS, ()))
+            found = [*map(Measurement.from_dict, plain)]
+        elif each.state is TrialState.FAIL:
+            found = [Measurement(Outcome.CRASHED)]
+        else:
+            raise ValueError(
+                f"trial {each.number} has no measurement: trial.set_user_attr({MEASUREMENT!r}, measurement.to_dict())"
+            )
+        measured.setdefault(configuration_of(space, each.params), []).extend(found)
+    first = measured.pop(space.baseline, None)
+    if first is None:  # all else is compared with it
+        return []
+    return [
+        Trial(
+            number,
+            configuration,
+            probe,
+            tuple(replace(each, round=each.round or at) for at, each in enumerate(again, 1)),
+        )
+        for number, (configuration, (probe, *again)) in enumerate([(space.baseline, first), *measured.items()])
+    ]
 
 
 def expected_work(

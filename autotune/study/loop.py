@@ -161,6 +161,7 @@ def _start(study: Study, fleet: Fleet, job: Job, watch: Watch) -> None:
     """Begin a job: on its devices, or with what it is known to come to."""
     ledger, slot = study.ledger, job.slot
     ledger.begin(job)
+    study.publish()
     if job.devices and slot.kind is not SlotKind.DEVICE and (job.answer is None or not slot.round):
         kind = ProgressKind.CONFIRMING if slot.round else ProgressKind.PROBING
         number = None if slot.kind is SlotKind.REFERENCE else slot.number
@@ -211,6 +212,7 @@ def _take(study: Study, fleet: Fleet, job: Job, measurement: Measurement, second
     """Record a measurement, and see what it changes."""
     ledger, slot = study.ledger, job.slot
     ledger.record(slot, job.configuration, measurement, seconds)
+    study.publish()
     fleet.judge(ledger)
     if slot.kind is SlotKind.TRIAL and study.keep_settings():
         for note in study.kept_notes():

@@ -53,9 +53,14 @@ class Plan:
         return self.n_trials + min(self.n_trials // 2, sum(Outcome.OUT_OF_MEMORY in rounds for rounds in outcomes))
 
     def score(self, measurement: Measurement | None) -> float:
-        """The value of a measurement for Optuna: samples or tokens / second; 0 for None and for what does not fit."""
-        rate = speed(measurement, self.objective) if measurement and measurement.feasible else None
-        return rate.value if rate else 0.0
+        """See `score`."""
+        return score(measurement, self.objective)
+
+
+def score(measurement: Measurement | None, objective: str) -> float:
+    """The value of a measurement for Optuna: samples or tokens / second; 0 for None and for what does not fit."""
+    rate = speed(measurement, objective) if measurement and measurement.feasible else None
+    return rate.value if rate else 0.0
 
 
 def plan_of(request: TuningRequest, environment: Environment, time: TimeLimit, allowed_bytes: int) -> Plan:

@@ -1,7 +1,7 @@
 """Study folder: its lock, what tells the study from others, and its trials.
 
 <folder>/request.json            what is searched, and what tells this study from others
-         study.db                the trials for Optuna's dashboard
+         study.db                the same trials as an Optuna study
          probes/0007/            proposal, order, measurement and log of trial 7
          probes/0007/confirmation-1/
          probes/0007/prospect.json   what the untried could still win after it
@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from autotune.core import Configuration, InvalidRequest, Measurement, Trial, write_json
 from autotune.core.errors import StorageFailed, StudyInUse, StudyMismatch
@@ -24,9 +24,6 @@ from autotune.core.slot import Slot, SlotKind
 from autotune.memory.peak import MemoryPeak
 from autotune.probe.order import ANSWER, ORDER, remove_unfinished
 
-if TYPE_CHECKING:
-    import optuna
-
 REQUEST, VERIFICATION, EXPLAINED = "request.json", "verification.json", "explanation.json"
 """The request of a study, and what `autotune verify` and `autotune explain` measured of its answer."""
 REALIZED = "realized.json"
@@ -35,15 +32,15 @@ PROSPECT, PEAK = "prospect.json", "estimated_peak.json"
 """Files: possible gain of the untried, next to the trial after which it held; estimated memory of that trial by parts."""
 EXPLANATION = "explanation"
 """Folder of what `autotune explain` measured."""
-TENSORBOARD, RUNS = "tensorboard", "loggers.json"
-"""TensorBoard's folder, and the file with the runs of loggers that belong to this study."""
+TENSORBOARD = "tensorboard"
+"""TensorBoard's folder."""
 OPTUNA_STUDY = "study.db"
-"""The trials as Optuna's dashboard opens them: an output, nothing reads it again."""
+"""The search as an Optuna study (study/database.py)."""
 FOLDERS = ("probes", "rehearsal", EXPLANATION, TENSORBOARD)
 """Folders that trainings of every kind leave in a study's folder."""
 
 Kept = TypeVar("Kept")
-_DISK_ADVICE = "Free space or name another --output-dir; run the same command again to resume."
+DISK_ADVICE = "Free space or name another --output-dir; run the same command again to resume."
 
 
 def study_folder(study: str, output_dir: str) -> Path:
@@ -203,8 +200,8 @@ def remove_study(folder: Path, reports: Sequence[str]) -> None:
             if (folder / name).is_dir():
                 shutil.rmtree(folder / name)
         # What says which question it answers goes last: killed in between, the rest is still known for what it is.
-        for name in (OPTUNA_STUDY, RUNS, *reports, REQUEST):
-            (folder / name).unlink(missing_ok=True)
+        for path in (*folder.glob(f"{OPTUNA_STUDY}*"), *(folder / name for name in (*reports, REQUEST))):
+            path.unlink(missing_ok=True)
 
 
 Damage = dict[Path, str]
@@ -317,27 +314,8 @@ def damaged_request(path: Path, error: Unreadable) -> StorageFailed:
     return StorageFailed(f"{path} is damaged: {error}.", _DAMAGED_ADVICE)
 
 
-def write_optuna_study(folder: Path, study: "optuna.Study") -> None:
-    """Write an Optuna study to study.db, in place of an earlier one. Raises StorageFailed."""
-    import optuna
-    import sqlalchemy.exc
-    from sqlalchemy.pool import NullPool
-
-    part = folder / f".{OPTUNA_STUDY}.{os.getpid()}"  # a name that `remove_unfinished` removes
-    with reporting_storage(folder):
-        part.unlink(missing_ok=True)
-        try:
-            storage = optuna.storages.RDBStorage(f"sqlite:///{part.absolute()}", {"poolclass": NullPool})
-            name = study.study_name
-            optuna.copy_study(from_study_name=name, from_storage=study._storage, to_storage=storage, to_study_name=name)
-        except (sqlalchemy.exc.DBAPIError, optuna.exceptions.StorageInternalError) as error:
-            cause = getattr(error.__cause__, "orig", None) or getattr(error, "orig", None) or error
-            raise StorageFailed(f"The study in {folder} cannot be written: {cause}.", _DISK_ADVICE) from error
-        part.replace(folder / OPTUNA_STUDY)
-
-
 @contextlib.contextmanager
-def reporting_storage(folder: Path, what: str = "", advice: str = _DISK_ADVICE) -> Iterator[None]:
+def reporting_storage(folder: Path, what: str = "", advice: str = DISK_ADVICE) -> Iterator[None]:
     """Turn what a disk can refuse into one clear line. what: is written to the folder, for people."""
     try:
         yield

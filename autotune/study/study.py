@@ -1,6 +1,6 @@
 """Study: an open search and its progress."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,14 @@ from autotune.core.kept import OF_NUMERICS, KeptSetting
 from autotune.core.note import Note, NoteKind
 from autotune.core.slot import Slot
 from autotune.core.units import finite
-from autotune.sampler.optuna_samplers import NO_EFFECTS, DeviceEffects, OptunaSampler, Sampler, make_sampler, study_of
+from autotune.sampler.optuna_samplers import OptunaSampler, Sampler, make_sampler
 from autotune.sampler.physics import PhysicsSampler, WarmStart
 from autotune.space.search_space import SearchSpace
 from autotune.study.ledger import Ledger
 from autotune.study.pacing import finishing_seconds, seconds_to_go
 from autotune.study.plan import Plan, Progress, ProgressKind
 from autotune.study.reference import reference_seconds
-from autotune.study.store import probe_folder, write_optuna_study
+from autotune.study.store import probe_folder
 
 CORE_SHARE = 0.5
 """Of the probes of a search, for the core settings of a space that names some."""
@@ -29,7 +29,8 @@ class Study:
     """An open study: its ledger, in a locked folder, and what chooses what is measured next.
 
     space: narrowed to what the user's own training leaves to search; opened_space: as it was opened. wish: the user's request to
-    stop. warm_start: set once, by `start_from`. imported: trials of an earlier study of the request.
+    stop. warm_start: set once, by `start_from`. imported: trials of an earlier study of the request. publish: called when a
+    trial begins or is measured.
     """
 
     plan: Plan
@@ -39,6 +40,7 @@ class Study:
     warm_start: WarmStart = field(init=False)
     wish: StopRequest = field(default_factory=StopRequest)
     imported: int = 0
+    publish: Callable[[], None] = lambda: None
     opened_space: SearchSpace = field(init=False)
 
     def __post_init__(self) -> None:
@@ -150,8 +152,3 @@ class Study:
             self.opened_space.baseline.values.get(kept.setting, 0),
         )
         return "most" not in kept.numbers or not all(kept.allows(value, own) for value in values)
-
-    def write_optuna(self, devices: DeviceEffects = NO_EFFECTS) -> None:
-        """Write study.db, which Optuna's dashboard opens. Raises StorageFailed."""
-        plan = self.plan
-        write_optuna_study(self.folder, study_of(self.trials, self.space, plan.score, devices))

@@ -5,7 +5,7 @@ import re
 from autotune.report import FILES
 from autotune.report.claim import HEADLINES, INTERRUPTED, State
 from autotune.report.templates import text_of
-from autotune.study.store import FOLDERS, REQUEST, RUNS
+from autotune.study.store import FOLDERS, OPTUNA_STUDY, REQUEST
 from tests.docs.pages import DOCS, PAGES
 
 PAGE = PAGES["docs/reading_a_report.md"]
@@ -36,7 +36,7 @@ def test_the_answer_that_is_shown_is_whole_and_each_of_its_labels_is_explained()
 def test_every_file_and_folder_of_a_study_has_its_line() -> None:
     table = PAGE.partition("| file | content |")[2].partition("\n\n")[0]
     named = {name.partition("/")[0] for name in re.findall(r"`([\w.]+(?:/[\w./]*)?)`", table)}
-    assert {*FILES, *FOLDERS, REQUEST, RUNS, "study.db"} <= named
+    assert {*FILES, *FOLDERS, REQUEST, OPTUNA_STUDY} <= named
 
 
 def test_all_headlines_are_in_the_table_with_their_state() -> None:

@@ -8,7 +8,7 @@ from optuna.trial import TrialState
 
 from autotune.core import Configuration, Measurement, Trial
 from autotune.core.request import SAMPLERS
-from autotune.sampler.optuna_samplers import OptunaSampler, Sampler, make_sampler, study_of
+from autotune.sampler.optuna_samplers import OptunaSampler, Sampler, make_sampler
 from autotune.sampler.parameters import configuration_of, distributions, parameters
 from autotune.sampler.physics import Situation, WarmStart
 from autotune.sampler.policy import End, Why
@@ -65,9 +65,6 @@ def test_every_sampler_proposes_what_is_not_measured_yet(name: str) -> None:
         assert candidate in SPACE
         assert candidate not in [trial.configuration for trial in trials]
         trials.append(Trial(number, candidate, machine(candidate)))
-    record = study_of(trials, SPACE, score).trials
-    assert [trial.user_attrs["number"] for trial in record] == [*range(8)]
-    assert all(trial.constraints.keys() == {"fits"} for trial in record)
 
 
 @pytest.mark.parametrize("name", SAMPLERS)

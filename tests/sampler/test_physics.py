@@ -3,10 +3,15 @@
 import math
 from dataclasses import replace
 
+import optuna
+import pytest
+from optuna.trial import TrialState
+
 from autotune.core import Configuration, Outcome, Trial
 from autotune.sampler.candidates import POOL, pool
 from autotune.sampler.claim import EACH
-from autotune.sampler.physics import PhysicsSampler, Situation, WarmStart, each_measured
+from autotune.sampler.parameters import configuration_of, distributions, parameters
+from autotune.sampler.physics import MEASUREMENT, PhysicsSampler, Situation, WarmStart, each_measured
 from autotune.sampler.policy import Why
 from autotune.space.search_space import SearchSpace
 from tests.makers import ALLOWED, MIB, machine, space
@@ -174,3 +179,57 @@ def test_a_change_that_wins_nothing_is_tried_without_and_one_that_counts_is_not(
     assert sampler.simpler([*trials, Trial(6, larger, machine(larger))], both) == larger, "measured or not"
     assert sampler.simpler(trials, larger) is None
     assert sampler.simpler(trials, SPACE.baseline) is None
+
+
+# As a sampler of Optuna's ---------------------------------------------------------------------------------------
+
+
+def objective(trial: optuna.Trial) -> float:
+    """Samples / second of the small world; 0 where it does not fit."""
+    params = {name: trial._suggest(name, distribution) for name, distribution in distributions(SPACE).items()}
+    measured = machine(configuration_of(SPACE, params))
+    trial.set_user_attr(MEASUREMENT, measured.to_dict())
+    return float(measured.samples_per_second or 0.0) if measured.feasible else 0.0
+
+
+def test_optuna_s_loop_finds_the_fastest_and_is_stopped_once_nothing_is_worth_measuring() -> None:
+    study = optuna.create_study(direction="maximize", sampler=PhysicsSampler(SPACE, KNOWLEDGE))
+    study.optimize(objective, n_trials=60)
+    assert len(study.trials) < 60
+    assert configuration_of(SPACE, study.trials[0].params) == SPACE.baseline
+    assert study.best_value == float(machine(fastest()).samples_per_second or 0.0)
+    repeated = [each.params for each in study.trials].count(study.best_params)
+    assert repeated > 1, "it is measured again, to prove the speed-up"
+
+
+def test_asked_by_optuna_it_samples_what_the_search_chooses() -> None:
+    trials = searched(PhysicsSampler(SPACE, KNOWLEDGE), 8)
+    for count in range(len(trials)):
+        study = optuna.create_study(direction="maximize", sampler=PhysicsSampler(SPACE, KNOWLEDGE))
+        first = [replace(trial, confirmations=()) for trial in trials[:count]]
+        for trial in first:
+            given = parameters(SPACE, trial.configuration), distributions(SPACE)
+            attributes = {MEASUREMENT: trial.measurement.to_dict()}
+            study.add_trial(
+                optuna.create_trial(value=1.0, params=given[0], distributions=given[1], user_attrs=attributes)
+            )
+        asked = configuration_of(SPACE, study.ask(distributions(SPACE)).params)
+        assert asked == PhysicsSampler(SPACE, KNOWLEDGE).choose(first).configuration
+
+
+def test_a_failed_trial_is_not_sampled_again_and_one_without_a_measurement_is_an_error() -> None:
+    study = optuna.create_study(direction="maximize", sampler=PhysicsSampler(SPACE, KNOWLEDGE))
+    study.optimize(objective, n_trials=1)
+    failed = study.ask(distributions(SPACE))
+    study.tell(failed, state=TrialState.FAIL)
+    bare = study.ask(distributions(SPACE))
+    assert bare.params != failed.params
+    study.tell(bare, 1.0)
+    with pytest.raises(ValueError, match="trial 2 has no measurement"):
+        study.ask(distributions(SPACE))
+
+
+def test_a_parameter_of_another_space_is_refused() -> None:
+    study = optuna.create_study(direction="maximize", sampler=PhysicsSampler(SPACE, KNOWLEDGE))
+    with pytest.raises(ValueError, match="'learning_rate' is no setting of this search space"):
+        study.ask().suggest_float("learning_rate", 0.0, 1.0)

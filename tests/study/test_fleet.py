@@ -18,7 +18,7 @@ from autotune.executors import ExecutorLost
 from autotune.executors.pool import Pool, ThreadPool
 from autotune.probe import Probe, ProbeOptions
 from autotune.report.live.text import now_text
-from autotune.sampler.optuna_samplers import OptunaSampler, study_of
+from autotune.sampler.optuna_samplers import OptunaSampler
 from autotune.sampler.physics import ALONE, PhysicsSampler, Situation
 from autotune.sampler.policy import RISKS, Choice, End
 from autotune.sampler.scales import DIFFER
@@ -274,15 +274,6 @@ def test_nothing_is_tried_as_a_risk_while_other_probes_run(tmp_path: Path) -> No
         fleet.start(job, lambda probe: None)
         next_job(study, fleet)
     assert offered == [RISKS, 0]
-
-
-def test_what_was_told_on_a_slow_device_counts_as_on_a_mean_one() -> None:
-    tried = space().baseline
-    trials = [
-        Trial(number, tried, replace(completed(tried, 10.0), device=name)) for number, name in enumerate(("slow", "?"))
-    ]
-    study = study_of(trials, space(), PLAN.score, devices={"slow": (-0.07, 0.01)})
-    assert [told.value for told in study.trials] == pytest.approx([10.0 * math.exp(0.07), 10.0], rel=1e-6)
 
 
 @pytest.mark.parametrize(

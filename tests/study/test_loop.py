@@ -11,11 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import optuna
 import pytest
-from optuna.storages import RDBStorage
-from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy.pool import NullPool
+from optuna.trial import TrialState
 
 from autotune.core import Configuration, InvalidRequest, Measurement, Outcome, Trial, write_json
 from autotune.core.errors import SearchFailed, StorageFailed, StudyInUse, StudyMismatch, TimeIsOver
@@ -82,17 +79,6 @@ def probed(probe: ReplayProbe) -> list[Configuration]:
     return [configuration for configuration, options in probe.asked if not options.slot.round]
 
 
-def told(study: Study) -> list[FrozenTrial]:
-    """The trials in Optuna's own study, as its dashboard opens it, in the order of their numbers."""
-    study.write_optuna()
-    return optuna_study(study).get_trials()
-
-
-def optuna_study(study: Study) -> optuna.Study:
-    storage = RDBStorage(f"sqlite:///{study.folder / 'study.db'}", {"poolclass": NullPool})
-    return optuna.load_study(study_name="autotune", storage=storage)
-
-
 class Stops:
     """A probe that is interrupted at its nth call (from 1), after writing its answer or before."""
 
@@ -133,14 +119,6 @@ def interrupted(folder: Path, at: int, written: bool = False, **plan: Any) -> St
 
 
 # One search -----------------------------------------------------------------------------------------------------
-
-
-def test_optuna_s_study_is_open_only_while_it_is_written(tmp_path: Path) -> None:
-    study = opened(tmp_path)
-    study.write_optuna()
-    files = {os.path.realpath(file) for file in Path("/proc/self/fd").iterdir()}
-    assert str(tmp_path / "study.db") not in files
-    assert optuna_study(study).get_trials() == []
 
 
 def test_the_baseline_is_trial_0(tmp_path: Path) -> None:
@@ -202,55 +180,6 @@ def test_what_an_out_of_memory_settles_is_never_probed(tmp_path: Path) -> None:
     refused = [item for item in probed(probe) if item.micro_batch_size >= 4]
     for earlier, later in pairwise(refused):
         assert later.micro_batch_size < earlier.micro_batch_size or "full" in str(later)
-
-
-def test_feasible_trials_are_told_their_speed_and_one_constraint(tmp_path: Path) -> None:
-    study, _ = run(tmp_path, replay())
-    for trial, record in zip(study.trials, told(study), strict=True):
-        if trial.feasible:
-            assert record.value == trial.samples_per_second
-        assert record.state is TrialState.COMPLETE
-        assert record.constraints == {"fits": trial.measurement.fits}
-
-
-@pytest.mark.parametrize(
-    ("outcome", "objective"),
-    [
-        (Outcome.OUT_OF_MEMORY, "samples_per_second"),
-        (Outcome.NON_FINITE_LOSS, "tokens_per_second"),
-        (Outcome.UNSUPPORTED, "tokens_per_second"),
-        (Outcome.MISCONFIGURED, "samples_per_second"),
-        (Outcome.TIMED_OUT, "samples_per_second"),
-    ],
-)
-def test_infeasible_trials_are_told_complete_with_the_worst_value_and_one_constraint(
-    tmp_path: Path, outcome: Outcome, objective: str
-) -> None:
-    baseline = space().baseline
-
-    def world(configuration: Configuration) -> Measurement:
-        return completed(configuration) if configuration == baseline else ended(outcome, held_bytes=2 * ALLOWED)
-
-    study, _ = run(tmp_path, replay(world), n_trials=2, objective=objective)
-    record = told(study)[1]
-    assert record.state is TrialState.COMPLETE
-    assert record.value == 0.0
-    assert record.constraints == {"fits": 1.0}
-
-
-def test_a_crash_is_told_fail_and_the_search_goes_on(tmp_path: Path) -> None:
-    def world(configuration: Configuration) -> Measurement:
-        return (
-            ended(Outcome.CRASHED, reason=str(configuration))
-            if configuration.micro_batch_size == 1
-            else machine(configuration)
-        )
-
-    study, _ = run(tmp_path, replay(world), n_trials=8, sampler="brute-force")
-    crashed = [item for item in told(study) if item.user_attrs["outcome"] == "crashed"]
-    assert len(crashed) == 2
-    assert all(item.state is TrialState.FAIL for item in crashed)
-    assert len(study.trials) == 8
 
 
 def test_three_crashes_of_a_value_bar_it_and_the_search_goes_on(tmp_path: Path) -> None:
@@ -422,7 +351,7 @@ def test_a_probe_is_told_its_number_its_deadline_and_the_best_so_far(tmp_path: P
         assert options[number].best_so_far == best.samples_per_second
 
 
-def test_what_was_disturbed_is_probed_again_before_it_is_told(tmp_path: Path) -> None:
+def test_what_was_disturbed_is_probed_again(tmp_path: Path) -> None:
     def world(configuration: Configuration) -> Measurement:
         first = len(probe.asked) == 1
         return (
@@ -436,7 +365,6 @@ def test_what_was_disturbed_is_probed_again_before_it_is_told(tmp_path: Path) ->
     assert len(probe.asked) == 2
     assert study.trials[0].feasible
     assert study.trials[0].measurement.repeated_because == warned("another process")
-    assert [item.value for item in told(study)] == [study.trials[0].samples_per_second]
     again, _ = run(tmp_path, replay(), n_trials=1)
     assert again.trials == study.trials, "why it was repeated is on disk"
 
@@ -529,15 +457,13 @@ def test_what_is_interrupted_again_and_again_is_still_asked_first(tmp_path: Path
 
 
 @pytest.mark.parametrize("at", [1, 3])
-def test_a_measurement_on_disk_that_was_not_told_is_told(tmp_path: Path, at: int) -> None:
+def test_a_measurement_on_disk_is_not_made_again(tmp_path: Path, at: int) -> None:
     before = interrupted(tmp_path, at, written=True)
     after = replay()
-    study, _ = run(tmp_path, after)
+    run(tmp_path, after)
     assert len(probed(before.inner)) == at
     assert len(probed(after)) == 5 - at
     assert not set(probed(after)) & set(probed(before.inner))
-    assert [item.state for item in told(study)] == [TrialState.COMPLETE] * 5
-    assert [item.user_attrs["outcome"] for item in told(study)] == [t.measurement.outcome.value for t in study.trials]
 
 
 DAMAGED = ["", "{ cut off", "[1, 2]", "null", '{"a": 1}', "\x00\xff"]
@@ -1020,12 +946,6 @@ def test_measurements_without_their_request_are_nobody_s(tmp_path: Path) -> None
     write_json(tmp_path / "probes" / "0000" / ANSWER, {})
     with pytest.raises(StorageFailed, match=r"request\.json is damaged: it is missing"):
         check_identity(tmp_path, {})
-
-
-def test_what_lies_in_the_place_of_optuna_s_study_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "study.db").write_text("no database\n" * 100)
-    study, _ = run(tmp_path, replay(), n_trials=2)
-    assert len(told(study)) == 2
 
 
 def test_a_study_is_removed_with_nothing_else_in_its_folder(tmp_path: Path) -> None:

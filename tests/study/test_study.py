@@ -50,11 +50,10 @@ def test_after_the_baseline_showed_that_its_loader_decides_the_batch_the_other_s
 def test_a_trial_that_shows_it_is_no_answer_and_ends_the_search_for_other_sizes(tmp_path: Path, sampler: str) -> None:
     probe = ReplayProbe(shown_by(4))
     among = space(micro_batch_size=(2, 4), checkpointing=("none", "full"))
-    study, _ = run(tmp_path, probe, among, sampler=sampler, n_trials=6)
+    run(tmp_path, probe, among, sampler=sampler, n_trials=6)
     tried = [of for of in probed(probe) if of.micro_batch_size == 4]
     assert len(tried) <= 1
     assert len(probed(probe)) == 3
-    study.write_optuna()
 
 
 BY_NORM = KeptSetting(KeptKind.BATCH_NORM, {"layers": 3.0}, setting="micro_batch_size")
