@@ -18,10 +18,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import optuna
 import psutil
 
 ROOT = Path(__file__).parents[1]
@@ -29,10 +30,13 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from autotune.commands.result import TuningResult  # noqa: E402
+from autotune.core import Measurement  # noqa: E402
 from autotune.core.interrupt import ending_on_signals  # noqa: E402
 from autotune.probe.order import ANSWER, ORDER  # noqa: E402
 from autotune.probe.process import cleanup  # noqa: E402
+from autotune.sampler.physics import MEASUREMENT, REPEATS  # noqa: E402
 from autotune.study.finish import KEPT as REHEARSAL  # noqa: E402
+from autotune.study.store import OPTUNA_STUDY  # noqa: E402
 from benchmarks.machine import write_table  # noqa: E402
 
 SEARCH = (
@@ -80,10 +84,11 @@ class Kill:
     lost: set[str] = field(default_factory=set)
     repeated: set[str] = field(default_factory=set)
     left: set[str] = field(default_factory=set)
+    differing: set[str] = field(default_factory=set)
 
     @property
     def clean(self) -> bool:
-        return self.resumed and not (self.lost or self.repeated or self.left)
+        return self.resumed and not (self.lost or self.repeated or self.left or self.differing)
 
 
 def kill_searches(number: int, folder: Path, seed: int = 0, log: bool = True, devices: int = 1) -> list[Kill]:
@@ -139,6 +144,8 @@ class Killer:
             code, output = self._run(words, place, known)
             killed = self.kills[before:]
             self._check_clear(killed)
+            for kill in killed[-1:]:
+                kill.differing |= differing(place, is_finished=False)
             lost, repeated = compare(known, measured(place))
             for kill in killed[-1:] or self.kills[-1:]:
                 kill.lost |= lost
@@ -151,6 +158,9 @@ class Killer:
                 half = {str(path) for path in place.rglob(".*") if path.name != ".lock"}
                 for kill in self.kills[-1:]:
                     kill.left |= half
+                    kill.differing |= differing(place, is_finished=True)
+                    if kill.differing:
+                        self._say(f"{name}: study.db differs in {sorted(kill.differing)}")
                 return
             if not killed or (code not in (-9, 1)) or (code == 1 and killed[-1].victim == "search"):
                 self._say(f"{name} ended with {code}:\n{output}")
@@ -336,6 +346,29 @@ def measured(place: Path) -> Facts:
     return facts
 
 
+def differing(place: Path, is_finished: bool) -> set[str]:
+    """Measurements in which Optuna's study and the folder differ.
+
+    Not finished: the study may lack what was measured last, and has nothing that is not on disk.
+    """
+    if not (place / OPTUNA_STUDY).exists():
+        return {OPTUNA_STUDY} if is_finished else set()
+    there: dict[str, Any] = {}
+    with contextlib.suppress(KeyError):  # killed while it was created
+        for trial in optuna.load_study(study_name=place.name, storage=f"sqlite:///{place / OPTUNA_STUDY}").trials:
+            folder = f"probes/{trial.number:04d}"
+            if MEASUREMENT in trial.user_attrs:
+                there[f"{folder}/{ANSWER}"] = trial.user_attrs[MEASUREMENT]
+                there |= {f"{folder}/confirmation-{each['round']}/{ANSWER}": each for each in trial.user_attrs[REPEATS]}
+    facts = {name: content for name, (content, _) in measured(place).items() if name.startswith("probes/0")}
+    on_disk, in_study = (
+        {name: replace(Measurement.from_dict(content), round=0) for name, content in found.items()}
+        for found in (facts, there)
+    )
+    wrong = {name for name, content in in_study.items() if on_disk.get(name) != content}
+    return wrong | (on_disk.keys() - in_study.keys() if is_finished else set())
+
+
 def compare(known: Facts, now: Facts) -> tuple[set[str], set[str]]:
     """(lost, repeated): what was measured before a kill and is another thing now, and what was ordered again.
 
@@ -360,14 +393,14 @@ def _repeats(later: Mapping[str, Any] | None, warnings: Sequence[Any]) -> bool:
 def table(kills: list[Kill]) -> list[str]:
     """Markdown: by who was killed, and when."""
     lines = [
-        "| killed | during | kills | resumed | lost | repeated | left | longest until all was gone, s |",
-        "|---" * 8 + "|",
+        "| killed | during | kills | resumed | lost | repeated | left | study.db differs | longest until all was gone, s |",
+        "|---" * 9 + "|",
     ]
     groups = sorted({(kill.victim, kill.phase) for kill in kills}, key=lambda group: [*map(str, group)])
     for victim, phase in [*groups, ("all", "")]:
         some = [kill for kill in kills if victim == "all" or (kill.victim, kill.phase) == (victim, phase)]
         counts = [len(some), *(sum(kill.resumed for kill in some),)]
-        counts += [sum(len(getattr(kill, name)) for kill in some) for name in ("lost", "repeated", "left")]
+        counts += [sum(len(getattr(kill, name)) for kill in some) for name in ("lost", "repeated", "left", "differing")]
         longest = max(kill.seconds for kill in some)
         lines.append(f"| {victim} | {phase} | {' | '.join(map(str, counts))} | {longest:.2f} |")
     return lines
@@ -393,7 +426,8 @@ ABOUT = (
     "Small searches on the CPU, one of whose processes is killed (SIGKILL) at random moments; then the same command again,",
     "until the study is finished. Killed: the search itself, the supervisor or the host of its probes, or the child that",
     "trains. Lost: measurements that were whole on disk and are gone or changed; repeated: that were made again; left:",
-    "processes, shared memory and temporary files that stayed.",
+    "processes, shared memory and temporary files that stayed. study.db differs: measurements that Optuna's study has and the",
+    "folder has not, after a kill, and the other way round once the study is finished.",
 )
 
 

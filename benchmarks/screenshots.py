@@ -4,15 +4,18 @@
     python benchmarks/screenshots.py --service docs/images/service
     python benchmarks/screenshots.py --tour docs/images/tour
     python benchmarks/screenshots.py --card docs/_static/card.png
+    python benchmarks/screenshots.py --optuna http://localhost:8080/dashboard/studies/1 docs/images/optuna-dashboard.png
 
 Of a study: report-phone.png and report-desktop.png beside it, in light and dark, and its first screen as report-fold.png and
 report-fold-dark.png; the report is written again. --service: a picture of each view of the service, with searches of the
 recorded study, for a desktop and a phone. On the left a page is light, on the right dark. --tour: README's walk through the
-page of a study and the service. --card: what messengers show of a link to the documentation, from README's first picture.
+page of a study and the service. --optuna: the dashboard that `optuna-dashboard sqlite:///STUDY/study.db` serves while a search
+runs. --card: what messengers show of a link to the documentation, from README's first picture.
 """
 
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +56,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch, chromium(Path(scratch) / "profile") as browser:
         if sys.argv[1] == "--service":
             service(browser, Path(sys.argv[2]), Path(scratch))
+        elif sys.argv[1] == "--optuna":
+            browser.get(sys.argv[2])
+            look(browser, 1280, 900)
+            time.sleep(15)  # its graphs are drawn one after the other
+            picture(browser, Path(sys.argv[3]))
         elif sys.argv[1] == "--tour":
             tour(browser, Path(sys.argv[2]), Path(scratch))
         else:

@@ -216,6 +216,11 @@ def api() -> str:
             *("## Functions", "", _rst(functions)),
             *("## The result", "", _rst([_class(autotune.TuningResult)])),
             *("## Callback of a training", "", _rst([".. autoclass:: autotune.PromiseCallback"])),
+            *(
+                "## Sampler of Optuna's",
+                "",
+                _rst([".. autoclass:: autotune.PhysicsSampler\n   :members: configuration"]),
+            ),
             *("## Parts of a result", "", _rst(map(_class, NOUNS))),
             *("## Client of a server", "", _rst([_class(Client)])),
             *("## Errors", "", _rst(map(_class, ERRORS))),

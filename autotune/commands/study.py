@@ -32,6 +32,7 @@ from autotune.report.live.views import following, saying
 from autotune.report.summary import answer_lines, python_lines
 from autotune.report.trackers import Trackers, answer_of
 from autotune.sampler.calibration import calibrated
+from autotune.sampler.physics import PhysicsSampler
 from autotune.space.build import build_space
 from autotune.space.dominance import baseline_notes, crash_notes
 from autotune.space.search_space import SearchSpace
@@ -144,7 +145,8 @@ def _run(
     environment, workload, base = unmeasured.environment, unmeasured.workload, request.training_args
     past = Remembered() if request.no_history else recall(environment, unmeasured.identity)
     study = open_study(folder, space, plan)
-    database = StudyDatabase(folder, study.sampler, plan.score)
+    physics = study.sampler if isinstance(study.sampler, PhysicsSampler) else None
+    database = StudyDatabase(folder, physics, plan.score)
     trackers = Trackers(request.report_to, database.study, folder)
 
     def publish() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import optuna
-from optuna.distributions import BaseDistribution
+from optuna.distributions import BaseDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
 from threadpoolctl import ThreadpoolController
 
@@ -126,6 +126,12 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
                 study.stop()
         return parameters(self.space, choice.configuration or choice.winner or self.space.baseline)
 
+    def configuration(self, trial: optuna.Trial) -> Configuration:
+        """The configuration of a trial, all of whose parameters are suggested by this."""
+        return configuration_of(
+            self.space, {name: _suggested(trial, name, each) for name, each in distributions(self.space).items()}
+        )
+
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
@@ -241,6 +247,12 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
             )
             self._considered, self._model = (near, parts), model
         return model
+
+
+def _suggested(trial: optuna.Trial, name: str, among: BaseDistribution) -> Any:
+    if isinstance(among, IntDistribution):
+        return trial.suggest_int(name, among.low, among.high)
+    return trial.suggest_categorical(name, among.choices)
 
 
 def trials_of(frozen: Sequence[FrozenTrial], space: SearchSpace) -> list[Trial]:

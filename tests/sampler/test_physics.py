@@ -186,8 +186,7 @@ def test_a_change_that_wins_nothing_is_tried_without_and_one_that_counts_is_not(
 
 def objective(trial: optuna.Trial) -> float:
     """Samples / second of the small world; 0 where it does not fit."""
-    params = {name: trial._suggest(name, distribution) for name, distribution in distributions(SPACE).items()}
-    measured = machine(configuration_of(SPACE, params))
+    measured = machine(PhysicsSampler(SPACE, KNOWLEDGE).configuration(trial))
     trial.set_user_attr(MEASUREMENT, measured.to_dict())
     return float(measured.samples_per_second or 0.0) if measured.feasible else 0.0
 
