@@ -57,8 +57,8 @@ def main() -> None:
         if sys.argv[1] == "--service":
             service(browser, Path(sys.argv[2]), Path(scratch))
         elif sys.argv[1] == "--optuna":
+            look(browser, 1280, 1200)
             browser.get(sys.argv[2])
-            look(browser, 1280, 900)
             time.sleep(15)  # its graphs are drawn one after the other
             picture(browser, Path(sys.argv[3]))
         elif sys.argv[1] == "--tour":

@@ -146,7 +146,7 @@ def _run(
     past = Remembered() if request.no_history else recall(environment, unmeasured.identity)
     study = open_study(folder, space, plan)
     physics = study.sampler if isinstance(study.sampler, PhysicsSampler) else None
-    database = StudyDatabase(folder, physics, plan.score)
+    database = StudyDatabase(folder, plan.objective, physics)
     trackers = Trackers(request.report_to, database.study, folder)
 
     def publish() -> None:

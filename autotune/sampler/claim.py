@@ -63,16 +63,16 @@ def side_by_side(
     )
 
 
-def claim(above: Sequence[Observation], below: Sequence[Observation], each: int = EACH) -> Ratio | None:
+def claim(above: Sequence[Observation], below: Sequence[Observation], min_repeats: int = EACH) -> Ratio | None:
     """The speed of one configuration over the other's, with its 95 % interval; None if it is not shown.
 
-    above, below: their measurements. Only measurements side by side count, at least `each` of both.
+    above, below: their measurements. Only measurements side by side count, at least `min_repeats` of both.
 
     Generalised least squares (Rasmussen and Williams, 2006, section 2.7, without a prior of the means), mixed over the errors
     that are likely.
     """
     above, below = side_by_side(*([seen for seen in some if seen.step_s is not None] for some in (above, below)))
-    if min(len(above), len(below)) < each:
+    if min(len(above), len(below)) < min_repeats:
         return None
     measured = [*above, *below]
     times, errors = _log_times(measured), errors_of(above, below)

@@ -24,7 +24,7 @@ from autotune.sampler.gp import Numbers, Posterior, at_least, condition
 from autotune.sampler.kernel import Features, Overlap, encode, overlap_of, self_overlap
 from autotune.sampler.observation import Observation
 from autotune.sampler.prior import MIB, Learned, Prior
-from autotune.sampler.scales import LEAST_NOISE, Clock, errors, few, grid, weigh
+from autotune.sampler.scales import LEAST_NOISE, Clock, error_mixture, grid, grid_posterior, representatives
 from autotune.space.settings import SETTINGS, CostChange, WorkFactors
 
 PROBE_START_S, PROBE_STEPS = 2.0, 8.0
@@ -39,7 +39,7 @@ LEAST_PEAK = 0.25
 WORTH = 0.1
 """Expected speed-up of a micro-step from which on a setting's value is among the first probes (policy.FIRST_TRIED)."""
 
-LEAST_TOLD = 1e-3
+MIN_INFORMATION = 1e-3
 """Share of an effect's variance below which measurements tell nothing of it."""
 
 SlowStart = tuple[tuple[str, Value], ...]
@@ -194,9 +194,9 @@ class CostModel:
             for code, setting_value in enumerate(_ordered(self._values[name], base[name])):
                 usual = (prior.prior_std(name, setting_value, base[name]) * prior.micro_step.value) ** 2
                 micro = [(w, *part.of(usual * (codes[part.places, column] == code))) for _, w, part in times.micro]
-                if not code or max(lost for _, _, lost in micro) < LEAST_TOLD * usual:
+                if not code or max(lost for _, _, lost in micro) < MIN_INFORMATION * usual:
                     continue
-                by_scales = [(weight, *_told(mean, lost, usual)) for weight, mean, lost in micro]
+                by_scales = [(weight, *_equivalent_measurement(mean, lost, usual)) for weight, mean, lost in micro]
                 mean = sum(weight * value for weight, value, _ in by_scales)
                 std = math.sqrt(sum(weight * (std**2 + (value - mean) ** 2) for weight, value, std in by_scales))
                 at = codes[times.optimizer.places, column] == code
@@ -205,8 +205,8 @@ class CostModel:
                 of_peak = memory.of((in_mib + share * there) * at)
                 told = (
                     (mean, std),
-                    _told(*of_optimizer, prior.optimizer_step.value**2),
-                    MIB * np.array(_told(*of_peak, in_mib + share * here)),
+                    _equivalent_measurement(*of_optimizer, prior.optimizer_step.value**2),
+                    MIB * np.array(_equivalent_measurement(*of_peak, in_mib + share * here)),
                 )
                 learned.setdefault(name, {})[setting_value] = Learned(
                     *(CostChange(*map(float, part)) for part in zip(*told, strict=True))
@@ -233,10 +233,10 @@ class CostModel:
         clock = Clock.of(timed)
         scales = grid(prior, within, clock.is_known)
         among = [part[:, places] for part in (rows.micro, rows.alike, rows.same)]
-        weights = weigh(scales, among[0], among[1], among[2], residuals, own, clock)
+        weights = grid_posterior(scales, among[0], among[1], among[2], residuals, own, clock)
         micro_variance, optimizer_variance, _ = self._variances
         micro = []
-        for chosen, weight in few(scales, weights):
+        for chosen, weight in representatives(scales, weights):
             across = rows.micro_with(chosen)
             variance = micro_variance + chosen.computation**2 + chosen.rest**2
             noise = np.hypot(chosen.noise, own)
@@ -251,7 +251,7 @@ class CostModel:
         optimizer = condition(
             self._expected[:, 1], optimizer_variance, across, places, residuals, noise, clock.covariance(drift)
         )
-        return Times(micro, optimizer, clock, drift, noise_of_optimizer, errors(scales, weights))
+        return Times(micro, optimizer, clock, drift, noise_of_optimizer, error_mixture(scales, weights))
 
     def _memory(self, observations: Sequence[Observation]) -> Posterior:
         """Peaks, in MiB."""
@@ -287,9 +287,9 @@ class CostModel:
         )
 
 
-def _told(mean: float, lost: float, variance: float) -> tuple[float, float]:
+def _equivalent_measurement(mean: float, lost: float, variance: float) -> tuple[float, float]:
     """(value, standard deviation) of the one measurement that tells as much. lost: of the prior's variance."""
-    lost = min(max(lost, LEAST_TOLD * variance), (1 - LEAST_TOLD) * variance)
+    lost = min(max(lost, MIN_INFORMATION * variance), (1 - MIN_INFORMATION) * variance)
     return mean * variance / lost, math.sqrt(variance * (variance - lost) / lost)
 
 

@@ -57,7 +57,7 @@ class ExpectedCosts:
         peaks = draw(self.peak[chosen] / MIB, _left(priors.memory, self.memory, chosen) + noise, draws, rng)
         return np.concatenate(log_steps), MIB * peaks
 
-    def taught(
+    def posterior_shift(
         self, chosen: Places, at_s: float | None, repeats: Sequence[int], device: str = ""
     ) -> Iterator[tuple[float, Numbers]]:
         """Changes of the expected costs of k configurations by measuring each of them, by scales with their weights.

@@ -95,7 +95,7 @@ class OptunaSampler:
         is_time = end is not End.PROBES and longest_s <= situation.seconds_left
         # The first proposal is tried, whatever time that leaves; others leave time for a proof: the fastest and the baseline
         # measured side by side; the probe counts as one of them.
-        count = max(1, 2 * situation.each) if len(trials) > 1 else 1
+        count = max(1, 2 * situation.min_repeats) if len(trials) > 1 else 1
         leaves_time = count * longest_s <= situation.seconds_left
         if is_time and leaves_time:
             new, reason = self.propose(trials, [*situation.running.values()], situation.effects)

@@ -31,7 +31,7 @@ from autotune.space.utilization import Arithmetic
 DRAWS = 2000
 """Draws of the speeds of trials: they give the possible gain of one over another within 3 %."""
 
-PERHAPS = 0.25
+P_AS_FAST = 0.25
 """Probability of being as fast from which on a configuration with fewer changes of the user's settings is worth its probe."""
 
 ASSUMED_SHARE = 0.1
@@ -60,13 +60,13 @@ class Situation:
     """Conditions of the next measurement, in addition to the trials. See `policy.choose`."""
 
     running: Mapping[str, Configuration] = field(default_factory=dict)  # device -> what is measured there now
-    repeats: Sequence[Trial] = ()  # measurements of several devices to be compared with each other
+    calibrations: Sequence[Trial] = ()  # measurements of several devices to be compared with each other
     device: str = ""
     seconds_left: float = math.inf
     repeat_seconds: Mapping[Configuration, float] = field(default_factory=dict)
     risks: int = 0
     probes_left: float = math.inf
-    each: int = EACH
+    min_repeats: int = EACH
     effects: Mapping[str, tuple[float, float]] = field(
         default_factory=dict
     )  # device -> how its speed differs, with error
@@ -148,10 +148,10 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
             replace(seen, feasible=seen.feasible and not trial.disqualified_reason)
             for trial, seen in zip(trials, finals, strict=True)
         ]
-        measured, repeats = each_measured(trials), each_measured(situation.repeats)
+        measured, calibrations = each_measured(trials), each_measured(situation.calibrations)
         failed = [trial for trial in trials if trial.measurement.outcome is not Outcome.COMPLETED]
         warm_start, running, rival = self.knowledge, situation.running, substitute(trials)
-        needed = [self.space.baseline, *(seen.configuration for seen in (*measured, *repeats)), *running.values()]
+        needed = [self.space.baseline, *(seen.configuration for seen in (*measured, *calibrations)), *running.values()]
 
         def cannot_win(configuration: Configuration) -> bool:
             return implied_by(configuration, failed) is not None or any(
@@ -170,12 +170,12 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
                     seconds_left=situation.seconds_left,
                     repeat_seconds=situation.repeat_seconds,
                     running=running,
-                    repeats=repeats,
+                    calibrations=calibrations,
                     disqualified=[trial.configuration for trial in trials if trial.disqualified_reason],
                     risks=situation.risks,
                     probes_left=situation.probes_left,
                     margin=warm_start.margin,
-                    each=situation.each,
+                    min_repeats=situation.min_repeats,
                     compared=rival.configuration if rival else None,
                     seed=self.seed + len(finals),
                 )
@@ -186,7 +186,7 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
     def simpler(self, trials: Sequence[Trial], configuration: Configuration) -> Configuration | None:
         """This configuration with the user's values for all settings that may cost no more than the margin together.
 
-        As likely as PERHAPS; None if each one counts.
+        As likely as P_AS_FAST; None if each one counts.
         """
         base, simplest = self.space.baseline.values, configuration
         tried = [trial.configuration for trial in trials]
@@ -214,7 +214,7 @@ class PhysicsSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]  # Optu
                 if candidate in self.space and implied_by(candidate, failed) is None
             }
             first = max(likely, key=likely.__getitem__, default="")
-            if not first or likely[first] < PERHAPS:
+            if not first or likely[first] < P_AS_FAST:
                 break
             simplest = candidates[first]
             changed.remove(first)

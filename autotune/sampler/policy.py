@@ -37,7 +37,7 @@ P_FIT_RISKY = 0.4
 """Probability of fitting from which on a configuration is tried as a risk, once something fits: running out of memory costs the
 seconds of a probe, a slower configuration hours of training."""
 
-SAFER = (1.0, 0.3, 0.05)
+RISK_DISCOUNT = (1.0, 0.3, 0.05)
 """Factors of the worth of what is certain to fit, likely to, and a risk: one that runs out of memory tells nothing of speed, and
 disturbs whoever shares the device."""
 
@@ -54,7 +54,7 @@ FIRST_TRIED = 4
 """Probes, the baseline's among them, within which each setting that is expected to be worth much is tried if it is worth
 its seconds, whatever other models showed: it may not hold for this one."""
 
-HARDLY = 0.005
+P_FIT_NEGLIGIBLE = 0.005
 """Probability of fitting below which a configuration is not considered for the bounds."""
 
 RIVALS, DRAWS = 100, 400
@@ -64,7 +64,7 @@ of all their speeds and peaks together, which give the bounds."""
 CONFIDENCE = 0.95
 """Probability with which no untried configuration gains more than the bound."""
 
-BELIEVED = 0.05
+FANTASY_NOISE = 0.05
 """Noise of the assumed result of a measurement that runs or is planned."""
 
 
@@ -84,7 +84,7 @@ COMPARED, PROVEN = 4, 8
 """Most measurements of one configuration, as multiples of the number that a claim needs: to tell which one is the fastest, and
 to prove how much faster it is."""
 
-UNDERRATED = 0.1
+MIN_COMPARE_SCORE = 0.1
 """Share of its seconds that a comparison has to be worth. Its gain counts a single rival and no later measurement, a lower
 bound: it is worth several times that."""
 
@@ -144,12 +144,12 @@ def choose(
     repeat_seconds: Mapping[Configuration, float] = {},
     run_s: float | None = None,
     running: Mapping[str, Configuration] = {},
-    repeats: Sequence[Observation] = (),
+    calibrations: Sequence[Observation] = (),
     disqualified: Collection[Configuration] = (),
     risks: int = 0,
     probes_left: float = math.inf,
     margin: float = 0.01,
-    each: int = EACH,
+    min_repeats: int = EACH,
     compared: Configuration | None = None,
     seed: int = 0,
 ) -> Choice:
@@ -158,16 +158,18 @@ def choose(
     measurements: all that ended, in the order of their time. implied: whether they rule out a configuration. at_s: the time now,
     on the clock of Observation.started_s. device: that measures next. seconds_left: of the time limit. repeat_seconds: of what
     was measured, if that is not as long as a first measurement. run_s: seconds of the training that follows; None: as the model's
-    training steps say, else an hour. running: device -> what is measured there now, assumed to end as expected. repeats:
+    training steps say, else an hour. running: device -> what is measured there now, assumed to end as expected. calibrations:
     measurements that tell how devices differ, and are not part of a claim. disqualified: what cannot win. risks: how many tries
     of what may not fit are left. probes_left: how many configurations may still be measured first. margin: a share of the speed
-    that is not worth a measurement. each: measurements of the winner and the baseline side by side that a claim needs; 0: nothing
-    is measured again. compared: with what the winner is, if not with the baseline.
+    that is not worth a measurement. min_repeats: measurements of the winner and the baseline side by side that a claim needs; 0:
+    nothing is measured again. compared: with what the winner is, if not with the baseline.
     """
-    costs = model.costs([*measurements, *repeats])
-    expected = [_believed(model, costs, configuration, at_s, name) for name, configuration in running.items()]
+    costs = model.costs([*measurements, *calibrations])
+    expected = [
+        _expected_observation(model, costs, configuration, at_s, name) for name, configuration in running.items()
+    ]
     if running:
-        costs = model.costs([*measurements, *repeats, *expected])
+        costs = model.costs([*measurements, *calibrations, *expected])
     state = _State(
         model,
         costs,
@@ -178,7 +180,7 @@ def choose(
         implied=implied,
         disqualified=disqualified,
         repeat_seconds=repeat_seconds,
-        each=each,
+        min_repeats=min_repeats,
         compared=compared or model.baseline,
     )
     if state.winner is None:
@@ -265,7 +267,7 @@ class _Rivals:
         groups = (
             likelihood >= P_FIT_CERTAIN,
             (likelihood >= P_FIT_LIKELY) & (likelihood < P_FIT_CERTAIN),
-            (likelihood >= HARDLY) & (likelihood < P_FIT_LIKELY),
+            (likelihood >= P_FIT_NEGLIGIBLE) & (likelihood < P_FIT_LIKELY),
         )
         certain, likely, unlikely = (
             list(islice(state.still_open(_descending(np.flatnonzero(state.untried & group), optimistic)), RIVALS))
@@ -338,7 +340,7 @@ def _new(
         (rivals.likely, rivals.max_gain, False),
         (may_fit, math.inf, True),
     )
-    for (group, bound, risky), safer in zip(tiers, SAFER, strict=True):
+    for (group, bound, risky), safer in zip(tiers, RISK_DISCOUNT, strict=True):
         if not group:
             continue
         places = np.array(group, np.intp)
@@ -371,7 +373,7 @@ def _again(state: "_State", gains: Numbers, scores: Numbers, in_time: float) -> 
     worth = [
         place
         for place in state.able
-        if scores[place] > UNDERRATED and place not in running and state.may_repeat(place, COMPARED)
+        if scores[place] > MIN_COMPARE_SCORE and place not in running and state.may_repeat(place, COMPARED)
     ]
     able = [place for place in worth if state.seconds(place) <= in_time]
     later = len(able) < len(worth)
@@ -424,10 +426,10 @@ class _State:
         implied: Callable[[Configuration], bool],
         disqualified: Collection[Configuration],
         repeat_seconds: Mapping[Configuration, float],
-        each: int,
+        min_repeats: int,
         compared: Configuration,
     ) -> None:
-        self.model, self.costs, self.measured, self.now, self.each = model, costs, measured, now, each
+        self.model, self.costs, self.measured, self.now, self.min_repeats = model, costs, measured, now, min_repeats
         self.expected, self.repeat_seconds, self.implied = expected, repeat_seconds, implied
         self.mean, self.deviation, self.likelihood = -costs.log_step, costs.deviation, costs.fits
         self.tried = list(dict.fromkeys(seen.configuration for seen in (*measured, *expected)))
@@ -458,7 +460,7 @@ class _State:
 
     def may_repeat(self, place: int, most: int) -> bool:
         """False once it was measured so often that another measurement is expected to show nothing."""
-        return len(self.of(place)) < most * self.each
+        return len(self.of(place)) < most * self.min_repeats
 
     def still_open(self, places: Places) -> Iterator[int]:
         """The places among these that are not ruled out."""
@@ -471,12 +473,12 @@ class _State:
         if self.base is None or place == self.base:
             return 0.0
         mine, its = self._block(place)
-        missing = max(0, self.each - len(mine)), max(0, self.each - len(its))
+        missing = max(0, self.min_repeats - len(mine)), max(0, self.min_repeats - len(its))
         return missing[0] * self.seconds(place) + missing[1] * self.seconds(self.base)
 
     def _whole_proof_s(self) -> float:
         """Seconds that a proof of what is measured next needs after that, if it is as fast as the baseline."""
-        return 0.0 if self.base is None else max(0, 2 * self.each - 1) * self.seconds(self.base)
+        return 0.0 if self.base is None else max(0, 2 * self.min_repeats - 1) * self.seconds(self.base)
 
     def seconds(self, place: int) -> float:
         """Seconds of measuring it again."""
@@ -520,7 +522,7 @@ class _State:
         behind = net - max(net[winner], net[:able].max())
         gains = np.zeros((len(REPEATS), count))
         others = [index for index in range(able) if index != winner]
-        for weight, moved in self.costs.taught(places, self.now.at_s, REPEATS, self.now.device):
+        for weight, moved in self.costs.posterior_shift(places, self.now.at_s, REPEATS, self.now.device):
             apart = moved - moved[:, :, winner : winner + 1, :]
             deviation = np.sqrt((apart**2).sum(0))  # (repeats, z, x)
             of_others = np.zeros((len(REPEATS), count))
@@ -554,16 +556,18 @@ class _State:
 
     def _next(self, place: int, at_s: float | None) -> Observation:
         """A measurement of this place that begins then on this device."""
-        expected = _believed(self.model, self.costs, self.model.configurations[place], at_s, self.now.device)
+        expected = _expected_observation(
+            self.model, self.costs, self.model.configurations[place], at_s, self.now.device
+        )
         return replace(expected, seconds=self.seconds(place))
 
     def _claim(self, place: int) -> Ratio | None:
         """The speed of this place over the baseline's; None if it is not shown."""
-        if self.base is None or not self.each:
+        if self.base is None or not self.min_repeats:
             return None
         if place == self.base:
             return Ratio(1.0, 1.0, 1.0)
-        return claim(self.of(place), self.of(self.base), max(EACH, self.each))
+        return claim(self.of(place), self.of(self.base), max(EACH, self.min_repeats))
 
     def _path(self, place: int) -> Iterator[tuple[int | None, float, float]]:
         """A proof's measurements one after the other: (place, seconds until it ends, the claim's variance then).
@@ -586,7 +590,7 @@ class _State:
             return float(weights @ variances)
 
         def is_claim() -> bool:
-            return min(map(len, block)) >= self.each
+            return min(map(len, block)) >= self.min_repeats
 
         def with_one_more(side: int) -> tuple[list[Observation], list[Observation]]:
             mine, its = block
@@ -594,7 +598,7 @@ class _State:
             return ([*mine, more], its) if side == 0 else (mine, [*its, more])
 
         def lacks(side: int) -> bool:
-            return len(block[side]) < self.each <= len(block[1 - side])
+            return len(block[side]) < self.min_repeats <= len(block[1 - side])
 
         yield None, 0.0, variance(block) if self.expected and is_claim() else math.inf
         for _ in range(MOST_PROOF):
@@ -656,7 +660,7 @@ class _State:
         if self.proof() is None or self.needed_s(self.winner) > seconds_left:
             return 0.0
         # After the next measurement nothing may be side by side any more.
-        return SLACK * self.each * (self.seconds(self.winner) + self.seconds(self.base))
+        return SLACK * self.min_repeats * (self.seconds(self.winner) + self.seconds(self.base))
 
 
 def _improvement(ahead: Numbers, deviation: Numbers) -> Numbers:
@@ -704,7 +708,7 @@ def _descending(places: Places, by: Numbers) -> Places:
     return places[np.argsort(-by[places], kind="stable")]
 
 
-def _believed(
+def _expected_observation(
     model: CostModel, costs: ExpectedCosts, configuration: Configuration, at_s: float | None = None, device: str = ""
 ) -> Observation:
     """The observation that is expected of a measurement that begins then on this device."""
@@ -716,7 +720,7 @@ def _believed(
         Outcome.COMPLETED,
         step,
         optimizer,
-        noise=BELIEVED,
+        noise=FANTASY_NOISE,
         seconds=float(costs.probe_seconds[place]),
         device=device,
         started_s=at_s,

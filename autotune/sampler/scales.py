@@ -151,7 +151,7 @@ def _covariance(near: Numbers, shared: Numbers | None, drift: float) -> Numbers:
     return drift**2 * near if shared is None else shared * (drift**2 * near + DIFFER**2)
 
 
-def weigh(
+def grid_posterior(
     grid: Grid,
     base: Numbers,
     alike: Numbers,
@@ -191,7 +191,7 @@ def weigh(
     return weights
 
 
-def few(grid: Grid, weights: Numbers) -> list[tuple[Scales, float]]:
+def representatives(grid: Grid, weights: Numbers) -> list[tuple[Scales, float]]:
     """A few combinations with their weights: one of each rest and computation that counts.
 
     One that is not likely still counts with its weight: what may be left to gain is mostly its.
@@ -210,7 +210,7 @@ def few(grid: Grid, weights: Numbers) -> list[tuple[Scales, float]]:
     return [(scales, weight / total) for scales, weight in chosen]
 
 
-def errors(grid: Grid, weights: Numbers) -> list[tuple[float, float, float]]:
+def error_mixture(grid: Grid, weights: Numbers) -> list[tuple[float, float, float]]:
     """(noise, drift, weight) of a grid's combinations: what measurements err by, whatever configurations differ by."""
     summed: dict[tuple[float, float], float] = {}
     for scales, weight in zip(grid.scales, weights, strict=True):

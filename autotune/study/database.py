@@ -8,9 +8,9 @@ after a kill, are written again.
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,13 @@ import sqlalchemy.exc
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from sqlalchemy.pool import NullPool
 
-from autotune.core import Configuration, Measurement, Outcome, Trial
+from autotune.core import Configuration, Outcome, Trial
 from autotune.core.errors import StorageFailed
 from autotune.sampler.parameters import distributions, parameters
 from autotune.sampler.physics import MEASUREMENT, REPEATS
 from autotune.space.search_space import SearchSpace
 from autotune.study.plan import score
 from autotune.study.store import DISK_ADVICE, OPTUNA_STUDY, reporting_storage
-
-Score = Callable[[Measurement | None], float]
-"""Measurement -> value of the objective."""
 
 LOCKED_S = 60.0
 """Seconds to wait for another process that reads or writes the database."""
@@ -37,14 +34,13 @@ LOCKED_S = 60.0
 class StudyDatabase:
     """The Optuna study of a search in `study.db`.
 
-    sampler: of the study; None for Optuna's default, which is never asked. score: a measurement's value.
+    objective: samples or tokens / second (`TuningRequest`). sampler: of the study; None for Optuna's default, which is not asked.
 
     Raises StorageFailed if the disk refuses, from every method.
     """
 
-    def __init__(self, folder: Path, sampler: optuna.samplers.BaseSampler | None, score: Score) -> None:
-        self.folder, self.score = folder, score
-        self._sampler = sampler
+    def __init__(self, folder: Path, objective: str, sampler: optuna.samplers.BaseSampler | None = None) -> None:
+        self.folder, self.objective, self._sampler = folder, objective, sampler
         self._asked: dict[int, optuna.Trial] = {}
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         with self._reporting():
@@ -63,13 +59,17 @@ class StudyDatabase:
         for other in optuna.get_all_study_names(storage):
             if other != name:  # the folder was renamed
                 optuna.delete_study(study_name=other, storage=storage)
-        return optuna.create_study(
+        study = optuna.create_study(
             storage=storage,
             sampler=self._sampler,
             study_name=name,
             direction="maximize",
             load_if_exists=True,
         )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            study.set_metric_names([self.objective])
+        return study
 
     def update(self, space: SearchSpace, trials: Sequence[Trial], running: Mapping[int, Configuration]) -> None:
         """Ask what has begun, and tell what has ended. space: of the whole search; running: trial number -> configuration."""
@@ -124,8 +124,10 @@ class StudyDatabase:
         """The trial as it is in the study."""
         probe, crashed = trial.measurement, trial.measurement.outcome is Outcome.CRASHED
         state = TrialState.FAIL if crashed else TrialState.PRUNED if probe.ended_early else TrialState.COMPLETE
-        values = {0: self.score(probe)} | dict(zip(trial.rounds, map(self.score, trial.confirmations), strict=True))
-        value = self.score(trial.final)
+        values = {0: score(probe, self.objective)} | {
+            number: score(each, self.objective) for number, each in zip(trial.rounds, trial.confirmations, strict=True)
+        }
+        value = score(trial.final, self.objective)
         attributes: dict[str, Any] = {
             "configuration": trial.configuration.sizes_and_settings,
             "outcome": trial.final.outcome.value,
@@ -160,7 +162,7 @@ class StudyDatabase:
 
 def database_of(folder: Path, trials: Sequence[Trial], objective: str) -> StudyDatabase:
     """The database of a study that is not being searched, made from its trials if it has none. Raises StorageFailed."""
-    database = StudyDatabase(folder, None, partial(score, objective=objective))
+    database = StudyDatabase(folder, objective)
     if trials and not database.study.get_trials(deepcopy=False):
         baseline = trials[0].configuration
         values = {name: tuple({trial.configuration.values[name]: None for trial in trials}) for name in baseline.values}

@@ -114,14 +114,14 @@ class Fleet:
         """Leave out what differs too much from the other devices, or fails with what runs there."""
         if not self.pool.is_several:
             return
-        repeated = self.repeated(ledger)
-        for device, trial in ledger.repeats.items():
+        repeated = self.calibration_trial(ledger)
+        for device, trial in ledger.calibrations.items():
             is_same = repeated is not None and trial.configuration == repeated.configuration
             if trial.measurement.outcome in FAULTS and is_same and repeated:
                 self._leave_out(device, LeftOut(LeftOutKind.FAILED, {"trial": repeated.number}))
         # Of a device that may be faulty nothing is believed beforehand: a narrow prior would take half of its difference for
         # noise.
-        effects = device_effects(ledger.trials, ledger.repeats, faulty=self.pool.probes)
+        effects = device_effects(ledger.trials, ledger.calibrations, faulty=self.pool.probes)
         if (
             self.pool.devices and {*self.pool.devices} <= effects.keys()
         ):  # of two that differ nobody knows which is faulty
@@ -143,24 +143,24 @@ class Fleet:
         """By how much the devices differ; empty for one device."""
         if not self.pool.is_several:
             return NO_EFFECTS
-        return device_effects(ledger.trials, ledger.repeats, faulty=self.pool.left_out)
+        return device_effects(ledger.trials, ledger.calibrations, faulty=self.pool.left_out)
 
-    def repeated(self, ledger: Ledger) -> Trial | None:
+    def calibration_trial(self, ledger: Ledger) -> Trial | None:
         """The trial that every device repeats: the baseline, or if that does not run the quickest that does.
 
         What the first of them began with, also before this search was resumed.
         """
         able = [trial for trial in ledger.trials if trial.feasible and self.pool.width(trial.configuration) == 1]
-        begun = {trial.configuration for trial in ledger.repeats.values() if trial.feasible}
+        begun = {trial.configuration for trial in ledger.calibrations.values() if trial.feasible}
         begun |= {job.configuration for job in self.jobs if job.slot.kind is SlotKind.DEVICE}
         before = [trial for trial in able if trial.number == 0 or trial.configuration in begun]
         return min(before or able, key=lambda trial: trial.measurement.probe_seconds, default=None)
 
-    def repetition(self, device: str, ledger: Ledger, space: SearchSpace, seconds: float) -> Job | None:
+    def calibration_job(self, device: str, ledger: Ledger, space: SearchSpace, seconds: float) -> Job | None:
         """The job that lets a further device repeat what another one did; None if there is nothing to compare, or it has."""
         if not self.pool.is_several or space.baseline_problem or self.pool.width(space.baseline) > 1:
             return None
-        reference, seen = self.repeated(ledger), ledger.repeats.get(device)
+        reference, seen = self.calibration_trial(ledger), ledger.calibrations.get(device)
         if reference is None and ledger.trials:
             return None
         configuration = reference.configuration if reference else space.baseline
@@ -225,16 +225,16 @@ def lost(configuration: Configuration) -> Measurement:
 
 
 def device_effects(
-    trials: Sequence[Trial], repeats: Mapping[str, Trial], faulty: Collection[str] = ()
+    trials: Sequence[Trial], calibrations: Mapping[str, Trial], faulty: Collection[str] = ()
 ) -> dict[str, tuple[float, float]]:
-    """Device -> (mean, standard deviation) of the logarithm of its speed, against all devices'. repeats: of each device.
+    """Device -> (mean, standard deviation) of the logarithm of its speed, against all devices'. calibrations: of each device.
 
     Log speed = configuration + device + noise, with a normal prior of the device (standard deviation DIFFER, of faulty ones
     TOO_DIFFERENT) and none of the configuration; fitted to what two devices ran: the baseline's probes, and the confirmation
     rounds.
     """
     groups: dict[Hashable, list[tuple[str, float, float]]] = {}
-    probes = [(trial.configuration, trial.measurement) for trial in [*repeats.values(), *trials]]
+    probes = [(trial.configuration, trial.measurement) for trial in [*calibrations.values(), *trials]]
     rounds = [((trial.number, "round"), measured) for trial in trials for measured in trial.confirmations]
     for key, measured in (*probes, *rounds):
         speed = measured.samples_per_second

@@ -50,18 +50,18 @@ class Ledger:
     """The measurements of a study; only its methods change it, and measurements are on disk before they count.
 
     unfinished: number -> configuration of trials that were begun and have no measurement. references: round -> the training
-    that its losses are compared with. repeats: device -> what it repeated. risks: number -> how likely a trial was to fit that
-    was tried although it might not. out_of_time: what was given up, and why: the time was over; left_out: what else there was no
-    time for, as text. pace: (seconds that a measurement of this run took, repetitions included, those of its probe alone). gap:
-    what the untried could win at the last proposal. numerics: the losses of all rounds so far, compared. damage: files that
-    could not be read.
+    that its losses are compared with. calibrations: device -> what it repeated. risks: number -> how likely a trial was to fit
+    that was tried although it might not. out_of_time: what was given up, and why: the time was over; left_out: what else there
+    was no time for, as text. pace: (seconds that a measurement of this run took, repetitions included, those of its probe
+    alone). gap: what the untried could win at the last proposal. numerics: the losses of all rounds so far, compared. damage:
+    files that could not be read.
     """
 
     folder: Path
     plan: Plan
     unfinished: dict[int, Configuration] = field(default_factory=dict)
     references: dict[int, Measurement] = field(default_factory=dict)
-    repeats: dict[str, Trial] = field(default_factory=dict)
+    calibrations: dict[str, Trial] = field(default_factory=dict)
     risks: dict[int, float] = field(default_factory=dict)
     out_of_time: dict[Slot, StopReason] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
@@ -87,7 +87,7 @@ class Ledger:
                 ledger._read_trial(place, number)
         for place in sorted((folder / "probes").glob("device-*")):
             if (trial := read_trial(place, 0)) is not None and trial.measurement.device:
-                ledger.repeats[trial.measurement.device] = trial
+                ledger.calibrations[trial.measurement.device] = trial
         ledger.references = read_references(folder, ledger.damage)
         read_prospects(folder, ledger.damage)
         read_peaks(folder, ledger.damage)
@@ -182,7 +182,7 @@ class Ledger:
         with reporting_storage(self.folder):
             keep(probe_folder(self.folder, slot), configuration, measurement)
         if slot.kind is SlotKind.DEVICE:
-            self.repeats[measurement.device] = Trial(0, configuration, measurement)
+            self.calibrations[measurement.device] = Trial(0, configuration, measurement)
             return
         if slot.kind is SlotKind.REFERENCE:
             self.references[slot.round] = replace(measurement, round=slot.round, asked=configuration.values)

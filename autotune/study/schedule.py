@@ -51,7 +51,7 @@ def next_job(study: Study, fleet: Fleet) -> NextStep:
     step = _measurement(study, fleet, idle)
     if isinstance(step, Job):
         return step
-    return _repetition(study, fleet, idle) or (Wait() if step is None or pool.is_running or not pool.devices else step)
+    return _calibration(study, fleet, idle) or (Wait() if step is None or pool.is_running or not pool.devices else step)
 
 
 def _measurement(study: Study, fleet: Fleet, idle: Sequence[str]) -> Job | Done | None:
@@ -175,7 +175,7 @@ def _situation(study: Study, fleet: Fleet, device: str, probes_left: int) -> Sit
     begun = {str(number): each for number, each in ledger.unfinished.items() if each not in running.values()}
     return Situation(
         running | begun,
-        [*ledger.repeats.values()] if fleet.pool.is_several else (),
+        [*ledger.calibrations.values()] if fleet.pool.is_several else (),
         device if fleet.pool.is_several else "",
         study.time_left(),
         {trial.configuration: round_seconds(trial, plan.is_cpu) for trial in trials if trial.feasible},
@@ -372,11 +372,11 @@ def missing_losses(study: Study) -> list[int]:
 # Devices -------------------------------------------------------------------------------------------------------
 
 
-def _repetition(study: Study, fleet: Fleet, idle: Sequence[str]) -> Job | None:
+def _calibration(study: Study, fleet: Fleet, idle: Sequence[str]) -> Job | None:
     """Let an idle device repeat what another one did, if nothing compares them yet and that ends in time."""
-    time, repeated = study.plan.time, fleet.repeated(study.ledger)
+    time, repeated = study.plan.time, fleet.calibration_trial(study.ledger)
     if _out_of_time(study) or (repeated and repeated.measurement.probe_seconds > time.seconds_left()):
         return None
     seconds = time.cut(math.inf)
-    jobs = (fleet.repetition(device, study.ledger, study.space, seconds) for device in idle)
+    jobs = (fleet.calibration_job(device, study.ledger, study.space, seconds) for device in idle)
     return next(filter(None, jobs), None)

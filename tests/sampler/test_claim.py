@@ -35,13 +35,13 @@ def in_turn(order: str, errors: Sequence[float] = (), start: int = 0, **facts: o
     ]
 
 
-def claimed(several: Sequence[Observation], each: int = EACH) -> Ratio | None:
+def claimed(several: Sequence[Observation], min_repeats: int = EACH) -> Ratio | None:
     fast, base = ([seen for seen in several if seen.configuration == candidate] for candidate in (FAST, BASE))
-    return claim(fast, base, each)
+    return claim(fast, base, min_repeats)
 
 
-def shown(several: Sequence[Observation], each: int = EACH) -> Ratio:
-    ratio = claimed(several, each)
+def shown(several: Sequence[Observation], min_repeats: int = EACH) -> Ratio:
+    ratio = claimed(several, min_repeats)
     assert ratio is not None
     return ratio
 
@@ -80,8 +80,8 @@ def test_two_of_each_side_by_side_are_a_claim(order: str) -> None:
 
 
 def test_a_claim_may_need_more_of_each() -> None:
-    assert claimed(in_turn("FBFB"), each=3) is None
-    assert shown(in_turn("FBFBFB"), each=3) == pytest.approx(TRUE)
+    assert claimed(in_turn("FBFB"), min_repeats=3) is None
+    assert shown(in_turn("FBFBFB"), min_repeats=3) == pytest.approx(TRUE)
 
 
 def test_what_is_not_side_by_side_or_was_not_timed_does_not_count() -> None:

@@ -264,7 +264,7 @@ def test_what_a_measurement_would_teach_is_what_it_teaches() -> None:
         [seen(of(4)), seen(of(8))],
     )
     costs = known.costs(before)
-    ((_, moved),) = costs.taught(np.array([at]), None, (1,))
+    ((_, moved),) = costs.posterior_shift(np.array([at]), None, (1,))
     foretold = float(moved[0, 0, 0, 0]) / float(costs.micro_share[at])
     micro, update = np.exp(costs.log_micro_step[at]), float(np.exp(costs.log_optimizer_step[at]))
     deviation = np.sqrt(

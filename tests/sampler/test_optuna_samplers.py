@@ -131,7 +131,7 @@ def test_time_that_a_proof_would_need_is_spent_on_probes_if_there_is_nothing_to_
 @pytest.mark.parametrize(("each", "probes"), [(0, 1), (2, 4), (3, 6)])
 def test_a_probe_leaves_time_for_as_many_measurements_as_a_proof_needs(each: int, probes: int) -> None:
     for seconds_left, is_tried in ((probes * PROBE_S, True), ((probes - 0.1) * PROBE_S, False)):
-        choice = sampler_named("tpe").choose(ONCE, Situation(seconds_left=seconds_left, each=each))
+        choice = sampler_named("tpe").choose(ONCE, Situation(seconds_left=seconds_left, min_repeats=each))
         assert (choice.why is Why.NEW) is is_tried
 
 

@@ -115,7 +115,7 @@ def test_devices_that_repeat_what_others_did_tell_how_they_differ_and_prove_noth
 
     trials = [on("0", 0, base, 1.0), on("1", 1, better, 1.1)]
     repeat = on("1", 0, base, 1.1)
-    assert sampler.choose(trials, Situation(repeats=[repeat], device="0")).claim is None
+    assert sampler.choose(trials, Situation(calibrations=[repeat], device="0")).claim is None
     costs = sampler._model_with([base, better], [], (SPACE,))
     before, after = (costs.costs(each_measured(some)) for some in (trials, [*trials, repeat]))
     ahead = [

@@ -20,7 +20,7 @@ from autotune.sampler.policy import (
     Choice,
     End,
     Why,
-    _believed,
+    _expected_observation,
     choose,
 )
 from autotune.sampler.prior import Learned, Prior
@@ -339,7 +339,7 @@ def test_a_machine_that_drifts_makes_a_neighbour_in_time_tell_more() -> None:
     places = np.array([EVERY.index(FASTEST), EVERY.index(RIVAL)])
 
     def taught(at_s: float) -> float:
-        parts = costs.taught(places, at_s, (1,))
+        parts = costs.posterior_shift(places, at_s, (1,))
         return sum(weight * float(np.hypot(*(moved[:, 0, 1, 1] - moved[:, 0, 0, 1]))) for weight, moved in parts)
 
     assert taught(PROBE_S * len(several)) > 1.1 * taught(PROBE_S * len(several) + 3600.0)
@@ -364,15 +364,15 @@ def test_a_claim_may_need_more_measurements_of_each() -> None:
     proven = chosen(several, implied=NOTHING_NEW)
     assert (proven.configuration, proven.winner) == (None, FASTEST)
     assert proven.claim is not None
-    assert chosen(several, implied=NOTHING_NEW, each=3).why is Why.PROVE
+    assert chosen(several, implied=NOTHING_NEW, min_repeats=3).why is Why.PROVE
 
 
 def test_if_nothing_is_measured_again_everything_new_that_is_worth_it_still_is() -> None:
     again, _ = searched(noise=0.05)
-    several, choices = searched(noise=0.05, each=0)
+    several, choices = searched(noise=0.05, min_repeats=0)
     assert len({each.configuration for each in several}) == len(several) < len(again)
     assert {choice.why for choice in choices[:-1]} == {Why.NEW}
-    assert (choices[-1].end, chosen(several, each=0, probes_left=0).end) == (End.GAIN, End.PROBES)
+    assert (choices[-1].end, chosen(several, min_repeats=0, probes_left=0).end) == (End.GAIN, End.PROBES)
 
 
 def test_a_rival_that_fell_out_does_not_leave_the_baseline_measured_alone() -> None:
@@ -476,7 +476,7 @@ def test_what_runs_elsewhere_is_believed_to_take_as_long_as_its_steps_do() -> No
     cost_model = CostModel(every, values, every[0], Prior(memory=EXACT), lambda each: 1.0, HUGE, training_steps=100)
     first = [Observation(every[0], Outcome.COMPLETED, 1.0, 0.1, noise=0.01, peak_bytes=MIB, feasible=True)]
     alone = cost_model.costs(first)
-    believed = cost_model.costs([*first, _believed(cost_model, alone, every[1])])
+    believed = cost_model.costs([*first, _expected_observation(cost_model, alone, every[1])])
     assert believed.log_step == pytest.approx(alone.log_step, abs=0.002)
 
 
@@ -518,7 +518,7 @@ def test_nothing_is_measured_while_what_runs_may_prove_it() -> None:
 
 def test_repeats_tell_how_devices_differ_and_are_no_part_of_a_claim() -> None:
     repeats = [measured(BASE, 2, 0.1, device="1"), measured(FASTEST, 3, 0.1, device="1")]
-    assert chosen(ON_ZERO, implied=NOTHING_NEW, device="0", repeats=repeats).claim is None
+    assert chosen(ON_ZERO, implied=NOTHING_NEW, device="0", calibrations=repeats).claim is None
 
 
 def test_what_can_still_be_proven_goes_before_what_is_a_little_faster() -> None:

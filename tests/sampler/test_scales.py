@@ -7,7 +7,7 @@ import pytest
 
 from autotune.sampler.observation import Observation
 from autotune.sampler.prior import Prior
-from autotune.sampler.scales import DIFFER, DRIFT_PROBES, Clock, few, grid, weigh
+from autotune.sampler.scales import DIFFER, DRIFT_PROBES, Clock, grid, grid_posterior, representatives
 from tests.sampler.test_cost_model import EVERY, of, seconds, seen
 from tests.sampler.test_cost_model import model as cost_model
 
@@ -50,9 +50,9 @@ def test_known_scales_are_not_learned() -> None:
     (known,) = grid(prior, 0.01).scales
     assert (known.rest, known.noise) == (prior.micro_step.rest, prior.between * 0.01)
     none = np.zeros((0, 0))
-    weights = weigh(grid(Prior(), 0.01), none, none, none, np.zeros(0), np.zeros(0), Clock.of([]))
+    weights = grid_posterior(grid(Prior(), 0.01), none, none, none, np.zeros(0), np.zeros(0), Clock.of([]))
     assert weights.sum() == pytest.approx(1.0)
-    chosen = few(grid(Prior(), 0.01), weights)
+    chosen = representatives(grid(Prior(), 0.01), weights)
     assert len(chosen) <= 20
     assert sum(weight for _, weight in chosen) == pytest.approx(1.0)
 
@@ -62,7 +62,7 @@ def test_hundreds_of_measurements_are_weighed_in_little_memory() -> None:
     observations = at(*np.arange(0.0, 5.0 * count, 5.0))
     like, errors = np.ones((count, count)), np.random.default_rng(0).normal(0.0, 0.01, count)
     tracemalloc.start()
-    weights = weigh(
+    weights = grid_posterior(
         grid(Prior(), 0.01, drifts=True), like, like, like, errors, np.full(count, 0.001), Clock.of(observations)
     )
     _, peak_bytes = tracemalloc.get_traced_memory()

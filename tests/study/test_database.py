@@ -25,7 +25,7 @@ ROUNDS = {"sampler": "physics", "n_trials": 12, "confirmation_rounds": 2}
 
 def publishing(study: Study) -> StudyDatabase:
     """The study's database, updated whenever a trial begins or is measured."""
-    database = StudyDatabase(study.folder, None, study.plan.score)
+    database = StudyDatabase(study.folder, study.plan.objective)
     study.publish = lambda: database.update(study.opened_space, study.trials, study.ledger.unfinished)
     study.publish()
     return database
@@ -151,7 +151,7 @@ def test_the_study_of_a_renamed_folder_has_its_name(tmp_path: Path) -> None:
 
 def test_attributes_of_the_study_outlive_what_is_written_again(tmp_path: Path) -> None:
     study = searched(tmp_path, n_trials=2)
-    database = StudyDatabase(tmp_path, None, study.plan.score)
+    database = StudyDatabase(tmp_path, study.plan.objective)
     database.study.set_user_attr("run:wandb", "abc")
     database.update(study.opened_space, study.trials[:1], {})
     assert database.study.user_attrs == {"run:wandb": "abc"}
@@ -160,7 +160,7 @@ def test_attributes_of_the_study_outlive_what_is_written_again(tmp_path: Path) -
 
 def test_a_number_without_a_measurement_is_a_failed_trial(tmp_path: Path) -> None:
     tried = space().baseline
-    database = StudyDatabase(tmp_path, None, lambda measurement: 1.0)
+    database = StudyDatabase(tmp_path, "samples_per_second")
     database.update(space(), [Trial(0, tried, completed(tried)), Trial(2, tried, completed(tried))], {})
     assert [each.state.name for each in stored(tmp_path)] == ["COMPLETE", "FAIL", "COMPLETE"]
 
@@ -176,7 +176,7 @@ def test_a_database_is_made_of_trials_alone_where_a_copy_has_none(tmp_path: Path
 
 def test_a_disk_that_refuses_is_one_clear_error(tmp_path: Path) -> None:
     study = searched(tmp_path, n_trials=2)
-    database = StudyDatabase(tmp_path, None, study.plan.score)
+    database = StudyDatabase(tmp_path, study.plan.objective)
     sqlite3.connect(tmp_path / OPTUNA_STUDY).executescript("DROP TABLE trial_values")
     with pytest.raises(StorageFailed, match=r"study\.db cannot be written: no such table"):
         database.update(study.opened_space, [], {})

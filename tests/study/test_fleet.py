@@ -69,7 +69,7 @@ def test_the_answer_is_proven_on_one_device_or_across_and_all_devices_measure_th
     assert is_shown(best, baseline)
     both = ({measured.device for measured in trial.measurements} for trial in (best, baseline))
     assert set.intersection(*both)
-    assert {study.trials[0].measurement.device, *study.ledger.repeats} == {"a", "b"}
+    assert {study.trials[0].measurement.device, *study.ledger.calibrations} == {"a", "b"}
     assert sum(each.trials for each in fleet.described(study.ledger)) == len(study.trials)
 
 
@@ -101,13 +101,13 @@ def test_where_the_baseline_does_not_fit_devices_repeat_one_trial_that_does(tmp_
         return measured
 
     study, fleet = searched(tmp_path, {name: tight(device(1.0)) for name in "abcd"}, n_trials=50, confirmation_rounds=1)
-    repeated = fleet.repeated(study.ledger)
-    compared = {name: known for name, known in study.ledger.repeats.items() if known.feasible}
+    repeated = fleet.calibration_trial(study.ledger)
+    compared = {name: known for name, known in study.ledger.calibrations.items() if known.feasible}
     assert repeated is not None
     assert repeated.feasible
     assert compared
     assert {known.configuration for known in compared.values()} == {repeated.configuration}
-    assert {*device_effects(study.trials, study.ledger.repeats)} == {*fleet.pool.devices}
+    assert {*device_effects(study.trials, study.ledger.calibrations)} == {*fleet.pool.devices}
 
 
 def test_an_order_of_a_lost_executor_runs_on_another_one(tmp_path: Path) -> None:

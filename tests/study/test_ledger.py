@@ -23,7 +23,7 @@ TRIED = [*space(precision=("fp32", "bf16"))]
 
 
 def state(ledger: Ledger) -> tuple[object, ...]:
-    return ledger.trials, ledger.unfinished, ledger.references, ledger.repeats, ledger.risks
+    return ledger.trials, ledger.unfinished, ledger.references, ledger.calibrations, ledger.risks
 
 
 def measured(folder: Path, count: int) -> Ledger:
@@ -158,5 +158,5 @@ def test_a_device_s_repetition_is_found_again_by_the_name_of_the_device(tmp_path
     ledger = measured(tmp_path, 1)
     ledger.record(Slot(1, kind=SlotKind.DEVICE), TRIED[0], completed(TRIED[0], device="b"))
     again = Ledger.read(tmp_path, PLAN)
-    assert {name: trial.configuration for name, trial in again.repeats.items()} == {"b": TRIED[0]}
+    assert {name: trial.configuration for name, trial in again.calibrations.items()} == {"b": TRIED[0]}
     assert [trial.number for trial in again.trials] == [0], "it is not a trial"
