@@ -28,7 +28,7 @@ from autotune.commands.result import TuningResult  # noqa: E402
 from autotune.core import Outcome, Trial  # noqa: E402
 from autotune.core.units import counted, format_bytes, format_seconds, three_digits  # noqa: E402
 from autotune.report.trial_text import range_text, short_words  # noqa: E402
-from autotune.study.objective import quotient  # noqa: E402
+from autotune.study.objective import round_ratio  # noqa: E402
 
 NOT_RUN, REHEARSAL = "not run", "CPU (rehearsal)"
 SPEED_UP, PROMISE, MEAN_ERROR, LARGEST_ERROR = 2.9, 0.015, 0.015, 0.04
@@ -244,7 +244,7 @@ def _compiled(evidence: Evidence, study: str) -> Row:
         for kind, trial in trials.items():
             if eager is None:
                 continue
-            ratios.append(quotient(trial, eager, result.request.objective))
+            ratios.append(round_ratio(trial, eager, result.request.objective))
             compile_s = trial.measurement.compile_s
             seconds = f", {compile_s:.0f} s of compiling" if compile_s else ""
             precision = eager.configuration.values.get("precision", "")

@@ -11,7 +11,7 @@ from autotune.core import Configuration, Interval, Trial
 from autotune.core.configuration import RANKS
 from autotune.report.trial_text import interval_of, is_same, setting_words, short_words
 from autotune.space.settings import MICRO
-from autotune.study.objective import quotient, speed
+from autotune.study.objective import round_ratio, speed
 from autotune.study.result import SearchResult
 
 SAME = 0.03
@@ -56,7 +56,7 @@ def ladder(result: SearchResult) -> list[Rung]:
             rungs.append(Rung(result.baseline_name, rate.value, trial=after.number))
         else:
             label = change_words(before.configuration, after.configuration)
-            rungs.append(Rung(label, rate.value, quotient(after, before, objective), after.number))
+            rungs.append(Rung(label, rate.value, round_ratio(after, before, objective), after.number))
     return rungs
 
 

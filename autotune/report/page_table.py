@@ -12,7 +12,7 @@ from autotune.report.columns import BYTES, GROUPS, SECONDS, SHARE, SPEED, TIMES,
 from autotune.report.formats import plain_rows
 from autotune.report.table import frame
 from autotune.space.utilization import Utilization
-from autotune.study.objective import TOLD_WIDTH
+from autotune.study.objective import MAX_DISPLAY_WIDTH
 
 USUAL = (
     *("number", "speedup", "samples_per_second", "peak_bytes", "micro_batch_size", "gradient_accumulation_steps"),
@@ -114,7 +114,8 @@ def _cell(column: Column, row: Mapping[str, Any]) -> Cell:
         return Cell(value if len(value) <= LONGEST else f"{value[:LONGEST]}…", value if len(value) > LONGEST else None)
     if name == "speedup":
         return Cell(
-            f"{value:.2f}×" if row[f"{name}_high"] - row[f"{name}_low"] <= TOLD_WIDTH * value else "?", repr(value)
+            f"{value:.2f}×" if row[f"{name}_high"] - row[f"{name}_low"] <= MAX_DISPLAY_WIDTH * value else "?",
+            repr(value),
         )
     low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
     text = _number(column.unit, value) if low is None or high is None else format_interval(value, low, high)

@@ -28,7 +28,7 @@ SPEED_UP_WIDTH = 0.1
 one that holds 1 tells neither that a configuration is faster nor that it is as fast."""
 
 
-TOLD_WIDTH = 0.5
+MAX_DISPLAY_WIDTH = 0.5
 """Full width of a speed-up's 95 % interval, as a share of it, up to which a search that runs shows the speed-up."""
 
 
@@ -189,7 +189,7 @@ def _simplest(better: Sequence[Trial], able: Sequence[Trial], trials: Sequence[T
         return None
     speeds = _speeds(able)
     fastest = max(better, key=lambda trial: speeds[trial.number])
-    ahead = {trial.number: claimed(fastest, trial, objective) for trial in better if trial is not fastest}
+    ahead = {trial.number: speed_ratio(fastest, trial, objective) for trial in better if trial is not fastest}
     equal = [t for t in better if t is fastest or (ahead[t.number].low <= 1 and ahead[t.number] <= 1 + SAME_SPEED)]
     net = {trial.number: speeds[trial.number] * (1 - EACH_CHANGE * changes(trial, trials)) for trial in equal}
     simplest = max(equal, key=lambda trial: net[trial.number])
@@ -207,7 +207,7 @@ def round_speeds(trial: Trial, objective: str) -> dict[int, float]:
     return {number: float(rate) for number, rate in rates.items() if rate}
 
 
-def quotient(above: Trial, below: Trial, objective: str) -> Ratio:
+def round_ratio(above: Trial, below: Trial, objective: str) -> Ratio:
     """Speed over speed with its interval: round by round if both were confirmed in the same ones, else of the means.
 
     Where only one has rounds, probe over probe: the machine of the rounds may be another one than that of the probes.
@@ -227,7 +227,7 @@ def quotient(above: Trial, below: Trial, objective: str) -> Ratio:
     return Ratio(paired, means.low * paired / means, means.high * paired / means)
 
 
-def claimed(above: Trial, below: Trial, objective: str) -> Ratio:
+def speed_ratio(above: Trial, below: Trial, objective: str) -> Ratio:
     """Speed over speed with its interval: by the measurements that are side by side in time, else probe over probe."""
     shown = _claim(_timed(above), _timed(below))
     if shown is not None:
@@ -271,7 +271,7 @@ def disqualified(trials: Sequence[Trial], objective: str) -> list[tuple[Trial, s
     for trial in trials:
         if not trial.feasible or trial.measurement.ended_early or trial is best:
             continue
-        if best is not None and claimed(trial, best, objective) <= 1:
+        if best is not None and speed_ratio(trial, best, objective) <= 1:
             continue
         gain = speed_up(trial, baseline, objective) if baseline is not None else None
         if trial.disqualified_reason:
@@ -297,7 +297,7 @@ def speed_up(best: Trial, baseline: Trial, objective: str) -> Ratio | None:
     above, below = speed(best.final, objective), speed(baseline.final, objective)
     if not baseline.feasible or above is None or below is None:
         return None
-    return Ratio(1.0, 1.0, 1.0) if best.number == baseline.number else claimed(best, baseline, objective)
+    return Ratio(1.0, 1.0, 1.0) if best.number == baseline.number else speed_ratio(best, baseline, objective)
 
 
 def fastest_so_far(trials: Sequence[Trial]) -> Trial | None:
@@ -307,10 +307,10 @@ def fastest_so_far(trials: Sequence[Trial]) -> Trial | None:
     return max(able, key=lambda trial: speeds[trial.number], default=None)
 
 
-def told_speed_up(trial: Trial, baseline: Trial, objective: str) -> Ratio | None:
+def displayed_speedup(trial: Trial, baseline: Trial, objective: str) -> Ratio | None:
     """Speed divided by the baseline's, to show while a search runs.
 
-    None if noise hides it (its interval is wider than TOLD_WIDTH).
+    None if noise hides it (its interval is wider than MAX_DISPLAY_WIDTH).
     """
     gain = speed_up(trial, baseline, objective)
-    return gain if gain is not None and gain.relative_width <= TOLD_WIDTH else None
+    return gain if gain is not None and gain.relative_width <= MAX_DISPLAY_WIDTH else None

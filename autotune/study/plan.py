@@ -10,7 +10,7 @@ from autotune.core import Configuration, Environment, Interval, Measurement, Out
 from autotune.core.request import CONFIRMATION_ROUNDS
 from autotune.core.time_limit import TimeLimit
 from autotune.space.substitute import compared_with
-from autotune.study.objective import best_trial, fastest_so_far, is_shown, speed, told_speed_up
+from autotune.study.objective import best_trial, displayed_speedup, fastest_so_far, is_shown, speed
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Progress:
     def speedup_of(self, trial: Trial | None) -> Interval | None:
         """Speed of a trial divided by that of the user's settings; None if that is unknown now."""
         compared = compared_with(self.trials)
-        return None if trial is None or compared is None else told_speed_up(trial, compared, self.objective)
+        return None if trial is None or compared is None else displayed_speedup(trial, compared, self.objective)
 
 
 Watch = Callable[[Progress], None]

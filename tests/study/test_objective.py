@@ -15,7 +15,7 @@ from autotune.study.objective import (
     is_shown,
     leader,
     pareto_front,
-    quotient,
+    round_ratio,
     speed,
     speed_up,
 )
@@ -314,12 +314,12 @@ def test_a_speed_up_that_differs_from_measurement_to_measurement_is_as_uncertain
 
 def test_round_by_round_the_quotient_of_two_trials_has_the_interval_of_pairs_else_that_of_the_means() -> None:
     above, below = [20.0, 11.0, 16.0], [10.0, 5.0, 8.0]
-    gain, expected = quotient(in_rounds(1, above), in_rounds(0, below), SPEED), quotient_interval(above, below)
+    gain, expected = round_ratio(in_rounds(1, above), in_rounds(0, below), SPEED), quotient_interval(above, below)
     assert (gain, gain.low, gain.high) == pytest.approx((expected, expected.low, expected.high), rel=1e-6)
-    few = quotient(in_rounds(1, above[:2]), in_rounds(0, below[:2]), SPEED)
+    few = round_ratio(in_rounds(1, above[:2]), in_rounds(0, below[:2]), SPEED)
     assert few == pytest.approx(quotient_interval(above[:2], below[:2]), rel=1e-6)
     one = replace(in_rounds(0, below), confirmations=())
-    assert quotient(in_rounds(1, above), one, SPEED) == pytest.approx(2.0), "probe by probe"
+    assert round_ratio(in_rounds(1, above), one, SPEED) == pytest.approx(2.0), "probe by probe"
 
 
 def test_longer_samples_make_no_trial_slower() -> None:

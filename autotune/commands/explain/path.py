@@ -14,7 +14,7 @@ from autotune.core.interval import Interval
 from autotune.core.trial import Trial
 from autotune.space.search_space import is_active
 from autotune.space.settings import MICRO
-from autotune.study.objective import quotient, speed
+from autotune.study.objective import round_ratio, speed
 
 MOST_TRIED = 12
 """Configurations that are tried for one step of the path; if none of them runs, all remaining settings are one step."""
@@ -141,7 +141,7 @@ def gain_of(above: Trial, below: Trial, objective: str) -> Interval | None:
     """Speed above / speed below, with its 95 % interval; None if one of them did not run."""
     if not (above.feasible and below.feasible and speed(above.final, objective) and speed(below.final, objective)):
         return None
-    return quotient(above, below, objective)
+    return round_ratio(above, below, objective)
 
 
 # Gains -------------------------------------------------------------------------------------------------------------

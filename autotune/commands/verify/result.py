@@ -16,7 +16,7 @@ from autotune.core.warning import ResultWarning, merged
 from autotune.report.claim import SOLID_WIDTH
 from autotune.report.markdown import sentence, wrapped
 from autotune.report.trial_text import interval_columns, interval_fields, range_text, speed_text
-from autotune.study.objective import quotient, speed_up
+from autotune.study.objective import round_ratio, speed_up
 
 DEVICE_FACTS = {
     "sm_clock_mhz": ("SM clock", "{:.0f} MHz"),
@@ -109,7 +109,7 @@ class Verification:
         )
         if answer is None or yours is None or not (answer.final.steps and yours.final.steps):
             return None
-        return quotient(answer, yours, self.objective)
+        return round_ratio(answer, yours, self.objective)
 
     @property
     def _quiet(self) -> list[int]:
