@@ -82,7 +82,8 @@ def run(
     trains_on: see `Payload`. Raises what `search` raises.
     """
     base = request.training_args
-    import_module("pandas")  # for the report, while the host imports its own libraries
+    for name in ("pandas", "sqlalchemy.orm", "alembic.command"):  # for report and study, while the host imports its own
+        import_module(name)
     with following(watch) as show, ExitStack() as stack:
         if executors:
             environment = executors[0].environment
