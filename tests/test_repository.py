@@ -101,10 +101,10 @@ def test_the_versions_of_python_are_those_that_the_project_admits() -> None:
 def test_a_release_is_of_the_version_that_the_changelog_dates(tmp_path: Path) -> None:
     """The job's own script, in a folder with both files."""
     (step,) = [step for step in WORKFLOWS[".github/workflows/release.yml"]["jobs"]["version"]["steps"] if "run" in step]
-    module, changelog = tmp_path / "autotune" / "__init__.py", tmp_path / "docs" / "changelog.md"
+    module, changelog = tmp_path / "autotune" / "core" / "version.py", tmp_path / "docs" / "changelog.md"
     for path in (module, changelog):
-        path.parent.mkdir()
-    shutil.copy(ROOT / "autotune" / "__init__.py", module)
+        path.parent.mkdir(parents=True)
+    shutil.copy(ROOT / "autotune" / "core" / "version.py", module)
 
     def releases(tag: str) -> bool:
         environment = {"GITHUB_REF_NAME": tag, "PATH": "/usr/bin:/bin"}
