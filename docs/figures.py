@@ -238,13 +238,7 @@ def kills(report: Report) -> Figures:
 
 
 def service(report: Report) -> Figures:
-    parts = {
-        "standby": "A standby",
-        "cluster": "A cluster",
-        "real": "Real probes",
-        "sqlite": "SQLite, 500",
-        "postgres": "PostgreSQL, 250",
-    }
+    parts = {"standby": "A standby", "real": "Real probes", "sqlite": "SQLite, 500", "postgres": "PostgreSQL, 250"}
     figures: Figures = {
         name: sum(map(int, report.part(heading).column("| all | {kills} |"))) for name, heading in parts.items()
     }
