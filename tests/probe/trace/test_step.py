@@ -63,7 +63,7 @@ WAYS = {
 
 
 LIKE_ANOTHER = (
-    *("electra", "distilbert", "gpt2", "gpt_neox", "opt", "gemma", "qwen2", "bart", "vit"),
+    *("electra", "distilbert", "gpt2", "gpt_neox", "opt", "gemma", "qwen2", "bart", "vit", "mixtral"),
     *("bert-mini", "gpt2-mini", "llama-mini", "t5-mini"),
 )
 """Models whose layers are nearly those of another one here."""
@@ -323,6 +323,7 @@ def test_what_waits_in_the_hosts_memory_is_none_of_the_devices() -> None:
     assert offload[FURTHER] == full[FURTHER] - (layers - 1) * held, "all but the input of the layer that goes back"
 
 
+@pytest.mark.nightly
 def test_a_model_that_knows_checkpointing_by_its_former_name_forgets_a_part_of_its_layers_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
