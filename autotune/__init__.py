@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from autotune.commands.search import search
     from autotune.commands.tune import tune
     from autotune.commands.verify.run import verify
+    from autotune.core.version import __version__ as __version__
     from autotune.probe.train.promise import PromiseCallback
     from autotune.sampler.physics import PhysicsSampler
     from autotune.service.client import connect
 
-__version__ = "0.1.0"
 __all__ = [
     "PhysicsSampler",
     "PromiseCallback",
@@ -44,15 +44,11 @@ _MODULES = {
     "verify": "autotune.commands.verify.run",
     "PhysicsSampler": "autotune.sampler.physics",
     "PromiseCallback": "autotune.probe.train.promise",
+    "__version__": "autotune.core.version",
 }
 
-ANYWHERE = ("compare", "connect", "TuningResult")
+ANYWHERE = ("compare", "connect", "TuningResult", "__version__")
 """Names that start no training, and work on any system."""
-
-NEEDS_LINUX = (
-    f"autotune trains on Linux only, and this is {sys.platform}: use WSL 2 on Windows, or a server"
-    " (autotune search --server URL, autotune.connect). autotune compare works here."
-)
 
 
 def __getattr__(name: str) -> Any:
@@ -67,7 +63,7 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'autotune' has no attribute {name!r}")
     if sys.platform != "linux" and name not in ANYWHERE:
-        raise ImportError(NEEDS_LINUX)
+        raise ImportError(import_module("autotune.core.errors").NEEDS_LINUX)
     return getattr(import_module(_MODULES[name]), name)
 
 

@@ -26,7 +26,7 @@ def main() -> None:
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # what its encoding lacks, as ± or bytes of a path
     first, *others = [*sys.argv[1:], ""]
     if sys.platform != "linux" and first not in ANYWHERE and not any(word.startswith("--server") for word in others):
-        from autotune import NEEDS_LINUX
+        from autotune.core.errors import NEEDS_LINUX
 
         _end(NEEDS_LINUX)
     try:

@@ -86,11 +86,6 @@ def cold(seconds: float) -> float:
     return 1 + 0.12 * math.exp(-seconds / 0.5)
 
 
-def hot(seconds: float) -> float:
-    """The same while one training follows another."""
-    return 1 + 0.02 * math.exp(-seconds / 0.2)
-
-
 def falling(seconds: float) -> float:
     """A card that heats up for long: its clock falls by a seventh within ten seconds, the worst of benchmarks/stream.py."""
     return max(1700, 1980 - 28 * seconds) / 1700
@@ -103,9 +98,9 @@ def falling(seconds: float) -> float:
 class Case:
     """A search. weights: of linear layers. All seconds are assumptions.
 
-    setup_s: the host's start, the device, model and data. start_s: a probe's start and end, the model, the context. warm_s: the
-    same of a child that keeps context and model. first_s: what a first step takes beyond another. traces_s: of all traces.
-    padding_s: of measuring a padded vocabulary's worth, as searches did.
+    setup_s: the host's start, the device, model and data. start_s: a probe's start and end, the model, the context.
+    first_s: what a first step takes beyond another. traces_s: of all traces. padding_s: of measuring a padded vocabulary's
+    worth, as searches did.
     """
 
     name: str
@@ -120,7 +115,6 @@ class Case:
     arguments: Mapping[str, Any]
     setup_s: float
     start_s: float
-    warm_s: float
     first_s: float
     traces_s: float
     padding_s: float = 0.0
@@ -142,23 +136,23 @@ RATES_S = 8.0
 """Of measuring the device's rates: a child's start, two seconds of warming, each format and optimizer."""
 
 CASES = (
-    Case("BERT-large", "masked-lm", 24, 1024, 30522, 302e6, 512, 64, "default", {}, 28, 4.5, 0.7, 1.0, 17, 5),
+    Case("BERT-large", "masked-lm", 24, 1024, 30522, 302e6, 512, 64, "default", {}, 28, 4.5, 1.0, 17, 5),
     Case(
         "1B full", "causal-lm", 16, 2048, 128256, 0.97e9, 2048, 16, "default",
-        {"bf16": True, "gradient_checkpointing": True, "per_device_train_batch_size": 1}, 30, 5.5, 1.0, 1.5, 20,
+        {"bf16": True, "gradient_checkpointing": True, "per_device_train_batch_size": 1}, 30, 5.5, 1.5, 20,
     ),
     Case(
         "8B LoRA", "causal-lm", 32, 4096, 128256, 7.0e9, 2048, 64, "lora",
         {"bf16": True, "gradient_checkpointing": True, "per_device_train_batch_size": 1},
-        30, 8.0, 2.0, 2.0, 22, fix={"lora": 16, "lora_targets": "all_linear"},
+        30, 8.0, 2.0, 22, fix={"lora": 16, "lora_targets": "all_linear"},
     ),
     Case(
         "8B FSDP, 8 cards", "causal-lm", 32, 4096, 128256, 7.0e9, 2048, 64, "multi-gpu",
         {"bf16": True, "fsdp": True, "fsdp_config": {"version": 2}},
-        30, 25.0, 25.0, 3.0, 22, fix={"data_parallel_size": 8}, cards=8,
+        30, 25.0, 3.0, 22, fix={"data_parallel_size": 8}, cards=8,
     ),
 )  # fmt: skip
-"""Of FSDP each rank builds the model on the host, and no child is kept."""
+"""With FSDP each rank builds the model on the host."""
 
 
 @dataclass(frozen=True)
@@ -226,12 +220,10 @@ class Behaviour:
     traces_beside: bool = True  # traces are made while the baseline is measured
     no_padding: bool = True  # a padded vocabulary's worth is not measured
     short_check: bool = True  # the last check runs few micro-steps
-    warm_child: bool = False  # a probe that can goes to the child of the one before
 
 
-BEFORE = Behaviour(*[False] * 8)
+BEFORE = Behaviour(*[False] * 7)
 NOW = Behaviour()
-WARM = Behaviour(warm_child=True)
 
 FORMER = (
     Timing(window_s=1.5, untimed_seconds_most=1.5, timed_seconds_least=1.0),
@@ -246,20 +238,6 @@ replayed with that rule and a noise of half a per cent (reports/replay.md)."""
 REFERENCE_S = 300.0
 """Longest training of a race's reference: what its deadline was if no baseline had run. One that runs longer is not repeated."""
 
-KEEPS = (
-    "micro_batch_size",
-    "optimizer",
-    "workers",
-    "pin_memory",
-    "checkpointing",
-    "logging_nan_inf_filter",
-    "attention_mask",
-)
-"""Settings that a warm child can change."""
-
-FULL = 0.8
-"""Share of the allowed memory up to which a warm child's peak counts."""
-
 
 class Host:
     """Carries out orders by computing their seconds. parts: what they took, by part. now: the clock."""
@@ -271,7 +249,6 @@ class Host:
         self.time_limit = TimeLimit()
         self.parts: Counter[str] = Counter()
         self.orders: Counter[str] = Counter()
-        self.warm: dict[str, Any] | None = None
 
     @property
     def now(self) -> float:
@@ -288,7 +265,6 @@ class Host:
         if seconds > order.deadline_s:
             share = order.deadline_s / seconds
             self.parts = Counter({part: before[part] + share * (s - before[part]) for part, s in self.parts.items()})
-            self.warm = None
             return {"ended": "timed out", "seconds": order.deadline_s, "codes": [None] * order.ranks, **known}
         for rank in range(order.ranks):
             write_json(Path(order.folder) / answer_name(rank), answer)
@@ -310,12 +286,10 @@ class Host:
             "reference" if Path(order.folder).parent.name == "reference" else "round" if order.confirmation else "probe"
         )
         work, values = Work.of(self.case, of), of.values
-        is_warm = name == "probe" and self._is_warm(values)
-        self.orders[f"{name}, warm" if is_warm else name] += 1
-        self._spend(name, "start", self.case.warm_s if is_warm else self.case.start_s)
+        self.orders[name] += 1
+        self._spend(name, "start", self.case.start_s)
         facts = {"asked": values, "settings": values, "allowed_bytes": order.allowed_bytes}
         if work.peak_bytes > order.allowed_bytes:
-            self.warm = None
             self._spend(name, "first step", 1.0)
             held = {"held_bytes": order.allowed_bytes, "refused_bytes": int(work.peak_bytes - order.allowed_bytes)}
             steps = {
@@ -325,24 +299,21 @@ class Host:
             return Measurement(Outcome.OUT_OF_MEMORY, reason="simulated", where="forward", **facts, **held, **steps)
         chance = random.Random(f"{self.seed} {self.case.name} {of} {name} {order.confirmation}")
         slower = math.exp(chance.gauss(0.0, BETWEEN))
-        first_s = 0.05 if is_warm else self.case.first_s
 
         @cache
         def durations(step: int) -> Durations:
             noisy = slower * math.exp(chance.gauss(0.0, WITHIN))
             others = {"launch": work.launch_s, "optimizer": noisy * work.optimizer_s, "exchange": work.exchange_s}
-            return on_gpu(noisy * work.micro_s, rest=0.0004 if step else first_s, **others)
+            return on_gpu(noisy * work.micro_s, rest=0.0004 if step else self.case.first_s, **others)
 
         plain = replace(order, configuration=Configuration(of.micro_batch_size, of.gradient_accumulation_steps))
-        machine = Machine(speed=hot if is_warm else self.speed)
+        machine = Machine(speed=self.speed)
         watch, trainer = watched(plain, machine=machine, durations=durations)
         first, *untimed = watch.untimed
         timed_s = sum(step.seconds for step in watch.steps)
         self._spend(name, "first step", first)
         self._spend(name, "untimed", sum(untimed))
         self._spend(name, "timed", max(timed_s, machine.ranks[0].host - first - sum(untimed)))
-        is_low = work.peak_bytes < FULL * order.allowed_bytes
-        self.warm = dict(values) if name == "probe" and is_low and not watch.ended_early else None
         whole = order.accumulation_steps_run == of.gradient_accumulation_steps
         ranks = of.data_parallel_size
         return replace(
@@ -354,12 +325,6 @@ class Host:
             peak_device_bytes=int(work.peak_bytes),
             **facts,
         )
-
-    def _is_warm(self, values: Mapping[str, Any]) -> bool:
-        """True if the child of the probe before can train with these values."""
-        if not self.behaviour.warm_child or self.warm is None or self.case.cards > 1:
-            return False
-        return all(value == values[name] for name, value in self.warm.items() if name not in KEEPS)
 
     def _spend(self, name: str, part: str, seconds: float) -> None:
         self.parts[f"{name}: {part}" if name != "reference" else name] += seconds
@@ -541,7 +506,6 @@ IMPROVEMENTS = {
     "traces_beside": "traces beside the baseline",
     "no_padding": "no padding's worth",
     "short_check": "few micro-steps in the check",
-    "warm_child": "warm child",
 }
 
 
@@ -557,40 +521,29 @@ def mean(case: Case, behaviour: Behaviour, seeds: int, speed: Callable[[float], 
     return Seconds({part: of(part, "parts") for part in PARTS}, orders, fmean(one.regret for one in each))
 
 
-def part_lines(before: Seconds, now: Seconds, warm: Seconds) -> list[str]:
-    lines = ["| part | before | now | with a warm child |", "|---|---|---|---|"]
-    columns = (before, now, warm)
+def part_lines(before: Seconds, now: Seconds) -> list[str]:
+    lines = ["| part | before | now |", "|---|---|---|"]
+    columns = (before, now)
     for part in PARTS:
         seconds = [column.parts.get(part, 0.0) for column in columns]
         if any(seconds):
             lines.append(f"| {part} | {' | '.join(f'{each:.0f}' for each in seconds)} |")
     lines.append(f"| **all, s** | {' | '.join(f'**{column.all:.0f}**' for column in columns)} |")
-    lines.append(f"| times as fast | 1 | {' | '.join(f'{before.all / column.all:.2f}' for column in columns[1:])} |")
-
-    def count(column: Seconds, *names: str) -> str:
-        return f"{sum(column.orders.get(name, 0.0) for name in names):.1f}"
-
-    probes = [count(column, "probe", "probe, warm") for column in columns]
-    warm_ones = f" (warm: {count(warm, 'probe, warm')})"
-    lines.append(f"| probes | {' | '.join(probes)}{warm_ones} |")
-    lines.append(f"| rounds | {' | '.join(count(column, 'round') for column in columns)} |")
-    lines.append(f"| trainings of the reference | {' | '.join(count(column, 'reference') for column in columns)} |")
+    lines.append(f"| times as fast | 1 | {before.all / now.all:.2f} |")
+    for text, name in (("probes", "probe"), ("rounds", "round"), ("trainings of the reference", "reference")):
+        lines.append(f"| {text} | {' | '.join(f'{column.orders.get(name, 0.0):.1f}' for column in columns)} |")
     lines.append(f"| the answer lacks to the best | {' | '.join(f'{column.regret:.1%}' for column in columns)} |")
     return lines
 
 
-def alone_lines(cases: list[Case], before: list[Seconds], warm: list[Seconds], seeds: int) -> list[str]:
+def alone_lines(cases: list[Case], before: list[Seconds], now: list[Seconds], seeds: int) -> list[str]:
     lines = [f"| | {' | '.join(case.name for case in cases)} |", "|---|" + "---|" * len(cases)]
     lines.append(f"| before | {' | '.join(f'{one.all:.0f} s' for one in before)} |")
     for name, text in IMPROVEMENTS.items():
         with_it = [mean(case, replace(BEFORE, **{name: True}), seeds) for case in cases]
-        without = [mean(case, replace(WARM, **{name: False}), seeds) for case in cases]
-        cells = [
-            f"{its.all - first.all:+.0f} / {last.all - its_absence.all:+.0f} s"
-            for first, its, its_absence, last in zip(before, with_it, without, warm, strict=True)
-        ]
+        cells = [f"{its.all - first.all:+.0f} s" for first, its in zip(before, with_it, strict=True)]
         lines.append(f"| {text} | {' | '.join(cells)} |")
-    lines.append(f"| all of them | {' | '.join(f'{one.all:.0f} s' for one in warm)} |")
+    lines.append(f"| all of them | {' | '.join(f'{one.all:.0f} s' for one in now)} |")
     return lines
 
 
@@ -606,23 +559,22 @@ def main() -> None:
         "card takes is computed from constants that benchmarks/search_seconds.py states with their sources.",
         f"Means of {args.seeds} searches that differ by chance, in seconds.",
     ]
-    before, warm = [], []
+    before, now = [], []
     for case in cases:
-        columns = [mean(case, behaviour, args.seeds) for behaviour in (BEFORE, NOW, WARM)]
-        before.append(columns[0])
-        warm.append(columns[2])
-        lines += ["", f"## {case.name}, global batch {case.global_batch_size}", "", *part_lines(*columns)]
-    lines += ["", "## Each change", "", "Seconds that it changes alone, and as the last of all.", ""]
-    lines += alone_lines(cases, before, warm, args.seeds)
+        before.append(mean(case, BEFORE, args.seeds))
+        now.append(mean(case, NOW, args.seeds))
+        lines += ["", f"## {case.name}, global batch {case.global_batch_size}", "", *part_lines(before[-1], now[-1])]
+    lines += ["", "## Each change", "", "Seconds that it changes alone.", ""]
+    lines += alone_lines(cases, before, now, args.seeds)
     lines += [
         "",
         "## A card whose clock falls for ten seconds",
         "",
-        "| | before | now | with a warm child |",
-        "|---|---|---|---|",
+        "| | before | now |",
+        "|---|---|---|",
     ]
     for case in cases:
-        columns = [mean(case, behaviour, args.seeds, falling) for behaviour in (BEFORE, NOW, WARM)]
+        columns = [mean(case, behaviour, args.seeds, falling) for behaviour in (BEFORE, NOW)]
         lines.append(f"| {case.name} | {' | '.join(f'{column.all:.0f}' for column in columns)} |")
     write_table(ROOT / "reports" / "search_seconds.md", "Seconds of a search on an assumed H100", lines)
 

@@ -5,6 +5,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -185,8 +186,9 @@ def sentences() -> Iterator[str]:
             yield _text(node)
 
 
-def _trees() -> Iterator[ast.Module]:
-    return (ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py")))
+@cache
+def _trees() -> list[ast.Module]:
+    return [ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))]
 
 
 def _text(node: ast.expr) -> str:

@@ -74,7 +74,7 @@ def test_the_commands_are_refused_in_one_line(system: str) -> None:
 
 
 @systems
-@pytest.mark.parametrize("words", [["--help"], ["search-spaces"], ["compare", str(STUDY), str(STUDY)]])
+@pytest.mark.parametrize("words", [["search-spaces"], ["compare", str(STUDY), str(STUDY)]])
 def test_what_starts_no_process_works(system: str, words: list[str]) -> None:
     done = on(system, COMMAND_LINE, *words)
     assert (done.returncode, done.stderr) == (0, "")

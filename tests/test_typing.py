@@ -18,7 +18,7 @@ result = autotune.search("gpt2-mini", 8, n_trials=2)
 reveal_type(result)
 result.to_dict()
 autotune.search("gpt2-mini", "8")
-autotune.tune(None, n_trial=3)
+autotune.search("gpt2-mini", 8, n_trial=3)
 """
 
 

@@ -10,7 +10,6 @@ import typer
 from typer import Option
 from typer.core import TyperGroup
 
-from autotune import __version__
 from autotune.cli import options as o
 from autotune.cli.apply import apply
 from autotune.cli.common import WORDS, ErrorReporter, json_error, print_message, resuming
@@ -23,6 +22,7 @@ from autotune.cli.search import search
 from autotune.cli.serve import login, serve, token
 from autotune.core.request import EstimateOptions
 from autotune.core.units import broken
+from autotune.core.version import __version__
 
 USAGE_ERROR: Any = typer.BadParameter.__bases__[0]
 """typer's error for unknown words; it has no public name."""

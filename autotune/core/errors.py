@@ -16,10 +16,16 @@ AutotuneError              1    something failed
     └── DevicesAway        1    all devices were lost; a cluster does not answer, or has too few free devices now
 """
 
+import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 from autotune.core.options import in_python
+
+NEEDS_LINUX = (
+    f"autotune trains on Linux only, and this is {sys.platform}: use WSL 2 on Windows, or a server"
+    " (autotune search --server URL, autotune.connect). autotune compare works here."
+)
 
 
 class AutotuneError(Exception):

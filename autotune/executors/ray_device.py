@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from autotune import __version__
 from autotune.core import AutotuneError, Environment, TuningRequest, Workload
 from autotune.core.io import file_end
 from autotune.core.paths import cache_folder
+from autotune.core.version import __version__
 from autotune.executors.likeness import likeness
 from autotune.executors.local import holds, lock_card
 from autotune.probe.device import nvml

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from autotune import __version__
 from autotune.core import AutotuneError, Environment, InvalidRequest, TuningRequest, Workload, interrupt
 from autotune.core.errors import ProbeHostFailed
 from autotune.core.time_limit import TimeLimit
+from autotune.core.version import __version__
 from autotune.executors import ExecutorLost
 from autotune.executors.ray_device import LEASE_S, DeviceActor
 from autotune.probe import Account

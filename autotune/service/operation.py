@@ -26,10 +26,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from autotune import __version__
 from autotune.core.errors import AutotuneError, StorageFailed
 from autotune.core.text import printable
 from autotune.core.units import format_bytes
+from autotune.core.version import __version__
 from autotune.service.access import address_of, caller, needs
 from autotune.service.records import ENDED, RUNNING
 from autotune.service.tables import events, reading, tokens, writing

@@ -20,14 +20,17 @@ from autotune.executors import Executor, ExecutorLost
 from autotune.executors.ray import connected, ray_executors
 from autotune.probe.order import CHILD_ANSWER, LOG, Order, Timing
 from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.runner import LiveProbe
+from autotune.space.build import build_space
 
 ray = pytest.importorskip("ray", reason="ray is not installed: its extra is not the core's")
 # Alone: both cores are lent to the cluster's nodes. The warnings are Ray's own, of its processes too.
 pytestmark = [pytest.mark.nightly, pytest.mark.alone, pytest.mark.filterwarnings("ignore")]
 
-from benchmarks.executors_deaths import cluster_of_two, is_alive, long_probe, wait_until  # noqa: E402
+from tests.executors.cluster import cluster_of_two  # noqa: E402
+from tests.probe.processes import alive, becomes_true  # noqa: E402
 
-REQUEST = tuning_request("bert-mini", 2, sequence_length=8, device="cpu", space="quick")
+REQUEST = tuning_request("bert-mini", 2, sequence_length=8, device="cpu", space="quick", devices=2)
 SHORT = Timing(untimed_least=1, untimed_most=1, timed_least=2, timed_most=2)
 
 
@@ -35,7 +38,7 @@ SHORT = Timing(untimed_least=1, untimed_most=1, timed_least=2, timed_most=2)
 def address() -> Iterator[str]:
     before = dict(os.environ)
     os.environ["RAY_AUTH_TOKEN"] = "s3cret-of-the-cluster"
-    with cluster_of_two() as (machines, *_):
+    with cluster_of_two() as (machines, _):
         yield machines.address
     os.environ.clear()
     os.environ.update(before)
@@ -48,7 +51,9 @@ def two(address: str) -> Iterator[list[Executor]]:
 
 
 def order(executor: Executor, folder: Path) -> Order:
-    return long_probe(executor, folder, SHORT)
+    space = build_space(REQUEST, executor.environment, executor.workload, {})
+    live = LiveProbe(executor.host, executor.environment, executor.workload, {}, 4 << 30, lambda *_: folder)
+    return live.order(space.baseline, "probe", folder, 300.0, timing=SHORT)
 
 
 def below(executor: Executor) -> list[int]:
@@ -90,7 +95,7 @@ def test_a_killed_executor_is_lost_at_once_leaves_nothing_and_is_replaced(two: l
         first.host.run(order(first, tmp_path))
     assert time.monotonic() - begun < 3
     assert not (tmp_path / CHILD_ANSWER).exists()
-    assert wait_until(lambda: not any(map(is_alive, processes))) < 10
+    assert becomes_true(lambda: not any(map(alive, processes)), 10)
     assert first.host.restart()
     assert first.host.run(order(first, tmp_path))["codes"] == [0]
 
@@ -101,7 +106,7 @@ def test_an_executor_leaves_when_nobody_pings_it(address: str) -> None:
         with ray_executors(cluster, REQUEST, 1) as (executor,):
             processes = below(executor)
             executor.host._left.set()  # type: ignore[attr-defined]
-            assert wait_until(lambda: not any(map(is_alive, processes))) < 20
+            assert becomes_true(lambda: not any(map(alive, processes)), 20)
 
 
 def test_more_devices_than_the_cluster_has_are_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,10 +187,10 @@ def test_a_device_is_taken_from_the_node_that_is_named(address: str, monkeypatch
 
         for node in nodes:
             monkeypatch.setenv("AUTOTUNE_NODES", node)
-            wait_until(lambda: cores_free() == dict.fromkeys(nodes, 1.0))
+            assert becomes_true(lambda: cores_free() == dict.fromkeys(nodes, 1.0), 60)
             with ray_executors(cluster, REQUEST, 1):
-                wait_until(lambda node=node: cores_free() == dict.fromkeys(nodes, 1.0) | {node: 0.0})
-                assert cores_free()[node] == 0.0
+                taken = dict.fromkeys(nodes, 1.0) | {node: 0.0}
+                assert becomes_true(lambda taken=taken: cores_free() == taken, 60)
 
 
 def test_the_nodes_are_reported_with_what_is_free(address: str) -> None:

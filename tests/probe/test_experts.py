@@ -12,7 +12,9 @@ from autotune.space.settings.experts import NAMES, SETTING
 from tests.probe.probes import configuration, make_order, measured
 
 
-@pytest.mark.parametrize("value", ["eager", "batched_mm", "grouped_mm"])
+@pytest.mark.parametrize(
+    "value", ["grouped_mm", *(pytest.param(value, marks=pytest.mark.nightly) for value in ("eager", "batched_mm"))]
+)
 def test_a_mixture_of_experts_trains_with_what_was_asked(
     host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path, value: str
 ) -> None:

@@ -67,10 +67,13 @@ def test_each_works_or_says_why_not(tried: Environment) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("adagrad", "rmsprop", "lion_8bit", "ademamix", "rmsprop_bnb_8bit"),
+        *("rmsprop", "lion_8bit"),
         *("galore_adamw", "galore_adamw_layerwise", "apollo_adamw", "lomo", "schedule_free_adamw", "grokadamw"),
         "stable_adamw",
-        pytest.param("adamw_torch_8bit", marks=pytest.mark.nightly),
+        *(
+            pytest.param(name, marks=pytest.mark.nightly)
+            for name in ("adagrad", "ademamix", "rmsprop_bnb_8bit", "adamw_torch_8bit")
+        ),
     ],
 )
 def test_it_is_really_trained_with(

@@ -33,9 +33,16 @@ def searched(
     return search.search("bert-mini", global_batch_size, probes=probes, **{**known, **options}), hosts
 
 
-def test_a_search_goes_through_all_its_kinds_of_orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # no rates are known from another test
-    result, hosts = searched(tmp_path, n_trials=4)
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[TuningResult, list[RecordedHost]]:
+    """A search that knows no rates from another test, and its hosts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        return searched(tmp_path_factory.mktemp("reports"), n_trials=4)
+
+
+def test_a_search_goes_through_all_its_kinds_of_orders(first: tuple[TuningResult, list[RecordedHost]]) -> None:
+    result, hosts = first
     assert {order.kind for host in hosts for order in host.orders} >= {
         *("capabilities", "prepare", "rates", "trace", "probe", "rehearsal")
     }
@@ -45,7 +52,8 @@ def test_a_search_goes_through_all_its_kinds_of_orders(tmp_path: Path, monkeypat
     assert result.rehearsal
     assert not result.notes or not any(note.kind is NoteKind.NO_ESTIMATE for note in result.notes)
     assert result.estimated_peaks
-    assert (tmp_path / "bert-mini-masked-lm-gb16-cpu" / "report.html").exists()
+    assert result.folder is not None
+    assert (result.folder / "report.html").exists()
 
 
 def test_a_measurement_has_its_time_as_soon_as_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,11 +67,11 @@ def test_a_measurement_has_its_time_as_soon_as_it_is_on_disk(tmp_path: Path, mon
     assert all(read_json(path)["started_s"] > 0 for path in files)
 
 
-def test_the_same_search_gives_the_same_answer(tmp_path: Path) -> None:
-    first, _ = searched(tmp_path / "a", n_trials=4)
-    again, _ = searched(tmp_path / "b", n_trials=4)
-    assert [trial.configuration for trial in first.trials] == [trial.configuration for trial in again.trials]
-    assert first.speedup == again.speedup
+def test_the_same_search_gives_the_same_answer(first: tuple[TuningResult, list[RecordedHost]], tmp_path: Path) -> None:
+    result, _ = first
+    again, _ = searched(tmp_path, n_trials=4)
+    assert [trial.configuration for trial in result.trials] == [trial.configuration for trial in again.trials]
+    assert result.speedup == again.speedup
 
 
 @pytest.mark.parametrize(("slower", "run"), [pytest.param(0.1, 16, marks=pytest.mark.nightly), (30.0, 3)])

@@ -276,8 +276,7 @@ def test_no_text_is_too_small_to_read(opened: WebDriver, width: int, least: int)
     assert smallest >= least - 0.01
 
 
-@pytest.mark.parametrize("is_dark", [False, True])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize(("width", "is_dark"), [(390, True), (1280, False)])
 def test_axe_finds_nothing_serious(opened: WebDriver, width: int, is_dark: bool) -> None:
     look(opened, width, dark=is_dark)
     opened.refresh()

@@ -199,9 +199,9 @@ def test_a_cluster_that_is_not_there_is_refused(kinds: list[str], message: str) 
 def test_searches_of_one_and_two_devices_run_on_a_cluster_whose_nodes_come_and_go(tmp_path: Path) -> None:
     """A node is killed while a search runs on it: the search goes on without it, or waits until there are enough again."""
     pytest.importorskip("ray", reason="ray is not installed: its extra is not the core's")
-    from benchmarks.executors_deaths import cluster_of_two
+    from tests.executors.cluster import cluster_of_two
 
-    with cluster_of_two() as (machines, nodes, _):
+    with cluster_of_two() as (machines, nodes):
         words = ("--executor", "ray", "--address", machines.address, "--allow-unauthenticated", "--devices", "cpu")
         variables = {**os.environ, "RAY_ADDRESS": machines.address}
         with serving(tmp_path, *words, variables=variables) as server:
@@ -227,7 +227,7 @@ def test_searches_of_one_and_two_devices_run_on_a_cluster_whose_nodes_come_and_g
 @pytest.mark.filterwarnings("ignore")
 def test_a_search_waits_while_the_cluster_is_gone_and_goes_on_once_its_head_is_there_again(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="ray is not installed: its extra is not the core's")
-    from benchmarks.executors_deaths import MARK, SETTINGS, marked
+    from tests.executors.cluster import MARK, SETTINGS, marked
 
     variables, mark = {**os.environ, **SETTINGS, MARK: f"{tmp_path}"}, f"{tmp_path}"
     with socket.create_server(("127.0.0.1", 0)) as free:

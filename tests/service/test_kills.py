@@ -1,7 +1,5 @@
 """A service whose parts are killed at random moments loses nothing, does nothing twice, hangs nowhere and leaves nothing."""
 
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -11,7 +9,6 @@ from sqlalchemy import Engine, delete
 from autotune.service.records import DONE
 from autotune.service.store import Store
 from autotune.service.tables import artifacts, events, writing
-from tests.hurry import ROOT
 from tests.service.dispatching import dispatcher_of, dispatching, ended, faults
 from tests.service.kills import Counts, kill_service, table
 from tests.service.postgres import program
@@ -52,16 +49,6 @@ def test_real_probes_that_end_between_kills_are_measured_once(tmp_path: Path) ->
     counts = kill_service(4, "sqlite", tmp_path, victims={"server": 1, "runner": 1}, real=True)
     assert counts.faults == []
     assert counts.between >= 2
-
-
-@pytest.mark.nightly
-@needs_postgres
-def test_a_cluster_of_hosts_whose_parts_are_killed_loses_and_doubles_nothing() -> None:
-    pytest.importorskip("ray", reason="ray is not installed: its extra is not the core's")
-    if subprocess.run(["unshare", "--net", "--mount", "--pid", "--fork", "true"], capture_output=True).returncode:
-        pytest.skip("no namespaces can be made")
-    words = ("--kills", "4", "--nodes", "2", "--searches", "3")
-    subprocess.run([sys.executable, "-m", "tests.service.cluster_kills", *words], cwd=ROOT, check=True, timeout=600)
 
 
 @pytest.mark.nightly

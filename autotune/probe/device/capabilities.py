@@ -13,9 +13,9 @@ import torch
 from transformers import PreTrainedModel, TrainingArguments
 from transformers.training_args import OptimizerNames
 
-from autotune import __version__
 from autotune.core import Environment, InvalidRequest
 from autotune.core.environment import installed_versions
+from autotune.core.version import __version__
 from autotune.probe.device import compile as compiling
 from autotune.probe.device import tryout
 from autotune.probe.device.machine import cpu_name, machine_memory

@@ -96,6 +96,19 @@ def test_the_training_goes_on_with_its_own_settings_if_these_are_requested(tmp_p
     assert "as fast as your settings" in ended.stdout
 
 
+def test_the_command_is_started_again_for_a_trial(tmp_path: Path) -> None:
+    program(tmp_path, before='print("started")', trained=TRAINED)
+    ended = autotune_run(tmp_path, *ONLY, "--by", "again", "--n-trials", "1", "--quiet")
+    assert ended.returncode == 0, ended.stderr
+    result = study(tmp_path)
+    assert answered(result) == (1, 4)
+    assert result.baseline.measurement.outcome == "completed"
+    (log,) = tmp_path.glob("reports/*/probes/0000/log.txt")
+    assert log.read_text().count("started") == 1
+    assert not (tmp_path / "saved").exists(), "a trial trains once, and nothing goes on after it"
+
+
+@pytest.mark.nightly
 def test_the_command_is_started_again_for_each_trial_and_with_the_answer(tmp_path: Path) -> None:
     log = 'print("started")\nLOG = open("program.log", "a")\nLOG.write("started\\n")\nLOG.flush()'
     program(tmp_path, before=log, trained="trainer.log_file = LOG\n" + "trainer.train()\ntrainer.save_model('saved')")

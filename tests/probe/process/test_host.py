@@ -20,34 +20,15 @@ from autotune.probe.process import launcher
 from autotune.probe.process.host import SPAWN, THREADS_OK, _other_threads, _reasons_not_to_fork, why_not_fork
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.process.log import LOG_HEAD, LOG_TAIL
-from autotune.workload.model.pickling import sent
-from tests.probe import misbehaviours
 from tests.probe.failure_texts import OTHER
 from tests.probe.probes import QUICK, configuration, make_order, measured
+from tests.probe.process.conftest import OBJECTS
 from tests.probe.processes import alive, marked, token_of
-
-GOOD = {"model_init": misbehaviours.model_init, "train_dataset": misbehaviours.Samples()}
 
 CLEARING_S = 6.0
 """How much longer than its deadline a probe may take until its measurement is here."""
 
 Run = Callable[..., Measurement]
-
-
-@pytest.fixture(scope="module")
-def bad_host() -> Iterator[ProbeHost]:
-    """A host whose children do what their orders' BEHAVIOUR says."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("A_VARIABLE_OF_THE_CALLER", "kept")
-        patch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-        patch.setenv("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "1")
-        patch.setenv("NVIDIA_TF32_OVERRIDE", "1")
-        patch.setenv("RANK", "3")
-        patch.setenv("WORLD_SIZE", "8")
-        host = ProbeHost(sent(GOOD))
-        host.start()
-    with host:
-        yield host
 
 
 @pytest.fixture
@@ -312,10 +293,10 @@ def test_libraries_that_forbid_a_fork_are_imported_by_each_child_if_the_user_wan
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(IMPORTS_THAT_START_THREADS)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with ProbeHost(sent(GOOD)) as host, pytest.raises(ProbeHostFailed, match="threads"):
+    with ProbeHost(OBJECTS) as host, pytest.raises(ProbeHostFailed, match="threads"):
         host.start()
     monkeypatch.setenv(SPAWN, "1")
-    with ProbeHost(sent(GOOD)) as host:
+    with ProbeHost(OBJECTS) as host:
         measurement = measured(host, make_order(tmp_path, environment, asked=configuration(workers=1)))
         assert "libtorch" not in Path(f"/proc/{host.pid}/maps").read_text()
     assert measurement.outcome is Outcome.COMPLETED, measurement.log_tail
@@ -323,7 +304,7 @@ def test_libraries_that_forbid_a_fork_are_imported_by_each_child_if_the_user_wan
 
 
 def test_a_host_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "transformers.py").write_text("raise ImportError('this library is broken on purpose')\n")
+    (tmp_path / "torch.py").write_text("raise ImportError('this library is broken on purpose')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with ProbeHost() as host, pytest.raises(ProbeHostFailed, match="this library is broken on purpose"):
         host.start()

@@ -9,7 +9,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,23 +29,13 @@ from autotune.probe.process.answers import ask, read_answer
 from autotune.probe.process.host import SPAWN
 from autotune.probe.process.launcher import REPEATS, ProbeHost, inherited
 from autotune.probe.runner import LiveProbe
-from autotune.workload.model.pickling import sent
 from tests.makers import warned
-from tests.probe import misbehaviours
 from tests.probe.probes import CALLERS, MIB, QUICK, configuration, make_order, measured
+from tests.probe.process.conftest import OBJECTS
 from tests.probe.processes import alive, becomes_true, bounded, marked, token_of
 
 GONE_S = 10.0
 """Within this everything below a killed process has to be gone."""
-
-OBJECTS = sent({"model_init": misbehaviours.model_init, "train_dataset": misbehaviours.Samples()})
-
-
-@pytest.fixture(scope="module")
-def bad_host() -> Iterator[ProbeHost]:
-    with ProbeHost(OBJECTS) as host:
-        host.start()
-        yield host
 
 
 @pytest.fixture
@@ -267,7 +257,7 @@ def maps_of(pid: int) -> str:
 
 
 def test_a_host_killed_while_it_imports_is_said_to_be_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "transformers.py").write_text(
+    (tmp_path / "torch.py").write_text(
         "import os, warnings\nwarnings.warn('moved elsewhere', FutureWarning)\nos.kill(os.getpid(), 9)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -83,7 +83,7 @@ def told_by(folder: Path, rank: str) -> dict[str, Any]:
 # They train as one ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("micro", "accumulation"), [(4, 1), (1, 4)])
+@pytest.mark.parametrize(("micro", "accumulation"), [pytest.param(4, 1, marks=pytest.mark.nightly), (1, 4)])
 def test_two_ranks_see_the_global_batch_once_and_step_with_its_gradient(
     run: Run, tmp_path: Path, micro: int, accumulation: int
 ) -> None:

@@ -63,16 +63,8 @@ WAYS = {
 
 
 LIKE_ANOTHER = (
-    "electra",
-    "distilbert",
-    "gpt_neox",
-    "opt",
-    "gemma",
-    "qwen2",
-    "bart",
-    "gpt2-mini",
-    "llama-mini",
-    "t5-mini",
+    *("electra", "distilbert", "gpt2", "gpt_neox", "opt", "gemma", "qwen2", "bart", "vit", "mixtral"),
+    *("bert-mini", "gpt2-mini", "llama-mini", "t5-mini"),
 )
 """Models whose layers are nearly those of another one here."""
 
@@ -143,7 +135,7 @@ def test_a_trace_without_storage_has_the_bytes_of_a_real_training_on_the_cpu(nam
         pytest.param("bert", "causal-lm", marks=pytest.mark.nightly),
         pytest.param("bert", "sequence-classification", marks=pytest.mark.nightly),
         pytest.param("bert", "token-classification", marks=pytest.mark.nightly),
-        ("bert", "question-answering"),
+        pytest.param("bert", "question-answering", marks=pytest.mark.nightly),
         ("gpt2", "sequence-classification"),
     ],
 )
@@ -229,7 +221,9 @@ def test_few_layers_with_the_middle_one_repeated_are_the_whole_model(name: str) 
         assert list(long.events(FURTHER)) == list(whole.events(FURTHER)), way
 
 
-@pytest.mark.parametrize("name", [pytest.param("bert", marks=pytest.mark.nightly), "llama", "vit"])
+@pytest.mark.parametrize(
+    "name", ["llama", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("bert", "vit"))]
+)
 def test_two_micro_batch_sizes_tell_every_larger_one(name: str) -> None:
     subject = subject_of(workload_of(name))
     for way in QUICK:
@@ -329,6 +323,7 @@ def test_what_waits_in_the_hosts_memory_is_none_of_the_devices() -> None:
     assert offload[FURTHER] == full[FURTHER] - (layers - 1) * held, "all but the input of the layer that goes back"
 
 
+@pytest.mark.nightly
 def test_a_model_that_knows_checkpointing_by_its_former_name_forgets_a_part_of_its_layers_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -13,13 +13,12 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 from transformers import Trainer, TrainingArguments
 
-from autotune.core import Configuration, Environment, Outcome
+from autotune.core import Configuration, Environment, Measurement, Outcome
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.train import equivalence
 from autotune.probe.train.equivalence import Losses, are_shared, batch_norms, first_samples, look, rows_of, torch_loader
 from autotune.space.settings import MICRO
 from autotune.workload.data.sampling import repeat_batches
-from autotune.workload.model.pickling import sent
 from tests.probe.probes import configuration, make_order, measured
 from tests.trainers import bert
 
@@ -278,11 +277,14 @@ def test_settings_that_would_make_another_training_are_kept(
     assert {each.setting for each in kept} == ({MICRO} if kinds else set())
 
 
-def test_the_first_probe_that_trains_looks_and_the_next_ones_do_not(tmp_path: Path, environment: Environment) -> None:
-    objects = {"model_init": bert, "train_dataset": Rows(labelled), "trainer_class": Contrastive}
-    with ProbeHost(sent(objects)) as host:
-        first = measured(host, make_order(tmp_path, environment, asked=configuration(16)))
-        later = measured(host, make_order(tmp_path, environment, asked=configuration(16), speed_to_reach=0.1))
+def test_the_first_probe_that_trains_looks_and_the_next_ones_do_not(
+    own_host: ProbeHost, tmp_path: Path, environment: Environment
+) -> None:
+    def trained(**fields: Any) -> Measurement:
+        order = make_order(tmp_path, environment, "compare the rows", asked=configuration(16), **fields)
+        return measured(own_host, order)
+
+    first, later = trained(), trained(speed_to_reach=0.1)
     assert (first.kept[0].kind.value, first.kept[0].setting, first.kept[0].numbers["rows"]) == ("batch", MICRO, 16)
     assert (later.outcome, later.kept) == (Outcome.COMPLETED, ())
 

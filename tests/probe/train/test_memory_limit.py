@@ -18,7 +18,8 @@ from tests.makers import GIB, MIB, cpu, gpu
 ROOT = Path(__file__).parents[3]
 
 CHILD = """
-import json, mmap, os, sys
+import json, mmap, os, sys, types
+sys.modules["torch"] = types.ModuleType("torch")  # a CPU's memory is not read by it, and it takes seconds to import
 from autotune.probe.train.memory_limit import HostMemory
 from autotune.probe.order import Order
 
