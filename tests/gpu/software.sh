@@ -25,7 +25,7 @@ machine="torch==2.11.0 triton==3.6.0 transformers==5.17.0 accelerate==1.15.0 hug
     peft pandas scipy rich typer psutil pyarrow pytest nvidia-ml-py jinja2 cloudpickle threadpoolctl PyYAML httpx xxhash"
 # What it lacks, at the pinned versions.
 wheels="optuna alembic sqlalchemy mako colorlog greenlet datasets dill multiprocess pydantic pydantic-core annotated-types
-    cloudpickle pillow typing-extensions typing-inspection ruamel.yaml platformdirs liger-kernel bitsandbytes"
+    cloudpickle pillow typing-extensions typing-inspection ruamel.yaml platformdirs filelock liger-kernel bitsandbytes"
 # Extras that libraries of the user's are behind, whose lowest versions are promised too.
 extras="peft torchao service postgres tensorboard wandb mlflow"
 
