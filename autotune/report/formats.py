@@ -60,14 +60,6 @@ def format_of(path: Path) -> str:
     return names[suffix]
 
 
-def only(table: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:
-    """The table with these columns alone, in this order; raises InvalidRequest for a column that it has not."""
-    names = list(names)
-    if unknown := [name for name in names if name not in table.columns]:
-        raise InvalidRequest(f"There is no column {unknown[0]!r}.", did_you_mean(unknown[0], table.columns))
-    return table[names]
-
-
 def read_table(path: str | Path, columns: Iterable[Column]) -> pd.DataFrame:
     """The table that was written as CSV, JSON lines or Parquet: equal to the bit, with its dtypes and missing values.
 

@@ -1,10 +1,9 @@
-"""Table of the guides' methods on this machine: for a terminal of 80 columns, as Markdown, as a frame, and as a picture."""
+"""Table of the guides' methods on this machine: for a terminal of 80 columns, as Markdown, and as a frame."""
 
 from collections.abc import Iterable
 
 import pandas as pd
 
-from autotune.commands.bars import Side, bars_svg
 from autotune.commands.guide.ladder import (
     LADDER,
     MICRO_STEPS,
@@ -17,7 +16,6 @@ from autotune.commands.guide.ladder import (
 )
 from autotune.core.measurement import Outcome
 from autotune.core.units import format_bytes
-from autotune.report.figures import memory_unit
 from autotune.report.markdown import markdown_table, markdown_text, wrapped
 from autotune.report.table import frame
 from autotune.report.trial_text import outcome_text, speed_text
@@ -143,13 +141,13 @@ def _all_wrapped(texts: Iterable[str]) -> list[str]:
     return [line for text in texts for line in wrapped(text)]
 
 
-def ladder_page(ladder: Ladder, picture: str) -> str:
-    """guide.md. picture: name of the figure's file."""
+def ladder_page(ladder: Ladder) -> str:
+    """guide.md."""
     versions = ladder.environment.identity()["versions"].items()
     lines = (*legend(ladder), *remarks(ladder), f"versions: {', '.join(f'{name} {text}' for name, text in versions)}")
     parts = [f"# The guides' ladder: {markdown_text(ladder.workload.name)}", ""]
     parts += [markdown_text(f"{', '.join(title(ladder))}."), "", *markdown_table(_table(ladder)), ""]
-    parts += [f"![Memory and speed of each method]({picture})", "", *(f"- {markdown_text(line)}" for line in lines)]
+    parts += [f"- {markdown_text(line)}" for line in lines]
     parts += ["", f"## {THEIRS}", "", f"{THEIR_TRAINING}.", "", *markdown_table(_their_table())]
     return "\n".join(parts) + "\n"
 
@@ -164,22 +162,3 @@ def ladder_frame(ladder: Ladder) -> pd.DataFrame:
         figures = [getattr(row.method.theirs, name, None) for row in rows]
         table[f"guides_{name}"] = pd.Series(figures, dtype="Int64" if name == "peak_bytes" else "float64")
     return table
-
-
-def ladder_svg(ladder: Ladder) -> str:
-    """A row a method: peak memory left, samples / second with their interval right; the outcome if there is none.
-
-    If the guides trained the same, theirs are the grey bars.
-    """
-    rows = ladder.rows
-    theirs = [row.method.theirs for row in rows] if ladder.is_theirs else []
-    name, unit = memory_unit([*(row.peak_bytes for row in rows), *(run.peak_bytes for run in theirs if run)])
-    peaks: dict[str, list[float | None]] = {"p3": [row.peak_bytes and row.peak_bytes / unit for row in rows]}
-    speeds: dict[str, list[float | None]] = {"bad": [row.speed for row in rows]}
-    if theirs:
-        peaks["muted"] = [run.peak_bytes / unit if run else None for run in theirs]
-        speeds["muted"] = [run.samples_per_second if run else None for run in theirs]
-    missing = [short_outcome(row) for row in rows]
-    sides = [Side(f"peak memory, {name}", peaks, missing), Side("samples / second", speeds, missing)]
-    legend = [("muted", f"the guides' figures ({THEIR_MACHINE})")] if theirs else []
-    return bars_svg("\n".join(title(ladder)), [row.method.name for row in rows], sides, legend)
