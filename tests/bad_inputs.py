@@ -130,7 +130,7 @@ OPTIONS = (
     search("more trials than anybody waits for", "--n-trials", "--n-trials", "9" * 23),
     search("a time limit of a century", "30 days", "--timeout", "1000000h"),
     search("a time limit of one trial of a century", "30 days", "--probe-timeout", "1000000h"),
-    search("a seed in words", "whole number", "--seed", "x"),
+    search("a seed in words", "integer", "--seed", "x"),
     search("a value for a flag", "--fresh", "--fresh=yes"),
     search("a second model", "extra", "bert-mini"),
     command("no model", "For example: autotune search gpt2-mini", "search", "--global-batch-size", "8"),

@@ -1,7 +1,6 @@
 """The command line: its commands, and usage errors as one line or one JSON object."""
 
 import json
-import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -31,8 +30,6 @@ USAGE_ERROR: Any = typer.BadParameter.__bases__[0]
 DEFAULT_SPACE, WIDTH = "default", 80
 """Default search space, which is listed first; columns of the list."""
 
-OF_SEVERAL_DEVICES = ("--devices", "--cores-per-device", "--executor")
-
 
 class Commands(TyperGroup):
     """The commands; a usage error is one line, with `--json` a JSON object too."""
@@ -47,24 +44,14 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except USAGE_ERROR as error:
             command = error.ctx or ctx
-            message, advice = _in_plain_words(error.format_message()), f"See {command.command_path} --help."
+            message, advice = error.format_message(), f"See {command.command_path} --help."
             if message.startswith("Missing") and (shown := examples(command.info_name or "")):
                 advice = f"For example: {shown[0]}"
-            if getattr(error, "option_name", "") in OF_SEVERAL_DEVICES:
-                advice = "Only autotune search uses several devices: the others compare trainings on one, one by one."
             text = " ".join(message.split()).replace("'?.", "'?").rstrip(".")
             print_message(f"Error: {text}{'' if text.endswith('?') else '.'} {advice}")
             if as_json:
                 print(json.dumps(json_error("UsageError", message, advice, error.exit_code), indent=1))
             raise typer.Exit(error.exit_code) from None
-
-
-def _in_plain_words(message: str) -> str:
-    """The message of a usage error without the words of the library that reads numbers."""
-    kinds = {"integer": "a whole number", "number": "a number"}
-    return re.sub(
-        r"Input should be a valid (integer|number)\b[^.]*", lambda match: f"it is not {kinds[match[1]]}", message
-    )
 
 
 app = typer.Typer(

@@ -5,7 +5,7 @@ autotune search gpt2-mini -b 16 --sequence-length 32 --device cpu --n-trials 4
 autotune search org/model -b 32 --dataset train.jsonl --timeout 30m
 autotune search ./model -b 64 --args arguments.json --keep-numerics
 autotune run -- python train.py --output_dir output
-autotune run --then train -- torchrun --nproc-per-node 2 train.py
+autotune run --train -- torchrun --nproc-per-node 2 train.py
 autotune estimate gpt2-large -b 32 --gpu 4090
 autotune estimate org/model -b 16 --memory-limit 24GiB
 autotune doctor --all

@@ -114,7 +114,7 @@ def _space(path: Path, text: str) -> SpaceFile:
         message = f"{path}:{error.line}: no valid YAML: {error.problem}."
         raise InvalidSpace(message, "Check indentation and brackets.") from error
     if not isinstance(data, dict):
-        raise InvalidSpace(f"{path}:1: there is no section `parameters`.", _SHAPE)
+        raise InvalidSpace(f"{path}:1: the file is empty or has no section `parameters`.", _SHAPE)
     for section in data:
         if section not in _SECTIONS:
             message = f"{path}:{_line(data, section)}: {section}: there is no such section."

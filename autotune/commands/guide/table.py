@@ -22,17 +22,18 @@ from autotune.report.trial_text import outcome_text, speed_text
 
 THEIRS = "The guides' own figures, not this machine's"
 THEIR_TRAINING = f"{THEIR_MODEL}, 512 tokens, batch of 4, {THEIR_MACHINE}"
+LEGEND = (
+    f"seconds: for {SAMPLES} samples; x: vanilla is 1",
+    f"GA: gradient accumulation in {MICRO_STEPS} micro-steps; GC: gradient checkpointing",
+)
 HEAD = ("method", "seconds", "samples/s", "x", "peak", "x")
-HEAD_WITH_THEIRS = ("method", "seconds", "samples/s", "peak", "their /s", "their peak")
-_LINE, _LINE_WITH_THEIRS = "{:<27}{:>10}{:>16}{:>6}{:>11}{:>6}", "{:<27}{:>8}{:>14}{:>10}{:>9}{:>12}"
+_LINE = "{:<27}{:>10}{:>16}{:>6}{:>11}{:>6}"
 
 
 def ladder_lines(ladder: Ladder) -> list[str]:
     """Title, table, what is ruled out or has warnings and why, notes, and the guides' own figures."""
-    line = _LINE_WITH_THEIRS if ladder.is_theirs else _LINE
-    table = [line.format(*cells).rstrip() for cells in _table(ladder)]
-    theirs = [_LINE.format(*cells).rstrip() for cells in _their_table()]
-    lines = [*_all_wrapped(title(ladder)), "", *table, "", *legend(ladder), *_all_wrapped(remarks(ladder))]
+    table, theirs = ([_LINE.format(*cells).rstrip() for cells in rows] for rows in (_table(ladder), _their_table()))
+    lines = [*_all_wrapped(title(ladder)), "", *table, "", *LEGEND, *_all_wrapped(remarks(ladder))]
     return [*lines, "", *wrapped(f"{THEIRS}: {THEIR_TRAINING}:"), "", *theirs]
 
 
@@ -54,13 +55,6 @@ def title(ladder: Ladder) -> tuple[str, str]:
         f"{workload.name} ({workload.task}{length}), global batch {ladder.global_batch_size}",
         f"on {environment.device} ({environment.device_name}), {format_bytes(ladder.allowed_bytes)} allowed",
     )
-
-
-def legend(ladder: Ladder) -> tuple[str, str]:
-    """Meaning of the columns and the methods' names."""
-    ratios = "their: the guides, see below" if ladder.is_theirs else "x: vanilla is 1"
-    methods = f"GA: gradient accumulation in {MICRO_STEPS} micro-steps; GC: gradient checkpointing"
-    return f"seconds: for {SAMPLES} samples; {ratios}", methods
 
 
 def remarks(ladder: Ladder) -> list[str]:
@@ -96,17 +90,13 @@ def short_outcome(row: GuideRow) -> str:
 
 
 def _table(ladder: Ladder) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [HEAD_WITH_THEIRS if ladder.is_theirs else HEAD]
+    rows: list[tuple[str, ...]] = [HEAD]
     for row in ladder.rows:
         mark = " ?" if row.warnings else ""
         speed = f"{speed_text(row.trial)}{mark}" if row.trial and row.speed else short_outcome(row)
-        cells = (row.method.name, _seconds(row.seconds), speed)
-        peak, theirs = format_bytes(row.peak_bytes), row.method.theirs
-        if not ladder.is_theirs:
-            rows.append((*cells, _ratio(row.speed_ratio), peak, _ratio(row.peak_ratio)))
-        else:
-            figures = (f"{theirs.samples_per_second:.2f}", format_bytes(theirs.peak_bytes)) if theirs else ("-", "-")
-            rows.append((*cells, peak, *figures))
+        peak = format_bytes(row.peak_bytes)
+        ratios = _ratio(row.speed_ratio), _ratio(row.peak_ratio)
+        rows.append((row.method.name, _seconds(row.seconds), speed, ratios[0], peak, ratios[1]))
     return rows
 
 
@@ -144,7 +134,7 @@ def _all_wrapped(texts: Iterable[str]) -> list[str]:
 def ladder_page(ladder: Ladder) -> str:
     """guide.md."""
     versions = ladder.environment.identity()["versions"].items()
-    lines = (*legend(ladder), *remarks(ladder), f"versions: {', '.join(f'{name} {text}' for name, text in versions)}")
+    lines = (*LEGEND, *remarks(ladder), f"versions: {', '.join(f'{name} {text}' for name, text in versions)}")
     parts = [f"# The guides' ladder: {markdown_text(ladder.workload.name)}", ""]
     parts += [markdown_text(f"{', '.join(title(ladder))}."), "", *markdown_table(_table(ladder)), ""]
     parts += [f"- {markdown_text(line)}" for line in lines]

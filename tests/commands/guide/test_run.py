@@ -191,21 +191,9 @@ def test_the_table_is_the_golden_one_in_eighty_columns(
         ReplayProbe(lambda of: recorded(of, next(speeds, 5.0), peak(of), ALLOWED, steps=2)),
         tmp_path,
     )
-    assert few.is_theirs
     texts = [measured_ladder, few]
     assert max(len(line) for text in texts for line in ladder_lines(text)) <= 80
     golden("guide.txt", "\n\n".join("\n".join([*ladder_lines(text), "", latest_line(text)]) for text in texts) + "\n")
-
-
-def test_the_guides_figures_are_compared_only_where_the_training_is_theirs() -> None:
-    for other in (
-        ladder(gpu(), size=8, model_config=BERT_LARGE),
-        ladder(gpu(), model_config=BERT_LARGE, sequence_length=128),
-        ladder(gpu(), model_config=BERT_LARGE, task="masked-lm"),
-        ladder(gpu(), model_config=BERT_LARGE | {"num_hidden_layers": 12}),
-        ladder(gpu(), model_config=BERT_LARGE, data="some"),
-    ):
-        assert not other.is_theirs
 
 
 def test_json_csv_and_page_hold_every_figure(measured_ladder: Ladder, tmp_path: Path) -> None:
