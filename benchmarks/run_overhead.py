@@ -18,8 +18,8 @@ sys.path.insert(0, str(ROOT))
 
 from machine import made_line  # noqa: E402
 
-from autotune.commands.run.again import Command  # noqa: E402
 from autotune.commands.run.exchange import Instructions  # noqa: E402
+from autotune.commands.run.rerun import Command  # noqa: E402
 
 TARGET_S = 0.020
 PROGRAMS = {"no imports": "pass", "json, argparse, asyncio": "import json, argparse, asyncio", "numpy": "import numpy"}

@@ -16,7 +16,6 @@ from autotune import errors
 from autotune.cli import app
 from autotune.cli.help import examples
 from autotune.commands.compare.columns import COMPARED
-from autotune.commands.estimate.table import FORECAST
 from autotune.core.configuration import Configuration, word
 from autotune.core.environment import Environment
 from autotune.core.gpus import CARDS
@@ -278,7 +277,6 @@ PAGES: dict[str, Callable[[], str]] = {
     "columns_measured.md": lambda: columns(AFTER),
     "columns_settings.md": lambda: columns(setting_columns()),
     "columns_compared.md": lambda: columns(COMPARED),
-    "columns_forecast.md": lambda: columns(FORECAST),
     "messages.md": messages,
     "api.md": api,
     "tutorial.md": tutorial,

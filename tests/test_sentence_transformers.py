@@ -169,7 +169,7 @@ def test_the_embeddings_that_setfit_trains_are_searched_by_its_command(tmp_path:
     tiny(tmp_path / "model")
     (tmp_path / "train.py").write_text(SETFIT)
     only = ("--only", "precision=fp32", "--only", "checkpointing=none", "--n-trials", "1", "--no-history")
-    ended = autotune_run(tmp_path, *only, "--then", "train", flags=())
+    ended = autotune_run(tmp_path, *only, "--train", flags=())
     assert ended.returncode == 0, ended.stderr
     assert "trained" in ended.stdout
     assert study(tmp_path).best.measurement.outcome == "completed"

@@ -1,9 +1,9 @@
 """The command line: its commands, and usage errors as one line or one JSON object."""
 
 import json
-import re
 import sys
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,13 +14,13 @@ from autotune.cli import options as o
 from autotune.cli.apply import apply
 from autotune.cli.common import WORDS, ErrorReporter, json_error, print_message, resuming
 from autotune.cli.compare import compare
-from autotune.cli.guide import guide
-from autotune.cli.help import START, Command, WithPanels, examples
+from autotune.cli.help import START, examples
 from autotune.cli.report import report, studies
 from autotune.cli.run import run
 from autotune.cli.search import search
 from autotune.cli.serve import login, serve, token
-from autotune.core.request import EstimateOptions
+from autotune.core.paths import shown
+from autotune.core.request import VERIFICATION_SECONDS, EstimateOptions, GuideOptions
 from autotune.core.units import broken
 from autotune.core.version import __version__
 
@@ -30,10 +30,8 @@ USAGE_ERROR: Any = typer.BadParameter.__bases__[0]
 DEFAULT_SPACE, WIDTH = "default", 80
 """Default search space, which is listed first; columns of the list."""
 
-OF_SEVERAL_DEVICES = ("--devices", "--cores-per-device", "--executor")
 
-
-class Commands(WithPanels, TyperGroup):
+class Commands(TyperGroup):
     """The commands; a usage error is one line, with `--json` a JSON object too."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -46,24 +44,14 @@ class Commands(WithPanels, TyperGroup):
             return super().invoke(ctx)
         except USAGE_ERROR as error:
             command = error.ctx or ctx
-            message, advice = _in_plain_words(error.format_message()), f"See {command.command_path} --help."
+            message, advice = error.format_message(), f"See {command.command_path} --help."
             if message.startswith("Missing") and (shown := examples(command.info_name or "")):
                 advice = f"For example: {shown[0]}"
-            if getattr(error, "option_name", "") in OF_SEVERAL_DEVICES:
-                advice = "Only autotune search uses several devices: the others compare trainings on one, one by one."
             text = " ".join(message.split()).replace("'?.", "'?").rstrip(".")
             print_message(f"Error: {text}{'' if text.endswith('?') else '.'} {advice}")
             if as_json:
                 print(json.dumps(json_error("UsageError", message, advice, error.exit_code), indent=1))
             raise typer.Exit(error.exit_code) from None
-
-
-def _in_plain_words(message: str) -> str:
-    """The message of a usage error without the words of the library that reads numbers."""
-    kinds = {"integer": "a whole number", "number": "a number"}
-    return re.sub(
-        r"Input should be a valid (integer|number)\b[^.]*", lambda match: f"it is not {kinds[match[1]]}", message
-    )
 
 
 app = typer.Typer(
@@ -121,13 +109,7 @@ def search_spaces(as_json: o.AsJson = False) -> None:
 
 def verify(
     study: o.StudyArgument,
-    steps: Annotated[
-        int | None, Option(help="Timed steps of each side in all.", show_default="as many as --seconds takes")
-    ] = None,
-    seconds: Annotated[
-        float | None,
-        Option(help="Seconds of timed steps of each side in all, at the most.", show_default="30, without --steps"),
-    ] = None,
+    seconds: Annotated[float, Option(help="Seconds of timed steps of each side in all.")] = VERIFICATION_SECONDS,
     output_dir: o.OutputDir = "reports",
     as_json: o.AsJson = False,
     quiet: o.Quiet = False,
@@ -140,7 +122,7 @@ def verify(
         from autotune.study.store import study_folder
 
         watch = partial(print, file=sys.stderr if as_json else sys.stdout, flush=True)
-        verification = verify(study_folder(study, output_dir), steps, seconds, watch=False if quiet else watch)
+        verification = verify(study_folder(study, output_dir), seconds, watch=False if quiet else watch)
         command.show(verification.to_dict(), [*([] if quiet else [""]), *verification_lines(verification)])
         if verification.exit_code:
             raise typer.Exit(verification.exit_code)
@@ -192,6 +174,29 @@ def explain(
         command.show(explanation.to_dict(), explanation_lines(explanation))
 
 
+@o.takes(GuideOptions)
+def guide(
+    model: o.Model,
+    global_batch_size: Annotated[
+        int, Option("--global-batch-size", "-b", help="Samples in one optimizer step, a multiple of 4.")
+    ] = 4,
+    as_json: o.AsJson = False,
+    **options: Any,
+) -> None:
+    """Measure the methods of the Hugging Face memory guides."""
+    when_interrupted = "guide.md has what was measured; run the same command again to measure all from the start."
+    with ErrorReporter(as_json, when_interrupted) as command:
+        from autotune.commands.guide.run import check_any_fits, guide
+        from autotune.commands.guide.table import ladder_lines
+
+        watch = partial(print, file=sys.stderr if as_json else sys.stdout, flush=True)
+        ladder = guide(model, global_batch_size, watch=watch, **options)
+        folder = shown(Path(ladder.folder))
+        tables = f"Table: {folder}/guide.md, guide.csv and guide.json"
+        command.show(ladder.to_dict() | {"folder": folder}, ["", *ladder_lines(ladder), "", tables])
+        check_any_fits(ladder)
+
+
 COMMANDS = {
     "Tune": (search, run, estimate, doctor),
     "Results": (report, apply, explain, verify, compare, studies),
@@ -203,16 +208,8 @@ COMMANDS = {
 for panel, commands in COMMANDS.items():
     for command in commands:
         name = command.__name__.replace("_", "-")
-        required = {"search": "-b INT ", "estimate": "-b INT "}.get(name, "")
         # The options behind the first word of `run` are its command's own.
         settings = {"allow_interspersed_args": False} if name == "run" else {}
         end = "\n  ".join(["Examples:", *examples(name)])
-        declared = app.command(
-            name,
-            cls=Command,
-            rich_help_panel=panel,
-            epilog=end,
-            options_metavar=f"{required}[OPTIONS]",
-            context_settings=settings,
-        )
+        declared = app.command(name, rich_help_panel=panel, epilog=end, context_settings=settings)
         declared(command)

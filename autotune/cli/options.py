@@ -16,13 +16,18 @@ GLOBAL_BATCH_SIZE = "Samples per optimizer step over all GPUs (effective batch s
 GlobalBatchSize = Annotated[int, typer.Option("--global-batch-size", "-b", help=GLOBAL_BATCH_SIZE)]
 
 
-def option(name: str, declared: Option) -> Any:
+PANELS = ("Workload", "What to vary", "Limits", "Output", "Advanced", "Several devices")
+"""Panels of the help of a command with many options, in the order shown."""
+
+
+def option(name: str, declared: Option, panel: str | None = None) -> Any:
     """The option as typer takes it."""
     return typer.Option(
         flag_of(name),
         help=declared.help,
         metavar=declared.metavar or None,
         show_default=declared.default_text or True,
+        rich_help_panel=panel,
     )
 
 
@@ -43,7 +48,8 @@ def takes(kind: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
     def declare(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command)
         *first, _ = signature.parameters.values()
-        shown = [_parameter(name, *declared) for name, declared in options_of(kind).items()]
+        declared = sorted(options_of(kind).items(), key=lambda item: PANELS.index(item[1][1].panel))
+        shown = [_parameter(name, *option) for name, option in declared]
         command.__signature__ = signature.replace(parameters=[*first, *shown])  # type: ignore[attr-defined]
         return command
 
@@ -63,5 +69,5 @@ def _parameter(name: str, kind: Any, declared: Option) -> inspect.Parameter:
         default = f"{default:.0%}"
     elif word is str:
         default = str(default)
-    annotation = Annotated[word, option(name, declared)]
+    annotation = Annotated[word, option(name, declared, declared.panel)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -13,7 +13,7 @@ from autotune.core import Interval, write_json
 from autotune.core.errors import InvalidRequest, LossWarning
 from autotune.core.options import in_python
 from autotune.core.real_run import RealRun
-from autotune.core.request import EXPLANATION_ROUNDS
+from autotune.core.request import EXPLANATION_ROUNDS, VERIFICATION_SECONDS
 from autotune.core.units import counted
 from autotune.core.warning import ResultWarning
 from autotune.report.checks import warnings
@@ -152,7 +152,7 @@ class TuningResult(SearchResult):
         return warnings(self)
 
     def verify(
-        self, steps: int | None = None, seconds: float | None = None, watch: Callable[[str], None] | bool | None = None
+        self, seconds: float = VERIFICATION_SECONDS, watch: Callable[[str], None] | bool | None = None
     ) -> "Verification":
         """Train with the user's settings and with the answer in turns, and compare the speed-up with the promised one.
 
@@ -162,7 +162,7 @@ class TuningResult(SearchResult):
         """
         from autotune.commands.verify.run import verify
 
-        return verify(self._saved_in(), steps, seconds, watch)
+        return verify(self._saved_in(), seconds, watch)
 
     def explain(
         self, rounds: int = EXPLANATION_ROUNDS, fresh: bool = False, watch: Callable[[str], None] | bool | None = None

@@ -2,7 +2,7 @@
 
 import re
 
-OF_OTHER_COMMANDS = ("global-batch-size", "gpu", "ranks", "steps", "seconds", "rounds", "price-per-hour", "output")
+OF_OTHER_COMMANDS = ("global-batch-size", "gpu", "ranks", "seconds", "rounds", "price-per-hour", "output")
 """Options of commands that are Python functions too, in addition to a search's."""
 
 NAMES = {f"--{name}": name.replace("-", "_") for name in OF_OTHER_COMMANDS}

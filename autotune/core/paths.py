@@ -7,6 +7,8 @@ import shlex
 import tempfile
 from pathlib import Path
 
+from platformdirs import user_cache_path
+
 _LIBRARY = re.compile(
     r"(?<![\w./:-])/[^\s'\"<>|]*?/(?:site-packages|dist-packages|python3\.\d+)/(?!(?:site|dist)-packages/)"
 )
@@ -66,6 +68,5 @@ PREPARING = ".preparing-"
 
 
 def cache_folder() -> Path:
-    """`$XDG_CACHE_HOME/autotune`, by default ~/.cache/autotune (XDG Base Directory Specification)."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "autotune"
+    """`$XDG_CACHE_HOME/autotune`, by default ~/.cache/autotune."""
+    return user_cache_path("autotune")

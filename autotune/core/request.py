@@ -36,6 +36,9 @@ EXECUTORS = ("local", "ray")
 OBJECTIVES = ("samples_per_second", "tokens_per_second")
 CONFIRMATION_ROUNDS = 2
 """Measurements of the fastest and of the user's settings, side by side, that a speed-up needs at least."""
+VERIFICATION_SECONDS = 30.0
+"""Timed steps of each side of a verification take so long in all."""
+
 EXPLANATION_ROUNDS = 3
 """Of each configuration at least, when each setting's share is measured."""
 MOST_ROUNDS = 20

@@ -3,15 +3,14 @@
 import contextlib
 import copy
 import dataclasses
-import errno
-import fcntl
 import os
-import stat
 import threading
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Self
+
+from filelock import FileLock, Timeout
 
 from autotune.core import InvalidRequest, TuningRequest, Workload
 from autotune.core.errors import DeviceInUse, ProbeHostFailed
@@ -225,36 +224,11 @@ def lock_card(card: nvml.Card | None, stack: contextlib.ExitStack) -> list[Note]
 
 def holds(name: str, stack: contextlib.ExitStack) -> bool | None:
     """True if no other process holds this lock; this process does from now on. None if nothing can be locked."""
+    path = LOCKS / f"autotune-{name}.lock"
     try:
-        handle = _opened(f"autotune-{name}.lock")
+        stack.enter_context(FileLock(path, mode=0o666, blocking=False, thread_local=False, fallback_to_soft=False))
+    except Timeout:
+        return False
     except OSError:
         return None
-    stack.callback(os.close, handle)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
     return True
-
-
-def _opened(name: str) -> int:
-    """This file of LOCKS, made if it is missing.
-
-    Raises OSError if it is not a file, or the folder is another user's: no link is followed, and another user's file is
-    opened without O_CREAT, which the kernel would refuse.
-    """
-    folder = os.open(LOCKS, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        if os.fstat(folder).st_uid not in (0, os.getuid()):
-            raise PermissionError(errno.EPERM, "the folder is another user's")
-        with contextlib.suppress(FileExistsError):
-            made = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666, dir_fd=folder)
-            os.fchmod(made, 0o666)
-            os.close(made)
-        handle = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-    finally:
-        os.close(folder)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise OSError(errno.EINVAL, "it is not a plain file")
-    return handle

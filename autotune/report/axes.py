@@ -14,7 +14,6 @@ from autotune.report.templates import rendered, text_of
 
 Place = tuple[float, float]
 Dot = tuple[str, Place, Trial, str]
-Bar = tuple[str, float, float, float, Place | None]
 Stroke = tuple[str, str, Sequence[Place]]
 Label = tuple[str, str, float, float, str]
 Legend = Sequence[tuple[str, str]]
@@ -41,7 +40,6 @@ class Axis:
     start: float
     end: float
     whole: bool = False  # its ticks are whole numbers
-    names: Sequence[str] = ()  # of 0, 1, 2 and so on, instead of numbers
 
     @classmethod
     def around(cls, label: str, values: Sequence[float], start: float, end: float, whole: bool = False) -> "Axis":
@@ -56,8 +54,9 @@ class Axis:
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
-        """(place, text) of the names, or of as many round numbers as have room; empty if `low` is `high`."""
-        ticks, span = [(self.at(number), name) for number, name in enumerate(self.names)], self.high - self.low
+        """(place, text) of as many round numbers as have room; empty if `low` is `high`."""
+        ticks: list[tuple[float, str]] = []
+        span = self.high - self.low
         for most in range(9, 0, -1) if span > 0 else ():
             step = math.ceil(nice(span / most)) if self.whole else nice(span / most)
             digits = len(f"{step:.9f}".rstrip("0").partition(".")[2])
@@ -77,7 +76,6 @@ class Panel:
     y: Axis
     title: str = ""
     dots: Sequence[Dot] = ()  # with the text on hovering
-    bars: Sequence[Bar] = ()  # from 0 to a value, row, height, interval
     lines: Sequence[Stroke] = ()  # with the SVG element
     labels: Sequence[Label] = ()  # text, where in the drawing, anchor
 

@@ -20,7 +20,7 @@ import pandas as pd
 
 from autotune.core.errors import InvalidRequest, did_you_mean
 from autotune.report.columns import TEXT, Column, dtypes
-from autotune.report.markdown import markdown_text, one_line
+from autotune.report.markdown import markdown_table, one_line
 
 RUN = "=+\\-@\t\r\n"
 """First characters of a text that a spreadsheet may take for a formula (OWASP, CSV Injection)."""
@@ -58,14 +58,6 @@ def format_of(path: Path) -> str:
     if suffix not in names:
         raise InvalidRequest(f"The format of {path.name!r} is unknown.", f"End the name in {', '.join(names)}.")
     return names[suffix]
-
-
-def only(table: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:
-    """The table with these columns alone, in this order; raises InvalidRequest for a column that it has not."""
-    names = list(names)
-    if unknown := [name for name in names if name not in table.columns]:
-        raise InvalidRequest(f"There is no column {unknown[0]!r}.", did_you_mean(unknown[0], table.columns))
-    return table[names]
 
 
 def read_table(path: str | Path, columns: Iterable[Column]) -> pd.DataFrame:
@@ -131,10 +123,9 @@ def _json(value: Any) -> Any:
 
 
 def _markdown(table: pd.DataFrame) -> str:
-    cells = table.astype(object).map(lambda value: markdown_text(_short(value)))
-    sides = ["left" if dtype == TEXT else "right" for dtype in table.dtypes.astype(str)]
-    cells.columns = [markdown_text(name) for name in table.columns]
-    return str(cells.to_markdown(index=False, disable_numparse=True, colalign=sides if len(cells) else None)) + "\n"
+    rows = table.astype(object).map(_short).to_numpy().tolist()
+    numeric = [dtype != TEXT for dtype in table.dtypes.astype(str)]
+    return "\n".join(markdown_table([list(table.columns), *rows], numeric)) + "\n"
 
 
 FORMATS = {

@@ -33,10 +33,10 @@ def markdown_list(texts: Iterable[str]) -> list[str]:
     return [f"- {markdown_text(text)}" for text in texts]
 
 
-def markdown_table(rows: Iterable[Sequence[str]], numeric: bool = True) -> list[str]:
-    """Lines of a table, the first row its head, its cells escaped. numeric: all columns but the first are numbers."""
+def markdown_table(rows: Iterable[Sequence[str]], numeric: Sequence[bool] = ()) -> list[str]:
+    """Lines of a table, the first row its head, its cells escaped. numeric: of each column; by default all but the first."""
     head, *body = ([markdown_text(cell) for cell in row] for row in rows)
-    rule = ["---", *["---:" if numeric else "---"] * (len(head) - 1)]
+    rule = ["---:" if right else "---" for right in numeric or [False, *[True] * (len(head) - 1)]]
     return [f"| {' | '.join(cells)} |" for cells in (head, rule, *body)]
 
 

@@ -194,6 +194,7 @@ def _code(language: str, *lines: str) -> list[str]:
 def _trials_table(result: SearchResult) -> list[str]:
     shares = {number: use.mfu for number, use in result.utilizations.items() if use.mfu is not None}
     head = ["trial", "configuration", "outcome", "samples/s", *(["MFU"] if shares else [])]
+    head += ["data wait", "peak", "probe", "warnings"]
     rows = []
     for trial in result.trials:
         final, mfu = trial.final, shares.get(trial.number)
@@ -211,4 +212,4 @@ def _trials_table(result: SearchResult) -> list[str]:
                 one_line(warnings_text(trial))[:LONGEST_CELL],
             ]
         )
-    return markdown_table([[*head, "data wait", "peak", "probe", "warnings"], *rows], numeric=False)
+    return markdown_table([head, *rows], [False] * len(head))

@@ -13,7 +13,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import yaml
 from fastapi.exceptions import RequestValidationError
 from pydantic import (
     ConfigDict,
@@ -42,7 +41,7 @@ from autotune.service.accounts import Caller
 from autotune.service.devices import check_devices
 from autotune.service.problems import ForbiddenField, InvalidField, InvalidFields, problem_of
 from autotune.space.build import read_override
-from autotune.space.file import named_spaces, open_space, read_yaml
+from autotune.space.file import InvalidYaml, named_spaces, open_space, read_yaml
 from autotune.space.settings import SETTINGS
 from autotune.study.limits import check_request
 from autotune.workload.data.sources import READERS, SAVED, data_ending
@@ -548,8 +547,8 @@ def _checked_space(text: str) -> str:
         raise InvalidField("/space", "space: more than 16 KiB.", "Name fewer values.")
     try:
         read_yaml(text, aliases=False)
-    except yaml.YAMLError as error:
-        raise InvalidField("/space", f"space: no valid YAML: {' '.join(str(error).split())}.") from error
+    except InvalidYaml as error:
+        raise InvalidField("/space", f"space: no valid YAML: {error}.") from error
     return text
 
 

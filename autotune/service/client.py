@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
 
+from platformdirs import user_config_path
+
 from autotune.core import errors
 from autotune.core.errors import InvalidRequest, SearchFailed, ServerFailed
 from autotune.core.io import read_json, write_json
@@ -56,7 +58,7 @@ def is_loopback(host: str) -> bool:
 
 def tokens_file() -> Path:
     """`$XDG_CONFIG_HOME/autotune/tokens.json`, by default in ~/.config."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "autotune" / "tokens.json"
+    return user_config_path("autotune") / "tokens.json"
 
 
 def save_token(url: str, token: str) -> Path:

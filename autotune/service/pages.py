@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 from urllib.parse import quote, unquote, urlencode
 from uuid import uuid4
 
-import yaml
 from fastapi import APIRouter, Depends, FastAPI, Form, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
@@ -24,6 +23,7 @@ from autotune.core.errors import AutotuneError, InvalidRequest
 from autotune.core.prospect import more_to_gain
 from autotune.core.request import OPTIONS, TASKS, is_switch
 from autotune.core.units import NotReadable, format_bytes, format_seconds, parse_price
+from autotune.report.exports.commented_yaml import commented_yaml
 from autotune.report.templates import text_of
 from autotune.service import answers, api, server_api, wording
 from autotune.service.access import COOKIE, cookie_name, is_same_origin, sign_in, sign_in_as
@@ -239,7 +239,7 @@ def new(
     """The form of a search, empty or as another search was."""
     given = _search(request, source)["request"] if source else {}
     rest = {name: value for name, value in given.items() if name not in (*FIELDS, "priority")}
-    more = yaml.safe_dump(rest, sort_keys=False, allow_unicode=True) if rest else ""
+    more = commented_yaml([], rest) if rest else ""
     return _form(request, {name: given.get(name, "") for name in FIELDS} | {"more": more})
 
 
@@ -273,8 +273,8 @@ def _body(values: Mapping[str, str]) -> dict[str, Any]:
     """The fields that a form states. Raises InvalidField."""
     try:
         body = parse_body(json.dumps(read_yaml(values["more"], aliases=False) or {}).encode())
-    except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:  # TypeError: a date is not JSON
-        raise InvalidField("/more", f"This cannot be read: {' '.join(str(error).split())}.") from error
+    except (TypeError, ValueError) as error:  # TypeError: a date is not JSON
+        raise InvalidField("/more", f"This cannot be read: {error}.") from error
     if not isinstance(body, dict):
         raise InvalidField("/more", "These are not options.", "Write a line NAME: VALUE for each.")
     for name in FIELDS:

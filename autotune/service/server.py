@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 import structlog
 import uvicorn
 from fastapi import FastAPI
+from platformdirs import user_state_path
 from prometheus_client import start_http_server
 
 from autotune.core.errors import InvalidRequest, StorageFailed
@@ -53,8 +54,8 @@ log = structlog.get_logger("autotune")
 
 
 def default_state() -> Path:
-    """`$XDG_STATE_HOME/autotune`, by default ~/.local/state/autotune (XDG Base Directory Specification)."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "autotune"
+    """`$XDG_STATE_HOME/autotune`, by default ~/.local/state/autotune."""
+    return user_state_path("autotune")
 
 
 @dataclass(frozen=True, kw_only=True)

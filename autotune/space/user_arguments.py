@@ -10,8 +10,6 @@ from errno import ENOENT
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from autotune.core.errors import InvalidRequest
 from autotune.core.io import parse_json
 from autotune.core.note import Note, NoteKind
@@ -45,10 +43,9 @@ def _read(given: str | os.PathLike[str] | Mapping[str, Any] | None) -> dict[str,
         raise InvalidRequest(
             f"--args {str(given)!r} cannot be read: {error.strerror}.", "Name a JSON or YAML file."
         ) from error
-    except (ValueError, yaml.YAMLError) as error:
-        where = " ".join(str(error).split())
+    except ValueError as error:
         raise InvalidRequest(
-            f"{path} is not valid JSON or YAML: {where}.",
+            f"{path} is not valid JSON or YAML: {error}.",
             "Fix it, or write the file with `TrainingArguments.to_json_string()`.",
         ) from error
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):

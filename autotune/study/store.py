@@ -16,9 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from filelock import FileLock, Timeout
+
 from autotune.core import Configuration, InvalidRequest, Measurement, Trial, write_json
 from autotune.core.errors import StorageFailed, StudyInUse, StudyMismatch
-from autotune.core.io import MISSING, Unreadable, read_record, without_waiting
+from autotune.core.io import MISSING, Unreadable, read_record
 from autotune.core.prospect import OptimalityGap
 from autotune.core.slot import Slot, SlotKind
 from autotune.memory.peak import MemoryPeak
@@ -75,11 +77,11 @@ def probe_folder(folder: Path, slot: Slot) -> Path:
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the study's folder for this process; raises StudyInUse, StorageFailed or InvalidRequest (it is a file)."""
-    import fcntl  # not on Windows, where studies can be compared
-
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = open(folder / ".lock", "a", opener=without_waiting)  # noqa: SIM115
+        lock = _lock(folder).acquire()
+    except Timeout as error:
+        raise _in_use(folder) from error
     except OSError as error:
         if file := next(
             (path for path in (folder, *folder.parents) if os.path.lexists(path) and not path.is_dir()), None
@@ -87,17 +89,15 @@ def locked(folder: Path) -> Iterator[None]:
             what = "a link to nothing" if file.is_symlink() and not file.exists() else "a file"
             message = f"{file} is {what}, and a study needs a folder."
             raise InvalidRequest(message, "Name another --output-dir.") from error
-        raise StorageFailed(f"{folder} cannot be written: {error.strerror}.", "Name another --output-dir.") from error
+        message = f"{folder} cannot be written or locked: {error.strerror}."
+        raise StorageFailed(message, "Name another --output-dir, on a local disk.") from error
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise _in_use(folder) from error
-        except OSError as error:  # a file system without locks
-            message = f"{folder} cannot be locked: {error.strerror}."
-            raise StorageFailed(message, "Name another --output-dir, on a local disk.") from error
         remove_unfinished(folder)
         yield
+
+
+def _lock(folder: Path) -> FileLock:
+    return FileLock(folder / ".lock", blocking=False, fallback_to_soft=False)
 
 
 def is_unmeasured(folder: Path) -> bool:
@@ -111,12 +111,12 @@ def _is_measured(folder: Path) -> bool:
 
 def check_unlocked(folder: Path) -> None:
     """Raise StudyInUse if another process holds the study's folder now; takes no lock of its own to keep."""
-    import fcntl
-
-    with contextlib.suppress(OSError), open(folder / ".lock", opener=without_waiting) as lock:
+    with contextlib.suppress(OSError):  # nothing can be locked here
         try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+            if (folder / ".lock").exists():
+                with _lock(folder):
+                    pass
+        except Timeout as error:
             raise _in_use(folder) from error
 
 

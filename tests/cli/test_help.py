@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import autotune
 from autotune.cli.app import app
-from autotune.cli.help import EXAMPLES, PANEL_OF, examples
+from autotune.cli.help import EXAMPLES, examples
 from autotune.core.request import flag_of
 from tests.terminals import COLOUR, ROOT, surroundings, terminal
 
@@ -89,27 +89,6 @@ def test_every_command_has_examples_that_are_valid() -> None:
         text = help_of(command, "--help")
         assert examples(command)
         assert all(example in text for example in examples(command))
-
-
-def test_every_option_of_a_panel_exists_and_those_that_start_a_search_are_in_one() -> None:
-    names = {parameter.name for _, parameter in OPTIONS}
-    assert set(PANEL_OF) <= {*names, "help"}
-    assert {parameter.name for parameter in COMMANDS["search"].params} <= {*PANEL_OF, "model"}
-
-
-def test_no_type_is_a_python_name_and_no_default_is_told_in_the_text() -> None:
-    for name in COMMANDS:
-        text = " ".join(help_of(name, "--help").split())
-        assert not re.search(r"<(str|int|bool|float)>|Default:", text), name
-
-
-def test_what_has_a_default_is_not_called_required_and_services_come_last() -> None:
-    guide, search = help_of("guide", "--help"), help_of("search", "--help")
-    assert "Required" not in guide
-    assert "Required" in search
-    panels = re.findall(r"^╭─ ([\w ]+?) ─", search, re.MULTILINE)
-    assert panels[-1] == "Service"
-    assert "[default: an hour of training]" in " ".join(re.sub("[│╭╰─╮╯]", "", search).split())
 
 
 def test_arguments_are_in_capitals() -> None:

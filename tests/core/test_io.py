@@ -63,8 +63,6 @@ def test_missing_fields_have_their_defaults() -> None:
 
 
 def test_json_and_yaml_are_read_and_what_is_none_or_nested_too_deeply_is_an_error() -> None:
-    import yaml
-
     assert parse_json('{"a": [1, null]}') == {"a": [1, None]}
     for text in ("", "{", "nope"):
         with pytest.raises(ValueError, match=r"\w"):
@@ -73,7 +71,7 @@ def test_json_and_yaml_are_read_and_what_is_none_or_nested_too_deeply_is_an_erro
         with pytest.raises(ValueError, match="deeply"):
             parse_json(text)
     for text in ("[" * 100_000 + "]" * 100_000, "- " * 20_000 + "1", "{a: " * 20_000 + "1" + "}" * 20_000):
-        with pytest.raises(yaml.YAMLError, match="deeply"):
+        with pytest.raises(ValueError, match="deeply"):
             read_yaml(text)
     assert read_yaml("[" * 50 + "]" * 50)
 

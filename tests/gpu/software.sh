@@ -22,10 +22,10 @@ case $kind in gpu) version=3.12 ;; lowest) version=3.11 ;; *) version=3.13 ;; es
 
 # Of the GPU machine: its versions, and what else it has, at the pinned versions as far as these allow them.
 machine="torch==2.11.0 triton==3.6.0 transformers==5.17.0 accelerate==1.15.0 huggingface_hub==1.33.0 numpy==2.5.2
-    peft pandas scipy rich typer psutil pyarrow pytest nvidia-ml-py jinja2 tabulate cloudpickle threadpoolctl PyYAML httpx xxhash"
+    peft pandas scipy rich typer psutil pyarrow pytest nvidia-ml-py jinja2 cloudpickle threadpoolctl PyYAML httpx xxhash"
 # What it lacks, at the pinned versions.
 wheels="optuna alembic sqlalchemy mako colorlog greenlet datasets dill multiprocess pydantic pydantic-core annotated-types
-    cloudpickle pillow typing-extensions typing-inspection liger-kernel bitsandbytes"
+    cloudpickle pillow typing-extensions typing-inspection ruamel.yaml platformdirs filelock liger-kernel bitsandbytes"
 # Extras that libraries of the user's are behind, whose lowest versions are promised too.
 extras="peft torchao service postgres tensorboard wandb mlflow"
 

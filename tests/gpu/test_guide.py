@@ -20,4 +20,4 @@ def test_the_whole_ladder_runs_on_the_card_as_the_guides_have_it(tmp_path: Path)
         if one.speed:
             assert one.trial.measurement.settings["precision"] == one.rung.precision
     assert next(item for item in done.climbed if item.rung.name == "fp16").speed
-    assert (Path(done.folder) / "guide.svg").exists()
+    assert (Path(done.folder) / "guide.md").exists()

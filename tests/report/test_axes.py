@@ -22,9 +22,8 @@ def test_ticks_are_round_inside_and_their_texts_do_not_overlap(
     assert len({text for _, text in ticks}) == len(ticks)
 
 
-def test_ticks_of_whole_numbers_names_and_nothing() -> None:
+def test_ticks_of_whole_numbers_and_nothing() -> None:
     assert [text for _, text in Axis("trial", -0.1, 2.1, 0.0, 300.0, whole=True).ticks] == ["0", "1", "2"]
-    assert Axis("", 1.5, -0.5, 40.0, 0.0, names=("one", "two")).ticks == [(10.0, "one"), (30.0, "two")]
     assert Axis("", 0.0, 0.0, 0.0, 300.0).ticks == []
 
 

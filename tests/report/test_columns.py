@@ -1,7 +1,6 @@
 """What is documented of the columns is what the tables hold, in code and in docs."""
 
 from autotune.commands.compare.columns import COMPARED, compared_frame
-from autotune.commands.estimate.table import FORECAST
 from autotune.report.columns import AFTER, BEFORE, dtypes, setting_column, trial_columns
 from autotune.report.table import frame
 from autotune.space.settings import SETTINGS
@@ -39,7 +38,7 @@ def test_the_documented_columns_are_the_frame_s() -> None:
 
 def test_every_column_has_its_meaning_and_its_unit() -> None:
     units = {"_s": "seconds", "_seconds": "seconds", "_bytes": "bytes", "samples_per_second": "samples / second"}
-    for column in (*BEFORE, *AFTER, *OWN, *COMPARED, *FORECAST):
+    for column in (*BEFORE, *AFTER, *OWN, *COMPARED):
         assert column.meaning.endswith("."), column.name
         assert all(column.unit == unit for ending, unit in units.items() if column.name.endswith(ending)), column.name
 
@@ -48,5 +47,5 @@ def test_the_docs_hold_the_same_columns_in_their_order() -> None:
     rows = [line.split(" | ") for line in whole(DOCS / "columns.md").splitlines() if line.startswith("| `")]
     rows = [row for row in rows if len(row) == 4]  # the tables of columns
     documented = [(name.strip("| `"), dtype.strip("`"), unit, meaning) for name, dtype, unit, meaning in rows]
-    columns = (*BEFORE, *AFTER, *OWN, *COMPARED, *FORECAST)
+    columns = (*BEFORE, *AFTER, *OWN, *COMPARED)
     assert documented == [(item.name, item.dtype, item.unit or "-", f"{item.meaning} |") for item in columns]

@@ -887,7 +887,10 @@ def test_a_disk_without_locks_is_not_a_study_in_use(tmp_path: Path, monkeypatch:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr("fcntl.flock", refuse)
-    with pytest.raises(StorageFailed, match=r"cannot be locked: No locks available.*local disk"), locked(tmp_path):
+    with (
+        pytest.raises(StorageFailed, match=r"cannot be written or locked: No locks available.*local disk"),
+        locked(tmp_path),
+    ):
         pass
 
 

@@ -1,6 +1,5 @@
 """The files of a study, whoever else has been at its folder."""
 
-import os
 import shutil
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 from autotune.commands.result import TuningResult
 from autotune.core import InvalidRequest
 from autotune.core.errors import StorageFailed, UnreadableFile
-from autotune.study.store import check_unlocked, folder_number, locked
+from autotune.study.store import folder_number, locked
 from tests.makers import result
 
 
@@ -39,11 +38,4 @@ def test_a_folder_that_cannot_be_one_is_refused_with_its_reason(tmp_path: Path) 
         with pytest.raises(InvalidRequest, match=why), locked(tmp_path / place):
             pass
     with pytest.raises(StorageFailed, match="File name too long"), locked(tmp_path / ("y" * 300)):
-        pass
-
-
-def test_a_fifo_in_place_of_the_lock_holds_nobody(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / ".lock")
-    check_unlocked(tmp_path)
-    with pytest.raises(StorageFailed, match="cannot be written"), locked(tmp_path):
         pass

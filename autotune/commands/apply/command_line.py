@@ -22,9 +22,6 @@ SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "make")
 
 MODULE = ("-m", "--module")
 
-PROCESSES = ("nproc_per_node", "num_processes", "num_gpus")
-"""Launchers' flags of the number of ranks."""
-
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
@@ -90,11 +87,6 @@ class Command:
         return self._program[1] or (TRL if "config" in self.flags(self.start) else PARSER)
 
     @property
-    def is_launched(self) -> bool:
-        """True if a module of Python starts the training program, as torchrun does."""
-        return any(word in LAUNCHER_MODULES for word in self.words[: self.start])
-
-    @property
     def hides_flags(self) -> bool:
         """True if a shell starts the training program, and none of these words are seen to be handed on."""
         is_shell = any(Path(word).name in SHELLS for word in self.words[: self.start])
@@ -148,10 +140,9 @@ class Command:
             words[flag.begin : flag.end] = (
                 [] if key in removed else _words(flag.prefix, values[key], tool, flag.is_joined)
             )
-        separator = tool == LLAMA_FACTORY and self.config is not None  # beside a file it reads key=value
         for key, value in values.items():
             if key not in flags:
-                words += _words(key if separator else f"--{key}", value, tool, separator)
+                words += _words(f"--{key}", value, tool, False)
         return replace(self, words=tuple(words))
 
     def with_config(self, name: str) -> "Command":
@@ -160,18 +151,6 @@ class Command:
         assert place is not None
         path = Path(self.words[place]).with_name(name)
         return replace(self, words=(*self.words[:place], str(path), *self.words[place + 1 :]))
-
-    def with_launcher_flag(self, names: Sequence[str], value: str) -> "Command | None":
-        """With another value of a flag of the launcher; None if the command has no such flag."""
-        end = len(self.words) if self.tool == TRL else self.start  # it hands the launcher's flags on
-        flags = [flag for name, several in self.flags(0, end).items() if name in names for flag in several]
-        if not flags:
-            return None
-        flag, words = flags[-1], [*self.words]
-        words[flag.begin : flag.begin + (1 if flag.is_joined else 2)] = (
-            [f"{flag.prefix}={value}"] if flag.is_joined else [flag.prefix, value]
-        )
-        return replace(self, words=tuple(words))
 
 
 def _words(flag: str, value: Any, tool: str, is_joined: bool) -> list[str]:

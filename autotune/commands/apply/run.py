@@ -6,16 +6,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from autotune.commands.apply.command_line import MODULE, PROCESSES, Command
+from autotune.commands.apply.command_line import Command
 from autotune.commands.apply.config_file import patched, read_config, read_file
-from autotune.commands.apply.tools import BY_HAND, LLAMA_FACTORY, PARSER, TRL, Changes, changes, tool_of
+from autotune.commands.apply.tools import BY_HAND, PARSER, TRL, Changes, changes, tool_of
 from autotune.core import InvalidRequest
 from autotune.core.paths import shown
 from autotune.report.exports import Answer, answer_of
 from autotune.report.files import write_file
 from autotune.report.markdown import wrapped
 from autotune.report.snippets import AS_JSON, baseline_setup, setup_changes, snippets
-from autotune.space.launch import launch_line, on_ranks
+from autotune.space.launch import launch_line
 from autotune.space.setup import BATCH_FIELDS
 from autotune.study.result import SearchResult
 
@@ -122,10 +122,8 @@ def in_command(
         applied = _of_file(path, Changes(of_file, removed), current)
         for copy in applied.files:
             command = command.with_config(copy.name)
-    command = command.with_launcher_flag(["mixed_precision"], answer.mixed_precision) or command
     if _ranks_change(result):
-        command, note = _with_ranks(command, answer.ranks, tool)
-        by_hand += note
+        by_hand.append(f"start {answer.ranks} processes, one a device")
     gone = baseline_setup(result).variables.keys() - result.best_setup.variables.keys()
     kept = {name: value for name, value in command.variables.items() if name not in gone}
     command = replace(command, variables=kept | _variables(result))
@@ -140,14 +138,16 @@ def _answer(result: SearchResult) -> Answer | None:
 
 
 def _other_files(result: SearchResult, command: Command, current: Mapping[str, Any]) -> list[str]:
-    """Changes to make in accelerate's and DeepSpeed's own files that the command names."""
+    """Changes to make in the launcher's flags, and in accelerate's and DeepSpeed's own files that the command names."""
     now, was = (side.training_arguments for side in (result.best_setup, baseline_setup(result)))
-    lines = []
-    launcher = command.flags(0, command.start).get("config_file", [])
-    if launcher and (_ranks_change(result) or any(now.get(name) != was.get(name) for name in ("bf16", "fp16"))):
-        precision = next((name for name in ("bf16", "fp16") if now.get(name)), "no")
+    lines, launcher = [], command.flags(0, command.start)
+    precision = next((name for name in ("bf16", "fp16") if now.get(name)), "no")
+    if flags := launcher.get("mixed_precision", []):
+        lines.append(f"{flags[-1].prefix} {precision}")
+    files = launcher.get("config_file", [])
+    if files and (_ranks_change(result) or any(now.get(name) != was.get(name) for name in ("bf16", "fp16"))):
         ranks = result.best_setup.processes
-        lines.append(f"{launcher[-1].values[0]}: num_processes: {ranks}, mixed_precision: {precision}")
+        lines.append(f"{files[-1].values[0]}: num_processes: {ranks}, mixed_precision: {precision}")
     file = current.get("deepspeed")
     if isinstance(file, str) and any(now.get(name) != was.get(name) for name in BATCH_FIELDS):
         micro, accumulation = (now.get(name) for name in BATCH_FIELDS)
@@ -192,23 +192,3 @@ def _variables(result: SearchResult) -> dict[str, str]:
 
 def _ranks_change(result: SearchResult) -> bool:
     return baseline_setup(result).processes != result.best_setup.processes
-
-
-def _with_ranks(command: Command, ranks: int, tool: str) -> tuple[Command, list[str]]:
-    """The command on so many ranks, and what has to be done by hand."""
-    words, variables = command.words, command.variables
-    if (started := command.with_launcher_flag(PROCESSES, str(ranks))) is not None:
-        words = tuple(word for word in started.words if ranks > 1 or word not in ("--multi_gpu", "--multi-gpu"))
-    elif tool == TRL and words[0] == "trl":
-        words = (*words, "--num_processes", str(ranks))
-    elif words[:2] == ("accelerate", "launch"):
-        words = (*words[:2], "--multi_gpu", "--num_processes", str(ranks), *words[2:])
-    elif tool == LLAMA_FACTORY:
-        variables = {**variables, "FORCE_TORCHRUN": "1", "NPROC_PER_NODE": str(ranks)}
-    elif tool == PARSER and Path(words[0]).name.startswith("python") and ranks > 1 and not command.is_launched:
-        has_options = words[1:2] and words[1].startswith("-") and words[1] not in MODULE
-        launched = ("torchrun", "--nproc-per-node", str(ranks), *words[1:])
-        words = tuple(on_ranks(words, ranks)) if has_options else launched
-    else:
-        return command, [f"start {ranks} processes, one a device"]
-    return replace(command, words=words, variables=variables), []

@@ -101,13 +101,8 @@ def changes(result: SearchResult, tool: str, current: Mapping[str, Any]) -> Chan
     gone = [key for key in before if key not in keys and differ(key, before[key], None)]
     removed = [spelled[key] for key in gone if spelled[key] in current]
     removed += [FINDER] if FINDER in current else []
-    older = [name for name in OLDER_ATTENTION.values() if name in current] if tool == AXOLOTL else []
-    if older and "attn_implementation" in values:  # it refuses both
-        flag = OLDER_ATTENTION.get(values["attn_implementation"], "")
-        removed += [name for name in older if name != flag]
-        if flag:
-            del values["attn_implementation"]
-            values[flag] = True
+    if tool == AXOLOTL and "attn_implementation" in values:  # it refuses its older flags beside it
+        removed += [name for name in OLDER_ATTENTION.values() if name in current]
     if isinstance(plugins := current.get("plugins"), list):  # others than ours stay
         others = [plugin for plugin in plugins if plugin not in before.get("plugins", ())]
         if "plugins" in values:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.commands.compare.columns import compared_frame
-from autotune.commands.compare.text import compared_page, compared_svg
 from autotune.commands.result import TuningResult
 from autotune.core import Interval, InvalidRequest, Trial, Workload
 from autotune.core.errors import did_you_mean
@@ -15,13 +14,12 @@ from autotune.core.units import NotReadable, parse_price
 from autotune.report.checks import warnings
 from autotune.report.claim import claim_fields
 from autotune.report.columns import FIRST
-from autotune.report.files import write_file, write_table
-from autotune.report.formats import plain_rows
+from autotune.report.files import write_table
 from autotune.report.trial_text import interval_columns
 from autotune.space.utilization import Utilization
 from autotune.study.identity import NOT_THE_MODEL
 from autotune.study.objective import is_shown
-from autotune.study.store import reporting_storage, study_folder
+from autotune.study.store import study_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
 Price = tuple[float, str]
 """Amount an hour, and its currency (empty if none was named)."""
 
-FILES = ("compare.csv", "compare.parquet", "compare.md", "compare.svg")
 LIBRARIES = ("torch", "transformers", "accelerate")
 MILLION, HOUR_S = 1e6, 3600.0
 
@@ -48,11 +45,11 @@ def compare(
     Args:
         studies: Results, report folders, or names of studies in `output_dir`.
         price_per_hour: Of the hardware of a study, as 2.5, "2.50 EUR" or "$2.50"; one for all studies, or study -> price.
-        output: A folder for the table (CSV, Parquet, Markdown) and the picture.
+        output: A file for the table, as it ends: .csv, .parquet, .jsonl or .md.
         output_dir: The folder of the studies that are named.
 
     Raises:
-        InvalidRequest: A study is missing, or a price is unreadable or of no study.
+        InvalidRequest: A study is missing, a price is unreadable or of no study, or the output ends otherwise.
         StorageFailed: The output cannot be written.
     """
     for price in price_per_hour.values() if isinstance(price_per_hour, Mapping) else (price_per_hour,):
@@ -73,20 +70,8 @@ def compare(
         row |= _relative_speed(place, names, results)
     table = compared_frame(rows)
     if output is not None:
-        _write(Path(output), table)
+        write_table(Path(output), table)
     return table
-
-
-def _write(folder: Path, table: "pd.DataFrame") -> None:
-    """Write FILES into the folder. Raises StorageFailed."""
-    *tables, page, picture = (folder / name for name in FILES)
-    rows = plain_rows(table)
-    with reporting_storage(folder, "comparison", "Name another folder as --output."):
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in tables:
-            write_table(path, table)
-        write_file(page, compared_page(rows, picture.name))
-        write_file(picture, compared_svg(rows))
 
 
 def _names(results: Sequence[TuningResult]) -> list[str]:

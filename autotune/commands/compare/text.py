@@ -1,39 +1,46 @@
-"""Text of a comparison (a numbered table of figures, a paragraph on each study, compare.md) and its picture."""
+"""Text of a comparison: a numbered table of figures, and a paragraph on each study."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from autotune.commands.bars import Side, bars_svg
-from autotune.commands.layout import ratio_text
+from autotune.commands.layout import aligned, ratio_text
 from autotune.core.interval import Interval
 from autotune.core.units import counted, format_bytes, format_interval, three_digits
 from autotune.report.claim import State, Verdict, gain_words
 from autotune.report.columns import FIRST
-from autotune.report.markdown import markdown_table, markdown_text
+from autotune.report.markdown import wrapped
 from autotune.report.trial_text import interval_of
 
 StudyRow = dict[str, Any]
 """A row of `autotune.commands.compare.columns` as plain values, None if one is missing."""
 
 
+def compared_lines(rows: Sequence[StudyRow]) -> list[str]:
+    """For a terminal of 80 columns."""
+    lines = [*aligned(figures(rows), 0), "  speeds in samples / second, with 95% intervals"]
+    for number, row in enumerate(rows, start=1):
+        name, *sentences = about(row)
+        lines += ["", *wrapped(name, f"{number}  ", "     ")]
+        lines += [line for sentence in sentences for line in wrapped(sentence, "   ", "     ")]
+    return lines
+
+
 def figures(rows: Sequence[StudyRow]) -> list[list[str]]:
-    """Head and rows: number, speeds (samples / second ± half their 95 % interval), speed-up, peak; MFU and cost if known."""
-    used = any(row["best_mfu"] is not None for row in rows)
-    priced = any(row["price_per_hour"] is not None for row in rows)
-    shown = [True] * 5 + [used, priced]
-    table = [["#", "baseline", "best", "speed-up", "peak", "MFU", "cost of a million samples"]]
+    """Head and rows: number, speeds (samples / second ± half their 95 % interval), speed-up, peak; MFU if known."""
+    table = [["#", "baseline", "best", "speed-up", "peak"]]
     table += [
         [
             str(number),
             *(_speed_text(interval_of(row, f"{kind}_samples_per_second")) for kind in ("baseline", "best")),
             _speed_up_text(row),
             format_bytes(row["best_peak_bytes"]),
-            "-" if row["best_mfu"] is None else f"{row['best_mfu']:.1%}",
-            _cost_text(row),
         ]
         for number, row in enumerate(rows, start=1)
     ]
-    return [[cell for cell, is_shown in zip(cells, shown, strict=True) if is_shown] for cells in table]
+    if any(row["best_mfu"] is not None for row in rows):
+        shares = ("-" if row["best_mfu"] is None else f"{row['best_mfu']:.1%}" for row in rows)
+        table = [[*cells, share] for cells, share in zip(table, ["MFU", *shares], strict=True)]
+    return table
 
 
 def about(row: StudyRow) -> list[str]:
@@ -47,6 +54,8 @@ def about(row: StudyRow) -> list[str]:
         f"best: {row['why_no_best'] or best}",
         f"{counted(row['trials'], 'trial')}, {counted(row['probes'], 'probe')}",
     ]
+    if cost := _cost_text(row):
+        lines.append(f"cost of a million samples: {cost}")
     if row["why_no_speedup"]:
         lines.append(f"{'speed-up' if row['speedup'] is not None else 'no speed-up'}: {row['why_no_speedup']}")
     if row["compared_with"]:
@@ -72,43 +81,9 @@ def _speed_up_text(row: StudyRow) -> str:
 
 
 def _cost_text(row: StudyRow) -> str:
-    """`2.71 -> 2.15 EUR`, the baseline's before the best's; a dash for an unknown one."""
+    """`2.71 -> 2.15 EUR`, the baseline's before the best's; a dash for an unknown one, empty if both are."""
     kinds = ("baseline", "best") if row["best_trial"] != 0 else ("best",)
     costs = [row[f"{kind}_cost_per_million_samples"] for kind in kinds]
     if not any(costs):
-        return "-"
+        return ""
     return f"{' -> '.join('-' if cost is None else three_digits(cost) for cost in costs)} {row['currency']}".strip()
-
-
-def compared_page(rows: Sequence[StudyRow], picture: str) -> str:
-    """compare.md: the figures, the picture, and a list of the studies."""
-    lines = ["# Studies side by side", "", *markdown_table(figures(rows)), ""]
-    lines += ["Speeds in samples / second, with 95% intervals.", "", f"![Speed and cost of each study]({picture})", ""]
-    for number, row in enumerate(rows, start=1):
-        name, *sentences = map(markdown_text, about(row))
-        lines += [f"{number}. **{name}**", *(f"   - {sentence}" for sentence in sentences)]
-    return "\n".join(lines) + "\n"
-
-
-ROLES = {"baseline": "muted", "best": "p3"}
-
-
-def compared_svg(rows: Sequence[StudyRow]) -> str:
-    """Two bars a study; on a second side costs if a price is given, unless they are in several currencies."""
-    speeds = {role: [interval_of(row, f"{kind}_samples_per_second") for row in rows] for kind, role in ROLES.items()}
-    costs = {role: [row[f"{kind}_cost_per_million_samples"] for row in rows] for kind, role in ROLES.items()}
-    missing = [row["why_no_best"] for row in rows]
-    currencies = {row["currency"] or "no named currency" for row in rows if row["price_per_hour"] is not None}
-    sides = [Side("samples / second", speeds, missing)]
-    if len(currencies) == 1:
-        sides.append(Side("cost of a million samples", costs, units=[row["currency"] for row in rows]))
-    elif currencies:
-        note = f"not drawn:\nprices are in {' and '.join(sorted(currencies))}"
-        sides.append(Side("cost of a million samples", {role: [] for role in costs}, [note]))
-    names = [f"{row['study']}\n{row['device_name']}" for row in rows]
-    return bars_svg(
-        "Speed of each study's baseline and best configuration",
-        names,
-        sides,
-        [(role, kind) for kind, role in ROLES.items()],
-    )

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from autotune.core import Configuration, Environment, InvalidRequest, TuningRequest, Value, Workload
 from autotune.core.configuration import RANKS
@@ -29,9 +29,6 @@ from autotune.space.settings.precision import ALIKE
 from autotune.space.setup import check_fields, what_differs
 from autotune.space.user_arguments import read_user_arguments
 from autotune.workload.model.files import check_model
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MOST = 5000
 """Largest number of configurations in a table."""
@@ -122,12 +119,6 @@ class Forecast:
 
     def _peaks(self) -> list[int]:
         return [row.peak.device_bytes for row in self.rows if row.peak]
-
-    def to_frame(self) -> "pd.DataFrame":
-        """One row a peak; columns, dtypes and units (bytes) as `autotune.commands.estimate.table` documents them."""
-        from autotune.commands.estimate.table import forecast_frame
-
-        return forecast_frame(self.to_dict())
 
     def __repr__(self) -> str:
         """One line: what fits, and the range of the peaks."""

@@ -10,24 +10,13 @@ from typing import Any
 from autotune.commands.explain.path import Ablation, PathStep, product
 from autotune.commands.explain.reasons import Bound, step_split
 from autotune.commands.explain.remeasure import Remeasured
-from autotune.core import Interval, Serializable, Trial
+from autotune.core import Interval, Trial
 from autotune.core.note import Note
 from autotune.core.units import counted
+from autotune.memory.peak import MemoryPeak
 from autotune.report.trial_text import interval_fields, speed_line
-from autotune.space.utilization import Arithmetic, Utilization
+from autotune.space.utilization import Utilization
 from autotune.study.certainty import SpeedupGap
-
-
-@dataclass(frozen=True)
-class MemoryBreakdown(Serializable):
-    """peaks: name of a configuration -> `MemoryPeak.to_dict()`, None if it could not be traced (problems: why).
-
-    arithmetic: operations of a sample, and of the device's fastest products.
-    """
-
-    peaks: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
-    arithmetic: Arithmetic = field(default_factory=Arithmetic)
-    problems: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -35,8 +24,8 @@ class Explanation:
     """Where the speed-up of a study comes from.
 
     baseline, best: the study's trials. remeasured: None if the baseline is the best (kept: why, in sentences). confirmed: the
-    study's speed-up, None for confirmed_gap. bounds, utilization: of `baseline` and `answer`. fixed: settings that were not
-    searched.
+    study's speed-up, None for confirmed_gap. bounds, memory (as estimated), utilization: of `baseline` and `answer`. fixed:
+    settings that were not searched.
     """
 
     name: str
@@ -47,7 +36,7 @@ class Explanation:
     confirmed: Interval | None
     confirmed_gap: SpeedupGap | None = None
     bounds: Mapping[str, Bound | None] = field(default_factory=dict)
-    memory: MemoryBreakdown = field(default_factory=MemoryBreakdown)
+    memory: Mapping[str, MemoryPeak | None] = field(default_factory=dict)
     utilization: Mapping[str, Utilization | None] = field(default_factory=dict)
     fixed: Sequence[str] = ()
     notes: Sequence[Note] = ()
@@ -129,7 +118,7 @@ class Explanation:
                 for trial in (again.failed if again else ())
             ],
             "bounds": {name: bound and bound.to_dict() for name, bound in self.bounds.items()},
-            "memory": self.memory.to_dict(),
+            "memory": {name: peak and peak.to_dict() for name, peak in self.memory.items()},
             "utilization": {name: use and use.of_measured for name, use in self.utilization.items()},
             "mfu": {name: use and use.mfu for name, use in self.utilization.items()},
             "settings": {

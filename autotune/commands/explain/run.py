@@ -1,29 +1,25 @@
 """Explain: a study's speed-up, setting by setting, by measuring a path from the baseline to the answer."""
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from autotune.commands.explain.explanation import Explanation, MemoryBreakdown
+from autotune.commands.explain.explanation import Explanation
 from autotune.commands.explain.reasons import bound
 from autotune.commands.explain.remeasure import Remeasured, Remeasurer, remeasure
 from autotune.commands.explain.text import explanation_markdown
 from autotune.commands.save import fields_of_saved
 from autotune.commands.verify.run import check_trainable, differing_facts, environment_here
 from autotune.core import Configuration, Environment, InvalidRequest, Measurement, read_json, write_json
-from autotune.core.errors import TracingFailed
 from autotune.core.note import Note, NoteKind
 from autotune.core.request import EXPLANATION_ROUNDS, MOST_ROUNDS
 from autotune.core.time_limit import TimeLimit
-from autotune.memory.estimate import NotTraced
 from autotune.probe import Host, Probe, ProbeOptions
 from autotune.probe.device import nvml
 from autotune.probe.process.launcher import HostSet
-from autotune.probe.queries import known_rates, traced
 from autotune.probe.runner import LiveProbe
 from autotune.report.claim import claim_of
 from autotune.report.files import storage_errors, write_file
@@ -35,7 +31,6 @@ from autotune.study.objective import is_shown, speed_up
 from autotune.study.plan import plan_of
 from autotune.study.result import SearchResult
 from autotune.study.store import EXPLANATION, locked, reporting_storage
-from autotune.study.warm_start import arithmetic_of
 
 LineWatch = Callable[[str], None]
 
@@ -69,7 +64,7 @@ def explain(
     with locked(folder), ExitStack() as stack:
         _begin(place, result, fresh)
         probe = _StudyProbe(result, place, stack)
-        explanation = explained(result, probe, place, rounds, saying(watch), probe.memory_breakdown)
+        explanation = explained(result, probe, place, rounds, saying(watch))
         with storage_errors(folder):
             write_json(folder / "explanation.json", explanation.to_dict())
         write_file(folder / "explanation.md", explanation_markdown(explanation))
@@ -82,7 +77,6 @@ def explained(
     place: Path,
     rounds: int = EXPLANATION_ROUNDS,
     watch: LineWatch = lambda line: None,
-    breakdown: Callable[[Mapping[str, Configuration]], MemoryBreakdown] = lambda configurations: MemoryBreakdown(),
 ) -> Explanation:
     """The explanation of a study, measured by this probe and stored in this folder."""
     baseline, best, objective = result.baseline, result.best, result.request.objective
@@ -91,9 +85,7 @@ def explained(
         plan = plan_of(result.request, result.environment, TimeLimit(), result.allowed_bytes)
         remeasurer = Remeasurer(place, plan, result.trials, probe, watch)
         remeasured = remeasure(baseline.configuration, best.configuration, remeasurer, rounds)
-    memory = breakdown({"baseline": baseline.configuration, "answer": best.configuration})
-    counted = replace(result, arithmetic=memory.arithmetic)
-    use = {"baseline": counted.utilization(baseline), "answer": counted.utilization(best)}
+    sides = {"baseline": baseline, "answer": best}
     confirmed, gap = speed_up(best, baseline, objective), result.speedup_gap
     if confirmed is not None and not is_shown(best, baseline):
         confirmed, gap = None, SpeedupGap(GapKind.NOT_PROVEN)
@@ -105,9 +97,9 @@ def explained(
         remeasured=remeasured,
         confirmed=confirmed,
         confirmed_gap=gap,
-        bounds={"baseline": bound(baseline, result.trials), "answer": bound(best, result.trials)},
-        memory=memory,
-        utilization=use,
+        bounds={name: bound(trial, result.trials) for name, trial in sides.items()},
+        memory={name: result.estimated_peaks.get(trial.number) for name, trial in sides.items()},
+        utilization={name: result.utilization(trial) for name, trial in sides.items()},
         fixed=tuple(result.request.fix),
         notes=_notes(result, place, remeasured),
         kept=_kept(result) if remeasured is None else "",
@@ -159,16 +151,6 @@ class _StudyProbe:
     def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:
         return self._probe(configuration, options)
 
-    def memory_breakdown(self, configurations: Mapping[str, Configuration]) -> MemoryBreakdown:
-        """Of these configurations, by name, from an earlier call or traced now."""
-        path, result = self.place / "anatomy.json", self.result
-        if path.exists():
-            return MemoryBreakdown.from_dict(read_json(path))
-        breakdown = _traced(self._host, result, configurations)
-        with reporting_storage(self.place.parent):
-            write_json(path, breakdown.to_dict())
-        return breakdown
-
     @cached_property
     def _host(self) -> Host:
         return self.stack.enter_context(HostSet())
@@ -194,20 +176,3 @@ def _recorded_environment(place: Path) -> Environment | None:
     """Of an explanation that was started here; else None."""
     record = place / "environment.json"
     return Environment.from_dict(read_json(record)) if record.exists() else None
-
-
-def _traced(host: Host, result: SearchResult, configurations: Mapping[str, Configuration]) -> MemoryBreakdown:
-    """Of these configurations, by name; one that cannot be traced is a problem in the result, not an error."""
-    peaks: dict[str, Mapping[str, Any] | None] = dict.fromkeys(configurations)
-    environment, base = result.environment, result.request.training_args
-    try:
-        model = traced(host, result.workload, environment, configurations.values(), base)
-    except TracingFailed as failed:
-        return MemoryBreakdown(peaks, problems=(Note(NoteKind.NOT_TRACED, detail=failed.written[0]),))
-    problems: dict[str, Note] = {}
-    for name, configuration in configurations.items():
-        try:
-            peaks[name] = model.peak(configuration).to_dict()
-        except NotTraced as error:
-            problems[str(error)] = Note(NoteKind.NOT_TRACED, detail=str(error))
-    return MemoryBreakdown(peaks, arithmetic_of(model, known_rates(host, environment)), tuple(problems.values()))

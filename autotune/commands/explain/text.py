@@ -210,7 +210,7 @@ def _warnings(explanation: Explanation) -> list[str]:
     trials += [*(step.after for step in explanation.steps), *(row.without for row in explanation.ablations)]
     warnings = {trial.configuration: trial.final.warnings for trial in trials}
     lines = [f"warnings of {which}: {'; '.join(map(str, texts))}" for which, texts in warnings.items() if texts]
-    return [*lines, *map(str, explanation.memory.problems), *(f"note: {note}" for note in explanation.notes)]
+    return [*lines, *(f"note: {note}" for note in explanation.notes)]
 
 
 # Tables -----------------------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ def _tables(explanation: Explanation) -> Iterator[tuple[str, list[tuple[str, ...
     if rows:
         yield "Time of a step", rows
     measured: tuple[str, ...] = ("measured peak", *(format_bytes(trial.peak_bytes) for trial in ends))
-    peaks = [explanation.memory.peaks.get(name) for name in sides]
+    peaks = [peak and peak.to_dict() for peak in map(explanation.memory.get, sides)]
     if parts := next((peak["split"] for peak in peaks if peak), None):
         rows = [
             (part.replace("_", " "), *(format_bytes(peak["split"][part] if peak else None) for peak in peaks))

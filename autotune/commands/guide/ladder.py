@@ -174,14 +174,6 @@ class Ladder:
         ]
 
     @property
-    def is_theirs(self) -> bool:
-        """True if the guides trained the same: BERT large on random tokens, same task, length and batch."""
-        config = self.workload.model_config
-        model = tuple(config.get(name) for name in ("model_type", "hidden_size", "num_hidden_layers"))
-        work = (self.workload.task, self.workload.sequence_length, self.global_batch_size, self.workload.data)
-        return model == ("bert", 1024, 24) and work == (TASK, SEQUENCE_LENGTH, GLOBAL_BATCH_SIZE, "")
-
-    @property
     def feasible(self) -> list[GuideRow]:
         """Methods that completed within their memory."""
         return [row for row in self.rows if row.speed]
@@ -201,7 +193,7 @@ class Ladder:
             "allowed_bytes": self.allowed_bytes,
             "samples": SAMPLES,
             "rungs": [row.to_dict() | {"configuration": row.method.configuration(size).to_dict()} for row in self.rows],
-            "guides": {"model": THEIR_MODEL, "machine": THEIR_MACHINE, "same_training": self.is_theirs},
+            "guides": {"model": THEIR_MODEL, "machine": THEIR_MACHINE},
             "notes": [note.to_dict() for note in self.notes],
         }
 

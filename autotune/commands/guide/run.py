@@ -1,19 +1,13 @@
 """Guide: the methods of the Hugging Face guides measured on this machine, each by a probe, in the guides' order."""
 
 import os
-import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
-
 from autotune.commands.guide.ladder import GLOBAL_BATCH_SIZE, MICRO_STEPS, TASK, GuideMethod, Ladder, methods_for
-from autotune.commands.guide.table import ladder_frame, ladder_page, ladder_svg, latest_line
+from autotune.commands.guide.table import ladder_frame, ladder_page, latest_line
 from autotune.core import InvalidRequest, Measurement, Outcome, Trial, TuningRequest, Workload, write_json
 from autotune.core.errors import NothingFits
 from autotune.core.note import Note, NoteKind
@@ -26,7 +20,7 @@ from autotune.probe.order import CUDA_CONFIRMATION, Timing
 from autotune.probe.process.launcher import HostSet
 from autotune.probe.queries import read_environment, read_workload
 from autotune.report.files import storage_errors, write_file, write_table
-from autotune.report.live.views import errors, is_lively
+from autotune.report.live.views import saying
 from autotune.space.dominance import NEVER_PROBED
 from autotune.study.job import Job
 from autotune.study.limits import check_files, check_model_fits
@@ -35,7 +29,7 @@ from autotune.study.measure import keep, live_probe, measure
 from autotune.study.plan import Plan
 from autotune.study.store import REQUEST, locked, probe_folder, remove_study, reporting_storage
 
-FILES = ("guide.json", "guide.csv", "guide.md", "guide.svg")
+FILES = ("guide.json", "guide.csv", "guide.md")
 
 TIMING = Timing(untimed_least=4, timed_least=10, timed_most=20, target=0.01)
 ON_CUDA = replace(
@@ -46,26 +40,24 @@ ON_CUDA = replace(
 )
 """The single run of a method takes as many steps as what is measured again, and more time for them."""
 
-GuideWatch = Callable[[Ladder, str], None]
-"""Called with the ladder as far as it is measured, and what is done next."""
-
 
 @accepts(GuideOptions)
 def guide(
     model: str | os.PathLike[str],
     global_batch_size: int = GLOBAL_BATCH_SIZE,
     *,
-    watch: GuideWatch | bool | None = None,
+    watch: Callable[[str], None] | bool | None = None,
     **options: Unpack[GuideOptions],
 ) -> Ladder:
     """Measure the guides' methods with this model; the options of `autotune guide`.
 
-    Writes probes/, guide.json, .csv, .md and .svg to `<output-dir>/guide-<model>-<device>`, in place of an earlier run's.
+    Writes probes/, guide.json, .csv and .md to `<output-dir>/guide-<model>-<device>`, in place of an earlier run's.
 
     Args:
         model: As in `autotune.search`.
         global_batch_size: A multiple of 4, taken at once or in the guides' four micro-steps.
-        watch: Called for each event. By default, or by True, progress is shown on standard error; by False, it is not.
+        watch: Called with a line for each method. By default, or by True, they are shown on standard error; by False, they are
+            not.
         **options: Each as a keyword. By default the task is the guides' sequence classification if model and data can do it.
         {options}
 
@@ -85,7 +77,7 @@ def guide(
         )
     card = nvml.choose_device(request.device)
     check_files(request)
-    with HostSet() as host, _watcher(watch) as on_event:
+    with HostSet() as host:
         environment, card = read_environment(host, request, card)
         workload, notes = _read_workload(host, request)
         limit = limit_of(request, environment, None)
@@ -99,41 +91,14 @@ def guide(
             timing = TIMING if environment.is_cpu else ON_CUDA
             used, timings = nvml.usage_of(card), (timing, timing)
             probe = live_probe(request, host, environment, workload, allowed, folder, used, timings)
-            return run_guide(ladder, probe, folder, on_event, request.probe_timeout_s)
-
-
-def _watcher(watch: GuideWatch | bool | None) -> AbstractContextManager[GuideWatch]:
-    if callable(watch):
-        return nullcontext(watch)
-    return nullcontext(lambda ladder, doing: None) if watch is False else guide_watcher(errors())
-
-
-@contextmanager
-def guide_watcher(console: Console) -> Iterator[GuideWatch]:
-    """A `watch` that prints a line for each method, and on a terminal shows the one that is being measured."""
-    doing, since = "reading device, model and data", time.monotonic()
-
-    def status() -> Text:
-        return Text(f"{doing} ... {time.monotonic() - since:.0f} s", style="dim", no_wrap=True, overflow="ellipsis")
-
-    def watch(ladder: Ladder, what: str) -> None:
-        nonlocal doing, since
-        doing, since = what or doing, time.monotonic()
-        if not what:
-            console.print(latest_line(ladder), markup=False, highlight=False, soft_wrap=True)
-
-    if not is_lively(console):
-        yield watch
-        return
-    with Live(console=console, get_renderable=status, refresh_per_second=2, transient=True):
-        yield watch
+            return run_guide(ladder, probe, folder, saying(watch), request.probe_timeout_s)
 
 
 def run_guide(
     ladder: Ladder,
     probe: Probe,
     folder: Path,
-    watch: GuideWatch = lambda ladder, doing: None,
+    watch: Callable[[str], None] = lambda line: None,
     probe_timeout_s: float | None = None,
 ) -> Ladder:
     """Measure all methods that can run here, in order; the files are written however it ends. Raises StorageFailed."""
@@ -145,9 +110,8 @@ def run_guide(
     )
     try:
         for number, method in enumerate(ladder.methods):
-            watch(ladder, f"measuring {method.name}")
             ladder = replace(ladder, trials=(*ladder.trials, _trial(ladder, plan, probe, folder, method, number)))
-            watch(ladder, "")
+            watch(latest_line(ladder))
     finally:
         _write(folder, ladder)
     return ladder
@@ -155,13 +119,12 @@ def run_guide(
 
 def _write(folder: Path, ladder: Ladder) -> None:
     """Write FILES; raises StorageFailed."""
-    data, table, page, picture = (folder / name for name in FILES)
+    data, table, page = (folder / name for name in FILES)
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_json(data, ladder.to_dict())
         write_table(table, ladder_frame(ladder))
-        write_file(page, ladder_page(ladder, picture.name))
-        write_file(picture, ladder_svg(ladder))
+        write_file(page, ladder_page(ladder))
 
 
 def _trial(ladder: Ladder, plan: Plan, probe: Probe, folder: Path, method: GuideMethod, number: int) -> Trial:

@@ -1,10 +1,9 @@
-"""Table of the guides' methods on this machine: for a terminal of 80 columns, as Markdown, as a frame, and as a picture."""
+"""Table of the guides' methods on this machine: for a terminal of 80 columns, as Markdown, and as a frame."""
 
 from collections.abc import Iterable
 
 import pandas as pd
 
-from autotune.commands.bars import Side, bars_svg
 from autotune.commands.guide.ladder import (
     LADDER,
     MICRO_STEPS,
@@ -17,24 +16,24 @@ from autotune.commands.guide.ladder import (
 )
 from autotune.core.measurement import Outcome
 from autotune.core.units import format_bytes
-from autotune.report.figures import memory_unit
 from autotune.report.markdown import markdown_table, markdown_text, wrapped
 from autotune.report.table import frame
 from autotune.report.trial_text import outcome_text, speed_text
 
 THEIRS = "The guides' own figures, not this machine's"
 THEIR_TRAINING = f"{THEIR_MODEL}, 512 tokens, batch of 4, {THEIR_MACHINE}"
+LEGEND = (
+    f"seconds: for {SAMPLES} samples; x: vanilla is 1",
+    f"GA: gradient accumulation in {MICRO_STEPS} micro-steps; GC: gradient checkpointing",
+)
 HEAD = ("method", "seconds", "samples/s", "x", "peak", "x")
-HEAD_WITH_THEIRS = ("method", "seconds", "samples/s", "peak", "their /s", "their peak")
-_LINE, _LINE_WITH_THEIRS = "{:<27}{:>10}{:>16}{:>6}{:>11}{:>6}", "{:<27}{:>8}{:>14}{:>10}{:>9}{:>12}"
+_LINE = "{:<27}{:>10}{:>16}{:>6}{:>11}{:>6}"
 
 
 def ladder_lines(ladder: Ladder) -> list[str]:
     """Title, table, what is ruled out or has warnings and why, notes, and the guides' own figures."""
-    line = _LINE_WITH_THEIRS if ladder.is_theirs else _LINE
-    table = [line.format(*cells).rstrip() for cells in _table(ladder)]
-    theirs = [_LINE.format(*cells).rstrip() for cells in _their_table()]
-    lines = [*_all_wrapped(title(ladder)), "", *table, "", *legend(ladder), *_all_wrapped(remarks(ladder))]
+    table, theirs = ([_LINE.format(*cells).rstrip() for cells in rows] for rows in (_table(ladder), _their_table()))
+    lines = [*_all_wrapped(title(ladder)), "", *table, "", *LEGEND, *_all_wrapped(remarks(ladder))]
     return [*lines, "", *wrapped(f"{THEIRS}: {THEIR_TRAINING}:"), "", *theirs]
 
 
@@ -56,13 +55,6 @@ def title(ladder: Ladder) -> tuple[str, str]:
         f"{workload.name} ({workload.task}{length}), global batch {ladder.global_batch_size}",
         f"on {environment.device} ({environment.device_name}), {format_bytes(ladder.allowed_bytes)} allowed",
     )
-
-
-def legend(ladder: Ladder) -> tuple[str, str]:
-    """Meaning of the columns and the methods' names."""
-    ratios = "their: the guides, see below" if ladder.is_theirs else "x: vanilla is 1"
-    methods = f"GA: gradient accumulation in {MICRO_STEPS} micro-steps; GC: gradient checkpointing"
-    return f"seconds: for {SAMPLES} samples; {ratios}", methods
 
 
 def remarks(ladder: Ladder) -> list[str]:
@@ -98,17 +90,13 @@ def short_outcome(row: GuideRow) -> str:
 
 
 def _table(ladder: Ladder) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [HEAD_WITH_THEIRS if ladder.is_theirs else HEAD]
+    rows: list[tuple[str, ...]] = [HEAD]
     for row in ladder.rows:
         mark = " ?" if row.warnings else ""
         speed = f"{speed_text(row.trial)}{mark}" if row.trial and row.speed else short_outcome(row)
-        cells = (row.method.name, _seconds(row.seconds), speed)
-        peak, theirs = format_bytes(row.peak_bytes), row.method.theirs
-        if not ladder.is_theirs:
-            rows.append((*cells, _ratio(row.speed_ratio), peak, _ratio(row.peak_ratio)))
-        else:
-            figures = (f"{theirs.samples_per_second:.2f}", format_bytes(theirs.peak_bytes)) if theirs else ("-", "-")
-            rows.append((*cells, peak, *figures))
+        peak = format_bytes(row.peak_bytes)
+        ratios = _ratio(row.speed_ratio), _ratio(row.peak_ratio)
+        rows.append((row.method.name, _seconds(row.seconds), speed, ratios[0], peak, ratios[1]))
     return rows
 
 
@@ -143,13 +131,13 @@ def _all_wrapped(texts: Iterable[str]) -> list[str]:
     return [line for text in texts for line in wrapped(text)]
 
 
-def ladder_page(ladder: Ladder, picture: str) -> str:
-    """guide.md. picture: name of the figure's file."""
+def ladder_page(ladder: Ladder) -> str:
+    """guide.md."""
     versions = ladder.environment.identity()["versions"].items()
-    lines = (*legend(ladder), *remarks(ladder), f"versions: {', '.join(f'{name} {text}' for name, text in versions)}")
+    lines = (*LEGEND, *remarks(ladder), f"versions: {', '.join(f'{name} {text}' for name, text in versions)}")
     parts = [f"# The guides' ladder: {markdown_text(ladder.workload.name)}", ""]
     parts += [markdown_text(f"{', '.join(title(ladder))}."), "", *markdown_table(_table(ladder)), ""]
-    parts += [f"![Memory and speed of each method]({picture})", "", *(f"- {markdown_text(line)}" for line in lines)]
+    parts += [f"- {markdown_text(line)}" for line in lines]
     parts += ["", f"## {THEIRS}", "", f"{THEIR_TRAINING}.", "", *markdown_table(_their_table())]
     return "\n".join(parts) + "\n"
 
@@ -164,22 +152,3 @@ def ladder_frame(ladder: Ladder) -> pd.DataFrame:
         figures = [getattr(row.method.theirs, name, None) for row in rows]
         table[f"guides_{name}"] = pd.Series(figures, dtype="Int64" if name == "peak_bytes" else "float64")
     return table
-
-
-def ladder_svg(ladder: Ladder) -> str:
-    """A row a method: peak memory left, samples / second with their interval right; the outcome if there is none.
-
-    If the guides trained the same, theirs are the grey bars.
-    """
-    rows = ladder.rows
-    theirs = [row.method.theirs for row in rows] if ladder.is_theirs else []
-    name, unit = memory_unit([*(row.peak_bytes for row in rows), *(run.peak_bytes for run in theirs if run)])
-    peaks: dict[str, list[float | None]] = {"p3": [row.peak_bytes and row.peak_bytes / unit for row in rows]}
-    speeds: dict[str, list[float | None]] = {"bad": [row.speed for row in rows]}
-    if theirs:
-        peaks["muted"] = [run.peak_bytes / unit if run else None for run in theirs]
-        speeds["muted"] = [run.samples_per_second if run else None for run in theirs]
-    missing = [short_outcome(row) for row in rows]
-    sides = [Side(f"peak memory, {name}", peaks, missing), Side("samples / second", speeds, missing)]
-    legend = [("muted", f"the guides' figures ({THEIR_MACHINE})")] if theirs else []
-    return bars_svg("\n".join(title(ladder)), [row.method.name for row in rows], sides, legend)

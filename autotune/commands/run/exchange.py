@@ -18,7 +18,7 @@ VARIABLE = "AUTOTUNE_RUN"
 
 STARTUP = Path(__file__).parent / "startup"
 
-BUILT, REACHED, NOT_HERE = "built", "reached", "not_here"
+BUILT, REACHED, NOT_INSTALLED = "built", "reached", "not_installed"
 """Files besides messages: the class of the last Trainer that was built; a mark of the first process that trains; a Python that
 has no autotune."""
 
@@ -26,7 +26,7 @@ FIND, TRIAL, TRAIN = "find", "trial", "train"
 """Purposes of a start: find the Trainer, and tune it if it is sent; measure a trial; train with the answer. TRAIN is also what
 follows a search."""
 
-SENT, AGAIN = "sent", "again"
+IN_PROCESS, RERUN = "in-process", "rerun"
 """Ways of probing: the built Trainer is sent to processes of autotune; the command is started again for each trial."""
 
 GONE_S = 0.1
@@ -53,9 +53,9 @@ class Instructions(Message):
     """Instructions for the programs of a command.
 
     parent: process id of autotune. folder: in which it was started. started: time of these instructions, in seconds. call: which
-    call of `Trainer.train` of a process is meant, from 1. by: way of probing, empty for the choice. then: TRAIN, `original`, or
-    empty to train nothing. options: of the search. fields: training arguments that take the place of the program's own, in the
-    object of this number (from 1; 0: in all). order: folder of the trial. study: folder of the result that is trained with.
+    call of `Trainer.train` of a process is meant, from 1. mode: of trials, empty for the choice. trains: with the answer
+    afterwards. options: of the search. fields: training arguments that take the place of the program's own, in the object of this
+    number (from 1; 0: in all). order: folder of the trial. study: folder of the result that is trained with.
     """
 
     purpose: str = FIND
@@ -63,9 +63,8 @@ class Instructions(Message):
     folder: str = field(default_factory=os.getcwd)
     started: float = field(default_factory=time.time)
     call: int = 1
-    by: str = ""
-    then: str = ""
-    dry_run: bool = False
+    mode: str = ""
+    trains: bool = False
     quiet: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -79,13 +78,13 @@ class Facts(Message):
     """Facts about the Trainer whose training was reached.
 
     why: reason of the way of probing. base: arguments that differ from the defaults; arguments: all that are plain data.
-    number: of the arguments' object among those that the program made. lengths: of the samples, as text. beside: what each
+    number: of the arguments' object among those that the program made. side_effects: what each
     start of the command does beside the training, for people. prefix: of the program's Python. seconds: from the command's
     start to the training. resumes: it continues a checkpoint. reads_flags: its arguments are those of flags.
     variables: of the program, with which autotune reads the device.
     """
 
-    by: str
+    mode: str
     why: str
     trainer: str
     call: int
@@ -98,9 +97,8 @@ class Facts(Message):
     device: str
     variables: Mapping[str, str]
     study_name: str | None
-    lengths: str
     unsent: tuple[str, ...] = ()
-    beside: tuple[str, ...] = ()
+    side_effects: tuple[str, ...] = ()
     prefix: str = ""
     seconds: float = 0.0
     resumes: bool = False
@@ -109,7 +107,7 @@ class Facts(Message):
     def request_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a search for this program."""
         more = {**options, "args": dict(self.base), "device": self.device, "study_name": self.study_name}
-        if self.by == AGAIN:
+        if self.mode == RERUN:
             more["fix"] = [*(options.get("fix") or ()), f"{RANKS}={self.ranks}"]
         return more
 
@@ -119,24 +117,24 @@ class SearchEnd(Message):
     """End of a search within the program.
 
     stop: the program waits for its end. study: folder of the result. kept: reason why the training keeps its own settings.
-    anew: reason why the program is started again with the answer. error, message, advice: of an AutotuneError. interrupted:
-    number of a signal.
+    restart_reason: reason why the program is started again with the answer. error, message, advice: of an AutotuneError.
+    interrupted: number of a signal.
     """
 
     stop: bool
     study: str = ""
     kept: str = ""
-    anew: str = ""
+    restart_reason: str = ""
     error: str = ""
     message: str = ""
     advice: str = ""
     interrupted: int = 0
 
 
-def way_line(by: str, why: str) -> str:
+def mode_line(mode: str, why: str) -> str:
     """The way of probing and its reason, for people."""
-    how = "The built Trainer is sent to trials" if by == SENT else "The command is started again for each trial"
-    return f"{how} (--by {by}): {why}."
+    how = "The built Trainer is sent to trials" if mode == IN_PROCESS else "The command is started again for each trial"
+    return f"{how} (--mode {mode}): {why}."
 
 
 def leave_environment() -> None:

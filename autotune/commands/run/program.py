@@ -1,14 +1,10 @@
 """The side of the user's program: the search for its built Trainer, or the facts with which the parent searches."""
 
-import contextlib
 import os
-import signal
 import sys
-import tempfile
 import threading
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +14,7 @@ import torch
 
 from autotune.commands.result import TuningResult
 from autotune.commands.run import exchange
-from autotune.commands.run.exchange import AGAIN, SENT, TRAIN, Facts, Instructions, SearchEnd
+from autotune.commands.run.exchange import IN_PROCESS, RERUN, Facts, Instructions, SearchEnd
 from autotune.commands.search import search
 from autotune.commands.trainer.switch import prepare, switch, why_anew, why_kept
 from autotune.commands.tune import base_of, device_of, name_of_study, samples_of_step, sendable
@@ -31,12 +27,10 @@ from autotune.core.errors import (
     StudyMismatch,
 )
 from autotune.core.interrupt import Terminated, ending_on_signals, without_handlers
-from autotune.core.io import read_json, write_json
 from autotune.core.note import Note
 from autotune.core.random_state import kept_random_state
 from autotune.core.request import tuning_request
 from autotune.core.units import counted
-from autotune.probe.process.guard import guard
 from autotune.probe.train.callbacks import why_unfit
 from autotune.probe.train.promise import PromiseCallback
 from autotune.report.live.views import errors, watcher
@@ -48,9 +42,6 @@ from autotune.workload.model.user_objects import trainer_workload
 
 OF_THE_REQUEST = (StudyMismatch, InvalidSpace)
 """Refusals that another way of probing would meet too."""
-
-ASIDE_S, LOOK_S = 60.0, 0.02
-"""Seconds that reading the user's data in a fork may take, and between looks for its end."""
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 """Variables by which the program's device is counted."""
@@ -75,20 +66,20 @@ def tune_here(
     parent, made = instructions.parent, [*made]  # a search makes further ones
     if trainer.args.process_index:
         exchange.wait_for_end(parent)
-    if instructions.quiet and not instructions.then:  # its output is hidden
+    if instructions.quiet and not instructions.trains:  # its output is hidden
         exchange.show_errors(parent)
     instructions = replace(instructions, options=_options_here(instructions))
 
-    def tell(by: str, why: str) -> None:
-        _facts(trainer, instructions, by, why, made, seen).write(messages)
-        if by == AGAIN or instructions.dry_run:
+    def tell(mode: str, why: str) -> None:
+        _facts(trainer, instructions, mode, why, made, seen).write(messages)
+        if mode == RERUN:
             exchange.wait_for_end(parent)
         if not instructions.quiet:
-            print(f"autotune: {exchange.way_line(by, why)}", file=sys.stderr, flush=True)
+            print(f"autotune: {exchange.mode_line(mode, why)}", file=sys.stderr, flush=True)
 
     is_over = threading.Event()
     exchange.end_with(parent, is_over)
-    end = SearchEnd(stop=not instructions.then)
+    end = SearchEnd(stop=not instructions.trains)
     try:
         if is_trial:
             raise InvalidRequest(
@@ -98,11 +89,11 @@ def tune_here(
         with without_handlers(), ending_on_signals():
             result = _searched(trainer, instructions, tell)
         end = replace(end, study=os.path.abspath(result.folder))
-        if instructions.then == TRAIN:
+        if instructions.trains:
             kept = why_kept(result, seen["resumes"])
-            anew = "" if kept else why_anew(result, trainer)
-            end = replace(end, kept=kept, anew=anew, stop=bool(anew))
-            if not kept and not anew:
+            reason = "" if kept else why_anew(result, trainer)
+            end = replace(end, kept=kept, restart_reason=reason, stop=bool(reason))
+            if not kept and not reason:
                 also = switch(result, trainer, made)
                 trainer.add_callback(PromiseCallback(result))
                 print(f"autotune: {_set_on(1 + also, made)}", file=sys.stderr, flush=True)
@@ -147,22 +138,22 @@ def _options_here(instructions: Instructions) -> Mapping[str, Any]:
 
 def _searched(trainer: Any, instructions: Instructions, tell: Callable[[str, str], None]) -> Any:
     """The result of a search for the Trainer as it is sent; ends the program if it cannot be sent."""
-    why = "as requested" if instructions.by else "all of it can be sent"
-    if instructions.by != AGAIN:
+    why = "as requested" if instructions.mode else "all of it can be sent"
+    if instructions.mode != RERUN:
         try:
             with kept_random_state(), sendable(trainer, instructions.options) as (payload, size, options):
-                if not instructions.by and (reason := _otherwise(payload.differs)):
+                if not instructions.mode and (reason := _otherwise(payload.differs)):
                     raise InvalidRequest(f"{reason[:1].upper()}{reason[1:]}.")
-                tell(SENT, why)
-                payload = replace(payload, trains_on=instructions.then == TRAIN)
+                tell(IN_PROCESS, why)
+                payload = replace(payload, trains_on=instructions.trains)
                 with watcher(errors(), instructions.quiet, stays=False) as watch:
                     return search(payload, size, watch=watch, **options)
         except (InvalidRequest, ProbeHostFailed, SearchFailed) as error:
-            if instructions.by == SENT or isinstance(error, OF_THE_REQUEST):
+            if instructions.mode == IN_PROCESS or isinstance(error, OF_THE_REQUEST):
                 raise
             why = error.written[0].partition("\n")[0].rstrip(".")
     extract.check_training(trainer)
-    tell(AGAIN, why)
+    tell(RERUN, why)
     raise AssertionError("the program was not ended")
 
 
@@ -174,30 +165,26 @@ def _otherwise(differs: tuple[Note, ...]) -> str:
 
 
 def _facts(
-    trainer: Any, instructions: Instructions, by: str, why: str, made: list[Any], seen: Mapping[str, bool]
+    trainer: Any, instructions: Instructions, mode: str, why: str, made: list[Any], seen: Mapping[str, bool]
 ) -> Facts:
     args = trainer.args
     base, unsent = base_of(args)
     size, device = samples_of_step(args, base, instructions.options), device_of(args)
-    # Not the name of the search by sending, which may have begun: each way answers a question of its own.
+    # Not the name of the search by sending, which may have begun: each mode answers a question of its own.
     requested = instructions.options.get("study_name")
     name = requested or name_of_study(type(trainer.model).__name__, size, device)
-    suffix = f"-{AGAIN}" if name and by == AGAIN and not (requested and instructions.by) else ""
+    suffix = f"-{RERUN}" if name and mode == RERUN and not (requested and instructions.mode) else ""
     callbacks = [callback for callback in extract.own_callbacks(trainer) if not why_unfit(callback)]
+    names = dict.fromkeys(type(callback).__name__ for callback in callbacks)
     # As many threads by default as all ranks have together.
     variables = {THREADS: str(torch.get_num_threads() * args.world_size)}
 
-    def read() -> tuple[dict[str, Any], list[int]]:
-        read = sample_sizes(trainer.train_dataset, trainer.data_collator)
-        return _workload(trainer, instructions.options, size, callbacks, read), read
-
-    workload, measures = read_aside(read) if by == AGAIN or instructions.dry_run else ({}, [])
     return Facts(
-        by=by,
+        mode=mode,
         why=why,
         trainer=type(trainer).__name__,
         call=instructions.call,
-        workload=workload,
+        workload=_workload(trainer, instructions.options, size, callbacks) if mode == RERUN else {},
         base=base,
         arguments=plain_fields(args),
         number=next((place for place, each in enumerate(made, 1) if each is args), 0),
@@ -206,46 +193,17 @@ def _facts(
         device=device,
         variables=variables | {name: os.environ[name] for name in VISIBLE if name in os.environ},
         study_name=f"{name}{suffix}" if name else None,
-        lengths=f"{min(measures)} to {max(measures)} numbers" if measures else "of unknown length",
         unsent=tuple(unsent),
-        beside=_beside(callbacks),
+        side_effects=(f"your callbacks run: {', '.join(names)}",) if names else (),
         prefix=sys.prefix,
         seconds=max(0.0, time.time() - instructions.started),
         **seen,
     )
 
 
-def read_aside(read: Callable[[], Any]) -> Any:
-    """The result, plain data, in a fork of this process that writes nothing of the user's; in this process if the fork fails."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        warnings.catch_warnings(action="ignore"),
-    ):  # of other threads
-        place = Path(folder, "read.json")
-        if not (process := os.fork()):
-            with contextlib.suppress(BaseException):
-                torch.set_num_threads(1)
-                guard(Path(folder, "layers"), [folder])
-                write_json(place, read())
-            os._exit(0)
-        until = time.monotonic() + ASIDE_S
-        while not os.waitpid(process, os.WNOHANG)[0]:
-            time.sleep(LOOK_S)
-            if time.monotonic() > until:
-                os.kill(process, signal.SIGKILL)
-        return read_json(place) if place.exists() else read()
-
-
-def _workload(
-    trainer: Any, options: Mapping[str, Any], size: int, callbacks: list[Any], read: list[int]
-) -> dict[str, Any]:
+def _workload(trainer: Any, options: Mapping[str, Any], size: int, callbacks: list[Any]) -> dict[str, Any]:
     chosen = {name: options[name] for name in ("task", "sequence_length") if options.get(name)}
     request = tuning_request(type(trainer.model).__name__, size, **chosen)
-    workload = trainer_workload(request, trainer, True, extract.identity_of(trainer, callbacks), read)
+    sizes = sample_sizes(trainer.train_dataset, trainer.data_collator)
+    workload = trainer_workload(request, trainer, True, extract.identity_of(trainer, callbacks), sizes)
     return workload.to_dict() | {"source": "the program"}
-
-
-def _beside(callbacks: list[Any]) -> tuple[str, ...]:
-    """Parts of each start, beside the training, that cannot be turned off, for people."""
-    names = dict.fromkeys(type(callback).__name__ for callback in callbacks)
-    return (f"your callbacks run: {', '.join(names)}",) if names else ()

@@ -17,8 +17,8 @@ from errno import ENOEXEC
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.commands.run.again import WITHOUT_TRACKERS, Command, CommandHost, changed
-from autotune.commands.run.exchange import AGAIN, BUILT, NOT_HERE, TRAIN, Facts, Instructions, SearchEnd, way_line
+from autotune.commands.run.exchange import BUILT, NOT_INSTALLED, RERUN, TRAIN, Facts, Instructions, SearchEnd, mode_line
+from autotune.commands.run.rerun import WITHOUT_TRACKERS, Command, CommandHost, changed
 from autotune.core.errors import AutotuneError, InvalidRequest, SearchFailed
 from autotune.core.interrupt import ENDING, Terminated
 from autotune.core.io import file_end
@@ -67,43 +67,41 @@ def run(words: Sequence[str], wanted: Instructions, stdout: int | None = None) -
             "Set it in front of autotune: PYTHONPATH=... autotune run -- ...",
         )
     cleanup.become_subreaper()
-    command, then = Command(words, dict(os.environ), stdout), wanted.then
+    command = Command(words, dict(os.environ), stdout)
     with _scratch() as messages, open(messages / "output.log", "wb") as output:
-        environment = command.hooked(messages, wanted if then else replace(wanted, fields={"push_to_hub": False}))
-        environment |= {} if then else WITHOUT_TRACKERS
-        is_hidden = wanted.quiet and not then
+        environment = command.hooked(
+            messages, wanted if wanted.trains else replace(wanted, fields={"push_to_hub": False})
+        )
+        environment |= {} if wanted.trains else WITHOUT_TRACKERS
+        is_hidden = wanted.quiet and not wanted.trains
         first = replace(command, stdout=output.fileno(), stderr=output.fileno()) if is_hidden else command
-        code = carry_out(first, environment, lambda: _is_due(messages, wanted.dry_run))
+        code = carry_out(first, environment, lambda: _is_due(messages))
         facts, end = Facts.read(messages), SearchEnd.read(messages) or SearchEnd(stop=False)
         ended_by = end.interrupted or (0 if end.study or end.error else code - 128)
         if ended_by in (signal.SIGINT, *ENDING):
             raise KeyboardInterrupt if ended_by == signal.SIGINT else Terminated(signal.Signals(ended_by))
-        if is_hidden and not _is_due(messages, wanted.dry_run):
+        if is_hidden and not _is_due(messages):
             _show_end(Path(output.name))
         if end.error:
             try:
                 value_of(end.to_dict())
             except AutotuneError as error:
-                if not then:
+                if not wanted.trains:
                     raise
                 return Ending(code, lines=(f"Error: {error.on_command_line}",))
         if facts is None:
             return _without_training(words, messages, code, wanted)
         os.environ.update(facts.variables)  # the command has variables of its own
-        if wanted.dry_run:
-            from autotune.commands.run.dry_run import dry_run_lines
-
-            return Ending(lines=tuple(dry_run_lines(facts, wanted.options)))
-        if facts.by == AGAIN:
-            return _again(command, facts, wanted, messages)
+        if facts.mode == RERUN:
+            return _rerun(command, facts, wanted, messages)
     if not end.study:
         how = f"was ended by signal {code - 128}" if code > 128 else f"ended with exit code {code}"
         raise SearchFailed(f"The program {how} during the search.", "Run the same command again to resume.")
     from autotune.commands.result import TuningResult
 
     result = TuningResult.load(end.study)
-    if end.anew:
-        return _trained(command, facts, result, end.anew)
+    if end.restart_reason:
+        return _trained(command, facts, result, end.restart_reason)
     return Ending(code, result, _kept_lines(end.kept), facts.reads_flags)
 
 
@@ -168,17 +166,18 @@ def _at_the_terminal() -> bool:
     return False
 
 
-def _is_due(messages: Path, dry_run: bool) -> bool:
+def _is_due(messages: Path) -> bool:
     """True if the program waits for its end."""
     facts, end = Facts.read(messages), SearchEnd.read(messages)
-    return (end is not None and end.stop) or (facts is not None and (dry_run or facts.by == AGAIN))
+    return (end is not None and end.stop) or (facts is not None and facts.mode == RERUN)
 
 
 def _without_training(words: Sequence[str], messages: Path, code: int, wanted: Instructions) -> Ending:
     """The command ended, and the training was not reached. Raises InvalidRequest unless it failed by itself."""
     name, advice = shlex.join(words), "Add `autotune.tune(trainer)` in front of trainer.train() instead."
     built, where = (
-        path.read_text(encoding="utf-8") if (path := messages / mark).exists() else "" for mark in (BUILT, NOT_HERE)
+        path.read_text(encoding="utf-8") if (path := messages / mark).exists() else ""
+        for mark in (BUILT, NOT_INSTALLED)
     )
     if where:
         message = f"The Python of {name} has no autotune ({where})."
@@ -194,12 +193,12 @@ def _without_training(words: Sequence[str], messages: Path, code: int, wanted: I
             f"{name} trained with no transformers Trainer in a Python that autotune reaches: python -I, -E and -S, sudo, "
             "env -i, containers and scripts that set PYTHONPATH leave autotune's out."
         )
-    if wanted.then:
+    if wanted.trains:
         return Ending(code, lines=(f"{message} {advice}",))
     raise InvalidRequest(message, advice)
 
 
-def _again(command: Command, facts: Facts, wanted: Instructions, scratch: Path) -> Ending:
+def _rerun(command: Command, facts: Facts, wanted: Instructions, scratch: Path) -> Ending:
     """Search by starting the command for each trial, then train with it as requested."""
     from autotune.commands.search import search
     from autotune.commands.trainer.switch import why_kept
@@ -214,13 +213,16 @@ def _again(command: Command, facts: Facts, wanted: Instructions, scratch: Path) 
     options = wanted.options
     if str(options.get("devices", 1)) != "1" or options.get("executor", "local") != "local":
         raise InvalidRequest(
-            f"Several devices cannot be used: {way_line(AGAIN, facts.why)}", "Leave --devices and --executor out."
+            f"Several devices cannot be used: {mode_line(RERUN, facts.why)}", "Leave --devices and --executor out."
         )
     if not wanted.quiet:
-        lines = [way_line(AGAIN, facts.why), *(f"In each trial, as in your program, {line}." for line in facts.beside)]
+        lines = [
+            mode_line(RERUN, facts.why),
+            *(f"In each trial, as in your program, {line}." for line in facts.side_effects),
+        ]
         print("\n".join(f"autotune: {line}" for line in lines), file=sys.stderr, flush=True)
     notes = (Note(NoteKind.AS_IN_PROGRAM, detail=", ".join(facts.unsent)),) if facts.unsent else ()
-    payload = Payload(str(facts.workload["name"]), AGAIN.encode(), notes, trains_on=wanted.then == TRAIN)
+    payload = Payload(str(facts.workload["name"]), RERUN.encode(), notes, trains_on=wanted.trains)
     result = None
     try:
         with watcher(errors(), wanted.quiet, stays=False) as watch:
@@ -232,15 +234,14 @@ def _again(command: Command, facts: Facts, wanted: Instructions, scratch: Path) 
                 **facts.request_options(options),
             )
     except AutotuneError as error:
-        if not wanted.then:
+        if not wanted.trains:
             raise
         kept = f"Error: {error.on_command_line}"
     else:
-        kept = why_kept(result, facts.resumes) if wanted.then == TRAIN else ""
-        if wanted.then == TRAIN and not kept:
+        if not wanted.trains:
+            return Ending(0, result, reads_flags=facts.reads_flags)
+        if not (kept := why_kept(result, facts.resumes)):
             return _trained(command, facts, result, "")
-    if not wanted.then:
-        return Ending(0, result, reads_flags=facts.reads_flags)
     return Ending(carry_out(command, command.environment), result, _kept_lines(kept))
 
 

@@ -17,6 +17,7 @@ from autotune.core import Environment, InvalidRequest, Measurement, Outcome, Ste
 from autotune.core.measurement import ROUNDS_THAT_TELL
 from autotune.core.note import Note, NoteKind
 from autotune.core.paths import cache_folder, study_word
+from autotune.core.request import VERIFICATION_SECONDS
 from autotune.core.slot import Slot
 from autotune.core.units import format_bytes, format_seconds, three_digits
 from autotune.core.warning import ResultWarning, WarningKind
@@ -42,9 +43,6 @@ MOST_STEPS = 100_000
 PLACE = Path("probes", "verification")
 """Orders and logs of the trainings in a study's folder."""
 
-SECONDS = 30.0
-"""Seconds that each side's timed steps take together, unless the caller says otherwise."""
-
 ROUNDS, MOST_ROUNDS, ROUND_S = 6, 20, 10.0
 """Rounds at least and at most; between these as many as make each side's timed steps in a round take so long. What two
 processes of one configuration differ by shrinks with the rounds alone."""
@@ -52,8 +50,7 @@ processes of one configuration differ by shrinks with the rounds alone."""
 
 def verify(
     folder: str | Path,
-    steps: int | None = None,
-    seconds: float | None = None,
+    seconds: float = VERIFICATION_SECONDS,
     watch: Callable[[str], None] | bool | None = None,
 ) -> Verification:
     """Train with the user's settings and with the answer of the study in this folder in turns, and compare their speeds.
@@ -63,8 +60,7 @@ def verify(
 
     Args:
         folder: The study's report folder.
-        steps: Timed steps of each side in all.
-        seconds: How long they take at most; by default 30 seconds.
+        seconds: Duration of each side's timed steps, in all rounds together.
         watch: Called with a line on what is done next and one for each training. By default, or by True, they are shown on
             standard error; by False, they are not.
 
@@ -78,11 +74,7 @@ def verify(
             an earlier verification and they are too few to tell.
     """
     folder = Path(folder)
-    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS):
-        raise InvalidRequest(
-            f"The steps must be a whole number from 1 to {MOST_STEPS}, not {steps!r}.", "Leave them out for 30 seconds."
-        )
-    if seconds is not None and not 0 < seconds < math.inf:
+    if not 0 < seconds < math.inf:
         raise InvalidRequest(f"The seconds must be above 0, not {seconds!r}.", "Leave them out to take 30.")
     # An answer that was refuted is tried again.
     result = SearchResult(**fields_of_saved(folder) | {"verification": None})
@@ -101,7 +93,7 @@ def verify(
         with HostSet() as host:
             here = environment_here(host, result)
             shutil.rmtree(folder / PLACE, ignore_errors=True)
-            turns = _Turns(result, here, host, steps, SECONDS if steps is seconds is None else seconds)
+            turns = _Turns(result, here, host, seconds)
             show(turns.announcement)
             try:
                 turns.run(show)
@@ -190,11 +182,9 @@ def differing_facts(measured: dict[str, Any], here: dict[str, Any]) -> list[str]
 
 
 class _Turns:
-    """The trainings of a verification: sides that take turns in rounds, within steps and seconds of each side."""
+    """The trainings of a verification: sides that take turns in rounds, within these seconds of each side."""
 
-    def __init__(
-        self, result: SearchResult, here: Environment, host: Host, steps: int | None, seconds: float | None
-    ) -> None:
+    def __init__(self, result: SearchResult, here: Environment, host: Host, seconds: float) -> None:
         assert result.folder is not None
         self._result, self._here = result, here
         self.measured: dict[str, list[Measurement]] = {"yours": [], "answer": []}
@@ -204,10 +194,8 @@ class _Turns:
         self._probe = live_probe(
             result.request, host, here, result.workload, result.allowed_bytes, result.folder, self._device_used
         )
-        step_s = max(trial.final.step_time_s or 1.0 for trial in self._sides.values())
-        whole_s = min(seconds or math.inf, (steps or math.inf) * step_s)
-        self._rounds = min(MOST_ROUNDS, max(ROUNDS, math.ceil(whole_s / ROUND_S)))
-        self._steps, self._seconds = steps, seconds
+        self._rounds = min(MOST_ROUNDS, max(ROUNDS, math.ceil(seconds / ROUND_S)))
+        self._seconds = seconds
 
     def timing(self, trial: Trial) -> Timing:
         """Duration of a training with this trial's settings in a round: untimed steps as in a round of the search."""
@@ -216,35 +204,25 @@ class _Turns:
             ProbeOptions(Slot(trial.number, 1), 0.0),
             trial.configuration.gradient_accumulation_steps,
         )
-        most = MOST_STEPS // self._rounds
-        if self._seconds is not None:  # samples for four times the steps that are expected
-            most = min(most, max(100, math.ceil(4 * self._seconds / self._rounds / (trial.final.step_time_s or 1.0))))
-        steps = math.ceil(self._steps / self._rounds) if self._steps is not None else most
-        if self._seconds is None:
-            return replace(own, timed_least=steps, timed_most=steps)
         seconds = self._seconds / self._rounds
-        return replace(own, timed_least=1, timed_most=steps, seconds=seconds, timed_seconds_least=0.0)
+        expected = math.ceil(seconds / (trial.final.step_time_s or 1.0))
+        most = min(MOST_STEPS // self._rounds, max(100, 4 * expected))  # there are samples for so many
+        return replace(own, timed_least=1, timed_most=most, seconds=seconds, timed_seconds_least=0.0)
 
     def _expected_s(self, trial: Trial) -> float:
         """Seconds that a training with this trial's settings is expected to take in a round."""
         timing, step_s = self.timing(trial), trial.final.step_time_s or 1.0
-        timed_s = min(timing.timed_most * step_s, max(timing.seconds, step_s))
-        if self._seconds is None:
-            timed_s = timing.timed_most * step_s
+        timed_s = max(timing.seconds, step_s)
         return trial.measurement.starting_s + untimed_seconds(timing, step_s) + timed_s
 
     @property
     def announcement(self) -> str:
         """Text on what is trained for how long, and how long all of it is expected to take."""
-        length = [
-            *([f"{self._steps} steps"] if self._steps is not None else []),
-            *([format_seconds(self._seconds)] if self._seconds is not None else []),
-        ]
         whole_s = self._rounds * sum(map(self._expected_s, self._sides.values()))
         rival = self._result.baseline_name
         rival = f"the least change of {rival} that fits" if self._result.substitute else rival
         both = f"{rival} and the answer in turns" if "yours" in self._sides else "the answer"
-        text = f"Training {both}, {self._rounds} times; of each {' or '.join(length)} in all."
+        text = f"Training {both}, {self._rounds} times; of each {format_seconds(self._seconds)} in all."
         lines = wrapped(f"{text} This takes about {format_seconds(whole_s)}.")
         for side, trial in self._sides.items():
             lines += wrapped(str(trial.configuration), f"  {side:<8}", " " * 10)

@@ -1,24 +1,44 @@
 """YAML for people: comment lines above, one comment line below for each thing that has no counterpart."""
 
+import io
 import json
 import re
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.representer import SafeRepresenter
+
+_PLAIN = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)$)[a-z_][\w./-]*(?: [\w./-]+)*", re.IGNORECASE)
+"""Strings that no version of YAML takes for something else."""
 
 
-class _Dumper(yaml.SafeDumper):
-    """Writes what readers of YAML 1.1 and of 1.2 read alike: PyYAML quotes what is not a word by the rules it knows."""
+class _Representer(SafeRepresenter):
+    """Writes strings and numbers that readers of YAML 1.1 and of 1.2 read alike."""
+
+    def represent_str(self, data: str) -> Any:
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=None if _PLAIN.fullmatch(data) else "'")
+
+    def represent_float(self, data: float) -> Any:
+        node = super().represent_float(data)
+        if "." not in node.value:  # 1e-05 is a string in YAML 1.1
+            node.value = node.value.replace("e", ".0e")
+        return node
 
 
-for _tag, _rule, _first in (
-    ("bool", r"^[yYnN]$", "yYnN"),
-    ("int", r"^[-+]?[0-9]+$|^0[ox][0-9a-fA-F]+$", "-+0123456789"),
-    ("float", r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$", "-+.0123456789"),
-):
-    _Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_rule), list(_first))
+_Representer.add_representer(str, _Representer.represent_str)
+_Representer.add_representer(float, _Representer.represent_float)
+
+
+def yaml_text(value: Any, flow: bool = False) -> str:
+    """The value in YAML. flow: on one line, with brackets."""
+    yaml, stream = YAML(typ="safe", pure=True), io.StringIO()
+    yaml.Representer, yaml.default_flow_style, yaml.width = _Representer, flow, sys.maxsize
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    yaml.dump(json.loads(json.dumps(value)), stream)
+    return stream.getvalue().removesuffix("\n").removesuffix("\n...")
 
 
 def commented_yaml(
@@ -29,7 +49,7 @@ def commented_yaml(
     missing: what the answer holds and this tool has no key for. notes: other lines at the end.
     """
     lines = [_comment(line) for line in head]
-    lines += yaml.dump(json.loads(json.dumps(values)), Dumper=_Dumper, sort_keys=False, width=1000).splitlines()
+    lines.append(yaml_text(values))
     lines += [_comment(f"no counterpart here: {name} = {json.dumps(value)}") for name, value in (missing or {}).items()]
     lines += [_comment(line) for line in notes]
     return "\n".join(lines) + "\n"
@@ -65,12 +85,6 @@ def tool_config(
     keys = {names[name]: value for name, value in parts.items() if name in names} | dict(values)
     missing = {name: value for name, value in parts.items() if name not in names and name not in covered}
     return ToolConfig({key: value for key, value in keys.items() if value is not None}, missing, head, notes)
-
-
-def yaml_value(value: Any) -> str:
-    """The value on one line, as it follows `key: `."""
-    text: str = yaml.dump(json.loads(json.dumps(value)), Dumper=_Dumper, default_flow_style=True, width=10**9)
-    return text.removesuffix("\n").removesuffix("\n...")
 
 
 def _comment(line: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import yaml
+from ruamel.yaml import YAML
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,6 @@ class BuiltIn:
     config: Mapping[str, Any]
 
 
-_TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+_TABLE = YAML(typ="safe", pure=True).load(Path(__file__).with_suffix(".yaml"))
 
 BUILT_IN: Mapping[str, BuiltIn] = MappingProxyType({name: BuiltIn(**fields) for name, fields in _TABLE.items()})

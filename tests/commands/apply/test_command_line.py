@@ -95,11 +95,3 @@ def test_booleans_as_each_tool_reads_them(before: str, after: str) -> None:
 @pytest.mark.parametrize("before", ["python t.py --lr 1 --x", "python t.py --x --lr=1", "python t.py --lr 1 2 --x"])
 def test_a_flag_is_removed_with_its_values(before: str) -> None:
     assert command(before).with_flags({}, ["lr"]).text == "python t.py --x"
-
-
-def test_the_launcher_s_flag_is_changed_and_the_script_s_is_not() -> None:
-    read = command("torchrun --nproc-per-node 2 t.py --nproc_per_node 5")
-    changed = read.with_launcher_flag(["nproc_per_node"], "4")
-    assert changed is not None
-    assert changed.text == "torchrun --nproc-per-node 4 t.py --nproc_per_node 5"
-    assert read.with_launcher_flag(["num_processes"], "4") is None

@@ -13,7 +13,6 @@ import autotune
 from autotune.cli.app import app
 from autotune.commands.estimate import run
 from autotune.commands.estimate.run import Forecast, ForecastRow, environment_with
-from autotune.commands.estimate.table import FORECAST, PEAKS, SIZES
 from autotune.commands.estimate.text import forecast_lines
 from autotune.core.errors import InvalidRequest, NothingFits
 from autotune.core.gpus import CARDS, GIB, find_card
@@ -182,23 +181,3 @@ def test_a_function_is_not_a_model_and_other_names_are_not_options() -> None:
         autotune.estimate(lambda: None, 8)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match="no option 'memory'"):
         autotune.estimate("bert-mini", 8, memory="1GiB")  # type: ignore[call-arg]
-
-
-def test_a_frame_has_a_row_a_peak_with_documented_columns(forecast: Forecast) -> None:
-    table = forecast.to_frame()
-    settings = list(forecast.rows[0].settings)
-    assert list(table.columns) == [*(item.name for item in SIZES), *settings, *(item.name for item in PEAKS)]
-    assert {name: str(kind) for name, kind in table.dtypes.items()} == {
-        **{item.name: item.dtype for item in FORECAST},
-        **dict.fromkeys(settings, "string"),
-    }
-    assert len(table) == len(forecast.rows)
-    assert table["fits"].sum() == len(forecast.fitting)
-    assert set(table["precision"]) == {"fp32/tf32", "fp16/bf16"}
-    parts = ["weights", "gradients", "optimizer_states", "activations", "temporary"]
-    assert (table[[f"{part}_bytes" for part in parts]].sum(axis=1) == table["peak_allocated_bytes"]).all()
-    free = dataclasses.replace(forecast, limit_bytes=None)
-    assert free.to_frame()["fits"].isna().all()
-    lost = dataclasses.replace(forecast, rows=(ForecastRow(8, 1, {"precision": ("fp32",)}, None, "not traced"),))
-    assert lost.to_frame()[["peak_bytes", "weights_bytes"]].isna().all(axis=None)
-    assert list(lost.to_frame()["reason"]) == ["not traced"]

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import autotune
 from autotune.cli.app import app
 from autotune.commands.explain import remeasure, run
-from autotune.commands.explain.explanation import Explanation, MemoryBreakdown
+from autotune.commands.explain.explanation import Explanation
 from autotune.commands.explain.path import MOST_TRIED, between, differing, find_path
 from autotune.commands.explain.run import explain, explained
 from autotune.commands.explain.text import explanation_lines, explanation_markdown, sentence
@@ -32,11 +32,11 @@ from autotune.core import (
     Value,
     Workload,
     read_json,
-    write_json,
 )
 from autotune.core.errors import NothingFits
 from autotune.core.note import Note, NoteKind
 from autotune.core.request import tuning_request
+from autotune.memory.peak import MemoryPeak, MemorySplit
 from autotune.probe import ProbeOptions
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.replay import ReplayProbe
@@ -382,15 +382,11 @@ def test_what_differs_from_round_to_round_leads_along_the_same_path_when_it_goes
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
     """A saved study whose explanation was measured before, so that nothing needs a process."""
-    folder = study(TWO).save(tmp_path / "reports" / "small")
+    peak = MemoryPeak(MemorySplit(weights=10 * MIB), 90 * MIB, "optimizer step")
+    counted = Arithmetic({"": SampleFlops(1e9)}, {"bf16": 1e12})
+    folder = replace(study(TWO), estimated_peaks={0: peak}, arithmetic=counted).save(tmp_path / "reports" / "small")
     run._begin(folder / EXPLANATION, TuningResult.load(folder), fresh=False)
     explained_in(TuningResult.load(folder), folder / EXPLANATION)
-    peak = {"split": {"weights": 10 * MIB, "context": 0}, "peak_bytes": 90 * MIB, "where": "optimizer step"}
-    counted = Arithmetic({"": SampleFlops(1e9)}, {"bf16": 1e12})
-    anatomy = MemoryBreakdown(
-        {"baseline": peak, "answer": None}, counted, (Note(NoteKind.NOT_TRACED, detail="it cannot be traced"),)
-    )
-    write_json(folder / EXPLANATION / "anatomy.json", anatomy.to_dict())
     return folder
 
 
@@ -520,7 +516,6 @@ def test_a_study_is_explained_with_real_probes(
     monkeypatch.setattr(run, "HostSet", lambda: nullcontext(host))
     monkeypatch.setattr(remeasure, "SPEED_UP_WIDTH", math.inf)
     monkeypatch.setattr(run, "environment_here", lambda *_: environment)
-    monkeypatch.setattr(run, "known_rates", lambda *_: {})
     folder = result(
         [
             trial(number, 30.0 + 9 * number, of=configuration(2 + 2 * number, 4), confirmed=30.0 + 9 * number)
@@ -534,7 +529,6 @@ def test_a_study_is_explained_with_real_probes(
     assert first.to_dict() == second.to_dict(), "nothing is measured twice"
     assert first.product == pytest.approx(float(first.total or 0), rel=1e-9)
     assert [step.settings for step in first.steps] == [("micro_batch_size",)]
-    assert first.memory.peaks["answer"]
 
 
 @pytest.mark.nightly

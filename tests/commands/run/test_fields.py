@@ -12,9 +12,9 @@ import torch
 
 from autotune.commands.result import TuningResult
 from autotune.commands.run import start
-from autotune.commands.run.again import Command, changed
-from autotune.commands.run.exchange import AGAIN, BUILT, TRAIN, Facts, Instructions
+from autotune.commands.run.exchange import BUILT, RERUN, Facts, Instructions
 from autotune.commands.run.program import _facts, train_with_answer
+from autotune.commands.run.rerun import Command, changed
 from autotune.commands.run.start import _without_training
 from autotune.commands.trainer.switch import why_kept
 from autotune.core.errors import InvalidRequest
@@ -26,8 +26,8 @@ from tests.trainers import built
 def facts(**parts: Any) -> Facts:
     """Facts of a program, with these."""
     usual: dict[str, Any] = {
-        **{"by": AGAIN, "why": "", "trainer": "Trainer", "call": 1, "number": 1, "global_batch_size": 8, "ranks": 1},
-        **{"device": "cpu", "study_name": "train", "lengths": "", "prefix": sys.prefix, "workload": {"name": "Model"}},
+        **{"mode": RERUN, "why": "", "trainer": "Trainer", "call": 1, "number": 1, "global_batch_size": 8, "ranks": 1},
+        **{"device": "cpu", "study_name": "train", "prefix": sys.prefix, "workload": {"name": "Model"}},
         **{"base": {}, "arguments": {}, "variables": {}},
     }
     return Facts(**usual | parts)
@@ -64,18 +64,18 @@ def test_an_environment_is_the_same_by_any_of_its_paths(tmp_path: Path) -> None:
     wanted = Instructions(options={"devices": 2})
     for prefix, problem in ((tmp_path / "link", "Several devices"), (tmp_path, "another Python environment")):
         with pytest.raises(InvalidRequest, match=problem):
-            start._again(Command((), {}), facts(prefix=str(prefix)), wanted, tmp_path)
+            start._rerun(Command((), {}), facts(prefix=str(prefix)), wanted, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("requested", "by", "name"), [("mine", "", "mine-again"), ("mine", AGAIN, "mine"), ("", AGAIN, ".*-again")]
+    ("requested", "mode", "name"), [("mine", "", "mine-rerun"), ("mine", RERUN, "mine"), ("", RERUN, ".*-rerun")]
 )
 def test_a_search_that_could_not_send_the_trainer_goes_on_under_another_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requested: str, by: str, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requested: str, mode: str, name: str
 ) -> None:
     monkeypatch.setattr("autotune.commands.tune._script", lambda: "train")
     options = {"study_name": requested} if requested else {}
-    of_program = _facts(built(tmp_path), Instructions(by=by, options=options), AGAIN, "", [], {})
+    of_program = _facts(built(tmp_path), Instructions(mode=mode, options=options), RERUN, "", [], {})
     assert re.fullmatch(name, str(of_program.request_options(options)["study_name"]))
 
 
@@ -90,14 +90,14 @@ def test_the_program_s_own_devices_and_threads_are_what_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    of_program = _facts(built(tmp_path), Instructions(), AGAIN, "", [], {"resumes": True})
+    of_program = _facts(built(tmp_path), Instructions(), RERUN, "", [], {"resumes": True})
     assert of_program.variables == {"OMP_NUM_THREADS": str(torch.get_num_threads()), "CUDA_VISIBLE_DEVICES": "1"}
 
 
 def test_the_class_of_an_optimizer_that_a_trainer_was_given_is_the_programs_own(tmp_path: Path) -> None:
     for parts, own in (({}, ""), ({"optimizer_cls_and_kwargs": (torch.optim.Rprop, {"lr": 0.1})}, "Rprop")):
         trainer = built(tmp_path, **parts)
-        workload = _facts(trainer, Instructions(), AGAIN, "", [], {"resumes": True}).workload
+        workload = _facts(trainer, Instructions(), RERUN, "", [], {"resumes": True}).workload
         assert workload["own_optimizer"] == own
 
 
@@ -149,8 +149,8 @@ def test_a_checkpoint_keeps_its_settings_if_the_command_is_started_again_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("autotune.commands.search.search", lambda *_, **__: result())
-    wanted = Instructions(then=TRAIN, quiet=True)
-    ending = start._again(Command(["true"], dict(os.environ)), facts(resumes=True), wanted, tmp_path)
+    wanted = Instructions(trains=True, quiet=True)
+    ending = start._rerun(Command(["true"], dict(os.environ)), facts(resumes=True), wanted, tmp_path)
     assert "continues a checkpoint" in ending.lines[0]
 
 
@@ -165,5 +165,5 @@ def test_a_training_that_was_not_reached_is_named(tmp_path: Path, call: int, tex
     (tmp_path / BUILT).write_text("Slow")
     with pytest.raises(InvalidRequest, match=f"train.py built a Slow and .*{text}"):
         _without_training(["python", "train.py"], tmp_path, 0, Instructions(call=call))
-    wanted = Instructions(call=call, then="original")
+    wanted = Instructions(call=call, trains=True)
     assert text in _without_training(["python", "train.py"], tmp_path, 0, wanted).lines[0]

@@ -10,8 +10,8 @@ import pytest
 from transformers import HfArgumentParser
 
 from autotune.commands.run import hook
-from autotune.commands.run.again import Command
 from autotune.commands.run.exchange import FIND, REACHED, STARTUP, TRAIN, TRIAL, Instructions
+from autotune.commands.run.rerun import Command
 
 
 def module() -> Any:

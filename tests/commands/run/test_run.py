@@ -12,7 +12,6 @@ import torch
 from tests.commands.run.programs import (
     FLAGS,
     ONLY,
-    SIZES,
     TRAINED,
     answered,
     autotune_run,
@@ -57,16 +56,16 @@ def test_a_killed_search_resumes_and_its_training_goes_on_as_if_the_answer_s_fla
     tmp_path: Path,
 ) -> None:
     program(tmp_path, before=ELSEWHERE, trained=OWN + TRAINED + LEFT)
-    assert "resuming" not in stopped(tmp_path, signal.SIGKILL, 0, "--then", "train")
+    assert "resuming" not in stopped(tmp_path, signal.SIGKILL, 0, "--train")
     assert not (tmp_path / "deeper" / "saved").exists()
     measured = measurements(tmp_path)
     assert len(measured) == 1
 
-    ended = autotune_run(tmp_path, *ONLY, "--then", "train", typed="by hand")
+    ended = autotune_run(tmp_path, *ONLY, "--train", typed="by hand")
     assert ended.returncode == 7, ended.stderr
     assert "resuming" in ended.stderr
     assert all(path.read_text() == text for path, text in measured.items()), "nothing is lost or measured again"
-    assert "The built Trainer is sent to trials (--by sent)" in ended.stderr
+    assert "The built Trainer is sent to trials (--mode in-process)" in ended.stderr
     result = study(tmp_path)
     assert answered(result) == (4, 1)
     assert (result.baseline.configuration.micro_batch_size, result.request.global_batch_size) == (1, 4)
@@ -87,18 +86,9 @@ def test_a_killed_search_resumes_and_its_training_goes_on_as_if_the_answer_s_fla
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-@pytest.mark.nightly
-def test_the_training_goes_on_with_its_own_settings_if_these_are_requested(tmp_path: Path) -> None:
-    program(tmp_path, before=ELSEWHERE, trained=TRAINED + LEFT)
-    ended = autotune_run(tmp_path, *ONLY, "--then", "original")
-    assert ended.returncode == 7, ended.stderr
-    assert "trained 3 1 4" in ended.stdout
-    assert "as fast as your settings" in ended.stdout
-
-
 def test_the_command_is_started_again_for_a_trial(tmp_path: Path) -> None:
     program(tmp_path, before='print("started")', trained=TRAINED)
-    ended = autotune_run(tmp_path, *ONLY, "--by", "again", "--n-trials", "1", "--quiet")
+    ended = autotune_run(tmp_path, *ONLY, "--mode", "rerun", "--n-trials", "1", "--quiet")
     assert ended.returncode == 0, ended.stderr
     result = study(tmp_path)
     assert answered(result) == (1, 4)
@@ -112,9 +102,9 @@ def test_the_command_is_started_again_for_a_trial(tmp_path: Path) -> None:
 def test_the_command_is_started_again_for_each_trial_and_with_the_answer(tmp_path: Path) -> None:
     log = 'print("started")\nLOG = open("program.log", "a")\nLOG.write("started\\n")\nLOG.flush()'
     program(tmp_path, before=log, trained="trainer.log_file = LOG\n" + "trainer.train()\ntrainer.save_model('saved')")
-    ended = autotune_run(tmp_path, *ONLY, "--then", "train")
+    ended = autotune_run(tmp_path, *ONLY, "--train")
     assert ended.returncode == 0, ended.stderr
-    assert "The command is started again for each trial (--by again)" in ended.stderr
+    assert "The command is started again for each trial (--mode rerun)" in ended.stderr
     result = study(tmp_path)
     assert answered(result) == (4, 1)
     assert all(trial.measurement.outcome == "completed" for trial in result.trials)
@@ -156,30 +146,9 @@ def test_two_ranks_are_searched_for_by_their_launcher(
         *FLAGS,
     )
     command = [sys.executable, "-m", *launcher, "train.py"]
-    ended = autotune_run(tmp_path, *ONLY, "--then", "train", command=command, flags=flags)
+    ended = autotune_run(tmp_path, *ONLY, "--train", command=command, flags=flags)
     assert ended.returncode == 0, ended.stderr
     assert "This is one of 2 ranks" in ended.stderr
     result = study(tmp_path)
     assert (result.request.global_batch_size, answered(result)) == (8, (4, 1))
     assert ended.stdout.count("trained 4") == 2
-
-
-@pytest.mark.parametrize("by", [(), pytest.param(("--by", "again"), marks=pytest.mark.nightly)], ids=["sent", "again"])
-def test_a_dry_run_says_what_would_be_searched_and_quiet_hides_what_the_program_prints(
-    tmp_path: Path, by: tuple[str, ...]
-) -> None:
-    shows = "import os\nprint(os.environ.get('WANDB_MODE'), args.push_to_hub, file=open('mode.txt', 'w'), flush=True)\n"
-    program(tmp_path, before="print('loading')\nprint('bar', file=sys.stderr)", trained=shows + TRAINED)
-    flags = (*SIZES, *FLAGS, "--push_to_hub", "True")
-    ended = autotune_run(tmp_path, "--dry-run", "--quiet", *by, flags=flags)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.startswith("Trainer  ")
-    assert ended.stderr == ""
-    mode = (tmp_path / "mode.txt").read_text()
-    assert mode == "disabled False\n", "no tracker and no hub where nothing is trained"
-    rows = {line[:14].strip(): line[14:] for line in ended.stdout.splitlines()}
-    assert rows["Trainer"] == "Slow, call 1 of train()"
-    assert rows["Data"] == "64 samples, 16 to 16 numbers"
-    assert rows["Global batch"] == "1 x 4 = 4"
-    assert rows["Trials"].startswith("The command is started again" if by else "The built Trainer is sent")
-    assert not (tmp_path / "reports").exists()

@@ -53,8 +53,8 @@ def test_a_killed_autotune_is_gone_for_a_program_that_waits_even_if_nobody_reaps
     ("numbers", "options"),
     [
         ((signal.SIGKILL, signal.SIGINT), ()),
-        ((signal.SIGTERM,), ("--then", "train")),
-        ((signal.SIGKILL, signal.SIGINT), ("--by", "again")),
+        ((signal.SIGTERM,), ("--train")),
+        ((signal.SIGKILL, signal.SIGINT), ("--mode", "rerun")),
     ],
     ids=["sent", "SIGTERM", "again"],
 )

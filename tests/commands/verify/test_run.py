@@ -102,21 +102,21 @@ def test_a_search_whose_answer_is_the_users_settings_has_nothing_to_verify(tmp_p
         output_dir=str(tmp_path / "reports"),
         study_name="searched",
     )
-    code, out, err = command(tmp_path, "searched", "--steps", "5")
+    code, out, err = command(tmp_path, "searched", "--seconds", "0.01")
     assert (code, err) == (0, "")
     assert out.strip() == "Nothing to verify: the answer is your own settings."
     assert not (tmp_path / "reports" / "searched" / "verification.json").exists()
 
 
-def test_both_sides_are_trained_in_turns_for_as_many_steps_as_requested(
+def test_both_sides_are_trained_in_turns(
     study: Path, known_machine: None, host: ProbeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "HostSet", lambda: nullcontext(host))
     monkeypatch.setattr(run, "ROUNDS", 2)
     lines: list[str] = []
-    verification = verify(study, steps=5, watch=lines.append)
+    verification = verify(study, seconds=0.01, watch=lines.append)
     for side in (verification.yours, verification.answer):
-        assert [len(measured.steps) for measured in side] == [3, 3], "of both rounds together at least 5"
+        assert all(len(measured.steps) >= 1 for measured in side)
         assert [measured.round for measured in side] == [1, 2]
         for measured in side:
             assert measured.outcome is Outcome.COMPLETED
@@ -145,12 +145,12 @@ def test_both_sides_are_trained_in_turns_for_as_many_steps_as_requested(
 
 
 def test_the_command_prints_a_table_in_eighty_columns_or_one_json_object(study: Path, recorded: None) -> None:
-    code, out, err = command(study.parent.parent, "small", "--steps", "5")
+    code, out, err = command(study.parent.parent, "small", "--seconds", "0.01")
     assert (code, err) == (0, "")
-    assert "Training the Trainer's defaults and the answer in turns, 6 times; of each 5\n  steps in all." in out
+    assert "Training the Trainer's defaults and the answer in turns, 6 times; of each" in out
     assert "eld: " in out
     assert max(map(len, out.splitlines())) <= 80
-    code, out, err = command(study.parent.parent, "reports/small", "--steps", "1", "--json")
+    code, out, err = command(study.parent.parent, "reports/small", "--seconds", "0.01", "--json")
     assert code == 0
     assert [len(rounds) for rounds in json.loads(out)["rounds"].values()] == [6, 6]
     assert err.startswith("Training the Trainer's defaults")
@@ -179,7 +179,7 @@ def test_a_device_that_the_search_has_read_is_not_asked_again_and_one_host_train
     monkeypatch.setattr(run, "HostSet", CachingHost)
     monkeypatch.setattr(queries, "HostSet", CachingHost)
     replace(result, request=request).save(copied)
-    assert verify(copied, steps=1, watch=False).measured is not None
+    assert verify(copied, seconds=0.01, watch=False).measured is not None
     (host,) = hosts
     assert [order.kind for order in host.orders] == ["verification"] * 12
 
@@ -188,12 +188,12 @@ def test_the_report_of_a_study_that_is_not_in_reports_is_named_by_its_folder(cop
     place = copied.parent.parent / "elsewhere" / "small"
     shutil.copytree(copied, place)
     for words, name in ((["small"], "small"), (["small", "--output-dir", "elsewhere"], "elsewhere/small")):
-        _, out, _ = command(copied.parent.parent, *words, "--steps", "5")
+        _, out, _ = command(copied.parent.parent, *words, "--seconds", "0.01")
         assert f"`autotune report {name}`" in out
 
 
 def test_quiet_prints_the_result_alone(study: Path, recorded: None) -> None:
-    code, out, err = command(study.parent.parent, "small", "--steps", "5", "--quiet")
+    code, out, err = command(study.parent.parent, "small", "--seconds", "0.01", "--quiet")
     assert (code, err) == (0, "")
     assert "round" not in out
     assert out.split()[:3] == ["yours", "answer", "speed-up"]
@@ -206,29 +206,23 @@ def test_quiet_prints_the_result_alone(study: Path, recorded: None) -> None:
         ({"seconds": 12.0}, 6, (1, 2.0)),
         ({"seconds": 150.0}, 15, (1, 10.0)),
         ({"seconds": 1000.0}, 20, (1, 50.0)),
-        ({"steps": 12}, 6, (2, None)),
-        ({"steps": 1}, 6, (1, None)),
+        ({"seconds": 0.06}, 6, (1, 0.01)),
     ],
 )
 def test_a_longer_verification_takes_more_rounds(
-    study: Path, recorded: None, length: dict[str, Any], rounds: int, timing: tuple[int, float | None]
+    study: Path, recorded: None, length: dict[str, Any], rounds: int, timing: tuple[int, float]
 ) -> None:
     verification = verify(study, watch=False, **length)
     assert len(verification.yours) == len(verification.answer) == rounds
     order = read_json(study / "probes" / "verification" / "1-yours" / "order.json")["timing"]
-    least, seconds = timing
-    assert order["timed_least"] == least
-    if seconds is None:
-        assert order["timed_most"] == least
-    else:
-        assert order["seconds"] == seconds
+    assert (order["timed_least"], order["seconds"]) == timing
 
 
 @pytest.mark.nightly
 def test_settings_that_do_not_fit_any_more_end_it_at_once(copied: Path, known_machine: None) -> None:
     record = read_json(copied / "request.json")
     write_json(copied / "request.json", record | {"allowed_bytes": 10 * MIB})
-    code, out, err = command(copied.parent.parent, "small", "--steps", "5")
+    code, out, err = command(copied.parent.parent, "small", "--seconds", "0.01")
     assert (code, err) == (4, "")
     assert "Cannot tell: your settings did not complete: out of memory: " in out
     assert "Traceback" not in out
@@ -239,7 +233,7 @@ def test_settings_that_do_not_fit_any_more_end_it_at_once(copied: Path, known_ma
 def test_other_versions_are_a_note_and_no_error(copied: Path, recorded: None) -> None:
     known = read_json(copied / "environment.json")
     write_json(copied / "environment.json", known | {"versions": known["versions"] | {"torch": "2.0.0"}, "threads": 99})
-    verification = verify(copied, steps=1)
+    verification = verify(copied, seconds=0.01)
     assert verification.held is not False
     assert len(verification.notes) == 1
     assert "threads 99, here " in verification.notes[0].text
@@ -261,7 +255,7 @@ def test_settings_that_do_not_fit_are_replaced_by_the_least_change_that_does(
         environment=environment,
     ).save(tmp_path / "small")
     lines: list[str] = []
-    verification = verify(folder, steps=1, watch=lines.append)
+    verification = verify(folder, seconds=0.01, watch=lines.append)
     assert verification.baseline is not None
     assert verification.baseline.configuration == less
     assert len(verification.yours) == len(verification.answer) > 0
@@ -335,7 +329,7 @@ def test_what_was_measured_before_an_interrupt_is_kept_unless_an_earlier_verific
 # What cannot be verified ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("length", [{"steps": 100_001}, {"steps": True}, {"seconds": 0}, {"seconds": float("nan")}])
+@pytest.mark.parametrize("length", [{"seconds": 0}, {"seconds": float("nan")}])
 def test_a_length_that_is_none_is_refused(length: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="must be "):
         verify(result().save(tmp_path), **length)

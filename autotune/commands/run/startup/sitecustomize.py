@@ -40,7 +40,7 @@ def _watch(loader: Any, function: str) -> None:
             from autotune.commands.run import hook
         except ImportError as error:
             if os.path.isdir(MESSAGES):  # else autotune has ended
-                with open(os.path.join(MESSAGES, "not_here"), "w", encoding="utf-8") as file:
+                with open(os.path.join(MESSAGES, "not_installed"), "w", encoding="utf-8") as file:
                     file.write(f"{sys.executable}: {error}")
         else:
             getattr(hook, function)(module)
