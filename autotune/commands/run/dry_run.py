@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from autotune.commands.run.exchange import AGAIN, Facts, way_line
+from autotune.commands.run.exchange import RERUN, Facts, mode_line
 from autotune.core import Workload
 from autotune.core.configuration import word
 from autotune.core.request import tuning_request
@@ -29,7 +29,7 @@ def dry_run_lines(facts: Facts, options: Mapping[str, Any]) -> list[str]:
     timing, _ = timings(environment.is_cpu)
     steps = f"{timing.untimed_least + timing.timed_least} to {timing.untimed_most + timing.timed_most}"
     length = f"at most {counted(request.n_trials, 'trial')} of {steps} steps, then the fastest beside yours"
-    if facts.by == AGAIN:
+    if facts.by == RERUN:
         whole = format_seconds(request.n_trials * facts.seconds)
         length += f"; each start takes {format_seconds(facts.seconds)}, so {whole} at the least"
     if request.timeout_s is not None:
@@ -41,7 +41,7 @@ def dry_run_lines(facts: Facts, options: Mapping[str, Any]) -> list[str]:
         "Global batch": f"{sizes.micro_batch_size} x {sizes.gradient_accumulation_steps}{ranks} = {facts.global_batch_size}",
         "Baseline": settings,
         "Device": environment.device_name,
-        "Trials": way_line(facts.by, facts.why),
+        "Trials": mode_line(facts.by, facts.why),
         "Beside": "; ".join(facts.beside) or "nothing but the training",
         "Space": f"{request.space}, {counted(space.size, 'configuration')}",
         "Length": length,

@@ -18,7 +18,7 @@ VARIABLE = "AUTOTUNE_RUN"
 
 STARTUP = Path(__file__).parent / "startup"
 
-BUILT, REACHED, NOT_HERE = "built", "reached", "not_here"
+BUILT, REACHED, NOT_INSTALLED = "built", "reached", "not_here"
 """Files besides messages: the class of the last Trainer that was built; a mark of the first process that trains; a Python that
 has no autotune."""
 
@@ -26,7 +26,7 @@ FIND, TRIAL, TRAIN = "find", "trial", "train"
 """Purposes of a start: find the Trainer, and tune it if it is sent; measure a trial; train with the answer. TRAIN is also what
 follows a search."""
 
-SENT, AGAIN = "sent", "again"
+IN_PROCESS, RERUN = "sent", "again"
 """Ways of probing: the built Trainer is sent to processes of autotune; the command is started again for each trial."""
 
 GONE_S = 0.1
@@ -109,7 +109,7 @@ class Facts(Message):
     def request_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a search for this program."""
         more = {**options, "args": dict(self.base), "device": self.device, "study_name": self.study_name}
-        if self.by == AGAIN:
+        if self.by == RERUN:
             more["fix"] = [*(options.get("fix") or ()), f"{RANKS}={self.ranks}"]
         return more
 
@@ -119,23 +119,23 @@ class SearchEnd(Message):
     """End of a search within the program.
 
     stop: the program waits for its end. study: folder of the result. kept: reason why the training keeps its own settings.
-    anew: reason why the program is started again with the answer. error, message, advice: of an AutotuneError. interrupted:
+    restart_reason: why the program is started again with the answer. error, message, advice: of an AutotuneError. interrupted:
     number of a signal.
     """
 
     stop: bool
     study: str = ""
     kept: str = ""
-    anew: str = ""
+    restart_reason: str = ""
     error: str = ""
     message: str = ""
     advice: str = ""
     interrupted: int = 0
 
 
-def way_line(by: str, why: str) -> str:
+def mode_line(by: str, why: str) -> str:
     """The way of probing and its reason, for people."""
-    how = "The built Trainer is sent to trials" if by == SENT else "The command is started again for each trial"
+    how = "The built Trainer is sent to trials" if by == IN_PROCESS else "The command is started again for each trial"
     return f"{how} (--by {by}): {why}."
 
 

@@ -18,9 +18,9 @@ import torch
 
 from autotune.commands.result import TuningResult
 from autotune.commands.run import exchange
-from autotune.commands.run.exchange import AGAIN, SENT, TRAIN, Facts, Instructions, SearchEnd
+from autotune.commands.run.exchange import IN_PROCESS, RERUN, TRAIN, Facts, Instructions, SearchEnd
 from autotune.commands.search import search
-from autotune.commands.trainer.switch import prepare, switch, why_anew, why_kept
+from autotune.commands.trainer.switch import prepare, restart_reason, switch, why_kept
 from autotune.commands.tune import base_of, device_of, name_of_study, samples_of_step, sendable
 from autotune.core.errors import (
     AutotuneError,
@@ -81,10 +81,10 @@ def tune_here(
 
     def tell(by: str, why: str) -> None:
         _facts(trainer, instructions, by, why, made, seen).write(messages)
-        if by == AGAIN or instructions.dry_run:
+        if by == RERUN or instructions.dry_run:
             exchange.wait_for_end(parent)
         if not instructions.quiet:
-            print(f"autotune: {exchange.way_line(by, why)}", file=sys.stderr, flush=True)
+            print(f"autotune: {exchange.mode_line(by, why)}", file=sys.stderr, flush=True)
 
     is_over = threading.Event()
     exchange.end_with(parent, is_over)
@@ -100,9 +100,9 @@ def tune_here(
         end = replace(end, study=os.path.abspath(result.folder))
         if instructions.then == TRAIN:
             kept = why_kept(result, seen["resumes"])
-            anew = "" if kept else why_anew(result, trainer)
-            end = replace(end, kept=kept, anew=anew, stop=bool(anew))
-            if not kept and not anew:
+            reason = "" if kept else restart_reason(result, trainer)
+            end = replace(end, kept=kept, restart_reason=reason, stop=bool(reason))
+            if not kept and not reason:
                 also = switch(result, trainer, made)
                 trainer.add_callback(PromiseCallback(result))
                 print(f"autotune: {_set_on(1 + also, made)}", file=sys.stderr, flush=True)
@@ -148,21 +148,21 @@ def _options_here(instructions: Instructions) -> Mapping[str, Any]:
 def _searched(trainer: Any, instructions: Instructions, tell: Callable[[str, str], None]) -> Any:
     """The result of a search for the Trainer as it is sent; ends the program if it cannot be sent."""
     why = "as requested" if instructions.by else "all of it can be sent"
-    if instructions.by != AGAIN:
+    if instructions.by != RERUN:
         try:
             with kept_random_state(), sendable(trainer, instructions.options) as (payload, size, options):
                 if not instructions.by and (reason := _otherwise(payload.differs)):
                     raise InvalidRequest(f"{reason[:1].upper()}{reason[1:]}.")
-                tell(SENT, why)
+                tell(IN_PROCESS, why)
                 payload = replace(payload, trains_on=instructions.then == TRAIN)
                 with watcher(errors(), instructions.quiet, stays=False) as watch:
                     return search(payload, size, watch=watch, **options)
         except (InvalidRequest, ProbeHostFailed, SearchFailed) as error:
-            if instructions.by == SENT or isinstance(error, OF_THE_REQUEST):
+            if instructions.by == IN_PROCESS or isinstance(error, OF_THE_REQUEST):
                 raise
             why = error.written[0].partition("\n")[0].rstrip(".")
     extract.check_training(trainer)
-    tell(AGAIN, why)
+    tell(RERUN, why)
     raise AssertionError("the program was not ended")
 
 
@@ -182,8 +182,8 @@ def _facts(
     # Not the name of the search by sending, which may have begun: each way answers a question of its own.
     requested = instructions.options.get("study_name")
     name = requested or name_of_study(type(trainer.model).__name__, size, device)
-    suffix = f"-{AGAIN}" if name and by == AGAIN and not (requested and instructions.by) else ""
-    callbacks = [callback for callback in extract.own_callbacks(trainer) if not why_unfit(callback)]
+    suffix = f"-{RERUN}" if name and by == RERUN and not (requested and instructions.by) else ""
+    callbacks = [callback for callback in extract.user_callbacks(trainer) if not why_unfit(callback)]
     # As many threads by default as all ranks have together.
     variables = {THREADS: str(torch.get_num_threads() * args.world_size)}
 
@@ -191,7 +191,7 @@ def _facts(
         read = sample_sizes(trainer.train_dataset, trainer.data_collator)
         return _workload(trainer, instructions.options, size, callbacks, read), read
 
-    workload, measures = read_aside(read) if by == AGAIN or instructions.dry_run else ({}, [])
+    workload, measures = read_aside(read) if by == RERUN or instructions.dry_run else ({}, [])
     return Facts(
         by=by,
         why=why,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.commands.run.again import WITHOUT_TRACKERS, Command, CommandHost, changed
-from autotune.commands.run.exchange import AGAIN, BUILT, NOT_HERE, TRAIN, Facts, Instructions, SearchEnd, way_line
+from autotune.commands.run.exchange import BUILT, NOT_INSTALLED, RERUN, TRAIN, Facts, Instructions, SearchEnd, mode_line
 from autotune.core.errors import AutotuneError, InvalidRequest, SearchFailed
 from autotune.core.interrupt import ENDING, Terminated
 from autotune.core.io import file_end
@@ -94,7 +94,7 @@ def run(words: Sequence[str], wanted: Instructions, stdout: int | None = None) -
             from autotune.commands.run.dry_run import dry_run_lines
 
             return Ending(lines=tuple(dry_run_lines(facts, wanted.options)))
-        if facts.by == AGAIN:
+        if facts.by == RERUN:
             return _again(command, facts, wanted, messages)
     if not end.study:
         how = f"was ended by signal {code - 128}" if code > 128 else f"ended with exit code {code}"
@@ -102,8 +102,8 @@ def run(words: Sequence[str], wanted: Instructions, stdout: int | None = None) -
     from autotune.commands.result import TuningResult
 
     result = TuningResult.load(end.study)
-    if end.anew:
-        return _trained(command, facts, result, end.anew)
+    if end.restart_reason:
+        return _trained(command, facts, result, end.restart_reason)
     return Ending(code, result, _kept_lines(end.kept), facts.reads_flags)
 
 
@@ -171,14 +171,15 @@ def _at_the_terminal() -> bool:
 def _is_due(messages: Path, dry_run: bool) -> bool:
     """True if the program waits for its end."""
     facts, end = Facts.read(messages), SearchEnd.read(messages)
-    return (end is not None and end.stop) or (facts is not None and (dry_run or facts.by == AGAIN))
+    return (end is not None and end.stop) or (facts is not None and (dry_run or facts.by == RERUN))
 
 
 def _without_training(words: Sequence[str], messages: Path, code: int, wanted: Instructions) -> Ending:
     """The command ended, and the training was not reached. Raises InvalidRequest unless it failed by itself."""
     name, advice = shlex.join(words), "Add `autotune.tune(trainer)` in front of trainer.train() instead."
     built, where = (
-        path.read_text(encoding="utf-8") if (path := messages / mark).exists() else "" for mark in (BUILT, NOT_HERE)
+        path.read_text(encoding="utf-8") if (path := messages / mark).exists() else ""
+        for mark in (BUILT, NOT_INSTALLED)
     )
     if where:
         message = f"The Python of {name} has no autotune ({where})."
@@ -214,13 +215,13 @@ def _again(command: Command, facts: Facts, wanted: Instructions, scratch: Path) 
     options = wanted.options
     if str(options.get("devices", 1)) != "1" or options.get("executor", "local") != "local":
         raise InvalidRequest(
-            f"Several devices cannot be used: {way_line(AGAIN, facts.why)}", "Leave --devices and --executor out."
+            f"Several devices cannot be used: {mode_line(RERUN, facts.why)}", "Leave --devices and --executor out."
         )
     if not wanted.quiet:
-        lines = [way_line(AGAIN, facts.why), *(f"In each trial, as in your program, {line}." for line in facts.beside)]
+        lines = [mode_line(RERUN, facts.why), *(f"In each trial, as in your program, {line}." for line in facts.beside)]
         print("\n".join(f"autotune: {line}" for line in lines), file=sys.stderr, flush=True)
     notes = (Note(NoteKind.AS_IN_PROGRAM, detail=", ".join(facts.unsent)),) if facts.unsent else ()
-    payload = Payload(str(facts.workload["name"]), AGAIN.encode(), notes, trains_on=wanted.then == TRAIN)
+    payload = Payload(str(facts.workload["name"]), RERUN.encode(), notes, trains_on=wanted.then == TRAIN)
     result = None
     try:
         with watcher(errors(), wanted.quiet, stays=False) as watch:

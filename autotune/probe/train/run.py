@@ -265,16 +265,12 @@ def trainer_of(
         parts = {"train_dataset": dataset, "data_collator": collator, "processing_class": processing}
     if arguments.max_steps <= 0 and not has_length(parts.get("train_dataset")):
         arguments.max_steps = steps
-    kind = user.trainer_class or Trainer
+    vars(arguments).update(user.on_arguments)
     parts |= {"model": model, "args": arguments}
-    if user.prepared:
-        vars(arguments).update(user.on_arguments)
-        try:
-            trainer = extract.built_again(kind, parts)
-        except InvalidRequest as error:
-            raise Misconfigured(str(error), {}) from error
-    else:
-        trainer = kind(**parts)
+    try:
+        trainer = extract.built_again(user.trainer_class or Trainer, parts)
+    except InvalidRequest as error:
+        raise Misconfigured(str(error), {}) from error
     trainer.own_optimizer = user.own_optimizer
     precision.unwrap(trainer.model)
     for callback in user.callbacks:
@@ -294,7 +290,7 @@ def _built(order: TrainingOrder, user: UserObjects, arguments: TrainingArguments
 
 def for_probe(trainer: Any) -> Any:
     """The user's Trainer without callbacks that probes do not run; its model is made already."""
-    for callback in filter(why_unfit, extract.own_callbacks(trainer)):
+    for callback in filter(why_unfit, extract.user_callbacks(trainer)):
         trainer.remove_callback(callback)
     trainer.model_init = None
     return trainer

@@ -13,7 +13,7 @@ import torch
 from autotune.commands.result import TuningResult
 from autotune.commands.run import start
 from autotune.commands.run.again import Command, changed
-from autotune.commands.run.exchange import AGAIN, BUILT, TRAIN, Facts, Instructions
+from autotune.commands.run.exchange import BUILT, RERUN, TRAIN, Facts, Instructions
 from autotune.commands.run.program import _facts, train_with_answer
 from autotune.commands.run.start import _without_training
 from autotune.commands.trainer.switch import why_kept
@@ -26,7 +26,7 @@ from tests.trainers import built
 def facts(**parts: Any) -> Facts:
     """Facts of a program, with these."""
     usual: dict[str, Any] = {
-        **{"by": AGAIN, "why": "", "trainer": "Trainer", "call": 1, "number": 1, "global_batch_size": 8, "ranks": 1},
+        **{"by": RERUN, "why": "", "trainer": "Trainer", "call": 1, "number": 1, "global_batch_size": 8, "ranks": 1},
         **{"device": "cpu", "study_name": "train", "lengths": "", "prefix": sys.prefix, "workload": {"name": "Model"}},
         **{"base": {}, "arguments": {}, "variables": {}},
     }
@@ -68,14 +68,14 @@ def test_an_environment_is_the_same_by_any_of_its_paths(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("requested", "by", "name"), [("mine", "", "mine-again"), ("mine", AGAIN, "mine"), ("", AGAIN, ".*-again")]
+    ("requested", "by", "name"), [("mine", "", "mine-again"), ("mine", RERUN, "mine"), ("", RERUN, ".*-again")]
 )
 def test_a_search_that_could_not_send_the_trainer_goes_on_under_another_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requested: str, by: str, name: str
 ) -> None:
     monkeypatch.setattr("autotune.commands.tune._script", lambda: "train")
     options = {"study_name": requested} if requested else {}
-    of_program = _facts(built(tmp_path), Instructions(by=by, options=options), AGAIN, "", [], {})
+    of_program = _facts(built(tmp_path), Instructions(by=by, options=options), RERUN, "", [], {})
     assert re.fullmatch(name, str(of_program.request_options(options)["study_name"]))
 
 
@@ -90,14 +90,14 @@ def test_the_program_s_own_devices_and_threads_are_what_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    of_program = _facts(built(tmp_path), Instructions(), AGAIN, "", [], {"resumes": True})
+    of_program = _facts(built(tmp_path), Instructions(), RERUN, "", [], {"resumes": True})
     assert of_program.variables == {"OMP_NUM_THREADS": str(torch.get_num_threads()), "CUDA_VISIBLE_DEVICES": "1"}
 
 
 def test_the_class_of_an_optimizer_that_a_trainer_was_given_is_the_programs_own(tmp_path: Path) -> None:
     for parts, own in (({}, ""), ({"optimizer_cls_and_kwargs": (torch.optim.Rprop, {"lr": 0.1})}, "Rprop")):
         trainer = built(tmp_path, **parts)
-        workload = _facts(trainer, Instructions(), AGAIN, "", [], {"resumes": True}).workload
+        workload = _facts(trainer, Instructions(), RERUN, "", [], {"resumes": True}).workload
         assert workload["own_optimizer"] == own
 
 
