@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import multiprocessing
 import os
 import random
 import time
@@ -205,7 +206,7 @@ def prepared_trainer(
     if order.confirmation:  # weights of its own in each round, the same for every rival
         set_seed(arguments.data_seed)
     user = UserObjects.opened(objects, arguments)
-    user.workers.start_alike()
+    multiprocessing.set_start_method("fork", force=True)  # nothing of the user's has to be sent to loader workers
     return trainer_of(order, user, arguments, steps, bool(order.confirmation))
 
 
@@ -268,7 +269,8 @@ def trainer_of(
     vars(arguments).update(user.on_arguments)
     parts |= {"model": model, "args": arguments}
     try:
-        trainer = extract.built_again(user.trainer_class or Trainer, parts)
+        kind, is_users = user.trainer_class or Trainer, order.workload.user_objects
+        trainer = extract.built_again(kind, parts) if is_users else Trainer(**parts)
     except InvalidRequest as error:
         raise Misconfigured(str(error), {}) from error
     trainer.own_optimizer = user.own_optimizer

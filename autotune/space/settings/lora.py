@@ -32,8 +32,6 @@ def _read_back(observed: Observed) -> str:
 
 
 def _unavailable(value: Value, context: Context) -> Exclusion | None:
-    if context.workload.user_objects:
-        return Exclusion(ExclusionKind.MODEL_INIT, detail="its adapter")
     if context.workload.task == "image-classification":
         return Exclusion(ExclusionKind.MODEL, detail="its new head would not be trained: PEFT has no such task")
     return None

@@ -117,8 +117,6 @@ def _unavailable(value: Value, context: Context) -> Exclusion | None:
         )
     if workload.weights_dtype == _BF16 and value not in (WEIGHTS, "bf16"):
         return Exclusion(ExclusionKind.MODEL, detail="the weights of your model are bfloat16")
-    if value in (WEIGHTS, FROZEN) and workload.user_objects and workload.weights_dtype != _BF16:
-        return Exclusion(ExclusionKind.MODEL_INIT, detail="the dtype of its weights")
     return None
 
 

@@ -30,7 +30,7 @@ from autotune.workload.model.config import image_shape
 MOST_TEXTS = 50_000
 MOST_IMAGES = 5_000
 """Rows kept of larger data, drawn at random: a probe sees fewer, and their lengths are spread as in the whole."""
-_FORMAT = 6
+_FORMAT = 7
 _SPECIAL_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 

@@ -25,13 +25,16 @@ import cloudpickle
 from autotune.core.errors import InvalidRequest
 from autotune.core.note import Note
 from autotune.core.warning import ResultWarning
-from autotune.workload.data.workers import Workers
+from autotune.workload.data.workers import why_no_workers
 from autotune.workload.extract import BUILD
 from autotune.workload.model.rebuild import WithoutWeights, empty_parameter
 from autotune.workload.references import globals_of
 
 OF_ARGUMENTS = ("arguments_class", "user_fields")
 """Objects in the first pickle, if given."""
+
+OF_LOADER = ("train_dataset", "data_collator")
+"""Objects that a data loader's workers get."""
 
 THE_TRAINER = "the Trainer itself"
 
@@ -74,10 +77,7 @@ def sent(objects: Mapping[str, Any], trainer: Any = None) -> bytes:
     names = _names(trainer) if trainer is not None else {}
     first = {name: objects[name] for name in OF_ARGUMENTS if name in objects}
     last = {name: part for name, part in objects.items() if name not in (*OF_ARGUMENTS, "model_init", EVALUATION)}
-    if "train_dataset" in objects:
-        last["workers"] = Workers.of_this_process(objects["train_dataset"], objects.get("data_collator"))
-    elif "build" in objects:
-        last["workers"] = Workers.of_build()
+    last["no_workers"] = why_no_workers(None if "build" in objects else {name: objects.get(name) for name in OF_LOADER})
     stream = io.BytesIO()
     for group, known in ((first, {}), ({"model_init": objects.get("model_init")}, {}), (last, names)):
         try:

@@ -22,11 +22,11 @@ from autotune.space.setup import BATCH_FIELDS
 from autotune.workload import extract
 from autotune.workload.data.rows import length_of, read_rows
 from autotune.workload.data.sampling import quantiles, user_collating
-from autotune.workload.data.workers import Workers
+from autotune.workload.data.workers import why_no_workers
 from autotune.workload.extract import BUILD
 from autotune.workload.hub import first_line
 from autotune.workload.model.code import check_code, code_of
-from autotune.workload.model.pickling import received
+from autotune.workload.model.pickling import OF_LOADER, received
 from autotune.workload.model.rebuild import BUILT, CONFIG, ITSELF, Prebuilt, WithoutWeights, layers_digest
 
 LOOK_S = 2.0
@@ -53,7 +53,7 @@ class UserObjects:
     own_optimizer: str = ""  #: class of the user's optimizer, ANY if the Trainer class makes it; else empty
     whole_steps: bool = False  #: a step cannot be measured with fewer micro-steps than it has
     identity: str = ""  #: differs for other parts, as far as the dataset does not
-    workers: Workers = field(default_factory=Workers)
+    no_workers: str = ""  #: reason why the caller's process cannot start loader workers
     built: Any = None
 
     @classmethod
@@ -175,7 +175,7 @@ def _built_workload(request: TuningRequest, user: UserObjects, kind: type, field
     check_code({name: digest for name, digest in user.code.items() if name in here}, type(trainer), trainer.model)
     callbacks = extract.user_callbacks(trainer)
     workload = trainer_workload(request, trainer, user.whole_steps, extract.identity_of(trainer, callbacks))
-    problem = user.workers.problem
+    problem = user.no_workers
     notes = (Note(NoteKind.NO_WORKERS, detail=problem),) if problem else ()
     own_parts = repr((user.identity, workload.own_parts))
     return replace(workload, source=BUILT, built=True, own_parts=own_parts, no_workers=problem, notes=notes)
@@ -196,7 +196,7 @@ def trainer_workload(
         callbacks=extract.user_callbacks(trainer),
         own_optimizer=kind.__name__ if kind else ANY if extract.makes_optimizer(type(trainer)) else "",
         whole_steps=whole_steps,
-        workers=Workers.of_this_process(trainer.train_dataset, trainer.data_collator),
+        no_workers=why_no_workers({name: getattr(trainer, name) for name in OF_LOADER}),
         identity=identity,
     )
     return workload_of(request, user, trainer.model, read)
@@ -220,7 +220,7 @@ def workload_of(request: TuningRequest, user: UserObjects, model: Any, read: Seq
     config = getattr(model, "config", None)
     read = sizes(user.train_dataset, user.data_collator) if read is None else read
     unseen = _unseen_sizes(samples, read)
-    notes = [Note(NoteKind.NO_WORKERS, detail=user.workers.problem)] if user.workers.problem else []
+    notes = [Note(NoteKind.NO_WORKERS, detail=user.no_workers)] if user.no_workers else []
     notes += [Note(NoteKind.UNSEEN_SIZES, detail=unseen)] if unseen else []
     lengths = quantiles(read)
     collating, pad_to_multiple_of = user_collating(user.data_collator, user.processing_class)
@@ -247,7 +247,7 @@ def workload_of(request: TuningRequest, user: UserObjects, model: Any, read: Seq
         longest=(read.index(max(read)),) if lengths else (),
         lengths=tuple(round(size / lengths[-1], 4) for size in lengths),
         user_objects=True,
-        no_workers=user.workers.problem,
+        no_workers=user.no_workers,
         own_optimizer=user.own_optimizer,
         whole_steps=user.whole_steps,
         weights_dtype=max(dtypes, key=dtypes.__getitem__, default="float32"),
