@@ -103,12 +103,16 @@ def searched(kind: str, folder: str) -> autotune.TuningResult:
         "checkpointing": "none",
         "micro_batch_size": GLOBAL_BATCH,
     }
-    return autotune.search(
-        make_model,
-        GLOBAL_BATCH,
-        train_dataset=Slow(kind),
+    from transformers import Trainer, TrainingArguments
+
+    def build(args: Any) -> Any:
+        return Trainer(model=make_model(), args=args, train_dataset=Slow(kind))
+
+    arguments = TrainingArguments(folder, per_device_train_batch_size=GLOBAL_BATCH, use_cpu=True, report_to="none")
+    return autotune.tune(
+        build,
+        arguments,
         sequence_length=TOKENS,
-        device="cpu",
         fix=fixed,
         only={"workers": list(WORKERS)},
         sampler="brute-force",

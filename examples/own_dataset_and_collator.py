@@ -1,4 +1,4 @@
-"""Your own model, dataset and collator: hand them over as you would hand them to a `Trainer`.
+"""Your own model, dataset and collator: a function hands them to a `Trainer`, and each trial calls it.
 
     python examples/own_dataset_and_collator.py
 
@@ -7,7 +7,7 @@ Handwritten digits of scikit-learn, a small network, and a collator that makes a
 
 import torch
 from sklearn.datasets import load_digits
-from transformers import Trainer
+from transformers import Trainer, TrainingArguments
 
 import autotune
 
@@ -43,24 +43,33 @@ class Reader(torch.nn.Module):
         return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
+def build(args):
+    """The Trainer of these arguments: every trial builds its own, in a process of its own."""
+    return Trainer(model=Reader(), args=args, train_dataset=Digits(), data_collator=collate)
+
+
+arguments = TrainingArguments(
+    output_dir="output",
+    per_device_train_batch_size=32,
+    max_steps=150,
+    learning_rate=3e-3,
+    remove_unused_columns=False,  # the collator reads samples that are no dictionaries
+    report_to="none",
+    save_strategy="no",
+    disable_tqdm=True,
+)
 # No `if __name__ == "__main__"` is needed: what stands here travels to the trials by value.
-result = autotune.search(
-    lambda: Reader(),  # what makes a new model: every trial makes its own, in a process of its own
-    global_batch_size=32,
-    train_dataset=Digits(),
-    data_collator=collate,
-    args={"remove_unused_columns": False},  # the collator reads samples that are no dictionaries
+result = autotune.tune(
+    build,
+    arguments,
     n_trials=3,
     timeout="90s",  # for all of it: start, trials and confirmation
     only={"optimizer": ["adamw_torch_fused"], "checkpointing": ["none"], "workers": [0]},  # leave this out to try more
 )
 print(result.best.configuration, f"{result.best.samples_per_second:.0f} samples/s")
 
-# Train with the answer as with any other arguments.
-arguments = result.training_arguments(
-    output_dir="output", max_steps=150, learning_rate=3e-3, report_to="none", save_strategy="no", disable_tqdm=True
-)
-trainer = Trainer(model=Reader(), args=arguments, train_dataset=Digits(), data_collator=collate)
+# Train with the answer.
+trainer = build(result.arguments(arguments))
 trainer.train()
 
 batch = collate([Digits()[place] for place in range(len(digits))])
@@ -70,6 +79,6 @@ share = (found == batch["labels"]).float().mean().item()
 print(f"{share:.0%} of the digits are read")
 
 # 150 steps of exactly 32 samples were taken, and the fast way of training still learns (guessing reads 10 %).
-assert arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps == 32
+assert trainer.args.per_device_train_batch_size * trainer.args.gradient_accumulation_steps == 32
 assert trainer.state.global_step == 150
 assert share > 0.5

@@ -41,17 +41,16 @@ from autotune.study.store import (
     read_references,
     read_trial,
 )
-from autotune.workload.model.rebuild import BUILT, ITSELF, MODEL_INIT
+from autotune.workload.model.rebuild import BUILT, ITSELF
 
 RESULT = "result.json"
 """How the search ended, written at its end: one that was killed leaves none, also if an earlier one had come to its end."""
 
 OWN_WEIGHTS = {
-    MODEL_INIT: "weights as model_init makes them",
     ITSELF: "the weights of the model as it was sent",
     BUILT: "weights as your build function makes them",
 }
-"""Origin of a caller's model -> its weights; of a model rebuilt from its config they are random."""
+"""Origin of a caller's model -> its weights; of a model that is sent without them they are random."""
 
 
 def begin(result: SearchResult, folder: str | Path) -> None:

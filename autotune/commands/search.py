@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from autotune.commands.finished import finished_study, request_fingerprint
 from autotune.core.note import Note, NoteKind
@@ -20,7 +20,7 @@ from autotune.probe.process.launcher import HostSet
 from autotune.space.user_arguments import left_out, read_user_arguments
 from autotune.study.limits import check_request
 from autotune.study.plan import Watch
-from autotune.workload.model.pickling import Payload, packed
+from autotune.workload.model.pickling import Payload, as_payload
 
 if TYPE_CHECKING:
     from autotune.commands.result import TuningResult
@@ -29,14 +29,10 @@ if TYPE_CHECKING:
 @kept_random_state()
 @accepts(SearchOptions)
 def search(
-    model: str | os.PathLike[str] | Callable[..., Any] | Payload,
+    model: str | os.PathLike[str] | Payload,
     global_batch_size: int,
     *,
     watch: Watch | bool | None = None,
-    train_dataset: Any = None,
-    data_collator: Any = None,
-    processing_class: Any = None,
-    trainer_class: type | None = None,
     probes: Callable[[bytes], AbstractContextManager[Host]] | None = None,
     started: float | None = None,
     **options: Unpack[SearchOptions],
@@ -44,16 +40,10 @@ def search(
     """Find the fastest configuration that fits; every option of `autotune search` is an argument here.
 
     Args:
-        model: A built-in name, folder, config JSON or hub id; or what makes a model (a function, a class or a partial of
-            them, called without arguments), with `train_dataset`; or what `tune` sends.
+        model: A built-in name, folder, config JSON or hub id; or what `tune` sends.
         global_batch_size: Samples in one optimizer step, over all ranks: exact in every trial.
         watch: Called with a Progress for everything that happens. By default, or by True, progress is shown: in place in a
             notebook or a terminal, else as a line an event on standard error; by False, it is not.
-        train_dataset: Data of a `model` that is made by you, as the Trainer takes it; so are `data_collator`,
-            `processing_class` and `trainer_class`.
-        data_collator: See `train_dataset`.
-        processing_class: See `train_dataset`.
-        trainer_class: See `train_dataset`.
         probes: Makes what starts probes from the caller's pickled objects; by default a `HostSet`, with processes on this
             machine.
         started: Reading of the monotonic clock from which the timeout counts; by default this call's.
@@ -71,13 +61,7 @@ def search(
             the report of what is known was written before.
     """
     own, fresh = read_user_arguments(options.pop("args", None)), options.pop("fresh", False)
-    objects = {
-        "train_dataset": train_dataset,
-        "data_collator": data_collator,
-        "processing_class": processing_class,
-        "trainer_class": trainer_class,
-    }
-    brought = packed(model, {name: value for name, value in objects.items() if value is not None})
+    brought = as_payload(model)
     request = tuning_request(brought.name, global_batch_size, args=own.fields, **options)
     notes = (*left_out(own.unsent), *brought.notes)
     limit = TimeLimit(request.timeout_s, time.monotonic() if started is None else started)

@@ -95,7 +95,6 @@ def run(
         check_fields(base, environment, source)
         request = dataclasses.replace(request, training_args=what_differs(base, environment))
         workload = executors[0].workload if executors else read_workload(host, request)
-        warnings = (*warnings, *workload.warnings)
         executors = executors or local_executors(host, request, card, workload, stack)
         space_environment = environment
         if len(executors) > 1:

@@ -30,8 +30,8 @@ from autotune.study.plan import Watch
 from autotune.workload import extract
 from autotune.workload.fresh import check_fresh, set_on_arguments
 from autotune.workload.model.code import code_of, loaded_code
-from autotune.workload.model.pickling import EVALUATION, Payload, can_be_sent, check_optimizer, sent
-from autotune.workload.model.rebuild import Prebuilt, called, rebuilt
+from autotune.workload.model.pickling import EVALUATION, Payload, can_be_sent, sent
+from autotune.workload.model.rebuild import Prebuilt, called, without_weights
 from autotune.workload.references import of_library
 
 OF_EVALUATION = ("eval_dataset", "compute_metrics", "preprocess_logits_for_metrics")
@@ -144,10 +144,10 @@ def _with_build(build: Any, args: Any, options: Mapping[str, Any], global_batch_
         )
     extract.check_arguments(args)
     size, more, notes = _options(args, called(build), options, global_batch_size)
-    own, on_arguments = extract.own_fields(args), set_on_arguments(args)
+    own, on_arguments = extract.user_fields(args), set_on_arguments(args)
     objects = {
         "arguments_class": type(args),
-        "own_fields": own,
+        "user_fields": own,
         "on_arguments": on_arguments,
         "build": build,
         "code": loaded_code(),
@@ -219,24 +219,21 @@ def device_of(args: Any) -> str:
 def _payload(trainer: Any, notes: list[Note], held: ResultWarning | None) -> Payload:
     """Data from which a child builds this Trainer again. held: warning of memory that this process holds on the device."""
     args, model, differs = trainer.args, trainer.model, [*notes]
-    own_callbacks = check_fresh(trainer)
-    model_init, reason = rebuilt(model, type(trainer))
+    user_callbacks = check_fresh(trainer)
+    model_init, reason = without_weights(model, type(trainer))
     if model_init is None:
         notes.append(Note(NoteKind.SENT, detail=reason))
     else:
-        notes.append(Note(NoteKind.REBUILT))
-    own, on_arguments = extract.own_fields(args), set_on_arguments(args)
-    further, lost = extract.further_arguments(trainer)
-    if lost:
-        differs.append(Note(NoteKind.NOT_KEPT, detail=", ".join(lost)))
-    optimizers = extract.own_optimizers(trainer)
+        notes.append(Note(NoteKind.WITHOUT_WEIGHTS))
+    own, on_arguments = extract.user_fields(args), set_on_arguments(args)
+    further = extract.further_arguments(trainer)
+    optimizers = extract.user_optimizers(trainer)
     if optimizers[0] is not None and not further.get("optimizer_cls_and_kwargs"):
-        check_optimizer(optimizers[0])
         further["optimizers"] = optimizers
-    callbacks = _callbacks(trainer, own_callbacks, notes, differs)
+    callbacks = _callbacks(trainer, user_callbacks, notes, differs)
     objects = {
         "arguments_class": type(args),
-        "own_fields": own | extract.prepared_fields(args),
+        "user_fields": own | extract.prepared_fields(args),
         "model_init": model_init or Prebuilt(model),
         "train_dataset": trainer.train_dataset,
         "data_collator": extract.collator_of(trainer),
@@ -245,9 +242,8 @@ def _payload(trainer: Any, notes: list[Note], held: ResultWarning | None) -> Pay
         "trainer_arguments": further,
         "code": code_of({type(trainer)}, model.modules()),
         "on_arguments": on_arguments,
-        "callbacks": [callback for callback in callbacks if id(callback) in {*map(id, own_callbacks)}],
+        "callbacks": [callback for callback in callbacks if id(callback) in {*map(id, user_callbacks)}],
         "own_optimizer": _own_optimizer(trainer, further),
-        "prepared": True,
         "whole_steps": extract.shares_accumulation(args),
         "identity": _identity({**own, **on_arguments}, further, extract.identity_of(trainer, callbacks)),
         EVALUATION: {name: value for name in OF_EVALUATION if (value := getattr(trainer, name, None)) is not None},
@@ -271,7 +267,7 @@ def _own_optimizer(trainer: Any, further: dict[str, Any]) -> str:
 def _callbacks(trainer: Any, own: list[Any], notes: list[Note], differs: list[Note]) -> list[Any]:
     """The user's callbacks that probes run, with notes on all of them. own: those that the Trainer's class does not make."""
     unfit, unsent, runs = list[str](), list[str](), list[Any]()
-    for callback in extract.own_callbacks(trainer):
+    for callback in extract.user_callbacks(trainer):
         name = type(callback).__name__
         if reason := why_unfit(callback):
             unfit.append(f"{name} ({reason})")

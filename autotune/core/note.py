@@ -25,17 +25,13 @@ class NoteKind(Kind):
     )
     HEADS = "heads", "heads of {size:.0f} values: attention's fast kernels need a multiple of {least:.0f}, or pad them"
 
-    ENCODING = "encoding", "read in another encoding than UTF-8: {detail}"
-    ROWS_OF_LIST = "rows_of_list", "the rows are the list {detail} of the JSON object"
-    ROWS_OF_COLUMNS = "rows_of_columns", "the JSON object holds its rows column by column"
     SAMPLED_ROWS = "sampled_rows", "{rows:.0f} of {all_rows:.0f} rows, drawn at random, stand for the data"
     UNLABELLED_ROWS = "unlabelled_rows", "{rows:.0f} of {all_rows:.0f} rows have no label and are left out"
     SHORT_ROWS = "short_rows", "{rows:.0f} of {all_rows:.0f} rows were empty or too short and are left out"
     COLUMNS = "columns", "{detail}"
 
-    REBUILT = "rebuilt", "random weights: each probe builds the model from its class and config"
+    WITHOUT_WEIGHTS = "without_weights", "random weights: the model is sent to probes without its own"
     SENT = "sent", "the model is sent to probes as it is: {detail}"
-    NOT_KEPT = "not_kept", "arguments that the Trainer does not keep, which have their defaults in probes: {detail}"
     NOT_PLAIN = "not_plain", "arguments left out of probes, as they are not plain data: {detail}"
     AS_IN_PROGRAM = "as_in_program", "arguments that are in trials as in your program: {detail}"
     NO_WORKERS = "no_workers", "no data loader workers are tried: {detail}"

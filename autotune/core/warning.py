@@ -26,10 +26,6 @@ class WarningKind(Kind):
     SLOWER = "slower", "the second half of the timed steps ran {change:.0%} slower"
     LOSSES = "losses", "losses {detail}"
     HELD_MEMORY = "held_memory", "this process still holds {bytes:bytes} on the device ({detail}): counted as not free"
-    GROWS = (
-        "grows",
-        "{detail}: peaks are of the {learning:,.0f} of {weights:,.0f} weights that learn in the first steps, and more may follow",
-    )
     UNUSED_GPU = "unused_gpu", "the CPU was measured: {detail}"
     UNREADABLE_FILE = "unreadable_file", "the file {detail} and is left out; the same search makes it again"
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from autotune.core.io import Serializable
 from autotune.core.note import Note
-from autotune.core.warning import ResultWarning
 
 
 @dataclass(frozen=True)
@@ -50,4 +49,3 @@ class Workload(Serializable):
     own_layers: str = ""  #: identity of the user's layers, and which of them learn
     own_parts: str = ""  #: identity of the user's further parts
     notes: tuple[Note, ...] = ()
-    warnings: tuple[ResultWarning, ...] = ()  #: that concern every measurement

@@ -80,7 +80,7 @@ def build_space(
     if SHARDING.name in baseline and SHARDING.name not in overrides.fixed and baseline.get(RANKS) == 1:
         baseline[SHARDING.name] = "none"  # there is nothing to shard between, and the Trainer refuses to
     precisions = overrides.requested("precision") or (user["precision"],)
-    able = [value for value in precisions if SETTINGS["precision"].unavailable(value, context) is None]
+    able = [value for value in precisions if _exclusion(SETTINGS["precision"], value, total, context) is None]
     tile = multiple(environment, able)
     context = replace(context, weight_bytes=2 if {WEIGHTS, FROZEN} & {*able} else 4)
     values: dict[str, tuple[Value, ...]] = {}
@@ -197,20 +197,23 @@ def _spread(requested: Iterable[Value | dict[str, Any]], global_batch_size: int,
 def _exclusion(setting: Setting, value: Value, global_batch_size: int, context: Context) -> Exclusion | None:
     if setting.name in (MICRO, RANKS) and global_batch_size % int(value):
         return _inexact(global_batch_size)
-    return setting.unavailable(value, context) or (
-        _out_of_reach(setting, value, context) if context.workload.built else None
-    )
+    return _out_of_reach(setting, value, context) or setting.unavailable(value, context)
 
 
 def _out_of_reach(setting: Setting, value: Value, context: Context) -> Exclusion | None:
-    """Reason why a Trainer that a function of the user's builds cannot be given this value by its arguments alone."""
-    own = _from_user(setting, context)
-    effect, usual = (setting.apply(each, context.environment) for each in (value, own))
-    on_model = setting is CHECKPOINTING and context.workload.checkpointing and value == "none"  # switched on by hand
-    others = any(
-        getattr(effect, part) != getattr(usual, part) for part in ("model_arguments", "data_arguments", "adapter")
+    """Reason why a model or a Trainer that the user's code makes cannot be given this value: no training argument says it."""
+    workload, user = context.workload, _from_user(setting, context)
+    if not workload.user_objects or value == user:
+        return None
+    effect, usual = (setting.apply(each, context.environment) for each in (value, user))
+    is_set = (
+        effect.model_arguments.items() <= {"dtype": workload.weights_dtype, **usual.model_arguments}.items()
+        and effect.adapter.items() <= usual.adapter.items()
+        and (not workload.built or effect.data_arguments.items() <= usual.data_arguments.items())
     )
-    return Exclusion(ExclusionKind.BUILT, detail=setting.name) if value != own and (others or on_model) else None
+    if workload.built and setting is CHECKPOINTING and workload.checkpointing and value == "none":
+        is_set = False  # it was switched on by hand
+    return None if is_set else Exclusion(ExclusionKind.USER_CODE, detail=setting.name)
 
 
 def _other_steps(context: Context, total: int, size: Value, own: int, ranks: int) -> Exclusion | None:

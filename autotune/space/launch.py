@@ -7,13 +7,13 @@ SCRIPT = "your_script.py"
 
 
 def launch_line(processes: int, variables: Mapping[str, str], script: str = SCRIPT) -> str:
-    """With Python itself, or torchrun if the training has several ranks."""
+    """Command line with Python itself, or torchrun if the training has several ranks."""
     starter = f"torchrun --nproc-per-node {processes}" if processes > 1 else "python"
     return f"{_set_first(variables)}{starter} {script}"
 
 
 def accelerate_line(processes: int, variables: Mapping[str, str], script: str = SCRIPT) -> str:
-    """The same with `accelerate launch`; empty if one process is started.
+    """Command line with `accelerate launch`; empty if one process is started.
 
     On a CPU too: `--multi_gpu` is its word for several processes on one machine, and the arguments' `use_cpu` keeps them
     there. Its `--cpu` starts a single one that waits for the others without success (accelerate 1.15).
@@ -24,7 +24,7 @@ def accelerate_line(processes: int, variables: Mapping[str, str], script: str = 
 
 
 def on_ranks(words: Sequence[str], processes: int) -> list[str]:
-    """A command of Python on so many ranks: the launcher's module comes after the interpreter's own options, as `-u`."""
+    """A command of Python on n ranks: the launcher's module comes after the interpreter's own options, as `-u`."""
     place = 1
     while words[place : place + 1] and words[place].startswith("-") and words[place] not in ("-m", "-c"):
         place += 2 if words[place] in ("-W", "-X") else 1  # these two take the next word

@@ -161,7 +161,7 @@ def _joined(present: Any, value: Any) -> Any:
 
 
 def baseline_sizes(global_batch_size: int, base: Mapping[str, Any], ranks: int = 1) -> tuple[int, list[Note]]:
-    """The user's own micro-batch size made exact on so many ranks, and a line saying so if it had to change.
+    """The user's own micro-batch size made exact on n ranks, and a line saying so if it had to change.
 
     Their micro-batch if it divides each rank's part of the target, else the largest divisor below it. Raises
     InvalidRequest if the ranks do not divide the target, or if micro-batch and accumulation are stated with another

@@ -35,7 +35,7 @@ class SampleFlops(Serializable):
     half: float | None = None  #: of one of half its length; None if all are alike
 
     def of(self, share: float) -> float:
-        """Of a sample with this share of the longest one's tokens: one part grows with it, attention's with its square."""
+        """Operations of a sample with this share of the longest one's tokens: one part is linear, attention's quadratic."""
         if self.half is None:
             return self.whole
         squared = 2 * self.whole - 4 * self.half
@@ -43,7 +43,7 @@ class SampleFlops(Serializable):
 
 
 def padded_share(lengths: Sequence[float], count: int) -> float:
-    """Expected length of the longest of so many random samples, to which a batch of them is padded.
+    """Expected length of the longest of n random samples, to which a batch of them is padded.
 
     lengths: quantiles at equal steps from 0 to 1, between which it goes straight. The mean of the largest of m draws is the
     integral of the quantile function over u^m.
@@ -94,7 +94,7 @@ def adapter_key(configuration: Configuration, environment: Environment, task: st
 def utilization(
     trial: Trial, arithmetic: Arithmetic, environment: Environment, workload: Workload, base: Mapping[str, Any]
 ) -> Utilization | None:
-    """Of this trial; None if its speed or its operations are not known. base: the user's own arguments."""
+    """Utilization of this trial; None if its speed or its operations are not known. base: the user's own arguments."""
     configuration, speed = trial.configuration, trial.samples_per_second
     try:
         sample_flops = arithmetic.samples.get(adapter_key(configuration, environment, workload.task))

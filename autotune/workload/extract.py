@@ -10,7 +10,6 @@ from typing import Any
 from autotune.core.errors import InvalidRequest
 from autotune.space.settings.micro_batch_size import GENERATION
 from autotune.workload.data.rows import length_of
-from autotune.workload.references import of_library
 
 PARTS = (
     *("model", "args", "train_dataset", "eval_dataset", "data_collator", "processing_class", "callbacks", "model_init"),
@@ -147,7 +146,7 @@ def _check_steps(args: Any) -> None:
         )
 
 
-def own_fields(args: Any) -> dict[str, Any]:
+def user_fields(args: Any) -> dict[str, Any]:
     """The fields that only the user's class of arguments has, as the user set them."""
     computed = computed_fields(args)
     return {name: getattr(args, name) for name in _changed(args) if name not in computed}
@@ -250,7 +249,7 @@ def parts(trainer: Any) -> dict[str, Any]:
     """The arguments of the constructor that are this Trainer's, without its model, arguments, callbacks and optimizer."""
     given = {"data_collator": collator_of(trainer), **{name: getattr(trainer, name) for name in SHARED}}
     # None among the further ones was given as such.
-    return {name: part for name, part in given.items() if part is not None} | further_arguments(trainer)[0]
+    return {name: part for name, part in given.items() if part is not None} | further_arguments(trainer)
 
 
 def models(trainer: Any) -> Any:
@@ -288,13 +287,12 @@ def built_again(trainer_class: type, parts: Mapping[str, Any]) -> Any:
     return trainer
 
 
-def further_arguments(trainer: Any) -> tuple[dict[str, Any], list[str]]:
-    """(the constructor's other arguments that the Trainer keeps under their names, parameters whose value it does not keep).
+def further_arguments(trainer: Any) -> dict[str, Any]:
+    """The constructor's other arguments that the Trainer keeps under their names; a None was given instead of another default.
 
-    A None among the values was given instead of another default. A parameter of a library's class is not among the latter: the
-    result of its constructor is compared with a fresh Trainer's. Raises InvalidRequest if one that is not kept has no default.
+    What others have done is compared with a fresh Trainer's. Raises InvalidRequest if one that is not kept has no default.
     """
-    values, lost = {}, []
+    values = {}
     for name, parameter in _parameters(type(trainer)).items():
         if name in (*PARTS, *DONE):
             continue
@@ -306,16 +304,7 @@ def further_arguments(trainer: Any) -> tuple[dict[str, Any], list[str]]:
                 f"{type(trainer).__name__} needs {name!r}, which it does not keep under that name.",
                 f"Add `self.{name} = {name}` to its __init__. {BUILD}",
             )
-        elif not of_library(_class_that_takes(name, type(trainer)).__module__):
-            lost.append(name)
-    return values, lost
-
-
-def _class_that_takes(name: str, kind: type) -> type:
-    """The first of this class and its bases with a parameter of this name in its constructor; the class itself if none has it."""
-    constructors = ((base, vars(base).get("__init__")) for base in kind.__mro__)
-    takers = (base for base, made in constructors if callable(made) and name in inspect.signature(made).parameters)
-    return next(takers, kind)
+    return values
 
 
 def accepted(trainer_class: type) -> set[str]:
@@ -329,7 +318,7 @@ def collator_of(trainer: Any) -> Any:
     return None if makes_it else trainer.data_collator
 
 
-def own_callbacks(trainer: Any) -> list[Any]:
+def user_callbacks(trainer: Any) -> list[Any]:
     """The callbacks that the Trainer does not add itself."""
     usual = _usual_callbacks(trainer.args)
     return [callback for callback in trainer.callback_handler.callbacks if type(callback) not in usual]
@@ -340,7 +329,7 @@ def optimizer_of(trainer: Any) -> Any:
     return getattr(trainer.optimizer, "optimizer", trainer.optimizer)
 
 
-def own_optimizers(trainer: Any) -> tuple[Any, Any]:
+def user_optimizers(trainer: Any) -> tuple[Any, Any]:
     """(optimizer, scheduler) that the user passed, without accelerate's wrapper; None if the Trainer made it."""
     optimizer = optimizer_of(trainer)
     scheduler = getattr(trainer.lr_scheduler, "scheduler", trainer.lr_scheduler)

@@ -17,8 +17,8 @@ from autotune.space.settings import precision
 from autotune.workload import extract
 from autotune.workload.extract import BUILD
 from autotune.workload.hub import first_line
-from autotune.workload.model.rebuild import plain_attributes
-from autotune.workload.references import Comparison, equal, leads_to
+from autotune.workload.model.pickling import THE_TRAINER, can_be_sent
+from autotune.workload.references import Comparison, equal
 
 OF_EACH_TRAINER = ("accelerator", "callback_handler", "state", "control", "args")
 """Parts that each Trainer makes for itself."""
@@ -32,6 +32,9 @@ of `LIBRARIES` assign."""
 
 OF_ACCELERATOR = ("state", "gradient_state", "step", "scaler", "trackers", "log_with", "flag_tensor", "ddp_handler")
 """Public attributes of an Accelerator that a training changes, or that do not concern one device."""
+
+OF_TRAINING = {"training", "gradient_checkpointing", "_is_hf_initialized", "_use_kernels", "_is_accelerate_prepared"}
+"""Attributes of layers that loading and training set, or a Trainer sets again."""
 
 BY_AUTOTUNE = "set_by_autotune"
 """Marks a function that `apply` has put on a Trainer."""
@@ -49,12 +52,12 @@ def check_fresh(trainer: Any) -> list[Any]:
         )
     wrapped = precision.unwrap(extract.models(trainer))
     try:
-        return _own_callbacks_if_fresh(trainer)
+        return _callbacks_if_fresh(trainer)
     finally:
         precision.wrap_again(wrapped)
 
 
-def _own_callbacks_if_fresh(trainer: Any) -> list[Any]:
+def _callbacks_if_fresh(trainer: Any) -> list[Any]:
     fresh, model = _fresh(trainer)
     if trainer.model_init is None and fresh.model is not model:
         raise _differs(trainer, "The model", "its __init__ wraps the model, and would wrap it again")
@@ -72,7 +75,7 @@ def _own_callbacks_if_fresh(trainer: Any) -> list[Any]:
         known = vars(fresh).keys() & vars(trainer).keys()
         if names := [name for name in differing if name not in random or name not in known]:
             raise _differs(trainer, names[0])
-    return _own_callbacks(trainer, fresh, comparison)
+    return _user_callbacks(trainer, fresh, comparison)
 
 
 def _comparison(trainer: Any, fresh: Any, model: Any, of_trainer: Any = None) -> Comparison:
@@ -118,10 +121,10 @@ def _differs(
     return InvalidRequest(f"{name} is not as in a fresh {type(trainer).__name__} of the same parts: {why}.", BUILD)
 
 
-def _own_callbacks(trainer: Any, fresh: Any, comparison: Comparison) -> list[Any]:
+def _user_callbacks(trainer: Any, fresh: Any, comparison: Comparison) -> list[Any]:
     """Callbacks beside those of a fresh Trainer. Raises InvalidRequest for those that differ from it or hold the Trainer."""
     made, own = list(fresh.callback_handler.callbacks), list[Any]()
-    for callback in extract.own_callbacks(trainer):
+    for callback in extract.user_callbacks(trainer):
         alike = [other for other in made if type(other) is type(callback)]
         if match := next((other for other in alike if comparison.same(callback, other)), (alike or [None])[0]):
             made.remove(match)
@@ -129,13 +132,12 @@ def _own_callbacks(trainer: Any, fresh: Any, comparison: Comparison) -> list[Any
                 raise _differs(trainer, f"The callback {type(callback).__name__}", "its class gets other arguments")
             continue
         own.append(callback)
-    if removed := [other for other in extract.own_callbacks(fresh) if other in made]:
+    if removed := [other for other in extract.user_callbacks(fresh) if other in made]:
         raise _differs(trainer, f"The callback {type(removed[0]).__name__}", "its class makes it, and it was removed")
     parts: dict[str, Any] = {f"The callback {type(callback).__name__}": callback for callback in own}
     parts |= {f"The {name}": part for name, part in extract.parts(trainer).items() if name not in extract.DATASETS}
-    datasets = [trainer.train_dataset, trainer.eval_dataset]
     for name, part in {**parts, "The Trainer's class": type(trainer)}.items():
-        if leads_to(part, trainer, datasets):
+        if THE_TRAINER in can_be_sent(part, trainer):
             raise InvalidRequest(f"{name} refers to the Trainer itself, and trials train a fresh one.", BUILD)
     return own
 
@@ -158,25 +160,11 @@ def _fresh(trainer: Any) -> tuple[Any, Any]:
                 return fresh, given["model"]
         except Exception as error:  # whatever the class's __init__ raises
             reason = error
-    names = "model" in str(reason) and isinstance(reason, TypeError) and _that_stand_for_the_model(trainer)
-    why = (
-        f"{names} stands for the model, which is named model in the Trainer's __init__"
-        if names
-        else f"{type(reason).__name__}: {first_line(reason)}"
-    )
     raise InvalidRequest(
-        f"A fresh {type(trainer).__name__} cannot be built from the parts of this one: {why}.", BUILD
+        f"A fresh {type(trainer).__name__} cannot be built from the parts of this one: "
+        f"{type(reason).__name__}: {first_line(reason)}.",
+        BUILD,
     ) from reason
-
-
-def _that_stand_for_the_model(trainer: Any) -> str:
-    """Names of further parameters of the constructor whose value is the model; else the first `…model…` that is not kept."""
-    names = [
-        name for name in inspect.signature(type(trainer).__init__).parameters if name not in (*extract.PARTS, "self")
-    ]
-    kept = [name for name in names if getattr(trainer, name, None) is trainer.model]
-    lost = [name for name in names if "model" in name and not hasattr(trainer, name)]
-    return ", ".join(kept or lost[:1])
 
 
 def _copied(args: Any) -> Any:
@@ -280,31 +268,22 @@ def set_on_arguments(args: Any) -> dict[str, Any]:
 
 def _check_model(trainer: Any, model: Any) -> None:
     """Raise InvalidRequest if the constructor has changed this model, a copy of the Trainer's: it would change that too."""
-    changed = [
-        f"layer {name or type(ours).__name__}"
-        for (name, ours), (other_name, other) in zip(trainer.model.named_modules(), model.named_modules(), strict=False)
-        if name != other_name or type(ours) is not type(other) or plain_attributes(ours) != plain_attributes(other)
-    ]
-    weights, others = (dict(each.named_parameters()) for each in (trainer.model, model))
-    if weights.keys() != others.keys():
-        changed.append("parameters")
-    changed += [
-        name for name in weights if name in others and weights[name].requires_grad != others[name].requires_grad
-    ]
-    changed += _differing_config(trainer.model, model)
-    if changed:
-        raise _differs(
-            trainer, f"The model ({changed[0]})", "its __init__ changes the model, and would change it again"
-        )
+    ours, others = _facts(trainer.model), _facts(model)
+    for name in {**ours, **others}:
+        if name not in ours or name not in others or not equal(ours[name], others[name]):
+            raise _differs(trainer, f"The model ({name})", "its __init__ changes the model, and would change it again")
+
+
+def _facts(model: Any) -> dict[str, Any]:
+    """Kinds of a model's layers with their numbers and texts, parameters that learn, and its config, by name."""
+    facts: dict[str, Any] = {}
+    for name, layer in model.named_modules():
+        plain = {key: value for key, value in vars(layer).items() if isinstance(value, (int, float, str, type(None)))}
+        facts[f"layer {name}"] = type(layer), {key: plain[key] for key in plain.keys() - OF_TRAINING}
+    facts |= {name: weight.requires_grad for name, weight in model.named_parameters()}
+    config = vars(model.config) if getattr(model, "config", None) is not None else {}
+    return facts | {f"config.{key}": config[key] for key in config if key != "use_cache" and not key.startswith("_")}
 
 
 def _has_hooks(weight: Any) -> bool:
     return bool(weight._backward_hooks or getattr(weight, "_post_accumulate_grad_hooks", None))
-
-
-def _differing_config(model: Any, other: Any) -> list[str]:
-    ours, others = (
-        {**vars(config)} if (config := getattr(each, "config", None)) is not None else {} for each in (model, other)
-    )
-    names = [name for name in {**ours, **others} if name != "use_cache" and not name.startswith("_")]
-    return [f"config.{name}" for name in names if not equal(ours.get(name), others.get(name))]

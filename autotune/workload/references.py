@@ -1,4 +1,4 @@
-"""Objects that a value refers to, and comparison of two values by them."""
+"""Comparison of two values by what they hold, and the parts of functions that decide what they do."""
 
 import dis
 import functools
@@ -11,42 +11,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     import torch
-
-_LEAVES = (str, bytes, int, float, complex, types.ModuleType, types.CodeType, type(None))
-
-
-MOST_PARTS = 1000
-"""Parts of a value that are followed: of the rows of a list the first ones."""
-
-
-def leads_to(value: Any, target: Any, skipped: Iterable[Any] = ()) -> bool:
-    """True if this value refers to the target, through functions, containers, attributes or classes that are not skipped."""
-    reached: dict[int, Any] = {id(part): part for part in skipped}
-    stack = [value]
-    while stack:
-        if (part := stack.pop()) is target:
-            return True
-        if id(part) not in reached and not isinstance(part, _LEAVES):
-            reached[id(part)] = part  # kept: its identity stays unique
-            stack += inside(part)[:MOST_PARTS]
-    return False
-
-
-def inside(value: Any) -> list[Any]:
-    """Objects that this value refers to, with the class of an object, unless it is a library's."""
-    if isinstance(value, types.FunctionType):
-        cells, *_ = parts_of_call(value)
-        return [*cells, *_defaults(value), *value.__dict__.values(), *globals_of(value).values()]
-    if isinstance(value, types.MethodType):
-        return [value.__func__, value.__self__]
-    if isinstance(value, functools.partial):
-        return [value.func, *value.args, *value.keywords.values()]
-    if isinstance(value, type):
-        return [] if of_library(value.__module__) else [*filter(callable, map(function_of, vars(value).values()))]
-    held: list[Any] = [*attributes_of(value).values(), type(value)]
-    if isinstance(value, Mapping):
-        return [*held, *value.values()]
-    return [*held, *value] if isinstance(value, (list, tuple, set, frozenset, deque)) else held
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
@@ -118,7 +82,7 @@ class Comparison:
         self._pairs = {(id(ours), id(other)) for ours, other in self._kept}
 
     def same(self, ours: Any, other: Any) -> bool:
-        """By their comparison, else by their contents. An object without visible contents, as a lock, equals any of its type."""
+        """True for equal values or contents. An object without visible contents, as a lock, equals any of its type."""
         import torch
 
         if ours is other or (id(ours), id(other)) in self._pairs:
@@ -156,7 +120,7 @@ class Comparison:
 
 
 def equal(ours: Any, other: Any) -> bool:
-    """By their comparison; False if that is not a yes or no."""
+    """Result of `==`; False if that is not a yes or no."""
     try:
         same = ours == other
         return bool(same.all() if hasattr(same, "all") else same)

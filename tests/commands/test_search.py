@@ -245,46 +245,6 @@ def test_a_baseline_that_does_not_fit_leaves_the_speed_up_open_with_the_reason(t
     assert result.best.configuration.micro_batch_size == 1
 
 
-@pytest.mark.nightly
-@pytest.mark.filterwarnings("ignore:Losses not compared:autotune.core.errors.LossWarning")
-def test_the_users_own_objects_are_searched(tmp_path: Path) -> None:
-    import torch
-    import transformers
-
-    class Numbers(torch.utils.data.Dataset):
-        def __len__(self) -> int:
-            return 16
-
-        def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-            return {"input_ids": torch.arange(8) + index, "labels": torch.tensor(index % 2)}
-
-    class OwnTrainer(transformers.Trainer):
-        pass
-
-    def model_init():
-        config = transformers.BertConfig(
-            vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
-        )
-        return transformers.BertForSequenceClassification(config)
-
-    result = autotune.search(
-        model_init,
-        8,
-        train_dataset=Numbers(),
-        trainer_class=OwnTrainer,
-        args=transformers.TrainingArguments(output_dir="unused", use_cpu=True, learning_rate=3e-4),
-        device="cpu",
-        n_trials=2,
-        output_dir=str(tmp_path),
-        **TWO_SETTINGS,
-    )
-    assert result.best.configuration.global_batch_size == 8
-    assert result.training_arguments().learning_rate == 3e-4
-    assert result.training_arguments().output_dir == "unused"
-    assert "output_dir" not in result.setup.training_arguments
-    assert result.workload.architecture == "BertForSequenceClassification"
-
-
 SCRIPT = """
 import autotune
 result = autotune.search("bert-mini", 4, sequence_length=16, device="cpu", n_trials=1, output_dir=OUT,
@@ -314,9 +274,13 @@ class Data(torch.utils.data.Dataset):
 OWN_SCRIPT = """
 import runpy
 import autotune
+import transformers
 parts = runpy.run_path("parts.py")
 from wave import Data
-result = autotune.search(parts["Net"], 4, train_dataset=Data(), device="cpu", n_trials=1, output_dir="reports",
+def build(args):
+    return transformers.Trainer(parts["Net"](), args, train_dataset=Data())
+args = transformers.TrainingArguments("output", per_device_train_batch_size=4, use_cpu=True, report_to="none")
+result = autotune.tune(build, args, n_trials=1, output_dir="reports",
     space="quick", only={"checkpointing": ["none"], "micro_batch_size": [2, 4], "precision": ["fp32"]})
 print("FOUND", result.folder.name, result.best.configuration.global_batch_size)
 """
@@ -330,7 +294,7 @@ def test_a_script_brings_a_class_and_modules_that_a_probe_could_not_import(tmp_p
     done = subprocess.run(
         [sys.executable, "train.py"], text=True, capture_output=True, timeout=300, cwd=tmp_path, env=hurried()
     )
-    assert done.stdout.strip() == "FOUND Net-custom-gb4-cpu 4", done.stderr
+    assert done.stdout.strip() == "FOUND train-build-gb4-cpu 4", done.stderr
     assert re.search(r"^trial 0: .*samples/s", done.stderr, re.MULTILINE)
 
 

@@ -156,7 +156,7 @@ def test_a_model_of_one_s_own_is_sent_and_another_batch_may_be_asked_for(tmp_pat
     only = {"micro_batch_size": [4, 12], "checkpointing": ["none"], "precision": ["fp32"]}
     trainer = built(tmp_path, model=Own(), train_dataset=Numbers(40))
     result = autotune.tune(trainer, global_batch_size=12, only=only, output_dir=str(tmp_path / "reports"), **FEW)
-    assert Note(NoteKind.SENT, detail="it is not a PreTrainedModel") in result.notes
+    assert Note(NoteKind.SENT, detail="its class is not one of transformers") in result.notes
     assert {trial.configuration.global_batch_size for trial in result.trials} == {12}
     assert result.baseline.configuration.micro_batch_size == 4
     assert result.workload.architecture == "Own"
@@ -258,7 +258,7 @@ def test_what_cannot_be_sent_is_said_in_one_line_and_nothing_is_started(tmp_path
 
         with pytest.raises(
             InvalidRequest,
-            match="The data_collator cannot be sent to another process: collate uses unsendable, an open file",
+            match="The data_collator cannot be sent to another process: it holds an open file",
         ) as caught:
             autotune.tune(built(tmp_path, data_collator=collate), output_dir=str(tmp_path / "reports"))
     assert "\n" not in str(caught.value)
@@ -462,7 +462,7 @@ def test_weights_that_are_random_are_told_and_those_of_a_model_that_is_sent_are_
         of = user_workload(tuning_request("mine", 8), asked[-1][0].pickled)
         assert of.source == made_by
         assert weights_text(of) == words
-    told = [Note(NoteKind.REBUILT) in brought.notes for brought, _ in asked]
+    told = [Note(NoteKind.WITHOUT_WEIGHTS) in brought.notes for brought, _ in asked]
     assert told == [True, False]
 
 
@@ -484,7 +484,7 @@ def test_trackers_and_what_needs_evaluations_stay_out_of_probes(asked: Asked, tm
     assert left.detail.count("(it would log every probe as a run)") == 2
     assert "Patient (it needs evaluations), Evaluating (it evaluates)" in left.detail
     assert [type(callback).__name__ for callback in UserObjects.opened(asked[0][0].pickled).callbacks] == ["Counting"]
-    assert extract.own_callbacks(trainer) == mine, "a Trainer with the answer still has them"
+    assert extract.user_callbacks(trainer) == mine, "a Trainer with the answer still has them"
 
 
 def test_none_that_was_given_in_the_place_of_a_default_is_what_probes_get(asked: Asked, tmp_path: Path) -> None:

@@ -415,3 +415,15 @@ def test_ranks_for_which_the_host_has_too_little_memory_are_left_out_or_refused(
     assert refused.startswith(f"Nothing is left to try for data_parallel_size (4: {reason}).")
     lean = cpu(cpu_count=8, host_free_bytes=5 * GIB, precisions=dict.fromkeys(("fp32", "bf16_weights")))
     assert built(8, lean, space="multi-gpu", workload=HEAVY).values["data_parallel_size"] == (1, 2, 4), "in 16 bits"
+
+
+def test_what_the_user_s_code_decides_is_not_searched() -> None:
+    environment = gpu(precisions=dict.fromkeys(("fp32", "bf16", "bf16_weights")), versions={"peft": "1"})
+    only = {"attention": ["sdpa", "eager"], "lora": ["none", "8"], "precision": ["fp32", "bf16", "bf16_weights"]}
+    facts = {"attention": "sdpa", "attentions": {"sdpa": None, "eager": None}, "user_objects": True}
+    space = built(8, environment, only=only, workload=workload(**facts))
+    assert space.values["precision"] == ("fp32", "bf16")
+    assert (space.values["attention"], space.values["lora"]) == (("sdpa",), ("none",))
+    assert {item.reason.kind for item in space.ruled_out} == {"user_code"}
+    space = built(8, environment, only=only, workload=workload(**facts, weights_dtype="bfloat16"))
+    assert space.values["precision"] == ("bf16", "bf16_weights")

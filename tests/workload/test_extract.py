@@ -74,7 +74,7 @@ def test_several_ranks_or_gpus_and_a_sharded_model_are_refused(tmp_path: Path) -
 def test_the_fields_of_a_class_of_its_own_are_those_that_only_it_has(tmp_path: Path) -> None:
     trl = pytest.importorskip("trl")
     args = trl.SFTConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, max_length=32, dataset_kwargs={"a": 1})
-    assert extract.own_fields(args) == {
+    assert extract.user_fields(args) == {
         "max_length": 32,
         "dataset_kwargs": {"a": 1},
     }, "its class reads the default of pad_to_multiple_of as None again"
@@ -83,23 +83,17 @@ def test_the_fields_of_a_class_of_its_own_are_those_that_only_it_has(tmp_path: P
 def test_arguments_of_the_constructor_are_found_under_their_names(tmp_path: Path) -> None:
     def loss(*_: Any, **__: Any) -> None: ...
 
-    found, lost = extract.further_arguments(built(tmp_path, Scaled, scale=2.0, compute_loss_func=loss))
+    found = extract.further_arguments(built(tmp_path, Scaled, scale=2.0, compute_loss_func=loss))
     assert found["scale"] == 2.0
     assert found["compute_loss_func"] is loss
-    assert lost == []
-    assert extract.further_arguments(built(tmp_path)) == ({}, [])
+    assert extract.further_arguments(built(tmp_path)) == {}
 
 
-def test_an_argument_that_the_trainer_does_not_keep_is_named(tmp_path: Path) -> None:
-    class Forgetful(Trainer):
-        def __init__(self, *args: Any, beta: float = 1.0, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-
+def test_an_argument_without_a_default_that_the_trainer_does_not_keep_is_named(tmp_path: Path) -> None:
     class Demanding(Trainer):
         def __init__(self, *args: Any, gamma: float, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
 
-    assert extract.further_arguments(built(tmp_path, Forgetful)) == ({}, ["beta"])
     with pytest.raises(InvalidRequest, match="Demanding needs 'gamma'"):
         extract.further_arguments(built(tmp_path, Demanding, gamma=1.0))
 
@@ -136,23 +130,23 @@ def test_a_constructor_is_given_what_it_takes_and_none_for_what_it_needs(tmp_pat
 
 def test_the_user_s_callbacks_are_told_from_the_trainer_s(tmp_path: Path) -> None:
     mine, early = Counting(), EarlyStoppingCallback()
-    assert extract.own_callbacks(built(tmp_path, callbacks=[mine, early])) == [mine, early]
-    assert extract.own_callbacks(built(tmp_path)) == []
-    assert [type(own_callback) for own_callback in extract.own_callbacks(built(tmp_path, Scaled))] == [Told]
+    assert extract.user_callbacks(built(tmp_path, callbacks=[mine, early])) == [mine, early]
+    assert extract.user_callbacks(built(tmp_path)) == []
+    assert [type(own_callback) for own_callback in extract.user_callbacks(built(tmp_path, Scaled))] == [Told]
 
 
 def test_an_optimizer_is_the_user_s_where_the_arguments_do_not_name_it(tmp_path: Path) -> None:
     model = bert()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     trainer = built(tmp_path, model=model, fields={"max_steps": 1}, optimizers=(optimizer, None))
-    assert extract.own_optimizers(trainer) == (optimizer, None)
+    assert extract.user_optimizers(trainer) == (optimizer, None)
     trainer.train()
-    assert extract.own_optimizers(trainer)[0] is optimizer
+    assert extract.user_optimizers(trainer)[0] is optimizer
     usual = built(tmp_path, fields={"max_steps": 1})
-    assert extract.own_optimizers(usual) == (None, None)
+    assert extract.user_optimizers(usual) == (None, None)
     assert extract.optimizer_of(usual) is None
     usual.train()
-    assert extract.own_optimizers(usual) == (None, None)
+    assert extract.user_optimizers(usual) == (None, None)
     assert extract.optimizer_of(usual).state  # the Trainer's own has states to be moved all the same
 
 
@@ -200,11 +194,11 @@ def test_what_a_class_computes_is_none_of_the_user_s_own(
     sizes = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "use_cpu": True, "report_to": "none"}
     args = Computing(str(tmp_path), **sizes, **given)
     before = dict(vars(args))
-    assert extract.own_fields(args) == own
+    assert extract.user_fields(args) == own
     assert extract.computed_fields(args) == computed
     assert extract.shares_accumulation(args) is ("size" not in own)
     assert vars(args) == before
-    other = Computing(str(tmp_path), **sizes | {"per_device_train_batch_size": 2}, **extract.own_fields(args))
+    other = Computing(str(tmp_path), **sizes | {"per_device_train_batch_size": 2}, **extract.user_fields(args))
     assert other.size == (own.get("size") or 4), "a batch of the answer's size, or the user's"
 
 

@@ -16,7 +16,7 @@ from autotune.commands.result import TuningResult
 from autotune.commands.run import exchange
 from autotune.commands.run.exchange import IN_PROCESS, RERUN, Facts, Instructions, SearchEnd
 from autotune.commands.search import search
-from autotune.commands.trainer.switch import prepare, switch, why_anew, why_kept
+from autotune.commands.trainer.switch import prepare, restart_reason, switch, why_kept
 from autotune.commands.tune import base_of, device_of, name_of_study, samples_of_step, sendable
 from autotune.core.errors import (
     AutotuneError,
@@ -91,7 +91,7 @@ def tune_here(
         end = replace(end, study=os.path.abspath(result.folder))
         if instructions.trains:
             kept = why_kept(result, seen["resumes"])
-            reason = "" if kept else why_anew(result, trainer)
+            reason = "" if kept else restart_reason(result, trainer)
             end = replace(end, kept=kept, restart_reason=reason, stop=bool(reason))
             if not kept and not reason:
                 also = switch(result, trainer, made)
@@ -174,7 +174,7 @@ def _facts(
     requested = instructions.options.get("study_name")
     name = requested or name_of_study(type(trainer.model).__name__, size, device)
     suffix = f"-{RERUN}" if name and mode == RERUN and not (requested and instructions.mode) else ""
-    callbacks = [callback for callback in extract.own_callbacks(trainer) if not why_unfit(callback)]
+    callbacks = [callback for callback in extract.user_callbacks(trainer) if not why_unfit(callback)]
     names = dict.fromkeys(type(callback).__name__ for callback in callbacks)
     # As many threads by default as all ranks have together.
     variables = {THREADS: str(torch.get_num_threads() * args.world_size)}

@@ -1,12 +1,11 @@
 """A search's answer in the user's arguments, and in a new Trainer that shares the model and trains as measured."""
 
-import contextlib
 import copy
 import dataclasses
 import functools
 import os
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from autotune.core.errors import BatchSizeChanged, InvalidRequest, NotApplied
@@ -37,7 +36,7 @@ def applied(result: SearchResult, trainer: Any) -> Any:
     check_fresh(trainer)
     args = answer_arguments(result, trainer.args, extract.prepared_fields(trainer.args))
     _warn_of_batch_size(result, trainer.args)
-    optimizers = extract.own_optimizers(trainer)
+    optimizers = extract.user_optimizers(trainer)
     _warn_of_optimizer(result, optimizers[0])
     model_init = prepared_init(result, getattr(trainer, "model_init", None))
     parts = {**extract.parts(trainer), "args": args}
@@ -47,16 +46,14 @@ def applied(result: SearchResult, trainer: Any) -> Any:
     if model_init is None:
         prepare_model(result, trainer.model)
     precision.unwrap(extract.models(trainer))
-    with regional_compilation(result):
-        model = {"model_init": model_init} if model_init else {"model": trainer.model}
-        new = extract.built_again(type(trainer), parts | model)
+    set_process(result, trainer.args.world_size)
+    model = {"model_init": model_init} if model_init else {"model": trainer.model}
+    new = extract.built_again(type(trainer), parts | model)
     for name in extract.prepared_fields(trainer.args):
         setattr(new.args, name, getattr(trainer.args, name))
     prepare_data(result, new)
     take_callbacks(new, trainer)
     _prepare_at_start(result, new)
-    _warn_of_evaluation(result, new)
-    set_process(result, trainer.args.world_size)
     return new
 
 
@@ -68,30 +65,24 @@ def arguments_for_build(result: SearchResult, args: Any) -> Any:
     if not result.workload.built and (others := {**result.setup.data_arguments, **result.setup.model_arguments}):
         _warn(f"no field of training arguments says {', '.join(others)}: set that where model and collator are made")
     precision.leave_launcher()
-    os.environ.pop(REGIONAL, None)
-    if (value := result.setup.variables.get(REGIONAL)) is not None:
-        os.environ[REGIONAL] = value
     set_process(result, args.world_size)
     return made
 
 
 def _refuse(result: SearchResult) -> None:
     """Raise InvalidRequest for answers that a built model cannot take."""
-    if adapter := result.setup.adapter:
-        raise InvalidRequest(
-            "The answer trains an adapter, which a built Trainer has no place for.",
-            f"Build it with get_peft_model(model, LoraConfig(**{adapter})) and result.training_arguments().",
-        )
-    if four_bits := result.setup.model_arguments.get("quantization_config"):
-        raise InvalidRequest(
-            "The answer has weights of four bits, which a built model cannot become.",
-            f"Load it with from_pretrained(..., quantization_config=BitsAndBytesConfig(**{four_bits})).",
-        )
-    if result.setup.data_arguments.get("packing"):
-        raise InvalidRequest(
-            "The answer packs samples, which needs another collator than the Trainer's.",
-            "Build the Trainer with data_collator=DataCollatorWithFlattening().",
-        )
+    setup = result.setup
+    lost = {
+        "an adapter (LoraConfig)": setup.adapter,
+        "weights of four bits (BitsAndBytesConfig)": setup.model_arguments.get("quantization_config"),
+        "packed samples (DataCollatorWithFlattening)": setup.data_arguments.get("packing"),
+    }
+    for name, value in lost.items():
+        if value:
+            raise InvalidRequest(
+                f"The answer has {name}, which a built Trainer cannot take: {value}.",
+                "Build the Trainer with it, and with result.training_arguments().",
+            )
 
 
 def answer_arguments(result: SearchResult, user: Any, overrides: Mapping[str, Any]) -> Any:
@@ -184,7 +175,7 @@ def set_tf32(tf32: bool | None) -> None:
 
 
 def _warn_of_batch_size(result: SearchResult, args: Any) -> None:
-    """Of another global batch than the search's, unless the search started from just these arguments."""
+    """Warn of another global batch than the search's, unless the search started from just these arguments."""
     micro, accumulation = args.per_device_train_batch_size, args.gradient_accumulation_steps
     ranks = args.world_size * max(1, args.n_gpu)
     size, answer = micro * accumulation * ranks, result.best.configuration.global_batch_size
@@ -205,16 +196,8 @@ def _searched_from(result: SearchResult) -> int | None:
     return None if micro is None and accumulation is None else int(micro or 8) * int(accumulation or 1)
 
 
-def _warn_of_evaluation(result: SearchResult, trainer: Any) -> None:
-    """Of an evaluation batch size that was checked and did not fit: it stays the user's."""
-    size, check = trainer.args.per_device_eval_batch_size, result.rehearsal
-    fits = check and check.eval_batch_size
-    if check and fits and fits < size and size in check.eval_batches_tried and trainer.eval_dataset is not None:
-        _warn(f"an evaluation batch of {size} ran out of memory, {fits} fits: set per_device_eval_batch_size={fits}")
-
-
 def _warn_of_optimizer(result: SearchResult, optimizer: Any) -> None:
-    """Of a user's own optimizer if the answer was measured with another one."""
+    """Warn of a user's own optimizer if the answer was measured with another one."""
     default = OWN if result.workload.own_optimizer else user_optimizer(result.request.training_args)
     measured = result.best.configuration.values.get("optimizer", default)
     if optimizer is not None and measured != OWN:
@@ -296,28 +279,19 @@ def prepare_data(result: SearchResult, trainer: Any) -> None:
     trainer.data_collator = collated_as_asked(trainer.data_collator, arguments)
 
 
-@contextlib.contextmanager
-def regional_compilation(result: SearchResult) -> Iterator[None]:
-    """A Trainer reads from a variable alone, when it is built, whether regions are compiled."""
-    before, value = os.environ.pop(REGIONAL, None), result.setup.variables.get(REGIONAL)
-    if value is not None:
-        os.environ[REGIONAL] = value
-    try:
-        yield
-    finally:
-        os.environ.pop(REGIONAL, None)
-        if before is not None:
-            os.environ[REGIONAL] = before
-
-
 def set_process(result: SearchResult, ranks: int) -> None:
-    """Set what this process can still take, and warn of what it has to be started with."""
+    """Set what this process can still take, and warn of what it has to be started with.
+
+    A Trainer that is built afterwards reads from a variable whether regions are compiled.
+    """
     import torch
 
+    variables = dict(result.setup.variables)
+    os.environ.pop(REGIONAL, None)
+    if (regional := variables.pop(REGIONAL, None)) is not None:
+        os.environ[REGIONAL] = regional
     for name, allowed in result.setup.switches.items():
         getattr(torch.backends.cuda, name)(allowed)
-    variables = dict(result.setup.variables)
-    variables.pop(REGIONAL, None)
     if threads := variables.pop(THREADS, None):
         torch.set_num_threads(int(threads))
     missing = {name: value for name, value in variables.items() if os.environ.get(name) != value}

@@ -10,7 +10,6 @@ from autotune.commands.trainer.apply import (
     prepare_data,
     prepare_model,
     prepared_init,
-    regional_compilation,
     set_process,
 )
 from autotune.report.evidence import loss_warning
@@ -52,7 +51,7 @@ def why_kept(result: SearchResult, resumes: bool = False) -> str:
     return f"The training continues a checkpoint, and the answer changes the {names[0]}." if resumes and names else ""
 
 
-def why_anew(result: SearchResult, trainer: Any) -> str:
+def restart_reason(result: SearchResult, trainer: Any) -> str:
     """Reason why the answer takes a new start of the program; empty if it can be set on this Trainer."""
     setup, ranks = result.setup, trainer.args.world_size
     variables = {name: value for name, value in setup.variables.items() if name != THREADS}
@@ -76,7 +75,7 @@ def switch(result: SearchResult, trainer: Any, made: Iterable[Any]) -> int:
     """
     args = trainer.args
     changed = changed_fields(result, args)
-    if "optim" in changed and extract.own_optimizers(trainer)[0] is None:
+    if "optim" in changed and extract.user_optimizers(trainer)[0] is None:
         trainer.optimizer = None  # of an earlier training
     precision.leave_launcher()
     before = {name: getattr(args, name) for name in changed}
@@ -88,8 +87,7 @@ def switch(result: SearchResult, trainer: Any, made: Iterable[Any]) -> int:
     vars(args).update(values)
     precision.unwrap(extract.models(trainer))
     prepare(result, trainer)
-    with regional_compilation(result):
-        trainer.create_accelerator_and_postprocess()
+    trainer.create_accelerator_and_postprocess()
     trainer._train_batch_size = args.train_batch_size
     return len(alike)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import multiprocessing
 import os
 import random
 import time
@@ -205,7 +206,7 @@ def prepared_trainer(
     if order.confirmation:  # weights of its own in each round, the same for every rival
         set_seed(arguments.data_seed)
     user = UserObjects.opened(objects, arguments)
-    user.workers.start_alike()
+    multiprocessing.set_start_method("fork", force=True)  # nothing of the user's has to be sent to loader workers
     return trainer_of(order, user, arguments, steps, bool(order.confirmation))
 
 
@@ -265,16 +266,13 @@ def trainer_of(
         parts = {"train_dataset": dataset, "data_collator": collator, "processing_class": processing}
     if arguments.max_steps <= 0 and not has_length(parts.get("train_dataset")):
         arguments.max_steps = steps
-    kind = user.trainer_class or Trainer
+    vars(arguments).update(user.on_arguments)
     parts |= {"model": model, "args": arguments}
-    if user.prepared:
-        vars(arguments).update(user.on_arguments)
-        try:
-            trainer = extract.built_again(kind, parts)
-        except InvalidRequest as error:
-            raise Misconfigured(str(error), {}) from error
-    else:
-        trainer = kind(**parts)
+    try:
+        kind, is_users = user.trainer_class or Trainer, order.workload.user_objects
+        trainer = extract.built_again(kind, parts) if is_users else Trainer(**parts)
+    except InvalidRequest as error:
+        raise Misconfigured(str(error), {}) from error
     trainer.own_optimizer = user.own_optimizer
     precision.unwrap(trainer.model)
     for callback in user.callbacks:
@@ -294,7 +292,7 @@ def _built(order: TrainingOrder, user: UserObjects, arguments: TrainingArguments
 
 def for_probe(trainer: Any) -> Any:
     """The user's Trainer without callbacks that probes do not run; its model is made already."""
-    for callback in filter(why_unfit, extract.own_callbacks(trainer)):
+    for callback in filter(why_unfit, extract.user_callbacks(trainer)):
         trainer.remove_callback(callback)
     trainer.model_init = None
     return trainer

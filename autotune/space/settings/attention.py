@@ -28,8 +28,6 @@ def _unavailable(value: Value, context: Context) -> Exclusion | None:
     environment, workload = context.environment, context.workload
     if value == workload.attention:
         return None
-    if workload.user_objects:
-        return Exclusion(ExclusionKind.MODEL_INIT, detail="its attention")
     if reason := workload.attentions.get(str(value), f"{workload.architecture} was not asked for it"):
         return Exclusion(ExclusionKind.MODEL, detail=reason)
     if environment.is_cpu and value not in ("eager", "sdpa"):

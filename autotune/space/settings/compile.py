@@ -75,7 +75,7 @@ def backend_of(trainer: Any) -> str:
 
 
 def _read_back(observed: Observed) -> str:
-    """By its effect: whether torch compiled a graph, of the whole model or of its blocks, and in which mode.
+    """Value that its effect shows: whether torch compiled a graph, of the whole model or of its blocks, and in which mode.
 
     Graphs alone say nothing: some optimizers (torchao's) and attentions (flex) compile themselves.
     """

@@ -16,7 +16,7 @@ PACKAGES = {"jemalloc": "libjemalloc2", "tcmalloc": "libtcmalloc-minimal4"}
 
 
 def _from_user(context: Context) -> str:
-    """As the user's own variables say: no field of TrainingArguments does."""
+    """Value in the user's environment variables: no field of TrainingArguments has it."""
     variables = context.environment.variables
     return _allocator(variables, variables.get(PRELOAD, "").split("/"))
 
@@ -36,7 +36,7 @@ def _apply(value: Value, environment: Environment) -> Effect:
 
 
 def _read_back(observed: Observed) -> str:
-    """By the library files in the process, and the variables that it was started with."""
+    """Value that the library files in the process and the variables of its start show."""
     return _allocator(observed.started_with, observed.libraries)
 
 

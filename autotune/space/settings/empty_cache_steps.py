@@ -1,4 +1,4 @@
-"""Emptying the cache: the device's allocator gives back unused memory after so many steps."""
+"""Emptying the cache: the device's allocator gives back unused memory after n steps."""
 
 from autotune.space.settings.rules import first_of, needs_field, needs_gpu
 from autotune.space.settings.setting import Costs, field_setting, whole_number

@@ -15,8 +15,7 @@ class ExclusionKind(Kind):
     TRIED = "tried", "{detail}"  # it failed, or was not tried, on this device
     VARIABLES = "variables", "{detail}"  # the user's own environment variables are against it
     COMBINATION = "combination", "{detail}"  # another setting's value is against it
-    MODEL_INIT = "model_init", "the model comes built from your model_init, which chooses {detail}"
-    BUILT = "built", "your function builds the Trainer, and no field of its arguments says {detail}"
+    USER_CODE = "user_code", "your code makes model and Trainer, and no training argument says {detail}"
     FIELD = "field", "this transformers' TrainingArguments has no field {detail}"
     PACKAGE = "package", "needs `pip install {detail}`"
     CAPABILITY = "capability", "needs compute capability {capability:.1f}"

@@ -9,7 +9,7 @@ OPTION = "expandable_segments"
 
 
 def _from_user(context: Context) -> bool:
-    """As the user's own variable says: no field of TrainingArguments does."""
+    """Value in the user's environment variable: no field of TrainingArguments has it."""
     environment = context.environment
     if environment.is_cpu or without_native_allocator(environment.variables):
         return False

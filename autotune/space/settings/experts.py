@@ -25,8 +25,6 @@ def _unavailable(value: Value, context: Context) -> Exclusion | None:
     workload = context.workload
     if value == (workload.expert or NONE):
         return None
-    if workload.user_objects:
-        return Exclusion(ExclusionKind.MODEL_INIT, detail="how its experts are computed")
     if not workload.expert:
         text = f"{workload.architecture} has no experts with several implementations"
         return Exclusion(ExclusionKind.MODEL, detail=text)

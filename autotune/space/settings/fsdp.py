@@ -15,7 +15,7 @@ SINGLE = Exclusion(ExclusionKind.DEVICE, detail="shards over several GPUs, and o
 
 
 def _from_user(context: Context) -> str:
-    """As transformers reads it: true, or one of the older words, the sharding itself in `fsdp_config`.
+    """Value as transformers reads it: true, or one of the older words, the sharding itself in `fsdp_config`.
 
     A `hybrid_shard` copies between machines, and on one is a full_shard. The config may also name a file, whose content is not
     read here; the Trainer's own default is a full_shard.
@@ -32,7 +32,7 @@ def _from_user(context: Context) -> str:
 
 
 def _sharding(reshards: object) -> str:
-    """By `reshard_after_forward`, in any of its spellings."""
+    """Value of `reshard_after_forward`, in any of its spellings."""
     return "full_shard" if str(reshards).rpartition(".")[2].lower() in ("true", "full_shard") else "shard_grad_op"
 
 

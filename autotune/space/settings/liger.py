@@ -31,7 +31,7 @@ def _apply(value: Value, environment: Environment) -> Effect:
 
 
 def _read_back(observed: Observed) -> str:
-    """By the code of the `forward` of the model, where its loss is computed, and of its modules."""
+    """Value that the code of `forward` shows: of the model, where its loss is computed, and of its modules."""
     if _is_ligers(observed.base_model):
         return "kernels_and_loss"
     return "kernels" if any(map(_is_ligers, observed.base_model.modules())) else "none"

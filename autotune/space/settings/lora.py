@@ -10,7 +10,7 @@ NAMES = (NONE, "8", "16", "32", "64", "128")
 """No adapter, or its rank: how many rows and columns its matrices have."""
 
 ALPHA = 2
-"""`lora_alpha` is so many times the rank: how strongly the adapter counts, which changes no speed (LoRA's own GPT-2 and
+"""`lora_alpha` in ranks: how strongly the adapter counts, which changes no speed (LoRA's own GPT-2 and
 GPT-3 runs scale by 8 to 1/2; twice the rank is what PEFT's examples take)."""
 
 
@@ -32,15 +32,13 @@ def _read_back(observed: Observed) -> str:
 
 
 def _unavailable(value: Value, context: Context) -> Exclusion | None:
-    if context.workload.user_objects:
-        return Exclusion(ExclusionKind.MODEL_INIT, detail="its adapter")
     if context.workload.task == "image-classification":
         return Exclusion(ExclusionKind.MODEL, detail="its new head would not be trained: PEFT has no such task")
     return None
 
 
 def _needs_at_least_as_much(value: Value, other: Value) -> bool:
-    """By rank. All weights against an adapter is open: a small model's adapter keeps more activations."""
+    """Comparison of ranks. All weights against an adapter is open: a small model's adapter keeps more activations."""
     return value == other if NONE in (value, other) else int(value) >= int(other)
 
 

@@ -19,7 +19,7 @@ matches."""
 
 
 def _read_back(observed: Observed) -> str | None:
-    """By the layers that have an adapter; None if none has."""
+    """Value that the layers with an adapter show, or None."""
     model = observed.trainer.model
     if not getattr(model, "peft_config", None):
         return None

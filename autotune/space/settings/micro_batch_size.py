@@ -5,7 +5,7 @@ from autotune.space.settings.setting import Costs, Observed, field_setting, whol
 from autotune.space.tensor_cores import SMALLEST
 
 GENERATION = "steps_per_generation"
-"""TRL's field of Trainers that generate for so many micro-steps at once (GRPO, RLOO, SDFT), which are one batch of the loader."""
+"""TRL's field of Trainers that generate for several micro-steps at once (GRPO, RLOO, SDFT), which are one batch of the loader."""
 
 
 def divisors(global_batch_size: int, multiple_of: int = 1) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Padding: batches of text filled up to a multiple of so many tokens."""
+"""Padding: batches of text filled up to a multiple of n tokens."""
 
 from autotune.core import Environment, Value
 from autotune.space.settings import packing
@@ -7,7 +7,7 @@ from autotune.space.settings.rules import collated
 from autotune.space.settings.setting import Context, Costs, Effect, Observed, Setting
 
 NONE = "none"
-"""To the longest sample of the batch, and no further."""
+"""No padding beyond the longest sample of the batch."""
 
 NAMES = (NONE, "8", "16", "32", "64", "128")
 """Tensor cores take shapes in multiples of 8 values of sixteen bits, an A100's 64 (NVIDIA, Deep Learning Performance

@@ -92,7 +92,7 @@ keeps float32 weights as well, and needs no autocast."""
 
 
 def _read_back(observed: Observed) -> str | None:
-    """By the output of a linear layer in the first step, whether autocast was on, and what is frozen."""
+    """Value that the first step shows: output of a linear layer, autocast, and what is frozen."""
     if observed.linear_dtype in ("", _FLOAT64):  # autocast leaves float64 as it is
         return observed.linear_dtype or None
     of_engine = _OF_ENGINE.get(observed.linear_dtype, "")
@@ -117,8 +117,6 @@ def _unavailable(value: Value, context: Context) -> Exclusion | None:
         )
     if workload.weights_dtype == _BF16 and value not in (WEIGHTS, "bf16"):
         return Exclusion(ExclusionKind.MODEL, detail="the weights of your model are bfloat16")
-    if value in (WEIGHTS, FROZEN) and workload.user_objects and workload.weights_dtype != _BF16:
-        return Exclusion(ExclusionKind.MODEL_INIT, detail="the dtype of its weights")
     return None
 
 

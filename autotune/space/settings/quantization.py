@@ -10,7 +10,7 @@ NAMES = (NONE, "nf4", "fp4")
 FIELD = "quantization_config"
 
 BITS = 4 + 8 / 64 + 32 / (64 * 256)
-"""Of a packed weight: its own, its share of the scale that 64 weights have in 8 bits, and of the one that 256 scales have
+"""Bits of a packed weight: its own, its share of the scale that 64 weights have in 8 bits, and of the one that 256 scales have
 (double quantization; QLoRA, section 3)."""
 
 
@@ -28,7 +28,7 @@ def _apply(value: Value, environment: Environment) -> Effect:
 
 
 def _read_back(observed: Observed) -> str:
-    """By the weights themselves."""
+    """Value that the weights themselves show."""
     for weight in observed.trainer.model.parameters():
         if type(weight).__name__ == "Params4bit":
             packed = weight.dtype.itemsize == 1 and getattr(weight, "quant_state", None)

@@ -47,7 +47,7 @@ def needs_native_allocator(value: Value, context: Context) -> Exclusion | None:
 
 
 def in_host_memory(processes: int, each_bytes: int, context: Context) -> Exclusion | None:
-    """Unavailable if so many processes with these bytes each need more of the host's memory than is free."""
+    """Unavailable if this number of processes with these bytes each need more of the host's memory than is free."""
     free, needed = context.environment.host_free_bytes, processes * each_bytes
     if free is None or needed <= free:
         return None

@@ -10,7 +10,7 @@ MOST = 256
 """Far above what any machine's loading needs; each of them is a process with memory of its own."""
 
 WAITING = 4
-"""As many workers are worth a probe on any machine: those that wait for a disk or a network need no core meanwhile."""
+"""Workers that are worth a probe on any machine: those that wait for a disk or a network need no core meanwhile."""
 
 
 def _apply(value: Value, environment: Environment) -> Effect:

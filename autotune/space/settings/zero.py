@@ -91,7 +91,7 @@ def engine_config(trainer: Any) -> Mapping[str, Any] | None:
 
 
 def _read_back(observed: Observed) -> str | None:
-    """By the engine's own config: stage, and if it keeps what it offloads."""
+    """Value in the engine's own config: stage, and what it offloads."""
     config = engine_config(observed.trainer)
     if config is None:
         return NONE if not getattr(observed.trainer, "is_deepspeed_enabled", False) else None

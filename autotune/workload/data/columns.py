@@ -8,8 +8,8 @@ import datasets
 
 from autotune.core.errors import InvalidRequest, did_you_mean
 from autotune.workload.data.chat import chat_text, has_template, is_conversation, messages_of
-from autotune.workload.data.features import element, first_objects, is_list_of_ints, is_text, kind_of, unfit
-from autotune.workload.data.labels import SEVERAL, SINGLE, Labels
+from autotune.workload.data.features import element, first_objects, is_text, kind_of, unfit
+from autotune.workload.data.labels import NUMBERS, Labels
 
 _SOURCES = ("messages", "conversations", "text")
 _TARGETS = ("target", "summary", "completion", "labels", "label")
@@ -31,14 +31,14 @@ _TEXT_PAIRS = (
 )
 """Columns of GLUE, SuperGLUE and of data for rankers: two texts of one sample."""
 TOKENS = "input_ids"
-"""Column of data that is tokenised already."""
+"""Column of tokenised samples."""
 
 
 @dataclass(frozen=True)
 class Columns:
     """The columns of the data that a task reads; label is empty if the task has none or makes the labels."""
 
-    text: str  #: of texts, conversations, questions, lists of words, token ids or images
+    text: str  #: of texts, conversations, questions, lists of words or images
     label: str = ""  #: of labels, tags, answers, or of the text that is to be learnt
     pair: str = ""  #: of the second text of a sample, such as a question's context
     tools: str = ""  #: of functions that a conversation may call
@@ -55,7 +55,9 @@ def choose_columns(data: Any, task: str, text: str | None, label: str | None) ->
     if task == "image-classification":
         return data, Columns(_image_column(data, text), _column(data, label, _LABELS, "label"))
     if TOKENS in data.column_names and text in (None, TOKENS):
-        return data, _token_columns(data, task, label)
+        raise InvalidRequest(
+            "The data is tokenised already.", "Give it to a Trainer and search for that: autotune.tune(build, args)."
+        )
     if task == "token-classification":
         words = _column(data, text, ("tokens",), "text")
         if is_text(data.features[words]) or not is_text(data.features[words], lists=True):
@@ -137,22 +139,6 @@ def _with_tools(data: Any, text: str, label: str = "") -> Columns:
     return Columns(text, label, tools="tools" if has_tools else "")
 
 
-def _token_columns(data: Any, task: str, label: str | None) -> Columns:
-    """The columns of data that is tokenised already."""
-    if not is_list_of_ints(data.features[TOKENS]):
-        raise unfit(data, TOKENS, "token ids", "text")
-    if task == "question-answering":
-        starts = _column(data, label, ("start_positions",), "label")
-        return Columns(TOKENS, starts, _column(data, None, ("end_positions",), "end_positions"))
-    if task == "masked-lm" or (task == "causal-lm" and label is None and "labels" not in data.column_names):
-        return Columns(TOKENS)
-    usual = _LABELS if task == "sequence-classification" else _TAGS if task == "token-classification" else ("labels",)
-    column = _column(data, label, usual, "label")
-    if task != "sequence-classification" and not is_list_of_ints(data.features[column]):
-        raise unfit(data, column, "lists of numbers", "label")
-    return Columns(TOKENS, column)
-
-
 def _answer_columns(data: Any, text: str | None, label: str | None) -> Columns:
     question = _column(data, None, ("question",), "question")
     context, answers = _column(data, text, ("context",), "text"), _column(data, label, ("answers",), "label")
@@ -164,27 +150,12 @@ def _answer_columns(data: Any, text: str | None, label: str | None) -> Columns:
 
 def describe(columns: Columns, data: Any, task: str, labels: Labels | None, tokenizer: Any) -> str:
     """The use of the columns, in one line."""
-    text, label, pair = (repr(name) for name in (columns.text, columns.label, columns.pair))
-    if columns.text == TOKENS:
-        return " and ".join(name for name in (text, label, pair) if name != "''") + " are read as they are"
-    match task:
-        case "causal-lm" if columns.label:
-            note = f"{text} is the prompt and {label} the completion, from which alone the model learns"
-        case "seq2seq-lm" if columns.label == columns.text:
-            note = f"the column {text} is source and target"
-        case "seq2seq-lm":
-            note = f"{text} is the source and {label} the target"
-        case "causal-lm" | "masked-lm":
-            note = f"{text} is the text"
-        case "question-answering":
-            note = f"{text} is answered from {pair} as {label} says"
-        case _:
-            assert labels is not None
-            kinds = {SINGLE: f"one of {labels.count} classes", SEVERAL: f"several of {labels.count} classes"}
-            kind = kinds.get(labels.problem, "a number" if labels.count == 1 else f"{labels.count} numbers")
-            what = {"token-classification": "holds the words", "image-classification": "is the image"}
-            is_read = f"and {pair} are a pair of texts" if columns.pair else what.get(task, "is the text")
-            note = f"{text} {is_read}, {label} {kind}"
+    texts = " and ".join(repr(name) for name in (columns.text, columns.pair) if name)
+    note = f"the {'image' if task == 'image-classification' else 'text'} is {texts}"
+    if columns.label:
+        note += f", the label {columns.label!r}"
+    if labels:
+        note += " (numbers)" if labels.problem == NUMBERS else f" ({labels.count} classes)"
     if not is_conversation(first_objects(data, columns.text)):
         return note
     if has_template(tokenizer):

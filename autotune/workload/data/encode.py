@@ -6,15 +6,14 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
-from autotune.core.errors import InvalidRequest
 from autotune.workload.data.chat import chat_text, has_template, is_conversation, messages_of
-from autotune.workload.data.columns import TOKENS, Columns
+from autotune.workload.data.columns import Columns
 from autotune.workload.data.labels import Labels
 
 Rows = dict[str, list[Any]]
 TYPES = "token_type_ids"
 LONG_TEXT, SPARE = 1_000_000, 16
-"""Characters up to which every text is tokenised whole; else so many times those of a sample of the longest tokens."""
+"""Characters up to which every text is tokenised whole; above, SPARE times those of a sample of the longest tokens."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +30,6 @@ class Encoder:
     labels: Labels | None = None
 
     def __call__(self, rows: Rows) -> Rows:
-        if self.columns.text == TOKENS:
-            return self._tokenised(rows)
         if self.task == "causal-lm" and self.columns.label:
             return self._completion(rows)
         encode: Callable[[Rows], Rows] = {
@@ -57,12 +54,9 @@ class Encoder:
         return max(LONG_TEXT, SPARE * self.sequence_length * longest)
 
     def _shortened(self, text: str) -> str:
-        """The beginning of a very long text, if it is enough for a whole sample: a tokenizer takes 13 times its memory."""
-        if len(text) <= self._most_characters or self.tokenizer.truncation_side != "right":
-            return text
-        beginning = text[: self._most_characters]
-        tokens = self.tokenizer(beginning, truncation=True, max_length=self.sequence_length)["input_ids"]
-        return beginning if len(tokens) == self.sequence_length else text
+        """The part of a very long text that makes a whole sample: a tokenizer takes 13 times its memory."""
+        most = self._most_characters
+        return text[:most] if self.tokenizer.truncation_side == "right" else text[-most:]
 
     def _texts(self, rows: Rows, column: str) -> list[Any]:
         """The texts of a column, its conversations written out."""
@@ -114,28 +108,7 @@ class Encoder:
             # A prompt alone may end in another token than within the whole, such as an end token.
             begin = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(prompt, sample, strict=False)))
             labels.append([-100] * begin + sample[begin:])
-        return _learnable({**_samples(samples), "labels": labels}, first=1)
-
-    def _tokenised(self, rows: Rows) -> Rows:
-        """Rows of token ids and their labels, cut to the length of a sample as texts are."""
-        samples = _samples(self._cut(rows[TOKENS]))
-        if "attention_mask" in rows:
-            samples["attention_mask"] = self._cut(rows["attention_mask"])
-            _check_lengths(samples, "attention_mask", "attention_mask")
-        label = self.columns.label
-        if self.task == "question-answering":
-            samples |= {"start_positions": rows[label], "end_positions": rows[self.columns.pair]}
-        elif self.task == "sequence-classification":
-            assert self.labels is not None
-            samples["labels"] = list(map(self.labels.of, rows[label]))
-        elif label:
-            samples["labels"] = self._cut(rows[label])
-            if self.task != "seq2seq-lm":
-                _check_lengths(samples, "labels", label)
-        return _learnable(samples, first=int(self.task == "causal-lm"))
-
-    def _cut(self, lists: list[Any]) -> list[list[int]]:
-        return [list(row or ())[: self.sequence_length] for row in lists]
+        return _learnable({**_samples(samples), "labels": labels})
 
     def _translation(self, rows: Rows) -> Rows:
         columns = (self._texts(rows, self.columns.text), self._texts(rows, self.columns.label))
@@ -185,23 +158,9 @@ def _samples(ids: Iterable[Any]) -> Rows:
     return {"input_ids": samples, "attention_mask": [[1] * len(tokens) for tokens in samples]}
 
 
-def _check_lengths(samples: Rows, name: str, column: str) -> None:
-    if list(map(len, samples[name])) != list(map(len, samples[TOKENS])):
-        raise InvalidRequest(
-            f"The column {column!r} has other lengths than {TOKENS!r}.",
-            "Tokenise the data again, or leave the column out.",
-        )
-
-
-def _learnable(samples: Rows, first: int) -> Rows:
-    """The samples that have a token and a label to learn from, in a list of labels from place `first` on."""
-    learnt = samples.get("labels", samples[TOKENS])
-    places = [
-        place
-        for place, label in enumerate(learnt)
-        if samples[TOKENS][place] and (not isinstance(label, list) or any(number != -100 for number in label[first:]))
-        if all(values[place] is not None for values in samples.values())
-    ]
+def _learnable(samples: Rows) -> Rows:
+    """The samples of a causal model that have a label to learn from after their first token."""
+    places = [place for place, labels in enumerate(samples["labels"]) if any(number != -100 for number in labels[1:])]
     return {name: [values[place] for place in places] for name, values in samples.items()}
 
 

@@ -23,12 +23,6 @@ def element(feature: Any) -> Any:
     return getattr(feature, "feature", feature[0] if isinstance(feature, list) else feature)
 
 
-def is_list_of_ints(feature: Any) -> bool:
-    """True for a column of lists of whole numbers."""
-    inner = element(feature)
-    return inner is not feature and isinstance(inner, datasets.Value) and "int" in inner.dtype
-
-
 def is_text(feature: Any, lists: bool = False) -> bool:
     """True for a column of texts; lists: or of lists of them."""
     if lists:

@@ -1,15 +1,10 @@
 """Images, decoded and resized as they are loaded, so that loader workers have the work of a real training."""
 
-import io
-from collections.abc import Mapping
 from typing import Any
 
 import datasets
 import numpy as np
 import torch
-
-from autotune.core.errors import InvalidRequest
-from autotune.workload.hub import first_line
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 """Channels -> PIL's mode of such images."""
@@ -33,34 +28,14 @@ class ImageSamples:
         try:
             row = self._rows[index]
             return {"pixel_values": pixels(row["image"], self._shape), "labels": row["labels"]}
-        except OSError as error:  # an image that is cut off after a correct beginning
-            raise ValueError(
-                f"The image {_name(_encoded(self._rows)[index], index)} cannot be decoded: {error}."
-            ) from error
+        except OSError as error:
+            raise ValueError(f"The image {_name(self._rows, index)} cannot be decoded: {error}.") from error
 
 
-def check_images(rows: Any) -> None:
-    """Raise InvalidRequest, which names the file, for the first image (column `image`) with an unreadable beginning."""
-    from PIL import Image
-
-    for place, row in enumerate(_encoded(rows)):
-        content = row["image"]["bytes"]
-        try:
-            with Image.open(row["image"]["path"] if content is None else io.BytesIO(content)) as image:
-                image.verify()
-        except Exception as error:
-            why = "it is not an image" if isinstance(error, Image.UnidentifiedImageError) else first_line(error)
-            raise InvalidRequest(
-                f"The image {_name(row, place)} cannot be decoded: {why}.", "Fix it, or take it out of the data."
-            ) from error
-
-
-def _encoded(rows: Any) -> Any:
-    return rows.cast_column("image", datasets.Image(decode=False))
-
-
-def _name(row: Mapping[str, Any], place: int) -> str:
-    return str(row["image"]["path"] or f"in row {place + 1}")
+def _name(rows: Any, index: int) -> str:
+    """Name of an image, for people."""
+    row = rows.cast_column("image", datasets.Image(decode=False))[index]
+    return str(row["image"]["path"] or f"in row {index + 1}")
 
 
 def pixels(image: Any, shape: tuple[int, int, int]) -> torch.Tensor:

@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,12 +25,12 @@ from autotune.workload.data.sampling import quantiles
 from autotune.workload.data.sources import DataSource, find_data
 from autotune.workload.data.tokenizer import TokenizerPlan, open_tokenizer, plan_tokenizer, train_tokenizer
 from autotune.workload.hub import first_line
-from autotune.workload.model.config import image_shape, vocabulary_size
+from autotune.workload.model.config import image_shape
 
 MOST_TEXTS = 50_000
 MOST_IMAGES = 5_000
 """Rows kept of larger data, drawn at random: a probe sees fewer, and their lengths are spread as in the whole."""
-_FORMAT = 6
+_FORMAT = 7
 _SPECIAL_IDS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 
@@ -102,7 +101,7 @@ class _Recipe:
         return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:20]
 
     def checked(self, prepared: PreparedData) -> PreparedData:
-        """The same data; raises InvalidRequest if it is smaller than one batch."""
+        """Returns the data; raises InvalidRequest if it is smaller than one batch."""
         if prepared.samples < self.request.global_batch_size:
             raise InvalidRequest(
                 f"The data {self.request.dataset} has {prepared.samples} usable samples, "
@@ -113,13 +112,13 @@ class _Recipe:
 
 
 def _read_and_prepare(recipe: _Recipe, source: DataSource, cache: Path, scratch: Path) -> PreparedData:
-    data, notes = read_data(source, recipe.request.dataset_split, scratch / "raw")
+    data = read_data(source, recipe.request.dataset_split, scratch / "raw")
     identity = source.identity or f"{source.name} {data._fingerprint}"
     target = cache / recipe.key(identity)
     if saved := _saved(target):
         return saved
     fresh = scratch / "fresh"
-    prepared = _prepare(recipe, source, identity, data, fresh, notes)
+    prepared = _prepare(recipe, source, identity, data, fresh)
     write_json(fresh / "prepared.json", prepared.to_dict())
     try:
         os.rename(fresh, target)
@@ -130,11 +129,9 @@ def _read_and_prepare(recipe: _Recipe, source: DataSource, cache: Path, scratch:
     return replace(prepared, folder=str(target))
 
 
-def _prepare(
-    recipe: _Recipe, source: DataSource, identity: str, data: Any, folder: Path, notes: list[Note]
-) -> PreparedData:
+def _prepare(recipe: _Recipe, source: DataSource, identity: str, data: Any, folder: Path) -> PreparedData:
     """Writes `data` and `tokenizer` into the folder, and describes them."""
-    request, task = recipe.request, recipe.task
+    request, task, notes = recipe.request, recipe.task, list[Note]()
     if len(data) > recipe.most_rows:
         notes.append(Note(NoteKind.SAMPLED_ROWS, {"rows": recipe.most_rows, "all_rows": len(data)}))
         data = data.shuffle(seed=0).select(range(recipe.most_rows))
@@ -156,8 +153,6 @@ def _prepare(
         data = _text_rows(recipe, columns, labels, data, tokenizer, folder.parent / "tokens.arrow")
     if not len(data):
         raise InvalidRequest(f"The data {source.name} has no row to learn from.", "Choose other data or columns.")
-    if columns.text == TOKENS:
-        _check_ids(recipe, data)
     data.save_to_disk(str(folder / "data"))
     if len(data) < rows:
         notes.append(Note(NoteKind.SHORT_ROWS, {"rows": rows - len(data), "all_rows": rows}))
@@ -188,8 +183,6 @@ def _labelled(data: Any, columns: Columns, labels: Labels, notes: list[Note]) ->
 
 def _tokenizer(recipe: _Recipe, columns: Columns, data: Any) -> tuple[Any, str]:
     assert recipe.plan is not None
-    if not recipe.plan.place and columns.text == TOKENS:
-        return train_tokenizer([], recipe.config), "token ids of the data"
     if not recipe.plan.place:
         tokenizer = train_tokenizer(texts_of(data, columns), recipe.config)
         return tokenizer, f"byte-pair tokenizer trained on the data ({len(tokenizer)} tokens)"
@@ -197,8 +190,7 @@ def _tokenizer(recipe: _Recipe, columns: Columns, data: Any) -> tuple[Any, str]:
     place = recipe.plan.place
     if recipe.task == "masked-lm" and tokenizer.mask_token is None:
         raise InvalidRequest(f"The tokenizer {place!r} has no mask token, which masked-lm needs.", "Use another one.")
-    needs_words = recipe.task in ("token-classification", "question-answering") and columns.text != TOKENS
-    if needs_words and not tokenizer.is_fast:
+    if recipe.task in ("token-classification", "question-answering") and not tokenizer.is_fast:
         raise InvalidRequest(
             f"The tokenizer {place!r} cannot say which token comes from which word, which {recipe.task} needs.",
             "Use a fast one (with a tokenizer.json).",
@@ -231,27 +223,8 @@ def _image_rows(recipe: _Recipe, columns: Columns, labels: Labels | None, data: 
     data = data.select_columns([columns.text])
     if columns.text != "image":
         data = data.rename_column(columns.text, "image")
-    images.check_images(data)
     data = data.add_column("labels", classes)
     return data, f"images resized to {shape[1]} x {shape[2]} in the data loader"
-
-
-def _check_ids(recipe: _Recipe, data: Any) -> None:
-    """Raise InvalidRequest for token ids that the model does not have."""
-    import pyarrow.compute as arrow
-
-    most = vocabulary_size(recipe.config) or sys.maxsize
-    are_tokens = {TOKENS: True, "labels": recipe.task in ("causal-lm", "seq2seq-lm")}
-    for name in (name for name in data.column_names if are_tokens.get(name)):
-        ids = arrow.list_flatten(data.with_format("arrow")[name])
-        if name == "labels":
-            ids = ids.filter(arrow.not_equal(ids, -100))  # the loss ignores it
-        extremes = arrow.min_max(ids).as_py()
-        if wrong := [token for token in extremes.values() if not 0 <= token < most]:
-            raise InvalidRequest(
-                f"The column {name!r} holds the token {wrong[0]}, which the model's vocabulary does not have.",
-                "Tokenise the data with the tokenizer that belongs to the model.",
-            )
 
 
 def _longest(data: Any) -> tuple[int, ...]:

@@ -30,7 +30,7 @@ def rows_of(dataset: Any) -> Any:
 
 
 def read_rows(dataset: Any, seconds: float) -> Iterator[Any]:
-    """The first rows, as far as they are read in so many seconds; none beyond one that cannot be read at its place."""
+    """The first rows, as far as they are read in this time; none beyond one that cannot be read at its place."""
     until, rows = time.monotonic() + seconds, rows_of(dataset)
     for place in range(0 if rows is None else len(rows)):
         try:

@@ -38,8 +38,8 @@ def collating(task: str, varied: bool, model: Any) -> dict[str, str | None]:
     return {"pad_to_multiple_of": None, "packing": _why_not_packed(task, model), "attention_mask": NEEDED}
 
 
-def own_collating(collator: Any, processing_class: Any) -> tuple[dict[str, str | None], int | None]:
-    """The same for the user's collator, and the multiple to which it pads already.
+def user_collating(collator: Any, processing_class: Any) -> tuple[dict[str, str | None], int | None]:
+    """Result of `collating` for the user's collator, and the multiple to which it pads already.
 
     Without a collator the Trainer's pads if it is given a tokenizer.
     """

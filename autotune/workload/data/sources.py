@@ -2,7 +2,6 @@
 
 import codecs
 import hashlib
-import importlib.util
 import json
 import os
 import re
@@ -10,43 +9,26 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
 
 from autotune.core.errors import InvalidRequest
 from autotune.core.paths import reads_as_path
 
 READERS = {".txt": "text", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "arrow"}
 READERS |= dict.fromkeys((".json", ".jsonl", ".ndjson"), "json")
+BINARY = ("parquet", "arrow")
+"""Readers of files that are not text."""
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd", ".lz4": "lz4"}
-"""Ending -> the name that fsspec has for it."""
-_PACKAGES = {"zstd": "zstandard", "lz4": "lz4"}
-"""Compression -> the package with which fsspec reads it, which may not be installed."""
+"""Ending of a compressed file -> fsspec's name of it; the last two need packages that may not be installed."""
 IMAGE_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff"})
 _SPLIT_WORDS = {"train": "train", "training": "train", "test": "test", "testing": "test", "eval": "test"}
 _SPLIT_WORDS |= {"validation": "validation", "valid": "validation", "val": "validation", "dev": "validation"}
-_MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow"}
-_BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32"}
-# After UTF-32, which begins with the same bytes.
-_BOMS |= {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _SEPARATORS = ",;\t|"
 _LOOKED_AT_BYTES = 65536
-MOST_DEPTH = 100
-"""Nested brackets: above a few hundred the reader of JSON lines ends its process."""
 SAVED = ("dataset_info.json", "dataset_dict.json")
 """Files that `save_to_disk` writes into its folder."""
 MOST_HASHED_BYTES = 256 * 2**20
 """Bytes of the files of a data set up to which their contents are read to identify it: within a second."""
 _ENDINGS = {*READERS, *IMAGE_ENDINGS}
-
-
-@dataclass(frozen=True)
-class DataFile:
-    """A file and how it is written."""
-
-    path: Path
-    reader: str  #: of `datasets`
-    encoding: str = "utf-8"  #: of a text file; `utf-8-sig` if it begins with a byte order mark
-    separator: str = ""  #: of the columns of a csv file
 
 
 @dataclass(frozen=True)
@@ -56,7 +38,8 @@ class DataSource:
     name: str  #: as the user wrote it
     path: Path | None  #: None for a hub id
     reader: str  #: of `datasets`, or `saved` for a folder that `save_to_disk` wrote
-    files: dict[str, tuple[DataFile, ...]]  #: split -> files
+    files: dict[str, list[Path]]  #: split -> files
+    separator: str = ""  #: of the columns of csv files
     identity: str = ""  #: of local data; empty for a hub id
 
 
@@ -68,8 +51,8 @@ def find_data(name: str, images: bool) -> DataSource:
             return DataSource(name, None, "hub", {})
         if path.is_dir():
             return _folder(name, path, images)
-        file = _data_file(path)
-        return DataSource(name, path, file.reader, {"train": (file,)}, stamp([path]))
+        separator = _checked(path)
+        return DataSource(name, path, READERS[data_ending(path)], {"train": [path]}, separator, stamp([path]))
 
 
 def check_data(name: str) -> None:
@@ -77,7 +60,7 @@ def check_data(name: str) -> None:
     with _reported(name):
         path = _local(name)
         if path is not None and path.is_file():
-            _data_file(path)
+            _checked(path)
         elif path is not None and not any(data_ending(file) in _ENDINGS for file in _files_below(path)):
             raise _no_data(name, "images, or files")
 
@@ -88,23 +71,6 @@ def data_ending(path: Path) -> str:
     if suffixes and suffixes[-1].lower() in COMPRESSIONS:
         suffixes.pop()
     return suffixes[-1].lower() if suffixes else ""
-
-
-def open_decompressed(path: Path) -> IO[bytes]:
-    """The file's bytes, decompressed as its ending says. Raises InvalidRequest if that needs a package that is missing."""
-    compression = COMPRESSIONS.get(path.suffix.lower())
-    if compression is None:
-        return path.open("rb")
-    import fsspec
-
-    if compression not in fsspec.available_compressions():
-        package = _PACKAGES.get(compression, compression)
-        raise InvalidRequest(
-            f"The file {path} is compressed, and {package}, which reads {path.suffix}, is not installed.",
-            f"pip install {package}, or decompress the file.",
-        )
-    opened: IO[bytes] = fsspec.open(str(path), "rb", compression=compression).open()
-    return opened
 
 
 def _local(name: str) -> Path | None:
@@ -155,20 +121,20 @@ def _no_data(name: str, what: str) -> InvalidRequest:
 def _folder(name: str, path: Path, images: bool) -> DataSource:
     files = list(_files_below(path))
     if any((path / saved).is_file() for saved in SAVED):
-        return DataSource(name, path, "saved", {}, f"{path}: {stamp(files)}")
+        return DataSource(name, path, "saved", {}, identity=f"{path}: {stamp(files)}")
     if images and any(file.suffix.lower() in IMAGE_ENDINGS for file in files):
-        return DataSource(name, path, "imagefolder", {}, f"{path}: {stamp(files)}")
+        return DataSource(name, path, "imagefolder", {}, identity=f"{path}: {stamp(files)}")
     data = [file for file in files if data_ending(file) in READERS]
     if not data:
         raise _no_data(name, "images, or files" if images else "files")
-    readers = sorted({READERS[data_ending(file)] for file in data})
-    if len(readers) > 1:
-        raise InvalidRequest(f"The folder {name} mixes kinds of data: {', '.join(readers)}.", "Name one file of it.")
-    splits: dict[str, tuple[DataFile, ...]] = {}
+    readers, separators = ({READERS[data_ending(file)] for file in data}, {_checked(file) for file in data})
+    if len(readers) > 1 or len(separators) > 1:
+        what = f"kinds of data: {', '.join(sorted(readers))}" if len(readers) > 1 else "separators of columns"
+        raise InvalidRequest(f"The folder {name} mixes {what}.", "Name one file of it.")
+    splits: dict[str, list[Path]] = {}
     for file in data:
-        split = _split_of(file.relative_to(path))
-        splits[split] = (*splits.get(split, ()), _data_file(file))
-    return DataSource(name, path, readers[0], splits, f"{path}: {stamp(data)}")
+        splits.setdefault(_split_of(file.relative_to(path)), []).append(file)
+    return DataSource(name, path, readers.pop(), splits, separators.pop(), f"{path}: {stamp(data)}")
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
@@ -184,74 +150,52 @@ def _split_of(file: Path) -> str:
     return next((_SPLIT_WORDS[word] for word in reversed(words) if word in _SPLIT_WORDS), "train")
 
 
-def _data_file(path: Path) -> DataFile:
-    """Format of a file, by its ending and its beginning; without an ending, by its beginning alone.
+def _checked(path: Path) -> str:
+    """The separator of a csv file's columns; empty for other files.
 
-    Raises InvalidRequest if it is empty, or its beginning is not text although it should be.
+    Raises InvalidRequest for an unknown ending, and if the file is empty or its beginning is not text although it should be.
     """
-    ending = data_ending(path)
-    if ending and ending not in READERS:
+    reader = READERS.get(data_ending(path))
+    if reader is None:
         raise InvalidRequest(
             f"The ending of {path} is not that of a known kind of data.", f"Use {', '.join(READERS)}, or a folder."
         )
     if path.stat().st_size == 0:
         raise InvalidRequest(f"The file {path} is empty.", "Choose other data.")
+    if reader in BINARY:
+        return ""
     try:
-        with open_decompressed(path) as file:
-            beginning = file.read(_LOOKED_AT_BYTES)
-    except (PermissionError, InvalidRequest):
+        beginning = _beginning(path)
+    except PermissionError:
         raise
     except Exception as error:  # of a decompressor
-        raise InvalidRequest(f"The file {path} cannot be decompressed: {error}.", "Check that it is whole.") from error
-    reader = (
-        READERS[ending] if ending else next((kind for magic, kind in _MAGIC.items() if beginning.startswith(magic)), "")
-    )
-    if reader in _MAGIC.values():
-        return DataFile(path, reader)
-    encoding = _encoding(path, beginning)
-    # The last character may be incomplete, unless the file ends there.
-    text = codecs.getincrementaldecoder(encoding)().decode(beginning, final=len(beginning) < _LOOKED_AT_BYTES)
-    if "\0" in text:
-        raise InvalidRequest(f"The file {path} is not text: it holds NUL bytes.", "Choose other data.")
-    if not text.strip():
-        raise InvalidRequest(f"The file {path} is empty but for white space.", "Choose other data.")
-    reader = reader or ("json" if text.lstrip()[0] in "{[" else "text")
-    if reader == "json" and _depth(text) > MOST_DEPTH:
-        raise InvalidRequest(f"The file {path} is nested too deeply to be a table.", "Choose other data.")
-    return DataFile(path, reader, encoding, _separator(text) if reader == "csv" else "")
-
-
-def _encoding(path: Path, beginning: bytes) -> str:
-    """By its byte order mark, else UTF-8, else by charset-normalizer. Raises InvalidRequest."""
-    if marked := next((encoding for mark, encoding in _BOMS.items() if beginning.startswith(mark)), None):
-        return marked
+        raise InvalidRequest(
+            f"The file {path} cannot be decompressed: {error}.",
+            "Check that it is whole; .zst needs `pip install zstandard`, .lz4 `pip install lz4`.",
+        ) from error
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(beginning, final=len(beginning) < _LOOKED_AT_BYTES)
+        # The last character may be incomplete, unless the file ends there.
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(beginning, final=len(beginning) < _LOOKED_AT_BYTES)
     except UnicodeDecodeError as error:
-        guess: Any = None
-        if installed := importlib.util.find_spec("charset_normalizer"):
-            from charset_normalizer import from_bytes
+        raise InvalidRequest(f"The file {path} is not UTF-8 (byte {error.start}).", "Save it as UTF-8.") from error
+    if "\0" in text or not text.strip():
+        what = "holds NUL bytes" if "\0" in text else "holds only white space"
+        raise InvalidRequest(f"The file {path} {what}.", "Choose other data.")
+    return _separator(text) if reader == "csv" else ""
 
-            guess = from_bytes(beginning).best() if b"\0" not in beginning else None
-        if guess is None:
-            raise InvalidRequest(
-                f"The file {path} is not text: byte {error.start} is not UTF-8.",
-                f"Save it as UTF-8{'' if installed else ', or pip install charset-normalizer'}, or choose other data.",
-            ) from error
-        return str(guess.encoding)
-    return "utf-8"
+
+def _beginning(path: Path) -> bytes:
+    """The first bytes of a file, decompressed as its ending says."""
+    if (compression := COMPRESSIONS.get(path.suffix.lower())) is None:
+        with path.open("rb") as file:
+            return file.read(_LOOKED_AT_BYTES)
+    import fsspec
+
+    with fsspec.open(str(path), "rb", compression=compression) as file:
+        return bytes(file.read(_LOOKED_AT_BYTES))
 
 
 def _separator(text: str) -> str:
     """Separator of the columns of a csv file: the most frequent of the usual characters in its first line."""
     header = re.sub(r'"[^"]*"', "", text.lstrip().partition("\n")[0])
     return max(_SEPARATORS, key=header.count)
-
-
-def _depth(text: str) -> int:
-    """Depth to which the JSON's brackets are nested, without brackets in strings."""
-    depth = deepest = 0
-    for match in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', text):
-        depth += (match[0] in "[{") - (match[0] in "]}")
-        deepest = max(deepest, depth)
-    return deepest

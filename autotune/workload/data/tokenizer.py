@@ -9,10 +9,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from autotune.core.errors import InvalidRequest
 from autotune.core.paths import reads_as_path
 from autotune.workload.data.sources import stamp
-from autotune.workload.hub import NotOnHub, first_line, hub_file, hub_is_reachable, why_not_on_hub
+from autotune.workload.hub import NotOnHub, first_line, hub_file, hub_is_reachable
 from autotune.workload.model.build import tasks_of
 from autotune.workload.model.builtin import BUILT_IN
-from autotune.workload.model.config import token_id, vocabulary_size
+from autotune.workload.model.config import vocabulary_size
 
 TRAINING_CHARACTERS = 20_000_000
 """Most text that a byte-pair tokenizer is trained on: enough for any vocabulary, over in seconds."""
@@ -72,7 +72,6 @@ def open_tokenizer(plan: TokenizerPlan, config: Any, trust_remote_code: bool) ->
 def train_tokenizer(texts: Iterable[str], config: Any) -> Any:
     """A byte-level byte-pair tokenizer with at most the config's vocabulary; small data gives a smaller one.
 
-    Its special tokens have the config's ids if these are among the first ones: the model pads as in its pretraining.
     Raises InvalidRequest if the vocabulary is too small for all bytes.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -87,7 +86,7 @@ def train_tokenizer(texts: Iterable[str], config: Any) -> Any:
     inner.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=size,
-        special_tokens=_ordered_special_tokens(config),
+        special_tokens=list(_SPECIAL),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -107,17 +106,6 @@ def train_tokenizer(texts: Iterable[str], config: Any) -> Any:
 
 def _trained_size(config: Any) -> int:
     return min(vocabulary_size(config) or LARGEST_TRAINED_VOCABULARY, LARGEST_TRAINED_VOCABULARY)
-
-
-def _ordered_special_tokens(config: Any) -> list[str]:
-    wanted = ((_PAD, "pad_token_id"), (_END, "eos_token_id"), (_START, "bos_token_id"))
-    places: dict[int, str] = {}
-    for token, name in wanted:
-        place = token_id(config, name)
-        if place is not None and 0 <= place < len(_SPECIAL) and place not in places:
-            places[place] = token
-    rest = iter([token for token in _SPECIAL if token not in places.values()])
-    return [places.get(place) or next(rest) for place in range(len(_SPECIAL))]
 
 
 def _template(config: Any, inner: Any) -> Any:
@@ -143,20 +131,13 @@ def _up_to(texts: Iterable[str], most: int) -> Iterable[str]:
 
 
 def _requested_place(requested: str) -> str:
+    """Folder or hub id of a requested tokenizer. Raises InvalidRequest for a path that holds none."""
     path = Path(requested).expanduser()
-    if path.is_dir():
-        if not any((path / name).is_file() for name in (*_FILES, "added_tokens.json")):
-            raise InvalidRequest(f"The folder {requested} holds no tokenizer.", "Name the folder of a saved tokenizer.")
-        return str(path.resolve())
-    if path.exists() or reads_as_path(requested):
-        what = "is a file, not a folder" if path.exists() else "is not there"
-        raise InvalidRequest(f"The tokenizer folder {requested} {what}.", "Name the folder of a saved tokenizer.")
-    if not _on_hub(requested):
-        raise InvalidRequest(
-            f"There is no tokenizer {requested!r}: no folder of that name, and {why_not_on_hub()}.",
-            "Check the spelling, or leave --tokenizer out to train one on the data.",
-        )
-    return requested
+    if not path.exists() and not reads_as_path(requested):
+        return requested
+    if not any((path / name).is_file() for name in (*_FILES, "added_tokens.json")):
+        raise InvalidRequest(f"The tokenizer {requested} is no folder of one.", "Name the folder of a saved tokenizer.")
+    return str(path.resolve())
 
 
 def _own_place(model: str) -> str:

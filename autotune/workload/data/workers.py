@@ -1,13 +1,9 @@
-"""Workers of data loaders: how the user's process starts them, and what cannot be sent to them."""
+"""Workers of data loaders: whether the user's process can start them."""
 
 import multiprocessing
 import pickle
-from collections import ChainMap
-from dataclasses import dataclass
-from multiprocessing import reduction
+from collections.abc import Mapping
 from typing import Any
-
-import cloudpickle
 
 
 class _Sink:
@@ -15,51 +11,23 @@ class _Sink:
         return len(data)
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """For a child, in which what the user's script defines is in no module."""
+def why_no_workers(parts: Mapping[str, Any] | None) -> str:
+    """Reason why this process cannot start workers with these parts of a loader, by name; empty if it can.
 
-    def __init__(self, file: Any, protocol: int | None = None) -> None:
-        usual: Any = reduction.ForkingPickler(file)
-        self.dispatch_table: Any = ChainMap(usual.dispatch_table, cloudpickle.Pickler.dispatch_table)
-        super().__init__(file, protocol)  # reads the table
+    A fork needs nothing to be sent; what is sent goes by the plain pickle. parts: None if a function builds them in each trial.
+    """
+    # The default method is not asked for: that would set it.
+    method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    if method == "fork":
+        return ""
+    how = f"your process starts workers by {method}, and"
+    if parts is None:
+        return f"{how} what the function builds is not known to it"
+    from autotune.workload.hub import first_line  # loads huggingface_hub
 
-
-@dataclass(frozen=True)
-class Workers:
-    """start_method: of the user's process, empty: that of any. problem: reason why workers cannot be used there, or empty."""
-
-    start_method: str = ""
-    problem: str = ""
-
-    @classmethod
-    def of_this_process(cls, dataset: Any, collator: Any) -> "Workers":
-        """For a loader of these. A fork needs nothing to be sent; what is sent goes by the plain pickle."""
-        from autotune.workload.hub import first_line
-
-        # The default method is not asked for: that would set it.
-        method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
-        for name, part in (("train_dataset", dataset), ("data_collator", collator)) if method != "fork" else ():
-            try:
-                pickle.Pickler(_Sink()).dump(part)
-            except Exception as error:  # whatever an object's pickling raises
-                return cls(
-                    method,
-                    f"your process starts workers by {method}, and the {name} cannot be pickled: {first_line(error)}",
-                )
-        return cls(method)
-
-    @classmethod
-    def of_build(cls) -> "Workers":
-        """For the loader of a Trainer that a function builds in each trial: what it holds is not seen in this process."""
-        workers = cls.of_this_process(None, None)
-        problem = (
-            f"your process starts workers by {workers.start_method}, and what the function builds is not known to it"
-        )
-        return workers if workers.start_method == "fork" else cls(workers.start_method, problem)
-
-    def start_alike(self) -> None:
-        """Make this process start workers as the user's does."""
-        if self.start_method:
-            multiprocessing.set_start_method(self.start_method, force=True)
-        if self.start_method not in ("", "fork"):
-            setattr(reduction, "dump", lambda part, file, protocol=None: _Pickler(file, protocol).dump(part))  # noqa: B010
+    for name, part in parts.items():
+        try:
+            pickle.Pickler(_Sink()).dump(part)
+        except Exception as error:  # whatever an object's pickling raises
+            return f"{how} the {name} cannot be pickled: {first_line(error)}"
+    return ""

@@ -267,5 +267,5 @@ def _task_of_architecture(config: Any, tasks: tuple[str, ...]) -> str | None:
 
 
 def _arguments(trust_remote_code: bool, dtype: str) -> dict[str, Any]:
-    """Of `from_config` and `from_pretrained`."""
+    """Arguments of `from_config` and `from_pretrained`."""
     return {"trust_remote_code": trust_remote_code, "dtype": getattr(torch, dtype)}

@@ -1,6 +1,5 @@
 """Code that decides what is trained, in classes that a child imports: replaced there, it would be missing in the child."""
 
-import dis
 import hashlib
 import sys
 import types
@@ -9,7 +8,6 @@ from typing import Any
 
 from autotune.core.errors import InvalidRequest
 from autotune.workload.model.pickling import is_importable
-from autotune.workload.references import content, function_of, of_library
 
 DECIDING = (
     *("compute_loss", "training_step", "_inner_training_loop", "_prepare_inputs"),
@@ -33,7 +31,7 @@ def code_of(trainer_classes: Iterable[type], layers: Iterable[Any]) -> dict[str,
 
 
 def loaded_code() -> dict[str, str]:
-    """The same of all classes of Trainers and layers in this process."""
+    """Result of `code_of` for all classes of Trainers and layers in this process."""
     from torch.nn import Module
     from transformers import Trainer
 
@@ -52,47 +50,6 @@ def check_code(sent: dict[str, str], trainer_class: type, model: Any) -> None:
             f"{missing[0]} was replaced in your process, and trials would run without that.",
             "Put what replaces it into a subclass, or set it on the Trainer or the model.",
         )
-
-
-THAWS = ("requires_grad", "requires_grad_", "unfreeze")
-GROWS = (*THAWS, "add_param_group", "resize_token_embeddings")
-"""Names by which code makes frozen weights learn, or adds some, in the course of a training."""
-
-
-def grows(parts: Iterable[Any]) -> str:
-    """`Thaw.on_step_begin uses requires_grad`, of the user's own classes and functions and those that they call; else empty.
-
-    parts: functions and classes; constructors have run before a training.
-    """
-    stack, seen = list(parts), set[int]()
-    while stack:
-        part = function_of(stack.pop(0))
-        if id(part) in seen or of_library(getattr(part, "__module__", None) or ""):
-            continue
-        seen.add(id(part))
-        if isinstance(part, type):
-            stack += [
-                member for base in part.__mro__[:-1] if not of_library(base.__module__) for member in _methods(base)
-            ]
-        elif isinstance(part, types.FunctionType):
-            codes = list(_codes(part))
-            used = [step for code in codes for step in dis.get_instructions(code) if isinstance(step.argval, str)]
-            names = {step.argval for step in used}
-            # Who counts weights reads that attribute.
-            if found := [step.argval for step in used if step.argval in GROWS and not _reads_flag(step)]:
-                return f"{part.__qualname__.rpartition('<locals>.')[2]} uses {found[0]}"
-            cells = map(content, part.__closure__ or ())
-            called = [*(part.__globals__.get(name) for name in names), *cells]
-            stack += [each for each in called if isinstance(each, (types.FunctionType, type))]
-    return ""
-
-
-def _methods(kind: type) -> list[Any]:
-    return [function_of(member) for name, member in vars(kind).items() if name != "__init__"]
-
-
-def _reads_flag(step: dis.Instruction) -> bool:
-    return step.argval == THAWS[0] and step.opname == "LOAD_ATTR"
 
 
 def _by_name(kind: type) -> Any:

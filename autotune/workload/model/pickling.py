@@ -7,19 +7,14 @@ Four pickles one after another, then the size of the last. In the last two, name
 layers and parameters.
 """
 
-import functools
-import inspect
 import io
 import os
 import pickle
 import site
-import socket
-import sqlite3
 import sys
 import sysconfig
-import threading
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
 from types import ModuleType
@@ -30,13 +25,18 @@ import cloudpickle
 from autotune.core.errors import InvalidRequest
 from autotune.core.note import Note
 from autotune.core.warning import ResultWarning
-from autotune.workload.data.workers import Workers
+from autotune.workload.data.workers import why_no_workers
 from autotune.workload.extract import BUILD
-from autotune.workload.model.rebuild import arguments_needed, called
-from autotune.workload.references import Comparison, content, function_of, globals_of, inside
+from autotune.workload.model.rebuild import WithoutWeights, empty_parameter
+from autotune.workload.references import globals_of
 
-OF_ARGUMENTS = ("arguments_class", "own_fields")
+OF_ARGUMENTS = ("arguments_class", "user_fields")
 """Objects in the first pickle, if given."""
+
+OF_LOADER = ("train_dataset", "data_collator")
+"""Objects that a data loader's workers get."""
+
+THE_TRAINER = "the Trainer itself"
 
 EVALUATION = "evaluation"
 """Name among the objects of the last pickle: attributes of a Trainer for its evaluation, in a dictionary."""
@@ -60,29 +60,16 @@ class Payload:
     trains_on: bool = False  #: the training goes on with the answer at once
 
 
-def packed(model: Any, objects: Mapping[str, Any]) -> Payload:
-    """The model that a search was given, with these objects; no bytes if it is a name. Raises InvalidRequest."""
+def as_payload(model: Any) -> Payload:
+    """The model that a search was given; no bytes if it is a name. Raises InvalidRequest."""
     if isinstance(model, Payload):
         return model
     if isinstance(model, (str, os.PathLike)):
-        if objects:
-            raise InvalidRequest(
-                f"{', '.join(objects)} need a `model_init` callable as the model.",
-                "Pass a function that makes the model, or name the data with dataset=.",
-            )
         return Payload(os.fspath(model), b"")
-    if not callable(model) or (hasattr(model, "parameters") and not isinstance(model, type)):
-        raise InvalidRequest(
-            f"The model is a {type(model).__name__}.", "Pass a name, or a function or class that makes the model."
-        )
-    if needed := arguments_needed(model):
-        raise InvalidRequest(
-            f"{called(model)} cannot be made without {', '.join(needed)}.",
-            f"Pass functools.partial({called(model)}, ...) or a function that makes the model.",
-        )
-    if "train_dataset" not in objects:
-        raise InvalidRequest("A `model_init` needs a train_dataset.", "Pass the dataset that the Trainer would get.")
-    return Payload(called(model), sent({"model_init": model, **objects}))
+    raise InvalidRequest(
+        f"The model is a {type(model).__name__}.",
+        "Pass its name or folder, or search for a Trainer of it: autotune.tune(trainer), or autotune.tune(build, args).",
+    )
 
 
 def sent(objects: Mapping[str, Any], trainer: Any = None) -> bytes:
@@ -90,26 +77,23 @@ def sent(objects: Mapping[str, Any], trainer: Any = None) -> bytes:
     names = _names(trainer) if trainer is not None else {}
     first = {name: objects[name] for name in OF_ARGUMENTS if name in objects}
     last = {name: part for name, part in objects.items() if name not in (*OF_ARGUMENTS, "model_init", EVALUATION)}
-    if "train_dataset" in objects:
-        last["workers"] = Workers.of_this_process(objects["train_dataset"], objects.get("data_collator"))
-    elif "build" in objects:
-        last["workers"] = Workers.of_build()
+    last["no_workers"] = why_no_workers(None if "build" in objects else {name: objects.get(name) for name in OF_LOADER})
     stream = io.BytesIO()
     for group, known in ((first, {}), ({"model_init": objects.get("model_init")}, {}), (last, names)):
         try:
             _Sender(stream, known, trainer).dump(group)
         except Exception as error:  # whatever an object's pickling raises
-            what, reason, advice = _unsendable(group, known, trainer, error)
-            advice = f"{advice} {BUILD}" if trainer is not None else advice
-            raise InvalidRequest(f"{what} cannot be sent to another process: {reason}.", advice) from error
+            advice = "Make it where it is used, at its first use."
+            raise InvalidRequest(
+                f"{_refusal(group, known, trainer, error)}.", f"{advice} {BUILD}" if trainer is not None else advice
+            ) from error
     begin, evaluation = stream.tell(), objects.get(EVALUATION)
     try:
         _Sender(stream, names, trainer).dump(evaluation)
     except Exception as error:  # as above
-        what, reason, _ = _unsendable(evaluation or {}, names, trainer, error)
         stream.truncate(begin)
         stream.seek(begin)
-        pickle.dump(f"{what} cannot be sent to another process: {reason}", stream)
+        pickle.dump(_refusal(evaluation or {}, names, trainer, error), stream)
     return stream.getvalue() + (stream.tell() - begin).to_bytes(_SIZE_BYTES, "big")
 
 
@@ -124,11 +108,7 @@ def evaluation_of(objects: bytes, trainer: Any) -> dict[str, Any] | str:
 
 def can_be_sent(part: Any, trainer: Any) -> str:
     """Reason why this part of the Trainer cannot be sent; empty if it can."""
-    try:
-        _Sender(io.BytesIO(), _names(trainer), trainer).dump(part)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
+    return _why_not(part, _names(trainer), trainer)
 
 
 def received(stream: io.BytesIO, model: Callable[[], Any] | None = None, arguments: Any = None) -> Any:
@@ -141,87 +121,27 @@ CALLED = {
     "trainer_arguments": "An argument of the Trainer",
     "build": "The function that builds the Trainer",
     "on_arguments": "What was set on the arguments",
-    "own_fields": "A field of the arguments",
+    "user_fields": "A field of the arguments",
     "arguments_class": "The arguments' class",
+    "model_init": "The model",
 }
 """Objects that are sent, in words, if not by their names."""
 
 
-def _unsendable(
-    group: Mapping[str, Any], names: Mapping[int, Any], trainer: Any, error: Exception
-) -> tuple[str, str, str]:
-    """(which of the objects cannot be sent, why, what to do about it): by the innermost thing that cannot be sent."""
-    from autotune.workload.hub import first_line
+def _refusal(group: Mapping[str, Any], names: Mapping[int, Any], trainer: Any, error: Exception) -> str:
+    """Which of these objects cannot be sent, and why."""
+    from autotune.workload.hub import first_line  # loads huggingface_hub
 
-    def why_not(part: Any) -> Exception | None:
-        try:
-            _Sender(io.BytesIO(), names, trainer).dump(part)
-        except Exception as error:
-            return error
-        return None
-
-    what, part, holder = "What you passed", group, ""
-    for name, value in group.items():
-        if why_not(value) is not None:
-            own_model = "The model" if trainer is not None and name == "model_init" else f"The {name}"
-            what, part = CALLED.get(name, own_model), value
-            break
-    seen, is_deeper = set[int](), True
-    while is_deeper and (trainer is None or part is not trainer):
-        seen.add(id(part))
-        is_deeper = False
-        for owner, name, inner in _held(part):
-            if id(inner) not in seen and (reason := why_not(inner)) is not None:
-                inside_holder = f"{holder}[{name!r}]" if holder and name else name or holder
-                holder = f"{owner} uses {name}" if owner and name else inside_holder
-                part, error, is_deeper = inner, reason, True
-                break
-    refused: list[tuple[Any, str, str]] = [*UNSENDABLE]
-    if part is trainer:
-        refused.insert(0, (type(trainer), "the Trainer itself", "Let it hold what it needs of the Trainer instead."))
-    for kinds, word, advice in refused:
-        if isinstance(part, kinds):
-            return what, f"{holder}, {word}" if holder else f"it is {word}", advice
-    text = f"{type(error).__name__}: {first_line(error)}"
-    return what, f"{holder}: {text}" if holder else text, "Make it in the process that uses it, at its first use."
+    name = next((name for name, part in group.items() if _why_not(part, names, trainer)), "")
+    return f"{CALLED.get(name, f'The {name}')} cannot be sent to another process: {first_line(error)}"
 
 
-def _held(value: Any) -> Iterator[tuple[str, str, Any]]:
-    """(owner, name, value) of what is pickled with a value; names are empty for what belongs to the value itself, or is ours."""
-    if isinstance(value, types.FunctionType):
-        owner = value.__qualname__.rpartition("<locals>.")[2]
-        cells = zip(value.__code__.co_freevars, map(content, value.__closure__ or ()), strict=True)
-        yield from ((owner, name, inner) for name, inner in (*cells, *globals_of(value).items()))
-    elif isinstance(value, type):
-        yield from (("", "", function_of(member)) for member in vars(value).values() if callable(function_of(member)))
-        yield from ((value.__qualname__, name, member) for name, member in vars(value).items() if not callable(member))
-    elif isinstance(value, (types.MethodType, functools.partial)):
-        yield from (("", "", inner) for inner in inside(value))
-    elif isinstance(value, Mapping):
-        yield from (("", name if isinstance(name, str) else "", inner) for name, inner in value.items())
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        yield from (("", "", inner) for inner in value)
-    owner = type(value).__qualname__.rpartition("<locals>.")[2]
-    is_ours = type(value).__module__.startswith("autotune.")
-    if not isinstance(value, (type, types.FunctionType)):
-        yield from (
-            ("" if is_ours else owner, "" if is_ours else name, inner)
-            for name, inner in getattr(value, "__dict__", {}).items()
-        )
-        yield "", "", type(value)
-
-
-WHERE_USED = (
-    "Open it where it is used, at its first use: in the method, in model_init, or in the dataset's __getitem__."
-)
-UNSENDABLE = (
-    (io.IOBase, "an open file", WHERE_USED),
-    (sqlite3.Connection, "a connection to a database", WHERE_USED),
-    (socket.socket, "a connection", WHERE_USED),
-    ((type(threading.Lock()), type(threading.RLock())), "a lock", "Make it where it is used, at its first use."),
-    (types.GeneratorType, "a generator", "Use a list, or a class with __iter__ that begins it again."),
-)
-"""Kinds of objects that belong to one process, in words, and what to do instead."""
+def _why_not(part: Any, names: Mapping[int, Any], trainer: Any) -> str:
+    try:
+        _Sender(io.BytesIO(), names, trainer).dump(part)
+    except Exception as error:  # whatever an object's pickling raises
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def _names(trainer: Any) -> dict[int, tuple[str, str]]:
@@ -232,15 +152,15 @@ def _names(trainer: Any) -> dict[int, tuple[str, str]]:
 
 
 class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles parts of the model by name, and an optimizer without its state.
+    """Pickles parts of the model by name, and an optimizer with all its attributes.
 
     Objects that are defined in a module that a child would not find are pickled by value.
     """
 
     def __init__(self, stream: io.BytesIO, names: Mapping[int, tuple[str, str]], trainer: Any) -> None:
         super().__init__(stream)
-        self._names, self._trainer = names, trainer
-        self._importable: dict[str, bool] = {}
+        self._names, self._trainer, self._weights = names, trainer, set[int]()
+        self._seen = set[str]()
         self._by_value: list[ModuleType] = []
 
     def dump(self, obj: Any) -> None:
@@ -253,12 +173,16 @@ class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
 
     def persistent_id(self, obj: Any) -> tuple[str, str] | None:
         if self._trainer is not None and obj is self._trainer:
-            raise pickle.PicklingError("it holds the Trainer itself")
+            raise pickle.PicklingError(f"it holds {THE_TRAINER}")
         return self._names.get(id(obj)) if self._names else None
 
     def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, WithoutWeights):
+            self._weights = {id(weight) for weight in obj.model.parameters()}
+        if id(obj) in self._weights:
+            return empty_parameter, (tuple(obj.shape), obj.dtype, obj.requires_grad, vars(obj))
         if self._trainer is not None and hasattr(obj, "param_groups") and hasattr(obj, "zero_grad"):
-            return rebuilt_optimizer, _optimizer_parts(obj)
+            return object.__new__, (type(obj),), _attributes_of(obj)
         if type(obj).__name__ == "Tensor" and str(obj.dtype).startswith(
             "torch.float8"
         ):  # torch 2.13 cannot unpickle it
@@ -266,9 +190,9 @@ class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
 
             return torch.Tensor.view, (obj.view(torch.uint8), obj.dtype)
         if isinstance(obj, io.TextIOWrapper) and obj not in (sys.stdout, sys.stderr):  # cloudpickle would send its text
-            raise pickle.PicklingError("an open file")
+            raise pickle.PicklingError("it holds an open file")
         if isinstance(obj, types.FunctionType) and self._reads_trainer(obj):
-            raise pickle.PicklingError("it reads the Trainer itself from a global")
+            raise pickle.PicklingError(f"it reads {THE_TRAINER} from a global")
         if isinstance(name := obj.__name__ if isinstance(obj, ModuleType) else getattr(obj, "__module__", None), str):
             self._register(name)
         return super().reducer_override(obj)
@@ -276,21 +200,17 @@ class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
     def _register(self, name: str) -> None:
         """Pickle by value what this module defines, if a child would not find the module."""
         module = sys.modules.get(name)
-        if name == "__main__" or name in self._importable or module is None:
+        if name == "__main__" or name in self._seen or module is None:
             return
-        self._importable[name] = is_importable(name)
-        if not self._importable[name]:
-            self._send_by_value(module)
+        self._seen.add(name)
+        if not is_importable(name) and name not in cloudpickle.list_registry_pickle_by_value():
+            cloudpickle.register_pickle_by_value(module)
+            self._by_value.append(module)
 
     def _reads_trainer(self, function: types.FunctionType) -> bool:
         """True if a function reads the Trainer, or a method of it, from a global, which a child's module would not have."""
         read = (getattr(value, "__self__", value) for value in globals_of(function).values())
         return self._trainer is not None and any(value is self._trainer for value in read)
-
-    def _send_by_value(self, module: ModuleType | None) -> None:
-        if module is not None and module.__name__ not in cloudpickle.list_registry_pickle_by_value():
-            cloudpickle.register_pickle_by_value(module)
-            self._by_value.append(module)
 
 
 def is_importable(name: str) -> bool:
@@ -357,38 +277,8 @@ class _Receiver(pickle.Unpickler):
         return self._model().get_parameter(path) if kind == PARAMETER else self._model().get_submodule(path)
 
 
-def rebuilt_optimizer(kind: type, defaults: Mapping[str, Any], groups: list[dict[str, Any]]) -> Any:
-    """An optimizer of this class over these groups of parameters, each with its settings."""
-    parameters = inspect.signature(kind).parameters
-    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    return kind(groups, **{name: value for name, value in defaults.items() if takes_all or name in parameters})
-
-
-def _optimizer_parts(optimizer: Any) -> tuple[type, dict[str, Any], list[dict[str, Any]]]:
-    return type(optimizer), dict(optimizer.defaults), [dict(group) for group in optimizer.param_groups]
-
-
-OF_STEPS = ("state", "step", "_step_count", "_opt_called", "_warned_capturable_if_run_uncaptured")
-"""Attributes of an optimizer that its steps and a schedule change, or that are compared separately."""
-
-
-def check_optimizer(optimizer: Any) -> None:
-    """Raise InvalidRequest, one line, for an optimizer that is not as a child makes it of its class and groups."""
-    name = type(optimizer).__name__
-    try:
-        fresh = rebuilt_optimizer(*_optimizer_parts(optimizer))
-    except Exception as error:  # whatever the class's __init__ raises
-        why = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise InvalidRequest(f"Your {name} cannot be built again from its parameter groups: {why}.", BUILD) from error
-    ours, others = (
-        {key: value for key, value in vars(each).items() if key not in OF_STEPS} for each in (optimizer, fresh)
-    )
-    differing = Comparison([(optimizer, fresh)]).differing(ours, others)
-    step = vars(optimizer).get("step")
-    if step is not None and inspect.unwrap(getattr(step, "__func__", step)) is not inspect.unwrap(type(optimizer).step):
-        differing.append("step")
-    if differing:
-        raise InvalidRequest(
-            f"{differing[0]} of your {name} is not as its class makes it of its parameter groups.",
-            BUILD,
-        )
+def _attributes_of(optimizer: Any) -> dict[str, Any]:
+    """Attributes of an optimizer; a schedule that wraps its `step` wraps it again."""
+    step: Any = vars(optimizer).get("step")
+    inner = {"step": types.MethodType(step.__wrapped__, optimizer)} if hasattr(step, "_wrapped_by_lr_sched") else {}
+    return {**vars(optimizer), **inner}

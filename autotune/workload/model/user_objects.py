@@ -3,13 +3,12 @@
 import dataclasses
 import hashlib
 import io
-import re
 import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, pairwise, takewhile
+from itertools import chain, islice, takewhile
 from typing import Any
 
 import torch
@@ -17,28 +16,24 @@ from transformers import Trainer, TrainingArguments
 
 from autotune.core import AutotuneError, InvalidRequest, TuningRequest, Workload
 from autotune.core.note import Note, NoteKind
-from autotune.core.warning import ResultWarning, WarningKind
 from autotune.space.settings import checkpointing
 from autotune.space.settings.optimizer import ANY
 from autotune.space.setup import BATCH_FIELDS
 from autotune.workload import extract
-from autotune.workload.data.rows import length_of, parts_of, read_rows
-from autotune.workload.data.sampling import own_collating, quantiles
-from autotune.workload.data.workers import Workers
+from autotune.workload.data.rows import length_of, read_rows
+from autotune.workload.data.sampling import quantiles, user_collating
+from autotune.workload.data.workers import why_no_workers
 from autotune.workload.extract import BUILD
 from autotune.workload.hub import first_line
-from autotune.workload.model.code import THAWS, check_code, code_of, grows
-from autotune.workload.model.pickling import received
-from autotune.workload.model.rebuild import BUILT, FromConfig, Prebuilt, layers_digest, made_by, takes_trial
+from autotune.workload.model.code import check_code, code_of
+from autotune.workload.model.pickling import OF_LOADER, received
+from autotune.workload.model.rebuild import BUILT, CONFIG, ITSELF, Prebuilt, WithoutWeights, layers_digest
 
 LOOK_S = 2.0
 """Longest search for the largest sample of the user's dataset: a dataset that decodes files has no lengths to read."""
 
 FIRST_LOOK = 32
 """Samples of which batches are made, to know whether the samples themselves show how large these are."""
-
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-"""Of an object whose class does not say how it is shown, as of an image."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +51,9 @@ class UserObjects:
     callbacks: Sequence[Any] = ()  #: for the Trainer, without those that its class adds itself
     build: Callable[[Any], Any] | None = None  #: (arguments) -> Trainer, in the place of all parts
     own_optimizer: str = ""  #: class of the user's optimizer, ANY if the Trainer class makes it; else empty
-    prepared: bool = False  #: the dataset comes from a built Trainer: its class has prepared it
     whole_steps: bool = False  #: a step cannot be measured with fewer micro-steps than it has
     identity: str = ""  #: differs for other parts, as far as the dataset does not
-    workers: Workers = field(default_factory=Workers)
+    no_workers: str = ""  #: reason why the caller's process cannot start loader workers
     built: Any = None
 
     @classmethod
@@ -75,7 +69,7 @@ class UserObjects:
         model_init = received(stream)["model_init"]
 
         def model() -> Any:
-            built[:] = built or [_made(model_init)]
+            built[:] = built or [model_init()]
             return built[0]
 
         parts = received(stream, model, object.__new__(TrainingArguments) if arguments is None else arguments)
@@ -83,11 +77,12 @@ class UserObjects:
 
     def model(self) -> Any:
         """The model that the parts refer to, else a new one."""
-        return _made(self.model_init) if self.built is None else self.built
+        assert self.model_init is not None
+        return self.model_init() if self.built is None else self.built
 
     def outline(self) -> Any:
         """The model, without storage if that is enough."""
-        return self.model_init.on("meta") if isinstance(self.model_init, FromConfig) else self.model()
+        return self.model_init.model if isinstance(self.model_init, WithoutWeights) else self.model()
 
     def trainer(self, arguments: Any) -> Any:
         """The Trainer that the user's function builds with these arguments. Raises InvalidRequest if it is none or has others."""
@@ -128,12 +123,6 @@ class UserObjects:
         return {name: value for name, value in parts.items() if value is not None} | dict(self.trainer_arguments)
 
 
-def _made(model_init: Any) -> Any:
-    """A `model_init` may take the (absent) trial, as the Trainer's may."""
-    assert model_init is not None
-    return model_init(None) if takes_trial(model_init) else model_init()
-
-
 def arguments_class(objects: bytes) -> tuple[type, dict[str, Any]]:
     """(the user's class of arguments, fields that it needs in addition to an order's).
 
@@ -151,7 +140,7 @@ def arguments_class(objects: bytes) -> tuple[type, dict[str, Any]]:
         for arguments in (TrainingArguments, kind)
     )
     other = {name: value for name, value in usual.items() if own.get(name, value) not in (value, dataclasses.MISSING)}
-    return kind, {**other, **sent.get("own_fields", {})}
+    return kind, {**other, **sent.get("user_fields", {})}
 
 
 def user_workload(request: TuningRequest, objects: bytes) -> Workload:
@@ -184,9 +173,9 @@ def _built_workload(request: TuningRequest, user: UserObjects, kind: type, field
     extract.check_training(trainer)
     here = code_of({type(trainer)}, trainer.model.modules())
     check_code({name: digest for name, digest in user.code.items() if name in here}, type(trainer), trainer.model)
-    callbacks = extract.own_callbacks(trainer)
+    callbacks = extract.user_callbacks(trainer)
     workload = trainer_workload(request, trainer, user.whole_steps, extract.identity_of(trainer, callbacks))
-    problem = user.workers.problem
+    problem = user.no_workers
     notes = (Note(NoteKind.NO_WORKERS, detail=problem),) if problem else ()
     own_parts = repr((user.identity, workload.own_parts))
     return replace(workload, source=BUILT, built=True, own_parts=own_parts, no_workers=problem, notes=notes)
@@ -196,7 +185,7 @@ def trainer_workload(
     request: TuningRequest, trainer: Any, whole_steps: bool, identity: str, read: Sequence[int] | None = None
 ) -> Workload:
     """The workload of a built Trainer. read: see `workload_of`."""
-    own, _ = extract.own_optimizers(trainer)
+    own, _ = extract.user_optimizers(trainer)
     kind = type(own) if own else (getattr(trainer, "optimizer_cls_and_kwargs", None) or (None,))[0]
     user = UserObjects(
         model_init=Prebuilt(trainer.model),
@@ -204,10 +193,10 @@ def trainer_workload(
         data_collator=trainer.data_collator,
         processing_class=trainer.processing_class,
         trainer_class=type(trainer),
-        callbacks=extract.own_callbacks(trainer),
+        callbacks=extract.user_callbacks(trainer),
         own_optimizer=kind.__name__ if kind else ANY if extract.makes_optimizer(type(trainer)) else "",
         whole_steps=whole_steps,
-        workers=Workers.of_this_process(trainer.train_dataset, trainer.data_collator),
+        no_workers=why_no_workers({name: getattr(trainer, name) for name in OF_LOADER}),
         identity=identity,
     )
     return workload_of(request, user, trainer.model, read)
@@ -230,24 +219,19 @@ def workload_of(request: TuningRequest, user: UserObjects, model: Any, read: Seq
             dtypes[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
     config = getattr(model, "config", None)
     read = sizes(user.train_dataset, user.data_collator) if read is None else read
-    unseen, growing = _unseen_sizes(samples, read), grows([user.trainer_class, *map(type, user.callbacks)])
-    learning = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
-    weights = sum(parameter.numel() for parameter in parameters)
-    notes = [Note(NoteKind.NO_WORKERS, detail=user.workers.problem)] if user.workers.problem else []
+    unseen = _unseen_sizes(samples, read)
+    notes = [Note(NoteKind.NO_WORKERS, detail=user.no_workers)] if user.no_workers else []
     notes += [Note(NoteKind.UNSEEN_SIZES, detail=unseen)] if unseen else []
-    if learning == weights and growing.endswith(THAWS):
-        growing = ""
-    counts = {"learning": learning, "weights": weights}
     lengths = quantiles(read)
-    collating, pad_to_multiple_of = own_collating(user.data_collator, user.processing_class)
+    collating, pad_to_multiple_of = user_collating(user.data_collator, user.processing_class)
     return Workload(
         name=request.model,
         task=request.task or "custom",
-        source=made_by(user.model_init),
+        source=CONFIG if isinstance(user.model_init, WithoutWeights) else ITSELF,
         model_config=config.to_dict() if config is not None and hasattr(config, "to_dict") else {},
         architecture=type(model).__name__,
         sequence_length=request.sequence_length,
-        parameters=weights,
+        parameters=sum(parameter.numel() for parameter in parameters),
         parameter_bytes=sum(bytes_each),
         gradient_bytes=sum(
             size for size, parameter in zip(bytes_each, parameters, strict=True) if parameter.requires_grad
@@ -257,57 +241,42 @@ def workload_of(request: TuningRequest, user: UserObjects, model: Any, read: Seq
         attention=str(getattr(config, "_attn_implementation", None) or "eager"),
         collating=collating,
         pad_to_multiple_of=pad_to_multiple_of,
-        data_identity=getattr(user.train_dataset, "_fingerprint", None) or _identity_of(user, samples or 0),
+        data_identity=getattr(user.train_dataset, "_fingerprint", None) or _identity_of(user, samples or 0, read),
         text_source="the caller's own dataset",
         samples=samples or 0,
         longest=(read.index(max(read)),) if lengths else (),
         lengths=tuple(round(size / lengths[-1], 4) for size in lengths),
         user_objects=True,
-        no_workers=user.workers.problem,
+        no_workers=user.no_workers,
         own_optimizer=user.own_optimizer,
         whole_steps=user.whole_steps,
         weights_dtype=max(dtypes, key=dtypes.__getitem__, default="float32"),
         own_layers=layers_digest(model),
         own_parts=user.identity,
         notes=tuple(notes),
-        warnings=(ResultWarning(WarningKind.GROWS, counts, growing),) if growing else (),
     )
 
 
-def _identity_of(user: UserObjects, samples: int) -> str:
-    """Digest of the user's parts by names, length and first samples.
-
-    Not by their pickles: a class of a script is pickled with a random number in it. By what is the same in every process: samples
-    without addresses, and those that the dataset draws anew at each look by their class alone.
-    """
+def _identity_of(user: UserObjects, samples: int, read: Sequence[int]) -> str:
+    """Digest of the user's parts by names, length and the first samples' sizes: the same in every process."""
     names = [
         getattr(part, "__qualname__", type(part).__qualname__) for part in (user.data_collator, user.trainer_class)
     ]
-    looks = [
-        [row for part in parts_of(user.train_dataset) for row in islice(read_rows(part, LOOK_S), 3)] for _ in range(2)
-    ]
-    first = [
-        text if text == _ADDRESS.sub("", repr(again)) else type(sample).__qualname__
-        for sample, again in zip(*looks, strict=False)
-        for text in [_ADDRESS.sub("", repr(sample))]
-    ]
-    facts = repr((type(user.train_dataset).__qualname__, samples, names, first))
+    facts = repr((type(user.train_dataset).__qualname__, samples, names, read[:3]))
     return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
 
 def sizes(dataset: Any, collator: Any = None) -> list[int]:
-    """Numbers in each sample, as far as they are read in `LOOK_S`; empty if they are unknown, as of a stream.
+    """Numbers in a batch of each sample alone, as far as they are read in `LOOK_S`; empty if they are unknown, as of a stream.
 
-    Those of a batch of it alone if the sample does not show them (a path, a text), or if batches are ordered otherwise.
+    Those of the sample itself where the collator makes no batch of it alone; unknown if these are all alike (a label).
     """
     rows = read_rows(dataset, LOOK_S)
     first = list(islice(rows, FIRST_LOOK))
-    alone, collated = [_size(row) for row in first], [_collated_size(collator, row) for row in first]
-    is_open = any(map(_is_open, first))
-    if all(collated) and (is_open or not _is_same_order(alone, collated)):
-        return collated + list(takewhile(bool, (_collated_size(collator, row) for row in rows)))
-    alone += [_size(row) for row in rows]
-    return alone if all(alone) and not (is_open and len({*alone}) == 1) else []
+    if all(_collated_size(collator, row) for row in first):
+        return list(takewhile(bool, (_collated_size(collator, row) for row in chain(first, rows))))
+    alone = list(takewhile(bool, map(_size, chain(first, rows))))
+    return alone if len({*alone}) > 1 else []
 
 
 def _unseen_sizes(samples: int | None, read: Sequence[int]) -> str:
@@ -327,12 +296,6 @@ def _collated_size(collator: Any, row: Any) -> int:
         return 0
 
 
-def _is_same_order(alone: Sequence[int], collated: Sequence[int]) -> bool:
-    """True if samples of one size make batches of one size, and larger ones no smaller ones."""
-    pairs = sorted({*zip(alone, collated, strict=True)})
-    return len({size for size, _ in pairs}) == len(pairs) and all(a <= b for (_, a), (_, b) in pairwise(pairs))
-
-
 def _size(sample: Any) -> int:
     """Numbers in a sample's tensors, arrays and lists; 0 if it has none."""
     if isinstance(sample, torch.Tensor):
@@ -345,13 +308,3 @@ def _size(sample: Any) -> int:
     if isinstance(sample, (list, tuple)) and sample and not isinstance(sample[0], (int, float)):
         return sum(map(_size, sample))
     return len(sample) if isinstance(sample, (list, tuple)) else 0
-
-
-def _is_open(sample: Any) -> bool:
-    """True if a sample has a part that shows no numbers (a path, a text, an image), or only such that have no length."""
-    parts = (
-        [*sample.values()] if isinstance(sample, Mapping) else sample if isinstance(sample, (list, tuple)) else [sample]
-    )
-    return not _size(sample) or any(
-        not isinstance(part, (int, float, type(None))) and not _size(part) for part in parts
-    )

@@ -51,14 +51,6 @@ def test_a_trial_of_a_search_for_hyperparameters_is_named(tmp_path: Path) -> Non
     assert "Set per_device_train_batch_size outside of it" in ended.stderr
 
 
-class Unkept(Trainer):
-    """Does not keep an argument of its constructor."""
-
-    def __init__(self, *args: Any, scale: float = 1.0, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.is_scaled = scale > 0
-
-
 class Held(TrainerCallback):
     """Cannot be sent."""
 
@@ -69,7 +61,6 @@ class Held(TrainerCallback):
 @pytest.mark.parametrize(
     ("kind", "parts", "note", "name"),
     [
-        (Unkept, {"scale": 2.0}, NoteKind.NOT_KEPT, "scale"),
         (Trainer, {"callbacks": [Held()]}, NoteKind.CALLBACKS_LEFT_OUT, "Held"),
         (Trainer, {}, None, ""),
     ],

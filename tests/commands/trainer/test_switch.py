@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import Trainer, TrainingArguments, set_seed
 
-from autotune.commands.trainer.switch import switch, why_anew
+from autotune.commands.trainer.switch import restart_reason, switch
 from autotune.space.collators import WithoutFullMask
 from tests.commands.trainer.test_apply import checkpoints, found
 from tests.trainers import CHECKPOINTING, Numbers, bert, built
@@ -140,6 +140,6 @@ def test_what_cannot_be_set_in_place_takes_a_new_start(
     kind: type, settings: dict[str, Any], text: str, tmp_path: Path
 ) -> None:
     sizes = 4 if "data_parallel_size" in settings else 8
-    reason = why_anew(found(sizes, **settings), built(tmp_path, kind))
+    reason = restart_reason(found(sizes, **settings), built(tmp_path, kind))
     assert text in reason
     assert bool(reason) == bool(text)

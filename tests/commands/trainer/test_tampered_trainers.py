@@ -357,7 +357,7 @@ class Distilling(Trainer):
         return (loss, outputs) if return_outputs else loss
 
 
-@tampering("a Trainer whose constructor has another name for the model", "student_model stands for the model")
+@tampering("a Trainer whose constructor has another name for the model", "A fresh Distilling cannot be built")
 def distilled(args: Any) -> Any:
     set_seed(7)
     return Distilling(bert(), bert(), args=args, train_dataset=Numbers())
@@ -393,7 +393,10 @@ def hooked_parameter(args: Any) -> Any:
     return trainer
 
 
-@tampering("a function of the model that uses an open file", "uses .*, an open file")
+@tampering(
+    "a function of the model that uses an open file",
+    "The model cannot be sent to another process: it holds an open file",
+)
 def logging_model(args: Any) -> Any:
     trainer = built(args)
     model, log = trainer.model, LOG
@@ -417,7 +420,7 @@ def stepping(optimizer: type = torch.optim.SGD, **settings: Any) -> Callable[[An
     return make
 
 
-@tampering("a hook of the optimizer's steps", "_optimizer_step_pre_hooks of your SGD")
+@tampering("a hook of the optimizer's steps")
 def hooked_steps(args: Any) -> Any:
     trainer, made = stepping()(args)
     made.register_step_pre_hook(
@@ -426,7 +429,7 @@ def hooked_steps(args: Any) -> Any:
     return trainer
 
 
-@tampering("the optimizer's `step`", "step of your SGD")
+@tampering("the optimizer's `step`")
 def other_steps(args: Any) -> Any:
     def twice(self: Any, closure: Any = None) -> None:
         type(self).step(self)
@@ -448,7 +451,7 @@ class Rounds(torch.optim.Optimizer):
             weight.add_(weight.grad, alpha=-self.param_groups[0]["lr"] * self.rounds)
 
 
-@tampering("an argument of an optimizer that is no setting of its groups", "rounds of your Rounds")
+@tampering("an argument of an optimizer that is no setting of its groups")
 def rounds(args: Any) -> Any:
     return stepping(Rounds, rounds=4)(args)[0]
 
@@ -462,10 +465,7 @@ class Around(torch.optim.Optimizer):
         return self.base.step(closure)
 
 
-@tampering(
-    "an optimizer that wraps another one",
-    "Your Around cannot be built again .* missing 1 required positional argument: 'base'",
-)
+@tampering("an optimizer that wraps another one")
 def wrapped_optimizer(args: Any) -> Any:
     return stepping(Around, base=torch.optim.Adagrad)(args)[0]
 

@@ -391,14 +391,6 @@ def test_the_tokenizer_in_the_models_own_folder_is_used(tmp_path: Path) -> None:
     assert "(384 tokens)" in prepared_by(tmp_path / "cache", data, model=str(tmp_path / "model")).text_source
 
 
-def test_a_trained_tokenizer_pads_with_the_id_of_the_config(tmp_path: Path) -> None:
-    for pad in (0, 1, 3):
-        AutoConfig.for_model("roberta", vocab_size=600, pad_token_id=pad).save_pretrained(tmp_path / f"pad{pad}")
-        data = prepared_by(tmp_path / "cache", text_file(tmp_path), model=str(tmp_path / f"pad{pad}"))
-        assert dict(data.special_ids)["pad_token_id"] == pad
-        assert "(600 tokens)" in data.text_source
-
-
 # Bad data: one clear line each
 
 

@@ -40,18 +40,6 @@ def test_of_a_very_long_text_only_what_makes_a_sample_is_tokenised(tokenizer: An
     assert counted.longest == LONG_TEXT
 
 
-def test_a_long_text_whose_beginning_makes_no_sample_is_tokenised_whole(tokenizer: Any) -> None:
-    inner = tokenizer.backend_tokenizer
-    from tokenizers import normalizers
-
-    before, inner.normalizer = inner.normalizer, normalizers.Strip()
-    try:
-        text = " " * (LONG_TEXT + 1) + "a b"
-        assert encoded(text, tokenizer) == encoded("a b", tokenizer)
-    finally:
-        inner.normalizer = before
-
-
 def test_a_tokenizer_is_trained_on_no_more_of_one_text_than_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autotune.workload.data.tokenizer.TRAINING_CHARACTERS", 100)
     config = BertConfig(vocab_size=300)

@@ -19,7 +19,6 @@ from trl import SFTConfig, SFTTrainer
 
 from autotune.core import Workload
 from autotune.core.request import tuning_request
-from autotune.workload.data import reading
 from autotune.workload.data.collate import training_data
 from autotune.workload.data.prepare import PreparedData
 from autotune.workload.data.sources import COMPRESSIONS, READERS
@@ -185,19 +184,6 @@ READ: dict[str, tuple[Any, str, dict[str, str], str, Any]] = {
         {"chosen": CONVERSATION, "rejected": CONVERSATION},
         *(LM, {"text_column": "chosen"}, SPOKEN, SPOKEN),
     ),
-    "token ids": (lambda n: {"input_ids": [80, 81, 82, *[83] * n]}, LM, {}, "jkl", "jkl"),
-    "token ids and labels": (lambda n: {"input_ids": [80, 81, 82], "labels": [-100, 81, 82]}, LM, {}, "jkl", "kl"),
-    "token ids, padded": (
-        {"input_ids": [80, 81, 0, 0], "attention_mask": [1, 1, 0, 0], "labels": [80, 81, -100, -100]},
-        *(LM, {}, "jk", "jk"),
-    ),
-    "token ids for a masked model": (lambda n: {"input_ids": [80, 81, 82]}, "masked-lm", {}, ..., ...),
-    "token ids of source and target": ({"input_ids": [80, 81], "labels": [82]}, PAIRS, {}, "jk", "l"),
-    "token ids with a class": ({"input_ids": [80, 81], "label": 1}, CLASSES, {}, "jk", 1),
-    "token ids with tags": (
-        {"input_ids": [80, 81], "labels": [-100, 1]},
-        *("token-classification", {}, "jk", [-100, 1]),
-    ),
     "translation": ({"id": "1", "translation": {"en": "red", "de": "rot"}}, PAIRS, {}, "red", "rot"),
     "translation the other way": (
         {"translation": {"en": "red", "de": "rot"}},
@@ -272,7 +258,7 @@ def test_a_pair_of_texts_is_tokenised_as_a_pair(
     assert set(samples[0]["token_type_ids"]) == {0, 1}
     assert learnt == 1
     first, second = (name for text in ("red?", "blue") for name, value in row.items() if value == text)
-    assert str(data.notes[0]) == f"'{first}' and '{second}' are a pair of texts, 'label' one of 2 classes"
+    assert str(data.notes[0]) == f"the text is '{first}' and '{second}', the label 'label' (2 classes)"
 
 
 def test_a_pair_is_cut_at_its_longer_text_and_needs_both(plain: str, tmp_path: Path) -> None:
@@ -356,10 +342,9 @@ def test_conversations_are_written_again_once_the_chat_template_has_changed(chat
         {"messages": [said("system", "green"), *CONVERSATION]},
         {"prompt": "red? ", "completion": "blue"},
         {"prompt": CONVERSATION[:1], "completion": CONVERSATION[1:]},
-        {"input_ids": [80, 81, 82], "labels": [-100, 81, 82]},
         {"messages": CONVERSATION * 20},
     ],
-    ids=["messages", "prompt and completion", "prompt and completion as conversations", "token ids", "cut"],
+    ids=["messages", "prompt and completion", "prompt and completion as conversations", "cut"],
 )
 def test_samples_are_those_that_trl_trains_on(row: Any, chatty: str, tmp_path: Path) -> None:
     data, _, _ = read(tmp_path, written(tmp_path, "rows.jsonl", row), LM, chatty, sequence_length=24)
@@ -397,34 +382,23 @@ def test_the_page_names_every_ending_and_task() -> None:
 
 TEXTS = [f"red {number}" for number in range(ROWS)]
 TABLE = [f"red {number},{number % 2}" for number in range(ROWS)]
-ZSTANDARD = importlib.util.find_spec("zstandard")
 JSON_LINES = lines(*({"text": text} for text in TEXTS))
 FILES: dict[str, tuple[str, bytes]] = {
     "txt": ("rows.txt", "\n".join(TEXTS).encode()),
     "txt with a byte order mark": ("rows.txt", "\n".join(TEXTS).encode("utf-8-sig")),
-    "txt in UTF-16": ("rows.txt", "\n".join(TEXTS).encode("utf-16")),
     "txt.gz": ("rows.txt.gz", gzip.compress("\n".join(TEXTS).encode())),
-    "txt.gz in UTF-16": ("rows.txt.gz", gzip.compress("\n".join(TEXTS).encode("utf-16"))),
     "txt.bz2": ("rows.txt.bz2", bz2.compress("\n".join(TEXTS).encode())),
     "jsonl": ("rows.jsonl", JSON_LINES),
     "jsonl with a byte order mark": ("rows.jsonl", b"\xef\xbb\xbf" + JSON_LINES),
-    "jsonl in UTF-16": ("rows.jsonl", JSON_LINES.decode().encode("utf-16")),
     "jsonl.gz": ("rows.jsonl.gz", gzip.compress(JSON_LINES)),
     "jsonl.xz": ("rows.jsonl.xz", lzma.compress(JSON_LINES)),
     "JSONL.GZ": ("ROWS.JSONL.GZ", gzip.compress(JSON_LINES)),
-    "no ending, JSON lines": ("rows", JSON_LINES),
-    "no ending, text": ("rows", "\n".join(TEXTS).encode()),
-    "no ending, compressed": ("rows.gz", gzip.compress(JSON_LINES)),
     "json, a list": ("rows.json", json.dumps([{"text": text} for text in TEXTS]).encode()),
     "json, a list of texts": ("rows.json", json.dumps(TEXTS).encode()),
-    "json, an object of lists": ("rows.json", json.dumps({"text": TEXTS, "n": [1] * ROWS}, indent=1).encode()),
-    "json, as pandas writes it": ("rows.json", json.dumps({"text": dict(enumerate(TEXTS))}).encode()),
-    "json, rows in a field": ("rows.json", json.dumps({"version": 1, "data": [{"text": t} for t in TEXTS]}).encode()),
     "csv": ("rows.csv", csv(*TABLE)),
     "csv with a byte order mark": ("rows.csv", b"\xef\xbb\xbf" + csv(*TABLE)),
     "csv with semicolons": ("rows.csv", csv(*TABLE, header="text,label").replace(b",", b";")),
     "csv with bars": ("rows.csv", csv(*TABLE).replace(b",", b"|")),
-    "csv in UTF-16 with tabs": ("rows.csv", csv(*TABLE).replace(b",", b"\t").decode().encode("utf-16")),
     "csv with quotes": ("rows.csv", csv(*(f'"{row[:5]}",{row[-1]}' for row in TABLE), header='"text","label"')),
     "csv.gz": ("rows.csv.gz", gzip.compress(csv(*TABLE))),
     "TSV": ("ROWS.TSV", csv(*TABLE).replace(b",", b"\t")),
@@ -438,11 +412,10 @@ def test_a_file_is_read_as_it_is_written(layout: str, plain: str, tmp_path: Path
     name, content = FILES[layout]
     data, first, _ = read(tmp_path, written(tmp_path, name, content), LM, plain)
     assert (data.samples, first) == (ROWS, "red 0")
-    assert any("utf-16" in note.text for note in data.notes) == ("UTF-16" in layout)
 
 
-@pytest.mark.parametrize("ending", [".parquet", ".arrow", ""])
-def test_tables_of_arrow_are_told_by_their_beginning(ending: str, plain: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ending", [".parquet", ".arrow"])
+def test_tables_of_arrow_are_read(ending: str, plain: str, tmp_path: Path) -> None:
     rows = datasets.Dataset.from_dict({"text": TEXTS})
     rows.to_parquet(tmp_path / "rows.parquet")
     rows.save_to_disk(str(tmp_path / "saved"))
@@ -451,23 +424,16 @@ def test_tables_of_arrow_are_told_by_their_beginning(ending: str, plain: str, tm
     assert (data.samples, first) == (ROWS, "red 0")
 
 
-def test_text_of_another_encoding_is_read_with_a_note(plain: str, tmp_path: Path) -> None:
-    pytest.importorskip("charset_normalizer")
-    file = written(tmp_path, "rows.txt", "schöne Grüße für alle\n".encode("cp1252") * ROWS)
-    data, first, _ = read(tmp_path, file, LM, plain)
-    assert data.samples == ROWS
-    assert first.startswith("sch")
-    assert "rows.txt (" in data.notes[0].text
-
-
-def test_a_folder_of_csv_and_tsv_is_read_file_by_file(plain: str, tmp_path: Path) -> None:
+def test_a_folder_has_one_separator(plain: str, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    written(tmp_path / "data", "a.csv", csv(*TABLE))
-    written(tmp_path / "data", "b.tsv", csv(*TABLE).replace(b",", b"\t"))
-    written(tmp_path / "data", "test.csv.gz", gzip.compress(csv(*TABLE)))
+    written(tmp_path / "data", "a.tsv", csv(*TABLE).replace(b",", b"\t"))
+    written(tmp_path / "data", "b.csv.gz", gzip.compress(csv(*TABLE).replace(b",", b"\t")))
+    written(tmp_path / "data", "test.csv", csv(*TABLE).replace(b",", b"\t"))
     data, first, _ = read(tmp_path, tmp_path / "data", LM, plain)
     assert (data.samples, first) == (2 * ROWS, "red 0")
     assert read(tmp_path, tmp_path / "data", LM, plain, dataset_split="train[:75%]")[0].samples == 12
+    written(tmp_path / "data", "test.csv", csv(*TABLE))
+    assert "mixes separators" in refusal(tmp_path / "cache", tmp_path / "data", model="gpt2-mini", tokenizer=plain)
 
 
 # Labels
@@ -564,36 +530,18 @@ REFUSED: dict[str, tuple[str, Any, str, dict[str, str], str]] = {
     ),
     "a column of numbers": ("rows.jsonl", {"text": "red", "n": 1}, LM, {"text_column": "n"}, "int64, not text"),
     "a class as completion": ("rows.jsonl", {"text": "red", "n": 1}, LM, {"label_column": "n"}, "int64, not text"),
-    "token ids of another vocabulary": ("rows.jsonl", {"input_ids": [1, 99999]}, LM, {}, "token 99999"),
-    "labels of another vocabulary": (
-        "rows.jsonl",
-        {"input_ids": [1, 2], "labels": [-100, 99999]},
-        *(PAIRS, {}, "'labels' holds the token 99999"),
-    ),
     "tools that are not JSON": ("rows.jsonl", {"messages": CONVERSATION, "tools": "add"}, LM, {}, "not JSON"),
-    "token ids below 0": ("rows.jsonl", {"input_ids": [1, -1]}, LM, {}, "token -1"),
-    "token ids that are texts": ("rows.jsonl", {"input_ids": "1 2"}, LM, {}, "not token ids"),
-    "token ids with other labels": (
-        "rows.jsonl",
-        {"input_ids": [1, 2], "labels": [1]},
-        *(LM, {}, "'labels' has other lengths"),
-    ),
-    "token ids with another mask": (
-        "rows.jsonl",
-        {"input_ids": [1, 2], "attention_mask": [1]},
-        *(LM, {}, "'attention_mask' has other lengths"),
-    ),
-    "token ids without a target": ("rows.jsonl", {"input_ids": [1, 2]}, PAIRS, {}, "no column named labels"),
-    "token ids without labels to learn": (
-        "rows.jsonl",
-        {"input_ids": [1, 2], "labels": [-100, -100]},
-        *(LM, {}, "no row to learn from"),
-    ),
+    "token ids": ("rows.jsonl", {"input_ids": [1, 2]}, LM, {}, "tokenised already"),
     "a surrogate in JSON": ("rows.jsonl", b'{"text": "\\ud83d"}\n' * ROWS, LM, {}, "surrogate"),
     "numbers in lines": ("rows.jsonl", b"1\n2\n", LM, {}, "cannot be read as json"),
     "an unknown ending": ("rows.docx", b"red", LM, {}, "rows.docx is not that of a known kind"),
     "an archive": ("rows.zip", b"PK\3\4", LM, {}, "rows.zip is not that of a known kind"),
-    "bytes": ("rows.txt", bytes(range(256)), LM, {}, "not text"),
+    "no ending": ("rows", JSON_LINES, LM, {}, "rows is not that of a known kind"),
+    "bytes": ("rows.txt", bytes(range(256)), LM, {}, "not UTF-8"),
+    "UTF-16": ("rows.txt", "\n".join(TEXTS).encode("utf-16"), LM, {}, "not UTF-8"),
+    "another encoding": ("rows.txt", "schöne Grüße\n".encode("cp1252") * ROWS, LM, {}, "not UTF-8"),
+    "an object of lists": ("rows.json", json.dumps({"text": TEXTS, "n": [1]}).encode(), LM, {}, "a single JSON object"),
+    "rows in a field": ("rows.json", json.dumps({"data": [{"text": "red"}]}).encode(), LM, {}, "a single JSON object"),
     "a broken compression": ("rows.txt.gz", b"red", LM, {}, "cannot be decompressed"),
     "a compression that breaks off": (
         "rows.txt.gz",
@@ -618,22 +566,10 @@ def test_a_layout_is_refused_in_one_line(layout: str, plain: str, tmp_path: Path
     assert words in message
 
 
-@pytest.mark.skipif(ZSTANDARD is not None, reason="zstandard is installed")
+@pytest.mark.skipif(importlib.util.find_spec("zstandard") is not None, reason="zstandard is installed")
 def test_a_compression_without_its_library_names_it(tmp_path: Path) -> None:
     file = written(tmp_path, "rows.jsonl.zst", b"\x28\xb5\x2f\xfd")
     assert "pip install zstandard" in refusal(tmp_path / "cache", file, model="gpt2-mini")
-
-
-def test_a_compressed_file_that_grows_as_no_data_does_is_refused(
-    plain: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reading, "LEAST_GROWN_BYTES", 10_000)
-    rows = lines(*[{"text": "a plain text of some words"}] * 20)
-    for name, content in (("good.jsonl.gz", rows), ("bomb.jsonl.gz", rows * 1000), ("bomb.jsonl.xz", rows * 1000)):
-        (tmp_path / name).write_bytes((gzip if name.endswith("gz") else lzma).compress(content))
-    assert read(tmp_path, tmp_path / "good.jsonl.gz", LM, plain)[0].samples == 20
-    for name in ("bomb.jsonl.gz", "bomb.jsonl.xz"):
-        assert "more than 100 times" in refusal(tmp_path / "other", tmp_path / name, model="gpt2-mini", tokenizer=plain)
 
 
 def test_a_conversation_that_the_chat_template_refuses_is_shown_by_its_roles(chatty: str, tmp_path: Path) -> None:
@@ -643,13 +579,7 @@ def test_a_conversation_that_the_chat_template_refuses_is_shown_by_its_roles(cha
     assert "unknown role" in message
 
 
-def test_an_image_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:
-    folder = image_folder(tmp_path / "pets")
-    (folder / "cat" / "2.png").write_bytes(b"no image")
-    assert "cat/2.png" in refusal(tmp_path / "cache", folder, model="vit-mini")
-
-
-def test_an_image_that_breaks_off_is_named_when_it_is_loaded(tmp_path: Path) -> None:
+def test_an_image_that_cannot_be_decoded_is_named_when_it_is_loaded(tmp_path: Path) -> None:
     folder = image_folder(tmp_path / "pets")
     whole = folder / "dog" / "3.jpg"
     Image.effect_noise((64, 64), 50).save(whole)

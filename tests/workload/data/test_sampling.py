@@ -16,9 +16,9 @@ from autotune.workload.data.sampling import (
     RepeatedBatches,
     SpreadSteps,
     collating,
-    own_collating,
     repeat_batches,
     spread_steps,
+    user_collating,
 )
 from autotune.workload.model.build import build_model, model_outline
 from tests.trainers import Numbers, built
@@ -112,14 +112,14 @@ def test_what_cannot_be_packed_or_padded_says_why() -> None:
 
 def test_a_callers_own_collator_pads_where_it_knows_how() -> None:
     pads = SimpleNamespace(pad_to_multiple_of=4)
-    known, own = own_collating(pads, None)
+    known, own = user_collating(pads, None)
     assert (known["pad_to_multiple_of"], own) == (None, 4)
     assert collated_as_asked(pads, {"pad_to_multiple_of": 16}) is pads
     assert pads.pad_to_multiple_of == 16
-    assert own_collating(None, SimpleNamespace(pad=print))[0]["pad_to_multiple_of"] is None
-    assert "no pad_to_multiple_of" in (own_collating(print, None)[0]["pad_to_multiple_of"] or "")
-    assert "your own" in (own_collating(pads, None)[0]["packing"] or "")
-    assert "your own" in (own_collating(pads, None)[0]["attention_mask"] or "")
+    assert user_collating(None, SimpleNamespace(pad=print))[0]["pad_to_multiple_of"] is None
+    assert "no pad_to_multiple_of" in (user_collating(print, None)[0]["pad_to_multiple_of"] or "")
+    assert "your own" in (user_collating(pads, None)[0]["packing"] or "")
+    assert "your own" in (user_collating(pads, None)[0]["attention_mask"] or "")
 
 
 def test_a_few_spread_steps_stand_for_all_of_a_sorted_order() -> None:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import TrainerCallback
 
 from autotune.core.request import tuning_request
 from autotune.workload.model.user_objects import UserObjects, sizes, workload_of
@@ -45,23 +44,13 @@ def test_a_sample_is_as_large_as_its_batch_where_it_does_not_show_it(rows: Any, 
     assert sizes(rows, collator) == read
 
 
-class Thaws(TrainerCallback):
-    def on_step_begin(self, *_: Any, model: Any = None, **__: Any) -> None:
-        model.requires_grad_(True)
-
-
-def test_unseen_sizes_and_weights_that_may_follow_are_told() -> None:
+def test_unseen_sizes_are_told() -> None:
     model, request = torch.nn.Linear(2, 2).double(), tuning_request("own", 8)
-    user = UserObjects(train_dataset=PATHS, data_collator=padded, callbacks=[Thaws()])
+    user = UserObjects(train_dataset=PATHS, data_collator=padded)
     workload = workload_of(request, user, model)
-    assert (workload.longest, workload.notes, workload.warnings) == ((17,), (), ())
+    assert (workload.longest, workload.notes) == ((17,), ())
     assert workload.weights_dtype == "float64"
-    model.weight.requires_grad_(False)
     workload = workload_of(request, replace(user, data_collator=None), model)
     assert [note.text for note in workload.notes] == [
         "the largest batch may need more than the peak: neither the samples nor the collator show their sizes"
-    ]
-    assert [warning.text for warning in workload.warnings] == [
-        "Thaws.on_step_begin uses requires_grad_: peaks are of the 2 of 6 weights that learn in the first steps, "
-        "and more may follow"
     ]
