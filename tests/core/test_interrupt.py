@@ -24,7 +24,6 @@ from autotune.core.interrupt import (
 )
 from autotune.core.stop_reason import StopKind, stop_reason_of
 from autotune.probe import ProbeOptions
-from autotune.probe.replay import ReplayProbe
 from autotune.study.finish import finish
 from autotune.study.loop import open_study, search
 from autotune.study.objective import best_trial
@@ -32,6 +31,7 @@ from autotune.study.plan import Plan, Progress, ProgressKind
 from autotune.study.store import read_trial
 from autotune.study.study import Study
 from tests.makers import ALLOWED, machine, space, warned
+from tests.replay_probe import ReplayProbe
 
 
 @pytest.fixture(autouse=True)

@@ -19,12 +19,12 @@ from autotune.core.slot import Slot
 from autotune.probe import ProbeOptions
 from autotune.probe.order import Order, Timing
 from autotune.probe.queries import read_environment, read_workload
-from autotune.probe.recorded import RecordingHost, save_recording
 from autotune.probe.runner import LiveProbe
 from autotune.space.build import build_space
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import MICRO
 from autotune.study.warm_start import build_warm_start
+from tests.recorded_host import RecordingHost, save_recording
 
 TIMING = Timing(untimed_least=2, untimed_most=2, timed_least=4, timed_most=4)
 ROUND = Timing(untimed_least=4, untimed_most=4, timed_least=16, timed_most=16)

@@ -11,8 +11,8 @@ from autotune.core.slot import Slot
 from autotune.executors import ExecutorLost
 from autotune.executors.pool import Pool, ThreadPool, as_pool
 from autotune.probe import ProbeOptions
-from autotune.probe.replay import ReplayProbe
 from tests.makers import completed, configuration
+from tests.replay_probe import ReplayProbe
 
 WITHIN = ProbeOptions(Slot(), 60.0)
 GONE = LeftOut(LeftOutKind.LOST, detail="gone")

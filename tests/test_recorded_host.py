@@ -13,9 +13,9 @@ from autotune.core.errors import NothingFits
 from autotune.core.note import NoteKind
 from autotune.probe.order import ANSWER, Order
 from autotune.probe.process.answers import ask, read_answer
-from autotune.probe.recorded import RecordedHost, RecordingHost, save_recording
 from autotune.report.evidence import measurement_lines
 from tests.conftest import RECORDED
+from tests.recorded_host import RecordedHost, RecordingHost, save_recording
 
 BF16 = Configuration(16, 1, settings=(("precision", "bf16"),))
 
@@ -128,7 +128,7 @@ def test_no_process_and_no_torch_is_needed(tmp_path: Path) -> None:
 
     code = (
         "import sys; from functools import partial; from pathlib import Path\n"
-        "from autotune.commands import search; from autotune.probe.recorded import RecordedHost\n"
+        "from autotune.commands import search; from tests.recorded_host import RecordedHost\n"
         f"search.search('bert-mini', 8, device='cpu', n_trials=2, output_dir={str(tmp_path)!r}, watch=False,\n"
         f"    no_history=True, probes=partial(RecordedHost, Path({str(RECORDED)!r})))\n"
         "assert 'torch' not in sys.modules and 'transformers' not in sys.modules\n"

@@ -15,7 +15,7 @@ from autotune.core.time_limit import TimeLimit
 from autotune.probe import Account
 from autotune.probe.order import Order, TrainingOrder, answer_name
 from autotune.probe.process.launcher import HostSet
-from autotune.probe.replay import recorded
+from tests.replay_probe import recorded
 
 
 class RecordedHost:
