@@ -188,9 +188,9 @@ def death(which: str, folder: Path) -> dict[str, Any]:
         if which == "silence":
             os.kill(below[0], signal.SIGKILL)  # a stopped process cannot end itself
         gone = wait_until(lambda: not any(map(is_alive, below)))
-        account = second.host.run(long_probe(second, folder / "again", Timing()))
+        info = second.host.run(long_probe(second, folder / "again", Timing()))
         redone = time.monotonic() - begun
-        assert account["codes"] == [0], account
+        assert info.codes == [0], info
         (end,) = ended
         text = str(end) if isinstance(end, ExecutorLost) else type(end).__name__
         return {"noticed": noticed, "gone": gone, "redone": redone, "end": text}
@@ -309,9 +309,9 @@ def way_of_orders(count: int, folder: Path) -> list[str]:
             for name, host in turn[number % 3 :] + turn[: number % 3]:
                 order = long_probe(executor, folder / name, PAIRED)
                 begun = time.monotonic()
-                account = host.run(order)
-                ways[name].append(1e3 * (time.monotonic() - begun - account["seconds"]))
-                speed = read_answer(order, account).samples_per_second
+                info = host.run(order)
+                ways[name].append(1e3 * (time.monotonic() - begun - info.seconds))
+                speed = read_answer(order, info).samples_per_second
                 speeds[name].append(speed.value if speed else float("nan"))
     lines = ["| | order besides its host's count, ms | more than here, ms | speed / here |", "|---|---|---|---|"]
     for name, own in ways.items():

@@ -37,7 +37,7 @@ from autotune.core.sanity import SanityCheck  # noqa: E402
 from autotune.core.slot import Slot, SlotKind  # noqa: E402
 from autotune.core.time_limit import TimeLimit  # noqa: E402
 from autotune.executors.pool import Pool  # noqa: E402
-from autotune.probe import Account, ProbeOptions  # noqa: E402
+from autotune.probe import ExitInfo, ProbeOptions  # noqa: E402
 from autotune.probe.order import CONFIRMATION, Order, Timing, answer_name  # noqa: E402
 from autotune.probe.process.launcher import write_order  # noqa: E402
 from autotune.probe.runner import LiveProbe  # noqa: E402
@@ -277,22 +277,22 @@ class Host:
     def now(self) -> float:
         return sum(self.parts.values())
 
-    def run(self, order: Order) -> Account:
+    def run(self, order: Order) -> ExitInfo:
         write_order(order)
         before = Counter(self.parts)
         if order.kind == "rehearsal":
             answer: Mapping[str, Any] = {"value": self._rehearsed(order)}
         else:
             answer = self._probed(order).to_dict()
-        seconds, known = self.now - sum(before.values()), {"kernel_oom_kills": 0}
+        seconds = self.now - sum(before.values())
         if seconds > order.deadline_s:
             share = order.deadline_s / seconds
             self.parts = Counter({part: before[part] + share * (s - before[part]) for part, s in self.parts.items()})
             self.warm = None
-            return {"ended": "timed out", "seconds": order.deadline_s, "codes": [None] * order.ranks, **known}
+            return ExitInfo("timed out", order.deadline_s, [None] * order.ranks)
         for rank in range(order.ranks):
             write_json(Path(order.folder) / answer_name(rank), answer)
-        return {"ended": "exited", "seconds": seconds, "codes": [0] * order.ranks, **known}
+        return ExitInfo("exited", seconds, [0] * order.ranks)
 
     def _rehearsed(self, order: Order) -> dict[str, Any]:
         configuration = order.configuration

@@ -6,7 +6,7 @@ What an executor on another machine has to provide is an `ExecutorHost` whose `r
 
 - carries the order out on its own device, where its own paths, workload and environment are put in place of the order's,
 - writes the files of the order's folder over there (the answers `answer*.json`, `log.txt`) into `order.folder` here,
-- returns the account as the host over there gave it, or raises `ExecutorLost` and leaves no answer in the folder.
+- returns the `ExitInfo` as the host over there gave it, or raises `ExecutorLost` and leaves no answer in the folder.
 """
 
 from collections.abc import Callable, Mapping

@@ -21,7 +21,7 @@ from autotune.core.time_limit import TimeLimit
 from autotune.executors import Executor, ExecutorLost
 from autotune.executors.likeness import check_alike, likeness
 from autotune.executors.pool import Pool, ThreadPool
-from autotune.probe import Account, Host, Probe
+from autotune.probe import ExitInfo, Host, Probe
 from autotune.probe.device import nvml
 from autotune.probe.order import Order
 from autotune.probe.process.launcher import HostSet, on_cores
@@ -43,7 +43,7 @@ class LocalHost:
     def __init__(self, objects: bytes = b"", cores: Collection[int] = ()) -> None:
         self.objects, self.cores = objects, frozenset(cores)
         self.hosts = HostSet(objects, self.cores)
-        self.scratch_folder, self.beside = self.hosts.scratch_folder, self.hosts.beside
+        self.scratch_folder, self.background_host = self.hosts.scratch_folder, self.hosts.background_host
         self.abandon = self.hosts.abandon
         self._lock, self._restarts = threading.RLock(), 0
 
@@ -69,19 +69,19 @@ class LocalHost:
         other.cores = cores
         return other
 
-    def run(self, order: Order) -> Account:
+    def run(self, order: Order) -> ExitInfo:
         is_probe = order.kind == "probe"
         try:
             with self._lock, on_cores(self.cores):
                 self.hosts.cores = self.cores
-                account = self.hosts.run(order)
+                info = self.hosts.run(order)
         except ProbeHostFailed as error:  # it was killed while it started
             if is_probe or self.hosts.is_abandoned:
                 raise self._lost(error.written[0]) from None
             raise
-        if self.hosts.is_abandoned or (is_probe and account["ended"] in ("host ended", "host hung")):
+        if self.hosts.is_abandoned or (is_probe and info.ended in ("host ended", "host hung")):
             raise self._lost("the process that starts its probes was killed")
-        return account
+        return info
 
     def _lost(self, reason: str) -> ExecutorLost:
         return ExecutorLost("it was left" if self.hosts.is_abandoned else reason)

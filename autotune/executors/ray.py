@@ -1,7 +1,7 @@
 """Executors on a Ray cluster: an actor for each device, and its host as the search sees it.
 
     study loop -- RayHost.run(order) ==Ray==> DeviceActor.run: own host, own folder -- fork --> children
-                  account, answers, log <====
+                  ExitInfo, answers, log <====
 
 Ray carries orders and files and ends processes; nothing is kept in it. The only module that imports it.
 """

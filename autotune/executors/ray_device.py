@@ -86,7 +86,7 @@ class DeviceActor:
         return nvml.device_used(self._card) if self._card else None
 
     def run(self, number: str, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Carry an order out: its number, its account and the files that it left, or the error of starting it."""
+        """Carry an order out: its number, how it ended and the files that it left, or the error of starting it."""
         with _errors() as answer:
             folder = self._host.scratch_folder()
             try:

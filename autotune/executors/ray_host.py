@@ -20,7 +20,7 @@ from autotune.core.errors import ProbeHostFailed
 from autotune.core.time_limit import TimeLimit
 from autotune.executors import ExecutorLost
 from autotune.executors.ray_device import LEASE_S, DeviceActor
-from autotune.probe import Account
+from autotune.probe import ExitInfo
 from autotune.probe.order import Order
 from autotune.probe.process.answers import value_of
 from autotune.probe.process.launcher import GRACE_S, REPEATS, START_S, write_order
@@ -84,7 +84,7 @@ class RayHost:
         self._identity: Mapping[str, Any] = {}
         self._wanted: Any = None  # facts of the first actor, which those that take its place must share
 
-    def beside(self) -> None:
+    def background_host(self) -> None:
         """None: it would be on this machine, where model and data have other paths."""
 
     def launch(self) -> None:
@@ -133,8 +133,8 @@ class RayHost:
                     self._reason = reason
                     return
 
-    def run(self, order: Order) -> Account:
-        """Have an order carried out: the account of its end.
+    def run(self, order: Order) -> ExitInfo:
+        """Have an order carried out: how it ended.
 
         Where the executor is gone it raises ExecutorLost for a probe, which another one may run, else ProbeHostFailed.
         """
@@ -146,15 +146,14 @@ class RayHost:
             key = str((order.kind, order.configuration))
             self._cluster.killed[key] += 1
             if self._cluster.killed[key] > 1 and self.restart():
-                end = {"ended": "host ended", "code": -signal.SIGKILL, "kernel_oom_kills": 1, "output": ""}
-                return {**end, "seconds": time.monotonic() - begun}
+                return ExitInfo("host ended", time.monotonic() - begun, [-signal.SIGKILL], kernel_oom_kills=1)
         except ExecutorLost as error:
             lost = error
         if order.kind == "probe":
             raise lost
         raise ProbeHostFailed(f"A device of the cluster was lost: {lost}.", "Run the same command again to resume.")
 
-    def _carry_out(self, order: Order) -> Account:
+    def _carry_out(self, order: Order) -> ExitInfo:
         interrupt.check()
         if self._reason:
             raise ExecutorLost(self._reason)
@@ -166,10 +165,10 @@ class RayHost:
         answer = self._ask("run", number, order.to_dict(), seconds=seconds)
         if answer["number"] != number:
             raise ExecutorLost("it answered another order")
-        account: Account = value_of(answer)
+        info: ExitInfo = value_of(answer)
         for name, content in answer["files"].items():
             (Path(order.folder) / Path(name).name).write_bytes(content)
-        return account
+        return info
 
     def read(self, request: TuningRequest) -> tuple[Environment, Workload]:
         """Facts of its device, model and data as its machine has them; raises as `read_environment` and `read_workload` do."""

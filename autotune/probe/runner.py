@@ -160,8 +160,8 @@ class LiveProbe:
 
     def _measured(self, order: TrainingOrder) -> Measurement:
         before, began = self.device_used(), time.time()
-        account = self.host.run(order if before is None else replace(order, device_used_bytes=before[0]))
-        measurement = replace(read_answer(order, account), started_s=began)
+        info = self.host.run(order if before is None else replace(order, device_used_bytes=before[0]))
+        measurement = replace(read_answer(order, info), started_s=began)
         if before is not None:
             self._wait_for_memory(before[0])  # else the probe that just ended would count as another process
             after = self.device_used()

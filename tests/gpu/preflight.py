@@ -231,7 +231,7 @@ def card(found: Found) -> None:
 def host(found: Found) -> None:
     """The process that starts probes, as far as it goes: seconds of its imports, what they left behind, a fork that computes."""
     os.environ |= HOST
-    from autotune.probe.process.host import THREADS_OK, WAKES_CUDA, _import_libraries, open_later, why_not_fork
+    from autotune.probe.process.host import WAKES_CUDA, _import_libraries, open_later, why_not_fork
 
     for name in WAKES_CUDA:
         open_later(name)
@@ -266,12 +266,8 @@ def host(found: Found) -> None:
         descriptors=devices,
         cuda=torch.version.cuda,
     )
-    if reason := why_not_fork(torch.cuda.is_initialized(), files, threads, os.environ.get(THREADS_OK, "").split(",")):
-        names = (
-            f"export {THREADS_OK}={','.join(threads)} if they are harmless, else " if threads and not devices else ""
-        )
-        mend = f"{names}export AUTOTUNE_SPAWN=1: each probe then imports for itself"
-        found.will_fail(reason, mend)
+    if reason := why_not_fork(torch.cuda.is_initialized(), files, threads):
+        found.will_fail(reason, "export AUTOTUNE_SPAWN=1: each probe then imports for itself")
     device = "cuda" if ON_CUDA else "cpu"
     begun = time.monotonic()
     pid = os.fork()

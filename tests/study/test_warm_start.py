@@ -263,6 +263,8 @@ def test_the_traces_of_a_search_on_a_gpu_are_begun_before_its_baseline_and_not_m
     study = open_study(tmp_path, space(), replace(PLAN, sampler=sampler))
     with RECORDED_HOST() as host, ExitStack() as stack:
         traces = trace_ahead(study, host, SEVERAL_CORES, workload(), {}, stack)
+        assert traces is not None
+        traces()
         assert [order.kind for order in host.orders] == ["trace"]
         study.ledger.trials.append(trial(0))
         warm_up(study, host, SEVERAL_CORES, workload(), {}, traces=traces)

@@ -36,7 +36,7 @@ WITHOUT_CARDS = {"CUDA_VISIBLE_DEVICES": "", "PYTORCH_NVML_BASED_CUDA_CHECK": "1
 class Parent:
     """State that every child gets from the parent: variables, path and folder; and the user's objects, pickled."""
 
-    surroundings: dict[str, Any] = field(default_factory=dict)
+    process_state: dict[str, Any] = field(default_factory=dict)
     objects: bytes = b""
 
 
@@ -67,7 +67,7 @@ def run_child(
         named = f" (rank {rank} of {order.ranks})" if order.ranks > 1 else ""
         print(f"{order.kind} {order.number} started{named}", flush=True)
         meeting, scratch = scratch, _own_scratch(scratch, rank)
-        _enter_surroundings(parent.surroundings, scratch)
+        _enter_state(parent.process_state, scratch)
         if runs_user_code(order, parent.objects):
             _guard(order, scratch, meeting.parent)  # before there are other threads
         _give_threads_back()
@@ -181,7 +181,7 @@ def _redirect(log: int) -> None:
         setattr(sys, name, stream)
 
 
-def _enter_surroundings(parent: dict[str, Any], scratch: Path) -> None:
+def _enter_state(parent: dict[str, Any], scratch: Path) -> None:
     """Take over the parent's variables (see `launcher.inherited`), path and folder."""
     mark = os.environ[cleanup.HOST_TOKEN]
     os.environ.clear()

@@ -35,9 +35,6 @@ from autotune.probe.process.lazy_import import WAKES_CUDA, open_later
 from autotune.probe.process.log import Log
 from autotune.probe.process.ranks import free_port
 
-THREADS_OK = "AUTOTUNE_THREADS_OK"
-"""The user's variable with the names of threads beside which a fork is safe, by commas."""
-
 SPAWN = "AUTOTUNE_SPAWN"
 """The user's variable: 1 lets each child import the libraries by itself, into a process that has none."""
 
@@ -85,28 +82,23 @@ def _reasons_not_to_fork() -> dict[str, Any]:
     """{"refused": why} if a fork would not be safe."""
     torch = sys.modules.get("torch")  # not there with SPAWN
     is_awake = torch is not None and torch.cuda.is_initialized()
-    harmless = os.environ.get(THREADS_OK, "").split(",")
-    reason = why_not_fork(is_awake, _read_each("fd", os.readlink), _other_threads(), harmless)
+    reason = why_not_fork(is_awake, _read_each("fd", os.readlink), _other_threads())
     return {"refused": reason} if reason else {}
 
 
-def why_not_fork(
-    cuda_is_initialized: bool, open_files: Sequence[str], threads: Sequence[str], harmless: Sequence[str]
-) -> str:
+def why_not_fork(cuda_is_initialized: bool, open_files: Sequence[str], threads: Sequence[str]) -> str:
     """Reason why a fork would not be safe: CUDA is initialized, or another thread may hold a lock; empty if it is safe.
 
     Torch does not know of a `cuInit` by others; the driver opens UVM_DEVICE for it, which NVML does not. threads: names of
-    those beside the main one. harmless: names of threads that do not count.
+    those other than the main one.
     """
     devices = sorted({path for path in open_files if path.startswith("/dev/nvidia")})
     if cuda_is_initialized or UVM_DEVICE in devices:
         opened = f" (open: {', '.join(devices)})" if devices else ""
         return f"an import woke CUDA in the process that starts probes{opened}"
-    # The kernel keeps 15 characters of a thread's name.
-    counted = sorted(set(threads) - {name.strip()[:15] for name in harmless})
-    if not counted:
+    if not threads:
         return ""
-    return f"imports left threads running in the process that starts probes: {', '.join(counted)}"
+    return f"imports left threads running in the process that starts probes: {', '.join(sorted({*threads}))}"
 
 
 def _other_threads() -> list[str]:
@@ -129,8 +121,8 @@ def _serve(channel: socket.socket, alive: int) -> None:
     reader = channel.makefile("rb")
     while line := reader.readline():
         message = json.loads(line)
-        if "surroundings" in message:
-            parent.surroundings = message["surroundings"]
+        if "process_state" in message:
+            parent.process_state = message["process_state"]
             parent.objects = reader.read(message["objects"])
         elif "order" in message:
             folder = Path(message["order"])
@@ -170,7 +162,7 @@ class Children:
         os.close(log_write)
 
     def carry_out(self) -> dict[str, Any]:
-        """Watch them to the end of the order: its account, once everything is cleared away."""
+        """Watch them to the end of the order: the fields of its `ExitInfo`, once everything is cleared away."""
         kills_before, started = cleanup.kernel_oom_kills(), time.monotonic()
         folder = Path(self._order.folder)
         log = Log(folder / LOG, os.dup(self._output))

@@ -56,7 +56,6 @@ def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
     none) -> fields of `SampleFlops`, for none and those in the request's `adapters`,
     `steps` and `updates` in the order asked, each {"tapes": {size: tape}} or {"tape"} or {"error"}; a step whose
     weights are not float32 has its own `weights`; `notes`.
-    A step that cannot be traced without storage has `peaks` of real tensors: see `_on_real_tensors`.
     """
     assert order.workload is not None
     request, started = order.request, time.monotonic()
@@ -126,7 +125,7 @@ class Subject:
         self._checked = False
 
     def step(self, fields: Mapping[str, Any], notes: list[Note]) -> dict[str, Any]:
-        """{"tapes": {micro-batch size: tape}, "whole": no layer stands for others}, {"peaks"} or {"error": why}.
+        """{"tapes": {micro-batch size: tape}, "whole": no layer stands for others}, or {"error": why}.
 
         Where weights are not float32, or an adapter has some of its own, also `weights`: bytes of each.
         """
@@ -161,13 +160,7 @@ class Subject:
                 notes.append(Note(NoteKind.ALL_LAYERS, detail=why))
             return {"tapes": {size: self._tape(fields, size) for size in self.sizes}, "whole": True}
         except Exception as error:
-            fake = from_exception(error, "forward").reason
-        try:
-            peaks = self._on_real_tensors(fields)
-            notes.append(Note(NoteKind.REAL_TENSORS, detail=fake))
-            return peaks
-        except Exception as error:
-            return {"error": f"{fake}; on real tensors: {from_exception(error, 'forward').reason}"}
+            return {"error": from_exception(error, "forward").reason}
 
     def _short(self, fields: Mapping[str, Any], layers: int) -> dict[str, Any]:
         """Tapes of so many layers, checked once against a tape of one more; raises NotPeriodic."""
@@ -193,17 +186,6 @@ class Subject:
         with fake, _values_guessed(self.padded), cuda_kernels.cuda_ways(self.on_cuda):
             batch = {name: torch.empty((size, *row.shape), dtype=row.dtype) for name, row in self.sample.items()}
             return trace_step(self.workload, config, batch, fields, self.repeats if layers else Repeats())
-
-    def _on_real_tensors(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """{"peaks": [[layers, size, tape], ...]}: of one and two layers (of all, if none repeat) and two sizes."""
-        few = (1, 2) if self.repeats.places else (None,)
-        peaks = []
-        for layers in few:
-            config = self.repeats.config(self.config, layers) if layers else self.config
-            for size in (2, 3):
-                batch = {name: torch.stack([row] * size) for name, row in self.sample.items()}
-                peaks.append([layers or 0, size, trace_step(self.workload, config, batch, fields, Repeats())])
-        return {"peaks": peaks}
 
 
 def trace_step(

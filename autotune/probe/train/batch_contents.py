@@ -18,7 +18,7 @@ from autotune.probe.order import TrainingOrder
 from autotune.probe.train.batch_stats import count, first_tensor
 from autotune.space.settings import MICRO
 from autotune.space.settings.compile import backend_of
-from autotune.space.settings.micro_batch_size import divisors
+from autotune.space.settings.micro_batch_size import divisors, steps_of
 
 LOOK_S = 3.0
 """Seconds for looking at batches of other sizes."""
@@ -119,10 +119,8 @@ def _of_steps(order: TrainingOrder, trainer: Any) -> tuple[KeptSetting, ...]:
     of, own = order.configuration, order.configuration.micro_batch_size
     of_rank, epochs = of.global_batch_size // of.data_parallel_size, order.training_arguments.get("num_train_epochs", 3)
     sizes = [size for size in divisors(of_rank) if size <= LARGER * own]
-    # As `Trainer.set_initial_training_values` has it.
     steps = {
-        size: math.ceil(epochs * max(1, -(-len(_loader(trainer, size)) // (of_rank // size))))
-        for size in {sizes[0], own, sizes[-1]}
+        size: steps_of(epochs, len(_loader(trainer, size)), of_rank // size) for size in {sizes[0], own, sizes[-1]}
     }
     size = next((size for size in steps if steps[size] != steps[own]), own)
     figures = {"steps": float(steps[size]), "size": float(size), "own": float(steps[own])}

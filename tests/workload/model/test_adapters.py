@@ -14,7 +14,6 @@ from transformers import AutoConfig
 from transformers.pytorch_utils import Conv1D
 
 from autotune.core import Configuration, Environment, Measurement, Outcome, Workload
-from autotune.core.note import NoteKind
 from autotune.memory.estimate import memory_model
 from autotune.memory.keys import UpdateKey, update_key, wanted_traces
 from autotune.probe.order import Order
@@ -227,9 +226,6 @@ def test_frozen_weights_in_16_bits_are_half_as_many_bytes_and_the_adapter_learns
     every = [configuration(4, lora="8", precision=value) for value in ("fp32", "bf16", "bf16_frozen")]
     model = traced(every)
     assert not model.failures
-    assert not [note for note in model.notes if note.kind is NoteKind.REAL_TENSORS], (
-        "without storage, by the device's own kernels"
-    )
     plain, autocast, frozen = (model.peak(item).split for item in every)
     assert frozen.optimizer_states == autocast.optimizer_states == plain.optimizer_states
     adapter = plain.optimizer_states / 2  # AdamW's two states are float32, as the adapter
