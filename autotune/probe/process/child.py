@@ -59,8 +59,7 @@ def run_child(
         started = time.monotonic()
         cleanup.end_with(host)
         os.setsid()
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
         _redirect(log)
         for fd in close:
             os.close(fd)

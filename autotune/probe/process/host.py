@@ -1,7 +1,7 @@
 """The host: imports torch and transformers once, and forks a process for each order.
 
     parent ==socket==> host (one thread, CUDA never awake, child subreaper)
-                        ├─ fork ─> child 1   session of its own; answers by file, logs to a pipe
+                        ├─ fork ─> child 1   session of its own; answers and logs by file
                         └─ fork ─> child 2   ... only after everything below child 1 is gone
 
 With AUTOTUNE_SPAWN=1 it imports nothing, and each child imports for itself: no library that wakes CUDA or starts a thread
@@ -14,7 +14,6 @@ import contextlib
 import gc
 import json
 import os
-import select
 import shutil
 import signal
 import socket
@@ -32,13 +31,18 @@ from autotune.probe.order import LOG, ORDER, Order, answer_name
 from autotune.probe.process import cleanup
 from autotune.probe.process.child import Parent, run_child
 from autotune.probe.process.lazy_import import WAKES_CUDA, open_later
-from autotune.probe.process.log import Log
 from autotune.probe.process.ranks import free_port
 
 SPAWN = "AUTOTUNE_SPAWN"
 """The user's variable: 1 lets each child import the libraries by itself, into a process that has none."""
 
 UVM_DEVICE = "/dev/nvidia-uvm"
+
+LOOK_S = 1.0
+"""Seconds between looks at the log, while no child ends."""
+
+LOG_HEAD, LOG_TAIL = 1_000_000, 200_000
+"""Bytes kept of the beginning and of the end of a log: a flood must not fill the disk."""
 
 
 def main() -> NoReturn:
@@ -53,6 +57,7 @@ def main() -> NoReturn:
     cleanup.become_subreaper()
     if os.environ.get(SPAWN) != "1":
         _import_libraries()
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # waited for, see `Children`
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone, and so are we in a moment
         _say(channel, {"ready": True, "pid": os.getpid()} | _reasons_not_to_fork())
         _serve(channel, alive)
@@ -144,34 +149,23 @@ class Children:
         self._order = order
         self._scratch = Path(tempfile.mkdtemp(prefix="probe-"))
         self._shared_memory = cleanup.shared_memory()
-        self._output, log_write = os.pipe()
-        self._wake, self._wake_write = socket.socketpair()
-        self._wake.setblocking(False)
-        self._wake_write.setblocking(False)
-        signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        port = free_port() if order.ranks > 1 else 0
-        host, own = os.getpid(), (self._wake, self._wake_write)
-        close = [*ours, self._output, *(end.fileno() for end in own)]
+        self._log = os.open(Path(order.folder) / LOG, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC, 0o666)
+        port, host = free_port() if order.ranks > 1 else 0, os.getpid()
         self._pids: list[int] = []
         self._codes: list[int | None] = [None] * order.ranks
         for rank in range(order.ranks):
             self._pids.append(os.fork())
             if self._pids[-1] == 0:
-                run_child(order, parent, host, self._scratch, log_write, close, rank, port)
-        os.close(log_write)
+                run_child(order, parent, host, self._scratch, self._log, ours, rank, port)
 
     def carry_out(self) -> dict[str, Any]:
         """Watch them to the end of the order: the fields of its `ExitInfo`, once everything is cleared away."""
         kills_before, started = cleanup.kernel_oom_kills(), time.monotonic()
-        folder = Path(self._order.folder)
-        log = Log(folder / LOG, os.dup(self._output))
-        ended, codes = self._watch(folder, log, started + self._order.deadline_s)
-        log.close()
+        ended = self._watch(started + self._order.deadline_s)
         self._end()
         return {
             "ended": ended,
-            "codes": codes,
+            "codes": self._codes,
             "seconds": time.monotonic() - started,
             "kernel_oom_kills": cleanup.kernel_oom_kills() - kills_before,
         }
@@ -182,33 +176,23 @@ class Children:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
         cleanup.end_descendants()
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        os.close(self._output)
-        for end in (self._wake, self._wake_write):
-            end.close()
+        shorten(self._log)
+        os.close(self._log)
         cleanup.remove_left_shared_memory(self._shared_memory)
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _watch(self, folder: Path, log: Log, deadline: float) -> tuple[str, list[int | None]]:
-        """Wait for them: "exited", "timed out" or "stopped", and each one's exit code or -signal.
+    def _watch(self, deadline: float) -> str:
+        """Wait for them and note their exit codes: "exited", "timed out" or "stopped".
 
-        The code is None if it still runs. They have exited, too, once one of several has failed: the others would wait for it
-        until the deadline.
+        They have exited, too, once one of several has failed: the others would wait for it until the deadline.
         """
-        while True:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return "stopped" if self._are_stopped() else "timed out", self._codes
-            watched: list[Any] = [self._wake, *log.open_fds()]
-            ready, _, _ = select.select(watched, [], [], left)
-            log.drain()
-            if self._wake in ready:
-                with contextlib.suppress(BlockingIOError):
-                    self._wake.recv(4096)
-                self._collect()
-                if None not in self._codes or _one_failed(self._codes, folder):
-                    return "exited", self._codes
+        while (left := deadline - time.monotonic()) > 0:
+            signal.sigtimedwait([signal.SIGCHLD], min(left, LOOK_S))
+            shorten(self._log)
+            self._collect()
+            if None not in self._codes or _one_failed(self._codes, Path(self._order.folder)):
+                return "exited"
+        return "stopped" if self._are_stopped() else "timed out"
 
     def _are_stopped(self) -> bool:
         """True if a signal has stopped one of them, which nothing continued."""
@@ -223,6 +207,16 @@ class Children:
                 done, status = os.waitpid(pid, os.WNOHANG)
                 if done:
                     self._codes[rank] = os.waitstatus_to_exitcode(status)
+
+
+def shorten(log: int) -> None:
+    """Leave the beginning and the end of a long log, which others may append to."""
+    size = os.fstat(log).st_size
+    if size > LOG_HEAD + 2 * LOG_TAIL:
+        tail = os.pread(log, LOG_TAIL, size - LOG_TAIL)
+        os.ftruncate(log, LOG_HEAD)
+        with contextlib.suppress(OSError):  # the disk is full
+            os.write(log, f"\n... {size - LOG_HEAD - LOG_TAIL} bytes left out ...\n".encode() + tail)
 
 
 def _one_failed(codes: list[int | None], folder: Path) -> bool:

@@ -17,9 +17,8 @@ from autotune.core import Environment, Measurement, Outcome
 from autotune.core.errors import ProbeHostFailed
 from autotune.probe.order import CHILD_ANSWER, LOG
 from autotune.probe.process import launcher
-from autotune.probe.process.host import SPAWN, _reasons_not_to_fork, why_not_fork
+from autotune.probe.process.host import LOG_HEAD, LOG_TAIL, SPAWN, _reasons_not_to_fork, why_not_fork
 from autotune.probe.process.launcher import ProbeHost
-from autotune.probe.process.log import LOG_HEAD, LOG_TAIL
 from autotune.workload.model.pickling import sent
 from tests.probe import misbehaviours
 from tests.probe.failure_texts import OTHER
