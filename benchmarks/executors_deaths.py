@@ -112,7 +112,7 @@ class World:
     def below(self, executor: Executor) -> list[int]:
         """Process ids of what carries orders out for an executor, the outermost first."""
         host = executor.host
-        pid = psutil.Process(host.hosts._host().pid or 0).ppid() if isinstance(host, LocalHost) else host.facts["pid"]  # type: ignore[attr-defined]
+        pid = psutil.Process(host._host().pid or 0).ppid() if isinstance(host, LocalHost) else host.facts["pid"]  # type: ignore[attr-defined]
         return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
 
 
@@ -206,7 +206,7 @@ def is_alive(pid: int) -> bool:
 def kill_local(which: str, executor: Executor, below: Sequence[int]) -> None:
     """End this part of a local executor."""
     supervisor, host, *children = below
-    assert executor.host.hosts._host().pid == host  # type: ignore[attr-defined]
+    assert executor.host._host().pid == host  # type: ignore[attr-defined]
     for pid in {"local child": children, "local host": [host], "local supervisor": [supervisor]}[which]:
         os.kill(pid, signal.SIGKILL)
 

@@ -11,13 +11,11 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Self
 
 from autotune.core import InvalidRequest, TuningRequest, Workload
 from autotune.core.errors import DeviceInUse, ProbeHostFailed
 from autotune.core.measurement import JOIN
 from autotune.core.note import Note, NoteKind
-from autotune.core.time_limit import TimeLimit
 from autotune.executors import Executor, ExecutorLost
 from autotune.executors.likeness import check_alike, likeness
 from autotune.executors.pool import Pool, ThreadPool
@@ -35,33 +33,12 @@ MOST_RESTARTS = 2
 """Largest number of restarts of a host that was lost."""
 
 
-class LocalHost:
+class LocalHost(HostSet):
     """Hosts on some of this machine's cores; their end while they run a probe is a lost executor."""
 
-    uses_cache = True
-
     def __init__(self, objects: bytes = b"", cores: Collection[int] = ()) -> None:
-        self.objects, self.cores = objects, frozenset(cores)
-        self.hosts = HostSet(objects, self.cores)
-        self.scratch_folder, self.background_host = self.hosts.scratch_folder, self.hosts.background_host
-        self.abandon = self.hosts.abandon
+        super().__init__(objects, frozenset(cores))
         self._lock, self._restarts = threading.RLock(), 0
-
-    def __enter__(self) -> Self:
-        self.hosts.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.hosts.__exit__()
-
-    @property
-    def time_limit(self) -> TimeLimit:
-        """Of the command."""
-        return self.hosts.time_limit
-
-    @time_limit.setter
-    def time_limit(self, time_limit: TimeLimit) -> None:
-        self.hosts.time_limit = time_limit
 
     def across(self, cores: frozenset[int]) -> "LocalHost":
         """The same hosts, which run its orders on these cores."""
@@ -73,23 +50,22 @@ class LocalHost:
         is_probe = order.kind == "probe"
         try:
             with self._lock, on_cores(self.cores):
-                self.hosts.cores = self.cores
-                info = self.hosts.run(order)
+                info = super().run(order)
         except ProbeHostFailed as error:  # it was killed while it started
-            if is_probe or self.hosts.is_abandoned:
+            if is_probe or self.is_abandoned:
                 raise self._lost(error.written[0]) from None
             raise
-        if self.hosts.is_abandoned or (is_probe and info.ended in ("host ended", "host hung")):
+        if self.is_abandoned or (is_probe and info.ended in ("host ended", "host hung")):
             raise self._lost("the process that starts its probes was killed")
         return info
 
     def _lost(self, reason: str) -> ExecutorLost:
-        return ExecutorLost("it was left" if self.hosts.is_abandoned else reason)
+        return ExecutorLost("it was left" if self.is_abandoned else reason)
 
     def restart(self) -> bool:
         """True if it may be used again: it starts automatically with its next order."""
         self._restarts += 1
-        return not self.hosts.is_abandoned and self._restarts <= MOST_RESTARTS
+        return not self.is_abandoned and self._restarts <= MOST_RESTARTS
 
     def may_return(self) -> bool:
         """Never: what is lost for good here stays lost."""

@@ -4,8 +4,7 @@ import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Collection, Iterable, Mapping
-from itertools import chain
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from autotune.core import (
@@ -15,8 +14,6 @@ from autotune.core import (
     Outcome,
     TuningRequest,
     Workload,
-    read_json,
-    write_json,
 )
 from autotune.core.errors import TracingFailed
 from autotune.core.failures import from_text
@@ -178,57 +175,23 @@ def _order(host: Host, kind: str, **request: Any) -> Order:
 # Rates of the device ----------------------------------------------------------------------------------------------
 
 
-def device_rates(host: Host, environment: Environment) -> Mapping[str, float]:
+def known_rates(host: Host, environment: Environment, seconds: float = math.inf) -> Mapping[str, float]:
     """Precision -> operations / second of a large matrix product; optimizer -> parameters / second of its step.
 
-    Without what cannot be measured, empty if nothing can be.
+    From the cache if this device and this software were measured before; what failed is cached too, as null. Without what
+    cannot be measured, empty if nothing can be. seconds: that measuring may take.
     """
-    return _without_failed(_measure_rates(host, environment, ()))
-
-
-def known_rates(host: Host, environment: Environment, seconds: float = math.inf) -> Mapping[str, float]:
-    """The same, from the cache if this device and this software were measured before.
-
-    What failed is cached too, as null, and not tried again. seconds: that measuring may take.
-    """
-    path = cache_folder() / "rates" / f"{environment.fingerprint()}.json"
-    rates: Mapping[str, float | None] = {}
-    with contextlib.suppress(OSError, ValueError):
-        rates = read_json(path)
-    wanted = {*chain(*_usable(environment))}
-    if not wanted <= rates.keys():
-        measured = _measure_rates(host, environment, rates, seconds)
-        rates = {**rates, **measured}
-        if measured:
-            with contextlib.suppress(OSError):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_json(path, rates)
-    return _without_failed({name: rate for name, rate in rates.items() if name in wanted})
-
-
-def _measure_rates(
-    host: Host,
-    environment: Environment,
-    known: Collection[str],
-    seconds: float = math.inf,
-) -> Mapping[str, float | None]:
-    """Rates of all but the known ones, None for those that fail; empty if the measurement as a whole fails."""
-    precisions, optimizers = ([name for name in names if name not in known] for names in _usable(environment))
-    deadline_s = min(seconds, RATES_S + FIRST_STEP_S * len(optimizers))
-    order = _order(host, "rates", precisions=precisions, optimizers=optimizers)
-    order = dataclasses.replace(order, deadline_s=deadline_s, environment=environment)
-    answer, failure = attempt(host, order)
-    return {} if failure is not None else answer
-
-
-def _usable(environment: Environment) -> tuple[list[str], list[str]]:
-    """(precisions, optimizers) that work on this device."""
     tables = (environment.precisions, environment.optimizers)
     precisions, optimizers = ([name for name, reason in table.items() if reason is None] for table in tables)
-    return precisions, optimizers
-
-
-def _without_failed(rates: Mapping[str, float | None]) -> dict[str, float]:
+    file = AnswerFile("rates", environment=environment.identity(), precisions=precisions, optimizers=optimizers)
+    rates = file.read()
+    if not isinstance(rates, dict):
+        order = _order(host, "rates", precisions=precisions, optimizers=optimizers)
+        deadline_s = min(seconds, RATES_S + FIRST_STEP_S * len(optimizers))
+        rates, failure = attempt(host, dataclasses.replace(order, deadline_s=deadline_s, environment=environment))
+        if failure is not None:
+            return {}
+        file.write(rates)
     return {name: rate for name, rate in rates.items() if rate is not None}
 
 

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -252,8 +253,8 @@ class HostSet:
     uses_cache = True
 
     def __init__(self, objects: bytes = b"", cores: frozenset[int] = frozenset()) -> None:
-        self.time_limit, self.cores, self.is_abandoned = TimeLimit(), cores, False
-        self._objects = objects
+        self.time_limit, self.cores, self.objects = TimeLimit(), cores, objects
+        self._abandoned = threading.Event()
         self._hosts: dict[frozenset[tuple[str, str]], ProbeHost] = {}
 
     def __enter__(self) -> Self:
@@ -267,7 +268,7 @@ class HostSet:
         """The host with these variables, which may not have been started yet."""
         key = frozenset(variables.items())
         if key not in self._hosts:
-            self._hosts[key] = ProbeHost(self._objects, variables)
+            self._hosts[key] = ProbeHost(self.objects, variables)
         host = self._hosts[key]
         host.time_limit, host.cores = self.time_limit, self.cores
         return host
@@ -292,9 +293,14 @@ class HostSet:
         """As `ProbeHost.background_host`."""
         return self._host().background_host()
 
+    @property
+    def is_abandoned(self) -> bool:
+        """True once `abandon` was called."""
+        return self._abandoned.is_set()
+
     def abandon(self) -> None:
         """As `ProbeHost.abandon`, of all hosts."""
-        self.is_abandoned = True
+        self._abandoned.set()
         for host in [*self._hosts.values()]:
             host.abandon()
 
