@@ -280,8 +280,8 @@ class Host:
     def run(self, order: Order) -> ExitInfo:
         write_order(order)
         before = Counter(self.parts)
-        if order.kind == "rehearsal":
-            answer: Mapping[str, Any] = {"value": self._rehearsed(order)}
+        if order.kind == "sanity_check":
+            answer: Mapping[str, Any] = {"value": self._sanity_checked(order)}
         else:
             answer = self._probed(order).to_dict()
         seconds = self.now - sum(before.values())
@@ -294,7 +294,7 @@ class Host:
             write_json(Path(order.folder) / answer_name(rank), answer)
         return ExitInfo("exited", seconds, [0] * order.ranks)
 
-    def _rehearsed(self, order: Order) -> dict[str, Any]:
+    def _sanity_checked(self, order: Order) -> dict[str, Any]:
         configuration = order.configuration
         assert configuration is not None
         work = Work.of(self.case, configuration)

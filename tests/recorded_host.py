@@ -122,7 +122,7 @@ class RecordedHost:
             answer,
             settings=configuration.values,
             asked=configuration.values,
-            surroundings=measurement.surroundings,
+            system_state=measurement.system_state,
             probe_seconds=measurement.probe_seconds,
             losses=tuple(scale * loss for loss in losses[:most]) if in_round and answer.steps else (),
         )
@@ -159,7 +159,7 @@ class RecordedHost:
             "untimed_steps": 1,
             "peaks": {"peak_device_bytes": measurement.peak_bytes},
             "joules": None,
-            "surroundings": {},
+            "system_state": {},
             "observed_warnings": (),
         }
 
@@ -194,7 +194,7 @@ LEFT_OUT = ("stage_peak_bytes", "log_tail")
 
 def save_recording(answers: Iterable[tuple[Order, Any]], recording: Path) -> None:
     """Write what a RecordedHost reads. Raises OSError if the disk refuses."""
-    recorded: dict[str, Any] = {"probes": [], "losses": [], "rehearsal": []}
+    recorded: dict[str, Any] = {"probes": [], "losses": [], "sanity_check": []}
     traces: dict[str, Any] = {"model": {}, "steps": {}, "updates": {}}
     for order, answer in answers:
         if order.kind == "probe" and answer["outcome"] == "completed" and order.configuration:
@@ -208,8 +208,8 @@ def save_recording(answers: Iterable[tuple[Order, Any]], recording: Path) -> Non
             traces["model"] = {name: value for name, value in answer["value"].items() if name not in traces}
             for kind in ("steps", "updates"):
                 traces[kind] |= dict(zip(map(_key, order.request[kind]), answer["value"][kind], strict=True))
-        elif order.kind == "rehearsal" and order.configuration:
-            recorded["rehearsal"].append([order.configuration.to_dict(), answer["value"]])
+        elif order.kind == "sanity_check" and order.configuration:
+            recorded["sanity_check"].append([order.configuration.to_dict(), answer["value"]])
         elif order.kind != "verification":
             name = {"capabilities": "environment", "prepare": "workload"}.get(order.kind, order.kind)
             recorded[name] = answer["value"]

@@ -462,7 +462,7 @@ SETTLED_MHZ = 1700
 
 
 @dataclass
-class Surroundings:
+class FakeMonitor:
     """Reads nothing but the card's clock, and takes the host so many seconds for it; read: what was called."""
 
     rank: Rank
@@ -520,10 +520,10 @@ def order_of(micro: int, accumulation: int, ranks: int = 1, run: int | None = No
 def stopwatch(
     rank: Rank, order: Order, meeting: Path | None = None, kind: type[Stopwatch] = Stopwatch, reading_s: float = 0.0
 ) -> Stopwatch:
-    """The stopwatch of a rank. reading_s: the host's seconds for reading the surroundings."""
-    surroundings: Any = Surroundings(rank, reading_s)
+    """The stopwatch of a rank. reading_s: the host's seconds for reading the system's state."""
+    monitor: Any = FakeMonitor(rank, reading_s)
     memory: Any = Memory()
-    return kind(order, memory, rank, surroundings, Meeting(rank, meeting))  # type: ignore[arg-type]
+    return kind(order, memory, rank, monitor, Meeting(rank, meeting))  # type: ignore[arg-type]
 
 
 def watched(
@@ -568,7 +568,7 @@ def measurement_of(watch: Stopwatch) -> Measurement:
 
 
 def last_steps(ranks: int, reading_s: float, nan_filter: bool, blocking: bool, kind: type[Rank] = Rank) -> int:
-    """Steps of rank 0, whose host reads its surroundings so long before it announces the last one; raises Deadlock."""
+    """Steps of rank 0, whose host reads its system's state so long before it announces the last one; raises Deadlock."""
     took = on_gpu(0.018, 0.0002)
     _, trainer = watched(
         order_of(1, 2, ranks, run=2),

@@ -75,7 +75,7 @@ def facts_of_card(measurement: Measurement) -> dict[str, Any]:
         "sm_clock_max_mhz",
         "power_limit_w",
     )
-    return {name: measurement.surroundings[name] for name in names if name in measurement.surroundings}
+    return {name: measurement.system_state[name] for name in names if name in measurement.system_state}
 
 
 WELL = {

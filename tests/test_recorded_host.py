@@ -37,12 +37,12 @@ def test_a_search_goes_through_all_its_kinds_of_orders(tmp_path: Path, monkeypat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # no rates are known from another test
     result, hosts = searched(tmp_path, n_trials=4)
     assert {order.kind for host in hosts for order in host.orders} >= {
-        *("capabilities", "prepare", "rates", "trace", "probe", "rehearsal")
+        *("capabilities", "prepare", "rates", "trace", "probe", "sanity_check")
     }
     assert len(result.trials) == 4
     assert result.best.confirmed
     assert result.numerics
-    assert result.rehearsal
+    assert result.sanity_check
     assert not result.notes or not any(note.kind is NoteKind.NO_ESTIMATE for note in result.notes)
     assert result.estimated_peaks
     assert (tmp_path / "bert-mini-masked-lm-gb16-cpu" / "report.html").exists()

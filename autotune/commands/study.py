@@ -182,7 +182,9 @@ def _run(
     result = unmeasured
     watch = keeping_peaks(watch, study)
     with (
-        graceful_interrupt(study.wish, lambda message: watch(study.progress(ProgressKind.STOPPING, message=message))),
+        graceful_interrupt(
+            study.stop_request, lambda message: watch(study.progress(ProgressKind.STOPPING, message=message))
+        ),
         ExitStack() as stack,
     ):
         try:
@@ -195,13 +197,13 @@ def _run(
             remember(environment, unmeasured.identity, study.trials, calibrated(space, study.warm_start, study.trials))
             best = best_trial(study.trials, plan.objective)
             able = [executor for executor in executors if executor.name in pool.devices]
-            last = probe_on(joined(able[: pool.width(best.configuration)])) if best and able else here
-            result = dataclasses.replace(result, rehearsal=finish(study, last.train, watch), complete=True)
+            last = probe_on(joined(able[: pool.devices_needed(best.configuration)])) if best and able else here
+            result = dataclasses.replace(result, sanity_check=finish(study, last.train, watch), complete=True)
         except BaseException as error:
             result = dataclasses.replace(result, stop=stop_reason_of(error))
             raise
         finally:
-            with study.wish.held_back():
+            with study.stop_request.held_back():
                 numerics, trials = study.ledger.numerics, study.trials
                 of_trials = (
                     *study.kept_notes(),

@@ -17,7 +17,7 @@ from autotune.core.errors import DeviceInUse, ProbeHostFailed
 from autotune.core.measurement import JOIN
 from autotune.core.note import Note, NoteKind
 from autotune.executors import Executor, ExecutorLost
-from autotune.executors.likeness import check_alike, likeness
+from autotune.executors.compatibility import check_same_hardware, hardware_facts
 from autotune.executors.pool import Pool, ThreadPool
 from autotune.probe import ExitInfo, Host, Probe
 from autotune.probe.device import nvml
@@ -182,9 +182,9 @@ def local_executors(
             environment = dataclasses.replace(environment, free_memory_bytes=free)
         else:
             name = f"cuda:{own.index}"  # the driver's number: it is the same card's whatever is visible
-        facts, used = likeness(own, cores), nvml.usage_of(own)
+        facts, used = hardware_facts(own, cores), nvml.usage_of(own)
         executors.append(Executor(name, host, environment, workload, facts, used))
-    check_alike(executors)
+    check_same_hardware(executors)
     return executors
 
 

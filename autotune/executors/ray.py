@@ -21,7 +21,7 @@ from typing import Any
 from autotune.core import InvalidRequest, TuningRequest
 from autotune.core.errors import AutotuneError, DevicesAway, SearchFailed
 from autotune.executors import Executor, ExecutorLost
-from autotune.executors.likeness import check_alike
+from autotune.executors.compatibility import check_same_hardware
 from autotune.executors.ray_host import DEVICES_S, Cluster, RayHost
 
 
@@ -122,12 +122,12 @@ def ray_executors(
                 lost = str(error)
                 continue
             used = (lambda: None) if environment.is_cpu else host.used
-            likeness = host.facts["likeness"]
-            executors.append(Executor(host.facts["name"], host, environment, workload, likeness, used))
+            hardware = host.facts["hardware"]
+            executors.append(Executor(host.facts["name"], host, environment, workload, hardware, used))
         if not executors:
             message = f"All {devices} device(s) of the cluster were lost while they read model and data: {lost}."
             raise SearchFailed(message, "See the logs of Ray, then run the same command again.")
-        check_alike(executors)
+        check_same_hardware(executors)
         yield executors
     finally:
         threads = [threading.Thread(target=host.close) for host in hosts]

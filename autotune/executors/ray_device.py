@@ -18,7 +18,7 @@ from autotune import __version__
 from autotune.core import AutotuneError, Environment, TuningRequest, Workload
 from autotune.core.io import file_end
 from autotune.core.paths import cache_folder
-from autotune.executors.likeness import likeness
+from autotune.executors.compatibility import hardware_facts
 from autotune.executors.local import holds, lock_card
 from autotune.probe.device import nvml
 from autotune.probe.order import LOG, Order
@@ -69,7 +69,7 @@ class DeviceActor:
             "name": f"{socket.gethostname()} {place}",
             "pid": os.getpid(),
             "has_authentication": os.environ.get("RAY_AUTH_MODE") == "token",
-            "likeness": likeness(self._card, self._cores) | own,
+            "hardware": hardware_facts(self._card, self._cores) | own,
         }
 
     def read(self, request: Mapping[str, Any]) -> dict[str, Any]:

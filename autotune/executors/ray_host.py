@@ -113,7 +113,7 @@ class RayHost:
                 "Start it with RAY_AUTH_MODE=token, or accept that with --allow-unauthenticated.",
             )
         wanted = {"niceness": os.getpriority(os.PRIO_PROCESS, 0), "threads": str(self._cores), "autotune": __version__}
-        own = self.facts["likeness"]
+        own = self.facts["hardware"]
         if differs := [f"{name} {own[name]}, not {value}" for name, value in wanted.items() if own[name] != value]:
             self.close()
             what = f"{self.facts['name']} cannot be used: {', '.join(differs)}."
@@ -178,7 +178,7 @@ class RayHost:
         return Environment.from_dict(environment), Workload.from_dict(workload)
 
     def _facts(self) -> Any:
-        return self._identity, self.facts["likeness"]
+        return self._identity, self.facts["hardware"]
 
     def used(self) -> tuple[int, list[str]] | None:
         """Bytes in use on its card and by whom."""

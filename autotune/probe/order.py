@@ -27,7 +27,7 @@ UNTOUCHED_BYTES = 34 << 20
 """Address space that a training on a CPU reserves and does not touch (its threads' stacks, the heaps' ends): it counts against
 RLIMIT_DATA and is none of the peak. 24 to 35 MiB in six trainings of a small model, whatever their peak (110 to 340 MiB)."""
 
-TRAINED_BY_RANKS = ("probe", "rehearsal")
+TRAINED_BY_RANKS = ("probe", "sanity_check")
 """Kinds of orders that one process for each rank of the configuration carries out."""
 
 

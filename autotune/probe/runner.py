@@ -93,9 +93,9 @@ class LiveProbe:
     ) -> tuple[Any, Failure | None]:
         """Carry out an order of another kind than a probe: (its plain data, None), or (None, why it failed).
 
-        more: further fields of the order. A rehearsal runs as few micro-steps as a probe.
+        more: further fields of the order. A sanity check runs as few micro-steps as a probe.
         """
-        if kind == "rehearsal":
+        if kind == "sanity_check":
             more = {"accumulation_steps_run": self._micro_steps(configuration), **more}
         before = self.device_used()
         used = None if before is None else before[0]

@@ -90,7 +90,7 @@ def measure(
     trials: Sequence[Trial],
     probe: Probe,
     job: Job,
-    wish: StopRequest | None = None,
+    stop_request: StopRequest | None = None,
 ) -> Measurement:
     """A job's measurement, on disk below the study's folder when this returns.
 
@@ -135,7 +135,7 @@ def measure(
         for _ in range(0 if _stays_disturbed(trials) else REPEATS):
             in_time = measurement.probe_seconds <= REPEATED * (until - time.monotonic())
             has_losses = bool(losses and measurement.losses)
-            if not _disturbed(measurement) or has_losses or not in_time or (wish and wish.to_stop):
+            if not _disturbed(measurement) or has_losses or not in_time or (stop_request and stop_request.to_stop):
                 break
             reasons = (*measurement.repeated_because, *measurement.observed_warnings)
             keep(place, configuration, measurement)  # as long as nothing better is there

@@ -39,7 +39,7 @@ TENSORBOARD, RUNS = "tensorboard", "loggers.json"
 """TensorBoard's folder, and the file with the runs of loggers that belong to this study."""
 OPTUNA_STUDY = "study.db"
 """The trials as Optuna's dashboard opens them: an output, nothing reads it again."""
-FOLDERS = ("probes", "rehearsal", EXPLANATION, TENSORBOARD)
+FOLDERS = ("probes", "sanity_check", EXPLANATION, TENSORBOARD)
 """Folders that trainings of every kind leave in a study's folder."""
 
 Kept = TypeVar("Kept")

@@ -65,7 +65,7 @@ def main() -> None:
         bf16 = space.configuration(dict(space.baseline.values) | {"precision": "bf16"})
         for number, configuration in enumerate((space.baseline, bf16)):
             probe(configuration, ProbeOptions(Slot(number, 1), DEADLINE_S))
-        probe.train("rehearsal", space.baseline, folder / "rehearsal", DEADLINE_S, {})
+        probe.train("sanity_check", space.baseline, folder / "sanity_check", DEADLINE_S, {})
     save_recording(answers, path)
 
 

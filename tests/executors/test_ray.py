@@ -71,9 +71,9 @@ def test_an_executor_answers_as_a_host_here_does_and_knows_no_secret(two: list[E
     assert {answer(each)["outcome"] for each in orders} == {Outcome.COMPLETED.value}
     assert answer(orders[0])["settings"] == answer(orders[1])["settings"] == answer(orders[2])["settings"]
     assert (tmp_path / "first" / LOG).exists()
-    assert first.likeness == second.likeness
-    assert first.likeness["niceness"] == os.getpriority(os.PRIO_PROCESS, 0)
-    assert first.likeness["threads"] == "1"
+    assert first.hardware == second.hardware
+    assert first.hardware["niceness"] == os.getpriority(os.PRIO_PROCESS, 0)
+    assert first.hardware["threads"] == "1"
     cores = [psutil.Process(below(each)[0]).cpu_affinity() for each in two]
     assert sorted(map(len, cores)) == [1, 1]
     assert cores[0] != cores[1]

@@ -42,7 +42,7 @@ def dry_run_lines(facts: Facts, options: Mapping[str, Any]) -> list[str]:
         "Baseline": settings,
         "Device": environment.device_name,
         "Trials": way_line(facts.by, facts.why),
-        "Beside": "; ".join(facts.beside) or "nothing but the training",
+        "Side effects": "; ".join(facts.side_effects) or "nothing but the training",
         "Space": f"{request.space}, {counted(space.size, 'configuration')}",
         "Length": length,
     }

@@ -100,7 +100,7 @@ class Facts(Message):
     study_name: str | None
     lengths: str
     unsent: tuple[str, ...] = ()
-    beside: tuple[str, ...] = ()
+    side_effects: tuple[str, ...] = ()
     prefix: str = ""
     seconds: float = 0.0
     resumes: bool = False

@@ -208,7 +208,7 @@ def _facts(
         study_name=f"{name}{suffix}" if name else None,
         lengths=f"{min(measures)} to {max(measures)} numbers" if measures else "of unknown length",
         unsent=tuple(unsent),
-        beside=_beside(callbacks),
+        side_effects=_side_effects(callbacks),
         prefix=sys.prefix,
         seconds=max(0.0, time.time() - instructions.started),
         **seen,
@@ -245,7 +245,7 @@ def _workload(
     return workload.to_dict() | {"source": "the program"}
 
 
-def _beside(callbacks: list[Any]) -> tuple[str, ...]:
+def _side_effects(callbacks: list[Any]) -> tuple[str, ...]:
     """Parts of each start, beside the training, that cannot be turned off, for people."""
     names = dict.fromkeys(type(callback).__name__ for callback in callbacks)
     return (f"your callbacks run: {', '.join(names)}",) if names else ()

@@ -217,7 +217,10 @@ def _again(command: Command, facts: Facts, wanted: Instructions, scratch: Path) 
             f"Several devices cannot be used: {way_line(AGAIN, facts.why)}", "Leave --devices and --executor out."
         )
     if not wanted.quiet:
-        lines = [way_line(AGAIN, facts.why), *(f"In each trial, as in your program, {line}." for line in facts.beside)]
+        lines = [
+            way_line(AGAIN, facts.why),
+            *(f"In each trial, as in your program, {line}." for line in facts.side_effects),
+        ]
         print("\n".join(f"autotune: {line}" for line in lines), file=sys.stderr, flush=True)
     notes = (Note(NoteKind.AS_IN_PROGRAM, detail=", ".join(facts.unsent)),) if facts.unsent else ()
     payload = Payload(str(facts.workload["name"]), AGAIN.encode(), notes, trains_on=wanted.then == TRAIN)

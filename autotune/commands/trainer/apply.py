@@ -207,7 +207,7 @@ def _searched_from(result: SearchResult) -> int | None:
 
 def _warn_of_evaluation(result: SearchResult, trainer: Any) -> None:
     """Of an evaluation batch size that was checked and did not fit: it stays the user's."""
-    size, check = trainer.args.per_device_eval_batch_size, result.rehearsal
+    size, check = trainer.args.per_device_eval_batch_size, result.sanity_check
     fits = check and check.eval_batch_size
     if check and fits and fits < size and size in check.eval_batches_tried and trainer.eval_dataset is not None:
         _warn(f"an evaluation batch of {size} ran out of memory, {fits} fits: set per_device_eval_batch_size={fits}")

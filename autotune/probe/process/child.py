@@ -21,7 +21,7 @@ from autotune.probe.process.guard import guard
 from autotune.probe.process.lazy_import import forget_opened_later
 
 ANSWERED_BY = {
-    "rehearsal": "autotune.probe.train.sanity",
+    "sanity_check": "autotune.probe.train.sanity",
     "verification": "autotune.probe.train.plain",
     "trace": "autotune.probe.trace.step",
     "rates": "autotune.probe.device.throughput",

@@ -80,8 +80,8 @@ def measured(
     train: Callable[[Any], Any] = lambda trainer: trainer.train(),
 ) -> Measurement:
     """The Measurement of a training. build: makes the Trainer, train: trains it. The rest is as in `run`."""
-    surroundings = MachineMonitor(order.environment)
-    watch = Stopwatch(order, memory, clock_of(order.environment), surroundings, LastStep.of_this_process())
+    monitor = MachineMonitor(order.environment)
+    watch = Stopwatch(order, memory, clock_of(order.environment), monitor, LastStep.of_this_process())
     failure = failures.Failure(Outcome.COMPLETED, "")
     held_bytes, control = None, None
     kept: tuple[KeptSetting, ...] = ()
@@ -132,8 +132,8 @@ def measured(
         micro_batch_bytes=watch.micro_batch_bytes,
         worst_batch=watch.worst_batch,
         skipped_steps=watch.skipped_steps,
-        joules=watch.surroundings.joules,
-        surroundings=watch.surroundings.facts(),
+        joules=watch.monitor.joules,
+        system_state=watch.monitor.facts(),
         settings=watch.settings,
         held=held,
         kept=kept,
@@ -141,7 +141,7 @@ def measured(
         left_out=control.left_out if control else {},
         callbacks_s=control.callbacks_s if control and order.environment.is_cpu else 0.0,
         seconds_to_first_line=started - order.sent_at,
-        observed_warnings=watch.surroundings.warnings() if failure.outcome is Outcome.COMPLETED else (),
+        observed_warnings=watch.monitor.warnings() if failure.outcome is Outcome.COMPLETED else (),
         **peaks,
     )
     is_first = order.speed_to_reach is None and not order.confirmation

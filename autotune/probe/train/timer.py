@@ -75,7 +75,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         order: TrainingOrder,
         memory: HostMemory | DeviceMemory,
         clock: HostClock,
-        surroundings: MachineMonitor,
+        monitor: MachineMonitor,
         last_step: LastStep,
     ) -> None:
         self.order = order
@@ -93,7 +93,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         self.recompiled_graphs = 0
         self.whole_fetch_s: float | None = None
         self.worst_batch = ""
-        self.surroundings = surroundings
+        self.monitor = monitor
         self._memory = memory
         self._clock = clock
         self._worst: WorstBatch | None = None
@@ -172,7 +172,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
             self._first.append(seconds)
             if not self._is_on_the_worst():
                 self.untimed.append(seconds * self._longer(marks))
-                self._clocks_mhz.append(self.surroundings.sm_clock_mhz())
+                self._clocks_mhz.append(self.monitor.sm_clock_mhz())
                 last = len(self.untimed) >= self.order.timing.untimed_most
                 if self._settled() and (last or self._graphs == before):
                     self._is_timing = True
@@ -376,7 +376,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         self.untimed += [step.seconds for step in self.steps]
         self._before = self.steps or self._before[0], self._contents or self._before[1]
         self.steps, self._contents, self._timed_s, self.skipped_timed_steps = [], [], 0.0, 0
-        self.surroundings.start()
+        self.monitor.start()
         self._starts, self._were_ready = self._starts + 1, self._ready.count()
         self._previous_end = self._clock.mark()  # start() is not part of a step
 
@@ -400,7 +400,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
             self._start_timing()
             return False
         self.ended_early = decision is Decision.HOPELESS
-        self.surroundings.stop()
+        self.monitor.stop()
         return True
 
     def _speed(self) -> Interval:

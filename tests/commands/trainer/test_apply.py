@@ -217,8 +217,8 @@ def test_ranks_count_in_the_trainer_s_batch(tmp_path: Path) -> None:
 
 def test_the_evaluation_s_batch_stays_the_user_s_and_one_that_did_not_fit_is_said(tmp_path: Path) -> None:
     size = 32
-    fits = found(facts={"rehearsal": SanityCheck(eval_batch_size=64, eval_batches_tried=(64,))})
-    starved = found(facts={"rehearsal": SanityCheck(eval_batch_size=4, eval_batches_tried=(32, 16, 8, 4))})
+    fits = found(facts={"sanity_check": SanityCheck(eval_batch_size=64, eval_batches_tried=(64,))})
+    starved = found(facts={"sanity_check": SanityCheck(eval_batch_size=4, eval_batches_tried=(32, 16, 8, 4))})
     trainer = built(tmp_path, fields={"per_device_eval_batch_size": size}, eval_dataset=Numbers(8))
     with warnings.catch_warnings():
         warnings.simplefilter("error", NotApplied)

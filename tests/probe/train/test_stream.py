@@ -18,12 +18,12 @@ from tests.stream import (
     FIXED,
     Case,
     Deadlock,
+    FakeMonitor,
     HostTimed,
     Machine,
     Rank,
     RunsAhead,
     SimulatedTrainer,
-    Surroundings,
     clock_share,
     last_steps,
     on_gpu,
@@ -157,8 +157,8 @@ def test_a_stopwatch_that_takes_the_hosts_clock_is_caught() -> None:
 def test_the_plain_trainings_wait_is_the_loaders_too(nan_filter: bool) -> None:
     rank = Machine().ranks[0]
     trainer = SimulatedTrainer(rank, order_of(1, 8, run=8), lambda step: on_gpu(0.06), nan_filter=nan_filter)
-    surroundings: Any = Surroundings(rank)
-    timer = PlainTimer(Timing(untimed_least=2, timed_least=5, timed_most=5), surroundings, rank)
+    monitor: Any = FakeMonitor(rank)
+    timer = PlainTimer(Timing(untimed_least=2, timed_least=5, timed_most=5), monitor, rank)
     fetch = trainer.get_batch_samples
     trainer.get_batch_samples = lambda *args: timer.fetch(fetch, *args)  # type: ignore[method-assign]
     trainer.callback = SimpleNamespace(

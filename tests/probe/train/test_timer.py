@@ -120,7 +120,7 @@ def test_steps_add_up_to_all_the_time_there_was() -> None:
 def test_reading_the_surroundings_is_no_part_of_a_step() -> None:
     watch, _ = watched(order_of(4, 1), reading_s=100.0)
     assert [step.seconds for step in watch.steps] == pytest.approx([Durations().whole(1)] * 5)
-    assert watch.surroundings.read == ["start", "stop"]  # type: ignore[attr-defined]
+    assert watch.monitor.read == ["start", "stop"]  # type: ignore[attr-defined]
 
 
 # The worst batch ------------------------------------------------------------------------------------------------

@@ -239,11 +239,11 @@ def test_what_cannot_be_traced_says_so(traced: Callable[..., Any]) -> None:
     assert "four-bit" in next(iter(traced([four_bits]).failures.values()))
 
 
-def test_an_adapter_is_evaluated_and_saved_in_the_rehearsal(
+def test_an_adapter_is_evaluated_and_saved_in_the_sanity_check(
     host: ProbeHost, environment: Environment, workload_of: Callable[..., Workload], tmp_path: Path
 ) -> None:
     workload = workload_of("gpt2-mini", sequence_length=16)
-    order = make_order(tmp_path, environment, asked=configuration(2, lora="8"), workload=workload, kind="rehearsal")
+    order = make_order(tmp_path, environment, asked=configuration(2, lora="8"), workload=workload, kind="sanity_check")
     told = ask(host, order)
     assert not told["problems"]
     assert told["eval_batch_size"]
