@@ -35,7 +35,7 @@ from autotune.probe.order import STAGE, TrainingOrder
 from autotune.probe.process.ranks import LastStep
 from autotune.probe.train.adaptive import Decision, decide, settled
 from autotune.probe.train.batch_contents import Reached
-from autotune.probe.train.batch_stats import MASKED, Counted, count, masked_samples
+from autotune.probe.train.batch_stats import Counted, count
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory
 from autotune.probe.train.read_back import ReadBack
 from autotune.probe.train.ready import DRAINED, MOST_STARTS, ReadyBatches
@@ -196,11 +196,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         """
         steps, skipped = len(self.steps), self.skipped_timed_steps
         if self._finite is not None and not self._finite:
-            reason = "the loss became NaN or infinite"
-            if masked := masked_samples(self.trainer):
-                named = ", ".join(map(str, masked[:3])) + (f" and {len(masked) - 3} more" if len(masked) > 3 else "")
-                reason += f"; all labels of sample {named} are masked ({MASKED})"
-            return Failure(Outcome.NON_FINITE_LOSS, reason, "forward")
+            return Failure(Outcome.NON_FINITE_LOSS, "the loss became NaN or infinite", "forward")
         if 2 * skipped > steps:
             reason = f"fp16 overflowed: {skipped} of {steps} timed steps were skipped"
             return Failure(Outcome.NON_FINITE_LOSS, reason, "backward")

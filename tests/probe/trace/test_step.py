@@ -258,7 +258,7 @@ def test_a_number_that_only_happens_to_be_the_same_is_not_taken_for_layers() -> 
     workload = workload_of("bert", num_attention_heads=8, num_hidden_layers=8, hidden_size=64)
     config = config_of(workload)
     found = find_repeats(config, model_outline(config, workload.task), workload.task)
-    assert [name for _, name, _ in found.fields] == ["num_hidden_layers"]
+    assert [name for _, name in found.fields] == ["num_hidden_layers"]
 
 
 def test_layers_of_different_kinds_are_traced_all() -> None:
