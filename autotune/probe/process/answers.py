@@ -31,9 +31,9 @@ OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.
 
 
 def ended_from_outside(info: ExitInfo) -> bool:
-    """True if something else than the training, autotune or the kernel's out-of-memory killer ended or stopped processes."""
+    """True if something but the training, autotune and the kernel's out-of-memory killer ended processes or stopped the host."""
     is_ended = bool({*info.codes} & {-number for number in OUTSIDE}) and not info.kernel_oom_kills
-    return is_ended or info.ended in ("host hung", "stopped")
+    return is_ended or info.ended == "host hung"
 
 
 def read_answer(order: TrainingOrder, info: ExitInfo) -> Measurement:
@@ -154,8 +154,6 @@ def failure_of(info: ExitInfo, rank: int, tail: str) -> Failure:
             return Failure(Outcome.UNSUPPORTED, info.reason, "start")
         case "timed out":
             return Failure(Outcome.TIMED_OUT, f"not done after {info.seconds:.0f} s")
-        case "stopped":
-            return Failure(Outcome.TIMED_OUT, f"stopped by a signal, and not continued in {info.seconds:.0f} s")
         case "host hung":
             raise ProbeHostFailed(f"{STARTER.capitalize()} did not answer, twice.", RESUME)
         case "host ended":

@@ -5,6 +5,7 @@ import ctypes
 import importlib
 import os
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -46,13 +47,13 @@ def run_child(
     host: int,
     scratch: Path,
     log: int,
-    close: list[int],
+    channel: socket.socket,
     rank: int = 0,
     port: int = 0,
 ) -> NoReturn:
     """Carry the order out as one of its ranks, and exit.
 
-    host: process id. log: file descriptor. close: descriptors of the host alone. port: of the loopback, where ranks meet.
+    host: process id. log: file descriptor. channel: the host's. port: of the loopback, where ranks meet.
     """
     code = 1
     try:
@@ -61,8 +62,7 @@ def run_child(
         os.setsid()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
         _redirect(log)
-        for fd in close:
-            os.close(fd)
+        channel.close()
         named = f" (rank {rank} of {order.ranks})" if order.ranks > 1 else ""
         print(f"{order.kind} {order.number} started{named}", flush=True)
         meeting, scratch = scratch, _own_scratch(scratch, rank)

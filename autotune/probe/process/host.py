@@ -24,8 +24,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-import psutil
-
 from autotune.core import Outcome, read_json
 from autotune.probe.order import LOG, ORDER, Order, answer_name
 from autotune.probe.process import cleanup
@@ -46,21 +44,20 @@ LOG_HEAD, LOG_TAIL = 1_000_000, 200_000
 
 
 def main() -> NoReturn:
-    """`python -m autotune.probe.process.host FD ALIVE SUPERVISOR`: serve the socket with that file descriptor until it closes.
+    """`python -m autotune.probe.process.host FD SUPERVISOR`: serve the socket with that file descriptor until it closes.
 
-    ALIVE: a descriptor to hold open while this process lives; SUPERVISOR: the process id of the one that started it.
+    SUPERVISOR: the process id of the one that started it.
     """
-    channel, alive, supervisor = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])
-    cleanup.end_with(supervisor)
-    for fd in (channel.fileno(), alive):
-        os.set_inheritable(fd, False)
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    cleanup.end_with(int(sys.argv[2]))
+    os.set_inheritable(channel.fileno(), False)
     cleanup.become_subreaper()
     if os.environ.get(SPAWN) != "1":
         _import_libraries()
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # waited for, see `Children`
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone, and so are we in a moment
         _say(channel, {"ready": True, "pid": os.getpid()} | _reasons_not_to_fork())
-        _serve(channel, alive)
+        _serve(channel)
     os._exit(0)
 
 
@@ -121,7 +118,7 @@ def _read_each(kind: str, read: Callable[[Path], str]) -> list[str]:
     return values
 
 
-def _serve(channel: socket.socket, alive: int) -> None:
+def _serve(channel: socket.socket) -> None:
     parent = Parent()
     reader = channel.makefile("rb")
     while line := reader.readline():
@@ -135,7 +132,7 @@ def _serve(channel: socket.socket, alive: int) -> None:
             if refused := _reasons_not_to_fork():
                 _say(channel, refused)
                 continue
-            _say(channel, Children(order, parent, [channel.fileno(), alive]).carry_out())
+            _say(channel, Children(order, parent, channel).carry_out())
 
 
 def _say(channel: socket.socket, message: dict[str, Any]) -> None:
@@ -143,9 +140,9 @@ def _say(channel: socket.socket, message: dict[str, Any]) -> None:
 
 
 class Children:
-    """The processes of an order, one a rank, from their fork to their end. ours: file descriptors that are none of theirs."""
+    """The processes of an order, one a rank, from their fork to their end. channel: the host's, which they close."""
 
-    def __init__(self, order: Order, parent: Parent, ours: list[int]) -> None:
+    def __init__(self, order: Order, parent: Parent, channel: socket.socket) -> None:
         self._order = order
         self._scratch = Path(tempfile.mkdtemp(prefix="probe-"))
         self._shared_memory = cleanup.shared_memory()
@@ -156,7 +153,7 @@ class Children:
         for rank in range(order.ranks):
             self._pids.append(os.fork())
             if self._pids[-1] == 0:
-                run_child(order, parent, host, self._scratch, self._log, ours, rank, port)
+                run_child(order, parent, host, self._scratch, self._log, channel, rank, port)
 
     def carry_out(self) -> dict[str, Any]:
         """Watch them to the end of the order: the fields of its `ExitInfo`, once everything is cleared away."""
@@ -182,7 +179,7 @@ class Children:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _watch(self, deadline: float) -> str:
-        """Wait for them and note their exit codes: "exited", "timed out" or "stopped".
+        """Wait for them and note their exit codes: "exited" or "timed out".
 
         They have exited, too, once one of several has failed: the others would wait for it until the deadline.
         """
@@ -192,13 +189,7 @@ class Children:
             self._collect()
             if None not in self._codes or _one_failed(self._codes, Path(self._order.folder)):
                 return "exited"
-        return "stopped" if self._are_stopped() else "timed out"
-
-    def _are_stopped(self) -> bool:
-        """True if a signal has stopped one of them, which nothing continued."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            return any(psutil.Process(pid).status() == psutil.STATUS_STOPPED for pid in self._pids)
-        return False
+        return "timed out"
 
     def _collect(self) -> None:
         """Note the exit code of each child that has ended."""

@@ -43,8 +43,8 @@ ROOT = [root] if not (root := str(Path(__file__).parents[3])).endswith(("site-pa
 """The folder of this package, if Python does not find it without help: ahead of the standard library it would shadow that."""
 
 REPEATS = 2
-"""Largest number of repeats of an order that something else killed: a third kill is taken as intended. Of one that something
-else stopped, which takes its whole deadline to be seen, it is one."""
+"""Largest number of repeats of an order that something else killed: a third kill is taken as intended. Of a host that
+something stopped, which takes the whole deadline to be seen, it is one."""
 
 _NOT_INHERITED = re.compile(
     r"ACCELERATE_.*|NVIDIA_TF32_OVERRIDE|TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|(LOCAL_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE"
@@ -135,7 +135,7 @@ class ProbeHost:
         """
         end = self._run(order)
         for again in range(REPEATS):
-            if not ended_from_outside(end) or (again and end.ended in ("host hung", "stopped")):
+            if not ended_from_outside(end) or (again and end.ended == "host hung"):
                 break
             end = replace(self._run(order), killed=again + 1)
         return end

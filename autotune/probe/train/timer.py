@@ -34,7 +34,6 @@ from autotune.probe.device.machine import MachineMonitor
 from autotune.probe.order import STAGE, TrainingOrder
 from autotune.probe.process.ranks import LastStep
 from autotune.probe.train.adaptive import Decision, decide, settled
-from autotune.probe.train.batch_contents import Reached
 from autotune.probe.train.batch_stats import Counted, count
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory
 from autotune.probe.train.read_back import ReadBack
@@ -126,7 +125,6 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         trainer.training_step = partial(self._micro_step, trainer.training_step)
         trainer.accelerator.backward = partial(self._backward, trainer.accelerator.backward)
         self._read_back = ReadBack(self.order, trainer)
-        self._reached = Reached(trainer)
         copies = getattr(trainer.accelerator, "dataloader_config", None)
         self._loads_meanwhile = bool(trainer.args.dataloader_num_workers or getattr(copies, "non_blocking", False))
 
@@ -151,7 +149,6 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         self._end_before = marks.end
         seconds = 0.0 if self._is_timing else self._step_seconds(marks.end)
         if not self.settings:
-            self._reached.close()
             self.settings = self._read_back.settings(self._counted_samples(marks), len(marks.begun))
         before, self._graphs = self._graphs, graphs_compiled()
         self._steps_taken += 1
@@ -239,8 +236,6 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
     def _micro_step(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not self.settings and not self._marks.begun:
             self._read_back.look_ahead(*args[:2])
-        if not self.settings:
-            self._reached.begin(args[1] if len(args) > 1 else kwargs.get("inputs"))
         self._enter("forward")
         self._marks.begun.append(self._clock.mark())
         loss = step(*args, **kwargs)
@@ -253,7 +248,6 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         return loss
 
     def _backward(self, backward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self._reached.end()
         self._enter("backward")
         self._marks.turned.append(self._clock.mark())
         result = backward(*args, **kwargs)
@@ -282,17 +276,8 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
 
     def _samples_of(self, marks: Marks) -> int:
         if self.order.held and self.order.held.counts_rows and marks.counted.samples:
-            return max(1, round(self._rows(marks)))
+            return max(1, round(float(marks.counted.samples)))
         return self._counted_samples(marks) or self.order.configuration.micro_batch_size * len(marks.begun)
-
-    def _rows(self, marks: Marks) -> float:
-        """Rows of the step's batches that reach the model."""
-        return self.shares[0] * float(marks.counted.samples or 0)
-
-    @property
-    def shares(self) -> tuple[float, float]:
-        """Shares of the batches' (rows, values) that reach the model."""
-        return self._reached.shares
 
     @property
     def held(self) -> Held | None:
@@ -305,10 +290,10 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
             return None
         asked = len(self._contents) * of.accumulation_steps_run * of.configuration.micro_batch_size
         is_counted = of.held is not None and of.held.counts_rows
-        return Held(rows / asked, self.shares[1] * values / asked, is_counted)
+        return Held(rows / asked, values / asked, is_counted)
 
     def counting_rows(self) -> list[Step]:
-        """The timed steps with the rows that the model saw as their samples."""
+        """The timed steps with the rows of their batches as their samples."""
         pairs = zip(self.steps, self._contents, strict=True)
         return [replace(step, samples=max(1, round(rows))) for step, (rows, _) in pairs]
 
@@ -328,7 +313,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         while self._unread and self._clock.passed(self._unread[0].end):
             marks = self._unread.popleft()
             self.steps.append(self._step(marks))
-            self._contents.append((self._rows(marks), marks.counted.values))
+            self._contents.append((float(marks.counted.samples or 0), marks.counted.values))
             self._timed_s += self.steps[-1].seconds
             self.skipped_timed_steps += marks.skipped
 

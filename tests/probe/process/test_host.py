@@ -16,7 +16,6 @@ import pytest
 from autotune.core import Environment, Measurement, Outcome
 from autotune.core.errors import ProbeHostFailed
 from autotune.probe.order import CHILD_ANSWER, LOG
-from autotune.probe.process import launcher
 from autotune.probe.process.host import LOG_HEAD, LOG_TAIL, SPAWN, _reasons_not_to_fork, why_not_fork
 from autotune.probe.process.launcher import ProbeHost
 from autotune.workload.model.pickling import sent
@@ -93,13 +92,6 @@ def test_a_child_that_does_not_end_is_ended_at_its_deadline(run: Run, behaviour:
     assert measurement.outcome is Outcome.TIMED_OUT
     assert measurement.reason == "not done after 2 s, while the Trainer and its data loader were built"
     assert measurement.probe_seconds >= 1.5
-
-
-def test_a_child_that_stays_stopped_says_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "REPEATS", 0)
-    measurement = run("stop", deadline_s=1.5)
-    assert measurement.outcome is Outcome.TIMED_OUT
-    assert measurement.reason == "stopped by a signal, and not continued in 2 s"
 
 
 def test_a_loader_worker_that_hangs_is_a_probe_that_hangs(run: Run) -> None:

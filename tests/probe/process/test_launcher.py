@@ -321,7 +321,6 @@ def test_a_host_that_hangs_is_ended_like_a_dead_one(
 
 
 HUNG = ExitInfo("host hung", 80.0)
-STOPPED = ExitInfo("stopped", 60.0, [None])
 ENDED = ExitInfo("host ended", 1.0, [-signal.SIGTERM])
 CRASHED = ExitInfo("host ended", 1.0, [7], output="no library")
 OUT_OF_MEMORY = ExitInfo("host ended", 1.0, [-signal.SIGKILL], kernel_oom_kills=1)
@@ -334,7 +333,6 @@ TERMINATED = ExitInfo("exited", 1.0, [-signal.SIGTERM])
         ([HUNG, HUNG], "The process that starts probes did not answer, twice."),
         ([ENDED, ENDED, ENDED], "The process that starts probes was ended by SIGTERM."),
         ([HUNG, ENDED, ENDED], "The process that starts probes was ended by SIGTERM."),
-        ([STOPPED, STOPPED], Outcome.TIMED_OUT),
         ([TERMINATED, TERMINATED, TERMINATED], Outcome.CRASHED),
         ([HUNG, CRASHED], Outcome.CRASHED),
         ([OUT_OF_MEMORY], Outcome.OUT_OF_MEMORY),
