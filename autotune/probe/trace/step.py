@@ -48,8 +48,7 @@ def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
 
     request: `steps`: a list of {"training_arguments", "model_arguments", "adapter"}; `updates`: a list of training arguments
     that name an optimizer, with the weights' `dtype` and the `adapter` among them;
-    `on_cuda`: whether kernels are CUDA's. Optional: `padded`: whether masks hide something (default: if there is data);
-    `seconds` after which no further step is traced; `foreach` and `embeddings_in_8_bits`: see `trace_update`.
+    `on_cuda`: whether kernels are CUDA's. Optional: `seconds` after which no further step is traced.
     The answer: `weights` and `batch` (bytes of each tensor, of one sample), `counts` (layers of each repeated list),
     `units`: fields of `Units`,
     `arithmetic` (see `count_arithmetic`, or None) of a training of all weights, `sample_flops`: adapter, as sorted JSON (empty:
@@ -60,15 +59,13 @@ def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
     assert order.workload is not None
     request, started = order.request, time.monotonic()
     on_cuda = bool(request["on_cuda"])
-    subject = Subject(order.workload, SIZES, bool(request.get("padded", order.workload.data)), on_cuda)
+    subject = Subject(order.workload, SIZES, on_cuda)
     notes: list[Note] = []
     until = started + request.get("seconds", math.inf)
     steps = [subject.step(step, notes) if time.monotonic() < until else dict(NOT_IN_TIME) for step in request["steps"]]
-    ways = {"foreach": on_cuda} | {
-        name: request[name] for name in ("foreach", "embeddings_in_8_bits") if name in request
-    }
     updates = [
-        trace_update(subject.of_dtype(fields.get("dtype")), fields, scratch, **ways) for fields in request["updates"]
+        trace_update(subject.of_dtype(fields.get("dtype")), fields, scratch, foreach=on_cuda)
+        for fields in request["updates"]
     ]
     notes += [Note(NoteKind.STATES, detail=update.pop("states_of")) for update in updates if "states_of" in update]
     adapters = {json.dumps(adapter, sort_keys=True): adapter for adapter in request.get("adapters", ()) if adapter}
@@ -114,8 +111,9 @@ def _arithmetic(subject: "Subject", adapter: Mapping[str, Any], notes: list[Note
 class Subject:
     """A workload to trace, with its config and the layers that repeat."""
 
-    def __init__(self, workload: Workload, sizes: tuple[int, ...], padded: bool, on_cuda: bool) -> None:
-        self.workload, self.sizes, self.padded, self.on_cuda = workload, sizes, padded, on_cuda
+    def __init__(self, workload: Workload, sizes: tuple[int, ...], on_cuda: bool) -> None:
+        self.workload, self.sizes, self.on_cuda = workload, sizes, on_cuda
+        self.padded = bool(workload.data)  # masks hide something
         self.config = config = build.config_of(workload)
         self.outline = build.model_outline(config, workload.task, workload.trust_remote_code)
         self.repeats = find_repeats(config, self.outline, workload.task, workload.trust_remote_code)

@@ -92,7 +92,7 @@ def fitted(name: str, config: Any, task: str | None = None) -> Workload:
 
 
 def subject_of(workload: Workload) -> Subject:
-    return Subject(workload, (2, 3), padded=False, on_cuda=False)
+    return Subject(workload, (2, 3), on_cuda=False)
 
 
 def real_batch(subject: Subject, size: int) -> dict[str, Any]:
