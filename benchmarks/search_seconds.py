@@ -336,20 +336,20 @@ class Host:
         plain = replace(order, configuration=Configuration(of.micro_batch_size, of.gradient_accumulation_steps))
         machine = Machine(speed=hot if is_warm else self.speed)
         watch, trainer = watched(plain, machine=machine, durations=durations)
-        first, *untimed = watch.untimed
-        timed_s = sum(step.seconds for step in watch.steps)
+        first, *untimed = watch.pace.untimed
+        timed_s = sum(step.seconds for step in watch.pace.steps)
         self._spend(name, "first step", first)
         self._spend(name, "untimed", sum(untimed))
         self._spend(name, "timed", max(timed_s, machine.ranks[0].host - first - sum(untimed)))
         is_low = work.peak_bytes < FULL * order.allowed_bytes
-        self.warm = dict(values) if name == "probe" and is_low and not watch.ended_early else None
+        self.warm = dict(values) if name == "probe" and is_low and not watch.pace.ended_early else None
         whole = order.accumulation_steps_run == of.gradient_accumulation_steps
         ranks = of.data_parallel_size
         return replace(
             measurement_of(watch),
             data_parallel_size=ranks,
             untimed_steps=watch.untimed_steps,
-            ended_early=watch.ended_early,
+            ended_early=watch.pace.ended_early,
             losses=tuple(9 - 0.05 * step for step in range(trainer.step)) if order.confirmation and whole else (),
             peak_device_bytes=int(work.peak_bytes),
             **facts,

@@ -562,8 +562,8 @@ def measurement_of(watch: Stopwatch) -> Measurement:
         accumulation_steps=configuration.gradient_accumulation_steps,
         accumulation_steps_run=watch.order.accumulation_steps_run,
         data_parallel_size=configuration.data_parallel_size,
-        steps=tuple(watch.steps),
-        whole_fetch_s=watch.whole_fetch_s,
+        steps=tuple(watch.pace.steps),
+        whole_fetch_s=watch.pace.whole_fetch_s,
     )
 
 
@@ -598,7 +598,7 @@ def clock_share(curve: Callable[[float], float], timing: Timing, micro: float) -
     def timed(speed: Callable[[float], float]) -> tuple[float, float]:
         order = order_of(1, 2, run=2, timing=timing)
         watch, _ = watched(order, machine=Machine(speed=speed), durations=lambda step: on_gpu(micro))
-        return sum(step.seconds for step in watch.steps) / len(watch.steps), sum(watch.untimed)
+        return sum(step.seconds for step in watch.pace.steps) / len(watch.pace.steps), sum(watch.pace.untimed)
 
     seconds, untimed_s = timed(curve)
     return timed(lambda now: 1.0)[0] / seconds, untimed_s
@@ -691,8 +691,6 @@ class HostTimed(Stopwatch):
     def _fetch(self, *args: Any, **kwargs: Any) -> Any:
         begun = self._clock.now()
         fetched = super()._fetch(*args, **kwargs)
-        self._marks.wait = self._clock.now() - begun  # type: ignore[attr-defined]
+        ended = self._clock.now()
+        self._marks.fetching, self._marks.fetched = Queued(begun, begun), Queued(ended, ended)
         return fetched
-
-    def _waited(self, marks: Any) -> float:
-        return float(marks.wait)

@@ -85,10 +85,10 @@ def measured(
     failure = failures.Failure(Outcome.COMPLETED, "")
     held_bytes, control = None, None
     kept: tuple[KeptSetting, ...] = ()
-    print(STAGE.format(watch.stage), flush=True)
+    print(STAGE.format(watch.stages.now), flush=True)
     try:
         trainer = build()
-        watch.tokens_per_sample = tokens_per_sample(order, trainer)
+        watch.pace.tokens_per_sample = tokens_per_sample(order, trainer)
         watch.attach(trainer, worst_batch(order, trainer))
         accumulation = order.configuration.gradient_accumulation_steps
         control = TrialControl(trainer, watch, most_steps(order), accumulation)
@@ -101,9 +101,9 @@ def measured(
         memory.release()  # first: even reading what is held takes memory
         held_bytes = memory.held()
         traceback.print_exc()
-        failure = failures.from_exception(error, watch.stage)
+        failure = failures.from_exception(error, watch.stages.now)
     memory.release()
-    peaks, held, steps = memory.peaks(), watch.held, watch.steps
+    peaks, held, steps = memory.peaks(), watch.held, watch.pace.steps
     if failure.outcome is Outcome.COMPLETED and held is not None and not order.confirmation:
         if order.held is None and order.ranks == 1:
             held, kept = looked_at(order, trainer, held)
@@ -119,16 +119,16 @@ def measured(
         data_parallel_size=order.configuration.data_parallel_size,
         steps=tuple(steps),
         untimed_steps=watch.untimed_steps,
-        compile_s=watch.compile_s,
+        compile_s=watch.pace.compile_s,
         losses=watch.losses if order.confirmation and runs_whole_steps(order) else (),
-        recompiled_graphs=watch.recompiled_graphs,
-        whole_fetch_s=watch.whole_fetch_s,
-        ended_early=watch.ended_early,
+        recompiled_graphs=watch.pace.recompiled_graphs,
+        whole_fetch_s=watch.pace.whole_fetch_s,
+        ended_early=watch.pace.ended_early,
         allowed_bytes=order.allowed_bytes,
         context_bytes=order.environment.context_bytes,
         held_bytes=held_bytes,
         refused_bytes=failure.refused_bytes,
-        tokens_per_sample=watch.tokens_per_sample,
+        tokens_per_sample=watch.pace.tokens_per_sample,
         micro_batch_bytes=watch.micro_batch_bytes,
         worst_batch=watch.worst_batch,
         skipped_steps=watch.skipped_steps,

@@ -107,9 +107,9 @@ def test_fetching_a_whole_step_does_not_keep_steps_from_settling() -> None:
     took = on_gpu(0.018, 0.01)
     order = order_of(1, 64, timing=Timing())
     watch, _ = watched(order, machine=Machine(), durations=lambda step: took, workers=2)
-    assert watch.whole_fetch_s is not None
-    assert watch.whole_fetch_s > max(watch.untimed)
-    assert len(watch.untimed) == Timing().untimed_least
+    assert watch.pace.whole_fetch_s is not None
+    assert watch.pace.whole_fetch_s > max(watch.pace.untimed)
+    assert len(watch.pace.untimed) == Timing().untimed_least
 
 
 # The wait for data ----------------------------------------------------------------------------------------------
@@ -249,4 +249,4 @@ def test_steps_of_many_lengths_are_not_taken_for_a_falling_clock(nan_filter: boo
     took = [on_gpu(0.05 * chance.uniform(0.7, 1.3)) for _ in range(2000)]
     order = order_of(1, 2, run=2, timing=CUDA_CONFIRMATION)
     watch, _ = watched(order, machine=Machine(), durations=took.__getitem__, nan_filter=nan_filter)
-    assert sum(watch.untimed) < 2 * CUDA_CONFIRMATION.window_s + 1.0
+    assert sum(watch.pace.untimed) < 2 * CUDA_CONFIRMATION.window_s + 1.0
