@@ -261,8 +261,9 @@ SEVERAL_CORES = gpu(cpu_count=AHEAD_CORES)
 
 @pytest.mark.parametrize("sampler", ["physics", "tpe"])
 def test_the_traces_of_a_search_on_a_gpu_are_begun_before_its_baseline_and_not_made_again(
-    sampler: str, tmp_path: Path
+    sampler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # no rates are known from another test
     study = open_study(tmp_path, space(), replace(PLAN, sampler=sampler))
     with RECORDED_HOST() as host, ExitStack() as stack:
         traces = trace_ahead(study, host, SEVERAL_CORES, workload(), {}, stack)
