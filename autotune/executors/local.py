@@ -104,7 +104,7 @@ def count_of(request: TuningRequest, card: nvml.Card | None) -> int:
 
 
 def shares(count: int, cores_per_device: int | None) -> list[list[int]]:
-    """Disjoint cores of each of so many devices; raises InvalidRequest if there are too few."""
+    """Disjoint cores of each of n devices; raises InvalidRequest if there are too few."""
     cores = sorted(os.sched_getaffinity(0))
     each = cores_per_device or len(cores) // count
     if each < 1 or each * count > len(cores):

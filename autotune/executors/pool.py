@@ -84,7 +84,7 @@ class Pool:
 
     @property
     def running(self) -> str:
-        """For people: how many devices still measure; empty if none does."""
+        """Text for people: how many devices still measure; empty if none does."""
         count = len(self._running)
         return f"{count} devices still measure" if count > 1 else "1 device still measures" * count
 

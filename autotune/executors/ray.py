@@ -84,7 +84,7 @@ def on_cluster(request: TuningRequest, objects: bytes = b"") -> Iterator[list[Ex
 
 
 def most_cores(nodes: Sequence[Mapping[str, float]], devices: int, of_gpus: bool) -> int:
-    """The most cores of which so many devices can have each as many, each on one node. nodes: their `CPU` and `GPU`."""
+    """Largest number of cores per device such that n devices fit, each on a single node. nodes: their `CPU` and `GPU`."""
 
     def fit(cores: int) -> int:
         return sum(int(min(node.get("CPU", 0) // cores, node.get("GPU", 0) if of_gpus else devices)) for node in nodes)
@@ -97,7 +97,7 @@ def most_cores(nodes: Sequence[Mapping[str, float]], devices: int, of_gpus: bool
 def ray_executors(
     cluster: Cluster, request: TuningRequest, devices: int, cores: int = 1, objects: bytes = b""
 ) -> Iterator[list[Executor]]:
-    """So many devices of the cluster, with their environments and data.
+    """n devices of the cluster, with their environments and data.
 
     One that is lost while it reads model and data is left out. Raises DevicesAway if there are fewer at the start,
     InvalidRequest if one differs from the first, SearchFailed if all were lost.

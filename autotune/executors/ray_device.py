@@ -125,7 +125,7 @@ def _errors() -> Iterator[dict[str, Any]]:
 
 
 def _claimed(count: int, locks: contextlib.ExitStack) -> list[int]:
-    """So many cores that no other device on this machine has; raises RuntimeError if there are fewer."""
+    """`count` cores that no other device on this machine has; raises RuntimeError if there are fewer."""
     own: list[int] = []
     for core in sorted(os.sched_getaffinity(0)):
         if len(own) < count and holds(f"core-{core}", locks) is not False:

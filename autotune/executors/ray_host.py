@@ -37,7 +37,7 @@ VARIABLES = {
     "RAY_process_group_cleanup_enabled": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-"""Of an actor. The first two: ended by Ray, the host's supervisor could remove nothing."""
+"""Variables of an actor. The first two: ended by Ray, the host's supervisor could remove nothing."""
 
 
 class OutOfMemory(ExecutorLost):

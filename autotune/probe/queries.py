@@ -38,7 +38,7 @@ READING_S = TRACING_S = 900.0
 minutes for one that must be traced with all its layers."""
 
 RATES_S, FIRST_STEP_S = 60.0, 30.0
-"""For all rates, and for each optimizer whose first step may have to be compiled (torchao: 26 s on two cores)."""
+"""Deadlines for all rates, and for each optimizer whose first step may have to be compiled (torchao: 26 s on two cores)."""
 
 PASSING_FACTS = ("others", "topology")
 """Facts of a card that change by themselves: an idle card's slot runs in a slower generation."""
@@ -103,7 +103,7 @@ def _environment(
 
 
 def _cached_environment(file: AnswerFile, card: nvml.Card | None, facts: Mapping[str, Any]) -> Environment | None:
-    """The cached environment, with the memory that is free now; None if there is none, it is damaged or that is unknown."""
+    """The cached environment, with the memory that is free now; None if it is missing or damaged, or the memory is unknown."""
     with contextlib.suppress(TypeError, KeyError, AttributeError):
         cached = Environment.from_dict(file.read())
         total, free = of_host = machine_memory()

@@ -91,7 +91,7 @@ def _all_cards(nvml: Any) -> list[Card | None]:
 
 
 def _as_cuda_counts(cards: list[Card], are_all: bool) -> list[Card]:
-    """In CUDA's order, which is fastest first unless CUDA_DEVICE_ORDER is PCI_BUS_ID; those that it does not show are last.
+    """The cards in CUDA's order, fastest first unless CUDA_DEVICE_ORDER is PCI_BUS_ID; those that it does not show are last.
 
     In NVML's order if CUDA's is the same for certain, or CUDA does not answer: then torch cannot use it either. are_all:
     whether these are all cards of the machine.

@@ -21,7 +21,7 @@ AT_POWER_LIMIT = 0.95
 
 POWER_CAP = "power cap"
 OWN_LIMITS = (POWER_CAP, "sync boost", "board limit", "reliability limit")
-"""Of BRAKES those that are normal for the card: facts, not warnings."""
+"""Reasons of BRAKES that are normal for the card: facts, not warnings."""
 
 BRAKES = {
     "SwPowerCap": POWER_CAP,

@@ -274,7 +274,7 @@ class HostSet:
         return host
 
     def run(self, order: Order) -> ExitInfo:
-        """As `ProbeHost.run`; a host that cannot be started with an order's variables ends that order alone."""
+        """`ProbeHost.run`; a host that cannot be started with an order's variables ends that order alone."""
         host, begun = self._host(order.host_environment), time.monotonic()
         try:
             return host.run(order)
@@ -286,11 +286,11 @@ class HostSet:
             return ExitInfo("not started", time.monotonic() - begun, reason=reason)
 
     def scratch_folder(self) -> Path:
-        """As `ProbeHost.scratch_folder`, of the host without variables."""
+        """`ProbeHost.scratch_folder` of the host without variables."""
         return self._host().scratch_folder()
 
     def background_host(self) -> ProbeHost:
-        """As `ProbeHost.background_host`."""
+        """`ProbeHost.background_host`."""
         return self._host().background_host()
 
     @property
@@ -299,7 +299,7 @@ class HostSet:
         return self._abandoned.is_set()
 
     def abandon(self) -> None:
-        """As `ProbeHost.abandon`, of all hosts."""
+        """`ProbeHost.abandon` of all hosts."""
         self._abandoned.set()
         for host in [*self._hosts.values()]:
             host.abandon()

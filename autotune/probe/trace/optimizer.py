@@ -57,7 +57,7 @@ class StateRule(NamedTuple):
 
 
 def rule_of_bitsandbytes(name: str) -> StateRule | None:
-    """By its name in transformers; None for an optimizer of another library.
+    """The rule of an optimizer's name in transformers; None for another library's.
 
     AdamW keeps two states, Lion and RMSprop one (`Optimizer1State`), AdEMAMix three, two of them in one tensor.
     """
@@ -105,7 +105,7 @@ def _traced(outline: Any, fields: Mapping[str, Any], foreach: bool, scratch: Pat
 
 
 def _states_of_bitsandbytes(outline: Any, rule: StateRule) -> dict[str, Any]:
-    """By rule, as bitsandbytes' kernels cannot be run without storage.
+    """The tape by rule: bitsandbytes' kernels cannot be run without storage.
 
     In 8 bits a state has a byte for each value, a float32 for each 256 values, and a shared map of 256 float32; 4 bytes for
     each value of tensors of fewer than 4,096, and of embeddings, as the Trainer registers them. Paged states count too.

@@ -161,7 +161,7 @@ class Subject:
             return {"error": from_exception(error, "forward").reason}
 
     def _short(self, fields: Mapping[str, Any], layers: int) -> dict[str, Any]:
-        """Tapes of so many layers, checked once against a tape of one more; raises NotPeriodic."""
+        """Tapes of n layers, checked once against a tape of one more; raises NotPeriodic."""
         tapes = {size: self._tape(fields, size, layers) for size in self.sizes}
         size = self.sizes[-1]
         repeated(MemoryTrace.from_dict(tapes[size]), self.repeats.counts)
@@ -261,7 +261,7 @@ class _ExpertsProduct(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _experts_product(input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> Any:
-    """In the place of transformers' `_grouped_mm`."""
+    """Replacement of transformers' `_grouped_mm`."""
     return _ExpertsProduct.apply(input.to(weight.dtype), weight, offs)
 
 

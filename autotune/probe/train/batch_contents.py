@@ -115,7 +115,7 @@ def _loader(trainer: Any, size: int) -> Any:
 
 
 def _held(trainer: Any, size: int, samples: int, until: float) -> Held | None:
-    """What batches of this size hold for each sample that is asked for, of so many samples; None if that is not seen."""
+    """What batches of this size hold for each of the n samples that are asked for; None if that is not seen."""
     seen, wanted = list[tuple[float, int]](), max(1, samples // size)
     with contextlib.suppress(Exception):
         for batch in islice(_loader(trainer, size), wanted):

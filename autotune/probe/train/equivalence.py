@@ -135,7 +135,7 @@ def is_scale_free(optimizer: Any) -> bool:
 
 
 def torch_loader(trainer: Any) -> Any:
-    """The torch DataLoader in the Trainer's; None if there is none."""
+    """The torch DataLoader in the Trainer's, or None."""
     loader = trainer.get_train_dataloader()
     inner = getattr(loader, "base_dataloader", loader)  # accelerate's iterates another one
     return inner if isinstance(inner, DataLoader) else None
@@ -217,7 +217,7 @@ class Losses:
         self.set_mode(False)
 
     def set_mode(self, is_training: bool) -> None:
-        """As in evaluation, or as in training without dropout and the statistics of BatchNorm."""
+        """Evaluation, or training without dropout and the statistics of BatchNorm."""
         for module in self._trainer.model.modules():
             module.training = is_training and not isinstance(module, (*BATCH_NORMS, Dropout))
 
