@@ -15,10 +15,10 @@ from machine import write_table  # noqa: E402
 
 from autotune.core.configuration import Configuration  # noqa: E402
 from autotune.core.trial import Trial  # noqa: E402
-from autotune.probe.replay import recorded  # noqa: E402
 from autotune.sampler.physics import PhysicsSampler, WarmStart  # noqa: E402
 from autotune.sampler.policy import Why  # noqa: E402
 from autotune.space.search_space import SearchSpace  # noqa: E402
+from tests.replay_probe import recorded  # noqa: E402
 
 SPANS = {
     "first (the baseline is known)": (1, 2),

@@ -308,7 +308,7 @@ def autotune(task: Task) -> Fields:
 
 
 def _tell_probe(task: Task, order: Path) -> None:
-    """A training of ours; comparisons of losses and the rehearsal leave no measurement, and count as ended well."""
+    """A training of ours; comparisons of losses and the sanity check leave no measurement, and count as ended well."""
     name, answer = str(order.parent.name), order.with_name("measurement.json")
     task.tell(begun=name)
     if not answer.exists() or json.loads(answer.read_text())["outcome"] == "completed":

@@ -48,7 +48,7 @@ SEARCH = (
 VICTIMS = {"search": 3, "supervisor": 1, "host": 2, "child": 4}
 """Who is killed, and how often in so many kills."""
 
-PHASES = {"rehearsal": "rehearsal", "confirmation": "confirmation", "probes": "probes"}
+PHASES = {"sanity_check": "sanity_check", "confirmation": "confirmation", "probes": "probes"}
 """A part of the path of the order that was written last -> what the search was doing; without one it was starting."""
 
 MEAN_S = 2.0

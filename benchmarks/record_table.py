@@ -37,7 +37,7 @@ from autotune.core.workload import Workload  # noqa: E402
 from autotune.probe import ProbeOptions  # noqa: E402
 from autotune.probe.order import Timing  # noqa: E402
 from autotune.probe.process.launcher import ProbeHost  # noqa: E402
-from autotune.probe.queries import device_rates, traced  # noqa: E402
+from autotune.probe.queries import known_rates, traced  # noqa: E402
 from autotune.probe.runner import LiveProbe  # noqa: E402
 from autotune.space.build import build_space  # noqa: E402
 
@@ -106,7 +106,7 @@ def known_beforehand(
         {"configuration": configuration.to_dict(), "bytes": model.peak(configuration).device_bytes}
         for configuration in configurations
     ]
-    rates = device_rates(host, environment)
+    rates = known_rates(host, environment)
     return {"rates": rates, "arithmetic": model.arithmetic, "estimates": estimates}
 
 

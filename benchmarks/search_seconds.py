@@ -37,7 +37,7 @@ from autotune.core.sanity import SanityCheck  # noqa: E402
 from autotune.core.slot import Slot, SlotKind  # noqa: E402
 from autotune.core.time_limit import TimeLimit  # noqa: E402
 from autotune.executors.pool import Pool  # noqa: E402
-from autotune.probe import Account, ProbeOptions  # noqa: E402
+from autotune.probe import ExitInfo, ProbeOptions  # noqa: E402
 from autotune.probe.order import CONFIRMATION, Order, Timing, answer_name  # noqa: E402
 from autotune.probe.process.launcher import write_order  # noqa: E402
 from autotune.probe.runner import LiveProbe  # noqa: E402
@@ -254,23 +254,23 @@ class Host:
     def now(self) -> float:
         return sum(self.parts.values())
 
-    def run(self, order: Order) -> Account:
+    def run(self, order: Order) -> ExitInfo:
         write_order(order)
         before = Counter(self.parts)
-        if order.kind == "rehearsal":
-            answer: Mapping[str, Any] = {"value": self._rehearsed(order)}
+        if order.kind == "sanity_check":
+            answer: Mapping[str, Any] = {"value": self._sanity_checked(order)}
         else:
             answer = self._probed(order).to_dict()
-        seconds, known = self.now - sum(before.values()), {"kernel_oom_kills": 0}
+        seconds = self.now - sum(before.values())
         if seconds > order.deadline_s:
             share = order.deadline_s / seconds
             self.parts = Counter({part: before[part] + share * (s - before[part]) for part, s in self.parts.items()})
-            return {"ended": "timed out", "seconds": order.deadline_s, "codes": [None] * order.ranks, **known}
+            return ExitInfo("timed out", order.deadline_s, [None] * order.ranks)
         for rank in range(order.ranks):
             write_json(Path(order.folder) / answer_name(rank), answer)
-        return {"ended": "exited", "seconds": seconds, "codes": [0] * order.ranks, **known}
+        return ExitInfo("exited", seconds, [0] * order.ranks)
 
-    def _rehearsed(self, order: Order) -> dict[str, Any]:
+    def _sanity_checked(self, order: Order) -> dict[str, Any]:
         configuration = order.configuration
         assert configuration is not None
         work = Work.of(self.case, configuration)
@@ -309,8 +309,8 @@ class Host:
         plain = replace(order, configuration=Configuration(of.micro_batch_size, of.gradient_accumulation_steps))
         machine = Machine(speed=self.speed)
         watch, trainer = watched(plain, machine=machine, durations=durations)
-        first, *untimed = watch.untimed
-        timed_s = sum(step.seconds for step in watch.steps)
+        first, *untimed = watch.pace.untimed
+        timed_s = sum(step.seconds for step in watch.pace.steps)
         self._spend(name, "first step", first)
         self._spend(name, "untimed", sum(untimed))
         self._spend(name, "timed", max(timed_s, machine.ranks[0].host - first - sum(untimed)))
@@ -320,7 +320,7 @@ class Host:
             measurement_of(watch),
             data_parallel_size=ranks,
             untimed_steps=watch.untimed_steps,
-            ended_early=watch.ended_early,
+            ended_early=watch.pace.ended_early,
             losses=tuple(9 - 0.05 * step for step in range(trainer.step)) if order.confirmation and whole else (),
             peak_device_bytes=int(work.peak_bytes),
             **facts,

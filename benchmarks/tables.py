@@ -48,8 +48,8 @@ class Row:
     again: int = 0
 
     def line(self) -> str:
-        """As text: no log, settings or surroundings, nothing that is empty, seconds to ten microseconds, steps as lists."""
-        told = self.measurement.to_dict() | {"surroundings": {}, "settings": {}, "asked": {}}
+        """As text: no log, settings or system state, nothing that is empty, seconds to ten microseconds, steps as lists."""
+        told = self.measurement.to_dict() | {"system_state": {}, "settings": {}, "asked": {}}
         told["steps"] = [list(step.values()) for step in told["steps"]]
         kept = {name: rounded(value) for name, value in told.items() if value or name == "observed_warnings"}
         return json.dumps({"again": self.again, "configuration": self.configuration.to_dict(), "measurement": kept})

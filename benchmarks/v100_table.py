@@ -5,9 +5,11 @@ python benchmarks/v100_table.py: nine rows traced and simulated here, in about a
 
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from machine import write_table
@@ -19,7 +21,9 @@ from autotune.memory.keys import Wanted, wanted_traces
 from autotune.probe.order import Order
 from autotune.probe.process.answers import ask
 from autotune.probe.process.launcher import ProbeHost
+from autotune.probe.trace import optimizer
 from autotune.probe.trace import step as tracing
+from autotune.probe.trace.optimizer import trace_update
 
 ROOT = Path(__file__).parents[1]
 MIB = 2**20
@@ -66,7 +70,7 @@ def asked(wanted: Wanted) -> dict[str, object]:
     request = wanted.request()
     for step in request["steps"]:
         step["model_arguments"]["attn_implementation"] = "eager"
-    return request | {"padded": True, "foreach": False, "embeddings_in_8_bits": True}
+    return request
 
 
 def bert(host: ProbeHost, folder: str) -> Workload:
@@ -107,8 +111,11 @@ def model_of_2022(workload: Workload, configurations: list[Configuration]) -> Me
     old = torch.library.Library("aten", "IMPL")
     old.impl("softmax.int", softmax_of_2022, "AutogradCPU")
     with tempfile.TemporaryDirectory() as folder:
-        order = Order(kind="trace", folder=folder, deadline_s=900.0, workload=workload, request=asked(wanted))
-        answer = tracing.run(order, b"", Path(folder))
+        padded = replace(workload, data="texts of different lengths")
+        order = Order(kind="trace", folder=folder, deadline_s=900.0, workload=padded, request=asked(wanted))
+        one_at_a_time = lambda *args, **_: trace_update(*args, foreach=False)  # noqa: E731
+        with patch.object(tracing, "trace_update", one_at_a_time), patch.object(optimizer, "IN_32_BITS", ()):
+            answer = tracing.run(order, b"", Path(folder))
     return memory_model(answer, wanted, V100, base, CONTEXT, keeps_gradients=True)
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune.probe.recorded import RecordedHost
 from autotune.study import measure
 from tests.conftest import RECORDED
+from tests.recorded_host import RecordedHost
 
 ROOT = Path(__file__).parents[1]
 RECORDED_HOST = partial(RecordedHost, RECORDED)

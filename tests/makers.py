@@ -14,9 +14,9 @@ from autotune.core.promise_verdict import PromiseKind, PromiseVerdict
 from autotune.core.request import tuning_request
 from autotune.core.stop_reason import StopKind, StopReason
 from autotune.core.warning import ResultWarning, WarningKind
-from autotune.probe.replay import recorded
 from autotune.space.search_space import RuledOut, SearchSpace
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind
+from tests.replay_probe import recorded
 
 MIB = 2**20
 GIB = 2**30

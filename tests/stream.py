@@ -462,7 +462,7 @@ SETTLED_MHZ = 1700
 
 
 @dataclass
-class Surroundings:
+class FakeMonitor:
     """Reads nothing but the card's clock, and takes the host so many seconds for it; read: what was called."""
 
     rank: Rank
@@ -520,10 +520,10 @@ def order_of(micro: int, accumulation: int, ranks: int = 1, run: int | None = No
 def stopwatch(
     rank: Rank, order: Order, meeting: Path | None = None, kind: type[Stopwatch] = Stopwatch, reading_s: float = 0.0
 ) -> Stopwatch:
-    """The stopwatch of a rank. reading_s: the host's seconds for reading the surroundings."""
-    surroundings: Any = Surroundings(rank, reading_s)
+    """The stopwatch of a rank. reading_s: the host's seconds for reading the system's state."""
+    monitor: Any = FakeMonitor(rank, reading_s)
     memory: Any = Memory()
-    return kind(order, memory, rank, surroundings, Meeting(rank, meeting))  # type: ignore[arg-type]
+    return kind(order, memory, rank, monitor, Meeting(rank, meeting))  # type: ignore[arg-type]
 
 
 def watched(
@@ -562,13 +562,13 @@ def measurement_of(watch: Stopwatch) -> Measurement:
         accumulation_steps=configuration.gradient_accumulation_steps,
         accumulation_steps_run=watch.order.accumulation_steps_run,
         data_parallel_size=configuration.data_parallel_size,
-        steps=tuple(watch.steps),
-        whole_fetch_s=watch.whole_fetch_s,
+        steps=tuple(watch.pace.steps),
+        whole_fetch_s=watch.pace.whole_fetch_s,
     )
 
 
 def last_steps(ranks: int, reading_s: float, nan_filter: bool, blocking: bool, kind: type[Rank] = Rank) -> int:
-    """Steps of rank 0, whose host reads its surroundings so long before it announces the last one; raises Deadlock."""
+    """Steps of rank 0, whose host reads its system's state so long before it announces the last one; raises Deadlock."""
     took = on_gpu(0.018, 0.0002)
     _, trainer = watched(
         order_of(1, 2, ranks, run=2),
@@ -598,7 +598,7 @@ def clock_share(curve: Callable[[float], float], timing: Timing, micro: float) -
     def timed(speed: Callable[[float], float]) -> tuple[float, float]:
         order = order_of(1, 2, run=2, timing=timing)
         watch, _ = watched(order, machine=Machine(speed=speed), durations=lambda step: on_gpu(micro))
-        return sum(step.seconds for step in watch.steps) / len(watch.steps), sum(watch.untimed)
+        return sum(step.seconds for step in watch.pace.steps) / len(watch.pace.steps), sum(watch.pace.untimed)
 
     seconds, untimed_s = timed(curve)
     return timed(lambda now: 1.0)[0] / seconds, untimed_s
@@ -691,8 +691,6 @@ class HostTimed(Stopwatch):
     def _fetch(self, *args: Any, **kwargs: Any) -> Any:
         begun = self._clock.now()
         fetched = super()._fetch(*args, **kwargs)
-        self._marks.wait = self._clock.now() - begun  # type: ignore[attr-defined]
+        ended = self._clock.now()
+        self._marks.fetching, self._marks.fetched = Queued(begun, begun), Queued(ended, ended)
         return fetched
-
-    def _waited(self, marks: Any) -> float:
-        return float(marks.wait)

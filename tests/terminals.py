@@ -21,7 +21,7 @@ COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])(?:;\d+)*m"
 """A control sequence that sets a colour of letters or ground."""
 
 
-def surroundings(**variables: str | None) -> dict[str, str]:
+def environment_with(**variables: str | None) -> dict[str, str]:
     """The environment of a command: this process's, without what decides on colours, with these; None: without that one."""
     undecided = ("NO_COLOR", "FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "CI", "COLUMNS", "LINES", "TERM")
     known = {name: value for name, value in os.environ.items() if name not in undecided}
@@ -41,7 +41,7 @@ class Terminal:
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            env=surroundings(**variables),
+            env=environment_with(**variables),
         )
         os.close(theirs)
         self.text = ""

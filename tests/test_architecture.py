@@ -177,7 +177,7 @@ def test_the_parent_loads_nothing_heavy_before_it_searches() -> None:
     parents = [name for name in MODULES if package_of(name) not in ("probe", "workload", "__main__")]
     parents = [name for name in parents if ".migrations." not in name]  # Alembic runs these, no program imports them
     parents = [name for name in parents if name not in IN_PROGRAMS]
-    parents += ["autotune.probe.process.launcher", "autotune.probe.replay", "autotune.probe.device.nvml"]
+    parents += ["autotune.probe.process.launcher", "autotune.probe.device.nvml"]
     loaded = loaded_by("import " + ", ".join(parents))
     assert "optuna" in loaded
     assert not loaded & set(HEAVY)

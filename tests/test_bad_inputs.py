@@ -23,11 +23,11 @@ from autotune.commands.guide import run as guide
 from autotune.core import errors
 from autotune.core.request import TuningRequest
 from autotune.probe.order import Order
-from autotune.probe.recorded import RecordedHost
 from autotune.workload.read import read_workload
 from tests.bad_inputs import FINE, ROWS, BadInput, snapshot, write_files
 from tests.conftest import RECORDED
 from tests.hurry import hurried, hurry
+from tests.recorded_host import RecordedHost
 
 REFUSED = [row for row in ROWS if row.code != FINE]
 TAKEN = [row for row in ROWS if row.code == FINE]

@@ -10,7 +10,6 @@ from autotune.core import Configuration, Measurement, Trial
 from autotune.core.measurement import pooled
 from autotune.core.slot import Slot
 from autotune.core.warning import WarningKind
-from autotune.probe.replay import ReplayProbe
 from autotune.report.checks import compiling_text
 from autotune.report.table import frame
 from autotune.sampler.observation import observed
@@ -23,6 +22,7 @@ from autotune.study.plan import Plan
 from autotune.study.store import locked, probe_folder, read_trial
 from autotune.study.study import Study
 from tests.makers import ALLOWED, completed, machine, space, trial
+from tests.replay_probe import ReplayProbe
 
 SPEED = "samples_per_second"
 SPACE = space(checkpointing=("none", "full"), precision=("fp32", "bf16"), compile=("none", "default"))

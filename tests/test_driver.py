@@ -67,7 +67,7 @@ def measured(
 
 
 def facts_of_card(measurement: Measurement) -> dict[str, Any]:
-    names = ("temperature_c", "slowdown_temperature_c", "sm_clock_mhz", "power_w", "throttle_reasons")
+    names = ("temperature_c", "sm_clock_mhz", "power_w", "throttle_reasons")
     names += (
         "temperature_c_at_start",
         "sm_clock_mhz_at_start",
@@ -75,12 +75,11 @@ def facts_of_card(measurement: Measurement) -> dict[str, Any]:
         "sm_clock_max_mhz",
         "power_limit_w",
     )
-    return {name: measurement.surroundings[name] for name in names if name in measurement.surroundings}
+    return {name: measurement.system_state[name] for name in names if name in measurement.system_state}
 
 
 WELL = {
     "temperature_c": 60,
-    "slowdown_temperature_c": 90,
     "sm_clock_mhz": 1900,
     "power_w": 640.0,
     "throttle_reasons": [],
@@ -97,8 +96,8 @@ AT_START = {name: value for name, value in WELL.items() if name.endswith("_at_st
     ("values", "facts"),
     [
         ({}, WELL),
-        # A process finds its card by the uuid, and reads ten values before and after the steps.
-        ({"0.lost_after": 12}, AT_START),
+        # A process finds its card by the uuid, and reads eight values before and after the steps.
+        ({"0.lost_after": 10}, AT_START),
         ({"0.lost_after": 0}, {}),
         ({"0.error": pynvml.NVML_ERROR_NO_PERMISSION}, {}),
         ({"0.error": pynvml.NVML_ERROR_NOT_SUPPORTED}, {}),

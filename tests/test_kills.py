@@ -43,7 +43,7 @@ class KillerAt(Killer):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("point", ["confirmation", "rehearsal", "report"])
+@pytest.mark.parametrize("point", ["confirmation", "sanity_check", "report"])
 def test_a_search_that_is_killed_in_a_round_a_check_or_its_report_goes_on_and_leaves_nothing(
     point: str, tmp_path: Path
 ) -> None:

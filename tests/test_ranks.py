@@ -51,11 +51,11 @@ def test_a_search_on_two_ranks_is_exact_and_confirmed(searched: tuple[TuningResu
 
 
 @pytest.mark.nightly
-def test_its_losses_and_its_rehearsal_are_those_of_all_ranks(searched: tuple[TuningResult, str]) -> None:
+def test_its_losses_and_its_sanity_check_are_those_of_all_ranks(searched: tuple[TuningResult, str]) -> None:
     result, _ = searched
-    assert result.rehearsal is not None
-    assert not result.rehearsal.problems
-    assert result.rehearsal.checkpoint_bytes
+    assert result.sanity_check is not None
+    assert not result.sanity_check.problems
+    assert result.sanity_check.checkpoint_bytes
     assert result.numerics is not None
     assert result.numerics.references or result.numerics.problem
 

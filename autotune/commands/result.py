@@ -201,7 +201,7 @@ class TuningResult(SearchResult):
                 for trial, reason in self.disqualified
             ],
             "losses": loss_fields(self),
-            "rehearsal": self.rehearsal and self.rehearsal.to_dict() | {"text": self.rehearsal.lines()},
+            "sanity_check": self.sanity_check and self.sanity_check.to_dict() | {"text": self.sanity_check.lines()},
             "training_arguments": setup.training_arguments,
             "model_arguments": setup.model_arguments,
             "environment_variables": setup.variables,

@@ -94,7 +94,7 @@ def save(result: SearchResult, folder: str | Path) -> Path:
         "answered_at_once": result.duplicate_proposals,
         "left_out": list(result.left_out),
         "numerics": result.numerics and result.numerics.to_dict(),
-        "rehearsal": result.rehearsal and result.rehearsal.to_dict(),
+        "sanity_check": result.sanity_check and result.sanity_check.to_dict(),
         "forecast": result.forecast and result.forecast.to_dict(),
         **({"devices": [device.to_dict() for device in result.devices]} if result.devices else {}),
     }
@@ -217,14 +217,14 @@ def _of_request(record: dict[str, Any]) -> dict[str, Any]:
 
 def _of_result(ended: dict[str, Any]) -> dict[str, Any]:
     """Fields of the result in result.json. Raises as `_of_request`."""
-    numerics, rehearsal, forecast = (ended.get(name) for name in ("numerics", "rehearsal", "forecast"))
+    numerics, sanity_check, forecast = (ended.get(name) for name in ("numerics", "sanity_check", "forecast"))
     return {
         "stop": StopReason.from_dict(ended["stop"]) if "stop" in ended else KILLED,
         "complete": ended.get("complete", False),
         "duplicate_proposals": ended.get("answered_at_once", 0),
         "left_out": tuple(ended.get("left_out", ())),
         "numerics": Numerics.from_dict(numerics) if numerics else None,
-        "rehearsal": SanityCheck.from_dict(rehearsal) if rehearsal else None,
+        "sanity_check": SanityCheck.from_dict(sanity_check) if sanity_check else None,
         "forecast": Forecast.from_dict(forecast) if forecast else None,
         "devices": tuple(map(Device.from_dict, ended.get("devices", ()))),
     }

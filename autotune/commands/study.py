@@ -47,7 +47,7 @@ from autotune.study.identity import study_identity
 from autotune.study.limits import check_model_fits, least_bytes, memory_limit, most_shards
 from autotune.study.loop import import_trials, open_study
 from autotune.study.loop import search as run_study
-from autotune.study.measure import callback_notes, left_out, live_probe
+from autotune.study.measure import callback_notes, live_probe
 from autotune.study.objective import best_trial
 from autotune.study.plan import ProgressKind, Watch, plan_of
 from autotune.study.store import (
@@ -180,10 +180,10 @@ def _run(
 
     def probe_on(executor: Executor) -> LiveProbe:
         on = executor.host, executor.environment, executor.workload
-        return live_probe(request, *on, plan.allowed_bytes, folder, executor.device_used, left_out=failed)
+        return live_probe(request, *on, plan.allowed_bytes, folder, executor.device_used)
 
-    usage, failed = device.usage_of(card), left_out(study.trials)
-    here = live_probe(request, host, environment, workload, plan.allowed_bytes, folder, usage, left_out=failed)
+    usage = device.usage_of(card)
+    here = live_probe(request, host, environment, workload, plan.allowed_bytes, folder, usage)
     for note in unmeasured.notes:
         if note.kind is NoteKind.UNGUARDED:
             watch(study.progress(ProgressKind.PREPARING, message=note.text))
@@ -192,7 +192,9 @@ def _run(
     result = unmeasured
     watch = keeping_peaks(watch, study)
     with (
-        graceful_interrupt(study.wish, lambda message: watch(study.progress(ProgressKind.STOPPING, message=message))),
+        graceful_interrupt(
+            study.stop_request, lambda message: watch(study.progress(ProgressKind.STOPPING, message=message))
+        ),
         ExitStack() as stack,
     ):
         try:
@@ -204,13 +206,13 @@ def _run(
             remember(environment, unmeasured.identity, study.trials, calibrated(space, study.warm_start, study.trials))
             best = best_trial(study.trials, plan.objective)
             able = [executor for executor in executors if executor.name in pool.devices]
-            last = probe_on(joined(able[: pool.width(best.configuration)])) if best and able else here
-            result = dataclasses.replace(result, rehearsal=finish(study, last.train, watch), complete=True)
+            last = probe_on(joined(able[: pool.devices_needed(best.configuration)])) if best and able else here
+            result = dataclasses.replace(result, sanity_check=finish(study, last.train, watch), complete=True)
         except BaseException as error:
             result = dataclasses.replace(result, stop=stop_reason_of(error))
             raise
         finally:
-            with study.wish.held_back():
+            with study.stop_request.held_back():
                 numerics, trials = study.ledger.numerics, study.trials
                 of_trials = (
                     *study.kept_notes(),

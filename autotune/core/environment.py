@@ -10,6 +10,8 @@ from typing import Any
 
 from autotune.core.io import Serializable
 
+GIB = 1 << 30
+
 LIBRARIES = ("torch", "transformers", "accelerate", "datasets", "bitsandbytes", "peft", "deepspeed", "optuna")
 """Packages with versions that are part of an environment's identity."""
 
@@ -73,10 +75,13 @@ class Environment(Serializable):
         return ", ".join(f"{name} {version}" for name, version in (ours | dict(self.versions)).items())
 
     def identity(self) -> dict[str, Any]:
-        """The facts that decide speed: numbers measured under other ones must not be mixed."""
+        """The facts that decide speed: numbers measured under other ones must not be mixed.
+
+        Memory is in whole GiB: what a virtual machine shows of it changes by KiB from boot to boot.
+        """
         return {
             "device_name": self.device_name,
-            "total_memory_bytes": self.total_memory_bytes,
+            "memory_gib": round(self.total_memory_bytes / GIB),
             "driver": self.driver,
             "cpu_count": self.cpu_count,
             "threads": self.threads,

@@ -81,22 +81,22 @@ class StopRequest:
 
 
 @contextlib.contextmanager
-def graceful_interrupt(wish: StopRequest, tell: Callable[[str], None]) -> Iterator[None]:
+def graceful_interrupt(stop_request: StopRequest, notify: Callable[[str], None]) -> Iterator[None]:
     """Within: the first Ctrl-C sets the request and calls `tell`, the second raises KeyboardInterrupt.
 
     Only in the main thread, because Python handles signals there, and only if nobody else handles them. Restores the handler.
     """
 
     def handle(_number: int, _frame: FrameType | None) -> None:
-        if wish.writing:
-            wish.meanwhile = True
+        if stop_request.writing:
+            stop_request.meanwhile = True
             return
-        if wish.to_stop:
+        if stop_request.to_stop:
             raise KeyboardInterrupt
-        wish.to_stop = True
+        stop_request.to_stop = True
         # Python may be in the middle of printing, or of importing what prints: both are errors here.
         with contextlib.suppress(RuntimeError, ImportError, AttributeError):
-            tell(SAID)
+            notify(SAID)
 
     with _handling(signal.SIGINT, handle, instead_of=signal.default_int_handler):
         yield

@@ -97,7 +97,7 @@ class Measurement(Serializable):
     whole_because: str = ""  #: why it ran all micro-steps after it was measured with few of them; empty if it did not
     training_steps: int | None = None  #: of the run that this was measured for, if announced
     joules: float | None = None  #: the device's energy over the timed steps; None without a counter or below a second
-    surroundings: Mapping[str, Any] = field(default_factory=dict)  #: temperature, clocks, swap …, by name with its unit
+    system_state: Mapping[str, Any] = field(default_factory=dict)  #: temperature, clocks, swap …, by name with its unit
     repeated_because: tuple[ResultWarning, ...] = ()  #: warnings of the measurements that this one repeats
     settings: Mapping[str, Any] = field(default_factory=dict)  #: read back from the running Trainer
     held: Held | None = None  #: contents of the user's micro-batches; None if they cannot be counted

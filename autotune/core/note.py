@@ -77,7 +77,6 @@ class NoteKind(Kind):
     GPU_MEMORY = "gpu_memory", "of several memory sizes the one of {gigabytes:.0f} GB was taken: {detail}"
     CONTEXT = "context", "context of {context_bytes:bytes} assumed: none was measured on this device"
     ALL_LAYERS = "all_layers", "traced with all its layers: {detail}"
-    REAL_TENSORS = "real_tensors", "traced on real tensors with few layers and extended in straight lines: {detail}"
     NOT_COUNTED = "not_counted", "operations not counted: {detail}"
     STATES = "states", "states of {detail} are assumed to be AdamW's: its steps cannot be traced without storage"
     NOT_TRACED = "not_traced", "memory: {detail}"

@@ -51,7 +51,7 @@ class SanityCheck(Serializable):
     def lines(self) -> list[str]:
         """The results as text: a line for each part that was tried, skipped or failed."""
         others = [problem for problem in self.problems if problem.where not in (EVALUATION, SAVING)]
-        lines = [f"{_WORDS.get(problem.where, 'rehearsal')}: {_text(problem)}" for problem in others]
+        lines = [f"{_WORDS.get(problem.where, 'sanity check')}: {_text(problem)}" for problem in others]
         return lines + self._evaluation() + self._checkpoint()
 
     def _evaluation(self) -> list[str]:

@@ -6,7 +6,7 @@ What an executor on another machine has to provide is an `ExecutorHost` whose `r
 
 - carries the order out on its own device, where its own paths, workload and environment are put in place of the order's,
 - writes the files of the order's folder over there (the answers `answer*.json`, `log.txt`) into `order.folder` here,
-- returns the account as the host over there gave it, or raises `ExecutorLost` and leaves no answer in the folder.
+- returns the `ExitInfo` as the host over there gave it, or raises `ExecutorLost` and leaves no answer in the folder.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,13 +43,13 @@ class ExecutorHost(Host, Protocol):
 class Executor:
     """One device, or a share of a CPU's cores.
 
-    name: as people read it, no other executor's (`cuda:1`, `cores 2-3`). host: of its own. likeness: facts that all executors
-    of a study must share, besides those of the environment (`likeness.check_alike`). device_used: as in `LiveProbe`.
+    name: as people read it, no other executor's (`cuda:1`, `cores 2-3`). host: of its own. hardware: facts that all executors
+    of a study must share, besides those of the environment (`compatibility.check_same_hardware`). device_used: as in `LiveProbe`.
     """
 
     name: str
     host: ExecutorHost
     environment: "Environment"
     workload: "Workload"
-    likeness: Mapping[str, Any] = field(default_factory=dict)
+    hardware: Mapping[str, Any] = field(default_factory=dict)
     device_used: Callable[[], tuple[int, list[str]] | None] = lambda: None

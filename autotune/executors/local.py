@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Self
 
 from filelock import FileLock, Timeout
 
@@ -16,11 +15,10 @@ from autotune.core import InvalidRequest, TuningRequest, Workload
 from autotune.core.errors import DeviceInUse, ProbeHostFailed
 from autotune.core.measurement import JOIN
 from autotune.core.note import Note, NoteKind
-from autotune.core.time_limit import TimeLimit
 from autotune.executors import Executor, ExecutorLost
-from autotune.executors.likeness import check_alike, likeness
+from autotune.executors.compatibility import check_same_hardware, hardware_facts
 from autotune.executors.pool import Pool, ThreadPool
-from autotune.probe import Account, Host, Probe
+from autotune.probe import ExitInfo, Host, Probe
 from autotune.probe.device import nvml
 from autotune.probe.order import Order
 from autotune.probe.process.launcher import HostSet, on_cores
@@ -34,33 +32,12 @@ MOST_RESTARTS = 2
 """Largest number of restarts of a host that was lost."""
 
 
-class LocalHost:
+class LocalHost(HostSet):
     """Hosts on some of this machine's cores; their end while they run a probe is a lost executor."""
 
-    uses_cache = True
-
     def __init__(self, objects: bytes = b"", cores: Collection[int] = ()) -> None:
-        self.objects, self.cores = objects, frozenset(cores)
-        self.hosts = HostSet(objects, self.cores)
-        self.scratch_folder, self.beside = self.hosts.scratch_folder, self.hosts.beside
-        self.abandon = self.hosts.abandon
+        super().__init__(objects, frozenset(cores))
         self._lock, self._restarts = threading.RLock(), 0
-
-    def __enter__(self) -> Self:
-        self.hosts.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.hosts.__exit__()
-
-    @property
-    def time_limit(self) -> TimeLimit:
-        """Of the command."""
-        return self.hosts.time_limit
-
-    @time_limit.setter
-    def time_limit(self, time_limit: TimeLimit) -> None:
-        self.hosts.time_limit = time_limit
 
     def across(self, cores: frozenset[int]) -> "LocalHost":
         """The same hosts, which run its orders on these cores."""
@@ -68,27 +45,26 @@ class LocalHost:
         other.cores = cores
         return other
 
-    def run(self, order: Order) -> Account:
+    def run(self, order: Order) -> ExitInfo:
         is_probe = order.kind == "probe"
         try:
             with self._lock, on_cores(self.cores):
-                self.hosts.cores = self.cores
-                account = self.hosts.run(order)
+                info = super().run(order)
         except ProbeHostFailed as error:  # it was killed while it started
-            if is_probe or self.hosts.is_abandoned:
+            if is_probe or self.is_abandoned:
                 raise self._lost(error.written[0]) from None
             raise
-        if self.hosts.is_abandoned or (is_probe and account["ended"] in ("host ended", "host hung")):
+        if self.is_abandoned or (is_probe and info.ended in ("host ended", "host hung")):
             raise self._lost("the process that starts its probes was killed")
-        return account
+        return info
 
     def _lost(self, reason: str) -> ExecutorLost:
-        return ExecutorLost("it was left" if self.hosts.is_abandoned else reason)
+        return ExecutorLost("it was left" if self.is_abandoned else reason)
 
     def restart(self) -> bool:
         """True if it may be used again: it starts automatically with its next order."""
         self._restarts += 1
-        return not self.hosts.is_abandoned and self._restarts <= MOST_RESTARTS
+        return not self.is_abandoned and self._restarts <= MOST_RESTARTS
 
     def may_return(self) -> bool:
         """Never: what is lost for good here stays lost."""
@@ -127,7 +103,7 @@ def count_of(request: TuningRequest, card: nvml.Card | None) -> int:
 
 
 def shares(count: int, cores_per_device: int | None) -> list[list[int]]:
-    """Disjoint cores of each of so many devices; raises InvalidRequest if there are too few."""
+    """Disjoint cores of each of n devices; raises InvalidRequest if there are too few."""
     cores = sorted(os.sched_getaffinity(0))
     each = cores_per_device or len(cores) // count
     if each < 1 or each * count > len(cores):
@@ -205,9 +181,9 @@ def local_executors(
             environment = dataclasses.replace(environment, free_memory_bytes=free)
         else:
             name = f"cuda:{own.index}"  # the driver's number: it is the same card's whatever is visible
-        facts, used = likeness(own, cores), nvml.usage_of(own)
+        facts, used = hardware_facts(own, cores), nvml.usage_of(own)
         executors.append(Executor(name, host, environment, workload, facts, used))
-    check_alike(executors)
+    check_same_hardware(executors)
     return executors
 
 

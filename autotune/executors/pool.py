@@ -84,15 +84,15 @@ class Pool:
 
     @property
     def running(self) -> str:
-        """For people: how many devices still measure; empty if none does."""
+        """Text for people: how many devices still measure; empty if none does."""
         count = len(self._running)
         return f"{count} devices still measure" if count > 1 else "1 device still measures" * count
 
-    def but(self, names: Sequence[str], avoided: str) -> list[str]:
+    def without(self, names: Sequence[str], avoided: str) -> list[str]:
         """These devices without the avoided one, which is used only if no other can be."""
         return [name for name in names if name != avoided or self.devices == [avoided]]
 
-    def width(self, configuration: Configuration) -> int:
+    def devices_needed(self, configuration: Configuration) -> int:
         """Number of devices that a training takes: one, or if devices can be joined one for each of its ranks."""
         return 1 if self._together is None else configuration.data_parallel_size
 
@@ -118,7 +118,7 @@ class Pool:
             return Ended(key, device, value, error)
         raise error
 
-    def regain(self, seconds: float, waiting: Callable[[], None], check: Callable[[], None]) -> bool:
+    def wait_for_device(self, seconds: float, waiting: Callable[[], None], check: Callable[[], None]) -> bool:
         """True if a device that was lost is there again within these seconds; nothing may run.
 
         waiting: called before the wait; check: called repeatedly during it, ends it if it raises.

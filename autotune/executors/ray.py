@@ -1,7 +1,7 @@
 """Executors on a Ray cluster: an actor for each device, and its host as the search sees it.
 
     study loop -- RayHost.run(order) ==Ray==> DeviceActor.run: own host, own folder -- fork --> children
-                  account, answers, log <====
+                  ExitInfo, answers, log <====
 
 Ray carries orders and files and ends processes; nothing is kept in it. The only module that imports it.
 """
@@ -21,7 +21,7 @@ from typing import Any
 from autotune.core import InvalidRequest, TuningRequest
 from autotune.core.errors import AutotuneError, DevicesAway, SearchFailed
 from autotune.executors import Executor, ExecutorLost
-from autotune.executors.likeness import check_alike
+from autotune.executors.compatibility import check_same_hardware
 from autotune.executors.ray_host import DEVICES_S, Cluster, RayHost
 
 
@@ -84,7 +84,7 @@ def on_cluster(request: TuningRequest, objects: bytes = b"") -> Iterator[list[Ex
 
 
 def most_cores(nodes: Sequence[Mapping[str, float]], devices: int, of_gpus: bool) -> int:
-    """The most cores of which so many devices can have each as many, each on one node. nodes: their `CPU` and `GPU`."""
+    """Largest number of cores per device such that n devices fit, each on a single node. nodes: their `CPU` and `GPU`."""
 
     def fit(cores: int) -> int:
         return sum(int(min(node.get("CPU", 0) // cores, node.get("GPU", 0) if of_gpus else devices)) for node in nodes)
@@ -97,7 +97,7 @@ def most_cores(nodes: Sequence[Mapping[str, float]], devices: int, of_gpus: bool
 def ray_executors(
     cluster: Cluster, request: TuningRequest, devices: int, cores: int = 1, objects: bytes = b""
 ) -> Iterator[list[Executor]]:
-    """So many devices of the cluster, with their environments and data.
+    """n devices of the cluster, with their environments and data.
 
     One that is lost while it reads model and data is left out. Raises DevicesAway if there are fewer at the start,
     InvalidRequest if one differs from the first, SearchFailed if all were lost.
@@ -122,12 +122,12 @@ def ray_executors(
                 lost = str(error)
                 continue
             used = (lambda: None) if environment.is_cpu else host.used
-            likeness = host.facts["likeness"]
-            executors.append(Executor(host.facts["name"], host, environment, workload, likeness, used))
+            hardware = host.facts["hardware"]
+            executors.append(Executor(host.facts["name"], host, environment, workload, hardware, used))
         if not executors:
             message = f"All {devices} device(s) of the cluster were lost while they read model and data: {lost}."
             raise SearchFailed(message, "See the logs of Ray, then run the same command again.")
-        check_alike(executors)
+        check_same_hardware(executors)
         yield executors
     finally:
         threads = [threading.Thread(target=host.close) for host in hosts]

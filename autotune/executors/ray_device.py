@@ -18,7 +18,7 @@ from autotune.core import AutotuneError, Environment, TuningRequest, Workload
 from autotune.core.io import file_end
 from autotune.core.paths import cache_folder
 from autotune.core.version import __version__
-from autotune.executors.likeness import likeness
+from autotune.executors.compatibility import hardware_facts
 from autotune.executors.local import holds, lock_card
 from autotune.probe.device import nvml
 from autotune.probe.order import LOG, Order
@@ -69,7 +69,7 @@ class DeviceActor:
             "name": f"{socket.gethostname()} {place}",
             "pid": os.getpid(),
             "has_authentication": os.environ.get("RAY_AUTH_MODE") == "token",
-            "likeness": likeness(self._card, self._cores) | own,
+            "hardware": hardware_facts(self._card, self._cores) | own,
         }
 
     def read(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class DeviceActor:
         return nvml.device_used(self._card) if self._card else None
 
     def run(self, number: str, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Carry an order out: its number, its account and the files that it left, or the error of starting it."""
+        """Carry an order out: its number, how it ended and the files that it left, or the error of starting it."""
         with _errors() as answer:
             folder = self._host.scratch_folder()
             try:
@@ -125,7 +125,7 @@ def _errors() -> Iterator[dict[str, Any]]:
 
 
 def _claimed(count: int, locks: contextlib.ExitStack) -> list[int]:
-    """So many cores that no other device on this machine has; raises RuntimeError if there are fewer."""
+    """`count` cores that no other device on this machine has; raises RuntimeError if there are fewer."""
     own: list[int] = []
     for core in sorted(os.sched_getaffinity(0)):
         if len(own) < count and holds(f"core-{core}", locks) is not False:

@@ -20,7 +20,7 @@ from autotune.core.time_limit import TimeLimit
 from autotune.core.version import __version__
 from autotune.executors import ExecutorLost
 from autotune.executors.ray_device import LEASE_S, DeviceActor
-from autotune.probe import Account
+from autotune.probe import ExitInfo
 from autotune.probe.order import Order
 from autotune.probe.process.answers import value_of
 from autotune.probe.process.launcher import GRACE_S, REPEATS, START_S, write_order
@@ -37,7 +37,7 @@ VARIABLES = {
     "RAY_process_group_cleanup_enabled": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-"""Of an actor. The first two: ended by Ray, the host's supervisor could remove nothing."""
+"""Variables of an actor. The first two: ended by Ray, the host's supervisor could remove nothing."""
 
 
 class OutOfMemory(ExecutorLost):
@@ -84,7 +84,7 @@ class RayHost:
         self._identity: Mapping[str, Any] = {}
         self._wanted: Any = None  # facts of the first actor, which those that take its place must share
 
-    def beside(self) -> None:
+    def background_host(self) -> None:
         """None: it would be on this machine, where model and data have other paths."""
 
     def launch(self) -> None:
@@ -113,7 +113,7 @@ class RayHost:
                 "Start it with RAY_AUTH_MODE=token, or accept that with --allow-unauthenticated.",
             )
         wanted = {"niceness": os.getpriority(os.PRIO_PROCESS, 0), "threads": str(self._cores), "autotune": __version__}
-        own = self.facts["likeness"]
+        own = self.facts["hardware"]
         if differs := [f"{name} {own[name]}, not {value}" for name, value in wanted.items() if own[name] != value]:
             self.close()
             what = f"{self.facts['name']} cannot be used: {', '.join(differs)}."
@@ -133,8 +133,8 @@ class RayHost:
                     self._reason = reason
                     return
 
-    def run(self, order: Order) -> Account:
-        """Have an order carried out: the account of its end.
+    def run(self, order: Order) -> ExitInfo:
+        """Have an order carried out: how it ended.
 
         Where the executor is gone it raises ExecutorLost for a probe, which another one may run, else ProbeHostFailed.
         """
@@ -146,15 +146,14 @@ class RayHost:
             key = str((order.kind, order.configuration))
             self._cluster.killed[key] += 1
             if self._cluster.killed[key] > 1 and self.restart():
-                end = {"ended": "host ended", "code": -signal.SIGKILL, "kernel_oom_kills": 1, "output": ""}
-                return {**end, "seconds": time.monotonic() - begun}
+                return ExitInfo("host ended", time.monotonic() - begun, [-signal.SIGKILL], kernel_oom_kills=1)
         except ExecutorLost as error:
             lost = error
         if order.kind == "probe":
             raise lost
         raise ProbeHostFailed(f"A device of the cluster was lost: {lost}.", "Run the same command again to resume.")
 
-    def _carry_out(self, order: Order) -> Account:
+    def _carry_out(self, order: Order) -> ExitInfo:
         interrupt.check()
         if self._reason:
             raise ExecutorLost(self._reason)
@@ -166,10 +165,10 @@ class RayHost:
         answer = self._ask("run", number, order.to_dict(), seconds=seconds)
         if answer["number"] != number:
             raise ExecutorLost("it answered another order")
-        account: Account = value_of(answer)
+        info: ExitInfo = value_of(answer)
         for name, content in answer["files"].items():
             (Path(order.folder) / Path(name).name).write_bytes(content)
-        return account
+        return info
 
     def read(self, request: TuningRequest) -> tuple[Environment, Workload]:
         """Facts of its device, model and data as its machine has them; raises as `read_environment` and `read_workload` do."""
@@ -179,7 +178,7 @@ class RayHost:
         return Environment.from_dict(environment), Workload.from_dict(workload)
 
     def _facts(self) -> Any:
-        return self._identity, self.facts["likeness"]
+        return self._identity, self.facts["hardware"]
 
     def used(self) -> tuple[int, list[str]] | None:
         """Bytes in use on its card and by whom."""

@@ -85,24 +85,3 @@ def _highest(points: Iterable[tuple[float, float, int]]) -> list[int]:
 def _meet(steep: Sequence[float], flat: Sequence[float]) -> float:
     """The size below which the steeper line is below the flatter one."""
     return (flat[0] - steep[0]) / (steep[1] - flat[1])
-
-
-def straight(peaks: Sequence[tuple[int, int, Line]], layers: int) -> Line:
-    """The line for this number of layers, from peaks at two micro-batch sizes of few layers: (layers, size, line at that size).
-
-    Both sizes with one and two layers, or with a single number of layers if all layers of the model are there.
-    """
-    counts = sorted({count for count, _, _ in peaks})
-    low, high = sorted({size for _, size, _ in peaks})
-    at = {(count, size): line.bytes_at(size) for count, size, line in peaks}
-
-    def extended(size: int) -> list[float]:
-        first = at[counts[0], size]
-        if len(counts) == 1:
-            return list(first)
-        times = (layers - counts[0]) / (counts[1] - counts[0])
-        return [a + (b - a) * times for a, b in zip(first, at[counts[1], size], strict=True)]
-
-    ends = list(zip(extended(low), extended(high), strict=True))
-    slopes = tuple((b - a) / (high - low) for a, b in ends)
-    return Line(tuple(a - slope * low for (a, _), slope in zip(ends, slopes, strict=True)), slopes)

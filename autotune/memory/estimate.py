@@ -11,7 +11,7 @@ from typing import Any
 from autotune.core import Configuration, Environment
 from autotune.core.note import Note, NoteKind
 from autotune.memory.allocator import CachingAllocator, replay, rounded
-from autotune.memory.envelope import Line, in_blocks, peak_lines, straight
+from autotune.memory.envelope import Line, in_blocks, peak_lines
 from autotune.memory.keys import StepKey, UpdateKey, Wanted, step_key, update_key
 from autotune.memory.peak import MemoryPeak, MemorySplit
 from autotune.memory.sharding import DDP, NCCL_BYTES, RankTrace, Sharding, Units, sharding_of, update_of_rank
@@ -51,7 +51,7 @@ class NotTraced(ValueError):
 class TracedStep:
     """Forward and backward of one combination of settings."""
 
-    traces: Mapping[int, MemoryTrace]  # by micro-batch size, 0 for every other size; empty if only lines are known
+    traces: Mapping[int, MemoryTrace]  # by micro-batch size, 0 for every other size
     lines: Mapping[int, Mapping[str, tuple[Line, ...]]]  # by the same sizes and by phase
     weights: tuple[int, ...] | None = None  # bytes of each parameter and buffer, if not the model's
 
@@ -135,7 +135,7 @@ class MemoryModel:
         accumulates: bool,
         sharding: Sharding | None = None,
     ) -> CachingAllocator:
-        """The allocator after two optimizer steps of one or two micro-steps; raises KeyError without a trace."""
+        """The allocator after two optimizer steps of one or two micro-steps."""
         step = self._step_of(key, sharding, accumulates)
         return replay(
             step.traces[step.at(micro_batch_size)],
@@ -148,14 +148,12 @@ class MemoryModel:
         )
 
     def _step_of(self, key: StepKey, sharding: Sharding | None, accumulates: bool) -> TracedStep:
-        """The step of a rank. Raises NotTraced if only lines are known where ranks change tensors."""
+        """The step of a rank."""
         step = self.steps[key]
         if sharding is None or sharding.way == DDP:
             return step
         place = (key, sharding, accumulates)
         if place not in self._ranks_steps:
-            if not step.traces:
-                raise NotTraced("its shards are not known: it was traced on real tensors with few layers")
             traces = {
                 size: RankTrace(trace, sharding, self.units, accumulates).changed()
                 for size, trace in step.traces.items()
@@ -197,7 +195,7 @@ class MemoryModel:
         self, key: StepKey, optimizer: UpdateKey, size: int, accumulates: bool, sharding: Sharding | None
     ) -> int:
         """Reserved less allocated bytes: simulated at powers of two, linear between them."""
-        if self.environment.is_cpu or not self.steps[key].traces:
+        if self.environment.is_cpu:
             return 0
         low = 1 << (size.bit_length() - 1)
         share = (size - low) / low
@@ -269,8 +267,6 @@ def _step(data: Mapping[str, Any], counts: list[int], on_cpu: bool) -> TracedSte
     if "error" in data:
         raise NotTraced(data["error"])
     weights = tuple(data["weights"]) if "weights" in data else None
-    if "peaks" in data:
-        return TracedStep({}, {0: _straight_lines(data["peaks"], max(counts, default=0), on_cpu)}, weights)
     by_size = {int(size): MemoryTrace.from_dict(trace) for size, trace in data["tapes"].items()}
     small, large = sorted(size for size in by_size if size > 1)
     general = between(by_size[small], small, by_size[large], large)
@@ -287,13 +283,3 @@ def _step(data: Mapping[str, Any], counts: list[int], on_cpu: bool) -> TracedSte
 
 def _lines(trace: MemoryTrace, on_cpu: bool) -> dict[str, tuple[Line, ...]]:
     return peak_lines(trace if on_cpu else in_blocks(trace))
-
-
-def _straight_lines(peaks: list[Any], layers: int, on_cpu: bool) -> dict[str, tuple[Line, ...]]:
-    """Phase -> one line, extended from the peaks of few layers."""
-    points: dict[str, list[tuple[int, int, Line]]] = {}
-    for count, size, data in peaks:
-        for phase, lines in _lines(MemoryTrace.from_dict(data), on_cpu).items():
-            highest = max(lines, key=lambda line: line.total_at(size))
-            points.setdefault(phase, []).append((count, size, highest))
-    return {phase: (straight(of_phase, layers),) for phase, of_phase in points.items()}

@@ -22,7 +22,7 @@ elements a thread x threads x steps x bytes). The channels are an assumption: NC
 
 LIVE_PARAMETERS, REUSED_WITHIN = 1_000_000_000, 1_000_000_000
 """DeepSpeed's defaults of `stage3_max_live_parameters` and `stage3_max_reuse_distance`: ZeRO-3 keeps a gathered weight if it
-is needed again before so many others. At the loss that is half of them: each layer is as far from the end as back again."""
+is needed again before as many others. At the loss that is half of them: each layer is as far from the end as back again."""
 
 REDUCE_BUCKET = 500_000_000
 """DeepSpeed's default of `reduce_bucket_size`; the Trainer's "auto" is the model's width squared."""

@@ -1,8 +1,8 @@
 """The seam between the loop that chooses and the world that measures: Probe measures, Host carries out orders."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:  # the supervisor, which the start of a search waits for, imports this package
     from pathlib import Path
@@ -13,10 +13,24 @@ if TYPE_CHECKING:  # the supervisor, which the start of a search waits for, impo
     from autotune.core.time_limit import TimeLimit
     from autotune.probe.order import Order
 
-Account = Mapping[str, Any]
-"""End of an order. ended: exited, timed out, stopped, host ended, host hung or not started; seconds: that it took; codes:
-exit code or -signal of each rank, None if it was ended; kernel_oom_kills: meanwhile; reason: of one not started; output: the
-end of a dead host's output; killed: how often the order was repeated because something else killed or stopped it."""
+
+@dataclass(frozen=True)
+class ExitInfo:
+    """How an order ended.
+
+    ended: exited, timed out, host ended, host hung or not started; seconds: that it took; codes: exit code or
+    -signal of each rank, None if it was ended, or of the dead host; kernel_oom_kills: meanwhile; reason: why it was not
+    started; output: the end of a dead host's output; killed: how often it was repeated because something else killed or
+    stopped it.
+    """
+
+    ended: str
+    seconds: float = 0.0
+    codes: Sequence[int | None] = ()
+    kernel_oom_kills: int = 0
+    reason: str = ""
+    output: str = ""
+    killed: int = 0
 
 
 class Host(Protocol):
@@ -29,32 +43,28 @@ class Host(Protocol):
     time_limit: "TimeLimit"
     uses_cache: bool
 
-    def run(self, order: "Order") -> Account:
-        """Carry an order out, with the answers in its folder: the account of its end. Raises ProbeHostFailed."""
+    def run(self, order: "Order") -> ExitInfo:
+        """Carry an order out, with the answers in its folder: how it ended. Raises ProbeHostFailed."""
         ...
 
     def scratch_folder(self) -> "Path":
         """A new folder that is gone with the host, however this process ends."""
         ...
 
-    def beside(self) -> "BackgroundHost | None":
+    def background_host(self) -> "BackgroundHost | None":
         """A further host, for orders that take no device. None if all orders must be this one's."""
         ...
 
 
-class BackgroundHost(Protocol):
-    """A host that is not waited for while it carries out an order."""
+class BackgroundHost(Host, Protocol):
+    """A host for another thread."""
 
-    def begin(self, order: "Order") -> "Order":
-        """Send an order. Before the next one `finish` takes the order that is returned."""
-        ...
-
-    def finish(self, order: "Order") -> Account:
-        """Wait for the end of an order that was begun."""
+    def abandon(self) -> None:
+        """End what runs, from any thread, and start nothing more."""
         ...
 
     def close(self) -> None:
-        """End it, and what it runs."""
+        """End it."""
         ...
 
 

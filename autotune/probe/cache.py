@@ -36,7 +36,7 @@ class AnswerFile:
         self._path = cache_folder() / kind / f"{hashlib.sha256(content.encode()).hexdigest()[:24]}.json"
 
     def read(self) -> Any:
-        """The answer; None if there is none or its file is damaged."""
+        """The answer; None if its file is missing or damaged."""
         with contextlib.suppress(OSError, ValueError):
             return read_json(self._path)
         return None

@@ -27,7 +27,7 @@ UNTOUCHED_BYTES = 34 << 20
 """Address space that a training on a CPU reserves and does not touch (its threads' stacks, the heaps' ends): it counts against
 RLIMIT_DATA and is none of the peak. 24 to 35 MiB in six trainings of a small model, whatever their peak (110 to 340 MiB)."""
 
-TRAINED_BY_RANKS = ("probe", "rehearsal")
+TRAINED_BY_RANKS = ("probe", "sanity_check")
 """Kinds of orders that one process for each rank of the configuration carries out."""
 
 
@@ -90,7 +90,6 @@ class Order(Serializable):
     allowed_bytes: limit x (1 - headroom). device_used_bytes: in use on the device before; None on a CPU or if unknown.
     held: see `ProbeOptions`.
     speed_to_reach: samples / second (tokens / second if `count_tokens`) below which a probe may end itself.
-    without: classes of the user's callbacks that are left out, as they failed before.
     """
 
     kind: str
@@ -116,7 +115,6 @@ class Order(Serializable):
     count_tokens: bool = False
     speed_to_reach: float | None = None
     held: Held | None = None
-    without: tuple[str, ...] = ()
     request: Mapping[str, Any] = field(default_factory=dict)
 
     @property

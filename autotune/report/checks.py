@@ -165,7 +165,7 @@ def _losses(result: SearchResult, best: Trial) -> list[Check]:
 
 
 def _sanity(result: SearchResult) -> list[Check]:
-    sanity = result.rehearsal
+    sanity = result.sanity_check
     lines = " ".join(map(sentence, sanity.lines())) if sanity else ""
     if sanity is None or not lines:
         return []

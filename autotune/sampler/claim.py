@@ -41,7 +41,7 @@ Errors = Sequence[tuple[float, float, float]]
 these are."""
 
 
-def beside(first: Observation, other: Observation) -> bool:
+def are_side_by_side(first: Observation, other: Observation) -> bool:
     """True if two measurements are side by side.
 
     On one device, and at most BESIDE durations apart, or of one round if their times are not known.
@@ -58,8 +58,8 @@ def side_by_side(
 ) -> tuple[list[Observation], list[Observation]]:
     """The measurements of each that are side by side with one of the others."""
     return (
-        [seen for seen in above if any(beside(seen, other) for other in below)],
-        [seen for seen in below if any(beside(seen, other) for other in above)],
+        [seen for seen in above if any(are_side_by_side(seen, other) for other in below)],
+        [seen for seen in below if any(are_side_by_side(seen, other) for other in above)],
     )
 
 

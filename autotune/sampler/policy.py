@@ -22,7 +22,7 @@ from scipy.special import ndtr
 from autotune.core import Configuration, Outcome
 from autotune.core.interval import Ratio
 from autotune.core.stop_reason import StopReason
-from autotune.sampler.claim import EACH, beside, claim, contrasts_of, covariances, errors_of
+from autotune.sampler.claim import EACH, are_side_by_side, claim, contrasts_of, covariances, errors_of
 from autotune.sampler.cost_model import CostModel
 from autotune.sampler.costs import ExpectedCosts, Places
 from autotune.sampler.gp import Numbers, expected_improvement
@@ -550,7 +550,7 @@ class _State:
         now = self._next(place, self.now.at_s)
 
         def kept(measured: Sequence[Observation], rivals: Sequence[Observation]) -> list[Observation]:
-            return [seen for seen in measured if any(beside(seen, other) for other in (*rivals, now))]
+            return [seen for seen in measured if any(are_side_by_side(seen, other) for other in (*rivals, now))]
 
         return kept(some, others), kept(others, some)
 

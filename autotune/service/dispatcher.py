@@ -58,7 +58,7 @@ ATTEMPT = "attempt.json"
 """File in the folder of a search with the number of the last attempt that used it: servers on other machines have other ones."""
 
 INHERITED = re.compile(
-    r"PATH|LD_LIBRARY_PATH|(CUDA|NVIDIA|OMP|LC)_.*|LANG|TZ|TMPDIR|PYTHONPATH|VIRTUAL_ENV|AUTOTUNE_(THREADS_OK|SPAWN)"
+    r"PATH|LD_LIBRARY_PATH|(CUDA|NVIDIA|OMP|LC)_.*|LANG|TZ|TMPDIR|PYTHONPATH|VIRTUAL_ENV|AUTOTUNE_SPAWN"
 )
 """Variables of the server that its searches get: no others, as they may be secrets."""
 

@@ -1,6 +1,5 @@
 """The search space of a request, narrowed to what device, installation and model support."""
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from autotune.space.settings import MICRO, SETTINGS, Context, Setting
 from autotune.space.settings.checkpointing import SETTING as CHECKPOINTING
 from autotune.space.settings.exclusion import Exclusion, ExclusionKind
 from autotune.space.settings.fsdp import SETTING as SHARDING
-from autotune.space.settings.micro_batch_size import divisors, tiled
+from autotune.space.settings.micro_batch_size import divisors, steps_of, tiled
 from autotune.space.settings.precision import FROZEN, WEIGHTS
 from autotune.space.setup import FINDER, baseline_sizes
 from autotune.space.tensor_cores import multiple
@@ -222,11 +221,11 @@ def _other_steps(context: Context, total: int, size: Value, own: int, ranks: int
     if not base.get("dataloader_drop_last") or base.get("max_steps", -1) > 0 or not samples or total % int(size):
         return None
 
-    def steps(micro: int) -> int:  # as `Trainer.set_initial_training_values` has it
-        batches, accumulation = samples // micro // ranks, total // (micro * ranks)
-        return math.ceil(float(base.get("num_train_epochs", 3)) * max(1, -(-batches // accumulation)))
-
-    figures = {"steps": float(steps(int(size))), "own": float(steps(own))}
+    steps, steps_of_own = (
+        float(steps_of(base.get("num_train_epochs", 3), samples // micro // ranks, total // (micro * ranks)))
+        for micro in (int(size), own)
+    )
+    figures = {"steps": steps, "own": steps_of_own}
     return Exclusion(ExclusionKind.STEPS, figures) if figures["steps"] != figures["own"] else None
 
 

@@ -24,8 +24,8 @@ DEADLINE_S = 600.0
 PROOF, LOSSES, SANITY_CHECK = "the proof of the speed-up", "losses", "evaluation and checkpoint"
 """Parts that are left out if the time is too short."""
 
-KEPT = "rehearsal.json"
-"""Result of the rehearsal in its folder, for a resumed search."""
+KEPT = "sanity_check.json"
+"""Result of the sanity check in its folder, for a resumed search."""
 
 Train = Callable[[str, Configuration, Path, float, Mapping[str, Any]], tuple[Any, Failure | None]]
 """(kind of order, configuration, folder for its files, deadline in seconds, its own options) -> (answer, failure)."""
@@ -45,7 +45,7 @@ def finish(study: Study, train: Train, watch: Watch) -> SanityCheck | None:
     deadline_s = DEADLINE_S + 10 * CHECKED_STEPS * (best.final.step_time_s or 0.0)
 
     def attempt(configuration: Configuration, folder: Path) -> tuple[Any, Failure | None]:
-        study.wish.check()
+        study.stop_request.check()
         study.plan.time.check("evaluation and checkpoint were tried", sanity_check_seconds(best))
         watch(
             study.progress(
@@ -53,17 +53,17 @@ def finish(study: Study, train: Train, watch: Watch) -> SanityCheck | None:
             )
         )
         within = study.plan.time.cut(deadline_s)
-        answer, failure = train("rehearsal", configuration, folder, within, {})
+        answer, failure = train("sanity_check", configuration, folder, within, {})
         if failure is not None and failure.outcome is Outcome.TIMED_OUT and within < deadline_s:
-            raise study.plan.time.too_late("the rehearsal was done")
+            raise study.plan.time.too_late("the sanity check was done")
         return answer, failure
 
-    rehearsal = None
+    sanity_check = None
     with reporting_storage(study.folder), contextlib.suppress(TimeIsOver):
-        rehearsal = check_sanity(best.configuration, attempt, study.folder / "rehearsal")
-    missing = {missing_proof(study): True, LOSSES: bool(missing_losses(study)), SANITY_CHECK: rehearsal is None}
+        sanity_check = check_sanity(best.configuration, attempt, study.folder / "sanity_check")
+    missing = {missing_proof(study): True, LOSSES: bool(missing_losses(study)), SANITY_CHECK: sanity_check is None}
     study.ledger.leave_out(*(what for what, is_missing in missing.items() if what and is_missing))
-    return rehearsal
+    return sanity_check
 
 
 def missing_proof(study: Study) -> str:
@@ -81,30 +81,30 @@ def check_sanity(
     attempt: Callable[[Configuration, Path], tuple[Any, Failure | None]],
     folder: Path,
 ) -> SanityCheck:
-    """Result of a rehearsal at this configuration's settings; the result kept in this folder, if there is one.
+    """Result of a sanity check at this configuration's settings; the result kept in this folder, if there is one.
 
-    attempt: (configuration, folder for its files) -> the answer to a `rehearsal` order, or why there is none.
+    attempt: (configuration, folder for its files) -> the answer to a `sanity_check` order, or why there is none.
     Raises OSError if the disk refuses.
     """
     if known := kept(configuration, folder):
         return known
     answer, failure = attempt(configuration, folder)
     if failure is None:
-        rehearsal = SanityCheck.from_dict(answer)
+        sanity_check = SanityCheck.from_dict(answer)
     else:
-        rehearsal = SanityCheck(problems=(SanityProblem(failure.where, failure.outcome, failure.reason),))
+        sanity_check = SanityCheck(problems=(SanityProblem(failure.where, failure.outcome, failure.reason),))
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / KEPT, {"configuration": configuration.to_dict(), "rehearsal": rehearsal.to_dict()})
+    write_json(folder / KEPT, {"configuration": configuration.to_dict(), "sanity_check": sanity_check.to_dict()})
     (folder / CHILD_ANSWER).unlink(missing_ok=True)
-    return rehearsal
+    return sanity_check
 
 
 def kept(configuration: Configuration, folder: Path) -> SanityCheck | None:
-    """The rehearsal of this configuration that lies in this folder; None if there is no complete one."""
+    """The sanity check of this configuration that lies in this folder; None if there is no complete one."""
     try:
         data = read_json(folder / KEPT)
         if Configuration.from_dict(data["configuration"]) != configuration:
             return None
-        return SanityCheck.from_dict(data["rehearsal"])
+        return SanityCheck.from_dict(data["sanity_check"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

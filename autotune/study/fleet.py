@@ -96,7 +96,7 @@ class Fleet:
             if first and self._faults[first] >= MOST_FAULTS:
                 self._leave_out(first, LeftOut(LeftOutKind.FAULTS, {"trainings": MOST_FAULTS}))
             return False
-        if first or self.pool.width(job.configuration) > 1 or not {*self.pool.devices} - {device}:
+        if first or self.pool.devices_needed(job.configuration) > 1 or not {*self.pool.devices} - {device}:
             return False
         self._doubts[job.slot] = device
         return True
@@ -150,7 +150,9 @@ class Fleet:
 
         What the first of them began with, also before this search was resumed.
         """
-        able = [trial for trial in ledger.trials if trial.feasible and self.pool.width(trial.configuration) == 1]
+        able = [
+            trial for trial in ledger.trials if trial.feasible and self.pool.devices_needed(trial.configuration) == 1
+        ]
         begun = {trial.configuration for trial in ledger.calibrations.values() if trial.feasible}
         begun |= {job.configuration for job in self.jobs if job.slot.kind is SlotKind.DEVICE}
         before = [trial for trial in able if trial.number == 0 or trial.configuration in begun]
@@ -158,7 +160,7 @@ class Fleet:
 
     def calibration_job(self, device: str, ledger: Ledger, space: SearchSpace, seconds: float) -> Job | None:
         """The job that lets a further device repeat what another one did; None if there is nothing to compare, or it has."""
-        if not self.pool.is_several or space.baseline_problem or self.pool.width(space.baseline) > 1:
+        if not self.pool.is_several or space.baseline_problem or self.pool.devices_needed(space.baseline) > 1:
             return None
         reference, seen = self.calibration_trial(ledger), ledger.calibrations.get(device)
         if reference is None and ledger.trials:
@@ -192,11 +194,11 @@ class Fleet:
     def check_devices(self, seconds: float, waiting: Callable[[str], None], check: Callable[[], None]) -> None:
         """Raise DevicesAway if no device is left, and none returns within these seconds or RETURN_S.
 
-        waiting: called with a message before the wait. check: as in `Pool.regain`.
+        waiting: called with a message before the wait. check: as in `Pool.wait_for_device`.
         """
         pool, seconds = self.pool, min(RETURN_S, seconds)
         message = f"all devices were lost; waiting up to {format_seconds(seconds)} for one to return"
-        if not pool.devices and not pool.regain(seconds, lambda: waiting(message), check):
+        if not pool.devices and not pool.wait_for_device(seconds, lambda: waiting(message), check):
             reasons = "; ".join(f"{name}: {reason}" for name, reason in pool.left_out.items())
             raise DevicesAway(f"No device is left to measure on: {reasons}.", "Run the same command again to resume.")
 

@@ -124,11 +124,11 @@ def search(
     with fleet.abandoning():
         while True:
             if not pool.is_running:
-                study.wish.check()
+                study.stop_request.check()
                 fleet.check_devices(
                     study.plan.time.seconds_left(),
                     lambda message: watch(study.progress(ProgressKind.PREPARING, message=message)),
-                    study.wish.check,
+                    study.stop_request.check,
                 )
             if ledger.trials:
                 warm_up()
@@ -181,7 +181,7 @@ def _work(study: Study, job: Job) -> Work:
 
     def work(probe: Probe) -> tuple[float, Measurement]:
         started = time.monotonic()
-        measurement = measure(study.folder, study.plan, trials, probe, job, study.wish)
+        measurement = measure(study.folder, study.plan, trials, probe, job, study.stop_request)
         return time.monotonic() - started, measurement
 
     return work

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from autotune.core import (
     Configuration,
@@ -63,12 +62,11 @@ def live_probe(
     folder: Path,
     device_used: Callable[[], tuple[int, list[str]] | None],
     timings: tuple[Timing, Timing] | None = None,
-    **more: Any,
 ) -> LiveProbe:
     """The probe that trains with a request's arguments, with its files in this study's folder. The rest is as in `LiveProbe`."""
     place, base = partial(probe_folder, folder), request.training_args
     of = host, environment, workload, base, allowed_bytes, place
-    return LiveProbe(*of, request.objective, device_used, timings, **more)
+    return LiveProbe(*of, request.objective, device_used, timings)
 
 
 def left_out(trials: Sequence[Trial]) -> dict[str, str]:
@@ -92,7 +90,7 @@ def measure(
     trials: Sequence[Trial],
     probe: Probe,
     job: Job,
-    wish: StopRequest | None = None,
+    stop_request: StopRequest | None = None,
 ) -> Measurement:
     """A job's measurement, on disk below the study's folder when this returns.
 
@@ -137,7 +135,7 @@ def measure(
         for _ in range(0 if _stays_disturbed(trials) else REPEATS):
             in_time = measurement.probe_seconds <= REPEATED * (until - time.monotonic())
             has_losses = bool(losses and measurement.losses)
-            if not _disturbed(measurement) or has_losses or not in_time or (wish and wish.to_stop):
+            if not _disturbed(measurement) or has_losses or not in_time or (stop_request and stop_request.to_stop):
                 break
             reasons = (*measurement.repeated_because, *measurement.observed_warnings)
             keep(place, configuration, measurement)  # as long as nothing better is there

@@ -51,7 +51,7 @@ class SearchResult:
     finished: str = ""  # fingerprint of the request that this answers completely
     identity: Mapping[str, Any] = field(default_factory=dict)  # what tells this study from others
     numerics: Numerics | None = None  # loss curves of what was measured again and of fp32; None if not compared
-    rehearsal: SanityCheck | None = None  # the winner's evaluation batch and checkpoint; None if not made
+    sanity_check: SanityCheck | None = None  # the winner's evaluation batch and checkpoint; None if not made
     verification: Mapping[str, Any] | None = None  # what `autotune verify` measured
     explanation: Mapping[str, Any] | None = None  # what `autotune explain` measured
     last_real_run: RealRun | None = None  # a whole training with an answer, seen by `PromiseCallback`

@@ -45,7 +45,7 @@ def next_job(study: Study, fleet: Fleet) -> NextStep:
     Raises TimeIsOver if there is no time for the baseline.
     """
     pool = fleet.pool
-    if study.wish.to_stop and pool.is_running:
+    if study.stop_request.to_stop and pool.is_running:
         return Wait()
     idle = [*pool.idle]
     step = _measurement(study, fleet, idle)
@@ -69,8 +69,8 @@ def _measurement(study: Study, fleet: Fleet, idle: Sequence[str]) -> Job | Done 
     for number, configuration in sorted(ledger.unfinished.items()):
         if number in running:
             continue
-        able = pool.but(idle, fleet.avoided(Slot(number)))
-        ranks = pool.width(configuration)
+        able = pool.without(idle, fleet.avoided(Slot(number)))
+        ranks = pool.devices_needed(configuration)
         if able and len(idle) < ranks <= len(pool.devices):  # it is next, once so many are idle
             return None
         if able:
@@ -84,11 +84,11 @@ def _measurement(study: Study, fleet: Fleet, idle: Sequence[str]) -> Job | Done 
     step = _chosen(study, fleet, _by_experience(study, able))
     if not isinstance(step, Job) or not step.devices:
         return step
-    job, ranks = step, pool.width(step.configuration)
+    job, ranks = step, pool.devices_needed(step.configuration)
     if len(idle) < ranks <= len(pool.devices):
         return None if job.slot.round else replace(job, devices=())  # begun, and started once so many are idle
     avoided = fleet.avoided(job.slot)
-    able = pool.but(job.devices, avoided) or pool.but([] if pool.is_running else idle, avoided)
+    able = pool.without(job.devices, avoided) or pool.without([] if pool.is_running else idle, avoided)
     if not able:
         return None
     job = _on(job, able[0], idle, min(ranks, len(idle)))
@@ -136,7 +136,7 @@ def _probe(study: Study, fleet: Fleet, job: Job) -> Job:
 
 def _too_few_devices(fleet: Fleet, configuration: Configuration) -> Measurement | None:
     """The measurement of ranks that take more devices than there are; None if there are enough."""
-    ranks, devices = fleet.pool.width(configuration), len(fleet.pool.devices)
+    ranks, devices = fleet.pool.devices_needed(configuration), len(fleet.pool.devices)
     why = f"{ranks} ranks take as many devices, and {devices} can be used"
     return unsupported(configuration, why, TOO_FEW_DEVICES) if ranks > devices else None
 

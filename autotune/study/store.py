@@ -38,7 +38,7 @@ TENSORBOARD = "tensorboard"
 """TensorBoard's folder."""
 OPTUNA_STUDY = "study.db"
 """The search as an Optuna study (study/database.py)."""
-FOLDERS = ("probes", "rehearsal", EXPLANATION, TENSORBOARD)
+FOLDERS = ("probes", "sanity_check", EXPLANATION, TENSORBOARD)
 """Folders that trainings of every kind leave in a study's folder."""
 
 Kept = TypeVar("Kept")

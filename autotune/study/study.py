@@ -28,8 +28,8 @@ CORE_SHARE = 0.5
 class Study:
     """An open study: its ledger, in a locked folder, and what chooses what is measured next.
 
-    space: narrowed to what the user's own training leaves to search; opened_space: as it was opened. wish: the user's request to
-    stop. warm_start: set once, by `start_from`. imported: trials of an earlier study of the request. publish: called when a
+    space: narrowed to what the user's own training leaves to search; opened_space: as it was opened. stop_request: the
+    user's. warm_start: set once, by `start_from`. imported: trials of an earlier study of the request. publish: called when a
     trial begins or is measured.
     """
 
@@ -38,7 +38,7 @@ class Study:
     ledger: Ledger
     sampler: Sampler = field(init=False)
     warm_start: WarmStart = field(init=False)
-    wish: StopRequest = field(default_factory=StopRequest)
+    stop_request: StopRequest = field(default_factory=StopRequest)
     imported: int = 0
     publish: Callable[[], None] = lambda: None
     opened_space: SearchSpace = field(init=False)

@@ -1,20 +1,21 @@
 """Warm start of the `physics` sampler: memory estimates, device throughput and results of past studies."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import cache, partial
 from itertools import combinations, product
 from typing import Any
 
 from autotune.core import Configuration, Environment, Trial, Value, Workload
-from autotune.core.errors import TracingFailed
+from autotune.core.errors import ProbeHostFailed, TracingFailed
 from autotune.core.note import Note, NoteKind
 from autotune.memory.estimate import MemoryModel, NotTraced
 from autotune.memory.peak import MemoryPeak
 from autotune.probe import Host
 from autotune.probe.order import UNTOUCHED_BYTES
-from autotune.probe.queries import begin_traces, known_rates
+from autotune.probe.queries import known_rates, traced
 from autotune.sampler.calibration import Calibration, informed
 from autotune.sampler.physics import WarmStart, expected_work
 from autotune.sampler.prior import CPU_MEMORY, CUDA_KERNEL_S, Prior, roofline
@@ -46,7 +47,7 @@ def trace_ahead(
     base: Mapping[str, Any],
     stack: ExitStack,
 ) -> Callable[[], MemoryModel] | None:
-    """Begin the traces of a search on a GPU, in a process beside the one that measures the baseline.
+    """Begin the traces of a search on a GPU, in the background of the baseline's measurement.
 
     What is returned waits for them. None if they are to be made by `warm_up`: on a CPU they would disturb what is measured.
     """
@@ -54,12 +55,21 @@ def trace_ahead(
     is_begun = bool(study.trials) or plan.n_trials == 1
     if environment.is_cpu or environment.cpu_count < AHEAD_CORES or workload.user_objects or is_begun:
         return None
-    if (beside := host.beside()) is None:
+    if (other := host.background_host()) is None:
         return None
-    stack.callback(beside.close)
+    thread = stack.enter_context(ThreadPoolExecutor(1))
+    stack.callback(other.abandon)
     seconds = ESTIMATED * host.time_limit.seconds_left()
     needs = _needs(study.space) if plan.sampler == "physics" else _adapters(study.space)
-    return begin_traces(host, workload, environment, needs, base, seconds=seconds, beside=beside)
+
+    def traced_there() -> MemoryModel:
+        with closing(other):
+            try:
+                return traced(other, workload, environment, needs, base, seconds)
+            except ProbeHostFailed as error:
+                raise TracingFailed(*error.written) from error
+
+    return thread.submit(traced_there).result
 
 
 def warm_up(
@@ -113,8 +123,7 @@ def build_warm_start(
     unknown, model = "", None
     try:
         left_s = ESTIMATED * time_limit.seconds_left()
-        traces = traces or begin_traces(host, workload, environment, _needs(space), base, seconds=left_s)
-        model = traces()
+        model = traces() if traces else traced(host, workload, environment, _needs(space), base, left_s)
         estimate = estimates(model, space, workload)
         if model.arithmetic and "fp32" in rates:
             kernel_s = prior.kernel_s if environment.is_cpu else CUDA_KERNEL_S
@@ -175,9 +184,8 @@ def count_operations(
 ) -> Arithmetic:
     """The same for a search that needs no estimates: of all weights, and of each adapter that can be proposed."""
     left_s = ESTIMATED * host.time_limit.seconds_left()
-    traces = traces or begin_traces(host, workload, environment, _adapters(space), base, seconds=left_s)
     try:
-        model = traces()
+        model = traces() if traces else traced(host, workload, environment, _adapters(space), base, left_s)
     except TracingFailed:
         return Arithmetic()
     left_s = ESTIMATED * host.time_limit.seconds_left()

@@ -15,7 +15,7 @@ import autotune
 from autotune.cli.app import app
 from autotune.cli.help import EXAMPLES, examples
 from autotune.core.request import flag_of
-from tests.terminals import COLOUR, ROOT, surroundings, terminal
+from tests.terminals import COLOUR, ROOT, environment_with, terminal
 
 PROGRAM = typer.main.get_command(app)
 COMMANDS = PROGRAM.commands  # type: ignore[attr-defined]
@@ -126,7 +126,7 @@ def test_a_pipe_gets_colours_only_where_they_are_forced(
 ) -> None:
     command = [sys.executable, "-m", "autotune", "search", "--help"]
     done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, env=surroundings(**variables), timeout=300
+        command, cwd=tmp_path, capture_output=True, text=True, env=environment_with(**variables), timeout=300
     )
     assert bool(COLOUR.search(done.stdout)) is coloured
     assert ("\x1b" in done.stdout) is bool(variables.get("FORCE_COLOR"))

@@ -23,13 +23,13 @@ from autotune.core.errors import StorageFailed
 from autotune.study.plan import Progress, ProgressKind, Watch
 from tests.makers import configuration, result, trial
 from tests.probe.processes import bounded
-from tests.terminals import surroundings
+from tests.terminals import environment_with
 
 
 def run(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "autotune", *words]
     return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, env=surroundings(**variables), timeout=300
+        command, cwd=folder, capture_output=True, text=True, env=environment_with(**variables), timeout=300
     )
 
 
@@ -173,7 +173,7 @@ def test_a_usage_error_is_an_object_too(words: list[str]) -> None:
 def test_a_reader_that_goes_away_is_no_error_to_speak_of(words: list[str], studies: Path) -> None:
     command = [sys.executable, "-m", "autotune", *words]
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with bounded(subprocess.Popen(command, **pipes, text=True, env=surroundings())) as process:
+    with bounded(subprocess.Popen(command, **pipes, text=True, env=environment_with())) as process:
         assert process.stdout is not None
         process.stdout.close()
         assert process.stderr is not None

@@ -16,12 +16,12 @@ from autotune.commands.result import TuningResult
 from autotune.core import Environment, Workload
 from autotune.core.interrupt import SAID, Terminated, ending_on_signals
 from autotune.core.request import tuning_request
-from autotune.probe.recorded import RecordedHost
 from autotune.study.plan import Progress
 from tests.conftest import RECORDED
 from tests.makers import configuration, result, trial
 from tests.probe.processes import becomes_true, started_in
-from tests.terminals import surroundings, terminal
+from tests.recorded_host import RecordedHost
+from tests.terminals import environment_with, terminal
 
 SEARCH = "search bert-mini -b 8 --sequence-length 8 --device cpu --n-trials 9 --sampler random --search-space quick"
 WORDS = [*SEARCH.split(), "--study-name", "stopped"]
@@ -81,7 +81,7 @@ def started(words: list[str], folder: Path) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=surroundings(AUTOTUNE_TEST=str(folder), FORCE_COLOR="1"),
+        env=environment_with(AUTOTUNE_TEST=str(folder), FORCE_COLOR="1"),
     )
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.makers import result
-from tests.terminals import surroundings
+from tests.terminals import environment_with
 
 PROGRAM = f"{sys.executable} -m autotune"
 
 
 def shell(command: str, folder: Path, **options: object) -> subprocess.CompletedProcess[str]:
     """A command of a shell, run in this folder."""
-    environment = surroundings(PYTHONPATH=str(Path(__file__).parents[2]))
+    environment = environment_with(PYTHONPATH=str(Path(__file__).parents[2]))
     return subprocess.run(
         ["sh", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, check=False, **options
     )  # type: ignore[call-overload, no-any-return]
@@ -78,7 +78,7 @@ def app(**_):
 cli.app = app
 main.main()
 """
-    environment = surroundings(PYTHONPATH=str(Path(__file__).parents[2]))
+    environment = environment_with(PYTHONPATH=str(Path(__file__).parents[2]))
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )

@@ -19,10 +19,10 @@ from autotune.commands.result import TuningResult
 from autotune.core.errors import NothingFits
 from autotune.core.io import read_json, write_json
 from autotune.core.request import tuning_request
-from autotune.probe.recorded import RecordedHost
 from autotune.report import files
 from autotune.report.summary import answer_lines
 from tests.conftest import RECORDED
+from tests.recorded_host import RecordedHost
 
 ASKED: dict[str, Any] = {"sequence_length": 32, "device": "cpu", "n_trials": 3, "no_history": True}
 COMMAND = (

@@ -213,7 +213,7 @@ def users(folder: Path, **fields: Any) -> Mine:
 
 def test_the_training_arguments_are_the_user_s_own_but_for_what_was_tuned(tmp_path: Path) -> None:
     own = users(tmp_path, per_device_eval_batch_size=3)
-    found = result(user_arguments=own, rehearsal=SanityCheck(eval_batch_size=16, eval_batches_tried=(16,)))
+    found = result(user_arguments=own, sanity_check=SanityCheck(eval_batch_size=16, eval_batches_tried=(16,)))
     made = found.training_arguments()
     assert type(made) is Mine
     changed = {
@@ -244,7 +244,7 @@ def test_without_the_user_s_object_they_are_plain_and_have_what_is_known_of_the_
 
 
 def test_the_size_that_was_checked_for_evaluation_is_in_no_answer() -> None:
-    found = result(rehearsal=SanityCheck(eval_batch_size=16, eval_batches_tried=(16,)))
+    found = result(sanity_check=SanityCheck(eval_batch_size=16, eval_batches_tried=(16,)))
     assert "per_device_eval_batch_size" not in found.setup.training_arguments
     assert found.training_arguments().per_device_eval_batch_size == 8
 

@@ -13,11 +13,11 @@ from autotune.core import Measurement, Outcome
 from autotune.core.errors import SearchFailed
 from autotune.core.stop_reason import StopKind
 from autotune.probe.order import TrainingOrder
-from autotune.probe.recorded import RecordedHost
 from autotune.report.claim import claim_of, headline
 from autotune.study.crashes import CRASHES_THAT_END
 from autotune.study.plan import Progress, ProgressKind
 from tests.conftest import RECORDED
+from tests.recorded_host import RecordedHost
 
 
 class FailingMachine(RecordedHost):

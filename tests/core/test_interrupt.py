@@ -24,7 +24,6 @@ from autotune.core.interrupt import (
 )
 from autotune.core.stop_reason import StopKind, stop_reason_of
 from autotune.probe import ProbeOptions
-from autotune.probe.replay import ReplayProbe
 from autotune.study.finish import finish
 from autotune.study.loop import open_study, search
 from autotune.study.objective import best_trial
@@ -32,6 +31,7 @@ from autotune.study.plan import Plan, Progress, ProgressKind
 from autotune.study.store import read_trial
 from autotune.study.study import Study
 from tests.makers import ALLOWED, machine, space, warned
+from tests.replay_probe import ReplayProbe
 
 
 @pytest.fixture(autouse=True)
@@ -58,10 +58,10 @@ def test_a_program_s_own_handlers_give_way_during_a_search_and_come_back() -> No
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, lambda number, _: calls.append(number)) for number in numbers]
     ignored = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    wish = StopRequest()
-    with without_handlers(), graceful_interrupt(wish, lambda _: None):
+    stop_request = StopRequest()
+    with without_handlers(), graceful_interrupt(stop_request, lambda _: None):
         press()
-        assert (wish.to_stop, calls) == (True, [])
+        assert (stop_request.to_stop, calls) == (True, [])
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         with pytest.raises(Terminated), ending_on_signals():
             signal.raise_signal(signal.SIGTERM)
@@ -72,14 +72,14 @@ def test_a_program_s_own_handlers_give_way_during_a_search_and_come_back() -> No
 
 
 def test_the_first_ctrl_c_is_a_wish_and_says_so_the_second_interrupts() -> None:
-    wish, messages = StopRequest(), []
-    with graceful_interrupt(wish, messages.append):
-        wish.check()
+    stop_request, messages = StopRequest(), []
+    with graceful_interrupt(stop_request, messages.append):
+        stop_request.check()
         press()
-        assert wish.to_stop
+        assert stop_request.to_stop
         assert messages == [SAID]
         with pytest.raises(KeyboardInterrupt):
-            wish.check()
+            stop_request.check()
         with pytest.raises(KeyboardInterrupt):
             press()
         assert messages == [SAID]
@@ -88,23 +88,23 @@ def test_the_first_ctrl_c_is_a_wish_and_says_so_the_second_interrupts() -> None:
 
 
 def test_while_the_report_is_written_ctrl_c_waits_and_then_interrupts() -> None:
-    wish, messages, written = StopRequest(), list[str](), list[str]()
+    stop_request, messages, written = StopRequest(), list[str](), list[str]()
 
     def write() -> None:
-        with wish.held_back():
+        with stop_request.held_back():
             press()
             press()
             written.append("whole")
 
-    with graceful_interrupt(wish, messages.append), pytest.raises(KeyboardInterrupt):
+    with graceful_interrupt(stop_request, messages.append), pytest.raises(KeyboardInterrupt):
         write()
     assert (written, messages) == (["whole"], [])
 
 
 def test_once_the_report_is_written_ctrl_c_interrupts_at_once() -> None:
-    wish, messages = StopRequest(), list[str]()
-    with graceful_interrupt(wish, messages.append):
-        with wish.held_back():
+    stop_request, messages = StopRequest(), list[str]()
+    with graceful_interrupt(stop_request, messages.append):
+        with stop_request.held_back():
             pass
         with pytest.raises(KeyboardInterrupt):
             press()
@@ -114,11 +114,11 @@ def test_once_the_report_is_written_ctrl_c_interrupts_at_once() -> None:
 def test_a_handler_of_somebody_else_stays_in_charge() -> None:
     met: list[int] = []
     signal.signal(signal.SIGINT, lambda number, frame: met.append(number))
-    wish = StopRequest()
-    with graceful_interrupt(wish, met.append):
+    stop_request = StopRequest()
+    with graceful_interrupt(stop_request, met.append):
         press()
     assert met == [signal.SIGINT]
-    assert not wish.to_stop
+    assert not stop_request.to_stop
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -188,10 +188,10 @@ def test_a_sigterm_whose_exception_is_swallowed_is_raised_by_the_next_check(swal
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_while_the_report_is_written_what_ends_a_command_waits(number: signal.Signals) -> None:
-    wish, written = StopRequest(), list[str]()
+    stop_request, written = StopRequest(), list[str]()
 
     def write() -> None:
-        with wish.held_back():
+        with stop_request.held_back():
             signal.raise_signal(number)
             written.append("whole")
 
@@ -201,11 +201,11 @@ def test_while_the_report_is_written_what_ends_a_command_waits(number: signal.Si
 
 
 def test_a_report_that_is_written_because_of_sigterm_raises_nothing_of_its_own() -> None:
-    wish = StopRequest()
+    stop_request = StopRequest()
     with ending_on_signals():
         with pytest.raises(Terminated):
             signal.raise_signal(signal.SIGTERM)
-        with wish.held_back():
+        with stop_request.held_back():
             pass
 
 
@@ -248,7 +248,7 @@ def stopped(folder: Path, probe: Pressing) -> list[Progress]:
     """What those who watch are told of a search that ends by Ctrl-C."""
     study, events = opened(folder), []
     listening = graceful_interrupt(
-        study.wish, lambda messages: events.append(Progress(ProgressKind.STOPPING, (), message=messages))
+        study.stop_request, lambda messages: events.append(Progress(ProgressKind.STOPPING, (), message=messages))
     )
     with listening, pytest.raises(KeyboardInterrupt):
         searched(study, probe, events)

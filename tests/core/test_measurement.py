@@ -48,7 +48,7 @@ def test_a_measurement_survives_json() -> None:
         observed_warnings=warned("throttled"),
         rounds=(3, 3),
         stage_peak_bytes={"build": 1, "forward": 2},
-        surroundings={"temperature_c": 61, "throttle_reasons": ["heat"]},
+        system_state={"temperature_c": 61, "throttle_reasons": ["heat"]},
         asked={"precision": "fp32"},
         joules=12.5,
     )

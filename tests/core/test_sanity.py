@@ -1,4 +1,4 @@
-"""What a rehearsal came to, in words and on disk."""
+"""What a sanity check came to, in words and on disk."""
 
 import json
 
@@ -36,7 +36,7 @@ LINES: list[tuple[SanityCheck, list[str]]] = [
     (failed("training", Outcome.OUT_OF_MEMORY), ["training: out of memory: it broke"]),
     (failed("evaluation"), ["evaluation: crashed: it broke"]),
     (failed("saving"), ["checkpoint: crashed: it broke"]),
-    (failed("", Outcome.TIMED_OUT, "not done after 60 s"), ["rehearsal: timed out: not done after 60 s"]),
+    (failed("", Outcome.TIMED_OUT, "not done after 60 s"), ["sanity check: timed out: not done after 60 s"]),
     (SanityCheck(), []),
     (
         SanityCheck(eval_batch_size=8, outputs_bytes=3 * 2**30, outputs_left_bytes=2**30, accumulation_helps=True),

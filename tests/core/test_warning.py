@@ -55,4 +55,3 @@ def test_another_process_and_another_trial_s_are_warnings_of_their_own() -> None
 
 def test_numbers_are_counted() -> None:
     assert ResultWarning(WarningKind.FEW_STEPS, {"steps": 1}).text == "only 1 timed step"
-    assert ResultWarning(WarningKind.CPU_HEAT, {"throttles": 3}).text == "the CPU was throttled for heat (times: 3)"

@@ -19,12 +19,12 @@ from autotune.core.slot import Slot
 from autotune.probe import ProbeOptions
 from autotune.probe.order import Order, Timing
 from autotune.probe.queries import read_environment, read_workload
-from autotune.probe.recorded import RecordingHost, save_recording
 from autotune.probe.runner import LiveProbe
 from autotune.space.build import build_space
 from autotune.space.search_space import SearchSpace
 from autotune.space.settings import MICRO
 from autotune.study.warm_start import build_warm_start
+from tests.recorded_host import RecordingHost, save_recording
 
 TIMING = Timing(untimed_least=2, untimed_most=2, timed_least=4, timed_most=4)
 ROUND = Timing(untimed_least=4, untimed_most=4, timed_least=16, timed_most=16)
@@ -65,7 +65,7 @@ def main() -> None:
         bf16 = space.configuration(dict(space.baseline.values) | {"precision": "bf16"})
         for number, configuration in enumerate((space.baseline, bf16)):
             probe(configuration, ProbeOptions(Slot(number, 1), DEADLINE_S))
-        probe.train("rehearsal", space.baseline, folder / "rehearsal", DEADLINE_S, {})
+        probe.train("sanity_check", space.baseline, folder / "sanity_check", DEADLINE_S, {})
     save_recording(answers, path)
 
 

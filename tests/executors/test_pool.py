@@ -11,8 +11,8 @@ from autotune.core.slot import Slot
 from autotune.executors import ExecutorLost
 from autotune.executors.pool import Pool, ThreadPool, as_pool
 from autotune.probe import ProbeOptions
-from autotune.probe.replay import ReplayProbe
 from tests.makers import completed, configuration
+from tests.replay_probe import ReplayProbe
 
 WITHIN = ProbeOptions(Slot(), 60.0)
 GONE = LeftOut(LeftOutKind.LOST, detail="gone")
@@ -76,7 +76,7 @@ def test_ranks_take_devices_besides_and_leave_all_of_them() -> None:
         {name: probe() for name in "abc"}, lambda _: None, lambda _: False, together=lambda names: probe()
     )
     wide = configuration(data_parallel_size=2)
-    assert (together.width(wide), threads().width(wide)) == (
+    assert (together.devices_needed(wide), threads().devices_needed(wide)) == (
         2,
         1,
     )  # where devices cannot be joined, ranks are one's own
@@ -105,10 +105,10 @@ def test_abandoned_jobs_are_ended_and_waited_for() -> None:
 
 def test_a_device_is_avoided_as_long_as_there_is_another_one() -> None:
     pool = threads()
-    assert pool.but(["a", "b"], "a") == ["b"]
-    assert pool.but(["a"], "a") == []
+    assert pool.without(["a", "b"], "a") == ["b"]
+    assert pool.without(["a"], "a") == []
     pool.left_out["b"] = GONE
-    assert pool.but(["a"], "a") == ["a"]
+    assert pool.without(["a"], "a") == ["a"]
 
 
 def test_to_wait_where_nothing_runs_is_an_error_and_no_endless_wait() -> None:

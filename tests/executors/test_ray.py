@@ -69,16 +69,16 @@ def answer(order: Order) -> dict[str, Any]:
 def test_an_executor_answers_as_a_host_here_does_and_knows_no_secret(two: list[Executor], tmp_path: Path) -> None:
     first, second = two
     orders = [order(first, tmp_path / "first"), order(second, tmp_path / "second"), order(first, tmp_path / "here")]
-    accounts = [first.host.run(orders[0]), second.host.run(orders[1])]
+    infos = [first.host.run(orders[0]), second.host.run(orders[1])]
     with ProbeHost() as host:
-        accounts.append(host.run(orders[2]))
-    assert [account["ended"] for account in accounts] == ["exited"] * 3
+        infos.append(host.run(orders[2]))
+    assert [info.ended for info in infos] == ["exited"] * 3
     assert {answer(each)["outcome"] for each in orders} == {Outcome.COMPLETED.value}
     assert answer(orders[0])["settings"] == answer(orders[1])["settings"] == answer(orders[2])["settings"]
     assert (tmp_path / "first" / LOG).exists()
-    assert first.likeness == second.likeness
-    assert first.likeness["niceness"] == os.getpriority(os.PRIO_PROCESS, 0)
-    assert first.likeness["threads"] == "1"
+    assert first.hardware == second.hardware
+    assert first.hardware["niceness"] == os.getpriority(os.PRIO_PROCESS, 0)
+    assert first.hardware["threads"] == "1"
     cores = [psutil.Process(below(each)[0]).cpu_affinity() for each in two]
     assert sorted(map(len, cores)) == [1, 1]
     assert cores[0] != cores[1]
@@ -97,7 +97,7 @@ def test_a_killed_executor_is_lost_at_once_leaves_nothing_and_is_replaced(two: l
     assert not (tmp_path / CHILD_ANSWER).exists()
     assert becomes_true(lambda: not any(map(alive, processes)), 10)
     assert first.host.restart()
-    assert first.host.run(order(first, tmp_path))["codes"] == [0]
+    assert first.host.run(order(first, tmp_path)).codes == [0]
 
 
 def test_an_executor_leaves_when_nobody_pings_it(address: str) -> None:

@@ -59,7 +59,7 @@ class Host:
     def __init__(self, *_: Any) -> None:
         self.number, self.is_closed = len(self.made), False
         self.made.append(self)
-        self.facts = {"name": f"device {self.number}", "likeness": {}}
+        self.facts = {"name": f"device {self.number}", "hardware": {}}
 
     def launch(self) -> None:
         pass

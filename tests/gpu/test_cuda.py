@@ -18,7 +18,7 @@ from autotune.core.slot import Slot
 from autotune.probe import ProbeOptions
 from autotune.probe.device.nvml import device_used, opened, visible_cards
 from autotune.probe.process.launcher import ProbeHost
-from autotune.probe.queries import device_rates, traced
+from autotune.probe.queries import known_rates, traced
 from autotune.probe.runner import LiveProbe
 from autotune.space.settings import SETTINGS, Context
 from autotune.workload.model.pickling import sent
@@ -86,7 +86,7 @@ def test_the_card_is_read_as_nvml_knows_it(cuda: Environment) -> None:
 
 
 def test_what_the_card_can_do_is_measured(host: ProbeHost, cuda: Environment) -> None:
-    rates = device_rates(host, cuda)
+    rates = known_rates(host, cuda)
     precisions = {name for name, reason in cuda.precisions.items() if reason is None}
     assert set(rates) == precisions | {name for name, reason in cuda.optimizers.items() if reason is None}
     assert all(10**12 < rates[name] < 10**16 for name in precisions)

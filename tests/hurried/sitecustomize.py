@@ -11,7 +11,9 @@ if not {"autotune.probe.process.host", "autotune.probe.process.supervisor"} & {*
     if recording := os.environ.get("AUTOTUNE_RECORDED"):
         from autotune.executors import local  # noqa: F401  (its hosts are real)
         from autotune.probe.process import launcher
-        from autotune.probe.recorded import RecordedHost
+
+        sys.path.append(str(Path(__file__).parents[2]))  # last: autotune may be installed elsewhere
+        from tests.recorded_host import RecordedHost
 
         launcher.HostSet = partial(RecordedHost, Path(recording))  # type: ignore[assignment,misc]
 

@@ -158,13 +158,6 @@ def test_steps_that_do_not_grow_in_a_straight_line_are_refused() -> None:
         model(answered=answered).peak(configuration())
 
 
-def test_peaks_of_real_tensors_are_extended_to_all_layers() -> None:
-    peaks = [[layers, size, step(10 * size + layers * size, 20 * layers)] for layers in (1, 2) for size in (2, 3)]
-    peak = model(answered=answer(steps=[{"peaks": peaks}], counts=[12])).peak(configuration(4, 1))
-    assert peak.split.activations == (4 * 10 + 4 * 12 + 4) * MIB
-    assert peak.split.gradients == 20 * 12 * MIB
-
-
 def test_weights_in_16_bits_have_traces_and_bytes_of_their_own() -> None:
     configurations = [configuration(), configuration(precision="bf16_weights")]
     wanted = wanted_traces(configurations, CPU, {})

@@ -2,7 +2,7 @@
 
 import pytest
 
-from autotune.memory.envelope import Line, peak_lines, straight
+from autotune.memory.envelope import peak_lines
 from autotune.memory.trace import (
     ACTIVATIONS,
     FIRST,
@@ -106,11 +106,3 @@ def test_a_line_says_what_the_bytes_are_for() -> None:
     assert split[ACTIVATIONS] == 3 * 12
     assert split[TEMPORARY] == 1
     assert split[GRADIENTS] == 5
-
-
-def test_peaks_of_one_and_two_layers_are_extended_in_straight_lines() -> None:
-    def peak_of(layers: int, size: int) -> tuple[int, int, Line]:
-        return layers, size, Line((0, 0, 0, 100 + layers * (7 + 3 * size) + 2 * size, 0), (0,) * 5)
-
-    line = straight([peak_of(layers, size) for layers in (1, 2) for size in (2, 3)], 32)
-    assert line.total_at(5) == pytest.approx(100 + 32 * (7 + 15) + 10)

@@ -155,10 +155,6 @@ def hang_with_the_interpreter_locked() -> None:
     ctypes.PyDLL(None).sleep(1000)
 
 
-def stop_itself() -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
 def segfault() -> None:
     ctypes.string_at(0)
 
@@ -264,7 +260,6 @@ _BUILD: dict[str, Callable[[], Any]] = {
     "hang": hang,
     "hang deaf": hang_deaf,
     "hang locked": hang_with_the_interpreter_locked,
-    "stop": stop_itself,
     "segfault": segfault,
     "be killed": be_killed,
     "abort": os.abort,

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -14,12 +15,12 @@ import pytest
 from autotune.core import Environment, InvalidRequest, Workload, write_json
 from autotune.core.errors import ProbeHostFailed, TracingFailed
 from autotune.core.request import tuning_request
-from autotune.probe import cache, queries
+from autotune.probe import ExitInfo, cache, queries
 from autotune.probe.device import nvml
 from autotune.probe.order import CHILD_ANSWER, Order
 from autotune.probe.process.answers import ask
 from autotune.probe.process.launcher import ProbeHost
-from autotune.probe.queries import begin_traces, read_device, read_environment, traced
+from autotune.probe.queries import read_device, read_environment, traced
 from autotune.space.settings.optimizer import ORDINARY
 from tests.makers import GIB, cpu, gpu
 from tests.nvidia import H100, Machine
@@ -39,10 +40,10 @@ class CardHost:
     def scratch_folder(self) -> Path:
         return self.folder
 
-    def run(self, order: Order) -> dict[str, Any]:
+    def run(self, order: Order) -> ExitInfo:
         self.orders.append(order)
         write_json(self.folder / CHILD_ANSWER, {"value": self.environment(order.request).to_dict()})
-        return {"ended": "exited", "codes": [0]}
+        return ExitInfo("exited", codes=[0])
 
     def environment(self, request: Mapping[str, Any]) -> Environment:
         if request["device"] == "cpu":
@@ -101,7 +102,7 @@ def test_capabilities_are_asked_anew_where_a_version_a_variable_or_the_file_chan
     elif change == "variable":
         monkeypatch.setenv("BNB_CUDA_VERSION", "121")
     else:
-        file.write_text("{" if change == "damage" else '{"environment": {"device": "cpu"}, "every_optimizer": true}')
+        file.write_text("{" if change == "damage" else '{"device": "cpu"}')
     again, _ = read_environment(answering, REQUEST, None)
     read_environment(answering, REQUEST, None)
     assert [order.kind for order in answering.orders] == ["capabilities"] * 2
@@ -122,7 +123,7 @@ def test_a_fresh_check_renews_the_cache(answering: CardHost, tmp_path: Path) -> 
     read_environment(answering, REQUEST, None)
     (file,) = cached(tmp_path, "capabilities")
     answer = json.loads(file.read_text())
-    answer["environment"]["precisions"]["bf16"] = "it was broken once"
+    answer["precisions"]["bf16"] = "it was broken once"
     file.write_text(json.dumps(answer))
     assert read_environment(answering, REQUEST, None)[0].precisions["bf16"] == "it was broken once"
     renewed = read_environment(answering, REQUEST, None, fresh=True)[0]
@@ -185,25 +186,18 @@ def test_a_trace_is_remembered_for_its_model_and_settings(
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("is_killed", [False, True])
-def test_traces_are_made_beside_what_the_host_runs_and_by_it_if_they_are_killed(
-    is_killed: bool, host: ProbeHost, orders: list[Order], workload_of: Callable[..., Workload]
+def test_traces_are_made_in_the_background(
+    host: ProbeHost, orders: list[Order], workload_of: Callable[..., Workload]
 ) -> None:
     workload = workload_of("bert-mini", sequence_length=16)
     del orders[:]
-    beside = host.beside()
-    assert beside is not None
-    wait = begin_traces(host, workload, cpu(), [configuration()], {}, beside=beside)
-    assert beside.pid is None, "it is not waited for"
-    read_environment(host, REQUEST, None)
-    if is_killed:
-        assert beside._process is not None
-        beside._process.kill()
-    peak = wait().peak(configuration()).device_bytes
-    assert beside._process is None, "it is closed"
-    assert [order.kind for order in orders] == ["capabilities", *["trace"] * is_killed]
+    with ThreadPoolExecutor(1) as thread, host.background_host() as other:
+        traces = thread.submit(traced, other, workload, cpu(), [configuration()], {})
+        read_environment(host, REQUEST, None)
+        peak = traces.result().peak(configuration()).device_bytes
+    assert [order.kind for order in orders] == ["capabilities"]
     assert traced(host, workload, cpu(), [configuration()], {}).peak(configuration()).device_bytes == peak
-    assert len(orders) == 1 + is_killed, "they are cached as any others"
+    assert len(orders) == 1, "they are cached as any others"
 
 
 def read_on(host: Any, device: str) -> tuple[Environment, nvml.Card | None]:
@@ -273,9 +267,9 @@ class FailingHost:
     def scratch_folder(self) -> str:
         return "nowhere"
 
-    def run(self, order: Any) -> dict[str, Any]:
+    def run(self, order: Any) -> ExitInfo:
         assert order.kind == "trace"
-        return {"ended": "not started", "reason": "it broke"}
+        return ExitInfo("not started", reason="it broke")
 
 
 def test_a_caller_s_own_model_cannot_be_traced() -> None:

@@ -10,9 +10,9 @@ from autotune.core import Configuration, Measurement, Outcome, Trial
 from autotune.core.loss_curves import Curve, Numerics
 from autotune.core.prospect import OptimalityGap
 from autotune.memory.peak import MemoryPeak, MemorySplit
-from autotune.probe.replay import recorded
 from autotune.study.result import SearchResult
 from tests.makers import ALLOWED, MIB, configuration, ended, result
+from tests.replay_probe import recorded
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 96)
 SHARES = {"data_wait_s": 0.06, "forward_s": 0.28, "backward_s": 0.5, "optimizer_s": 0.1}

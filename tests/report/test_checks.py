@@ -65,21 +65,21 @@ def verified(held: bool | None) -> SearchResult:
             result(numerics=Numerics(FALLING, {1: FALLING}, "the baseline"), left_out=("losses",)),
             *("ok", "Losses match the baseline's.", "Run the same command again to compare them with fp32's."),
         ),
-        (result(rehearsal=SANITY), "ok", "It evaluates and saves.", "Checkpoint: 54 MiB in 0.2 s."),
+        (result(sanity_check=SANITY), "ok", "It evaluates and saves.", "Checkpoint: 54 MiB in 0.2 s."),
         (
-            result(rehearsal=replace(SANITY, eval_batch_size=4, eval_batches_tried=(8, 4))),
+            result(sanity_check=replace(SANITY, eval_batch_size=4, eval_batches_tried=(8, 4))),
             *("warn", "Evaluation needs a smaller batch.", "set per_device_eval_batch_size=4"),
         ),
         (
-            result(rehearsal=replace(SANITY, outputs_bytes=2**30)),
+            result(sanity_check=replace(SANITY, outputs_bytes=2**30)),
             *("warn", "Evaluation keeps more than fits.", "reduce them in preprocess_logits_for_metrics"),
         ),
         (
-            result(rehearsal=replace(SANITY, evaluation_unchecked="no set")),
+            result(sanity_check=replace(SANITY, evaluation_unchecked="no set")),
             *("ok", "It saves.", "yours was not checked: no set"),
         ),
         (
-            result(rehearsal=replace(SANITY, problems=(SanityProblem("saving", Outcome.CRASHED, "no space"),))),
+            result(sanity_check=replace(SANITY, problems=(SanityProblem("saving", Outcome.CRASHED, "no space"),))),
             *("warn", "Evaluating or saving fails.", "no space"),
         ),
         (verified(held=True), "ok", "Verified by plain trainings.", "Held: 3.90x as fast as the baseline"),
@@ -122,7 +122,7 @@ def test_each_fact_has_its_kind_and_what_to_do(study: SearchResult, kind: str, t
 
 
 def test_what_is_well_comes_first_and_mere_notes_last() -> None:
-    study = replace(disturbed(BUSY), rehearsal=SANITY, left_out=("the rest",))
+    study = replace(disturbed(BUSY), sanity_check=SANITY, left_out=("the rest",))
     kinds = [check.level for check in checks(study)]
     assert kinds == sorted(kinds, key=("ok", "warn", "note").index)
     assert set(kinds) == {"ok", "warn", "note"}

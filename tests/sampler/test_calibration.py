@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from autotune.core import Configuration, Trial
-from autotune.probe.replay import recorded
 from autotune.sampler.calibration import KNOWN as KNOWN_VALUE
 from autotune.sampler.calibration import MODELS_DIFFER, Calibration, calibrated, informed
 from autotune.sampler.physics import PhysicsSampler, WarmStart
@@ -15,6 +14,7 @@ from autotune.sampler.policy import FIRST_TRIED, Why
 from autotune.sampler.prior import Learned, Prior
 from autotune.space.settings import CostChange, WorkFactors
 from tests.makers import ALLOWED, MIB, out_of_memory, space
+from tests.replay_probe import recorded
 
 SPACE = space(checkpointing=("none", "full"), precision=("fp32", "bf16"))
 

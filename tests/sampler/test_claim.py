@@ -8,7 +8,7 @@ import pytest
 
 from autotune.core import Configuration, Outcome
 from autotune.core.interval import Ratio
-from autotune.sampler.claim import BESIDE, EACH, beside, claim, errors_of, speeds
+from autotune.sampler.claim import BESIDE, EACH, are_side_by_side, claim, errors_of, speeds
 from autotune.sampler.observation import Observation
 from tests.sampler.test_cost_model import BASE, of
 
@@ -51,20 +51,20 @@ def shown(several: Sequence[Observation], min_repeats: int = EACH) -> Ratio:
 
 def test_what_begins_soon_after_on_the_same_device_is_side_by_side() -> None:
     first = measured(BASE, 0.0, device="0")
-    assert beside(first, measured(FAST, BESIDE * SECONDS, device="0"))
-    assert not beside(first, measured(FAST, BESIDE * SECONDS + 1.0, device="0"))
-    assert beside(first, measured(FAST, BESIDE * SECONDS + 1.0, device="0", seconds=2 * SECONDS)), (
+    assert are_side_by_side(first, measured(FAST, BESIDE * SECONDS, device="0"))
+    assert not are_side_by_side(first, measured(FAST, BESIDE * SECONDS + 1.0, device="0"))
+    assert are_side_by_side(first, measured(FAST, BESIDE * SECONDS + 1.0, device="0", seconds=2 * SECONDS)), (
         "the longer one counts"
     )
-    assert not beside(first, measured(FAST, 0.0, device="1"))
+    assert not are_side_by_side(first, measured(FAST, 0.0, device="1"))
 
 
 def test_without_times_the_same_round_is_side_by_side() -> None:
     first = measured(BASE, None, round=1)
-    assert beside(first, measured(FAST, None, round=1))
-    assert beside(first, measured(FAST, 100.0, round=1))
-    assert not beside(first, measured(FAST, None, round=2))
-    assert not beside(first, measured(FAST, None, round=1, device="1"))
+    assert are_side_by_side(first, measured(FAST, None, round=1))
+    assert are_side_by_side(first, measured(FAST, 100.0, round=1))
+    assert not are_side_by_side(first, measured(FAST, None, round=2))
+    assert not are_side_by_side(first, measured(FAST, None, round=1, device="1"))
 
 
 @pytest.mark.parametrize("order", ["", "F", "FFFF", "FB", "FFB", "FBB", "FB........F", "FF..........BB"])

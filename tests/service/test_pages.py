@@ -568,7 +568,7 @@ def test_names_reasons_and_logs_are_only_text(service: Service) -> None:
 
 
 def test_a_search_that_was_stopped_before_it_measured_anything_has_a_page(service: Service) -> None:
-    nothing = {"best": None, "warnings": [], "losses": None, "rehearsal": None}
+    nothing = {"best": None, "warnings": [], "losses": None, "sanity_check": None}
     search = service.ended("cancelled", headline="Nothing was measured.", result=nothing)
     answer = signed_in(service).get(f"/searches/{search.id}")
     assert answer.status_code == 200

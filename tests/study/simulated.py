@@ -195,7 +195,7 @@ class VirtualPool(Pool):
         self.world.clock_s, device, value, error = first
         return device, value, error
 
-    def regain(self, seconds: float, waiting: Callable[[], None], check: Callable[[], None]) -> bool:
+    def wait_for_device(self, seconds: float, waiting: Callable[[], None], check: Callable[[], None]) -> bool:
         """At once, or never."""
         for device in [*filter(self._may_return, self._lost)]:
             if self._restart(device):
@@ -218,7 +218,7 @@ def searched(world: World, folder: Path) -> tuple[Study, StopReason | Exception]
             check_progress(progress)
             if progress.kind in ("trial", "confirmed") and world.stops and world.rng.random() < 0.1:
                 world.stops -= 1
-                study.wish.to_stop = True
+                study.stop_request.to_stop = True
 
         try:
             end: StopReason | Exception = search(study, fleet, watch)
@@ -267,7 +267,7 @@ def check_progress(progress: Progress) -> None:
 def check_begin(study: Study, slot: Slot, pool: Pool) -> None:
     """Fail if this measurement is not to be made."""
     trials, ledger = study.trials, study.ledger
-    assert not study.wish.to_stop, f"{slot} begins after a wish to stop"
+    assert not study.stop_request.to_stop, f"{slot} begins after a wish to stop"
     match slot.kind:
         case SlotKind.TRIAL:
             assert slot not in measured(study), f"{slot} is measured already"

@@ -45,7 +45,7 @@ class Losses:
 
 
 class Trainings:
-    """Answers rehearsal orders; rehearsed: the configurations."""
+    """Answers orders of sanity checks; rehearsed: the configurations."""
 
     def __init__(self) -> None:
         self.rehearsed: list[Configuration] = []
@@ -53,7 +53,7 @@ class Trainings:
     def __call__(
         self, kind: str, configuration: Configuration, folder: Path, deadline_s: float, request: Mapping[str, Any]
     ) -> tuple[Any, Failure | None]:
-        assert kind == "rehearsal"
+        assert kind == "sanity_check"
         self.rehearsed.append(configuration)
         return SanityCheck(eval_batch_size=configuration.micro_batch_size).to_dict(), None
 
@@ -80,13 +80,13 @@ def winner(study: Study) -> Configuration:
 
 def test_the_winner_is_rehearsed_and_every_confirmed_trial_s_losses_are_compared(tmp_path: Path) -> None:
     study, train = searched(tmp_path), Trainings()
-    rehearsal = finished(study, train)
+    sanity_check = finished(study, train)
     assert study.ledger.numerics is not None
     assert set(study.ledger.numerics.curves) == {trial.number for trial in study.trials if trial.confirmed}
     assert winner(study).values["precision"] == "bf16"
     assert train.rehearsed == [winner(study)]
-    assert rehearsal is not None
-    assert rehearsal.eval_batch_size == winner(study).micro_batch_size
+    assert sanity_check is not None
+    assert sanity_check.eval_batch_size == winner(study).micro_batch_size
 
 
 def test_who_learns_nothing_wins_only_where_that_is_allowed(tmp_path: Path) -> None:
@@ -143,12 +143,12 @@ def test_what_there_is_no_time_for_is_left_out_and_done_by_the_next_run(tmp_path
     assert study.ledger.left_out == ["evaluation and checkpoint"]
     study.ledger.left_out.clear()
     study.plan = replace(study.plan, time=SimulatedTime(1e6))
-    rehearsal = finished(study, train)
-    assert rehearsal is not None
+    sanity_check = finished(study, train)
+    assert sanity_check is not None
     assert study.ledger.left_out == []
     study.plan = replace(study.plan, time=SimulatedTime(1e-3))
     again = Trainings()
-    assert finished(study, again) == rehearsal, "what is there needs no time"
+    assert finished(study, again) == sanity_check, "what is there needs no time"
     assert not again.rehearsed
 
 
@@ -181,9 +181,9 @@ def test_nothing_is_rehearsed_where_nothing_but_the_users_settings_was_measured(
 
 
 def test_a_training_that_fails_is_told(tmp_path: Path) -> None:
-    rehearsal = finished(searched(tmp_path), lambda *order: (None, Failure(Outcome.CRASHED, "it broke", "training")))
-    assert rehearsal is not None
-    assert "it broke" in " ".join(rehearsal.lines())
+    sanity_check = finished(searched(tmp_path), lambda *order: (None, Failure(Outcome.CRASHED, "it broke", "training")))
+    assert sanity_check is not None
+    assert "it broke" in " ".join(sanity_check.lines())
 
 
 class Attempts:
@@ -198,8 +198,8 @@ class Attempts:
         return self._end
 
 
-def test_a_rehearsal_is_made_once_and_then_read(tmp_path: Path) -> None:
-    attempts, folder = Attempts(DONE.to_dict()), tmp_path / "rehearsal"
+def test_a_sanity_check_is_made_once_and_then_read(tmp_path: Path) -> None:
+    attempts, folder = Attempts(DONE.to_dict()), tmp_path / "sanity_check"
     assert check_sanity(configuration(8), attempts, folder) == DONE
     assert check_sanity(configuration(8), attempts, folder) == DONE
     assert attempts.made == [(configuration(8), folder)]
@@ -222,6 +222,6 @@ def test_a_process_that_died_is_a_problem_and_kept_too(tmp_path: Path) -> None:
     attempts = Attempts(None, Failure(Outcome.TIMED_OUT, "not done after 60 s"))
     for _ in range(2):
         assert check_sanity(configuration(), attempts, tmp_path).lines() == [
-            "rehearsal: timed out: not done after 60 s"
+            "sanity check: timed out: not done after 60 s"
         ]
     assert len(attempts.made) == 1

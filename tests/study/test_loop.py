@@ -22,7 +22,6 @@ from autotune.core.slot import Slot, SlotKind
 from autotune.core.time_limit import GRACE
 from autotune.probe import Probe, ProbeOptions
 from autotune.probe.order import ANSWER, ORDER
-from autotune.probe.replay import ReplayProbe, recorded
 from autotune.report.live.text import now_text
 from autotune.sampler.physics import ALONE, PhysicsSampler, Situation, WarmStart
 from autotune.sampler.policy import Choice, Why
@@ -49,6 +48,7 @@ from tests import makers
 from tests.clocks import SimulatedTime, TimedProbe, taking
 from tests.makers import ALLOWED, MIB, completed, ended, machine, out_of_memory, space, warned
 from tests.probe.processes import bounded
+from tests.replay_probe import ReplayProbe, recorded
 
 ROOT = Path(__file__).parents[2]
 

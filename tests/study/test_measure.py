@@ -12,7 +12,6 @@ from autotune.core.errors import StorageFailed
 from autotune.core.slot import Slot
 from autotune.probe import ProbeOptions
 from autotune.probe.order import ANSWER, ORDER
-from autotune.probe.replay import ReplayProbe
 from autotune.space.dominance import baseline_notes, implied_by
 from autotune.study import measure as measuring
 from autotune.study.job import Job
@@ -31,6 +30,7 @@ from autotune.study.measure import (
 from autotune.study.plan import Plan
 from autotune.study.store import probe_folder, read_trial
 from tests.makers import ALLOWED, MIB, completed, configuration, ended, out_of_memory, space, trial, warned
+from tests.replay_probe import ReplayProbe
 
 OF = configuration()
 FOREIGN = warned("4711")

@@ -177,7 +177,7 @@ def test_ctrl_c_ends_the_wait_for_a_device_that_may_return(tmp_path: Path, monke
     devices = ThreadPool(probes, lambda _: None, lambda _: False, lambda _: True)
 
     def watch(progress: object) -> None:
-        study.wish.to_stop = study.wish.to_stop or "waiting" in getattr(progress, "message", "")
+        study.stop_request.to_stop = study.stop_request.to_stop or "waiting" in getattr(progress, "message", "")
 
     with pytest.raises(KeyboardInterrupt):
         search(study, devices, watch)
@@ -383,7 +383,7 @@ def test_nothing_is_measured_against_nobody(tmp_path: Path) -> None:
 def test_who_wishes_to_stop_waits_for_what_runs_and_begins_nothing(tmp_path: Path) -> None:
     study, fleet = opened(tmp_path, 10.0), on_devices("ab")
     assert begun(study, fleet) == Slot(1)
-    study.wish.to_stop = True
+    study.stop_request.to_stop = True
     assert isinstance(next_job(study, fleet), Wait)
 
 

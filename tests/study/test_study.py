@@ -9,8 +9,8 @@ import pytest
 from autotune.core import Configuration, Measurement, Outcome
 from autotune.core.kept import Held, KeptKind, KeptSetting
 from autotune.core.request import SAMPLERS
-from autotune.probe.replay import ReplayProbe
 from tests.makers import ended, machine, space
+from tests.replay_probe import ReplayProbe
 from tests.study.test_loop import opened, probed, run
 
 DECIDED = (KeptSetting(KeptKind.LOADER, {"rows": 4.0, "step_rows": 16.0}, setting="micro_batch_size"),)

@@ -14,7 +14,7 @@ from autotune.core.time_limit import TimeLimit
 from autotune.memory.peak import MemoryPeak, MemorySplit
 from autotune.probe.order import UNTOUCHED_BYTES, Order
 from autotune.probe.process.launcher import ProbeHost
-from autotune.probe.queries import device_rates, known_rates
+from autotune.probe.queries import known_rates
 from autotune.sampler.calibration import KNOWN, Calibration
 from autotune.sampler.physics import WarmStart
 from autotune.sampler.prior import Learned
@@ -206,8 +206,11 @@ def test_what_cannot_be_measured_is_remembered_as_such(
     assert [item.request["optimizers"] for item in measured] == [["no such"]], "once"
 
 
-def test_a_device_that_cannot_be_measured_has_no_rates(host: ProbeHost, environment: Environment) -> None:
-    assert device_rates(host, replace(environment, device="cuda:7", precisions={"fp32": None})) == {}
+def test_a_device_that_cannot_be_measured_has_no_rates(
+    host: ProbeHost, environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert known_rates(host, replace(environment, device="cuda:7", precisions={"fp32": None})) == {}
 
 
 def test_what_is_traced_begins_with_what_is_near_the_baseline() -> None:
@@ -258,11 +261,14 @@ SEVERAL_CORES = gpu(cpu_count=AHEAD_CORES)
 
 @pytest.mark.parametrize("sampler", ["physics", "tpe"])
 def test_the_traces_of_a_search_on_a_gpu_are_begun_before_its_baseline_and_not_made_again(
-    sampler: str, tmp_path: Path
+    sampler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # no rates are known from another test
     study = open_study(tmp_path, space(), replace(PLAN, sampler=sampler))
     with RECORDED_HOST() as host, ExitStack() as stack:
         traces = trace_ahead(study, host, SEVERAL_CORES, workload(), {}, stack)
+        assert traces is not None
+        traces()
         assert [order.kind for order in host.orders] == ["trace"]
         study.ledger.trials.append(trial(0))
         warm_up(study, host, SEVERAL_CORES, workload(), {}, traces=traces)

@@ -18,7 +18,7 @@ from typing import Any, cast
 from autotune.commands.run.exchange import STARTUP, TRIAL, VARIABLE, Facts, Instructions
 from autotune.core import interrupt
 from autotune.core.io import write_json
-from autotune.probe import Account
+from autotune.probe import ExitInfo
 from autotune.probe.device.compile import compiled_variables
 from autotune.probe.order import CHILD_ANSWER, LOG, TRAINED_BY_RANKS, Order, TrainingOrder, answer_name
 from autotune.probe.process.launcher import CLOSE_S, ROOT, HostSet, supervised, write_order
@@ -70,12 +70,12 @@ class CommandHost(HostSet):
         self._command, self._facts, self._scratch = command, facts, scratch
         self._compiled: Path | None = None
 
-    def run(self, order: Order) -> Account:
+    def run(self, order: Order) -> ExitInfo:
         """As `HostSet.run`."""
         if order.kind == "prepare":
             write_order(order)
             write_json(Path(order.folder) / CHILD_ANSWER, {"value": dict(self._facts.workload)})
-            return {"ended": "exited", "codes": [0], "seconds": 0.0, "kernel_oom_kills": 0}
+            return ExitInfo("exited", codes=[0])
         if order.kind not in TRAINED_BY_RANKS:
             return super().run(order)
         interrupt.check()
@@ -84,8 +84,8 @@ class CommandHost(HostSet):
         with tempfile.TemporaryDirectory(dir=self._scratch, ignore_cleanup_errors=True) as scratch:
             return self._trained(cast("TrainingOrder", order), Path(scratch))
 
-    def _trained(self, order: TrainingOrder, scratch: Path) -> Account:
-        """Start the command for this order, and end it once all ranks have answered: the account of its end."""
+    def _trained(self, order: TrainingOrder, scratch: Path) -> ExitInfo:
+        """Start the command for this order, and end it once all ranks have answered: how it ended."""
         defaults = order.environment.training_argument_defaults
         fields = changed(probe_fields(order) | round_fields(order), self._facts, defaults)
         instructions = Instructions(
@@ -107,7 +107,7 @@ class CommandHost(HostSet):
         begun = time.monotonic()
         with open(Path(order.folder) / LOG, "wb") as log:
             process, channel = supervised([str(scratch / "host"), *self._command.words], environment, log)
-        account: dict[str, Any] = {"ended": "timed out", "codes": [None] * order.ranks}
+        info = ExitInfo("timed out", codes=[None] * order.ranks)
         until = begun + order.deadline_s
         try:
             while time.monotonic() < until:
@@ -115,11 +115,12 @@ class CommandHost(HostSet):
                 is_over, answered = process.poll() is not None, [path.exists() for path in answers]
                 if is_over or all(answered):
                     end = json.loads(channel.recv(65536) or '{"host_ended": -9}') if is_over else {}
-                    account = {"ended": "exited", "codes": [end.get("host_ended", 0)] * order.ranks, **end}
+                    codes = [end.get("host_ended", 0)] * order.ranks
+                    info = ExitInfo("exited", codes=codes, kernel_oom_kills=end.get("kernel_oom_kills", 0))
                     break
-                if any(answered) and account["ended"] == "timed out":  # the others may wait for it in vain
+                if any(answered) and info.ended == "timed out":  # the others may wait for it in vain
                     until = min(until, time.monotonic() + OTHER_RANKS_S)
-                    account = {"ended": "exited", "codes": [-signal.SIGKILL] * order.ranks}
+                    info = ExitInfo("exited", codes=[-signal.SIGKILL] * order.ranks)
                 time.sleep(LOOK_S)
         finally:
             channel.close()  # the supervisor ends the command, and all that it has started
@@ -127,7 +128,7 @@ class CommandHost(HostSet):
                 process.wait(CLOSE_S)
             process.kill()
             process.wait()
-        return {"kernel_oom_kills": 0, **account, "seconds": time.monotonic() - begun}
+        return replace(info, seconds=time.monotonic() - begun)
 
 
 def changed(fields: Mapping[str, Any], facts: Facts, defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -214,7 +214,7 @@ def verification_lines(verification: Verification) -> list[str]:
             rows.append((f"MFU, {what}", *("-" if share is None else f"{share:.1%}" for share in shares), ""))
     for name, (label, text) in DEVICE_FACTS.items():
         for what, trials in (("promised", promised), ("now", measured)):
-            facts = [trial.final.surroundings.get(name) if trial else None for trial in trials]
+            facts = [trial.final.system_state.get(name) if trial else None for trial in trials]
             if any(fact is not None for fact in facts):
                 rows.append((f"{label}, {what}", *("-" if fact is None else text.format(fact) for fact in facts), ""))
     report = f"`autotune report {verification.name}` writes the report with the speed-up that was measured now."
@@ -274,6 +274,6 @@ def _round(measured: Measurement) -> dict[str, Any]:
         "step_times_s": [step.seconds for step in measured.steps],
         "untimed_steps": measured.untimed_steps,
         "seconds": measured.probe_seconds,
-        "surroundings": dict(measured.surroundings),
+        "system_state": dict(measured.system_state),
         "warnings": [warning.to_dict() for warning in measured.observed_warnings],
     }

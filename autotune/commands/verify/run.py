@@ -297,7 +297,7 @@ class _Turns:
             ),
             untimed_steps=answer["untimed_steps"],
             joules=answer["joules"],
-            surroundings=answer["surroundings"],
+            system_state=answer["system_state"],
             observed_warnings=(*warnings, *map(ResultWarning.from_dict, answer["observed_warnings"])),
             **answer["peaks"],
             **facts,

@@ -37,9 +37,7 @@ SWAPPED_BYTES = 2**20
 """Swapped bytes from which there is a warning: a few pages are swapped at any time without anyone waiting."""
 
 CLOCKS_READ = 8
-"""Cores whose clock and heat are read, evenly spread: older x86 kernels take 10 to 20 ms for an idle core's clock."""
-
-HEAT = "heat "
+"""Cores whose clock is read, evenly spread: older x86 kernels take 10 to 20 ms for an idle core's clock."""
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -50,7 +48,7 @@ Reading = dict[str, Any]
 """The machine at one moment, without what the kernel does not show. `clock_s`: of `time.perf_counter`; `cores`: those that
 count; `busy_s`, `stolen_s`: seconds since boot in which they worked, and in which the hypervisor kept them from this machine;
 `ours_s`: of this process and its descendants; `swapped_bytes`: since boot, in and out; `cpu_mhz`, `cpu_max_mhz`: means of
-cores; `heat ...`: counters of throttling since boot."""
+cores."""
 
 
 class MachineMonitor:
@@ -84,8 +82,8 @@ class MachineMonitor:
     def facts(self) -> dict[str, Any]:
         """Plain data by name with its unit, without what is unknown.
 
-        `foreign_cores`, `stolen_cores` (a part of them), `swapped_bytes` and `cpu_heat_throttles` are those between start
-        and stop; `cpu_mhz` (mean of cores), `temperature_c`, `sm_clock_mhz` and `power_w` those at the stop, with
+        `foreign_cores`, `stolen_cores` (a part of them) and `swapped_bytes` are those between start and stop;
+        `cpu_mhz` (mean of cores), `temperature_c`, `sm_clock_mhz` and `power_w` those at the stop, with
         `_at_start` those at the start; `throttle_reasons` those met at either.
         """
         return machine_facts(self._begun[0], self._ended[0]) | card_facts(self._begun[1], self._ended[1])
@@ -123,8 +121,6 @@ def machine_facts(begun: Reading, ended: Reading) -> dict[str, Any]:
         "cpu_mhz_at_start": (begun.get("cpu_mhz"), 0),
         "cpu_mhz": (ended.get("cpu_mhz"), 0),
         "cpu_max_mhz": (ended.get("cpu_max_mhz"), 0),
-        # The most of any counter: all cores of a package count the package's.
-        "cpu_heat_throttles": (max((rises[name] for name in rises if name.startswith(HEAT)), default=None), 0),
     }
     return {name: round(value, digits) for name, (value, digits) in facts.items() if value is not None}
 
@@ -142,8 +138,6 @@ def machine_warnings(facts: Mapping[str, Any], busy_cores: float) -> list[Result
             warnings.append(ResultWarning(WarningKind.OTHER_PROCESSES, {"cores": others}))
     if (swapped := facts.get("swapped_bytes", 0)) > SWAPPED_BYTES:
         warnings.append(ResultWarning(WarningKind.SWAPPED, {"bytes": swapped}))
-    if throttles := facts.get("cpu_heat_throttles"):
-        warnings.append(ResultWarning(WarningKind.CPU_HEAT, {"throttles": throttles}))
     return [*warnings, *clock_warnings(WarningKind.CPU_CLOCK, facts.get("cpu_mhz_at_start"), facts.get("cpu_mhz"))]
 
 
@@ -209,10 +203,6 @@ def read_machine(cores: frozenset[int], clocks: bool = True) -> Reading:
         "cpu_mhz": _mean_mhz(some, "scaling_cur_freq") if clocks else None,
         "cpu_max_mhz": _mean_mhz(some, "cpuinfo_max_freq") if clocks else None,
     }
-    for core in some:  # counters of the core and of its package (x86: Documentation/ABI, thermal_throttle)
-        for kind in ("core", "package"):
-            times = _number(CPUS / f"cpu{core}/thermal_throttle/{kind}_throttle_count")
-            reading[f"{HEAT}{core} {kind}"] = times
     return {name: value for name, value in reading.items() if value is not None}
 
 

@@ -15,9 +15,6 @@ from autotune.probe.device.cuda_order import cuda_order
 
 Answer = TypeVar("Answer")
 
-WITHOUT_V2 = ("FUNCTION_NOT_FOUND", "NOT_SUPPORTED", "INVALID_ARGUMENT", "ARGUMENT_VERSION_MISMATCH")
-"""NVML's errors of a driver that knows no second version of an answer."""
-
 
 @dataclass(frozen=True)
 class Card:
@@ -94,7 +91,7 @@ def _all_cards(nvml: Any) -> list[Card | None]:
 
 
 def _as_cuda_counts(cards: list[Card], are_all: bool) -> list[Card]:
-    """In CUDA's order, which is fastest first unless CUDA_DEVICE_ORDER is PCI_BUS_ID; those that it does not show are last.
+    """The cards in CUDA's order, fastest first unless CUDA_DEVICE_ORDER is PCI_BUS_ID; those that it does not show are last.
 
     In NVML's order if CUDA's is the same for certain, or CUDA does not answer: then torch cannot use it either. are_all:
     whether these are all cards of the machine.
@@ -215,12 +212,7 @@ def _used(nvml: Any, handle: Any) -> int:
 
     The first version of NVML's answer adds what driver and firmware reserve (nvml.h, `nvmlMemory_t`), 0.6 GB on an H200.
     """
-    try:
-        return int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used)
-    except Exception as error:
-        if getattr(error, "value", None) not in (None, *(getattr(nvml, f"NVML_ERROR_{name}") for name in WITHOUT_V2)):
-            raise  # a passing one: of two readings, one would have what is reserved and the other not
-    return int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
+    return int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used)
 
 
 def topology(card: Card) -> str:

@@ -13,9 +13,6 @@ JOULES_LEAST_S = 1.0
 """Seconds from which a difference of the energy counter is used: it moves every 20 to 100 ms, so that over a second both
 ends are wrong by a tenth at most."""
 
-HEAT_MARGIN_C = 2
-"""Degrees Celsius below the slowdown threshold that count as at it: NVML has whole degrees, and cards regulate just below."""
-
 CLOCK_FALL = 0.10
 """Share of its first value that a clock must lose to count as fallen: clocks vary by some percent from step to step."""
 
@@ -24,7 +21,7 @@ AT_POWER_LIMIT = 0.95
 
 POWER_CAP = "power cap"
 OWN_LIMITS = (POWER_CAP, "sync boost", "board limit", "reliability limit")
-"""Of BRAKES those that are normal for the card: facts, not warnings."""
+"""Reasons of BRAKES that are normal for the card: facts, not warnings."""
 
 BRAKES = {
     "SwPowerCap": POWER_CAP,
@@ -45,13 +42,12 @@ Not idle, nor clocks that somebody set (for applications, for a display)."""
 class CardReading:
     """A card at one moment; None if unknown.
 
-    energy_j: since its driver was loaded. slowdown_temperature_c: from which it lowers its clocks. power_limit_w: the one in
+    energy_j: since its driver was loaded. power_limit_w: the one in
     force. throttle_reasons: as in BRAKES.
     """
 
     energy_j: float | None = None
     temperature_c: int | None = None
-    slowdown_temperature_c: int | None = None
     sm_clock_mhz: int | None = None
     sm_clock_max_mhz: int | None = None
     power_w: float | None = None
@@ -111,9 +107,6 @@ def card_warnings(begun: CardReading, ended: CardReading) -> list[ResultWarning]
         warnings.append(ResultWarning(WarningKind.CARD_BRAKES, detail=", ".join(brakes)))
     if not (_at_power_limit(begun) or _at_power_limit(ended)):
         warnings += clock_warnings(WarningKind.CARD_CLOCK, begun.sm_clock_mhz, ended.sm_clock_mhz)
-    heat, limit = ended.temperature_c, ended.slowdown_temperature_c
-    if heat is not None and limit is not None and heat >= limit - HEAT_MARGIN_C:
-        warnings.append(ResultWarning(WarningKind.CARD_HEAT, {"temperature_c": heat, "limit_c": limit}))
     return warnings
 
 
@@ -146,15 +139,12 @@ def _read(nvml: Any, handle: Any) -> CardReading:
                 return getattr(nvml, f"nvmlDeviceGet{name}")(handle, *argument)
         return None
 
-    temperature = ask("TemperatureV", "Temperature", argument=(nvml.NVML_TEMPERATURE_GPU,))  # the older one until 2025
-    # Degrees to the nearest slowdown (Ada and later); the threshold itself for older cards.
-    margin = ask("MarginTemperature")
-    threshold = ask("TemperatureThreshold", argument=(nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,))
     bits = ask("CurrentClocksEventReasons", "CurrentClocksThrottleReasons")
     return CardReading(
         energy_j=_thousandth(ask("TotalEnergyConsumption")),
-        temperature_c=temperature,
-        slowdown_temperature_c=threshold if temperature is None or margin is None else temperature + margin,
+        temperature_c=ask(
+            "TemperatureV", "Temperature", argument=(nvml.NVML_TEMPERATURE_GPU,)
+        ),  # the older one until 2025
         sm_clock_mhz=_sm_clock_mhz(nvml, handle),
         sm_clock_max_mhz=ask("MaxClockInfo", argument=(nvml.NVML_CLOCK_SM,)),
         power_w=_thousandth(ask("PowerUsage")),

@@ -18,17 +18,17 @@ from autotune.probe.order import Order
 from autotune.space.settings.precision import ALIKE
 
 SECONDS = 0.25
-"""For each precision."""
+"""Seconds for each precision."""
 
 WARMING_S = 2.0
-"""Of products before anything is measured on a GPU: an idle card begins at a low clock, and then boosts to one that its power
+"""Seconds of products before a GPU is measured: an idle card begins at a low clock, and then boosts to one that its power
 limit or its heat takes back within seconds. Rates are of the clock that a training keeps."""
 
 SIZES = {"cpu": 1024, "cuda": 8192}
-"""Of square matrices: large enough for the device to be busy, small enough for several products in the time."""
+"""Sides of square matrices: large enough for the device to be busy, small enough for several products in the time."""
 
 MATRICES, SIDES = 24, {"cpu": 512, "cuda": 2048}
-"""An optimizer's parameters: so many square matrices of that side, and a vector beside each, as in transformers."""
+"""An optimizer's parameters: n square matrices of that side, and a vector with each, as in transformers."""
 
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 

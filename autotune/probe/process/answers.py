@@ -13,7 +13,7 @@ from autotune.core.errors import ProbeHostFailed
 from autotune.core.failures import Failure
 from autotune.core.io import file_end
 from autotune.core.warning import ResultWarning, WarningKind
-from autotune.probe import Account, Host
+from autotune.probe import ExitInfo, Host
 from autotune.probe.order import CHILD_ANSWER, LOG, STAGE, Order, TrainingOrder, answer_name
 from autotune.probe.process.ranks import decisive, merge_ranks, merge_values
 
@@ -30,35 +30,34 @@ OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.
 """Signals that no failure of a training sends."""
 
 
-def ended_from_outside(account: Account) -> bool:
-    """True if something else than the training, autotune or the kernel's out-of-memory killer ended or stopped processes."""
-    codes = {*(account.get("codes") or [account.get("code")])}
-    is_ended = bool(codes & {-number for number in OUTSIDE}) and not account["kernel_oom_kills"]
-    return is_ended or account["ended"] in ("host hung", "stopped")
+def ended_from_outside(info: ExitInfo) -> bool:
+    """True if something but the training, autotune and the kernel's out-of-memory killer ended processes or stopped the host."""
+    is_ended = bool({*info.codes} & {-number for number in OUTSIDE}) and not info.kernel_oom_kills
+    return is_ended or info.ended == "host hung"
 
 
-def read_answer(order: TrainingOrder, account: Account) -> Measurement:
+def read_answer(order: TrainingOrder, info: ExitInfo) -> Measurement:
     """The children's measurement if they left a valid one in time, else one that says why not."""
-    seconds, tail = float(account["seconds"]), log_tail(Path(order.folder))
+    seconds, tail = info.seconds, log_tail(Path(order.folder))
 
     def read(answer: Mapping[str, Any]) -> Measurement:
         measurement = Measurement.from_dict(answer)
         crashed = measurement.outcome is Outcome.CRASHED
-        if crashed and failures.worker_killed_for_memory(tail, account["kernel_oom_kills"]):
+        if crashed and failures.worker_killed_for_memory(tail, info.kernel_oom_kills):
             return replace(measurement, outcome=Outcome.OUT_OF_MEMORY, where="data")  # only the host could see it
         return measurement
 
-    ends = _rank_ends(order, account, read)
+    ends = _rank_ends(order, info, read)
     completed = [end for end in ends if isinstance(end, Measurement) and end.outcome is Outcome.COMPLETED]
     if len(completed) == order.ranks:
         measurement = merge_ranks(completed) if order.ranks > 1 else completed[0]
-        repeated = (ResultWarning(WarningKind.KILLED),) * bool(account.get("killed"))
+        repeated = (ResultWarning(WarningKind.KILLED),) * bool(info.killed)
         return replace(measurement, repeated_because=repeated, probe_seconds=seconds)
     end = ends[decisive(ends)]
     if isinstance(end, Measurement):
         return replace(end, log_tail=tail, probe_seconds=seconds)
     reason, where = end.reason, end.where
-    if account["ended"] == "timed out":
+    if info.ended == "timed out":
         where = next(iter(re.findall(STAGE.format("(.*)"), tail)[-1:]), where)
         reason = f"not done after {order.deadline_s:.0f} s{STILL.get(where, '')}"
     return Measurement(
@@ -75,7 +74,7 @@ def read_answer(order: TrainingOrder, account: Account) -> Measurement:
     )
 
 
-def read_value(order: Order, account: Account) -> tuple[Any, Failure | None]:
+def read_value(order: Order, info: ExitInfo) -> tuple[Any, Failure | None]:
     """(value, None) of an order of another kind than `probe`, or (None, why it failed)."""
 
     def read(answer: Mapping[str, Any]) -> Any:
@@ -83,7 +82,7 @@ def read_value(order: Order, account: Account) -> tuple[Any, Failure | None]:
             return answer["value"]
         return Failure(Outcome(answer["outcome"]), answer["reason"], answer["where"])
 
-    ends = _rank_ends(order, account, read)
+    ends = _rank_ends(order, info, read)
     if failed := [end for end in ends if isinstance(end, Failure)]:
         return None, failed[decisive(failed)]
     return ends[0] if order.ranks == 1 else merge_values(ends), None
@@ -96,16 +95,16 @@ def attempt(host: Host, order: Order) -> tuple[Any, Failure | None]:
 
 def ask(host: Host, order: Order) -> Any:
     """The value of a `prepare` or `capabilities` order; raises the child's own error, or ProbeHostFailed."""
-    account = host.run(order)
+    info = host.run(order)
     folder = Path(order.folder)
     try:
         answer = read_json(folder / CHILD_ANSWER)
     except (OSError, ValueError):
         host.time_limit.check("device, model and data were read")
         output = log_tail(folder)
-        failure = failure_of(account, 0, output)
+        failure = failure_of(info, 0, output)
         what = "device" if order.kind == "capabilities" else "model and data"
-        code = (account.get("codes") or [account.get("code")])[0]
+        code = info.codes[0] if info.codes else None
         raise ProbeHostFailed(f"Reading the {what} failed: {failure.reason}.", advice_on(code, output)) from None
     return value_of(answer)
 
@@ -127,45 +126,43 @@ def advice_on(code: int | None, output: str) -> str:
     return f"The end of its output:\n{end}" if (end := failures.relevant_end(output)) else "It printed nothing."
 
 
-def _rank_ends(order: Order, account: Account, read: Callable[[Mapping[str, Any]], Any]) -> list[Any]:
+def _rank_ends(order: Order, info: ExitInfo, read: Callable[[Mapping[str, Any]], Any]) -> list[Any]:
     """Each rank's answer, or the Failure that its end means; without those that were ended because another one failed."""
     folder = Path(order.folder)
-    if account["ended"] != "exited":
-        return [failure_of(account, 0, log_tail(folder))]
+    if info.ended != "exited":
+        return [failure_of(info, 0, log_tail(folder))]
     ends = []
     for rank in range(order.ranks):
         end = None
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
             end = read(read_json(folder / answer_name(rank)))
-        if end is None and order.ranks > 1 and account["codes"][rank] is None:
+        if end is None and order.ranks > 1 and info.codes[rank] is None:
             continue
-        end = failure_of(account, rank, log_tail(folder)) if end is None else end
+        end = failure_of(info, rank, log_tail(folder)) if end is None else end
         failed = isinstance(end, (Measurement, Failure)) and end.outcome is not Outcome.COMPLETED
         ends.append(replace(end, reason=f"rank {rank}: {end.reason}") if failed and order.ranks > 1 else end)
     return ends
 
 
-def failure_of(account: Account, rank: int, tail: str) -> Failure:
+def failure_of(info: ExitInfo, rank: int, tail: str) -> Failure:
     """Meaning of the end of a rank without an answer. tail: the end of the log.
 
     Raises ProbeHostFailed if no failure of the order ended the host: nothing is known of the order then.
     """
-    match account["ended"]:
+    match info.ended:
         case "not started":
-            return Failure(Outcome.UNSUPPORTED, account["reason"], "start")
+            return Failure(Outcome.UNSUPPORTED, info.reason, "start")
         case "timed out":
-            return Failure(Outcome.TIMED_OUT, f"not done after {account['seconds']:.0f} s")
-        case "stopped":
-            return Failure(Outcome.TIMED_OUT, f"stopped by a signal, and not continued in {account['seconds']:.0f} s")
+            return Failure(Outcome.TIMED_OUT, f"not done after {info.seconds:.0f} s")
         case "host hung":
             raise ProbeHostFailed(f"{STARTER.capitalize()} did not answer, twice.", RESUME)
         case "host ended":
-            failure = failures.from_exit(account["code"], account["kernel_oom_kills"], account["output"])
-            if ended_from_outside(account):
+            failure = failures.from_exit(info.codes[0], info.kernel_oom_kills, info.output)
+            if ended_from_outside(info):
                 raise ProbeHostFailed(f"{STARTER.capitalize()} was {failure.reason}.", RESUME)
             return replace(failure, reason=f"{STARTER} failed: {failure.reason}")
     said = re.sub(f"^{STAGE.format('.*')}\n", "", tail, flags=re.MULTILINE)
-    return failures.from_exit(account["codes"][rank], account["kernel_oom_kills"], said)
+    return failures.from_exit(info.codes[rank], info.kernel_oom_kills, said)
 
 
 def log_tail(folder: Path, size: int = 4000) -> str:

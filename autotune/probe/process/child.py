@@ -5,6 +5,7 @@ import ctypes
 import importlib
 import os
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -21,7 +22,7 @@ from autotune.probe.process.guard import guard
 from autotune.probe.process.lazy_import import forget_opened_later
 
 ANSWERED_BY = {
-    "rehearsal": "autotune.probe.train.sanity",
+    "sanity_check": "autotune.probe.train.sanity",
     "verification": "autotune.probe.train.plain",
     "trace": "autotune.probe.trace.step",
     "rates": "autotune.probe.device.throughput",
@@ -36,7 +37,7 @@ WITHOUT_CARDS = {"CUDA_VISIBLE_DEVICES": "", "PYTORCH_NVML_BASED_CUDA_CHECK": "1
 class Parent:
     """State that every child gets from the parent: variables, path and folder; and the user's objects, pickled."""
 
-    surroundings: dict[str, Any] = field(default_factory=dict)
+    process_state: dict[str, Any] = field(default_factory=dict)
     objects: bytes = b""
 
 
@@ -46,28 +47,26 @@ def run_child(
     host: int,
     scratch: Path,
     log: int,
-    close: list[int],
+    channel: socket.socket,
     rank: int = 0,
     port: int = 0,
 ) -> NoReturn:
     """Carry the order out as one of its ranks, and exit.
 
-    host: process id. log: file descriptor. close: descriptors of the host alone. port: of the loopback, where ranks meet.
+    host: process id. log: file descriptor. channel: the host's. port: of the loopback, where ranks meet.
     """
     code = 1
     try:
         started = time.monotonic()
         cleanup.end_with(host)
         os.setsid()
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
         _redirect(log)
-        for fd in close:
-            os.close(fd)
+        channel.close()
         named = f" (rank {rank} of {order.ranks})" if order.ranks > 1 else ""
         print(f"{order.kind} {order.number} started{named}", flush=True)
         meeting, scratch = scratch, _own_scratch(scratch, rank)
-        _enter_surroundings(parent.surroundings, scratch)
+        _enter_state(parent.process_state, scratch)
         if runs_user_code(order, parent.objects):
             _guard(order, scratch, meeting.parent)  # before there are other threads
         _give_threads_back()
@@ -181,7 +180,7 @@ def _redirect(log: int) -> None:
         setattr(sys, name, stream)
 
 
-def _enter_surroundings(parent: dict[str, Any], scratch: Path) -> None:
+def _enter_state(parent: dict[str, Any], scratch: Path) -> None:
     """Take over the parent's variables (see `launcher.inherited`), path and folder."""
     mark = os.environ[cleanup.HOST_TOKEN]
     os.environ.clear()

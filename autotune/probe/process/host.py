@@ -1,7 +1,7 @@
 """The host: imports torch and transformers once, and forks a process for each order.
 
     parent ==socket==> host (one thread, CUDA never awake, child subreaper)
-                        ├─ fork ─> child 1   session of its own; answers by file, logs to a pipe
+                        ├─ fork ─> child 1   session of its own; answers and logs by file
                         └─ fork ─> child 2   ... only after everything below child 1 is gone
 
 With AUTOTUNE_SPAWN=1 it imports nothing, and each child imports for itself: no library that wakes CUDA or starts a thread
@@ -14,7 +14,6 @@ import contextlib
 import gc
 import json
 import os
-import select
 import shutil
 import signal
 import socket
@@ -25,40 +24,40 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-import psutil
-
 from autotune.core import Outcome, read_json
 from autotune.probe.order import LOG, ORDER, Order, answer_name
 from autotune.probe.process import cleanup
 from autotune.probe.process.child import Parent, run_child
 from autotune.probe.process.lazy_import import WAKES_CUDA, open_later
-from autotune.probe.process.log import Log
 from autotune.probe.process.ranks import free_port
-
-THREADS_OK = "AUTOTUNE_THREADS_OK"
-"""The user's variable with the names of threads beside which a fork is safe, by commas."""
 
 SPAWN = "AUTOTUNE_SPAWN"
 """The user's variable: 1 lets each child import the libraries by itself, into a process that has none."""
 
 UVM_DEVICE = "/dev/nvidia-uvm"
 
+LOOK_S = 1.0
+"""Seconds between looks at the log, while no child ends."""
+
+LOG_HEAD, LOG_TAIL = 1_000_000, 200_000
+"""Bytes kept of the beginning and of the end of a log: a flood must not fill the disk."""
+
 
 def main() -> NoReturn:
-    """`python -m autotune.probe.process.host FD ALIVE SUPERVISOR`: serve the socket with that file descriptor until it closes.
+    """`python -m autotune.probe.process.host FD SUPERVISOR`: serve the socket with that file descriptor until it closes.
 
-    ALIVE: a descriptor to hold open while this process lives; SUPERVISOR: the process id of the one that started it.
+    SUPERVISOR: the process id of the one that started it.
     """
-    channel, alive, supervisor = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])
-    cleanup.end_with(supervisor)
-    for fd in (channel.fileno(), alive):
-        os.set_inheritable(fd, False)
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    cleanup.end_with(int(sys.argv[2]))
+    os.set_inheritable(channel.fileno(), False)
     cleanup.become_subreaper()
     if os.environ.get(SPAWN) != "1":
         _import_libraries()
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # waited for, see `Children`
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone, and so are we in a moment
         _say(channel, {"ready": True, "pid": os.getpid()} | _reasons_not_to_fork())
-        _serve(channel, alive)
+        _serve(channel)
     os._exit(0)
 
 
@@ -85,28 +84,23 @@ def _reasons_not_to_fork() -> dict[str, Any]:
     """{"refused": why} if a fork would not be safe."""
     torch = sys.modules.get("torch")  # not there with SPAWN
     is_awake = torch is not None and torch.cuda.is_initialized()
-    harmless = os.environ.get(THREADS_OK, "").split(",")
-    reason = why_not_fork(is_awake, _read_each("fd", os.readlink), _other_threads(), harmless)
+    reason = why_not_fork(is_awake, _read_each("fd", os.readlink), _other_threads())
     return {"refused": reason} if reason else {}
 
 
-def why_not_fork(
-    cuda_is_initialized: bool, open_files: Sequence[str], threads: Sequence[str], harmless: Sequence[str]
-) -> str:
+def why_not_fork(cuda_is_initialized: bool, open_files: Sequence[str], threads: Sequence[str]) -> str:
     """Reason why a fork would not be safe: CUDA is initialized, or another thread may hold a lock; empty if it is safe.
 
     Torch does not know of a `cuInit` by others; the driver opens UVM_DEVICE for it, which NVML does not. threads: names of
-    those beside the main one. harmless: names of threads that do not count.
+    those other than the main one.
     """
     devices = sorted({path for path in open_files if path.startswith("/dev/nvidia")})
     if cuda_is_initialized or UVM_DEVICE in devices:
         opened = f" (open: {', '.join(devices)})" if devices else ""
         return f"an import woke CUDA in the process that starts probes{opened}"
-    # The kernel keeps 15 characters of a thread's name.
-    counted = sorted(set(threads) - {name.strip()[:15] for name in harmless})
-    if not counted:
+    if not threads:
         return ""
-    return f"imports left threads running in the process that starts probes: {', '.join(counted)}"
+    return f"imports left threads running in the process that starts probes: {', '.join(sorted({*threads}))}"
 
 
 def _other_threads() -> list[str]:
@@ -124,13 +118,13 @@ def _read_each(kind: str, read: Callable[[Path], str]) -> list[str]:
     return values
 
 
-def _serve(channel: socket.socket, alive: int) -> None:
+def _serve(channel: socket.socket) -> None:
     parent = Parent()
     reader = channel.makefile("rb")
     while line := reader.readline():
         message = json.loads(line)
-        if "surroundings" in message:
-            parent.surroundings = message["surroundings"]
+        if "process_state" in message:
+            parent.process_state = message["process_state"]
             parent.objects = reader.read(message["objects"])
         elif "order" in message:
             folder = Path(message["order"])
@@ -138,7 +132,7 @@ def _serve(channel: socket.socket, alive: int) -> None:
             if refused := _reasons_not_to_fork():
                 _say(channel, refused)
                 continue
-            _say(channel, Children(order, parent, [channel.fileno(), alive]).carry_out())
+            _say(channel, Children(order, parent, channel).carry_out())
 
 
 def _say(channel: socket.socket, message: dict[str, Any]) -> None:
@@ -146,40 +140,29 @@ def _say(channel: socket.socket, message: dict[str, Any]) -> None:
 
 
 class Children:
-    """The processes of an order, one a rank, from their fork to their end. ours: file descriptors that are none of theirs."""
+    """The processes of an order, one a rank, from their fork to their end. channel: the host's, which they close."""
 
-    def __init__(self, order: Order, parent: Parent, ours: list[int]) -> None:
+    def __init__(self, order: Order, parent: Parent, channel: socket.socket) -> None:
         self._order = order
         self._scratch = Path(tempfile.mkdtemp(prefix="probe-"))
         self._shared_memory = cleanup.shared_memory()
-        self._output, log_write = os.pipe()
-        self._wake, self._wake_write = socket.socketpair()
-        self._wake.setblocking(False)
-        self._wake_write.setblocking(False)
-        signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        port = free_port() if order.ranks > 1 else 0
-        host, own = os.getpid(), (self._wake, self._wake_write)
-        close = [*ours, self._output, *(end.fileno() for end in own)]
+        self._log = os.open(Path(order.folder) / LOG, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC, 0o666)
+        port, host = free_port() if order.ranks > 1 else 0, os.getpid()
         self._pids: list[int] = []
         self._codes: list[int | None] = [None] * order.ranks
         for rank in range(order.ranks):
             self._pids.append(os.fork())
             if self._pids[-1] == 0:
-                run_child(order, parent, host, self._scratch, log_write, close, rank, port)
-        os.close(log_write)
+                run_child(order, parent, host, self._scratch, self._log, channel, rank, port)
 
     def carry_out(self) -> dict[str, Any]:
-        """Watch them to the end of the order: its account, once everything is cleared away."""
+        """Watch them to the end of the order: the fields of its `ExitInfo`, once everything is cleared away."""
         kills_before, started = cleanup.kernel_oom_kills(), time.monotonic()
-        folder = Path(self._order.folder)
-        log = Log(folder / LOG, os.dup(self._output))
-        ended, codes = self._watch(folder, log, started + self._order.deadline_s)
-        log.close()
+        ended = self._watch(started + self._order.deadline_s)
         self._end()
         return {
             "ended": ended,
-            "codes": codes,
+            "codes": self._codes,
             "seconds": time.monotonic() - started,
             "kernel_oom_kills": cleanup.kernel_oom_kills() - kills_before,
         }
@@ -190,39 +173,23 @@ class Children:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
         cleanup.end_descendants()
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        os.close(self._output)
-        for end in (self._wake, self._wake_write):
-            end.close()
+        shorten(self._log)
+        os.close(self._log)
         cleanup.remove_left_shared_memory(self._shared_memory)
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _watch(self, folder: Path, log: Log, deadline: float) -> tuple[str, list[int | None]]:
-        """Wait for them: "exited", "timed out" or "stopped", and each one's exit code or -signal.
+    def _watch(self, deadline: float) -> str:
+        """Wait for them and note their exit codes: "exited" or "timed out".
 
-        The code is None if it still runs. They have exited, too, once one of several has failed: the others would wait for it
-        until the deadline.
+        They have exited, too, once one of several has failed: the others would wait for it until the deadline.
         """
-        while True:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return "stopped" if self._are_stopped() else "timed out", self._codes
-            watched: list[Any] = [self._wake, *log.open_fds()]
-            ready, _, _ = select.select(watched, [], [], left)
-            log.drain()
-            if self._wake in ready:
-                with contextlib.suppress(BlockingIOError):
-                    self._wake.recv(4096)
-                self._collect()
-                if None not in self._codes or _one_failed(self._codes, folder):
-                    return "exited", self._codes
-
-    def _are_stopped(self) -> bool:
-        """True if a signal has stopped one of them, which nothing continued."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            return any(psutil.Process(pid).status() == psutil.STATUS_STOPPED for pid in self._pids)
-        return False
+        while (left := deadline - time.monotonic()) > 0:
+            signal.sigtimedwait([signal.SIGCHLD], min(left, LOOK_S))
+            shorten(self._log)
+            self._collect()
+            if None not in self._codes or _one_failed(self._codes, Path(self._order.folder)):
+                return "exited"
+        return "timed out"
 
     def _collect(self) -> None:
         """Note the exit code of each child that has ended."""
@@ -231,6 +198,16 @@ class Children:
                 done, status = os.waitpid(pid, os.WNOHANG)
                 if done:
                     self._codes[rank] = os.waitstatus_to_exitcode(status)
+
+
+def shorten(log: int) -> None:
+    """Leave the beginning and the end of a long log, which others may append to."""
+    size = os.fstat(log).st_size
+    if size > LOG_HEAD + 2 * LOG_TAIL:
+        tail = os.pread(log, LOG_TAIL, size - LOG_TAIL)
+        os.ftruncate(log, LOG_HEAD)
+        with contextlib.suppress(OSError):  # the disk is full
+            os.write(log, f"\n... {size - LOG_HEAD - LOG_TAIL} bytes left out ...\n".encode() + tail)
 
 
 def _one_failed(codes: list[int | None], folder: Path) -> bool:

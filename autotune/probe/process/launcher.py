@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ from typing import IO, Any, Self
 from autotune.core import failures, interrupt, write_json
 from autotune.core.errors import ProbeHostFailed, StorageFailed
 from autotune.core.time_limit import TimeLimit
-from autotune.probe import Account
+from autotune.probe import ExitInfo
 from autotune.probe.device.nvml import kept_initialized
 from autotune.probe.order import ORDER, Order, remove_answers, remove_unfinished
 from autotune.probe.process import cleanup
@@ -42,8 +43,8 @@ ROOT = [root] if not (root := str(Path(__file__).parents[3])).endswith(("site-pa
 """The folder of this package, if Python does not find it without help: ahead of the standard library it would shadow that."""
 
 REPEATS = 2
-"""Largest number of repeats of an order that something else killed: a third kill is taken as intended. Of one that something
-else stopped, which takes its whole deadline to be seen, it is one."""
+"""Largest number of repeats of an order that something else killed: a third kill is taken as intended. Of a host that
+something stopped, which takes the whole deadline to be seen, it is one."""
 
 _NOT_INHERITED = re.compile(
     r"ACCELERATE_.*|NVIDIA_TF32_OVERRIDE|TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|(LOCAL_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE"
@@ -112,10 +113,6 @@ class ProbeHost:
         """Start the host; raises ProbeHostFailed if it cannot be or refuses to fork. Returns once it is ready."""
         if self._channel is None:
             self.launch()
-        self._wait_until_ready()
-        self._send_surroundings()
-
-    def _wait_until_ready(self) -> None:
         ready = self._receive(self.time_limit.cut(START_S))
         if ready is None or "ready" not in ready or "refused" in ready:
             output = self._output_end()
@@ -123,26 +120,27 @@ class ProbeHost:
             self.time_limit.check("anything could be measured")
             raise _not_started(ready, output)
         self._pid = ready["pid"]
+        state = {"process_state": _process_state(self._variables), "objects": len(self._objects)}
+        self._send(json.dumps(state).encode() + b"\n" + self._objects)
 
-    def _send_surroundings(self) -> None:
+    def _send(self, message: bytes) -> None:
         assert self._channel is not None
-        message = {"surroundings": _surroundings(self._variables), "objects": len(self._objects)}
-        with contextlib.suppress(OSError):  # it has ended already: the first order finds out how
-            self._channel.sendall(json.dumps(message).encode() + b"\n" + self._objects)
+        with contextlib.suppress(OSError):  # it has ended: its next message says how
+            self._channel.sendall(message)
 
-    def run(self, order: Order) -> Account:
-        """Carry an order out, and up to twice more if something else killed or stopped it: the account of its end.
+    def run(self, order: Order) -> ExitInfo:
+        """Carry an order out, and up to twice more if something else killed or stopped it: how it ended.
 
         Raises ProbeHostFailed if no host can be started, StorageFailed if the order's folder cannot be written.
         """
-        account = self._run(order)
+        end = self._run(order)
         for again in range(REPEATS):
-            if not ended_from_outside(account) or (again and account["ended"] in ("host hung", "stopped")):
+            if not ended_from_outside(end) or (again and end.ended == "host hung"):
                 break
-            account = {**self._run(order), "killed": again + 1}
-        return account
+            end = replace(self._run(order), killed=again + 1)
+        return end
 
-    def _run(self, order: Order) -> Account:
+    def _run(self, order: Order) -> ExitInfo:
         """Send an order and wait for its end."""
         interrupt.check()
         if self._pid is None:
@@ -151,52 +149,30 @@ class ProbeHost:
             with contextlib.suppress(OSError):  # it has ended
                 os.sched_setaffinity(self._pid or -1, self.cores)
             self._runs_on = self.cores
-        return self.finish(self.begin(order))
-
-    def begin(self, order: Order) -> Order:
-        """Send an order and do not wait, neither for a host that is still starting.
-
-        Before anything else is asked of this host, `finish` takes the order that is returned.
-        """
-        if self._channel is None:
-            self.launch()
-        if self._pid is None:
-            self._send_surroundings()
-        assert self._channel is not None
         order = replace(order, deadline_s=self.time_limit.cut(order.deadline_s))
         write_order(order)
-        with contextlib.suppress(OSError):  # it ended meanwhile, and said how
-            self._channel.sendall(json.dumps({"order": order.folder}).encode() + b"\n")
-        return order
-
-    def finish(self, order: Order) -> Account:
-        """Wait for the end of an order that was begun; raises ProbeHostFailed as `run` does."""
         begun = time.monotonic()
-        if self._pid is None:
-            self._wait_until_ready()
+        self._send(json.dumps({"order": order.folder}).encode() + b"\n")
         try:
-            account = self._receive(order.deadline_s + GRACE_S)
+            message = self._receive(order.deadline_s + GRACE_S)
         except BaseException:  # interrupted: its late answer must not be taken for the next order's
             self.close()
             raise
-        if account is not None and "refused" in account:
-            raise _refused(account["refused"])
-        if account is not None and "ended" in account:
-            return account
-        ending = {"seconds": time.monotonic() - begun, "kernel_oom_kills": 0, "ended": "host hung"}
-        if account is not None:
-            kills, output = account["kernel_oom_kills"], self._output_end()
-            ending |= {
-                "ended": "host ended",
-                "code": account["host_ended"],
-                "kernel_oom_kills": kills,
-                "output": output,
-            }
+        if message is not None and "refused" in message:
+            raise _refused(message["refused"])
+        if message is not None and "ended" in message:
+            return ExitInfo(**message)
+        end = ExitInfo("host hung", time.monotonic() - begun)
+        if message is not None:
+            output, code = self._output_end(), message["host_ended"]
+            end = replace(
+                end, ended="host ended", codes=[code], output=output, kernel_oom_kills=message["kernel_oom_kills"]
+            )
         self.close()
-        return ending
+        return end
 
-    def beside(self) -> "ProbeHost":
-        """A further host, for orders that take no device: it has one thread."""
+    def background_host(self) -> "ProbeHost":
+        """A further host, for orders that take no device, from another thread: it has one thread."""
         other = ProbeHost(variables={"OMP_NUM_THREADS": "1"})
         other.time_limit = self.time_limit
         return other
@@ -277,8 +253,8 @@ class HostSet:
     uses_cache = True
 
     def __init__(self, objects: bytes = b"", cores: frozenset[int] = frozenset()) -> None:
-        self.time_limit, self.cores, self.is_abandoned = TimeLimit(), cores, False
-        self._objects = objects
+        self.time_limit, self.cores, self.objects = TimeLimit(), cores, objects
+        self._abandoned = threading.Event()
         self._hosts: dict[frozenset[tuple[str, str]], ProbeHost] = {}
 
     def __enter__(self) -> Self:
@@ -292,13 +268,13 @@ class HostSet:
         """The host with these variables, which may not have been started yet."""
         key = frozenset(variables.items())
         if key not in self._hosts:
-            self._hosts[key] = ProbeHost(self._objects, variables)
+            self._hosts[key] = ProbeHost(self.objects, variables)
         host = self._hosts[key]
         host.time_limit, host.cores = self.time_limit, self.cores
         return host
 
-    def run(self, order: Order) -> Account:
-        """As `ProbeHost.run`; a host that cannot be started with an order's variables ends that order alone."""
+    def run(self, order: Order) -> ExitInfo:
+        """`ProbeHost.run`; a host that cannot be started with an order's variables ends that order alone."""
         host, begun = self._host(order.host_environment), time.monotonic()
         try:
             return host.run(order)
@@ -307,20 +283,24 @@ class HostSet:
                 raise
             variables = " ".join(f"{name}={value}" for name, value in order.host_environment.items())
             reason = f"no process can be started with {variables}: {error.written[0]}"
-            seconds = time.monotonic() - begun
-            return {"ended": "not started", "reason": reason, "seconds": seconds, "kernel_oom_kills": 0}
+            return ExitInfo("not started", time.monotonic() - begun, reason=reason)
 
     def scratch_folder(self) -> Path:
-        """As `ProbeHost.scratch_folder`, of the host without variables."""
+        """`ProbeHost.scratch_folder` of the host without variables."""
         return self._host().scratch_folder()
 
-    def beside(self) -> ProbeHost | None:
-        """As `ProbeHost.beside`."""
-        return self._host().beside()
+    def background_host(self) -> ProbeHost:
+        """`ProbeHost.background_host`."""
+        return self._host().background_host()
+
+    @property
+    def is_abandoned(self) -> bool:
+        """True once `abandon` was called."""
+        return self._abandoned.is_set()
 
     def abandon(self) -> None:
-        """As `ProbeHost.abandon`, of all hosts."""
-        self.is_abandoned = True
+        """`ProbeHost.abandon` of all hosts."""
+        self._abandoned.set()
         for host in [*self._hosts.values()]:
             host.abandon()
 
@@ -388,7 +368,7 @@ def inherited(environment: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 
-def _surroundings(variables: Mapping[str, str]) -> dict[str, Any]:
+def _process_state(variables: Mapping[str, str]) -> dict[str, Any]:
     """State that the children are given: they run as if the caller had started them, with these variables."""
     return {
         "environment": {**inherited(os.environ), **variables},
@@ -429,6 +409,6 @@ def _refused(reason: str) -> ProbeHostFailed:
     """The host can run and must not fork."""
     return ProbeHostFailed(
         f"No probe can be started safely: {reason}.",
-        "Uninstall the package that does it, name harmless threads in AUTOTUNE_THREADS_OK=NAME,NAME, "
-        "or set AUTOTUNE_SPAWN=1: each probe then imports all libraries by itself, which takes seconds.",
+        "Uninstall the package that does it, or set AUTOTUNE_SPAWN=1: "
+        "each probe then imports all libraries by itself, which takes seconds.",
     )

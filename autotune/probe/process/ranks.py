@@ -75,7 +75,7 @@ class LastStep:
 
     @classmethod
     def of_this_process(cls) -> Self:
-        """As the variables of this process say."""
+        """The last step of the rank that this process's variables name."""
         meeting = os.environ.get("AUTOTUNE_MEETING")
         return cls(this_rank(), Path(meeting) if meeting else None)
 

@@ -26,8 +26,8 @@ from autotune.probe.process.guard import guard
 KEPT = "AUTOTUNE_KEPT"
 """Variable of the supervisor of a command that is guarded: folders that it may write, a list in JSON."""
 
-LOOK_MS = 10
-"""Milliseconds between looks for the end of a process of which nothing else tells."""
+LOOK_MS = 100
+"""Milliseconds between looks for the end of the host or the command."""
 
 
 def main() -> NoReturn:
@@ -58,23 +58,17 @@ def _supervise(channel: socket.socket, command: list[str], enter: Callable[[], A
 
     None if the parent closed the socket or died.
     """
-    alive_read, alive_write = os.pipe()  # closed once it has ended; its children close it
-    host_module = [sys.executable, "-P", "-m", "autotune.probe.process.host", str(channel.fileno()), str(alive_write)]
-    fds = [alive_write] if command else [channel.fileno(), alive_write]
+    host_module = [sys.executable, "-P", "-m", "autotune.probe.process.host", str(channel.fileno()), str(os.getpid())]
     host = subprocess.Popen(
-        command or [*host_module, str(os.getpid())], pass_fds=fds, preexec_fn=enter if KEPT in os.environ else None
+        command or host_module,
+        pass_fds=[] if command else [channel.fileno()],
+        preexec_fn=enter if KEPT in os.environ else None,
     )
-    os.close(alive_write)
-    ends, wait_ms = select.poll(), None
-    ends.register(channel, select.POLLRDHUP)  # the host reads the messages
-    ends.register(alive_read, 0)  # POLLHUP is always reported
+    end = select.poll()
+    end.register(channel, select.POLLRDHUP)  # the host reads the messages
     while host.poll() is None:
-        ended = {fd for fd, _ in ends.poll(wait_ms)}
-        if channel.fileno() in ended:
+        if end.poll(LOOK_MS):
             return None
-        if alive_read in ended:  # it is ending, or is a command that closes what it inherits, as sudo does
-            ends.unregister(alive_read)
-            wait_ms = LOOK_MS
     return host.returncode
 
 

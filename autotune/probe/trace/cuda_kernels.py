@@ -66,7 +66,7 @@ def autocast_list(policy: str) -> list[str]:
 
 
 def _dropout(tensor: Any, p: float, train: bool) -> Any:
-    """As on CUDA, a kernel that keeps a mask of one byte a value; the CPU keeps the factors."""
+    """CUDA's kernel, which keeps a mask of one byte a value; the CPU keeps the factors."""
     return aten.native_dropout(tensor, p, train)[0] if train and 0 < p < 1 and tensor.numel() else tensor
 
 

@@ -19,12 +19,12 @@ aten = torch.ops.aten
 
 
 def attention_flops(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    """Of the two products of attention's forward: queries by keys, and their result by values; all are shapes."""
+    """Operations of the two products of attention's forward: queries by keys, and their result by values; all are shapes."""
     return int(2 * prod(query[:-1]) * key[-2] * (query[-1] + value[-1]))
 
 
 def attention_backward_flops(_gradient: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    """Of the four products of its backward. Kernels recompute the scores, which does not count."""
+    """Operations of the four products of its backward. Kernels recompute the scores, which does not count."""
     return 2 * attention_flops(query, key, value)
 
 

@@ -21,18 +21,18 @@ class Repeats:
     """The lists of a model that can be shortened.
 
     places: name of each list in the model; counts: its layers in the whole model. fields: of the config that set them:
-    (names of the configs on the way, field, place in the field's list or None).
+    (names of the configs on the way, field).
     """
 
     places: tuple[str, ...] = ()
     counts: tuple[int, ...] = ()
-    fields: tuple[tuple[tuple[str, ...], str, int | None], ...] = ()
+    fields: tuple[tuple[tuple[str, ...], str], ...] = ()
 
     def config(self, config: Any, layers: int) -> Any:
         """A copy of the config with this number of layers in each list."""
         short = copy.deepcopy(config)
-        for path, name, place in self.fields:
-            _set(short, path, name, place, layers)
+        for path, name in self.fields:
+            _set(short, path, name, layers)
         return short
 
     def lists(self, model: Any) -> list[Any]:
@@ -45,12 +45,12 @@ def find_repeats(config: Any, outline: Any, task: str, trust_remote_code: bool =
     left = _like_lists(outline)
     repeats = Repeats()
     candidates = sorted(_counts(config), key=lambda count: ("layer" not in count[1], "depth" not in count[1]))
-    for path, name, place, count in candidates:
+    for path, name, count in candidates:
         if count not in left.values():
             continue
         short = copy.deepcopy(config)
         try:
-            _set(short, path, name, place, TRACED_LAYERS[0])
+            _set(short, path, name, TRACED_LAYERS[0])
             lengths = _lengths(model_outline(short, task, trust_remote_code))
         except Exception:
             continue  # the field means something else
@@ -58,7 +58,7 @@ def find_repeats(config: Any, outline: Any, task: str, trust_remote_code: bool =
         changed = {key for key, count in _lengths(outline).items() if lengths.get(key) not in (count, None)}
         if now and changed <= set(now):
             left = {key: length for key, length in left.items() if key not in now}
-            fields = (*repeats.fields, (path, name, place))
+            fields = (*repeats.fields, (path, name))
             repeats = Repeats((*repeats.places, *now), (*repeats.counts, *now.values()), fields)
     return repeats
 
@@ -94,26 +94,19 @@ def _numbers(module: Any) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _counts(config: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str, int | None, int]]:
-    """Integers of the config that could be a number of layers: (configs on the way, field, place, number)."""
+def _counts(config: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str, int]]:
+    """Integers of the config that could be a number of layers: (configs on the way, field, number)."""
     for name, value in vars(config).items():
         if isinstance(value, PretrainedConfig):
             yield from _counts(value, (*path, name))
         elif isinstance(value, int) and not isinstance(value, bool) and value >= FEWEST:
-            yield path, name, None, value
-        elif isinstance(value, (list, tuple)):
-            for place, number in enumerate(value):
-                if isinstance(number, int) and not isinstance(number, bool) and number >= FEWEST:
-                    yield path, name, place, number
+            yield path, name, value
 
 
-def _set(config: Any, path: tuple[str, ...], name: str, place: int | None, layers: int) -> None:
+def _set(config: Any, path: tuple[str, ...], name: str, layers: int) -> None:
     for step in path:
         config = getattr(config, step)
     value = getattr(config, name)
-    if place is not None:
-        setattr(config, name, type(value)([*value[:place], layers, *value[place + 1 :]]))
-        return
     for other, values in vars(config).items():
         if isinstance(values, (list, tuple)) and len(values) == value:
             longer = [*values, *[values[-1]] * layers] if values else []

@@ -18,6 +18,9 @@ from autotune.workload.model.adapters import adapted
 SMALLEST_8BIT, BLOCK_8BIT, MAP_8BIT = 4096, 256, 256
 """bitsandbytes' `Optimizer2State`: tensors of fewer values keep float32 states; one absmax a block; entries of a map."""
 
+IN_32_BITS = (torch.nn.Embedding,)
+"""Layers whose states the Trainer registers to be of 32 bits."""
+
 TRACEABLE = ("adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop")
 """Optimizers of torch and transformers themselves: their own steps are run on tensors without storage."""
 
@@ -25,22 +28,19 @@ NAMED_FIELDS = ("optim", "optim_args", "learning_rate", "weight_decay", "adam_be
 """Fields of the training arguments that an optimizer is made from."""
 
 
-def trace_update(
-    outline: Any, fields: Mapping[str, Any], scratch: Path, *, foreach: bool, embeddings_in_8_bits: bool = False
-) -> dict[str, Any]:
+def trace_update(outline: Any, fields: Mapping[str, Any], scratch: Path, *, foreach: bool) -> dict[str, Any]:
     """{"tape": plain data} of the first and a later step of the named optimizer, or {"error": why not}.
 
     One that cannot be traced without storage has AdamW's tape, and its name in `states_of`.
     outline: the whole model without storage. fields: training arguments, and `adapter` if one is trained instead.
-    foreach: whether torch's optimizers work on all tensors at once by default, as on CUDA. embeddings_in_8_bits: without the
-    Trainer's exception for them.
+    foreach: whether torch's optimizers work on all tensors at once by default, as on CUDA.
     """
     try:
         if adapter := fields.get("adapter"):
             outline = adapted(copy.deepcopy(outline), adapter)
         name = str(getattr(fields.get("optim"), "value", fields.get("optim")))
         if (rule := rule_of_bitsandbytes(name)) is not None:
-            return {"tape": _states_of_bitsandbytes(outline, rule, embeddings_in_8_bits)}
+            return {"tape": _states_of_bitsandbytes(outline, rule)}
         if fields.get("optim") is None or name in TRACEABLE or name not in {*OptimizerNames}:
             return {"tape": _traced(outline, fields, foreach, scratch)}
         return {"tape": _traced(outline, {**fields, "optim": "adamw_torch"}, foreach, scratch), "states_of": name}
@@ -57,7 +57,7 @@ class StateRule(NamedTuple):
 
 
 def rule_of_bitsandbytes(name: str) -> StateRule | None:
-    """By its name in transformers; None for an optimizer of another library.
+    """The rule of an optimizer's name in transformers; None for another library's.
 
     AdamW keeps two states, Lion and RMSprop one (`Optimizer1State`), AdEMAMix three, two of them in one tensor.
     """
@@ -104,15 +104,13 @@ def _traced(outline: Any, fields: Mapping[str, Any], foreach: bool, scratch: Pat
             return dict(tracker.to_dict())
 
 
-def _states_of_bitsandbytes(outline: Any, rule: StateRule, embeddings_too: bool) -> dict[str, Any]:
-    """By rule, as bitsandbytes' kernels cannot be run without storage.
+def _states_of_bitsandbytes(outline: Any, rule: StateRule) -> dict[str, Any]:
+    """The tape by rule: bitsandbytes' kernels cannot be run without storage.
 
     In 8 bits a state has a byte for each value, a float32 for each 256 values, and a shared map of 256 float32; 4 bytes for
     each value of tensors of fewer than 4,096, and of embeddings, as the Trainer registers them. Paged states count too.
     """
-    embeddings = {
-        id(layer.weight) for layer in outline.modules() if isinstance(layer, torch.nn.Embedding) and not embeddings_too
-    }
+    embeddings = {id(layer.weight) for layer in outline.modules() if isinstance(layer, IN_32_BITS)}
     shares = [rule.in_the_first, *([1] * (rule.states - 1))]
     sizes: list[int] = []
     mapped = False

@@ -48,28 +48,24 @@ def run(order: Order, _: bytes, scratch: Path) -> dict[str, Any]:
 
     request: `steps`: a list of {"training_arguments", "model_arguments", "adapter"}; `updates`: a list of training arguments
     that name an optimizer, with the weights' `dtype` and the `adapter` among them;
-    `on_cuda`: whether kernels are CUDA's. Optional: `padded`: whether masks hide something (default: if there is data);
-    `seconds` after which no further step is traced; `foreach` and `embeddings_in_8_bits`: see `trace_update`.
+    `on_cuda`: whether kernels are CUDA's. Optional: `seconds` after which no further step is traced.
     The answer: `weights` and `batch` (bytes of each tensor, of one sample), `counts` (layers of each repeated list),
     `units`: fields of `Units`,
     `arithmetic` (see `count_arithmetic`, or None) of a training of all weights, `sample_flops`: adapter, as sorted JSON (empty:
     none) -> fields of `SampleFlops`, for none and those in the request's `adapters`,
     `steps` and `updates` in the order asked, each {"tapes": {size: tape}} or {"tape"} or {"error"}; a step whose
     weights are not float32 has its own `weights`; `notes`.
-    A step that cannot be traced without storage has `peaks` of real tensors: see `_on_real_tensors`.
     """
     assert order.workload is not None
     request, started = order.request, time.monotonic()
     on_cuda = bool(request["on_cuda"])
-    subject = Subject(order.workload, SIZES, bool(request.get("padded", order.workload.data)), on_cuda)
+    subject = Subject(order.workload, SIZES, on_cuda)
     notes: list[Note] = []
     until = started + request.get("seconds", math.inf)
     steps = [subject.step(step, notes) if time.monotonic() < until else dict(NOT_IN_TIME) for step in request["steps"]]
-    ways = {"foreach": on_cuda} | {
-        name: request[name] for name in ("foreach", "embeddings_in_8_bits") if name in request
-    }
     updates = [
-        trace_update(subject.of_dtype(fields.get("dtype")), fields, scratch, **ways) for fields in request["updates"]
+        trace_update(subject.of_dtype(fields.get("dtype")), fields, scratch, foreach=on_cuda)
+        for fields in request["updates"]
     ]
     notes += [Note(NoteKind.STATES, detail=update.pop("states_of")) for update in updates if "states_of" in update]
     adapters = {json.dumps(adapter, sort_keys=True): adapter for adapter in request.get("adapters", ()) if adapter}
@@ -115,8 +111,9 @@ def _arithmetic(subject: "Subject", adapter: Mapping[str, Any], notes: list[Note
 class Subject:
     """A workload to trace, with its config and the layers that repeat."""
 
-    def __init__(self, workload: Workload, sizes: tuple[int, ...], padded: bool, on_cuda: bool) -> None:
-        self.workload, self.sizes, self.padded, self.on_cuda = workload, sizes, padded, on_cuda
+    def __init__(self, workload: Workload, sizes: tuple[int, ...], on_cuda: bool) -> None:
+        self.workload, self.sizes, self.on_cuda = workload, sizes, on_cuda
+        self.padded = bool(workload.data)  # masks hide something
         self.config = config = build.config_of(workload)
         self.outline = build.model_outline(config, workload.task, workload.trust_remote_code)
         self.repeats = find_repeats(config, self.outline, workload.task, workload.trust_remote_code)
@@ -126,7 +123,7 @@ class Subject:
         self._checked = False
 
     def step(self, fields: Mapping[str, Any], notes: list[Note]) -> dict[str, Any]:
-        """{"tapes": {micro-batch size: tape}, "whole": no layer stands for others}, {"peaks"} or {"error": why}.
+        """{"tapes": {micro-batch size: tape}, "whole": no layer stands for others}, or {"error": why}.
 
         Where weights are not float32, or an adapter has some of its own, also `weights`: bytes of each.
         """
@@ -161,16 +158,10 @@ class Subject:
                 notes.append(Note(NoteKind.ALL_LAYERS, detail=why))
             return {"tapes": {size: self._tape(fields, size) for size in self.sizes}, "whole": True}
         except Exception as error:
-            fake = from_exception(error, "forward").reason
-        try:
-            peaks = self._on_real_tensors(fields)
-            notes.append(Note(NoteKind.REAL_TENSORS, detail=fake))
-            return peaks
-        except Exception as error:
-            return {"error": f"{fake}; on real tensors: {from_exception(error, 'forward').reason}"}
+            return {"error": from_exception(error, "forward").reason}
 
     def _short(self, fields: Mapping[str, Any], layers: int) -> dict[str, Any]:
-        """Tapes of so many layers, checked once against a tape of one more; raises NotPeriodic."""
+        """Tapes of n layers, checked once against a tape of one more; raises NotPeriodic."""
         tapes = {size: self._tape(fields, size, layers) for size in self.sizes}
         size = self.sizes[-1]
         repeated(MemoryTrace.from_dict(tapes[size]), self.repeats.counts)
@@ -193,17 +184,6 @@ class Subject:
         with fake, _values_guessed(self.padded), cuda_kernels.cuda_ways(self.on_cuda):
             batch = {name: torch.empty((size, *row.shape), dtype=row.dtype) for name, row in self.sample.items()}
             return trace_step(self.workload, config, batch, fields, self.repeats if layers else Repeats())
-
-    def _on_real_tensors(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """{"peaks": [[layers, size, tape], ...]}: of one and two layers (of all, if none repeat) and two sizes."""
-        few = (1, 2) if self.repeats.places else (None,)
-        peaks = []
-        for layers in few:
-            config = self.repeats.config(self.config, layers) if layers else self.config
-            for size in (2, 3):
-                batch = {name: torch.stack([row] * size) for name, row in self.sample.items()}
-                peaks.append([layers or 0, size, trace_step(self.workload, config, batch, fields, Repeats())])
-        return {"peaks": peaks}
 
 
 def trace_step(
@@ -281,7 +261,7 @@ class _ExpertsProduct(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _experts_product(input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> Any:
-    """In the place of transformers' `_grouped_mm`."""
+    """Replacement of transformers' `_grouped_mm`."""
     return _ExpertsProduct.apply(input.to(weight.dtype), weight, offs)
 
 

@@ -1,19 +1,10 @@
 """Samples, tokens with and without padding, and bytes of a step's micro-batches."""
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-
-from autotune.workload.data.rows import read_rows
-
-MASKED = -100
-"""Label that losses leave out: torch's `ignore_index` by default."""
-
-LOOK_S = 2.0
-"""Longest look for samples without labels, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -72,18 +63,6 @@ def first_tensor(batch: Any) -> torch.Tensor | None:
         return batch if batch.dim() else None
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (list, tuple)) else ()
     return next((tensor for part in parts if (tensor := first_tensor(part)) is not None), None)
-
-
-def masked_samples(trainer: Any) -> list[int]:
-    """Places of samples whose labels are all masked once they are collated, as far as they can be looked at."""
-    places = []
-    with contextlib.suppress(Exception):  # whatever the user's loader and collator raise for one sample
-        loader = trainer.get_train_dataloader()
-        for place, row in enumerate(read_rows(loader.dataset, LOOK_S)):
-            labels = [value for name, value in loader.collate_fn([row]).items() if name in trainer.label_names]
-            if labels and all(bool((torch.as_tensor(each) == MASKED).all()) for each in labels):
-                places.append(place)
-    return places
 
 
 def _is_packed(batch: Mapping[str, Any]) -> bool:

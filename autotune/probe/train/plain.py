@@ -1,7 +1,7 @@
 """Plain training of a study's result, timed at the end of each step.
 
 |-- untimed steps --| synchronise |-- step --|-- step --| ... |-- step --| synchronise
-                      surroundings                                           surroundings
+                      system state                                           system state
 """
 
 import math
@@ -27,13 +27,13 @@ def run(order: TrainingOrder, objects: bytes, scratch: Path) -> dict[str, Any]:
     """Train for as many steps and as long as the order's timing says; what it says of an interval counts for nothing.
 
     In a round whose number the request has, the samples come in an order of that round. Returns step_times_s and data_wait_s
-    (of each timed step), samples and seconds (of all of them), untimed_steps; peaks, joules, surroundings and observed_warnings
+    (of each timed step), samples and seconds (of all of them), untimed_steps; peaks, joules, system_state and observed_warnings
     as in a Measurement. Raises RuntimeError if no step was timed.
     """
     layout = heap_layout()
     memory = memory_of(order)
-    surroundings = MachineMonitor(order.environment)
-    timer = PlainTimer(order.timing, surroundings, clock_of(order.environment))
+    monitor = MachineMonitor(order.environment)
+    timer = PlainTimer(order.timing, monitor, clock_of(order.environment))
     try:
         seed = data_seed(order, order.request.get("round", 0))
         trainer = prepared_trainer(order, objects, scratch, memory, most_steps(order), data_seed=seed)
@@ -53,9 +53,9 @@ def run(order: TrainingOrder, objects: bytes, scratch: Path) -> dict[str, Any]:
         "seconds": sum(times),
         "untimed_steps": timer.untimed,
         "peaks": {name: value for name, value in memory.peaks().items() if name != "stage_peak_bytes"},
-        "joules": surroundings.joules,
-        "surroundings": surroundings.facts(),
-        "observed_warnings": [warning.to_dict() for warning in surroundings.warnings()],
+        "joules": monitor.joules,
+        "system_state": monitor.facts(),
+        "observed_warnings": [warning.to_dict() for warning in monitor.warnings()],
     }
 
 
@@ -65,10 +65,10 @@ class PlainTimer(TrainerCallback):  # type: ignore[misc]
     ends: seconds, of the last untimed step and every timed one. untimed: steps before them.
     """
 
-    def __init__(self, timing: Timing, surroundings: MachineMonitor, clock: HostClock) -> None:
+    def __init__(self, timing: Timing, monitor: MachineMonitor, clock: HostClock) -> None:
         self.ends: list[float] = []
         self._timing, self._clock = timing, clock
-        self._surroundings = surroundings
+        self._monitor = monitor
         self._untimed_s: list[float] = []
         self._untimed_end = math.nan
         self._clocks_mhz: list[float | None] = []
@@ -96,7 +96,7 @@ class PlainTimer(TrainerCallback):  # type: ignore[misc]
         if not self.ends:
             self._untimed_s.append(now - self._untimed_end)
             self._untimed_end = now
-            self._clocks_mhz.append(self._surroundings.sm_clock_mhz())
+            self._clocks_mhz.append(self._monitor.sm_clock_mhz())
             is_early = self.untimed < self._timing.untimed_least
             if is_early or (self._timing.window_s and not settled(self._untimed_s, self._timing, self._clocks_mhz)):
                 return
@@ -104,10 +104,10 @@ class PlainTimer(TrainerCallback):  # type: ignore[misc]
         if last or not self.ends:
             self._clock.synchronize()
         if not self.ends:
-            self._surroundings.start()
+            self._monitor.start()
         self.ends.append(self._clock.now())
         if last:
-            self._surroundings.stop()
+            self._monitor.stop()
             control.should_training_stop = True
 
     def _is_over(self, timed: int, now: float) -> bool:

@@ -81,20 +81,19 @@ def measured(
     train: Callable[[Any], Any] = lambda trainer: trainer.train(),
 ) -> Measurement:
     """The Measurement of a training. build: makes the Trainer, train: trains it. The rest is as in `run`."""
-    surroundings = MachineMonitor(order.environment)
-    watch = Stopwatch(order, memory, clock_of(order.environment), surroundings, LastStep.of_this_process())
+    monitor = MachineMonitor(order.environment)
+    watch = Stopwatch(order, memory, clock_of(order.environment), monitor, LastStep.of_this_process())
     failure = failures.Failure(Outcome.COMPLETED, "")
-    held_bytes, control, left_out = None, None, dict[str, str]()
+    held_bytes, control = None, None
     kept: tuple[KeptSetting, ...] = ()
-    print(STAGE.format(watch.stage), flush=True)
+    print(STAGE.format(watch.stages.now), flush=True)
     try:
         trainer = build()
-        watch.tokens_per_sample = tokens_per_sample(order, trainer)
+        watch.pace.tokens_per_sample = tokens_per_sample(order, trainer)
         watch.attach(trainer, worst_batch(order, trainer))
         accumulation = order.configuration.gradient_accumulation_steps
         control = TrialControl(trainer, watch, most_steps(order), accumulation)
         train(trainer)
-        left_out = control.left_out
         failure = watch.failure() or failure
     except Misconfigured as error:
         watch.settings = error.settings
@@ -103,13 +102,12 @@ def measured(
         memory.release()  # first: even reading what is held takes memory
         held_bytes = memory.held()
         traceback.print_exc()
-        failure = failures.from_exception(error, watch.stage)
-        left_out = getattr(error, "left_out", {})  # of a CallbackFailed
+        failure = failures.from_exception(error, watch.stages.now)
     memory.release()
-    peaks, held, steps = memory.peaks(), watch.held, watch.steps
+    peaks, held, steps = memory.peaks(), watch.held, watch.pace.steps
     if failure.outcome is Outcome.COMPLETED and held is not None and not order.confirmation:
         if order.held is None and order.ranks == 1:
-            held, kept = looked_at(order, trainer, held, watch.shares)
+            held, kept = looked_at(order, trainer, held)
             steps = watch.counting_rows() if held.counts_rows else steps
         elif order.held is not None and not held.is_like(order.held):
             kept, failure = other_rows(order, held)
@@ -122,29 +120,29 @@ def measured(
         data_parallel_size=order.configuration.data_parallel_size,
         steps=tuple(steps),
         untimed_steps=watch.untimed_steps,
-        compile_s=watch.compile_s,
+        compile_s=watch.pace.compile_s,
         losses=watch.losses if order.confirmation and runs_whole_steps(order) else (),
-        recompiled_graphs=watch.recompiled_graphs,
-        whole_fetch_s=watch.whole_fetch_s,
-        ended_early=watch.ended_early,
+        recompiled_graphs=watch.pace.recompiled_graphs,
+        whole_fetch_s=watch.pace.whole_fetch_s,
+        ended_early=watch.pace.ended_early,
         allowed_bytes=order.allowed_bytes,
         context_bytes=order.environment.context_bytes,
         held_bytes=held_bytes,
         refused_bytes=failure.refused_bytes,
-        tokens_per_sample=watch.tokens_per_sample,
+        tokens_per_sample=watch.pace.tokens_per_sample,
         micro_batch_bytes=watch.micro_batch_bytes,
         worst_batch=watch.worst_batch,
         skipped_steps=watch.skipped_steps,
-        joules=watch.surroundings.joules,
-        surroundings=watch.surroundings.facts(),
+        joules=watch.monitor.joules,
+        system_state=watch.monitor.facts(),
         settings=watch.settings,
         held=held,
         kept=kept,
         asked=order.configuration.values,
-        left_out=left_out,
+        left_out=control.left_out if control else {},
         callbacks_s=control.callbacks_s if control and order.environment.is_cpu else 0.0,
         seconds_to_first_line=started - order.sent_at,
-        observed_warnings=watch.surroundings.warnings() if failure.outcome is Outcome.COMPLETED else (),
+        observed_warnings=watch.monitor.warnings() if failure.outcome is Outcome.COMPLETED else (),
         **peaks,
     )
     is_first = order.speed_to_reach is None and not order.confirmation
@@ -301,7 +299,7 @@ def for_probe(trainer: Any) -> Any:
 def as_ordered(order: TrainingOrder, trainer: Any, steps: int) -> Any:
     """The Trainer with what its arguments do not say.
 
-    Checkpointing off on its model, no trackers and no callbacks that failed before, batches as ordered, enough of them for n
+    Checkpointing off on its model, no trackers, batches as ordered, enough of them for n
     steps, and in a confirmation round a rate that can be compared.
     """
     arguments = trainer.args
@@ -311,7 +309,7 @@ def as_ordered(order: TrainingOrder, trainer: Any, steps: int) -> Any:
         keep_rate(trainer)
     if order.configuration.values.get(checkpointing.SETTING.name) == "none" and not order.workload.built:
         checkpointing.switch_off(trainer.model)
-    drop_callbacks(trainer, order.without)
+    drop_callbacks(trainer)
     trainer.data_collator = collate.collated_as_asked(trainer.data_collator, order.data_arguments)
     sampling.spread_steps(trainer)
     once = order.configuration.gradient_accumulation_steps  # of the step that fetches them all

@@ -88,7 +88,7 @@ def checked(
             feed(trainer, worst, MOST_STEPS)
         check.trainer = trainer
         accumulation = order.configuration.gradient_accumulation_steps
-        TrialControl(trainer, check, MOST_STEPS, accumulation, goes_on=True)
+        TrialControl(trainer, check, MOST_STEPS, accumulation)
         train(trainer)
         if check.part == TRAINING:
             check.note(failures.Failure(Outcome.CRASHED, "the training ended before its steps were taken"))
@@ -187,7 +187,7 @@ class SanityCallback(TrainerCallback):  # type: ignore[misc]
             size //= 2
 
     def _evaluation_failure(self, size: int) -> failures.Failure | None:
-        """Evaluate so many samples; None if that succeeded."""
+        """Evaluate n samples: the failure, or None."""
         self._sizes.append(size)
         self.trainer.args.per_device_eval_batch_size = size
         self._memory.enter(_stage(size))
@@ -299,7 +299,7 @@ def nested_bytes(arrays: Any) -> int:
 
 
 def eval_samples(order: TrainingOrder, dataset: Any, count: int) -> Sized:
-    """So many samples of the training data, the longest if these are known, repeated if there are too few.
+    """`count` samples of the training data, the longest if these are known, repeated if there are too few.
 
     Of iterable data the first ones, fewer if it has no more. Of data of `datasets` a Dataset, whose columns Trainers read.
     """

@@ -19,7 +19,8 @@ from autotune.probe.train.batch_stats import count
 from autotune.workload.data.sampling import cuts_in_order
 
 MOST_SAMPLES, MOST_SECONDS = 2048, 1.0
-"""Of the data, and for making batches of them, to know how long a batch is on average: with 2048 samples it errs by 1 to 2 %."""
+"""Samples to look at, and seconds for making batches of them, to know how long a batch is on average: with 2048 samples it
+errs by 1 to 2 %."""
 
 WORST_STEPS = 2
 """Optimizer steps on it: the first makes the optimizer's state, the second has it from the start."""

@@ -1,5 +1,7 @@
 """The micro-batch size: how many samples one forward and backward take; accumulation follows from the global batch."""
 
+import math
+
 from autotune.core.request import LARGEST_GLOBAL_BATCH
 from autotune.space.settings.setting import Costs, Observed, field_setting, whole_number
 from autotune.space.tensor_cores import SMALLEST
@@ -13,6 +15,11 @@ def divisors(global_batch_size: int, multiple_of: int = 1) -> tuple[int, ...]:
     small = [size for size in range(1, int(global_batch_size**0.5) + 1) if global_batch_size % size == 0]
     sizes = sorted({*small, *(global_batch_size // size for size in small)})
     return tuple(size for size in sizes if size % multiple_of == 0)
+
+
+def steps_of(epochs: float, batches: int, accumulation: int) -> int:
+    """Optimizer steps of a training, as `Trainer.set_initial_training_values` counts them. batches: of a rank's epoch."""
+    return math.ceil(float(epochs) * max(1, -(-batches // accumulation)))
 
 
 def tiled(global_batch_size: int, multiple: int) -> tuple[int, ...]:

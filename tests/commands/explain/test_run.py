@@ -39,11 +39,11 @@ from autotune.core.request import tuning_request
 from autotune.memory.peak import MemoryPeak, MemorySplit
 from autotune.probe import ProbeOptions
 from autotune.probe.process.launcher import ProbeHost
-from autotune.probe.replay import ReplayProbe
 from autotune.space.utilization import Arithmetic, SampleFlops
 from autotune.study.store import EXPLANATION
 from tests.hurry import hurry
 from tests.makers import ALLOWED, MIB, completed, configuration, ended, out_of_memory, result, step, trial
+from tests.replay_probe import ReplayProbe
 
 World = Callable[[Configuration], Measurement]
 FACTORS: dict[tuple[str, Value], float] = {

@@ -19,10 +19,10 @@ from autotune.core import Configuration, InvalidRequest, Measurement, Outcome, r
 from autotune.core.errors import NothingFits
 from autotune.core.note import Note, NoteKind
 from autotune.probe.order import Timing
-from autotune.probe.replay import ReplayProbe, recorded
 from autotune.space.file import open_space
 from autotune.study.store import REQUEST
 from tests.makers import ALLOWED, GIB, MIB, cpu, ended, gpu, workload
+from tests.replay_probe import ReplayProbe, recorded
 
 BERT_LARGE = {"model_type": "bert", "hidden_size": 1024, "num_hidden_layers": 24}
 

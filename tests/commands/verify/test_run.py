@@ -30,12 +30,12 @@ from autotune.core.request import tuning_request
 from autotune.probe import queries
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import read_environment
-from autotune.probe.recorded import RecordedHost
 from tests.commands.verify.test_result import plain
 from tests.conftest import RECORDED
 from tests.hurry import RECORDED_HOST
 from tests.makers import ALLOWED, MIB, configuration, cpu, gpu, out_of_memory, result, trial, workload
 from tests.probe.processes import becomes_true, started_in
+from tests.recorded_host import RecordedHost
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,7 @@ def test_graphs_and_kernels_lie_where_later_probes_of_the_same_host_find_them(
     cold = within(host / "probe-c", replace(order, confirmation=1), monkeypatch)
     assert (cold != first, (cold / "triton").exists()) == (True, False), "a first round compiles as a first run does"
     (Path(triton_cache_dir(0)) / "made").mkdir(parents=True)
-    for later in (replace(order, confirmation=2), replace(order, kind="rehearsal")):
+    for later in (replace(order, confirmation=2), replace(order, kind="sanity_check")):
         warm = within(host / "probe-d", later, monkeypatch)
         assert (warm, (warm / "triton" / "made").exists()) == (cold, True)
     again = within(host / "probe-e", replace(order, confirmation=1), monkeypatch)

@@ -246,25 +246,6 @@ def test_others_on_the_card_are_named_but_not_our_own_nor_another_namespace_s(th
     assert used[1][0].endswith("(1)")
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-        pynvml.NVML_ERROR_NOT_SUPPORTED,
-        pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
-    ],
-)
-def test_an_older_driver_answers_in_the_only_way_it_has(three_cards: Machine, error: int) -> None:
-    three_cards.set({"0.error.nvmlDeviceGetMemoryInfo_v2": error})
-    assert used_bytes(UUIDS[0]) == 1600, "with what is reserved"
-
-
-def test_an_older_library_knows_no_second_version(three_cards: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = pynvml.nvmlDeviceGetMemoryInfo
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", lambda handle: ask(handle))
-    assert used_bytes(UUIDS[0]) == 1600
-
-
 @pytest.mark.parametrize("error", [pynvml.NVML_ERROR_TIMEOUT, pynvml.NVML_ERROR_UNKNOWN])
 def test_a_question_that_fails_for_a_moment_is_not_answered_with_another_number(
     three_cards: Machine, error: int

@@ -23,7 +23,6 @@ IDLE, SETTING, CAP, HARDWARE, SYNC, THERMAL, HARDWARE_THERMAL, BRAKE, DISPLAY = 
 WELL = CardReading(
     energy_j=5000.0,
     temperature_c=60,
-    slowdown_temperature_c=90,
     sm_clock_mhz=1900,
     sm_clock_max_mhz=1980,
     power_w=640.0,
@@ -69,7 +68,6 @@ def test_every_reason_of_nvml_has_words_or_holds_nobody_back() -> None:
 READ = {
     "TotalEnergyConsumption": "energy_j",
     "Temperature.0": "temperature_c",
-    "TemperatureThreshold.1": "slowdown_temperature_c",
     "ClockInfo.1": "sm_clock_mhz",
     "MaxClockInfo.1": "sm_clock_max_mhz",
     "PowerUsage": "power_w",
@@ -85,7 +83,7 @@ def test_one_question_refused_leaves_the_others(card: Machine, missing: str) -> 
     assert reading() == replace(WELL, **{READ[missing]: None})
 
 
-@pytest.mark.parametrize("answered", range(3, 12))
+@pytest.mark.parametrize("answered", range(3, 10))
 def test_a_card_that_is_lost_in_the_midst_of_a_reading_says_nothing_wrong(card: Machine, answered: int) -> None:
     card.set({"0.lost_after": answered})
     read = card_reader(UUIDS[0])
@@ -119,13 +117,6 @@ def test_without_a_name_a_card_or_nvml_all_is_unknown(card: Machine, monkeypatch
 def test_the_newer_question_for_the_temperature_comes_first(card: Machine) -> None:
     card.set({"0.TemperatureV.0": 61})
     assert reading().temperature_c == 61
-
-
-def test_a_card_that_knows_its_distance_to_the_slowdown_is_believed(card: Machine) -> None:
-    card.set({"0.MarginTemperature": 27})
-    assert reading().slowdown_temperature_c == 87
-    card.set({"0.TemperatureThreshold.1": None, "0.MarginTemperature": -1})
-    assert reading().slowdown_temperature_c == 59
 
 
 @pytest.mark.parametrize(
@@ -192,7 +183,6 @@ def test_the_facts_are_those_at_the_end_and_what_changes_at_the_start_too() -> N
     assert card_facts(WELL, ended) == {
         "temperature_c_at_start": 60,
         "temperature_c": 71,
-        "slowdown_temperature_c": 90,
         "sm_clock_mhz_at_start": 1900,
         "sm_clock_mhz": 1700,
         "sm_clock_max_mhz": 1980,
@@ -252,9 +242,3 @@ def test_a_clock_that_falls_is_warned_only_where_power_does_not_regulate_it(
     fallen = ["the card's SM clock fell by 11% meanwhile, and ended at 1700 MHz"]
     assert [*map(str, card_warnings(WELL, ended))] == (fallen if warned else [])
     assert card_facts(WELL, ended)["sm_clock_mhz"] == 1700
-
-
-@pytest.mark.parametrize(("heat", "warned"), [(87, False), (88, True), (95, True)])
-def test_a_card_at_its_slowdown_temperature_is_warned(heat: int, warned: bool) -> None:
-    warnings = [*map(str, card_warnings(WELL, replace(WELL, temperature_c=heat)))]
-    assert warnings == ([f"the card was at {heat} °C, and slows down from 90 °C"] if warned else [])

@@ -22,7 +22,7 @@ from autotune.core.request import tuning_request
 from autotune.core.slot import Slot
 from autotune.core.time_limit import TimeLimit
 from autotune.core.warning import ResultWarning, WarningKind
-from autotune.probe import ProbeOptions, runner
+from autotune.probe import ExitInfo, ProbeOptions, runner
 from autotune.probe.order import CHILD_ANSWER, LOG, ORDER, Order
 from autotune.probe.process import launcher
 from autotune.probe.process.answers import ask, read_answer
@@ -310,34 +310,32 @@ def test_a_host_that_hangs_is_ended_like_a_dead_one(
     assert not alive(first)
 
 
-HUNG = {"ended": "host hung", "seconds": 80.0, "kernel_oom_kills": 0}
-STOPPED = {"ended": "stopped", "codes": [None], "seconds": 60.0, "kernel_oom_kills": 0}
-ENDED = {"ended": "host ended", "code": -signal.SIGTERM, "seconds": 1.0, "kernel_oom_kills": 0, "output": ""}
-CRASHED = {"ended": "host ended", "code": 7, "seconds": 1.0, "kernel_oom_kills": 0, "output": "no library"}
-OUT_OF_MEMORY = {"ended": "host ended", "code": -signal.SIGKILL, "seconds": 1.0, "kernel_oom_kills": 1, "output": ""}
-TERMINATED = {"ended": "exited", "codes": [-signal.SIGTERM], "seconds": 1.0, "kernel_oom_kills": 0}
+HUNG = ExitInfo("host hung", 80.0)
+ENDED = ExitInfo("host ended", 1.0, [-signal.SIGTERM])
+CRASHED = ExitInfo("host ended", 1.0, [7], output="no library")
+OUT_OF_MEMORY = ExitInfo("host ended", 1.0, [-signal.SIGKILL], kernel_oom_kills=1)
+TERMINATED = ExitInfo("exited", 1.0, [-signal.SIGTERM])
 
 
 @pytest.mark.parametrize(
-    ("accounts", "end"),
+    ("infos", "end"),
     [
         ([HUNG, HUNG], "The process that starts probes did not answer, twice."),
         ([ENDED, ENDED, ENDED], "The process that starts probes was ended by SIGTERM."),
         ([HUNG, ENDED, ENDED], "The process that starts probes was ended by SIGTERM."),
-        ([STOPPED, STOPPED], Outcome.TIMED_OUT),
         ([TERMINATED, TERMINATED, TERMINATED], Outcome.CRASHED),
         ([HUNG, CRASHED], Outcome.CRASHED),
         ([OUT_OF_MEMORY], Outcome.OUT_OF_MEMORY),
     ],
 )
 def test_what_ends_or_stops_a_host_from_outside_is_repeated_and_never_booked_on_the_configuration(
-    accounts: list[dict[str, object]],
+    infos: list[ExitInfo],
     end: str | Outcome,
     environment: Environment,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    left = [*accounts]
+    left = [*infos]
     monkeypatch.setattr(ProbeHost, "_run", lambda host, order: left.pop(0))
     if isinstance(end, Outcome):
         assert measured(ProbeHost(), make_order(tmp_path, environment)).outcome is end
@@ -382,9 +380,8 @@ def test_an_answer_after_the_deadline_does_not_count(environment: Environment, t
     (tmp_path / CHILD_ANSWER).write_text(
         '{"outcome": "crashed", "reason": "too late", "steps": [], "observed_warnings": []}'
     )
-    exited = {"ended": "exited", "code": 0, "seconds": 1.0, "kernel_oom_kills": 0}
-    assert read_answer(order, exited).reason == "too late"
-    late = read_answer(order, {"ended": "timed out", "code": None, "seconds": 3.1, "kernel_oom_kills": 0})
+    assert read_answer(order, ExitInfo("exited", 1.0, [0])).reason == "too late"
+    late = read_answer(order, ExitInfo("timed out", 3.1, [None]))
     assert (late.outcome, late.reason, late.probe_seconds) == (Outcome.TIMED_OUT, "not done after 3 s", 3.1)
     assert (late.accumulation_steps, late.accumulation_steps_run, late.allowed_bytes) == (3, 3, MIB)
 
@@ -395,9 +392,8 @@ def test_the_kernels_counter_makes_a_killed_worker_an_out_of_memory(environment:
         '{"outcome": "crashed", "reason": "worker exited", "steps": [], "observed_warnings": []}'
     )
     (tmp_path / LOG).write_text("RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed. \n")
-    account = {"ended": "exited", "code": 0, "seconds": 1.0, "kernel_oom_kills": 0}
-    assert read_answer(order, account).outcome is Outcome.CRASHED
-    witnessed = read_answer(order, {**account, "kernel_oom_kills": 1})
+    assert read_answer(order, ExitInfo("exited", 1.0, [0])).outcome is Outcome.CRASHED
+    witnessed = read_answer(order, ExitInfo("exited", 1.0, [0], kernel_oom_kills=1))
     assert (witnessed.outcome, witnessed.where) == (Outcome.OUT_OF_MEMORY, "data")
 
 

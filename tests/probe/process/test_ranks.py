@@ -154,13 +154,13 @@ def test_the_losses_of_ranks_are_those_of_one_process_on_the_whole_batch(
 def test_ranks_rehearse_an_evaluation_and_a_checkpoint_together(
     ranked_host: ProbeHost, environment: Environment, tmp_path: Path
 ) -> None:
-    order = make_order(tmp_path, environment, asked=on_ranks(2), kind="rehearsal", deadline_s=DEADLINE_S)
+    order = make_order(tmp_path, environment, asked=on_ranks(2), kind="sanity_check", deadline_s=DEADLINE_S)
     value, failure = attempt(ranked_host, order)
     assert failure is None, failure
-    rehearsal = SanityCheck.from_dict(value)
-    assert not rehearsal.problems
-    assert rehearsal.eval_batch_size == 8
-    assert rehearsal.checkpoint_bytes
+    sanity_check = SanityCheck.from_dict(value)
+    assert not sanity_check.problems
+    assert sanity_check.eval_batch_size == 8
+    assert sanity_check.checkpoint_bytes
 
 
 def test_a_rank_that_is_killed_ends_an_order_of_another_kind_at_once(
@@ -171,7 +171,7 @@ def test_a_rank_that_is_killed_ends_an_order_of_another_kind_at_once(
         environment,
         "be killed",
         asked=on_ranks(2),
-        kind="rehearsal",
+        kind="sanity_check",
         variables={"FAILING_RANK": "1"},
         deadline_s=DEADLINE_S,
     )

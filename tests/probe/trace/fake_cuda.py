@@ -84,7 +84,8 @@ def ways(name: str) -> Iterator[tuple[str, step.Subject, dict[str, Any]]]:
     ):
         if (padded or not dropout) and way not in ("fp32", "bf16"):
             continue
-        subject = step.Subject(workload, (2,), padded, True)
+        subject = step.Subject(workload, (2,), on_cuda=True)
+        subject.padded = padded
         for field, value in list(vars(subject.config).items()):
             if not dropout and isinstance(value, float) and ("drop" in field):
                 setattr(subject.config, field, 0.0)

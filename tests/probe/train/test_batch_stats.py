@@ -1,7 +1,6 @@
 """Samples, tokens and bytes of micro-batches, counted exactly."""
 
 import random
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,8 +8,7 @@ import pytest
 import torch
 from transformers import BatchEncoding
 
-from autotune.probe.train.batch_stats import MASKED, Counted, count, masked_samples
-from tests.trainers import Numbers, built
+from autotune.probe.train.batch_stats import Counted, count
 
 
 def texts(samples: int, tokens: int, padding: int = 0) -> dict[str, torch.Tensor]:
@@ -73,15 +71,3 @@ def test_a_batch_that_does_not_show_its_samples_leaves_them_unknown(strange: Any
 def test_of_no_micro_batch_there_is_nothing() -> None:
     assert count([]) == Counted(0, 0, 0, 0)
     assert count([]).real_tokens == 0
-
-
-def test_samples_whose_labels_are_all_masked_are_found_once_collated(tmp_path: Path) -> None:
-    def collated(rows: list[Any]) -> dict[str, torch.Tensor]:
-        tokens = torch.stack([row["input_ids"] for row in rows])
-        return {"input_ids": tokens, "labels": tokens.where(tokens[:, :1] % 5 != 1, torch.tensor(MASKED))}
-
-    assert masked_samples(built(tmp_path, data_collator=collated, train_dataset=Numbers(12))) == [1, 6, 11]
-    assert masked_samples(built(tmp_path)) == []
-    assert masked_samples(built(tmp_path, data_collator=lambda rows: rows[1])) == [], (
-        "a collator that wants two samples"
-    )

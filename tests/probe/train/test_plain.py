@@ -15,7 +15,7 @@ from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.train.plain import PlainTimer
 from tests.probe import misbehaviours
 from tests.probe.probes import MIB, configuration, make_order
-from tests.stream import Machine, Surroundings
+from tests.stream import FakeMonitor, Machine
 
 Attempt = Callable[..., tuple[Any, Failure | None]]
 
@@ -64,7 +64,7 @@ def test_as_many_steps_are_timed_as_were_asked_for(bert: Attempt) -> None:
     assert value["untimed_steps"] == 1
     assert value["samples"] == 7 * 2 * 3
     assert value["seconds"] == pytest.approx(sum(value["step_times_s"]))
-    assert "swapped_bytes" in value["surroundings"], "read as around a probe"
+    assert "swapped_bytes" in value["system_state"], "read as around a probe"
     assert all(0 <= wait <= step for wait, step in zip(value["data_wait_s"], value["step_times_s"], strict=True))
     assert set(value["peaks"]) == {"peak_device_bytes", "peak_file_bytes"}, "no stages: it is not the worst batch"
     assert 0 <= value["peaks"]["peak_file_bytes"] < value["peaks"]["peak_device_bytes"]
@@ -103,24 +103,24 @@ def test_a_training_that_takes_no_step_is_no_answer(own: Attempt) -> None:
 
 def test_the_device_is_waited_for_only_where_the_timed_steps_begin_and_end() -> None:
     rank = Machine().ranks[0]
-    surroundings = Surroundings(rank, seconds=100.0)
-    timer = PlainTimer(timing(5, untimed=2), surroundings, rank)  # type: ignore[arg-type]
+    monitor = FakeMonitor(rank, seconds=100.0)
+    timer = PlainTimer(timing(5, untimed=2), monitor, rank)  # type: ignore[arg-type]
     control = SimpleNamespace(should_training_stop=False)
     for _ in range(7):
         assert control.should_training_stop is False
         rank.launch(1.0, 0.1)
         timer.on_step_end(None, None, control)
     assert rank.synchronized == pytest.approx([2.0, 107.0])
-    assert surroundings.read == ["start", "stop"]
+    assert monitor.read == ["start", "stop"]
     assert (len(timer.ends), timer.untimed) == (6, 2)
-    assert timer.ends[-1] - timer.ends[0] == pytest.approx(5.0), "without reading the surroundings"
+    assert timer.ends[-1] - timer.ends[0] == pytest.approx(5.0), "without reading the system's state"
     assert control.should_training_stop is True
 
 
 def test_untimed_steps_go_on_until_two_windows_agree() -> None:
     rank = Machine(on_cpu=True).ranks[0]
     limits = Timing(untimed_least=2, window_s=2.0, untimed_seconds_most=99.0, timed_least=1, timed_most=2)
-    timer = PlainTimer(limits, Surroundings(rank), rank)  # type: ignore[arg-type]
+    timer = PlainTimer(limits, FakeMonitor(rank), rank)  # type: ignore[arg-type]
     control = SimpleNamespace(should_training_stop=False)
     while not control.should_training_stop:
         rank.launch(1.0)

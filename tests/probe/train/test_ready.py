@@ -40,14 +40,14 @@ def test_timing_begins_anew_until_the_queue_is_in_its_steady_state(
     left = [*counts]
     monkeypatch.setattr(ReadyBatches, "count", lambda _: left.pop(0) if len(left) > 1 else left[0])
     watch, _ = watched(order_of(4, 1))
-    usual = [step.seconds for step in watch.steps]
-    assert watch._starts == starts
-    assert len(watch.untimed) == watched(order_of(4, 1))[0].untimed_steps + (starts - 1) * len(usual)
+    usual = [step.seconds for step in watch.pace.steps]
+    assert watch.pace._starts == starts
+    assert len(watch.pace.untimed) == watched(order_of(4, 1))[0].untimed_steps + (starts - 1) * len(usual)
 
 
 def test_a_queue_that_always_empties_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter(range(10**6, 0, -100))
     monkeypatch.setattr(ReadyBatches, "count", lambda _: next(counts))
     watch, _ = watched(order_of(4, 1))
-    assert watch._starts == MOST_STARTS
-    assert watch.steps
+    assert watch.pace._starts == MOST_STARTS
+    assert watch.pace.steps

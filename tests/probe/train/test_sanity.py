@@ -1,4 +1,4 @@
-"""Real rehearsals of tiny models: one evaluation batch, one checkpoint, and every way in which they can fail."""
+"""Real sanity checks of tiny models: one evaluation batch, one checkpoint, and every way in which they can fail."""
 
 import os
 import shutil
@@ -82,7 +82,7 @@ def own(own_host: ProbeHost, environment: Environment, tmp_path: Path) -> Rehear
     """`own("tied")`: rehearses a caller's own tiny model, which does so."""
 
     def rehearse(behaviour: str = "", **fields: Any) -> SanityCheck:
-        order = make_order(tmp_path, environment, behaviour, **{"kind": "rehearsal", **fields})
+        order = make_order(tmp_path, environment, behaviour, **{"kind": "sanity_check", **fields})
         return came_to(attempt(own_host, order))
 
     return rehearse
@@ -96,7 +96,7 @@ def prepared(
 
     def rehearse(model: str, **fields: Any) -> SanityCheck:
         workload = workload_of(model, **({} if model == "vit-mini" else {"sequence_length": 16}))
-        order = make_order(tmp_path, environment, **{"kind": "rehearsal", "workload": workload, **fields})
+        order = make_order(tmp_path, environment, **{"kind": "sanity_check", "workload": workload, **fields})
         return came_to(attempt(host, order))
 
     return rehearse
@@ -109,19 +109,19 @@ def prepared(
 def test_one_evaluation_batch_and_one_checkpoint_are_made_at_the_winners_settings(
     prepared: Rehearse, workload_of: Callable[..., Workload], model: str
 ) -> None:
-    rehearsal = prepared(model, asked=configuration(4, 2, workers=1))
-    assert rehearsal.problems == ()
-    assert (rehearsal.eval_batch_size, rehearsal.eval_batches_tried) == (8, (8,))
-    assert rehearsal.eval_seconds is not None
-    assert rehearsal.eval_seconds > 0
+    sanity_check = prepared(model, asked=configuration(4, 2, workers=1))
+    assert sanity_check.problems == ()
+    assert (sanity_check.eval_batch_size, sanity_check.eval_batches_tried) == (8, (8,))
+    assert sanity_check.eval_seconds is not None
+    assert sanity_check.eval_seconds > 0
     workload = workload_of(model, **({} if model == "vit-mini" else {"sequence_length": 16}))
     least = 3 * workload.parameter_bytes  # weights, and AdamW's two averages of their gradients
-    assert rehearsal.checkpoint_bytes is not None
-    assert least < rehearsal.checkpoint_bytes < 1.1 * least + MIB
-    assert rehearsal.checkpoint_seconds is not None
-    assert set(rehearsal.peak_bytes) == {"training", "evaluation", "saving"}
-    assert min(rehearsal.peak_bytes.values()) > 0
-    assert [line.partition(":")[0] for line in rehearsal.lines()] == ["evaluation", "checkpoint"]
+    assert sanity_check.checkpoint_bytes is not None
+    assert least < sanity_check.checkpoint_bytes < 1.1 * least + MIB
+    assert sanity_check.checkpoint_seconds is not None
+    assert set(sanity_check.peak_bytes) == {"training", "evaluation", "saving"}
+    assert min(sanity_check.peak_bytes.values()) > 0
+    assert [line.partition(":")[0] for line in sanity_check.lines()] == ["evaluation", "checkpoint"]
 
 
 def test_a_checkpoint_of_the_model_alone_is_as_small_as_the_user_has_it(prepared: Rehearse) -> None:
@@ -134,9 +134,9 @@ def test_a_checkpoint_of_the_model_alone_is_as_small_as_the_user_has_it(prepared
 @pytest.mark.nightly
 def test_data_that_can_only_be_run_through_is_evaluated_too(environment: Environment, tmp_path: Path) -> None:
     with ProbeHost(sent({**OBJECTS, "train_dataset": Stream()})) as host:
-        rehearsal = came_to(attempt(host, make_order(tmp_path, environment, kind="rehearsal")))
-    assert rehearsal.problems == ()
-    assert rehearsal.eval_batch_size == 8
+        sanity_check = came_to(attempt(host, make_order(tmp_path, environment, kind="sanity_check")))
+    assert sanity_check.problems == ()
+    assert sanity_check.eval_batch_size == 8
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def here(
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setenv("BEHAVIOUR", "")
-    order = make_order(tmp_path, environment, kind="rehearsal", process_environment={})
+    order = make_order(tmp_path, environment, kind="sanity_check", process_environment={})
     yield lambda objects: SanityCheck.from_dict(sanity.run(order, objects, scratch))
     assert list(scratch.iterdir()) == []
 
@@ -161,14 +161,14 @@ def test_nothing_is_left_of_it(here: Callable[[bytes], SanityCheck]) -> None:
 
 def test_an_evaluation_that_does_not_fit_is_halved_until_it_does(prepared: Rehearse) -> None:
     limit = 310 * MIB
-    rehearsal = prepared("gpt2-mini", base={"per_device_eval_batch_size": 4096}, allowed_bytes=limit)
-    assert rehearsal.problems == ()
-    tried = rehearsal.eval_batches_tried
+    sanity_check = prepared("gpt2-mini", base={"per_device_eval_batch_size": 4096}, allowed_bytes=limit)
+    assert sanity_check.problems == ()
+    tried = sanity_check.eval_batches_tried
     assert len(tried) > 1
     assert tried == tuple(4096 // 2**time for time in range(len(tried)))
-    assert rehearsal.eval_batch_size == tried[-1]
-    assert rehearsal.peak_bytes["evaluation"] < limit
-    assert rehearsal.checkpoint_bytes
+    assert sanity_check.eval_batch_size == tried[-1]
+    assert sanity_check.peak_bytes["evaluation"] < limit
+    assert sanity_check.checkpoint_bytes
 
 
 @pytest.mark.nightly
@@ -182,48 +182,50 @@ def test_what_failed_before_takes_nothing_from_what_is_tried_next(prepared: Rehe
 @pytest.mark.nightly
 def test_persistent_workers_do_not_hold_on_to_the_batch_size_that_failed(prepared: Rehearse) -> None:
     base = {"per_device_eval_batch_size": 4096, "dataloader_persistent_workers": True}
-    rehearsal = prepared("gpt2-mini", asked=configuration(workers=1), base=base, allowed_bytes=310 * MIB)
-    assert rehearsal.problems == ()
-    assert rehearsal.eval_batch_size == rehearsal.eval_batches_tried[-1] < 4096
+    sanity_check = prepared("gpt2-mini", asked=configuration(workers=1), base=base, allowed_bytes=310 * MIB)
+    assert sanity_check.problems == ()
+    assert sanity_check.eval_batch_size == sanity_check.eval_batches_tried[-1] < 4096
 
 
 @pytest.mark.nightly
 def test_not_even_one_sample_ends_the_halving_and_the_checkpoint_is_made_all_the_same(own: Rehearse) -> None:
     text = "CUDA out of memory. Tried to allocate 2.00 GiB."
-    rehearsal = own("evaluation fails", variables={"BEHAVIOUR_TEXT": text})
-    assert (rehearsal.eval_batch_size, rehearsal.eval_batches_tried) == (None, (8, 4, 2, 1))
-    assert rehearsal.lines()[0] == "evaluation: out of memory even with 1 sample"
-    assert rehearsal.checkpoint_bytes
+    sanity_check = own("evaluation fails", variables={"BEHAVIOUR_TEXT": text})
+    assert (sanity_check.eval_batch_size, sanity_check.eval_batches_tried) == (None, (8, 4, 2, 1))
+    assert sanity_check.lines()[0] == "evaluation: out of memory even with 1 sample"
+    assert sanity_check.checkpoint_bytes
 
 
 def test_an_evaluation_that_fails_otherwise_is_not_halved(own: Rehearse) -> None:
-    rehearsal = own("evaluation fails", variables={"BEHAVIOUR_TEXT": "no such column"})
-    assert rehearsal.eval_batches_tried == (8,)
-    problem = rehearsal.problem("evaluation")
+    sanity_check = own("evaluation fails", variables={"BEHAVIOUR_TEXT": "no such column"})
+    assert sanity_check.eval_batches_tried == (8,)
+    problem = sanity_check.problem("evaluation")
     assert problem is not None
     assert (problem.outcome, problem.reason) == (Outcome.CRASHED, "RuntimeError: no such column")
-    assert rehearsal.checkpoint_bytes
+    assert sanity_check.checkpoint_bytes
 
 
 def test_a_full_disk_leaves_the_checkpoint_untried_and_says_so(own: Rehearse) -> None:
-    rehearsal = own("disk full")
-    assert (rehearsal.checkpoint_bytes, rehearsal.problems) == (None, ())
-    assert rehearsal.lines()[-1].startswith("checkpoint: not tried: ")
-    assert rehearsal.lines()[-1].endswith(" that the disk has free")
+    sanity_check = own("disk full")
+    assert (sanity_check.checkpoint_bytes, sanity_check.problems) == (None, ())
+    assert sanity_check.lines()[-1].startswith("checkpoint: not tried: ")
+    assert sanity_check.lines()[-1].endswith(" that the disk has free")
 
 
 def test_a_model_that_cannot_be_saved_is_the_checkpoints_problem(own: Rehearse) -> None:
-    rehearsal = own("tied")
-    assert rehearsal.eval_batch_size == 8
-    assert [(problem.where, problem.outcome) for problem in rehearsal.problems] == [("saving", Outcome.CRASHED)]
-    assert rehearsal.lines()[-1].startswith("checkpoint: crashed: RuntimeError")
+    sanity_check = own("tied")
+    assert sanity_check.eval_batch_size == 8
+    assert [(problem.where, problem.outcome) for problem in sanity_check.problems] == [("saving", Outcome.CRASHED)]
+    assert sanity_check.lines()[-1].startswith("checkpoint: crashed: RuntimeError")
 
 
 def test_a_training_that_does_not_fit_is_neither_evaluated_nor_saved(prepared: Rehearse) -> None:
-    rehearsal = prepared("gpt2-mini", allowed_bytes=30 * MIB)
-    assert [(problem.where, problem.outcome) for problem in rehearsal.problems] == [("training", Outcome.OUT_OF_MEMORY)]
-    assert (rehearsal.eval_batches_tried, rehearsal.checkpoint_bytes) == ((), None)
-    assert len(rehearsal.lines()) == 1
+    sanity_check = prepared("gpt2-mini", allowed_bytes=30 * MIB)
+    assert [(problem.where, problem.outcome) for problem in sanity_check.problems] == [
+        ("training", Outcome.OUT_OF_MEMORY)
+    ]
+    assert (sanity_check.eval_batches_tried, sanity_check.checkpoint_bytes) == ((), None)
+    assert len(sanity_check.lines()) == 1
 
 
 # Its parts ------------------------------------------------------------------------------------------------------
@@ -276,8 +278,8 @@ class Tabular(Trainer):
 def test_an_evaluation_that_fails_on_our_selection_of_samples_alone_is_no_problem_of_the_user_s(
     here: Callable[[bytes], SanityCheck],
 ) -> None:
-    rehearsal = here(sent({**OBJECTS, "trainer_class": Tabular}))
-    assert (rehearsal.problems, rehearsal.eval_batch_size) == ((), None)
+    sanity_check = here(sent({**OBJECTS, "trainer_class": Tabular}))
+    assert (sanity_check.problems, sanity_check.eval_batch_size) == ((), None)
 
 
 # The user's evaluation ------------------------------------------------------------------------------------------
@@ -351,9 +353,9 @@ CHECKED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 def test_the_evaluation_that_is_checked_is_the_user_s_or_none(here: Callable[[bytes], SanityCheck], name: str) -> None:
     objects, evaluation, unchecked = CHECKED[name]
     callbacks = {"model_init": Scored, "callbacks": [ReadsMetrics()]}
-    rehearsal = here(sent({**OBJECTS, **callbacks, **objects, "evaluation": evaluation}))
-    assert (rehearsal.problems, rehearsal.evaluation_unchecked) == ((), unchecked)
-    assert bool(rehearsal.eval_batch_size) is not (name in ("other rows", "metrics that need all rows"))
+    sanity_check = here(sent({**OBJECTS, **callbacks, **objects, "evaluation": evaluation}))
+    assert (sanity_check.problems, sanity_check.evaluation_unchecked) == ((), unchecked)
+    assert bool(sanity_check.eval_batch_size) is not (name in ("other rows", "metrics that need all rows"))
 
 
 @pytest.mark.parametrize(
@@ -363,10 +365,10 @@ def test_what_an_evaluation_of_all_rows_keeps_is_foretold(
     here: Callable[[bytes], SanityCheck], smaller: Any, row_bytes: int
 ) -> None:
     metrics = {"compute_metrics": accuracy, "preprocess_logits_for_metrics": smaller}
-    rehearsal = here(sent({**OBJECTS, "model_init": Scored, "evaluation": {**EVALUATION, **metrics}}))
-    assert rehearsal.outputs_bytes == 2 * len(ROWS) * row_bytes
-    assert not rehearsal.keeps_too_much
-    assert rehearsal.outputs_left_bytes > 1e8
+    sanity_check = here(sent({**OBJECTS, "model_init": Scored, "evaluation": {**EVALUATION, **metrics}}))
+    assert sanity_check.outputs_bytes == 2 * len(ROWS) * row_bytes
+    assert not sanity_check.keeps_too_much
+    assert sanity_check.outputs_left_bytes > 1e8
 
 
 def test_an_evaluation_without_metrics_keeps_nothing(here: Callable[[bytes], SanityCheck]) -> None:
@@ -400,9 +402,9 @@ def test_trl_s_sft_trainer_evaluates(
     payloads: list[Any] = []
     monkeypatch.setattr(tune, "search", lambda brought, *_, **__: payloads.append(brought))
     tune.tune(trainer)
-    rehearsal = here(payloads[0].pickled)
-    assert rehearsal.problems == ()
-    assert rehearsal.eval_batch_size == 8
+    sanity_check = here(payloads[0].pickled)
+    assert sanity_check.problems == ()
+    assert sanity_check.eval_batch_size == 8
 
 
 def test_steps_that_loss_scaling_left_out_do_not_count(

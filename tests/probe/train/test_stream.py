@@ -18,12 +18,12 @@ from tests.stream import (
     FIXED,
     Case,
     Deadlock,
+    FakeMonitor,
     HostTimed,
     Machine,
     Rank,
     RunsAhead,
     SimulatedTrainer,
-    Surroundings,
     clock_share,
     last_steps,
     on_gpu,
@@ -107,9 +107,9 @@ def test_fetching_a_whole_step_does_not_keep_steps_from_settling() -> None:
     took = on_gpu(0.018, 0.01)
     order = order_of(1, 64, timing=Timing())
     watch, _ = watched(order, machine=Machine(), durations=lambda step: took, workers=2)
-    assert watch.whole_fetch_s is not None
-    assert watch.whole_fetch_s > max(watch.untimed)
-    assert len(watch.untimed) == Timing().untimed_least
+    assert watch.pace.whole_fetch_s is not None
+    assert watch.pace.whole_fetch_s > max(watch.pace.untimed)
+    assert len(watch.pace.untimed) == Timing().untimed_least
 
 
 # The wait for data ----------------------------------------------------------------------------------------------
@@ -157,8 +157,8 @@ def test_a_stopwatch_that_takes_the_hosts_clock_is_caught() -> None:
 def test_the_plain_trainings_wait_is_the_loaders_too(nan_filter: bool) -> None:
     rank = Machine().ranks[0]
     trainer = SimulatedTrainer(rank, order_of(1, 8, run=8), lambda step: on_gpu(0.06), nan_filter=nan_filter)
-    surroundings: Any = Surroundings(rank)
-    timer = PlainTimer(Timing(untimed_least=2, timed_least=5, timed_most=5), surroundings, rank)
+    monitor: Any = FakeMonitor(rank)
+    timer = PlainTimer(Timing(untimed_least=2, timed_least=5, timed_most=5), monitor, rank)
     fetch = trainer.get_batch_samples
     trainer.get_batch_samples = lambda *args: timer.fetch(fetch, *args)  # type: ignore[method-assign]
     trainer.callback = SimpleNamespace(
@@ -249,4 +249,4 @@ def test_steps_of_many_lengths_are_not_taken_for_a_falling_clock(nan_filter: boo
     took = [on_gpu(0.05 * chance.uniform(0.7, 1.3)) for _ in range(2000)]
     order = order_of(1, 2, run=2, timing=CUDA_CONFIRMATION)
     watch, _ = watched(order, machine=Machine(), durations=took.__getitem__, nan_filter=nan_filter)
-    assert sum(watch.untimed) < 2 * CUDA_CONFIRMATION.window_s + 1.0
+    assert sum(watch.pace.untimed) < 2 * CUDA_CONFIRMATION.window_s + 1.0

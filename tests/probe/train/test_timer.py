@@ -27,7 +27,7 @@ SEEDS = range(10)
 
 
 def steps_of(durations: Durations, run: int, **simulated: Any) -> list[Step]:
-    return watched(order_of(4, run, run=run), durations=lambda step: durations, **simulated)[0].steps
+    return watched(order_of(4, run, run=run), durations=lambda step: durations, **simulated)[0].pace.steps
 
 
 # Counting -------------------------------------------------------------------------------------------------------
@@ -42,7 +42,7 @@ def test_samples_and_tokens_are_counted_exactly(seed: int) -> None:
     watch, _ = watched(order_of(micro, accumulation, ranks), tokens=tokens, padding=tokens - real)
     measurement = measurement_of(watch)
     run = min(accumulation, 3)
-    counts = {(step.samples, step.tokens, step.non_padding_tokens) for step in watch.steps}
+    counts = {(step.samples, step.tokens, step.non_padding_tokens) for step in watch.pace.steps}
     assert counts == {(micro * run, micro * run * tokens, micro * run * real)}
     composed = {(step.samples, step.tokens, step.non_padding_tokens) for step in measurement.composed_steps}
     whole = micro * accumulation
@@ -65,7 +65,7 @@ def test_a_composed_step_is_the_step_that_runs_every_micro_step(seed: int) -> No
     told: dict[str, Any] = {"durations": lambda step: durations, "tokens": 5, "padding": 2}
     short, _ = watched(order_of(micro, accumulation, ranks), **told)
     full, _ = watched(order_of(micro, accumulation, ranks, run=accumulation), **told)
-    for composed, run in zip(measurement_of(short).composed_steps, full.steps, strict=True):
+    for composed, run in zip(measurement_of(short).composed_steps, full.pace.steps, strict=True):
         assert run.seconds == pytest.approx(durations.whole(accumulation))
         for part in ("seconds", "data_wait_s", "forward_s", "backward_s", "optimizer_s", "overhead_s"):
             assert getattr(composed, part) == pytest.approx(getattr(run, part)), part
@@ -113,14 +113,14 @@ def test_steps_add_up_to_all_the_time_there_was() -> None:
     times = [Durations(*(chance.uniform(0.1, 2.0) for _ in range(7))) for _ in range(7)]
     machine = Machine(on_cpu=True)
     watch, _ = watched(order_of(2, 3), machine=machine, durations=lambda step: times[min(step, 6)])
-    seconds = sum(watch.untimed) + sum(step.seconds for step in watch.steps)
+    seconds = sum(watch.pace.untimed) + sum(step.seconds for step in watch.pace.steps)
     assert seconds == pytest.approx(machine.ranks[0].now())
 
 
 def test_reading_the_surroundings_is_no_part_of_a_step() -> None:
     watch, _ = watched(order_of(4, 1), reading_s=100.0)
-    assert [step.seconds for step in watch.steps] == pytest.approx([Durations().whole(1)] * 5)
-    assert watch.surroundings.read == ["start", "stop"]  # type: ignore[attr-defined]
+    assert [step.seconds for step in watch.pace.steps] == pytest.approx([Durations().whole(1)] * 5)
+    assert watch.monitor.read == ["start", "stop"]  # type: ignore[attr-defined]
 
 
 # The worst batch ------------------------------------------------------------------------------------------------
@@ -141,9 +141,9 @@ def test_the_first_two_steps_are_on_the_worst_batch_and_are_neither_timed_nor_co
     assert [{len(batch["input_ids"][0]) for batch in step} for step in trainer.seen[:3]] == [{50}, {50}, {16}]
     assert WORST_STEPS == 2
     assert [len(step) for step in trainer.seen] == [order.accumulation_steps_run] * (2 + 2 + 5)
-    assert [step.tokens for step in watch.steps] == [step.tokens for step in usual.steps]
-    assert [step.seconds for step in watch.steps] == pytest.approx([step.seconds for step in usual.steps])
-    assert len(watch.untimed) == len(usual.untimed) == 2
+    assert [step.tokens for step in watch.pace.steps] == [step.tokens for step in usual.pace.steps]
+    assert [step.seconds for step in watch.pace.steps] == pytest.approx([step.seconds for step in usual.pace.steps])
+    assert len(watch.pace.untimed) == len(usual.pace.untimed) == 2
     assert (watch.untimed_steps, usual.untimed_steps) == (4, 2)
     assert watch.micro_batch_bytes == 2 * 4 * 50 * 8
     assert (watch.worst_batch, usual.worst_batch) == ("4 x sample 7, the longest of the data", "")
@@ -154,7 +154,7 @@ def test_memory_is_told_each_stage_of_the_first_two_steps_and_of_no_later_one(wo
     watch, _ = watched(order_of(4, 2), worst)
     micro_step = ["forward", "backward", "optimizer"]
     step = ["data", *micro_step, *micro_step]
-    assert watch._memory.entered == [*step, *step, "data", ""]  # type: ignore[union-attr]
+    assert watch.stages._memory.entered == [*step, *step, "data", ""]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_probe_whose_composed_speed_cannot_reach_the_best_ends_after_three_ste
     ended: bool, accumulation: int, fields: dict[str, Any]
 ) -> None:
     watch, _ = watched(order_of(4, accumulation, **fields), tokens=100)
-    assert (watch.ended_early, len(watch.steps)) == (ended, 3 if ended else 5)
+    assert (watch.pace.ended_early, len(watch.pace.steps)) == (ended, 3 if ended else 5)
 
 
 def test_another_batch_than_asked_is_misconfigured() -> None:
@@ -189,8 +189,8 @@ def test_another_batch_than_asked_is_misconfigured() -> None:
 def test_a_callers_own_packed_batches_count_as_asked() -> None:
     callers = Workload(name="model_init", task="custom", user_objects=True)
     watch, _ = watched(order_of(4, 3, workload=callers), batch_size=1, tokens=4096)
-    assert {step.samples for step in watch.steps} == {12}
-    assert {step.tokens for step in watch.steps} == {3 * 4096}
+    assert {step.samples for step in watch.pace.steps} == {12}
+    assert {step.tokens for step in watch.pace.steps} == {3 * 4096}
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
@@ -213,11 +213,11 @@ def test_skipped_steps_are_counted_and_mostly_skipped_ones_have_no_speed(skipped
 def test_the_stage_follows_the_training() -> None:
     order, rank = order_of(1, 2), Machine(on_cpu=True).ranks[0]
     watch, trainer = stopwatch(rank, order), SimulatedTrainer(rank, order)
-    seen = [watch.stage]
+    seen = [watch.stages.now]
 
     def noting(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def noted(*args: Any) -> Any:
-            seen.append(f"{name}: {watch.stage}")
+            seen.append(f"{name}: {watch.stages.now}")
             return call(*args)
 
         return noted
@@ -236,7 +236,7 @@ def test_the_stage_follows_the_training() -> None:
         "step: forward",
         "backward: backward",
     ]
-    assert watch.stage == "data"
+    assert watch.stages.now == "data"
 
 
 # On a GPU -------------------------------------------------------------------------------------------------------
@@ -254,15 +254,15 @@ def test_a_device_is_waited_for_only_where_the_timed_steps_begin_and_end(nan_fil
     )
     *untimed, last, end = machine.ranks[0].synchronized
     assert untimed == pytest.approx([1.0, 2.01]), "the ends of the untimed steps"
-    assert last == end == pytest.approx(2.01 + sum(step.seconds for step in watch.steps))
-    assert len(watch.steps) >= 6
-    expected = [1.0 + (timing.untimed_least + place) / 100 for place in range(len(watch.steps))]
-    assert [step.seconds for step in watch.steps] == pytest.approx(expected)
+    assert last == end == pytest.approx(2.01 + sum(step.seconds for step in watch.pace.steps))
+    assert len(watch.pace.steps) >= 6
+    expected = [1.0 + (timing.untimed_least + place) / 100 for place in range(len(watch.pace.steps))]
+    assert [step.seconds for step in watch.pace.steps] == pytest.approx(expected)
 
 
 def test_short_steps_go_on_until_their_seconds_are_over() -> None:
     took = Durations(0, 0, 0, 0, 0.05, 0)
     for timing in (CUDA_PROBE, CUDA_CONFIRMATION):
         watch, _ = watched(order_of(4, 2, timing=timing), machine=Machine(), durations=lambda step: took)
-        assert sum(watch.untimed[1:]) == pytest.approx(2 * timing.window_s, abs=0.06)
-        assert sum(step.seconds for step in watch.steps) == pytest.approx(timing.timed_seconds_least, abs=0.12)
+        assert sum(watch.pace.untimed[1:]) == pytest.approx(2 * timing.window_s, abs=0.06)
+        assert sum(step.seconds for step in watch.pace.steps) == pytest.approx(timing.timed_seconds_least, abs=0.12)

@@ -16,11 +16,11 @@ def replay_in_children() -> None:
     import os
     import time
 
-    from autotune.probe import recorded
     from autotune.probe.process import child, host
+    from tests.recorded_host import RecordedHost
 
     def answer(order, objects, started, scratch):  # type: ignore[no-untyped-def]
-        device = recorded.RecordedHost(Path(SETTINGS["recording"]))
+        device = RecordedHost(Path(SETTINGS["recording"]))
         if order.kind != "probe":
             return {"value": device._value(order)}
         line = os.open(SETTINGS["executed"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)

@@ -13,9 +13,9 @@ from autotune.core.errors import NothingFits
 from autotune.core.note import NoteKind
 from autotune.probe.order import ANSWER, Order
 from autotune.probe.process.answers import ask, read_answer
-from autotune.probe.recorded import RecordedHost, RecordingHost, save_recording
 from autotune.report.evidence import measurement_lines
 from tests.conftest import RECORDED
+from tests.recorded_host import RecordedHost, RecordingHost, save_recording
 
 BF16 = Configuration(16, 1, settings=(("precision", "bf16"),))
 
@@ -44,12 +44,12 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[TuningResult, list[
 def test_a_search_goes_through_all_its_kinds_of_orders(first: tuple[TuningResult, list[RecordedHost]]) -> None:
     result, hosts = first
     assert {order.kind for host in hosts for order in host.orders} >= {
-        *("capabilities", "prepare", "rates", "trace", "probe", "rehearsal")
+        *("capabilities", "prepare", "rates", "trace", "probe", "sanity_check")
     }
     assert len(result.trials) == 4
     assert result.best.confirmed
     assert result.numerics
-    assert result.rehearsal
+    assert result.sanity_check
     assert not result.notes or not any(note.kind is NoteKind.NO_ESTIMATE for note in result.notes)
     assert result.estimated_peaks
     assert result.folder is not None
@@ -136,7 +136,7 @@ def test_no_process_and_no_torch_is_needed(tmp_path: Path) -> None:
 
     code = (
         "import sys; from functools import partial; from pathlib import Path\n"
-        "from autotune.commands import search; from autotune.probe.recorded import RecordedHost\n"
+        "from autotune.commands import search; from tests.recorded_host import RecordedHost\n"
         f"search.search('bert-mini', 8, device='cpu', n_trials=2, output_dir={str(tmp_path)!r}, watch=False,\n"
         f"    no_history=True, probes=partial(RecordedHost, Path({str(RECORDED)!r})))\n"
         "assert 'torch' not in sys.modules and 'transformers' not in sys.modules\n"

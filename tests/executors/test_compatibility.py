@@ -6,7 +6,7 @@ import pytest
 
 from autotune.core import InvalidRequest
 from autotune.executors import Executor
-from autotune.executors.likeness import check_alike, likeness
+from autotune.executors.compatibility import check_same_hardware, hardware_facts
 from autotune.executors.local import LocalHost
 from tests.makers import gpu, workload
 
@@ -16,16 +16,16 @@ def executors(*facts: dict[str, int]) -> list[Executor]:
 
 
 def test_devices_with_equal_facts_are_alike() -> None:
-    check_alike(executors({"power_limit_mw": 700000}, {"power_limit_mw": 700000}))
+    check_same_hardware(executors({"power_limit_mw": 700000}, {"power_limit_mw": 700000}))
 
 
 def test_a_device_that_differs_is_refused_with_the_difference() -> None:
     with pytest.raises(InvalidRequest, match=r"cuda:1 .*cuda:0: power_limit_mw 400000, not 700000; ecc 0, not None"):
-        check_alike(executors({"power_limit_mw": 700000}, {"power_limit_mw": 400000, "ecc": 0}))
+        check_same_hardware(executors({"power_limit_mw": 700000}, {"power_limit_mw": 400000, "ecc": 0}))
 
 
 def test_a_cpu_has_its_share_and_its_niceness() -> None:
-    facts = likeness(None, [0])
+    facts = hardware_facts(None, [0])
     assert facts["cores"] == 1
     assert facts["niceness"] == os.getpriority(os.PRIO_PROCESS, 0)
     assert facts["cpu"]

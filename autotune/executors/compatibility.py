@@ -1,4 +1,4 @@
-"""Likeness: facts beside the environment's that devices must share for their measurements to be compared."""
+"""Compatibility: facts besides the environment's that devices must share for their measurements to be compared."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ from autotune.probe.device.machine import cpu_name
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
-def likeness(card: nvml.Card | None, cores: Sequence[int]) -> dict[str, Any]:
+def hardware_facts(card: nvml.Card | None, cores: Sequence[int]) -> dict[str, Any]:
     """Name -> fact of this machine, of the card and of its share of the cores; without what is unknown."""
     facts: dict[str, Any] = {"cpu": cpu_name(), "cores": len(cores), "niceness": os.getpriority(os.PRIO_PROCESS, 0)}
     with contextlib.suppress(OSError):
@@ -25,9 +25,9 @@ def likeness(card: nvml.Card | None, cores: Sequence[int]) -> dict[str, Any]:
     return facts if card is None else facts | nvml.lasting_facts(card)
 
 
-def check_alike(executors: Sequence[Executor]) -> None:
+def check_same_hardware(executors: Sequence[Executor]) -> None:
     """Raise InvalidRequest if one differs from the first in a fact that all devices of a study share."""
-    (first, wanted), *others = [(each.name, {**each.environment.identity(), **each.likeness}) for each in executors]
+    (first, wanted), *others = [(each.name, {**each.environment.identity(), **each.hardware}) for each in executors]
     for name, own in others:
         keys = [key for key in dict.fromkeys([*wanted, *own]) if own.get(key) != wanted.get(key)]
         if keys:

@@ -1,5 +1,6 @@
 """RecordedHost: answers the orders of a search from a recorded file, for tests that take seconds."""
 
+import copy
 import json
 import math
 import shutil
@@ -12,10 +13,10 @@ from typing import Any, Self, cast
 
 from autotune.core import Configuration, Measurement, TuningRequest, Workload, read_json, write_json
 from autotune.core.time_limit import TimeLimit
-from autotune.probe import Account
+from autotune.probe import ExitInfo
 from autotune.probe.order import Order, TrainingOrder, answer_name
 from autotune.probe.process.launcher import HostSet
-from autotune.probe.replay import recorded
+from tests.replay_probe import recorded
 
 
 class RecordedHost:
@@ -53,8 +54,8 @@ class RecordedHost:
         self._folders.callback(shutil.rmtree, folder, ignore_errors=True)
         return folder
 
-    def run(self, order: Order) -> Account:
-        """Write the answer where a child would leave it, one a rank; the account of a child that exited well.
+    def run(self, order: Order) -> ExitInfo:
+        """Write the answer where a child would leave it, one a rank; every child exits well.
 
         Raises KeyError for an order of a kind that is not recorded.
         """
@@ -70,20 +71,16 @@ class RecordedHost:
             answer = {"value": self._value(order)}
         for rank in range(order.ranks):
             write_json(folder / answer_name(rank), answer)
-        return {"ended": "exited", "codes": [0] * order.ranks, "seconds": seconds, "kernel_oom_kills": 0}
+        return ExitInfo("exited", seconds, [0] * order.ranks)
 
-    def beside(self) -> "RecordedHost":
-        """This one: it answers at once."""
-        return self
+    def background_host(self) -> "RecordedHost":
+        """Another one with the same recording, whose orders are among this one's."""
+        other = copy.copy(self)
+        other._folders = ExitStack()
+        return other
 
-    def begin(self, order: Order) -> Order:
-        """Answer at once."""
-        self._begun = self.run(order)
-        return order
-
-    def finish(self, _: Order) -> Account:
-        """The account of the order that was begun."""
-        return self._begun
+    def abandon(self) -> None:
+        """Nothing runs."""
 
     def _value(self, order: Order) -> Any:
         match order.kind:
@@ -125,7 +122,7 @@ class RecordedHost:
             answer,
             settings=configuration.values,
             asked=configuration.values,
-            surroundings=measurement.surroundings,
+            system_state=measurement.system_state,
             probe_seconds=measurement.probe_seconds,
             losses=tuple(scale * loss for loss in losses[:most]) if in_round and answer.steps else (),
         )
@@ -162,7 +159,7 @@ class RecordedHost:
             "untimed_steps": 1,
             "peaks": {"peak_device_bytes": measurement.peak_bytes},
             "joules": None,
-            "surroundings": {},
+            "system_state": {},
             "observed_warnings": (),
         }
 
@@ -179,16 +176,16 @@ class RecordingHost(HostSet):
         super().__init__(objects)
         self._answers = answers
 
-    def beside(self) -> None:
+    def background_host(self) -> None:
         """None: its answers would not be kept."""
 
-    def run(self, order: Order) -> Account:
+    def run(self, order: Order) -> ExitInfo:
         """As `HostSet.run`."""
-        account = super().run(order)
+        info = super().run(order)
         path = Path(order.folder) / answer_name(0)
         if path.exists():
-            self._answers.append((order, read_json(path) | {"probe_seconds": account["seconds"]}))
-        return account
+            self._answers.append((order, read_json(path) | {"probe_seconds": info.seconds}))
+        return info
 
 
 LEFT_OUT = ("stage_peak_bytes", "log_tail")
@@ -197,7 +194,7 @@ LEFT_OUT = ("stage_peak_bytes", "log_tail")
 
 def save_recording(answers: Iterable[tuple[Order, Any]], recording: Path) -> None:
     """Write what a RecordedHost reads. Raises OSError if the disk refuses."""
-    recorded: dict[str, Any] = {"probes": [], "losses": [], "rehearsal": []}
+    recorded: dict[str, Any] = {"probes": [], "losses": [], "sanity_check": []}
     traces: dict[str, Any] = {"model": {}, "steps": {}, "updates": {}}
     for order, answer in answers:
         if order.kind == "probe" and answer["outcome"] == "completed" and order.configuration:
@@ -211,8 +208,8 @@ def save_recording(answers: Iterable[tuple[Order, Any]], recording: Path) -> Non
             traces["model"] = {name: value for name, value in answer["value"].items() if name not in traces}
             for kind in ("steps", "updates"):
                 traces[kind] |= dict(zip(map(_key, order.request[kind]), answer["value"][kind], strict=True))
-        elif order.kind == "rehearsal" and order.configuration:
-            recorded["rehearsal"].append([order.configuration.to_dict(), answer["value"]])
+        elif order.kind == "sanity_check" and order.configuration:
+            recorded["sanity_check"].append([order.configuration.to_dict(), answer["value"]])
         elif order.kind != "verification":
             name = {"capabilities": "environment", "prepare": "workload"}.get(order.kind, order.kind)
             recorded[name] = answer["value"]
