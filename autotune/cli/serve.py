@@ -158,9 +158,6 @@ def token(
     most_devices: Annotated[
         int | None, Option(help="Devices that its searches may have at once.", show_default="no limit")
     ] = None,
-    hours_a_month: Annotated[
-        float | None, Option(help="Device-hours that its searches may use in a month.", show_default="no limit")
-    ] = None,
     state: StateFolder = None,
     database: Database = None,
     as_json: o.AsJson = False,
@@ -181,8 +178,7 @@ def token(
         opened.callback(engine.dispose)
         accounts = Accounts(engine)
         if action == "create":
-            limits: dict[str, Any] = {"most_devices": most_devices, "hours_a_month": hours_a_month}
-            made, secret = accounts.create(name or "", role, days, "command line", **limits)
+            made, secret = accounts.create(name or "", role, days, "command line", most_devices=most_devices)
             shown = _plain(made) | {"secret": secret}
             lines = [f"{_line(made)}\nIts secret, shown only now: {secret}"]
         elif action == "list":
@@ -204,9 +200,8 @@ def _line(token: "Token") -> str:
     if token.expires_at and not token.revoked_at:
         end = f"until {token.expires_at:%Y-%m-%d}"
     used = f", last used {token.last_used_on}" if token.last_used_on else ""
-    limits = f", at most {token.most_devices} devices" if token.most_devices else ""
-    limits += f", {token.hours_a_month:g} device-hours a month" if token.hours_a_month else ""
-    return f"{token.id}  {token.user:16} {token.role:10} {end}{used}{limits}"
+    limit = f", at most {token.most_devices} devices" if token.most_devices else ""
+    return f"{token.id}  {token.user:16} {token.role:10} {end}{used}{limit}"
 
 
 def login(

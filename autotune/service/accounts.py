@@ -14,6 +14,7 @@ import structlog
 from sqlalchemy import Connection, Engine, func, select
 
 from autotune.core.errors import InvalidRequest, did_you_mean
+from autotune.core.request import MOST_DEVICES
 from autotune.service.problems import InvalidField
 from autotune.service.records import Conflict
 from autotune.service.tables import DatabaseAway, audit, reading, sessions, tokens, writing
@@ -43,13 +44,12 @@ FIRST_ADMIN_DAYS = 1.0
 
 @dataclass(frozen=True)
 class Caller:
-    """Sender of a request. most_devices, hours_a_month: limits of devices at once and of device-hours; None: there is none."""
+    """Sender of a request. most_devices: limit of devices at once; None: no limit."""
 
     user: str
     role: str
     token_id: str
     most_devices: int | None = None
-    hours_a_month: float | None = None
 
     def may(self, role: str) -> bool:
         """True if the caller has the rights of this role."""
@@ -77,7 +77,6 @@ class Token:
     revoked_at: datetime | None
     last_used_on: date | None
     most_devices: int | None = None
-    hours_a_month: float | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ class Entry:
 
 _ENTRY = [audit.c[field.name] for field in fields(Entry)]
 _TOKEN = [tokens.c[field.name] for field in fields(Token)]
-_CALLER = (tokens.c.user, tokens.c.role, tokens.c.id, tokens.c.most_devices, tokens.c.hours_a_month)
+_CALLER = (tokens.c.user, tokens.c.role, tokens.c.id, tokens.c.most_devices)
 
 
 class Accounts:
@@ -114,11 +113,10 @@ class Accounts:
         created_by: str,
         key: str | None = None,
         most_devices: int | None = None,
-        hours_a_month: float | None = None,
     ) -> tuple[Token, str]:
         """A new token and its secret, which is stored hashed only. It expires after this number of days, or never.
 
-        most_devices, hours_a_month: of devices that its searches have at once, and of device-hours in a calendar month.
+        most_devices: largest number of devices that its searches have at once.
 
         key: of the form that requests it; with one key there is one token. Raises InvalidRequest for a role that does not exist,
         and for other names and numbers that make no sense; Conflict for a key that was sent before.
@@ -130,11 +128,11 @@ class Accounts:
             raise InvalidField("/user", f"{user!r} is not a name of a user.", advice)
         if days is not None and not SHORTEST_DAYS <= days <= 36500:
             raise InvalidRequest(f"A token cannot be valid for {days} days.", "Give a minute (0.0007) to 36500 days.")
-        for limit in (most_devices, hours_a_month):
-            if limit is not None and not 0 < limit <= 10**6:
-                raise InvalidRequest(f"A token cannot have a limit of {limit}.", "Give a number above 0, or none.")
+        if most_devices is not None and not 0 < most_devices <= MOST_DEVICES:
+            message = f"A token cannot have a limit of {most_devices} devices."
+            raise InvalidRequest(message, f"Give 1 to {MOST_DEVICES}, or none.")
         with writing(self._engine) as connection:
-            return _create(connection, user, role, days, created_by, key, (most_devices, hours_a_month))
+            return _create(connection, user, role, days, created_by, key, most_devices)
 
     def tokens(self) -> list[Token]:
         """All tokens, the expired and revoked ones too, in the order in which they were created."""
@@ -267,14 +265,14 @@ def _create(
     days: float | None,
     created_by: str,
     key: str | None = None,
-    limits: tuple[int | None, float | None] = (None, None),
+    most_devices: int | None = None,
 ) -> tuple[Token, str]:
     now, token_id = datetime.now(UTC), _hash(key)[:8] if key else secrets.token_hex(4)
     if connection.scalar(select(func.count()).where(tokens.c.id == token_id)):
         raise Conflict("This form was sent before, and its token was shown then.", "Load the page of tokens again.")
     secret = f"hfat_{token_id}_{secrets.token_urlsafe(32)}"
     expires_at = now + timedelta(days=days) if days else None
-    token = Token(token_id, user, role, now, created_by, expires_at, None, None, *limits)
+    token = Token(token_id, user, role, now, created_by, expires_at, None, None, most_devices)
     connection.execute(tokens.insert().values(**vars(token), secret_sha256=_hash(secret)))
     return token, secret
 

@@ -137,14 +137,13 @@ class Cancel(BaseModel):
 
 
 class NewToken(BaseModel):
-    """days: after which it expires. most_devices: at once; hours_a_month: device-hours in a calendar month. null: no limit."""
+    """days: after which it expires. most_devices: that its searches have at once. null: no limit."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     user: str = Field(json_schema_extra={"pattern": USER})  # checked by `Accounts`, in words
     role: Literal["viewer", "submitter", "admin", "metrics"]
     days: float | None = 90.0
     most_devices: int | None = None
-    hours_a_month: float | None = None
 
 
 class SecretToken(BaseModel):

@@ -61,9 +61,8 @@ def submit(
         response.status_code = 200
         return answers.CheckedRequest(request=wanted)
     name = body.name or f"{body.model} {body.global_batch_size}"
-    token = {"token_id": who.token_id, "hours_a_month": who.hours_a_month}
-    given = {"priority": body.priority, "idempotency_key": idempotency_key}
-    search, is_new = state.store.submit(who.user, name, wanted, **given, **token)
+    given = {"priority": body.priority, "idempotency_key": idempotency_key, "token_id": who.token_id}
+    search, is_new = state.store.submit(who.user, name, wanted, **given)
     if is_new:
         note(request, who, "submit", search.id)
     response.status_code = 201 if is_new else 200

@@ -258,8 +258,6 @@ class Dispatcher:
     async def _recover(self, run: Run) -> None:
         """Wait for the process that an earlier server started, and which ends itself; kill it after the grace; queue again."""
         search, until = run.search, time.monotonic() + self.grace_s
-        if not is_alive(search):
-            await self._stored(self.store.died, search.id, search.attempt)
         while not self._stopping and (is_alive(search) or await asyncio.to_thread(is_locked, self.folder(search.id))):
             if time.monotonic() > until and search.pid is not None and is_alive(search):
                 await self._stored(self.store.check_lock)

@@ -383,10 +383,7 @@ def devices(request: Request, caller: Viewer) -> Response:
     rows = [
         (row, _search(request, row["search"]) if row["search"] else None) for row in server_api.devices(request, caller)
     ]
-    state = request.app.state
-    limits = {token.id: token for token in state.accounts.tokens()}
-    usage = [(each, limits.get(each.token_id)) for each in state.store.usage()]
-    return shown(request, "devices", rows=rows, usage=usage, last=state.store.last_change())
+    return shown(request, "devices", rows=rows, last=request.app.state.store.last_change())
 
 
 @router.get("/tokens")

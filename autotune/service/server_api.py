@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 from fastapi import Request
 
-from autotune.service.accounts import Caller, Entry, Token
+from autotune.service.accounts import Accounts, Caller, Entry, Token
 from autotune.service.answers import (
     CSV,
     JSON,
@@ -24,7 +24,6 @@ from autotune.service.answers import (
 )
 from autotune.service.devices import JOIN
 from autotune.service.problems import Problem
-from autotune.service.records import Usage
 from autotune.space.file import named_spaces, open_space
 from autotune.workload.model.builtin import BUILT_IN
 
@@ -60,13 +59,6 @@ def me(who: Viewer) -> Caller:
     return who
 
 
-@router.get("/usage")
-def usage(request: Request, _who: Viewer) -> list[Usage]:
-    """Devices that each token has now, and its device-hours of this month."""
-    found: list[Usage] = request.app.state.store.usage()
-    return found
-
-
 @router.get("/audit", responses={200: {"content": {CSV: {"schema": {"type": "string"}}}}})
 def audit(request: Request, _who: Admin, after: After = None, limit: Limit = MOST_EVENTS) -> list[Entry]:
     """Entries of the audit after the given one: who did what, as JSON or CSV."""
@@ -91,8 +83,8 @@ def create_token(request: Request, who: Admin, body: NewToken) -> SecretToken:
 
 def new_token(request: Request, who: Caller, body: NewToken, key: str | None = None) -> SecretToken:
     """Create it. key: as of `Accounts.create`. Raises its errors."""
-    limits = {"most_devices": body.most_devices, "hours_a_month": body.hours_a_month}
-    token, secret = request.app.state.accounts.create(body.user, body.role, body.days, who.user, key, **limits)
+    accounts: Accounts = request.app.state.accounts
+    token, secret = accounts.create(body.user, body.role, body.days, who.user, key, body.most_devices)
     note(request, who, f"create token {token.id}")
     return SecretToken(token=token, secret=secret)
 

@@ -73,7 +73,6 @@ tokens = Table(
     *_optional(Stamp, "expires_at", "revoked_at"),
     *_optional(sa.Date, "last_used_on"),
     *_optional(Integer, "most_devices"),
-    *_optional(sa.Float, "hours_a_month"),
 )
 
 sessions = Table(
@@ -85,19 +84,23 @@ sessions = Table(
     *_required(Stamp, "created_at", "expires_at"),
 )
 
-searches = Table(  # what the columns mean: `records.Search`; ends_at: when a running one is expected to end
+# What the columns mean: `records.Search`; ends_at: when a running one is expected to end.
+# Long columns are last: a list of searches does not read the pages that these spill over to.
+searches = Table(
     "searches",
     metadata,
     Column("id", Text, primary_key=True),
     *_required(Text, "owner", "name", "model", "device", "state", "request_sha256"),
     *_required(Integer, "priority", "attempt", "interruptions", "restarts", "version"),
     *_required(Stamp, "created_at"),
-    *_required(document, "request"),
-    *_optional(Text, "cancel", "lent", "headline", "statement", "idempotency_key", "token_id"),
+    *_optional(Text, "cancel", "lent", "idempotency_key", "token_id"),
     *_optional(Stamp, "not_before", "started_at", "ended_at", "ends_at"),
     *_optional(Integer, "pid"),
     *_optional(sa.Float, "pid_started"),
-    *_optional(document, "problem", "progress", "result"),
+    *_optional(Text, "headline", "statement"),
+    *_optional(document, "problem", "progress"),
+    *_required(document, "request"),
+    *_optional(document, "result"),
     Index("searches_key", "owner", "idempotency_key", unique=True),
     Index("searches_state", "state", "id"),
     Index("searches_owner", "owner", "id"),
@@ -114,6 +117,7 @@ events = Table(
     *_required(document, "body"),
     Index("events_seq", "search_id", "seq", unique=True),
     Index("events_key", "search_id", "key", unique=True),
+    sqlite_autoincrement=True,  # else the id of a deleted event is used again
 )
 
 artifacts = Table(
@@ -133,19 +137,7 @@ audit = Table(
     *_required(Text, "action", "outcome"),
     *_optional(Text, "user", "token_id", "search_id", "remote"),
     Index("audit_at", "at"),
-)
-
-uses = Table(  # of devices: a row for each attempt of a search, which stays when the search is deleted
-    "uses",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    *_required(Text, "search_id", "user"),
-    *_required(Integer, "devices"),
-    *_required(Stamp, "started_at"),
-    *_optional(Text, "token_id"),
-    *_optional(Stamp, "ended_at"),
-    Index("uses_search", "search_id"),
-    Index("uses_ended_at", "ended_at"),
+    sqlite_autoincrement=True,
 )
 
 server = Table(  # one row; epoch: number of servers that have taken the database; audit_from: the audit's older entries may go

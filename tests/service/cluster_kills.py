@@ -77,10 +77,10 @@ CREATE FUNCTION note_write() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
         SELECT clock_timestamp(), current_setting('application_name'), epoch FROM server;
     RETURN NULL; END $$;
 """
-NOTED = ("searches", "events", "artifacts", "audit", "uses", "server")
+NOTED = ("searches", "events", "artifacts", "audit", "server")
 """Tables each of whose writes is noted with the server that made it (PGAPPNAME) and the epoch."""
 
-WAIT_COLUMNS = ("of", "searches", "wait for the first start, median and longest, s", "device-seconds")
+WAIT_COLUMNS = ("of", "searches", "wait for the first start, median and longest, s")
 CUT_COLUMNS = (
     "cut off",
     "times",
@@ -527,9 +527,7 @@ class ClusterKiller(Killer):
                         yield f"{host.name}: process {process.pid}: {words[:200]}"
 
     def figures(self) -> list[str]:
-        """Markdown: waiting times and shares of devices by user and by width, idle devices, and the order of the servers."""
-        seconds = "sum(devices * extract(epoch FROM ended_at - started_at))::float"
-        used = dict(self._rows(f'SELECT "user", {seconds} FROM uses GROUP BY "user"'))
+        """Markdown: waiting times by user and by width, shares of the device time, and the order of the servers."""
         writes = self._rows("SELECT writer, epoch FROM writes WHERE writer LIKE 'server%' ORDER BY id")
         cuts = []
         for what in dict.fromkeys(what for what, *_ in self.cuts):
@@ -543,10 +541,7 @@ class ClusterKiller(Killer):
             if search.started_at is not None:
                 for name in (search.owner, f"{search.request.get('devices', 1)} device(s)"):
                     waited[name].append((search.started_at - search.created_at).total_seconds())
-        waits = [
-            (name, len(own), f"{median(own):.0f}, {max(own):.0f}", f"{used[name]:.0f}" if name in used else "")
-            for name, own in sorted(waited.items())
-        ]
+        waits = [(name, len(own), f"{median(own):.0f}, {max(own):.0f}") for name, own in sorted(waited.items())]
         total = sum(self.times.values()) or 1.0
         times = [(name, f"{own:.0f}", f"{own / total:.1%}") for name, own in sorted(self.times.items())]
         return [

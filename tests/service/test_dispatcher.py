@@ -7,13 +7,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from sqlalchemy import select
 
 from autotune.commands.result import TuningResult
 from autotune.service import devices
@@ -22,7 +21,7 @@ from autotune.service.devices import Devices
 from autotune.service.dispatcher import Dispatcher, Run, death, runner_environment
 from autotune.service.records import CANCELLED, DONE, FAILED, NOTHING_FITS, QUEUED, RUNNING, Conflict
 from autotune.service.store import Store
-from autotune.service.tables import DatabaseAway, DatabaseTaken, ServerLock, events, reading, uses, writing
+from autotune.service.tables import DatabaseAway, DatabaseTaken, ServerLock
 from tests.hurry import ROOT
 from tests.probe.processes import becomes_true, bounded, started_in
 from tests.service.dispatching import (
@@ -309,23 +308,6 @@ def test_a_search_that_ran_when_its_server_died_counts_a_restart_and_one_that_di
     asyncio.run(dispatcher_of(store, state, replaying)._recover(Run(store.running()[0])))
     after = store.read(search_id)
     assert (after.state, after.interruptions, after.restarts) == (QUEUED, 0, restarts)
-
-
-def test_a_search_whose_server_was_killed_used_its_devices_until_its_last_event(
-    store: Store, engine: Any, state: Path, replaying: Replaying, submit: Callable[..., str]
-) -> None:
-    """Its token is not charged for the time without a server."""
-    search_id = submit()
-    store.claim(["cpu"])
-    store.started(search_id, 1, 2**22 + 1, 1.0)  # a process that is gone
-    begun, last = (datetime.now(UTC) - timedelta(hours=hours) for hours in (3, 2))
-    with writing(engine) as connection:
-        connection.execute(uses.update().values(started_at=begun))
-        connection.execute(events.update().values(at=last))
-    asyncio.run(dispatcher_of(store, state, replaying)._recover(Run(store.running()[0])))
-    with reading(engine) as connection:
-        assert connection.execute(select(uses.c.started_at, uses.c.ended_at)).one() == (begun, last)
-    assert store.read(search_id).state == QUEUED
 
 
 def test_a_server_that_lost_its_lock_kills_nothing(

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
-from sqlalchemy import Engine, event, select, text
+from sqlalchemy import Engine, event, text
 from sqlalchemy.exc import StatementError
 
 from autotune.core.errors import InvalidRequest, StorageFailed
@@ -41,7 +41,7 @@ from autotune.service.records import (
     Search,
 )
 from autotune.service.store import Store
-from autotune.service.tables import reading, uses, writing
+from autotune.service.tables import writing
 from tests.probe.processes import bounded
 
 REQUEST = {"model": "bert-mini", "global_batch_size": 8}
@@ -514,32 +514,23 @@ def test_a_search_that_ends_in_time_uses_what_one_before_it_waits_for(store: Sto
     assert claimed.id == wide.id
 
 
-def test_a_search_is_expected_to_take_as_long_as_earlier_ones_of_its_model_used_their_devices(
-    store: Store, engine: Engine
-) -> None:
-    """Without the hours for which one of them waited after an interruption."""
-    earlier = started(store)
-    store.requeue(earlier.id, 1, "the server ended")
-    assert store.claim(["cpu"]) is not None
-    store.end(earlier.id, 2, DONE)
-    with writing(engine) as connection:
-        connection.execute(tables.searches.update().values(started_at=datetime.now(UTC) - LATER))
+def test_a_search_is_expected_to_take_as_long_as_earlier_ones_of_its_model(store: Store, engine: Engine) -> None:
+    earlier = ended(store)
     submitted(store, device="cuda:0", timeout="100s")
     assert store.claim(["cuda:0"], cards=CARDS) is not None
     submitted(store, devices=2, device="cuda")
     narrow = submitted(store)
     for seconds, passes in ((200, False), (20, True)):
         with writing(engine) as connection:
-            first = select(tables.sa.func.min(uses.c.id)).scalar_subquery()
             begun = datetime.now(UTC) - timedelta(seconds=seconds)
-            ended_at = datetime.now(UTC)
-            connection.execute(uses.update().where(uses.c.id == first).values(started_at=begun, ended_at=ended_at))
+            change = tables.searches.update().where(tables.searches.c.id == earlier.id)
+            connection.execute(change.values(started_at=begun, ended_at=datetime.now(UTC)))
         assert (store.claim(["cuda:2"], 9, CARDS) is not None) == passes
     assert current(store, narrow).state == RUNNING
 
 
-def test_a_token_has_no_more_devices_and_device_hours_than_it_may(store: Store, engine: Engine) -> None:
-    token, _ = Accounts(engine).create("anna", "submitter", None, "a test", most_devices=2, hours_a_month=1.0)
+def test_a_token_has_no_more_devices_than_it_may(store: Store, engine: Engine) -> None:
+    token, _ = Accounts(engine).create("anna", "submitter", None, "a test", most_devices=2)
     own = [submitted(store, token_id=token.id, device="cuda") for _ in range(3)]
     cards = {f"cuda:{index}": "L4" for index in range(4)}
     for search, name in zip(own[:2], cards, strict=False):
@@ -547,18 +538,10 @@ def test_a_token_has_no_more_devices_and_device_hours_than_it_may(store: Store, 
         assert claimed is not None
         assert claimed.id == search.id
     assert store.claim(["cuda:2", "cuda:3"], 9, cards) is None
-    assert [(use.user, use.token_id, use.devices) for use in store.usage()] == [("anna", token.id, 2)]
     store.end(own[0].id, 1, DONE)
-    with writing(engine) as connection:
-        begun = datetime.now(UTC) - timedelta(hours=1.5)
-        connection.execute(uses.update().where(uses.c.search_id == own[0].id).values(started_at=begun))
-    (use,) = store.usage()
-    month = datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    assert use.device_hours == pytest.approx(min(1.5, (datetime.now(UTC) - month).total_seconds() / 3600), abs=0.01)
-    store.delete(own[0].id)
-    assert store.usage()[0].device_hours == pytest.approx(use.device_hours, abs=0.01)
-    if use.device_hours >= 1:  # not in the first hour of a month
-        assert store.claim(["cuda:2", "cuda:3"], 9, cards) is None
+    claimed = store.claim(["cuda:2", "cuda:3"], 9, cards)
+    assert claimed is not None
+    assert claimed.id == own[2].id
 
 
 def test_measurements_whose_files_are_on_another_machine_are_set_aside(store: Store) -> None:
@@ -743,20 +726,6 @@ def test_the_process_of_an_attempt_is_recorded_while_it_runs(store: Store) -> No
     assert store.end(search.id, 1, DONE)
     assert not store.started(search.id, 1, 1, 1.0)
     assert (current(store, search).pid, current(store, search).pid_started) == (None, None)
-
-
-def test_a_search_uses_its_devices_until_its_server_is_stopped_and_not_until_the_next_one_starts(
-    store: Store, engine: Engine
-) -> None:
-    search = started(store)
-    assert [use.devices for use in store.usage()] == [1]
-    store.stopped(search.id, 1)
-    with reading(engine) as connection:
-        ended_at = connection.scalar(select(uses.c.ended_at))
-    assert ended_at is not None
-    store.requeue(search.id, 1, "The server was started again.", counter=None)
-    with reading(engine) as connection:
-        assert connection.scalar(select(uses.c.ended_at)) == ended_at
 
 
 def test_an_interrupted_search_is_the_next_again(store: Store, changed: list[str]) -> None:

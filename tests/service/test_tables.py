@@ -13,11 +13,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, text
-from sqlalchemy.exc import DBAPIError
 
 from autotune.core.errors import InvalidRequest, StorageFailed
 from autotune.service import tables
@@ -73,21 +71,6 @@ def test_a_database_in_another_encoding_than_utf8_holds_all_texts(engine: Engine
     search, _ = Store(other).submit("Zoë", "first", {"model": "bert-mini"})
     assert Store(other).read(search.id) == search
     other.dispose()
-
-
-def test_a_database_of_the_first_revision_is_migrated_with_what_it_holds(database_url: str, tmp_path: Path) -> None:
-    engine = connect_database(database_url if "postgresql" in database_url else f"sqlite:///{tmp_path}/first.db")
-    config = tables._migrations()
-    with writing(engine) as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
-        connection.execute(text("INSERT INTO audit (at, action, outcome) VALUES (CURRENT_TIMESTAMP, 'first', 'done')"))
-    tables.migrate(engine)
-    assert differences(engine) == []
-    with pytest.raises(DBAPIError, match="the audit is append-only"), engine.begin() as connection:
-        connection.execute(text("DELETE FROM audit"))
-    assert [entry.action for entry in Accounts(engine).audit()] == ["first"]
-    engine.dispose()
 
 
 def test_a_new_database_may_be_opened_by_several_at_once(open_engine: Callable[[], Engine]) -> None:
