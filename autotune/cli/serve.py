@@ -17,7 +17,7 @@ from autotune.core.errors import AutotuneError, InvalidRequest, did_you_mean
 if TYPE_CHECKING:
     from autotune.service.accounts import Token
 
-LIBRARIES = ("fastapi", "uvicorn", "multipart", "sqlalchemy", "alembic", "structlog", "prometheus_client", "authlib")
+LIBRARIES = ("fastapi", "uvicorn", "multipart", "sqlalchemy", "alembic", "structlog", "prometheus_client")
 """Packages that the server needs in addition to a search's."""
 
 STATE = "Folder of the database and of running searches."
