@@ -82,7 +82,7 @@ def _use_lines(ending: Any, command: list[str], then: str | None) -> list[str]:
         applied.write()
         lines = applied.lines
     except AutotuneError as error:
-        lines = [f"Warning: {error.on_command_line}"]
+        lines = [f"Warning: {error}"]
     return [
         "Use it    the command with the answer:",
         *lines,

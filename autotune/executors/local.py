@@ -77,7 +77,7 @@ class LocalHost:
                 account = self.hosts.run(order)
         except ProbeHostFailed as error:  # it was killed while it started
             if is_probe or self.hosts.is_abandoned:
-                raise self._lost(error.written[0]) from None
+                raise self._lost(error.message) from None
             raise
         if self.hosts.is_abandoned or (is_probe and account["ended"] in ("host ended", "host hung")):
             raise self._lost("the process that starts its probes was killed")

@@ -15,7 +15,6 @@ from sqlalchemy import Connection, Engine, func, select
 
 from autotune.core.errors import InvalidRequest, did_you_mean
 from autotune.core.request import MOST_DEVICES
-from autotune.service.problems import InvalidField
 from autotune.service.records import Conflict
 from autotune.service.tables import DatabaseAway, audit, reading, sessions, tokens, writing
 
@@ -125,7 +124,7 @@ class Accounts:
             raise InvalidRequest(f"There is no role {role!r}.", did_you_mean(role, RIGHTS))
         if not re.fullmatch(USER, user):
             advice = "Begin with a letter from a to z; up to 63 more, digits and . @ + - _ may follow."
-            raise InvalidField("/user", f"{user!r} is not a name of a user.", advice)
+            raise InvalidRequest(f"{user!r} is not a name of a user.", advice, "user")
         if days is not None and not SHORTEST_DAYS <= days <= 36500:
             raise InvalidRequest(f"A token cannot be valid for {days} days.", "Give a minute (0.0007) to 36500 days.")
         if most_devices is not None and not 0 < most_devices <= MOST_DEVICES:

@@ -30,10 +30,11 @@ import structlog
 from autotune.core.errors import AutotuneError, StorageFailed, StudyInUse
 from autotune.core.io import file_end, read_json, write_json
 from autotune.core.paths import scrubbed
-from autotune.service.body import Roots, job_of
+from autotune.service.body import job_of
 from autotune.service.cluster import ClusterDevices
 from autotune.service.devices import Devices
 from autotune.service.records import FAILED, Search
+from autotune.service.roots import Roots
 from autotune.service.runner import INTERRUPTED, problem
 from autotune.service.store import Store
 from autotune.service.tables import DatabaseTaken

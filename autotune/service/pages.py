@@ -17,7 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from pydantic import StringConstraints
+from pydantic import StringConstraints, ValidationError
 from starlette.exceptions import HTTPException
 
 from autotune.core.errors import AutotuneError, InvalidRequest
@@ -29,10 +29,10 @@ from autotune.service import answers, api, server_api, wording
 from autotune.service.access import COOKIE, cookie_name, is_same_origin, sign_in, sign_in_as
 from autotune.service.accounts import RIGHTS, SESSION, Caller, Session
 from autotune.service.answers import Admin, Submitter, Viewer
-from autotune.service.body import all_errors, parse_body
+from autotune.service.body import SearchBody, parse_body
 from autotune.service.devices import wishes
 from autotune.service.identity import PROXY, Provider, proxy_user
-from autotune.service.problems import InvalidField, Problem, problem_of, respond
+from autotune.service.problems import Problem, problem_of, respond
 from autotune.service.records import DONE, ENDED, QUEUED
 from autotune.service.store import Store
 from autotune.service.wording import FIELDS, STATES, Record
@@ -251,37 +251,40 @@ async def _fields(request: Request) -> dict[str, str]:
 def submitted(request: Request, caller: Submitter, form: Annotated[dict[str, str], Depends(_fields)]) -> Response:
     """Check the form, and start the search if that was its button."""
     values = {name: form.get(name, "") for name in (*FIELDS, "more")}
-    state = request.app.state
     try:
-        body, problems = all_errors(_body(values), state.roots, caller, state.devices.known_cards())
-        if body is None:
-            return _form(request, values, 422, problems=problems)
+        body = _body(values)
         if form.get("do") != "start":
             wanted: Any = api.submit(request, Response(), caller, body, dry_run=True)
             return _form(request, values, wanted=wanted.request)
         # The same form sent twice is one search, a changed one is another.
         key = hashlib.sha256(f"{form.get('key', '')} {body.model_dump_json()}".encode()).hexdigest()
         search: Any = api.submit(request, Response(), caller, body, idempotency_key=key)
-    except InvalidRequest as error:
+    except (InvalidRequest, RequestValidationError) as error:
         problem = problem_of(error)
-        message = f"{problem.detail} {problem.advice}".strip()
-        return _form(request, values, 422, problems=problem.errors or {"/more": message})
+        text = f"{problem.detail} {problem.advice}".strip()
+        is_one = isinstance(error, InvalidRequest)
+        problems = dict.fromkeys(problem.errors or ["/more"], text) if is_one else problem.errors
+        return _form(request, values, 422, problems=problems)
     return to(f"/searches/{search['id']}")
 
 
-def _body(values: Mapping[str, str]) -> dict[str, Any]:
-    """The fields that a form states. Raises InvalidField."""
+def _body(values: Mapping[str, str]) -> SearchBody:
+    """The body that a form states. Raises InvalidRequest, RequestValidationError."""
     try:
-        body = parse_body(json.dumps(read_yaml(values["more"], aliases=False) or {}).encode())
+        fields = parse_body(json.dumps(read_yaml(values["more"], aliases=False) or {}).encode())
     except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:  # TypeError: a date is not JSON
-        raise InvalidField("/more", f"This cannot be read: {' '.join(str(error).split())}.") from error
-    if not isinstance(body, dict):
-        raise InvalidField("/more", "These are not options.", "Write a line NAME: VALUE for each.")
+        raise InvalidRequest(f"This cannot be read: {' '.join(str(error).split())}.") from error
+    if not isinstance(fields, dict):
+        raise InvalidRequest("These are not options.", "Write a line NAME: VALUE for each.")
     for name in FIELDS:
         if text := values[name]:
             is_number = name == "global_batch_size" or (name in OPTIONS and OPTIONS[name].least is not None)
-            body[name] = int(text) if is_number and re.fullmatch(r"\d{1,18}", text) else is_switch(name) or text
-    return body
+            fields[name] = int(text) if is_number and re.fullmatch(r"\d{1,18}", text) else is_switch(name) or text
+    try:
+        return SearchBody(**fields)
+    except ValidationError as error:
+        errors = [entry | {"loc": ("body", *entry["loc"])} for entry in error.errors()]
+        raise RequestValidationError(errors, body=fields) from error
 
 
 def _form(
@@ -402,7 +405,7 @@ def create_token(request: Request, caller: Admin, user: Field, role: Role, days:
     """A new token; its secret is in this answer alone."""
     try:
         made = server_api.new_token(request, caller, answers.NewToken(user=user, role=role, days=days), key)
-    except InvalidField as error:
+    except InvalidRequest as error:
         return _tokens(request, caller, 422, user=user, error=str(error))
     return _tokens(request, caller, 201, made=made)
 

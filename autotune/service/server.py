@@ -28,13 +28,13 @@ from prometheus_client import start_http_server
 from autotune.core.errors import InvalidRequest, StorageFailed
 from autotune.service import access, answers, api, operation, pages, problems
 from autotune.service.accounts import PAGE_ROLES, Accounts
-from autotune.service.body import Roots
 from autotune.service.client import is_loopback
 from autotune.service.cluster import ClusterDevices
 from autotune.service.connections import MOST_CONNECTIONS, Connection
 from autotune.service.devices import Devices
 from autotune.service.dispatcher import Dispatcher
 from autotune.service.identity import Provider
+from autotune.service.roots import Roots
 from autotune.service.store import Store
 from autotune.service.stream import Hub
 from autotune.service.tables import DatabaseAway, DatabaseTaken, ServerLock, connect_database

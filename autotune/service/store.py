@@ -23,7 +23,6 @@ from sqlalchemy import Connection, Engine, func, literal, select
 from autotune.core.errors import InvalidRequest
 from autotune.core.units import parse_seconds
 from autotune.service.devices import JOIN, Waiting, check_devices, choose, wishes
-from autotune.service.problems import InvalidField
 from autotune.service.records import (
     CANCELLED,
     DONE,
@@ -248,7 +247,7 @@ class Store:
         for search_id, device, request in self._rows(query):
             try:
                 check_devices({"card": "", **request, "device": device}, cards)
-            except InvalidField as error:
+            except InvalidRequest as error:
                 problem = {"type": "InvalidRequest", "message": error.message, "advice": error.advice}
                 with self._writing() as change:
                     if change.existing(search_id).state == QUEUED:

@@ -14,8 +14,8 @@ from starlette.testclient import TestClient
 
 from autotune.service import access, api
 from autotune.service.access import COOKIE, FORM_FIELD, FORM_HEADER, MOST_BYTES, MOST_FAILURES, needs
-from autotune.service.body import Roots
 from autotune.service.problems import MEDIA_TYPE, SECURITY_HEADERS, Problem
+from autotune.service.roots import Roots
 from autotune.service.tables import audit, metadata
 from tests.service.application import SMALL, URL, Service, make_app, wait_until
 

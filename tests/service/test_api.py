@@ -16,8 +16,8 @@ import pytest
 from packaging.version import Version
 
 from autotune.service import api
-from autotune.service.body import Roots
 from autotune.service.problems import MEDIA_TYPE
+from autotune.service.roots import Roots
 from autotune.space.file import named_spaces
 from autotune.workload.model.builtin import BUILT_IN
 from tests.service.application import SMALL, Service, make_app, serving, wait_until

@@ -16,10 +16,10 @@ import pytest
 
 from autotune.commands.result import TuningResult
 from autotune.service import devices
-from autotune.service.body import Roots
 from autotune.service.devices import Devices
 from autotune.service.dispatcher import Dispatcher, Run, death, runner_environment
 from autotune.service.records import CANCELLED, DONE, FAILED, NOTHING_FITS, QUEUED, RUNNING, Conflict
+from autotune.service.roots import Roots
 from autotune.service.store import Store
 from autotune.service.tables import DatabaseAway, DatabaseTaken, ServerLock
 from tests.hurry import ROOT

@@ -25,9 +25,9 @@ from autotune.core.errors import InvalidRequest
 from autotune.service import identity
 from autotune.service.access import COOKIE, MOST_FAILURES
 from autotune.service.accounts import SESSION
-from autotune.service.body import Roots
 from autotune.service.check import check
 from autotune.service.pages import ATTEMPT
+from autotune.service.roots import Roots
 from autotune.service.server import Settings
 from autotune.service.tables import audit, metadata
 from tests.service.application import SMALL, URL, Service, make_app, serving

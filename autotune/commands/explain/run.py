@@ -203,7 +203,7 @@ def _traced(host: Host, result: SearchResult, configurations: Mapping[str, Confi
     try:
         model = traced(host, result.workload, environment, configurations.values(), base)
     except TracingFailed as failed:
-        return MemoryBreakdown(peaks, problems=(Note(NoteKind.NOT_TRACED, detail=failed.written[0]),))
+        return MemoryBreakdown(peaks, problems=(Note(NoteKind.NOT_TRACED, detail=failed.message),))
     problems: dict[str, Note] = {}
     for name, configuration in configurations.items():
         try:

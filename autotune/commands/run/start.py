@@ -86,7 +86,7 @@ def run(words: Sequence[str], wanted: Instructions, stdout: int | None = None) -
             except AutotuneError as error:
                 if not then:
                     raise
-                return Ending(code, lines=(f"Error: {error.on_command_line}",))
+                return Ending(code, lines=(f"Error: {error}",))
         if facts is None:
             return _without_training(words, messages, code, wanted)
         os.environ.update(facts.variables)  # the command has variables of its own
@@ -234,7 +234,7 @@ def _again(command: Command, facts: Facts, wanted: Instructions, scratch: Path) 
     except AutotuneError as error:
         if not wanted.then:
             raise
-        kept = f"Error: {error.on_command_line}"
+        kept = f"Error: {error}"
     else:
         kept = why_kept(result, facts.resumes) if wanted.then == TRAIN else ""
         if wanted.then == TRAIN and not kept:

@@ -306,7 +306,7 @@ class HostSet:
             if not order.host_environment:
                 raise
             variables = " ".join(f"{name}={value}" for name, value in order.host_environment.items())
-            reason = f"no process can be started with {variables}: {error.written[0]}"
+            reason = f"no process can be started with {variables}: {error.message}"
             seconds = time.monotonic() - begun
             return {"ended": "not started", "reason": reason, "seconds": seconds, "kernel_oom_kills": 0}
 

@@ -1,4 +1,4 @@
-"""The first tables, those of `tables`: a release freezes them here. The audit is append-only in the database too."""
+"""The first tables, those of `tables`, which a release freezes here, with an audit that is append-only in the database too."""
 
 from alembic import op
 
