@@ -15,12 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from autotune.core.errors import did_you_mean
-from autotune.service.access import address_of, needs
+from autotune.service.access import needs
 from autotune.service.accounts import USER, Caller, Token
 from autotune.service.body import parse_body
 from autotune.service.problems import MEDIA_TYPE, Problem
 from autotune.service.records import ENDED, QUEUED, RUNNING, Search
-from autotune.service.store import Store
 
 JSON, CSV = "application/json", "text/csv"
 ROOT = "/api/v1"
@@ -261,25 +260,3 @@ def as_csv(rows: Sequence[Mapping[str, Any]]) -> Response:
     writer.writeheader()
     writer.writerows(rows)
     return Response(text.getvalue(), media_type=CSV)
-
-
-def found_search(request: Request, search_id: str) -> Search:
-    """The search of this id. Raises Problem if there is none."""
-    store: Store = request.app.state.store
-    search = store.read(search_id) if re.fullmatch("[0-9a-f]{32}", search_id) else None
-    if search is None:
-        raise Problem(404, "There is no such search.", "List them with GET /api/v1/searches.", kind="not-found")
-    return search
-
-
-def owned_search(request: Request, search_id: str, who: Caller) -> Search:
-    """The search of this id, which the caller may change. Raises Problem if they may not."""
-    search = found_search(request, search_id)
-    if search.owner != who.user and not who.may("admin"):
-        raise Problem(403, f"The search is {search.owner}'s.", "Ask its owner or an admin.")
-    return search
-
-
-def note(request: Request, who: Caller, action: str, search_id: str | None = None) -> None:
-    """Write into the audit that the caller did this."""
-    request.app.state.accounts.record(who, action, "done", search_id, address_of(request))

@@ -13,9 +13,10 @@ from anyio import CapacityLimiter, WouldBlock, to_thread
 from fastapi import FastAPI, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
-from autotune.service import answers, server_api
-from autotune.service.answers import CSV, JSON, MOST_EVENTS, ROOT, Submitter, Viewer, found_search, note
-from autotune.service.body import SearchBody, check_nodes, checked
+from autotune.service import actions, answers, server_api
+from autotune.service.actions import found_search
+from autotune.service.answers import CSV, JSON, MOST_EVENTS, ROOT, Submitter, Viewer
+from autotune.service.body import SearchBody
 from autotune.service.client import unpack
 from autotune.service.problems import SCHEMA, Problem
 from autotune.service.records import ENDED, QUEUED, RUNNING, Artifact, Event, Search
@@ -53,18 +54,10 @@ def submit(
     idempotency_key: Annotated[str | None, Header(max_length=255, pattern=r"^[!-~]+$")] = None,
 ) -> answers.ShownSearch | answers.CheckedRequest:
     """Queue a search; with dry_run only check it."""
-    state = request.app.state
-    wanted = checked(body, state.roots, who, state.devices.known_cards())
-    if not state.devices.is_lasting:  # they are on other machines, which may lack a folder
-        check_nodes(wanted, state.roots, state.devices.unreadable)
     if dry_run:
         response.status_code = 200
-        return answers.CheckedRequest(request=wanted)
-    name = body.name or f"{body.model} {body.global_batch_size}"
-    given = {"priority": body.priority, "idempotency_key": idempotency_key, "token_id": who.token_id}
-    search, is_new = state.store.submit(who.user, name, wanted, **given)
-    if is_new:
-        note(request, who, "submit", search.id)
+        return answers.CheckedRequest(request=actions.check(request, who, body))
+    search, is_new = actions.submit(request, who, body, idempotency_key)
     response.status_code = 201 if is_new else 200
     response.headers["Location"] = f"{ROOT}/searches/{search.id}"
     return _answer(request, response, search)
@@ -111,26 +104,19 @@ def cancel(
     request: Request, response: Response, who: Submitter, search_id: str, body: answers.Cancel | None = None
 ) -> Any:
     """End a search: a queued one at once, a running one after its probe, or now. What it has found is kept."""
-    search = answers.owned_search(request, search_id, who)
-    search = request.app.state.store.cancel(search.id, body is not None and body.now)
-    note(request, who, "cancel", search.id)
-    return _answer(request, response, search)
+    return _answer(request, response, actions.cancel(request, who, search_id, body is not None and body.now))
 
 
 @router.post("/searches/{search_id}/resume", status_code=202, response_model=answers.ShownSearch)
 def resume(request: Request, response: Response, who: Submitter, search_id: str) -> Any:
     """Queue a cancelled or failed search again: it goes on where it was."""
-    search = request.app.state.store.resume(answers.owned_search(request, search_id, who).id)
-    note(request, who, "resume", search.id)
-    return _answer(request, response, search)
+    return _answer(request, response, actions.resume(request, who, search_id))
 
 
 @router.delete("/searches/{search_id}", status_code=204)
 def delete(request: Request, who: Submitter, search_id: str) -> None:
     """Delete an ended search with its report and its folder."""
-    search = answers.owned_search(request, search_id, who)
-    request.app.state.dispatcher.delete(search.id)
-    note(request, who, "delete", search.id)
+    actions.delete(request, who, search_id)
 
 
 # Events -----------------------------------------------------------------------------------------------------------

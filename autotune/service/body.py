@@ -36,7 +36,7 @@ from autotune.core.request import (
 from autotune.core.text import HIDDEN
 from autotune.service.accounts import Caller
 from autotune.service.devices import check_devices
-from autotune.service.problems import Problem
+from autotune.service.records import Forbidden
 from autotune.service.roots import OPENED, Roots
 from autotune.space.build import parse_overrides
 from autotune.space.file import named_spaces, open_space, read_yaml
@@ -194,7 +194,7 @@ def checked(body: SearchBody, roots: Roots, caller: Caller, cards: Mapping[str, 
     if cards is not None:
         check_devices(body.model_dump(), cards, caller.most_devices)
     if body.priority > 0 and not caller.may("admin"):
-        raise Problem(403, "Only admins may give a priority above 0.", "Leave it out.")
+        raise Forbidden("Only admins may give a priority above 0.", "Leave it out.", "priority")
     _check_args(body.args)
     request: dict[str, Any] = body.model_dump(mode="json", exclude_defaults=True) | {"device": body.device}
     paths: dict[str, str] = {}

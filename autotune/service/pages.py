@@ -25,9 +25,9 @@ from autotune.core.prospect import more_to_gain
 from autotune.core.request import OPTIONS, TASKS, is_switch
 from autotune.core.units import NotReadable, format_bytes, format_seconds, parse_price
 from autotune.report.templates import text_of
-from autotune.service import answers, api, server_api, wording
+from autotune.service import actions, answers, api, server_api, wording
 from autotune.service.access import COOKIE, cookie_name, is_same_origin, sign_in, sign_in_as
-from autotune.service.accounts import RIGHTS, SESSION, Caller, Session
+from autotune.service.accounts import RIGHTS, SESSION, Session
 from autotune.service.answers import Admin, Submitter, Viewer
 from autotune.service.body import SearchBody, parse_body
 from autotune.service.devices import wishes
@@ -254,18 +254,17 @@ def submitted(request: Request, caller: Submitter, form: Annotated[dict[str, str
     try:
         body = _body(values)
         if form.get("do") != "start":
-            wanted: Any = api.submit(request, Response(), caller, body, dry_run=True)
-            return _form(request, values, wanted=wanted.request)
+            return _form(request, values, wanted=actions.check(request, caller, body))
         # The same form sent twice is one search, a changed one is another.
         key = hashlib.sha256(f"{form.get('key', '')} {body.model_dump_json()}".encode()).hexdigest()
-        search: Any = api.submit(request, Response(), caller, body, idempotency_key=key)
+        search, _ = actions.submit(request, caller, body, key)
     except (InvalidRequest, RequestValidationError) as error:
         problem = problem_of(error)
         text = f"{problem.detail} {problem.advice}".strip()
         is_one = isinstance(error, InvalidRequest)
         problems = dict.fromkeys(problem.errors or ["/more"], text) if is_one else problem.errors
         return _form(request, values, 422, problems=problems)
-    return to(f"/searches/{search['id']}")
+    return to(f"/searches/{search.id}")
 
 
 def _body(values: Mapping[str, str]) -> SearchBody:
@@ -307,10 +306,8 @@ def _form(
 
 
 def _search(request: Request, search_id: str) -> dict[str, Any]:
-    store: Store = request.app.state.store
-    if (search := store.read(search_id)) is None:
-        raise Problem(404, "There is no such search.", "Check its address: it may have been deleted.")
-    return answers.shown(search, store.place(search))
+    search = actions.found_search(request, search_id)
+    return answers.shown(search, request.app.state.store.place(search))
 
 
 @router.get("/searches/{search_id}")
@@ -343,14 +340,14 @@ def one_search(request: Request, _caller: Viewer, search_id: SearchId) -> Respon
 @router.post("/searches/{search_id}/cancel")
 def cancel(request: Request, caller: Submitter, search_id: SearchId, now: Field = "") -> Response:
     """End a search, after its running probe or now."""
-    api.cancel(request, Response(), caller, search_id, answers.Cancel(now=bool(now)))
+    actions.cancel(request, caller, search_id, bool(now))
     return to(f"/searches/{search_id}")
 
 
 @router.post("/searches/{search_id}/resume")
 def resume(request: Request, caller: Submitter, search_id: SearchId) -> Response:
     """Queue a search again."""
-    api.resume(request, Response(), caller, search_id)
+    actions.resume(request, caller, search_id)
     return to(f"/searches/{search_id}")
 
 
@@ -390,30 +387,30 @@ def devices(request: Request, caller: Viewer) -> Response:
 
 
 @router.get("/tokens")
-def tokens(request: Request, caller: Admin) -> Response:
+def tokens(request: Request, _caller: Admin) -> Response:
     """All tokens, without their secrets."""
-    return _tokens(request, caller)
+    return _tokens(request)
 
 
-def _tokens(request: Request, caller: Caller, status: int = 200, **values: Any) -> Response:
-    values = {"made": None, "user": "", "error": "", "key": uuid4().hex} | values
-    return shown(request, "tokens", status, tokens=server_api.tokens(request, caller), roles=[*RIGHTS], **values)
+def _tokens(request: Request, status: int = 200, **values: Any) -> Response:
+    values = {"made": "", "secret": "", "user": "", "error": "", "key": uuid4().hex} | values
+    return shown(request, "tokens", status, tokens=request.app.state.accounts.tokens(), roles=[*RIGHTS], **values)
 
 
 @router.post("/tokens")
 def create_token(request: Request, caller: Admin, user: Field, role: Role, days: Days, key: Key) -> Response:
     """A new token; its secret is in this answer alone."""
     try:
-        made = server_api.new_token(request, caller, answers.NewToken(user=user, role=role, days=days), key)
+        token, secret = actions.create_token(request, caller, user, role, days, key=key)
     except InvalidRequest as error:
-        return _tokens(request, caller, 422, user=user, error=str(error))
-    return _tokens(request, caller, 201, made=made)
+        return _tokens(request, 422, user=user, error=str(error))
+    return _tokens(request, 201, made=token.user, secret=secret)
 
 
 @router.get("/tokens/{token_id}/revoke")
-def ask_to_revoke(request: Request, caller: Admin, token_id: str) -> Response:
+def ask_to_revoke(request: Request, _caller: Admin, token_id: str) -> Response:
     """Ask whether a token is to end."""
-    token = next((token for token in server_api.tokens(request, caller) if token.id == token_id), None)
+    token = next((token for token in request.app.state.accounts.tokens() if token.id == token_id), None)
     if token is None or token.revoked_at:
         raise Problem(404, "There is no such token.")
     return shown(request, "revoke", token=token)
@@ -422,5 +419,5 @@ def ask_to_revoke(request: Request, caller: Admin, token_id: str) -> Response:
 @router.post("/tokens/{token_id}/revoke")
 def revoke_token(request: Request, caller: Admin, token_id: str) -> Response:
     """End a token and its sessions."""
-    server_api.revoke_token(request, caller, token_id)
+    actions.revoke_token(request, caller, token_id)
     return to("/tokens")

@@ -22,10 +22,11 @@ from autotune.core.errors import (
     StudyMismatch,
 )
 from autotune.core.paths import scrubbed
-from autotune.service.records import Conflict, KeyReused, LimitReached
+from autotune.service.records import Conflict, Forbidden, KeyReused, LimitReached
 
 MEDIA_TYPE = "application/problem+json"
 STATUS: Mapping[type[Exception], int] = {
+    Forbidden: 403,
     StudyMismatch: 409,
     StudyInUse: 409,
     Conflict: 409,

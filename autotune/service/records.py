@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select
 
-from autotune.core.errors import AutotuneError
+from autotune.core.errors import AutotuneError, InvalidRequest
 from autotune.service.tables import artifacts, events, searches
 
 QUEUED, RUNNING, DONE = "queued", "running", "done"
@@ -78,6 +78,10 @@ class Artifact:
 
 class Conflict(AutotuneError):
     """The state of the search does not allow this."""
+
+
+class Forbidden(InvalidRequest):
+    """The caller's role may not do this."""
 
 
 class LimitReached(AutotuneError):

@@ -1,11 +1,11 @@
 """REST under /api/v1: this server's devices, spaces, models and tokens."""
 
-import re
 from dataclasses import asdict
 
 from fastapi import Request
 
-from autotune.service.accounts import Accounts, Caller, Entry, Token
+from autotune.service import actions
+from autotune.service.accounts import Caller, Entry, Token
 from autotune.service.answers import (
     CSV,
     JSON,
@@ -19,11 +19,9 @@ from autotune.service.answers import (
     Viewer,
     accepted,
     as_csv,
-    note,
     routes,
 )
 from autotune.service.devices import JOIN
-from autotune.service.problems import Problem
 from autotune.space.file import named_spaces, open_space
 from autotune.workload.model.builtin import BUILT_IN
 
@@ -78,20 +76,11 @@ def tokens(request: Request, _who: Admin) -> list[Token]:
 @router.post("/tokens", status_code=201)
 def create_token(request: Request, who: Admin, body: NewToken) -> SecretToken:
     """A new token; its secret is in this answer alone."""
-    return new_token(request, who, body)
-
-
-def new_token(request: Request, who: Caller, body: NewToken, key: str | None = None) -> SecretToken:
-    """Create it. key: as of `Accounts.create`. Raises its errors."""
-    accounts: Accounts = request.app.state.accounts
-    token, secret = accounts.create(body.user, body.role, body.days, who.user, key, body.most_devices)
-    note(request, who, f"create token {token.id}")
+    token, secret = actions.create_token(request, who, body.user, body.role, body.days, body.most_devices)
     return SecretToken(token=token, secret=secret)
 
 
 @router.delete("/tokens/{token_id}", status_code=204)
 def revoke_token(request: Request, who: Admin, token_id: str) -> None:
     """End a token and its sessions."""
-    if not re.fullmatch("[0-9a-f]{8}", token_id) or not request.app.state.accounts.revoke(token_id):
-        raise Problem(404, "There is no such token.", kind="not-found")
-    note(request, who, f"revoke token {token_id}")
+    actions.revoke_token(request, who, token_id)

@@ -20,7 +20,7 @@ from autotune.service.body import (
     job_of,
     parse_body,
 )
-from autotune.service.problems import Problem
+from autotune.service.records import Forbidden
 from autotune.service.roots import Roots
 from autotune.space.settings import SETTINGS
 from autotune.space.setup import PRIVATE
@@ -246,7 +246,7 @@ def test_what_the_command_line_refuses_is_refused(fields: dict[str, Any], word: 
 
 def test_admins_may_go_first(roots: Roots) -> None:
     assert checked(body(priority=100), roots, ADMIN)["priority"] == 100
-    with pytest.raises(Problem, match="Only admins"):
+    with pytest.raises(Forbidden, match="Only admins"):
         checked(body(priority=1), roots, ANNA)
 
 
