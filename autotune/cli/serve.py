@@ -39,7 +39,6 @@ EXECUTOR = "Whose devices: this machine's (local), or those of a Ray cluster (ra
 OF_CLUSTER = "Use a Ray cluster on which everyone who reaches it can run programs."
 STANDBY = "Wait until no other server has the database, then take its place."
 CHECK = "Check configuration, database, clock, certificate, folders and devices, and end."
-METRICS_PORT = "Port of the metrics on the loopback, without a token."
 
 
 def serve(
@@ -76,7 +75,6 @@ def serve(
     log_format: Annotated[
         o.Text, Option(help="Format of the log: json or text.", show_default="text on a terminal, else json")
     ] = None,
-    metrics_port: Annotated[int | None, Option(help=METRICS_PORT)] = None,
     check: Annotated[bool, Option("--check", help=CHECK)] = False,
     as_json: o.AsJson = False,
 ) -> None:

@@ -33,8 +33,6 @@ MOST_FAILURES, WINDOW_S = 10, 60.0
 """Wrong tokens of one address within these seconds; further ones are not recorded. A valid one is always accepted."""
 MOST_TURNS, TURN_S = 8, 10.0
 """Requests that change something at a time, of the threads that all share; seconds that further ones wait."""
-MOST_HEALTH = 300
-"""Checks of the readiness of one address within these seconds: five a second."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 HERE = ("127.0.0.0/8", "::1")
 """Networks of this machine, with traffic that no network sees."""
@@ -46,10 +44,9 @@ _Cookie = Annotated[Any, Security(APIKeyCookie(name=COOKIE, auto_error=False, de
 
 
 class Limit:
-    """Requests by address, of the last minute. most: of each; what: they are."""
+    """Wrong tokens by address, of the last minute."""
 
-    def __init__(self, most: int, what: str) -> None:
-        self._most, self._what = most, what
+    def __init__(self) -> None:
         self._times: dict[str, deque[float]] = {}
         self._lock = threading.Lock()
         self._swept_at = 0.0
@@ -61,10 +58,10 @@ class Limit:
             if now > self._swept_at + 1:
                 self._times = {key: times for key, times in self._times.items() if times[-1] > now - WINDOW_S}
                 self._swept_at = now
-            times = self._times.setdefault(address, deque(maxlen=self._most))
-            if len(times) == self._most and (wait := times[0] + WINDOW_S - now) > 0:
+            times = self._times.setdefault(address, deque(maxlen=MOST_FAILURES))
+            if len(times) == MOST_FAILURES and (wait := times[0] + WINDOW_S - now) > 0:
                 retry = {"Retry-After": str(int(wait) + 1)}
-                raise Problem(429, f"Too many {self._what} came from this address.", "Wait a minute.", headers=retry)
+                raise Problem(429, "Too many wrong tokens came from this address.", "Wait a minute.", headers=retry)
             times.append(now)
 
 
@@ -154,11 +151,7 @@ def needs(role: str) -> Any:
     """A dependency: the caller, who must have this role or a higher one. Raises Problem 401, 403 or 429."""
 
     async def check(request: Request, _bearer: _Bearer, _cookie: _Cookie) -> AsyncIterator[Caller]:
-        scheme, _, secret = request.headers.get("authorization", "").partition(" ")
-        accounts: Accounts = request.app.state.accounts
-        recent = accounts.recent(secret.strip()) if scheme.lower() == "bearer" else None
-        request.state.session, request.state.caller = None, recent
-        found: Caller = await run_in_threadpool(caller, request) if recent is None else recent
+        found = await run_in_threadpool(caller, request)
         session: Session | None = request.state.session
         form = {} if request.method in SAFE else await _form(request)  # whole, before it takes a turn
         if session and request.method not in SAFE:
@@ -295,7 +288,7 @@ def _is_in(text: str, networks: Sequence[str]) -> bool:
 def install(app: FastAPI) -> None:
     """Guard this application; `app.state` has its `settings`, and its `accounts` when it answers."""
     app.state.turns = asyncio.Semaphore(MOST_TURNS)
-    app.state.failures, app.state.health = Limit(MOST_FAILURES, "wrong tokens"), Limit(MOST_HEALTH, "health checks")
+    app.state.failures = Limit()
     if proxies := app.state.settings.behind_proxy:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=[*proxies])  # within: the guard sees who connects
     app.add_middleware(Guard)

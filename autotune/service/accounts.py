@@ -4,7 +4,6 @@ import contextlib
 import hmac
 import re
 import secrets
-import time
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, timedelta
 from hashlib import sha256
@@ -28,8 +27,6 @@ RIGHTS = {
 """Role -> the roles with rights that it includes."""
 PAGE_ROLES = ("admin", "submitter", "viewer")
 """Roles of people who use the page, the highest first."""
-RECENT_S = 1.0
-"""Seconds for which a valid token is not looked up again; revoked by another process, it counts for so long."""
 SESSION = timedelta(hours=12)
 """Lifetime of a session of the page."""
 USER = r"^[A-Za-z][A-Za-z0-9_.@+-]{0,63}$"
@@ -102,7 +99,6 @@ class Accounts:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._kept: dict[str, tuple[Caller, float]] = {}
 
     def create(
         self,
@@ -153,14 +149,7 @@ class Accounts:
                 raise Conflict("This is the last valid token of an admin.", advice)
             connection.execute(sessions.delete().where(sessions.c.token_id == token_id))
             change = tokens.update().where(valid).values(revoked_at=datetime.now(UTC))
-            is_revoked = bool(connection.execute(change).rowcount)
-        self._kept = {}
-        return is_revoked
-
-    def recent(self, secret: str) -> Caller | None:
-        """Owner of this secret if it was valid within the last second; None if that is unknown."""
-        caller, until = self._kept.get(_hash(secret), (None, 0.0))
-        return caller if time.monotonic() < until else None
+            return bool(connection.execute(change).rowcount)
 
     def caller(self, secret: str) -> Caller | None:
         """Owner of this secret; None if it is wrong, expired or revoked."""
@@ -179,10 +168,7 @@ class Accounts:
                 writing(self._engine) as connection,
             ):  # locked: the next use notes it
                 connection.execute(tokens.update().where(tokens.c.id == row.id).values(last_used_on=today))
-        found, now = Caller(*row[2:]), time.monotonic()
-        kept = {key: value for key, value in self._kept.items() if value[1] > now}
-        self._kept = kept | {row.secret_sha256: (found, now + RECENT_S)}
-        return found
+        return Caller(*row[2:])
 
     def is_valid(self, token_id: str) -> bool:
         """True if this token is neither expired nor revoked."""

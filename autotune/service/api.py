@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from anyio import CapacityLimiter, WouldBlock, to_thread
+from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
@@ -89,14 +89,11 @@ def searches(
 
 
 @router.get("/searches/{search_id}", response_model=answers.ShownSearch, responses={304: {"description": "As it was"}})
-async def search(request: Request, _who: Viewer, search_id: str) -> Any:
+def search(request: Request, response: Response, _who: Viewer, search_id: str) -> Any:
     """A search: its state, its place in the queue, its progress and its result."""
-    statuses: answers.Statuses = request.app.state.statuses
-    if (status := statuses.get(search_id)) is None:
-        changes = statuses.changes
-        found = await run_in_threadpool(found_search, request, search_id)
-        status = statuses.keep(found, await run_in_threadpool(request.app.state.store.place, found), changes)
-    return answers.status_answer(request, status)
+    answer = _answer(request, response, found_search(request, search_id))
+    is_known = answers.is_known(request, response.headers["ETag"])
+    return Response(status_code=304, headers=response.headers) if is_known else answer
 
 
 @router.post("/searches/{search_id}/cancel", status_code=202, response_model=answers.ShownSearch)
@@ -253,17 +250,16 @@ def served(file: tuple[Artifact, bytes], request: Request) -> Response:
     headers = {"Content-Disposition": f'{"inline" if is_shown else "attachment"}; filename="{artifact.name}"'}
     if artifact.media_type in SANDBOXED:
         headers["Content-Security-Policy"] = SANDBOXED[artifact.media_type]
-    response = Response(content, media_type=artifact.media_type, headers=headers)
-    return answers.unless_known(request, response, artifact.sha256)
+    tag = answers.tag_headers(artifact.sha256)
+    if answers.is_known(request, tag["ETag"]):
+        return Response(status_code=304, headers=tag)
+    return Response(content, media_type=artifact.media_type, headers=headers | tag)
 
 
 # Comparisons ------------------------------------------------------------------------------------------------------
 
 _alone = CapacityLimiter(1)
 """Simultaneous comparisons: they need pandas, a process each, and a core that a search may be measuring on."""
-MOST_WAITING = 4
-_places = CapacityLimiter(1 + MOST_WAITING)
-"""Comparisons that are made or wait."""
 
 
 @router.get("/comparisons", responses={200: {"content": {CSV: {"schema": {"type": "string"}}}}})
@@ -273,14 +269,7 @@ async def comparisons(
     """Ended searches side by side: a row each, as `autotune compare` has them."""
     kind = answers.accepted(request, JSON, CSV)
     found = [await run_in_threadpool(found_search, request, search_id) for search_id in dict.fromkeys(search)]
-    try:
-        _places.acquire_on_behalf_of_nowait(request)
-    except WouldBlock as error:
-        raise Problem(429, f"{MOST_WAITING} comparisons wait already.", "Try again in a minute.") from error
-    try:
-        rows = await to_thread.run_sync(compared, request.app.state.store, found, limiter=_alone)
-    finally:
-        _places.release_on_behalf_of(request)
+    rows = await to_thread.run_sync(compared, request.app.state.store, found, limiter=_alone)
     return rows if kind == JSON else answers.as_csv(rows)  # type: ignore[return-value]
 
 
@@ -309,32 +298,18 @@ router.routes.extend(server_api.router.routes)
 def document() -> dict[str, Any]:
     """The OpenAPI document of these routes."""
     app = FastAPI(
-        title="autotune", version="1", description="Searches for the fastest training configuration, as a service."
+        title="autotune",
+        version="1",
+        description="Searches for the fastest training configuration, as a service.",
+        servers=[{"url": "/", "description": "The server that sends this description"}],
     )
     app.include_router(router)
     schema = app.openapi()
     schema["components"]["schemas"]["Problem"] = SCHEMA
-    schema["servers"] = [{"url": "/", "description": "The server that sends this description"}]
     for path, item in schema["paths"].items():
-        for method, operation in item.items():
+        for operation in item.values():
             operation["tags"] = [path.removeprefix(f"{ROOT}/").partition("/")[0]]
-            problem = operation["responses"]["503"]["content"]
-            del operation["responses"]["4XX"]
-            for status in _statuses(path, method, operation):
-                operation["responses"][status] = {"description": answers.PROBLEMS[status], "content": problem}
     return schema
-
-
-def _statuses(path: str, method: str, operation: Mapping[str, Any]) -> list[str]:
-    """The problems of an operation in addition to the ones that each has."""
-    kinds = operation["responses"].get("200", {}).get("content", {})
-    statuses = (
-        ["404"] * ("{" in path or "comparisons" in path)
-        + ["406"] * (len(kinds) > 1)
-        + ["409"] * (method != "get" or "comparisons" in path)
-    )
-    statuses += ["400", "413", "415"] * ("requestBody" in operation)
-    return statuses + ["422"] * ("requestBody" in operation or "parameters" in operation)
 
 
 @router.get("/openapi.json", include_in_schema=False)

@@ -30,7 +30,7 @@ from autotune import __version__
 from autotune.core.errors import AutotuneError, StorageFailed
 from autotune.core.text import printable
 from autotune.core.units import format_bytes
-from autotune.service.access import address_of, caller, needs
+from autotune.service.access import caller, needs
 from autotune.service.records import ENDED, RUNNING
 from autotune.service.tables import events, reading, tokens, writing
 
@@ -237,7 +237,6 @@ async def livez() -> dict[str, str]:
 @router.get("/readyz")
 async def readyz(request: Request) -> JSONResponse:
     """Readiness to accept and run searches; the checks only for a caller with a token."""
-    request.app.state.health.add(address_of(request))
     checks = await request.app.state.checks.results()
     ready = not any(checks.values())
     with contextlib.suppress(AutotuneError, HTTPException):

@@ -11,7 +11,6 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
-from starlette.routing import Match
 
 from autotune.core.errors import (
     AutotuneError,
@@ -117,8 +116,6 @@ def problem_of(error: Exception) -> Problem:
 def respond(request: Request, error: Exception) -> JSONResponse:
     """The answer to a request that ended in this error."""
     problem = problem_of(error)
-    if problem.status_code == 405 and not isinstance(error, Problem):
-        problem.headers = {"Allow": ", ".join(_methods(request))}
     request_id = getattr(request.state, "request_id", None)
     body = {
         "type": f"urn:autotune:problem:{problem.kind}",
@@ -133,14 +130,6 @@ def respond(request: Request, error: Exception) -> JSONResponse:
     )
     retry = {"Retry-After": RETRY_S[problem.status_code]} if problem.status_code in RETRY_S else {}
     return JSONResponse(body, problem.status_code, retry | dict(problem.headers or {}), media_type=MEDIA_TYPE)
-
-
-def _methods(request: Request) -> list[str]:
-    """The accepted methods of this path, by any route: Starlette names one route's."""
-    every = getattr(request.app.state, "routes", request.app.routes)
-    routes = [route for route in every if route.matches(dict(request.scope))[0] is not Match.NONE]
-    methods = {method for route in routes for method in getattr(route, "methods", None) or ()}
-    return sorted(methods | ({"HEAD"} if "GET" in methods else set()))
 
 
 def _errors(error: RequestValidationError) -> dict[str, str]:

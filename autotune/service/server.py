@@ -23,10 +23,9 @@ from urllib.parse import urlsplit
 import structlog
 import uvicorn
 from fastapi import FastAPI
-from prometheus_client import start_http_server
 
 from autotune.core.errors import InvalidRequest, StorageFailed
-from autotune.service import access, answers, api, operation, pages, problems
+from autotune.service import access, api, operation, pages, problems
 from autotune.service.accounts import PAGE_ROLES, Accounts
 from autotune.service.client import is_loopback
 from autotune.service.cluster import ClusterDevices
@@ -87,7 +86,6 @@ class Settings:
     roles: Mapping[str, str] = field(default_factory=dict)  #: group, or * for everybody -> role
     keep: float | None = None  #: days after which the audit, events and folders of ended searches go; None: never
     log_format: str = "json"  #: or text
-    metrics_port: int | None = None  #: on the loopback, without a token
 
     def __post_init__(self) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -165,11 +163,10 @@ def create_app(settings: Settings) -> FastAPI:
         engine = lock.engine
 
         def changed(search_id: str) -> None:
-            state.statuses.clear()
             state.hub.wake(search_id)
             state.dispatcher.wake()
 
-        state.settings, state.engine, state.hub, state.statuses = settings, engine, Hub(), answers.Statuses()
+        state.settings, state.engine, state.hub = settings, engine, Hub()
         state.failure, state.stop = None, state.hub.close
         state.store, state.accounts = Store(engine, changed, lock), Accounts(engine)
         state.devices = lent_devices(settings)
@@ -181,7 +178,6 @@ def create_app(settings: Settings) -> FastAPI:
         if settings.executor == "ray":
             state.devices.on_change = state.dispatcher.wake
         problems.install(app)
-        app.add_middleware(answers.KeptStatuses)
         access.install(app)
         operation.install(app)
         pages.install(app)
@@ -189,7 +185,6 @@ def create_app(settings: Settings) -> FastAPI:
         if settings.oidc_issuer:
             state.provider = Provider(settings)
             routers.append(pages.provider_router)
-        state.routes = [route for router in routers for route in router.routes]
         for router in routers:
             app.include_router(router)
         state.closing = stack.pop_all()
@@ -301,13 +296,6 @@ def serve(settings: Settings, announce: Callable[[dict[str, Any]], None], is_pri
             proxy_headers=False,  # the application's task: it must see who connects
             timeout_graceful_shutdown=CONNECTIONS_S,
         )
-        if settings.metrics_port is not None:
-            try:
-                start_http_server(settings.metrics_port, "127.0.0.1", app.state.metrics.registry)
-            except OSError as error:
-                raise InvalidRequest(
-                    f"Port {settings.metrics_port} for metrics cannot be used: {error.strerror}.", "Pass another one."
-                ) from error
         facts = {"url": settings.url(listener.getsockname()[1]), "state": str(settings.state)}
         server = _Server(config, lambda: announce(facts | _first_token(app, is_private)))
 

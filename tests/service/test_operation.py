@@ -21,7 +21,6 @@ from starlette.testclient import TestClient
 
 from autotune.core.errors import AutotuneError, NothingFits
 from autotune.service import access, operation, problems, tables
-from autotune.service.access import MOST_HEALTH
 from autotune.service.server import Settings, create_app
 from autotune.service.tables import ServerLock, writing
 from tests.hurry import ROOT
@@ -138,13 +137,6 @@ def test_a_database_that_another_process_holds_stops_no_reader(
         assert client.post("/api/v1/searches", headers=headers, json=body).status_code == 201
         posts = [threads.submit(client.post, "/api/v1/searches", headers=headers, json=body) for _ in range(20)]
         assert {post.result().status_code for post in posts} == {201}
-
-
-def test_the_readiness_is_told_an_address_so_many_times_a_minute(client: TestClient) -> None:
-    assert {client.get("/readyz").status_code for _ in range(MOST_HEALTH)} == {200}
-    answer = client.get("/readyz")
-    assert (answer.status_code, 0 < int(answer.headers["Retry-After"]) <= 61) == (429, True)
-    assert client.get("/livez").status_code == 200
 
 
 def test_every_metric_of_the_dashboard_and_of_the_alerts_is_there(client: TestClient) -> None:
