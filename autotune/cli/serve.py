@@ -172,7 +172,7 @@ def token(
 
         place: dict[str, Any] = {"state": Path(state)} if state else {}
         settings = Settings(**place, database=database)
-        engine = used_database(settings.database_url, settings.state)
+        engine = used_database(settings.database_url)
         opened.callback(engine.dispose)
         accounts = Accounts(engine)
         if action == "create":

@@ -113,14 +113,13 @@ def sign_in(request: Request, secret: str) -> tuple[str, Session] | None:
     """
     accounts: Accounts = request.app.state.accounts
     who = accounts.caller(secret.strip())
-    if who and not who.may("viewer"):
+    if who is not None and not who.may("viewer"):
         raise Problem(403, f"The role {who.role} cannot use the page.", "Sign in with a token of another role.")
-    signed: tuple[str, Session] | None = accounts.sign_in(secret.strip())
-    if signed is None:
+    if who is None:
         _refuse(request, "sign-in")
-    else:
-        accounts.record(signed[1].caller, "sign-in", "done", remote=address_of(request))
-    return signed
+        return None
+    accounts.record(who, "sign-in", "done", remote=address_of(request))
+    return accounts.sign_in(who)
 
 
 def sign_in_as(request: Request, named: Named | None, issuer: str) -> tuple[str, Session]:

@@ -106,15 +106,12 @@ class Accounts:
         role: str,
         days: float | None,
         created_by: str,
-        key: str | None = None,
         most_devices: int | None = None,
     ) -> tuple[Token, str]:
         """A new token and its secret, which is stored hashed only. It expires after this number of days, or never.
 
-        most_devices: largest number of devices that its searches have at once.
-
-        key: of the form that requests it; with one key there is one token. Raises InvalidRequest for a role that does not exist,
-        and for other names and numbers that make no sense; Conflict for a key that was sent before.
+        most_devices: largest number of devices that its searches have at once. Raises InvalidRequest for a role that does not
+        exist, and for other names and numbers that make no sense.
         """
         if role not in RIGHTS:
             raise InvalidRequest(f"There is no role {role!r}.", did_you_mean(role, RIGHTS))
@@ -127,7 +124,7 @@ class Accounts:
             message = f"A token cannot have a limit of {most_devices} devices."
             raise InvalidRequest(message, f"Give 1 to {MOST_DEVICES}, or none.")
         with writing(self._engine) as connection:
-            return _create(connection, user, role, days, created_by, key, most_devices)
+            return _create(connection, user, role, days, created_by, most_devices)
 
     def tokens(self) -> list[Token]:
         """All tokens, the expired and revoked ones too, in the order in which they were created."""
@@ -175,11 +172,8 @@ class Accounts:
         with reading(self._engine) as connection:
             return bool(connection.scalar(select(func.count()).where(tokens.c.id == token_id, *_valid())))
 
-    def sign_in(self, secret: str) -> tuple[str, Session] | None:
-        """The id of a new session, which is stored hashed only, and the session; None if the secret is not valid."""
-        caller = self.caller(secret)
-        if caller is None:
-            return None
+    def sign_in(self, caller: Caller) -> tuple[str, Session]:
+        """The id of a new session, which is stored hashed only, and the session."""
         with writing(self._engine) as connection:
             return _begin(connection, caller)
 
@@ -249,12 +243,9 @@ def _create(
     role: str,
     days: float | None,
     created_by: str,
-    key: str | None = None,
     most_devices: int | None = None,
 ) -> tuple[Token, str]:
-    now, token_id = datetime.now(UTC), _hash(key)[:8] if key else secrets.token_hex(4)
-    if connection.scalar(select(func.count()).where(tokens.c.id == token_id)):
-        raise Conflict("This form was sent before, and its token was shown then.", "Load the page of tokens again.")
+    now, token_id = datetime.now(UTC), secrets.token_hex(4)
     secret = f"hfat_{token_id}_{secrets.token_urlsafe(32)}"
     expires_at = now + timedelta(days=days) if days else None
     token = Token(token_id, user, role, now, created_by, expires_at, None, None, most_devices)

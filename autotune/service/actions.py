@@ -76,17 +76,11 @@ def _owned_search(request: Request, search_id: str, who: Caller) -> Search:
 
 
 def create_token(
-    request: Request,
-    who: Caller,
-    user: str,
-    role: str,
-    days: float | None,
-    most_devices: int | None = None,
-    key: str | None = None,
+    request: Request, who: Caller, user: str, role: str, days: float | None, most_devices: int | None = None
 ) -> tuple[Token, str]:
     """A new token and its secret. Raises the errors of `Accounts.create`."""
     accounts: Accounts = request.app.state.accounts
-    token, secret = accounts.create(user, role, days, who.user, key, most_devices)
+    token, secret = accounts.create(user, role, days, who.user, most_devices)
     _record(request, who, f"create token {token.id}")
     return token, secret
 

@@ -1,8 +1,6 @@
 """Types of the API's requests and answers, and parts that its routes share."""
 
-import csv
-import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import fields
 from datetime import datetime
 from typing import Annotated, Any, Literal, get_type_hints
@@ -18,7 +16,7 @@ from autotune.service.body import parse_body
 from autotune.service.problems import MEDIA_TYPE, Problem
 from autotune.service.records import ENDED, QUEUED, RUNNING, Search
 
-JSON, CSV = "application/json", "text/csv"
+JSON = "application/json"
 ROOT = "/api/v1"
 MOST_EVENTS, ALL_EVENTS = 500, 100_000
 """Events in one answer; more than any search has."""
@@ -160,16 +158,6 @@ def is_known(request: Request, tag: str) -> bool:
     return "*" in tags or tag in tags
 
 
-def accepted(request: Request, *offered: str) -> str:
-    """The first of these types that the caller names; the first of all if it names none of them."""
-    named = {part.partition(";")[0].strip().lower() for part in request.headers.get("accept", "").split(",")}
-    return next((kind for kind in offered if kind in named), offered[0])
-
-
-def as_csv(rows: Sequence[Mapping[str, Any]]) -> Response:
-    """The rows as CSV, with a column for each key."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)))
-    writer.writeheader()
-    writer.writerows(rows)
-    return Response(text.getvalue(), media_type=CSV)
+def is_accepted(request: Request, media_type: str) -> bool:
+    """True if the caller names this type."""
+    return media_type in [part.partition(";")[0].strip() for part in request.headers.get("accept", "").split(",")]

@@ -34,7 +34,6 @@ def check(settings: Settings) -> dict[str, tuple[bool, str]]:
         "state folder": _state,
         "folders": _folders,
         "database": _database,
-        "clock": _clock,
         "certificate": _certificate,
         "address": _address,
         "sign-in": _sign_in,
@@ -73,13 +72,25 @@ def _database(settings: Settings) -> str:
     engine = connect_database(settings.database_url, create=False)
     try:
         revision, head, is_older = revisions(engine)
+        if revision is not None and not is_older:
+            raise StorageFailed(f"{engine.url} has revision {revision} of a newer version.", "Install that version.")
+        with reading(engine) as connection:
+            _check_clock(connection, revision is not None)
     finally:
         engine.dispose()
     if revision == head:
         return f"{engine.url}, revision {revision}" + ("; a server holds it" if _is_held(settings) else "")
-    if revision is not None and not is_older:
-        raise StorageFailed(f"{engine.url} has revision {revision} of a newer version.", "Install that version.")
     return f"{engine.url}, revision {revision or 'none'}; the next start migrates it to {head}: back it up first"
+
+
+def _check_clock(connection: sa.Connection, has_events: bool) -> None:
+    here, there = datetime.now(UTC), connection.scalar(sa.select(sa.func.current_timestamp()))
+    there = there.replace(tzinfo=UTC) if there.tzinfo is None else there  # of SQLite
+    if (seconds := abs((there - here).total_seconds())) > SKEW_S:
+        raise InvalidRequest(f"The clock differs by {seconds:.0f} s from the database's.", "Let NTP set both.")
+    last = connection.scalar(sa.select(sa.func.max(events.c.at))) if has_events else None
+    if last and (last - here).total_seconds() > SKEW_S:
+        raise InvalidRequest(f"The last event is in the future: {last:%Y-%m-%d %H:%M:%S} UTC.", "Set the clock.")
 
 
 def _is_held(settings: Settings) -> bool:
@@ -98,24 +109,6 @@ def _is_held(settings: Settings) -> bool:
         count = connection.scalar(sa.text(held), {"lock": SERVER})
     engine.dispose()
     return bool(count)
-
-
-def _clock(settings: Settings) -> str:
-    if settings.database is None and not (settings.state / "service.db").exists():
-        return "nothing to compare it with"
-    engine = connect_database(settings.database_url, create=False)
-    try:
-        with reading(engine) as connection:
-            here, there = datetime.now(UTC), connection.scalar(sa.select(sa.func.current_timestamp()))
-            last = connection.scalar(sa.select(sa.func.max(events.c.at))) if revisions(engine)[0] else None
-    finally:
-        engine.dispose()
-    there = there.replace(tzinfo=UTC) if there.tzinfo is None else there  # of SQLite
-    if (seconds := abs((there - here).total_seconds())) > SKEW_S:
-        raise InvalidRequest(f"It differs by {seconds:.0f} s from the database's.", "Let NTP set both.")
-    if last and (last - here).total_seconds() > SKEW_S:
-        raise InvalidRequest(f"The last event is of {last:%Y-%m-%d %H:%M:%S} UTC, which is in the future.", "Set it.")
-    return f"{here:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _certificate(settings: Settings) -> str:

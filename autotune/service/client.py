@@ -2,7 +2,6 @@
 
 import ipaddress
 import json
-import math
 import os
 import re
 import shutil
@@ -303,7 +302,7 @@ class Client:
         raise (InvalidRequest if of_request else ServerFailed)(message, advice)
 
 
-def unpack(archive: bytes, folder: Path, most: float = math.inf) -> bool:
+def unpack(archive: bytes, folder: Path, most: int) -> bool:
     """Write the files of a tar archive into this folder, without links and what is outside; False if they have more bytes.
 
     tarfile has its filters only from Python 3.11.4 on.

@@ -23,9 +23,9 @@ from starlette.exceptions import HTTPException
 from autotune.core.errors import AutotuneError, InvalidRequest
 from autotune.core.prospect import more_to_gain
 from autotune.core.request import OPTIONS, TASKS, is_switch
-from autotune.core.units import NotReadable, format_bytes, format_seconds, parse_price
+from autotune.core.units import format_bytes, format_seconds
 from autotune.report.templates import text_of
-from autotune.service import actions, answers, api, server_api, wording
+from autotune.service import actions, answers, server_api, wording
 from autotune.service.access import COOKIE, cookie_name, is_same_origin, sign_in, sign_in_as
 from autotune.service.accounts import RIGHTS, SESSION, Session
 from autotune.service.answers import Admin, Submitter, Viewer
@@ -53,7 +53,7 @@ _templates = Environment(
 _templates.filters |= {"bytes": format_bytes, "seconds": format_seconds}
 _templates.filters |= {"ago": wording.ago, "speed": wording.speed_text}
 _templates.filters |= {"changes": wording.changes, "interval": wording.interval, "outline": wording.outline}
-_templates.filters |= {"gain": more_to_gain, "cost": wording.cost_text, "values_of": wording.values_of}
+_templates.filters |= {"gain": more_to_gain, "values_of": wording.values_of}
 _templates.filters |= {"command_line": wording.command_line, "curl": wording.curl, "python": wording.python}
 _templates.filters["stamp"] = lambda moment: f"{moment:%d %b %Y, %H:%M} UTC"
 _templates.globals |= {"STATES": STATES, "version": hashlib.sha256(repr(_STATIC).encode()).hexdigest()[:8]}
@@ -112,12 +112,12 @@ def install(app: FastAPI) -> None:
 
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
+MOST_COMPARED = 8
 ATTEMPT, ATTEMPT_S = "autotune_attempt", 600
 """Cookie of somebody who signs in at the provider, and seconds that they have."""
 Field = Annotated[str, Form()]
 Role = Annotated[Literal["viewer", "submitter", "admin", "metrics"], Form()]
 Days = Annotated[float, Form(allow_inf_nan=False)]
-Key = Annotated[str, Form(min_length=32, max_length=32)]
 SearchId = Annotated[str, StringConstraints(pattern="^[0-9a-f]{32}$")]
 
 
@@ -355,17 +355,12 @@ def resume(request: Request, caller: Submitter, search_id: SearchId) -> Response
 def compare(
     request: Request,
     _caller: Viewer,
-    search: Annotated[Sequence[SearchId], Query(max_length=api.MOST_COMPARED)] = (),
-    price: str = "",
+    search: Annotated[Sequence[SearchId], Query(max_length=MOST_COMPARED)] = (),
 ) -> Response:
-    """Answers of several searches side by side, and their costs at a price of an hour."""
+    """Answers of several searches side by side."""
     if not search:
         raise Problem(422, "No search is marked.", "Mark some that are done in the list of searches.")
-    found, wrong, cost = [_search(request, search_id) for search_id in dict.fromkeys(search)], "", (0.0, "")
-    try:
-        cost = parse_price(price) if price else cost
-    except NotReadable as error:
-        wrong = f"{error.cause}. {error.advice}"
+    found = [_search(request, search_id) for search_id in dict.fromkeys(search)]
     speedups = [wording.measured_speedup(each["result"] or {}) for each in found]
     top = wording.top_of(speedups)
     rows = [
@@ -374,7 +369,7 @@ def compare(
     ]
     differs = [name for name in wording.WORK if len({each["request"].get(name) for each in found}) > 1]
     different, dashed = [name.replace("_", " ") for name in differs], wording.plotted([1.0], top)
-    return shown(request, "compare", rows=rows, dashed=dashed, different=different, cost=cost, price=price, wrong=wrong)
+    return shown(request, "compare", rows=rows, dashed=dashed, different=different)
 
 
 @router.get("/devices")
@@ -393,15 +388,15 @@ def tokens(request: Request, _caller: Admin) -> Response:
 
 
 def _tokens(request: Request, status: int = 200, **values: Any) -> Response:
-    values = {"made": "", "secret": "", "user": "", "error": "", "key": uuid4().hex} | values
+    values = {"made": "", "secret": "", "user": "", "error": ""} | values
     return shown(request, "tokens", status, tokens=request.app.state.accounts.tokens(), roles=[*RIGHTS], **values)
 
 
 @router.post("/tokens")
-def create_token(request: Request, caller: Admin, user: Field, role: Role, days: Days, key: Key) -> Response:
+def create_token(request: Request, caller: Admin, user: Field, role: Role, days: Days) -> Response:
     """A new token; its secret is in this answer alone."""
     try:
-        token, secret = actions.create_token(request, caller, user, role, days, key=key)
+        token, secret = actions.create_token(request, caller, user, role, days)
     except InvalidRequest as error:
         return _tokens(request, 422, user=user, error=str(error))
     return _tokens(request, 201, made=token.user, secret=secret)

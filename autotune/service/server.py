@@ -159,7 +159,7 @@ def create_app(settings: Settings) -> FastAPI:
         _make_state_folder(settings.state)
         engine = connect_database(settings.database_url)
         stack.callback(engine.dispose)
-        lock = stack.enter_context(ServerLock(engine, settings.state, settings.standby))
+        lock = stack.enter_context(ServerLock(engine, settings.state))
         engine = lock.engine
 
         def changed(search_id: str) -> None:

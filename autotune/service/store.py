@@ -180,18 +180,14 @@ class Store:
             answer = dict.fromkeys(("headline", "statement", "problem", "result"))
             return change.enter(search_id, QUEUED, cancel=None, ended_at=None, lent=None, **_NONE, **answer)
 
-    def delete(self, search_id: str, before_commit: Callable[[], None] = lambda: None) -> None:
-        """Remove an ended search with its events and artifacts; raises Conflict for others.
-
-        before_commit: called once only the database can refuse.
-        """
+    def delete(self, search_id: str) -> None:
+        """Remove an ended search with its events and artifacts; raises Conflict for others."""
         with self._writing() as change:
             search = change.existing(search_id)
             if search.state not in ENDED:
                 raise Conflict(f"The search is {search.state}.", "Cancel it first.")
             change.connection.execute(searches.delete().where(searches.c.id == search_id))
             change.searches.append(search_id)
-            before_commit()
 
     # The dispatcher ---------------------------------------------------------------------------------------------
 

@@ -60,14 +60,6 @@ def speed_text(speed: Bounds | None) -> str:
     return format_interval(mean, low, high)
 
 
-def cost_text(trial: Record | None, price: tuple[float, str]) -> str:
-    """`13.53 EUR` for a million samples of this trial at a price of an hour; a dash if its speed is hardly known."""
-    mean, low, high = interval(trial or {}) or (None, None, None)
-    if not mean or low is None or high is None or high - low > mean:
-        return "–"
-    return f"{price[0] / 3600 / mean * 1e6:.2f} {price[1]}"
-
-
 def ago(moment: datetime) -> str:
     """`3 min ago`."""
     seconds = max(1.0, (datetime.now(UTC) - moment).total_seconds())

@@ -107,7 +107,7 @@ def test_a_configuration_is_checked_without_a_start(tmp_path: Path, certificate:
     state = ("--state", f"{tmp_path}/state", "--port", "0", "--devices", "cpu")
     code, out, _ = run("serve", "--check", *state)
     assert code == 0, out
-    assert [line.split()[0] for line in out.splitlines()] == ["ok"] * 8
+    assert [line.split()[0] for line in out.splitlines()] == ["ok"] * 7
     assert not (tmp_path / "state").exists()
     code, out, _ = run(
         "serve", "--check", *state[:-1], "cuda:9", "--tls-cert", f"{certificate}", "--tls-key", f"{certificate}"

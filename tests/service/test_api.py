@@ -1,9 +1,6 @@
 """Every route of the API, by a client against the application and a real database."""
 
-import csv
-import io
 import json
-import tarfile
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -199,7 +196,7 @@ def test_what_has_not_changed_is_not_sent_again(service: Service) -> None:
 @pytest.mark.parametrize("search_id", ["0" * 32, "x", "%00", "%2e%2e%2fetc", "0" * 5000])
 def test_a_search_that_is_not_there_is_not_found(search_id: str, service: Service) -> None:
     client = service.client("root", "admin")
-    paths = ["", "/events", "/trials", "/result", "/files", "/files/report.html", "/trials/0/log"]
+    paths = ["", "/events", "/trials", "/result", "/files", "/files/report.html"]
     for path in paths:
         assert client.get(f"{PLACE}/{search_id}{path}", follow_redirects=False).status_code in (404, 405, 307), path
     assert client.get(f"{PLACE}/{'0' * 32}").json()["type"] == "urn:autotune:problem:not-found"
@@ -326,34 +323,6 @@ def test_trials_are_a_row_each_with_their_latest_speed(service: Service) -> None
     rows = client.get(f"{PLACE}/{search.id}/trials").json()
     assert [(row["number"], row["samples_per_second"]) for row in rows] == [(0, [22.0, 21.5, 22.5]), (1, None)]
     assert "best" not in rows[0]
-    text = client.get(f"{PLACE}/{search.id}/trials", headers={"Accept": "text/csv"})
-    assert text.headers["content-type"].startswith("text/csv")
-    table = list(csv.DictReader(io.StringIO(text.text)))
-    assert (
-        table[0]["samples_per_second"],
-        table[0]["samples_per_second_low"],
-        table[0]["precision"],
-        table[0]["warnings"],
-    ) == (
-        *("22.0", "21.5", "fp32"),
-        "a; b",
-    )
-    assert table[1]["samples_per_second"] == ""
-
-
-def test_trials_of_a_resumed_search_are_those_so_far_and_not_the_report_before(service: Service) -> None:
-    search, client = measured(service), service.client("vera", "viewer")
-    service.store.end(search.id, 1, "cancelled", artifacts={"trials.csv": b"number\n0\n"})
-
-    def numbers() -> list[str]:
-        text = client.get(f"{PLACE}/{search.id}/trials", headers={"Accept": "text/csv"}).text
-        return [row["number"] for row in csv.DictReader(io.StringIO(text))]
-
-    assert numbers() == ["0"]
-    service.store.resume(search.id)
-    assert numbers() == ["0", "1"]
-    assert service.store.claim(["cpu"]) is not None
-    assert numbers() == ["0", "1"]
 
 
 def test_an_ended_search_has_its_result_its_files_and_its_logs(service: Service) -> None:
@@ -379,9 +348,6 @@ def test_an_ended_search_has_its_result_its_files_and_its_logs(service: Service)
         tag = {"If-None-Match": answer.headers["etag"]}
         known = client.get(f"{url}/files/{name}", headers=tag)
         assert (known.status_code, known.headers["cache-control"]) == (304, answer.headers["cache-control"])
-    assert client.get(f"{url}/trials/3/log").text == "<b>Traceback</b>"
-    assert client.get(f"{url}/trials/3/log").headers["content-type"].startswith("text/plain")
-    assert client.get(f"{url}/trials", headers={"Accept": "text/csv"}).content == files["trials.csv"]
 
 
 def test_a_report_runs_its_script_without_any_right(service: Service) -> None:
@@ -416,48 +382,6 @@ def test_what_has_no_result_says_so(service: Service) -> None:
     assert "queued" in problem(client.get(f"{PLACE}/{search.id}/result"), 404, "not-found")["detail"]
     assert client.get(f"{PLACE}/{search.id}/files").json() == []
     assert client.get(f"{PLACE}/{search.id}/trials").json() == []
-    problem(client.get(f"{PLACE}/{search.id}/trials/0/log"), 404, "not-found")
-
-
-# Comparisons ------------------------------------------------------------------------------------------------------
-
-
-def archive(folder: Path) -> bytes:
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w:gz") as file:
-        for path in sorted(folder.rglob("*.json")):
-            file.add(path, path.relative_to(folder))
-    return content.getvalue()
-
-
-def test_searches_are_compared_as_the_command_does(service: Service) -> None:
-    ids = [service.ended(artifacts={"study.tar.gz": archive(folder)}).id for folder in STUDIES]
-    client = service.client("vera", "viewer")
-    rows = client.get("/api/v1/comparisons", params={"search": ids}).json()
-    assert [row["study"] for row in rows] == ids
-    assert rows[0]["best_samples_per_second"] > 0
-    text = client.get("/api/v1/comparisons", params={"search": ids}, headers={"Accept": "text/csv"}).text
-    table = list(csv.DictReader(io.StringIO(text)))
-    assert [*table[0]] == [*rows[0]]
-    assert [row["model"] for row in table] == [row["model"] for row in rows]
-
-
-def test_what_has_no_study_is_not_compared(service: Service) -> None:
-    ids = [service.ended("failed").id, service.queued().id]
-    client = service.client("vera", "viewer")
-    problem(client.get("/api/v1/comparisons", params={"search": ids}), 409, "conflict")
-    problem(client.get("/api/v1/comparisons", params={"search": [ids[0], "0" * 32]}), 404, "not-found")
-    for wrong in (ids[:1], [], ids * 5):
-        problem(client.get("/api/v1/comparisons", params={"search": wrong}), 422, "invalid-request")
-
-
-def test_a_damaged_study_is_not_compared(service: Service, tmp_path: Path) -> None:
-    (tmp_path / "study").mkdir()
-    (tmp_path / "study" / "request.json").write_text("{}")
-    ids = [service.ended(artifacts={"study.tar.gz": archive(tmp_path / "study")}).id for _ in range(2)]
-    body = problem(service.client("vera", "viewer").get("/api/v1/comparisons", params={"search": ids}), 409, "conflict")
-    assert ids[0] in body["detail"]
-    assert "/tmp" not in body["detail"]
 
 
 # Parameters -------------------------------------------------------------------------------------------------------
@@ -530,9 +454,6 @@ def test_the_audit_says_who_did_what(service: Service) -> None:
     entries = root.get("/api/v1/audit").json()
     assert [(entry["user"], entry["action"]) for entry in entries][-1] == ("anna", "submit")
     assert root.get("/api/v1/audit", params={"after": entries[-1]["id"]}).json() == []
-    text = root.get("/api/v1/audit", headers={"Accept": "text/csv"}).text
-    assert text.splitlines()[-1].startswith(f"{entries[-1]['id']},")
-    assert ",anna," in text
     problem(anna.get("/api/v1/audit"), 403, "forbidden")
 
 

@@ -285,7 +285,7 @@ def test_an_archive_is_unpacked_without_what_leads_elsewhere_by_python_3_11_0_to
             entry.type, entry.linkname = kind, "/etc/passwd"
             archive.addfile(entry)
     (folder := tmp_path / "study").mkdir()
-    assert client.unpack(packed.getvalue(), folder)
+    assert client.unpack(packed.getvalue(), folder, 10**6)
     files = list(tmp_path.rglob("*.json"))
     assert files == [folder / "probes" / "0000" / "order.json"]
     assert (files[0].read_bytes(), files[0].stat().st_mtime) == (b"{}", 1_700_000_000)

@@ -380,14 +380,14 @@ def test_a_cancellation_that_meets_a_wake_is_not_lost(
     asyncio.run(cancelled_between())
 
 
-def test_a_deletion_that_a_death_cut_off_is_finished_and_one_that_was_refused_undone(
+def test_the_folder_of_a_search_whose_deletion_a_death_cut_off_goes(
     store: Store, state: Path, replaying: Replaying, submit: Callable[..., str]
 ) -> None:
     gone, kept = "0" * 32, submit(device="cuda")
     for name in (gone, kept):
-        (state / "searches" / f"{name}.deleted" / "study").mkdir(parents=True)
+        (state / "searches" / name / "study").mkdir(parents=True)
     with dispatching(dispatcher_of(store, state, replaying)):
-        assert becomes_true(lambda: not [*(state / "searches").glob("*.deleted")], 20)
+        assert becomes_true(lambda: not (state / "searches" / gone).exists(), 20)
     assert [path.name for path in (state / "searches").iterdir()] == [kept]
 
 

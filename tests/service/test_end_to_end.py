@@ -85,7 +85,7 @@ def check_search(server: Server, request: dict[str, Any]) -> str:
     for name in sizes:
         product *= result["best"][name]
     assert product == request["global_batch_size"]
-    table = server.http.get(f"/searches/{search_id}/trials", headers={"Accept": "text/csv"}).text
+    table = server.http.get(f"/searches/{search_id}/files/trials.csv", headers={"Accept": "*/*"}).text
     assert len(table.splitlines()) == 1 + len(tried)
     names = {file["name"] for file in server.http.get(f"/searches/{search_id}/files").json()}
     assert {"report.html", "summary.md", "request.json", "study.tar.gz"} <= names

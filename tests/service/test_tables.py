@@ -167,22 +167,12 @@ def test_a_database_that_no_server_has_used_is_named_and_stays_as_it_is(tmp_path
         used_database(f"sqlite:///{tmp_path}/autotune.db", tmp_path)
 
 
-def test_a_database_of_another_version_is_migrated_only_while_no_server_holds_it(
-    database_url: str, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    used_database(database_url, tmp_path / "state").dispose()
-    monkeypatch.setattr(tables, "revisions", lambda engine: ("0000", "0001", True))
-    with (
-        ServerLock(engine, tmp_path / "state"),
-        pytest.raises(DatabaseTaken, match=r"another version.*whose server runs"),
-    ):
-        used_database(database_url, tmp_path / "other")
-    used_database(database_url, tmp_path / "other").dispose()
-    assert differences(engine) == []
+def test_a_database_of_another_version_is_left_as_it_is(database_url: str, engine: Engine) -> None:
+    used_database(database_url).dispose()
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(StorageFailed, match="newer version"):
-        used_database(database_url, tmp_path / "other")
+    with pytest.raises(InvalidRequest, match="another version"):
+        used_database(database_url)
 
 
 # One server a database ------------------------------------------------------------------------------------------
@@ -329,22 +319,6 @@ def test_a_lost_session_that_still_has_the_lock_is_waited_for_and_not_for_ever(
         assert session.scalar(text(f"SELECT pg_try_advisory_lock({tables.SERVER})"))
         with pytest.raises(DatabaseTaken):
             lock.check()
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-def test_a_second_server_leaves_a_database_that_was_just_started_to_the_first(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tables, "PATIENCE_S", 1e9)
-    with (
-        pytest.raises(DatabaseTaken, match="has just been started"),
-        ServerLock(engine, tmp_path / "a", is_second=True),
-    ):
-        pass
-    monkeypatch.setattr(tables, "PATIENCE_S", 0.0)
-    with ServerLock(engine, tmp_path / "a", is_second=True):
-        pass
 
 
 @pytest.mark.nightly
