@@ -27,7 +27,7 @@ IN_STATE = "SQLite in the state folder"
 Database = Annotated[
     o.Text, Option(help=DATABASE, metavar="URL", show_default=IN_STATE, envvar="AUTOTUNE_DATABASE", show_envvar=False)
 ]
-DATA = "Folder or hf://datasets/TEAM of data, named NAME:FILE. Repeatable."
+DATA = "Folder of data, named NAME:FILE. Repeatable."
 HUB = "Hugging Face hub: off, cached (no network) or online, for ids that match a --hub-pattern."
 BEHIND_PROXY = "Address or network of a proxy that encrypts; its forwarded headers count. Repeatable."
 ISSUER = "OpenID Connect provider to sign in with; its secret is in AUTOTUNE_OIDC_SECRET."
@@ -56,7 +56,7 @@ def serve(
     allow_unauthenticated: Annotated[bool, Option("--allow-unauthenticated", help=OF_CLUSTER)] = False,
     standby: Annotated[bool, Option("--standby", help=STANDBY)] = False,
     models: Annotated[
-        o.Texts, Option(help="Folder or hf://TEAM of models, named NAME:MODEL. Repeatable.", metavar="NAME=FOLDER")
+        o.Texts, Option(help="Folder of models, named NAME:MODEL. Repeatable.", metavar="NAME=FOLDER")
     ] = None,
     data: Annotated[o.Texts, Option(help=DATA, metavar="NAME=FOLDER")] = None,
     hub: Annotated[str, Option(help=HUB)] = "off",
@@ -120,7 +120,7 @@ def _announce(facts: dict[str, Any]) -> None:
     print("Ctrl-C ends it; running searches go on at the next start.", flush=True)
 
 
-def _folders(option: str, given: list[str]) -> dict[str, Path | str]:
+def _folders(option: str, given: list[str]) -> dict[str, Path]:
     pairs = [text.partition("=") for text in given]
     if wrong := [
         text for text, (name, _, folder) in zip(given, pairs, strict=True) if not (name.isidentifier() and folder)
@@ -129,7 +129,7 @@ def _folders(option: str, given: list[str]) -> dict[str, Path | str]:
     names = [name for name, _, _ in pairs]
     if several := [name for name in names if names.count(name) > 1]:
         raise InvalidRequest(f"--{option} names {several[0]} twice.", "Give each folder a name of its own.")
-    return {name: folder if "://" in folder else Path(folder) for name, _, folder in pairs}
+    return {name: Path(folder) for name, _, folder in pairs}
 
 
 def _check_word(what: str, word: str, words: tuple[str, ...]) -> None:

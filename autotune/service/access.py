@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import hmac
 import ipaddress
 import re
 import threading
@@ -19,13 +18,11 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from autotune.service.accounts import PAGE_ROLES, USER, Accounts, Caller, Session
+from autotune.service.accounts import PAGE_ROLES, USER, Accounts, Caller
 from autotune.service.identity import Named, proxy_user
 from autotune.service.problems import SECURITY_HEADERS, Problem, respond
 
 COOKIE = "autotune_session"
-FORM_FIELD, FORM_HEADER = "form_secret", "X-Form-Secret"
-"""Field and header for the secret of a session's forms, required with every method that changes something."""
 SAFE = ("GET", "HEAD", "OPTIONS")
 MOST_BYTES = 64 * 1024
 """Largest request body."""
@@ -83,15 +80,15 @@ def caller(request: Request) -> Caller:
     state, signed_in = request.state, None
     accounts: Accounts = request.app.state.accounts
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
-    state.session = None
+    state.has_session = False
     if scheme.lower() == "bearer":
         if (signed_in := accounts.caller(secret.strip())) is None:
             _refuse(request, "token")
     elif cookie := request.cookies.get(cookie_name(request)):
-        state.session = accounts.session(cookie)
-        signed_in = state.session and state.session.caller
+        signed_in = accounts.session(cookie)
         if signed_in and (named := proxy_user(request)) and named[0] != signed_in.user:
-            state.session = signed_in = None
+            signed_in = None
+        state.has_session = signed_in is not None
         if signed_in and request.method not in SAFE and not is_same_origin(request):
             raise Problem(403, "This request comes from another site.", kind="cross-site")
     if signed_in is None:
@@ -106,8 +103,8 @@ def caller(request: Request) -> Caller:
     return who
 
 
-def sign_in(request: Request, secret: str) -> tuple[str, Session] | None:
-    """A new session for the owner of this token, to be kept in the cookie; None for a wrong one.
+def sign_in(request: Request, secret: str) -> str | None:
+    """The id of a new session for the owner of this token, to be kept in the cookie; None for a wrong one.
 
     Raises Problem 403 for a role that sees no page, 429 after too many wrong ones.
     """
@@ -122,8 +119,8 @@ def sign_in(request: Request, secret: str) -> tuple[str, Session] | None:
     return accounts.sign_in(who)
 
 
-def sign_in_as(request: Request, named: Named | None, issuer: str) -> tuple[str, Session]:
-    """A new session for the user whom this issuer names, with the highest role of their groups; None: it names nobody.
+def sign_in_as(request: Request, named: Named | None, issuer: str) -> str:
+    """The id of a new session for the user whom this issuer names, with the highest role of their groups; None: it names nobody.
 
     Raises Problem 403 for nobody and for who has no role here, 429 after too many of them.
     """
@@ -135,9 +132,9 @@ def sign_in_as(request: Request, named: Named | None, issuer: str) -> tuple[str,
         message = f"{user[:80]!r} has no role on this server." if user else f"{issuer} did not confirm who you are."
         raise Problem(403, message, "Try again, or ask an administrator.")
     accounts: Accounts = request.app.state.accounts
-    signed = accounts.sign_in_as(user, role, issuer)
-    accounts.record(signed[1].caller, "sign-in", "done", remote=address_of(request))
-    return signed
+    session_id, who = accounts.sign_in_as(user, role, issuer)
+    accounts.record(who, "sign-in", "done", remote=address_of(request))
+    return session_id
 
 
 def _refuse(request: Request, action: str) -> None:
@@ -151,12 +148,8 @@ def needs(role: str) -> Any:
 
     async def check(request: Request, _bearer: _Bearer, _cookie: _Cookie) -> AsyncIterator[Caller]:
         found = await run_in_threadpool(caller, request)
-        session: Session | None = request.state.session
-        form = {} if request.method in SAFE else await _form(request)  # whole, before it takes a turn
-        if session and request.method not in SAFE:
-            given = request.headers.get(FORM_HEADER) or form.get(FORM_FIELD)
-            if not isinstance(given, str) or not hmac.compare_digest(given.encode(), session.form_secret.encode()):
-                raise Problem(403, "The form is not of this session.", "Load the page again.", kind="wrong-form")
+        if request.method not in SAFE:
+            await request.form()  # whole, before it takes a turn
         if not found.may(role):
             raise Problem(403, f"This needs the role {role}; {found.user} has {found.role}.")
         async with _turn(request):
@@ -181,11 +174,6 @@ async def _turn(request: Request) -> AsyncIterator[None]:
         yield
     finally:
         turns.release()
-
-
-async def _form(request: Request) -> Any:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    return await request.form() if kind == "application/x-www-form-urlencoded" else {}
 
 
 def is_same_origin(request: Request) -> bool:

@@ -53,14 +53,6 @@ class Caller:
 
 
 @dataclass(frozen=True)
-class Session:
-    """A caller who is signed in on the page; `form_secret` is in every form that the page sends."""
-
-    caller: Caller
-    form_secret: str
-
-
-@dataclass(frozen=True)
 class Token:
     """A token as it is listed: without its secret, which is not stored."""
 
@@ -172,13 +164,13 @@ class Accounts:
         with reading(self._engine) as connection:
             return bool(connection.scalar(select(func.count()).where(tokens.c.id == token_id, *_valid())))
 
-    def sign_in(self, caller: Caller) -> tuple[str, Session]:
-        """The id of a new session, which is stored hashed only, and the session."""
+    def sign_in(self, caller: Caller) -> str:
+        """The id of a new session, which is stored hashed only."""
         with writing(self._engine) as connection:
             return _begin(connection, caller)
 
-    def sign_in_as(self, user: str, role: str, issuer: str) -> tuple[str, Session]:
-        """The same for a user whom this issuer names.
+    def sign_in_as(self, user: str, role: str, issuer: str) -> tuple[str, Caller]:
+        """The same for a user whom this issuer names, and the user.
 
         Their token, which has no secret, is the same each time until it is revoked; it lasts as long as the last session.
         """
@@ -189,15 +181,16 @@ class Accounts:
             now = datetime.now(UTC)
             values = {"role": role, "expires_at": now + SESSION, "last_used_on": now.date()}
             row = connection.execute(tokens.update().where(own).values(**values).returning(*_CALLER)).one()
-            return _begin(connection, Caller(*row))
+            found = Caller(*row)
+            return _begin(connection, found), found
 
-    def session(self, session_id: str) -> Session | None:
-        """The session of this id; None if it or its token has ended."""
+    def session(self, session_id: str) -> Caller | None:
+        """Owner of the session of this id; None if it or its token has ended."""
         same = (sessions.c.id_sha256 == _hash(session_id)) & (sessions.c.expires_at > datetime.now(UTC))
         with reading(self._engine) as connection:
-            query = select(sessions.c.form_secret, *_CALLER).join_from(sessions, tokens).where(same, *_valid())
+            query = select(*_CALLER).join_from(sessions, tokens).where(same, *_valid())
             row = connection.execute(query).one_or_none()
-        return row and Session(Caller(*row[1:]), row.form_secret)
+        return row and Caller(*row)
 
     def sign_out(self, session_id: str) -> None:
         """End a session."""
@@ -228,13 +221,12 @@ class Accounts:
             return _create(connection, "admin", "admin", FIRST_ADMIN_DAYS, "autotune serve")[1]
 
 
-def _begin(connection: Connection, caller: Caller) -> tuple[str, Session]:
+def _begin(connection: Connection, caller: Caller) -> str:
     session_id, now = secrets.token_urlsafe(32), datetime.now(UTC)
-    session = Session(caller, secrets.token_urlsafe(32))
-    values = {"id_sha256": _hash(session_id), "token_id": caller.token_id, "form_secret": session.form_secret}
+    values = {"id_sha256": _hash(session_id), "token_id": caller.token_id}
     connection.execute(sessions.delete().where(sessions.c.expires_at <= now))
     connection.execute(sessions.insert().values(**values, created_at=now, expires_at=now + SESSION))
-    return session_id, session
+    return session_id
 
 
 def _create(

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import sqlalchemy as sa
 
@@ -19,7 +18,7 @@ from autotune.core.units import format_bytes
 from autotune.service.identity import Provider
 from autotune.service.operation import LEAST_FREE_BYTES
 from autotune.service.server import Settings, lent_devices, listening, tls_of
-from autotune.service.tables import SERVER, connect_database, events, reading, revisions
+from autotune.service.tables import connect_database, events, reading, revisions
 
 SKEW_S = 5.0
 """Seconds by which clocks may differ."""
@@ -60,7 +59,7 @@ def _state(settings: Settings) -> str:
 
 
 def _folders(settings: Settings) -> str:
-    folders = [root for root in (*settings.models.values(), *settings.data.values()) if isinstance(root, Path)]
+    folders = [*settings.models.values(), *settings.data.values()]
     if closed := [f"{folder}" for folder in folders if not os.access(folder, os.R_OK | os.X_OK)]:
         raise InvalidRequest(f"{', '.join(closed)} cannot be read.", "Let the server's user read it.")
     return f"{len(folders)} of models and data can be read"
@@ -94,21 +93,13 @@ def _check_clock(connection: sa.Connection, has_events: bool) -> None:
 
 
 def _is_held(settings: Settings) -> bool:
-    """True if a server holds the database or the state folder."""
+    """True if a server holds the state folder."""
     with contextlib.suppress(OSError), (settings.state / "serve.lock").open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-    if settings.database_url.startswith("sqlite"):
-        return False
-    engine = connect_database(settings.database_url, create=False)
-    held = "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database "
-    held += "WHERE locktype = 'advisory' AND granted AND objid = :lock AND datname = current_database()"
-    with reading(engine) as connection:
-        count = connection.scalar(sa.text(held), {"lock": SERVER})
-    engine.dispose()
-    return bool(count)
+    return False
 
 
 def _certificate(settings: Settings) -> str:
@@ -144,7 +135,7 @@ def _devices(settings: Settings) -> str:
     devices.close()
     if problem := devices.problem():
         raise InvalidRequest(f"{problem}.", "Name some with --devices.")
-    return ", ".join(f"{device.name} ({device.card})" for device in devices.devices)
+    return ", ".join(f"{name} ({devices.cards[name]})" for name in devices.names)
 
 
 def check_lines(results: dict[str, tuple[bool, str]]) -> str:

@@ -12,14 +12,6 @@ from autotune.probe.device.machine import cpu_name
 from autotune.probe.device.nvml import choose_device, visible_cards
 
 
-@dataclass(frozen=True)
-class LentDevice:
-    """name: as `--device` takes it; card: the GPU's or the CPU's name."""
-
-    name: str
-    card: str
-
-
 class Devices:
     """All devices of this server. names: as `cpu` or `cuda:1`; by default all GPUs, or the CPU of a machine without GPUs.
 
@@ -36,9 +28,8 @@ class Devices:
                 f"{wrong[0]!r} is not a device, or named twice.", "Use cpu, cuda:0, cuda:1, each once."
             )
         cards = {name: choose_device(name) for name in names}
-        self.devices = tuple(LentDevice(name, card.name if card else cpu_name()) for name, card in cards.items())
         self.names = tuple(names)
-        self.cards = {device.name: device.card for device in self.devices}
+        self.cards = {name: card.name if card else cpu_name() for name, card in cards.items()}
         self._uuids = {name: card.uuid for name, card in cards.items() if card}
 
     def known_cards(self) -> dict[str, str]:

@@ -27,7 +27,7 @@ from autotune.core.units import format_bytes, format_seconds
 from autotune.report.templates import text_of
 from autotune.service import actions, answers, server_api, wording
 from autotune.service.access import COOKIE, cookie_name, is_same_origin, sign_in, sign_in_as
-from autotune.service.accounts import RIGHTS, SESSION, Session
+from autotune.service.accounts import RIGHTS, SESSION
 from autotune.service.answers import Admin, Submitter, Viewer
 from autotune.service.body import SearchBody, parse_body
 from autotune.service.devices import wishes
@@ -54,7 +54,7 @@ _templates.filters |= {"bytes": format_bytes, "seconds": format_seconds}
 _templates.filters |= {"ago": wording.ago, "speed": wording.speed_text}
 _templates.filters |= {"changes": wording.changes, "interval": wording.interval, "outline": wording.outline}
 _templates.filters |= {"gain": more_to_gain, "values_of": wording.values_of}
-_templates.filters |= {"command_line": wording.command_line, "curl": wording.curl, "python": wording.python}
+_templates.filters |= {"command_line": wording.command_line, "python": wording.python}
 _templates.filters["stamp"] = lambda moment: f"{moment:%d %b %Y, %H:%M} UTC"
 _templates.globals |= {"STATES": STATES, "version": hashlib.sha256(repr(_STATIC).encode()).hexdigest()[:8]}
 
@@ -62,7 +62,7 @@ _templates.globals |= {"STATES": STATES, "version": hashlib.sha256(repr(_STATIC)
 def shown(request: Request, name: str, status: int = 200, **values: Any) -> HTMLResponse:
     """The template with these values, and the user."""
     common: dict[str, Any] = {"request": request, "server": str(request.base_url).rstrip("/")}
-    common |= {"who": getattr(request.state, "caller", None), "session": getattr(request.state, "session", None)}
+    common |= {"who": getattr(request.state, "caller", None), "session": getattr(request.state, "has_session", False)}
     return HTMLResponse(_templates.get_template(f"{name}.html").render(common | values), status)
 
 
@@ -167,12 +167,12 @@ def _set_cookie(request: Request, answer: Response, name: str, value: str, secon
     answer.set_cookie(name, value, max_age=int(seconds), secure=is_tls, httponly=True, samesite=site)
 
 
-def _entered(request: Request, signed: tuple[str, Session], next: str) -> Response:
+def _entered(request: Request, session_id: str, next: str) -> Response:
     """A page that opens the next one: on the way from another site a browser would not send the strict cookie there."""
     next = _own(next)
     answer = shown(request, "entered", next=next)
     answer.headers["Refresh"] = f"0; url={next}"
-    _set_cookie(request, answer, COOKIE, signed[0], SESSION.total_seconds(), "strict")
+    _set_cookie(request, answer, COOKIE, session_id, SESSION.total_seconds(), "strict")
     return answer
 
 
@@ -187,10 +187,10 @@ def signed_in(request: Request, token: Field = "", next: Field = "/") -> Respons
     is_from_browser = "sec-fetch-site" in request.headers or "origin" in request.headers
     if is_from_browser and not is_same_origin(request):
         raise Problem(403, "This request comes from another site.")
-    if (signed := sign_in(request, token)) is None:
+    if (session_id := sign_in(request, token)) is None:
         return shown(request, "login", 401, next=next, is_wrong=True)
     answer = to(_own(next))
-    _set_cookie(request, answer, COOKIE, signed[0], SESSION.total_seconds(), "strict")
+    _set_cookie(request, answer, COOKIE, session_id, SESSION.total_seconds(), "strict")
     return answer
 
 

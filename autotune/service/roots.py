@@ -31,13 +31,12 @@ OPENED = f"^({re.sub('[?]P<.*?>', '', _ROOTED.pattern)}|{_HUB_ID.pattern})$"
 class Roots:
     """The models and data that searches may name: `team:llama-8b` is a folder below the models' root `team`.
 
-    A root is a folder, or of the hub: that of `hf://my-team` has the ids `my-team/*`, and `hf://datasets/my-team` those of data.
     executor: on whose devices they run.
     hub: off, cached (no network) or online; hub_patterns: of the hub ids that may be named then, as `meta-llama/*`.
     """
 
-    models: Mapping[str, Path | str] = field(default_factory=dict)
-    data: Mapping[str, Path | str] = field(default_factory=dict)
+    models: Mapping[str, Path] = field(default_factory=dict)
+    data: Mapping[str, Path] = field(default_factory=dict)
     hub: str = "off"
     hub_patterns: Sequence[str] = ()
     executor: str = "local"
@@ -50,13 +49,10 @@ class Roots:
         if what == "model" and name in BUILT_IN:
             return name
         roots = self.data if what == "dataset" else self.models
-        rooted, patterns = _ROOTED.fullmatch(name), self.hub_patterns
-        root, rest = (roots.get(rooted["root"]), rooted["rest"]) if rooted else (None, "")
-        if isinstance(root, str):
-            team = root.removeprefix("hf://").removeprefix("datasets/")
-            name, patterns = f"{team}/{rest}", (f"{team}/*",)
-        elif root is not None:
-            path = _below(root, rest, f"There is no {what} {name!r} on this server.")
+        rooted = _ROOTED.fullmatch(name)
+        root = roots.get(rooted["root"]) if rooted else None
+        if rooted and root is not None:
+            path = _below(root, rooted["rest"], f"There is no {what} {name!r} on this server.")
             if what == "dataset":
                 _check_data_files(Path(path), name)
             else:
@@ -64,7 +60,7 @@ class Roots:
                 _check_model_files(Path(path), name)
             return path
         if self.hub != "off" and _HUB_ID.fullmatch(name) and not os.path.lexists(name):
-            if any(fnmatchcase(name, pattern) for pattern in patterns):
+            if any(fnmatchcase(name, pattern) for pattern in self.hub_patterns):
                 if what != "dataset":
                     self._check_cached(what, name)
                 return name  # it is opened without its code, too
@@ -89,8 +85,7 @@ class Roots:
     def names(self, kind: Literal["models", "data"]) -> list[str]:
         """Names below the roots that a request may use, two folders deep, at most 500 of each root."""
         roots = self.models if kind == "models" else self.data
-        folders = {root: folder for root, folder in roots.items() if isinstance(folder, Path)}
-        return [name for root, folder in folders.items() for name in islice(_listed(root, folder, kind), MOST_NAMES)]
+        return [name for root, folder in roots.items() for name in islice(_listed(root, folder, kind), MOST_NAMES)]
 
 
 def _below(root: Path, rest: str, missing: str) -> str:

@@ -5,7 +5,6 @@ import contextlib
 import errno
 import ipaddress
 import os
-import re
 import signal
 import socket
 import ssl
@@ -47,7 +46,6 @@ STANDBY_S = 1.0
 TOKEN_FILE = "admin.token"
 """File of the first admin's token in the state folder."""
 
-_HUB_ROOT = re.compile(r"hf://(datasets/)?\w[\w.-]*", re.ASCII)
 log = structlog.get_logger("autotune")
 
 
@@ -69,8 +67,8 @@ class Settings:
     address: str = ""  #: of the Ray cluster; by default RAY_ADDRESS
     allow_unauthenticated: bool = False  #: use a Ray cluster on which everyone can run programs
     standby: bool = False  #: wait until no other server has the database
-    models: Mapping[str, Path | str] = field(default_factory=dict)  #: name of a root -> its folder, or hf://TEAM
-    data: Mapping[str, Path | str] = field(default_factory=dict)  #: the same, or hf://datasets/TEAM
+    models: Mapping[str, Path] = field(default_factory=dict)  #: name of a root -> its folder
+    data: Mapping[str, Path] = field(default_factory=dict)  #: the same
     hub: str = "off"  #: off, cached or online
     hub_patterns: Sequence[str] = ()  #: of hub ids that requests may name
     allowed_hosts: Sequence[str] = ()  #: names by which the server may be addressed, in addition to `host`
@@ -100,11 +98,9 @@ class Settings:
         if self.oidc_issuer or self.identity_headers:
             self._check_identities()
         for name, place in [*self.models.items(), *self.data.items()]:
-            if isinstance(place, Path) and not place.is_dir():
-                raise InvalidRequest(f"The folder {place} of {name!r} is not there.", "Write NAME=FOLDER.")
-            if isinstance(place, str) and (self.hub == "off" or not _HUB_ROOT.fullmatch(place)):
-                advice = "Pass --hub too for hf://TEAM; mount other stores as a folder, on every node."
-                raise InvalidRequest(f"{place} of {name!r} cannot be read from here.", advice)
+            if not place.is_dir():
+                advice = "Write NAME=FOLDER. Mount other stores as a folder, on every node."
+                raise InvalidRequest(f"The folder {place} of {name!r} is not there.", advice)
 
     def _check_identities(self) -> None:
         address = urlsplit(self.oidc_issuer)

@@ -1,7 +1,5 @@
 """REST under /api/v1: this server's devices, spaces, models and tokens."""
 
-from dataclasses import asdict
-
 from fastapi import Request
 
 from autotune.service import actions
@@ -29,7 +27,8 @@ def devices(request: Request, _who: Viewer) -> list[dict[str, str | None]]:
     """Devices that this server lends, and the search on each."""
     state = request.app.state
     lent = {name: search.id for search in state.store.running() for name in (search.lent or "").split(JOIN)}
-    return [asdict(device) | {"search": lent.get(device.name)} for device in state.devices.devices]
+    names, cards = state.devices.names, state.devices.cards
+    return [{"name": name, "card": cards[name], "search": lent.get(name)} for name in names]
 
 
 @router.get("/spaces")

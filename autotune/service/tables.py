@@ -78,7 +78,6 @@ sessions = Table(
     metadata,
     Column("id_sha256", Text, primary_key=True),
     Column("token_id", Text, ForeignKey("tokens.id", ondelete="CASCADE"), nullable=False),
-    *_required(Text, "form_secret"),
     *_required(Stamp, "created_at", "expires_at"),
 )
 

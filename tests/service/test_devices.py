@@ -16,17 +16,14 @@ def test_a_machine_without_a_gpu_lends_its_cpu(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(devices, "visible_cards", list)
     lent = Devices()
     assert lent.names == ("cpu",)
-    assert lent.devices[0].card
+    assert lent.cards["cpu"]
 
 
 def test_all_gpus_are_lent_by_default_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (nvml, devices):
         monkeypatch.setattr(module, "visible_cards", lambda: CARDS)
     lent = Devices()
-    assert [(device.name, device.card) for device in lent.devices] == [
-        ("cuda:0", "NVIDIA H200"),
-        ("cuda:1", "NVIDIA H200"),
-    ]
+    assert lent.cards == {"cuda:0": "NVIDIA H200", "cuda:1": "NVIDIA H200"}
     assert lent.free([]) == ["cuda:0", "cuda:1"]
     assert lent.free(["cuda:0", None]) == ["cuda:1"]
     assert lent.free(["cuda:0,cuda:1"]) == []

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from autotune.core.errors import InvalidRequest
 from autotune.service.roots import Roots
-from tests.service.application import CANARY, CONFIG, touched
+from tests.service.application import CANARY, CONFIG
 
 
 def test_what_is_below_the_roots_is_listed_by_the_names_that_are_taken(roots: Roots, tmp_path: Path) -> None:
@@ -254,44 +254,6 @@ def test_hub_ids_are_taken_by_the_patterns_where_the_hub_is_on(roots: Roots) -> 
             some.resolved("model", other)
     with pytest.raises(InvalidRequest, match="on this server"):
         with_hub(roots, "*", hub="off").resolved("model", "google/bert-x")
-
-
-def test_a_root_of_the_hub_has_the_ids_of_its_team_and_no_others(roots: Roots) -> None:
-    models, data = {"team": "hf://ann"}, {"team": "hf://datasets/ann", "here": roots.data["team"]}
-    some = Roots(models, data, "online")
-    assert (some.resolved("model", "team:bert"), some.resolved("tokenizer", "team:bert")) == ("ann/bert", "ann/bert")
-    assert (some.resolved("dataset", "team:corpus"), some.resolved("dataset", "here:texts")) == (
-        "ann/corpus",
-        str(roots.data["team"] / "texts"),
-    )
-    assert (some.names("models"), some.names("data")) == ([], ["here:texts", "here:texts/corpus.jsonl"])
-    others = [
-        "ann/bert",
-        "eve/bert",
-        "team:../eve/bert",
-        "team:/etc",
-        "team:a/b",
-        "team:",
-        "hf://ann/bert",
-        "s3://ann/bert",
-    ]
-    for name in [*others, "team:%2e%2e/eve", "team:~", "team:a b", "team:a@main", "https://evil.example/bert"]:
-        with touched() as events, pytest.raises(InvalidRequest):
-            some.resolved("model", name)
-        assert not [event for event in events if event.startswith("socket.connect")]
-
-
-def test_a_cached_model_of_a_root_of_the_hub_has_safe_files(
-    roots: Roots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    in_cache(tmp_path / "hub", "ann/good", **{"model.safetensors": ""})
-    in_cache(tmp_path / "hub", "ann/pickled", **{"pytorch_model.bin": "x"})
-    some = Roots({"team": "hf://ann"}, hub="cached")
-    assert some.resolved("model", "team:good") == "ann/good"
-    for name, message in (("pickled", "are pickled"), ("none", "does not hold")):
-        with pytest.raises(InvalidRequest, match=message):
-            some.resolved("model", f"team:{name}")
 
 
 def in_cache(folder: Path, name: str, **files: str) -> Path:

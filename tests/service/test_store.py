@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -168,11 +167,6 @@ def test_a_key_with_another_request_is_refused(store: Store, other: dict[str, An
         store.submit("anna", **first | other)
 
 
-def test_keys_belong_to_their_owner_and_none_is_none(store: Store) -> None:
-    ids = {submitted(store, owner, idempotency_key=key).id for owner in ("anna", "ben") for key in ("k", None, None)}
-    assert len(ids) == 6
-
-
 def test_eight_threads_with_one_key_make_one_search(engine: Engine, open_engine: Callable[[], Engine]) -> None:
     stores = [Store(engine), Store(open_engine())]
     answers = at_once(8, lambda number: stores[number % 2].submit("anna", "first", REQUEST, idempotency_key="k"))
@@ -331,25 +325,6 @@ def test_pages_hold_everything_once_whatever_is_submitted_meanwhile(store: Store
             break
     assert len(seen) == len({*seen}) == number
     assert {*seen} == before
-
-
-def test_pages_that_threads_read_while_others_submit_lack_nothing_that_was_there(store: Store) -> None:
-    before = {submitted(store, most_of_user=1000).id for _ in range(30)}
-
-    def work(number: int) -> list[str]:
-        if number < 3:
-            return [submitted(store, f"user{number}").id for _ in range(15)]
-        seen, cursor = [], None
-        for _ in range(100):
-            page, cursor = store.list(limit=4, cursor=cursor)
-            seen += [search.id for search in page]
-            if cursor is None:
-                break
-        return seen
-
-    for seen in at_once(6, work)[3:]:
-        assert len(seen) == len({*seen})
-        assert before <= {*seen}
 
 
 def test_lists_are_filtered_by_state_owner_and_model(store: Store) -> None:
@@ -935,18 +910,6 @@ def test_an_event_that_comes_again_is_left_out(store: Store, changed: list[str])
     assert [event.body for event in store.events(search.id, after=2)] == [{"number": 0}, {"number": 1}]
 
 
-def test_threads_that_send_the_same_events_add_each_once(store: Store) -> None:
-    search = started(store)
-    sent = [trial(number) for number in range(10)]
-    added = at_once(
-        8, lambda number: sum(store.add_events(search.id, 1, [one]) for one in sent[number:] + sent[:number])
-    )
-    assert sum(added) == 10
-    events = store.events(search.id, after=2)
-    assert [event.seq for event in events] == [*range(3, 13)]
-    assert sorted(event.key for event in events) == sorted(event["key"] for event in sent)
-
-
 def test_changes_are_the_states_of_all_searches_in_their_order(store: Store) -> None:
     assert store.last_change() == 0
     assert store.changes() == []
@@ -961,23 +924,6 @@ def test_changes_are_the_states_of_all_searches_in_their_order(store: Store) -> 
     ]
     assert len(store.changes()) == 5
     assert store.changes(limit=1)[0].search_id == first.id
-
-
-def test_whoever_reads_changes_while_threads_write_misses_none(store: Store) -> None:
-    seen: list[int] = []
-
-    def work(number: int) -> None:
-        if number < 6:
-            for _ in range(10):
-                submitted(store, f"user{number}")
-            return
-        until = time.monotonic() + 90  # one of the others may fail
-        while len(seen) < 60 and time.monotonic() < until:
-            seen.extend(change.id for change in store.changes(after=seen[-1] if seen else 0))
-
-    at_once(7, work)
-    assert len(seen) == 60
-    assert seen == [event.id for event in store.changes()]
 
 
 def test_an_id_of_a_deleted_event_is_not_given_again(store: Store) -> None:
