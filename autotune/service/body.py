@@ -146,9 +146,8 @@ class SearchBody(_Options):  # type: ignore[misc]
 
     @model_validator(mode="wrap")
     @classmethod
-    def _plain(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Raises ValueError for data that cannot be stored."""
-        _check_plain(data, MOST_DEPTH)
+    def _named(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Names the nearest field of an unknown one."""
         try:
             return handler(data)
         except ValidationError as error:

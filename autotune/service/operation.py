@@ -98,7 +98,6 @@ def _traceback(out: TextIO, error: Any) -> None:
 def install(app: FastAPI) -> None:
     """Count and log what this application answers; `app.state` has store, devices, dispatcher and engine already."""
     app.state.metrics = Metrics(app.state)
-    app.state.revision = _revision(app.state.engine)
     app.state.checks = Checks(app.state)
     app.add_middleware(RequestLog, metrics=app.state.metrics)
 
@@ -246,18 +245,13 @@ async def readyz(request: Request) -> JSONResponse:
     return JSONResponse({"ready": ready}, 200 if ready else 503)
 
 
-def _revision(engine: sa.Engine) -> Any:
-    with writing(engine) as connection:
-        connection.execute(sa.delete(tokens).where(sa.false()))  # needs the right to write, and writes nothing
-        return connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
-
-
 def _database(state: Any) -> str:
     try:
-        revision = _revision(state.engine)
+        with writing(state.engine) as connection:
+            connection.execute(sa.delete(tokens).where(sa.false()))  # needs the right to write, and writes nothing
     except AutotuneError as error:
         return error.message
-    return "" if revision == state.revision else f"was migrated to {revision} by another version of autotune"
+    return ""
 
 
 def _dispatcher(state: Any) -> str:
