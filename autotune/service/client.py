@@ -18,7 +18,7 @@ from uuid import uuid4
 from autotune.core import errors
 from autotune.core.errors import InvalidRequest, SearchFailed, ServerFailed
 from autotune.core.io import read_json, write_json
-from autotune.core.request import OPTIONS, flag_of
+from autotune.core.request import OPTIONS
 from autotune.core.text import printable
 
 if TYPE_CHECKING:
@@ -325,7 +325,7 @@ def _body(options: Mapping[str, Any]) -> dict[str, Any]:
     local = {name: option for name, option in OPTIONS.items() if option.local}
     for name, option in local.items():
         if options.get(name) and options[name] != option.default:
-            raise InvalidRequest(f"{flag_of(name)} cannot be used with a server.", option.local)
+            raise InvalidRequest("It cannot be used with a server.", option.local, name)
     body = {name: value for name, value in options.items() if name not in local and value is not None}
     if body.get("args") is not None:
         from autotune.space.user_arguments import read_user_arguments

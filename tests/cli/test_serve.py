@@ -200,7 +200,7 @@ def test_options_that_cannot_travel_are_refused(option: str, monkeypatch: pytest
     monkeypatch.setenv("AUTOTUNE_TOKEN", "hfat_any")
     code, _, err = run(*SEARCH, option)
     assert code == 2
-    assert err.startswith(f"Error: {option.partition('=')[0]} cannot be used with a server. ")
+    assert err.startswith(f"Error: {option.partition('=')[0]}: It cannot be used with a server. ")
 
 
 def test_without_a_token_login_is_the_advice() -> None:

@@ -159,7 +159,7 @@ def test_files_are_sent_as_their_content(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", ["fresh", "trust_remote_code", "study_name", "report_to"])
 def test_options_that_cannot_travel_are_refused_before_anything_is_sent(option: str) -> None:
-    with answering() as server, pytest.raises(InvalidRequest, match=f"{option}.* cannot be used with a server"):
+    with answering() as server, pytest.raises(InvalidRequest, match=f"{option}: It cannot be used with a server"):
         server.client.submit("bert-mini", 16, **{option: "x"})
 
 

@@ -160,11 +160,11 @@ def test_a_damaged_database_is_one_line(tmp_path: Path) -> None:
 
 def test_a_database_that_no_server_has_used_is_named_and_stays_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"No autotune serve has used the database"):
-        used_database(f"sqlite:///{tmp_path}/none/autotune.db", tmp_path)
+        used_database(f"sqlite:///{tmp_path}/none/autotune.db")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "autotune.db").touch()
     with pytest.raises(InvalidRequest, match=r"No autotune serve has used the database"):
-        used_database(f"sqlite:///{tmp_path}/autotune.db", tmp_path)
+        used_database(f"sqlite:///{tmp_path}/autotune.db")
 
 
 def test_a_database_of_another_version_is_left_as_it_is(database_url: str, engine: Engine) -> None:
