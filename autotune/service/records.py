@@ -85,7 +85,7 @@ class Forbidden(InvalidRequest):
 
 
 class LimitReached(AutotuneError):
-    """Too many searches are queued, or were submitted within an hour."""
+    """Too many searches are queued."""
 
 
 class KeyReused(AutotuneError):

@@ -91,12 +91,11 @@ class Store:
         token_id: str | None = None,
         most_of_user: int = 20,
         most: int = 1000,
-        most_of_hour: int = 200,
     ) -> tuple[Search, bool]:
         """The search, on disk when this returns, and whether it is new: the same key and request give the same search.
 
-        Raises LimitReached if the limit of queued ones is reached, this owner's or in all, the limit of submissions of the
-        owner within an hour, by the audit; KeyReused for a key with another request.
+        Raises LimitReached if the limit of queued ones is reached, this owner's or in all; KeyReused for a key with another
+        request.
         """
         digest = hashlib.sha256(json.dumps([name, priority, request], sort_keys=True).encode()).hexdigest()
         mine = searches.c.owner == owner
@@ -108,7 +107,7 @@ class Store:
                 if row.request_sha256 != digest:
                     raise KeyReused("This idempotency key was sent with another request.", "Use a new key.")
                 return Search(*row[1:]), False
-            _check_limits(change, owner, most_of_user, most, most_of_hour)
+            _check_limits(change, owner, most_of_user, most)
             search_id, now = new_id()
             query = {"model": request["model"], "device": request.get("device") or "auto", "request": dict(request)}
             query |= {"idempotency_key": idempotency_key, "request_sha256": digest, "priority": priority}
@@ -170,13 +169,13 @@ class Store:
                 change.update(search_id, cancel=wish) if search.state == RUNNING and wish != search.cancel else search
             )
 
-    def resume(self, search_id: str, *, most_of_user: int = 20, most: int = 1000, most_of_hour: int = 200) -> Search:
+    def resume(self, search_id: str, *, most_of_user: int = 20, most: int = 1000) -> Search:
         """Queue a cancelled or failed search again; raises Conflict for others, LimitReached as `submit` does."""
         with self._writing() as change:
             search = change.existing(search_id)
             if search.state not in (CANCELLED, FAILED):
                 raise Conflict(f"The search is {search.state}.", "Only a cancelled or failed one can be resumed.")
-            _check_limits(change, search.owner, most_of_user, most, most_of_hour)
+            _check_limits(change, search.owner, most_of_user, most)
             answer = dict.fromkeys(("headline", "statement", "problem", "result"))
             return change.enter(search_id, QUEUED, cancel=None, ended_at=None, lent=None, **_NONE, **answer)
 
@@ -433,7 +432,7 @@ def _rooms(connection: Connection) -> dict[str | None, float]:
     return rooms
 
 
-def _check_limits(change: Change, owner: str, most_of_user: int, most: int, most_of_hour: int) -> None:
+def _check_limits(change: Change, owner: str, most_of_user: int, most: int) -> None:
     """Raise LimitReached for a search more in the queue."""
     mine = func.count().filter(searches.c.owner == owner)
     queued = select(func.count(), mine).where(searches.c.state == QUEUED)
@@ -441,8 +440,3 @@ def _check_limits(change: Change, owner: str, most_of_user: int, most: int, most
     if own >= most_of_user or total >= most:
         whose = f"{owner} has {own}" if own >= most_of_user else f"There are {total}"
         raise LimitReached(f"{whose} searches in the queue, which is the limit.", "Wait, or cancel some of them.")
-    recent = (audit.c.at > datetime.now(UTC) - timedelta(hours=1), audit.c.action.in_(("submit", "resume")))
-    submitted = select(func.count()).where(*recent, audit.c.user == owner)
-    if (number := change.connection.scalar(submitted) or 0) >= most_of_hour:
-        message = f"{owner} has submitted or resumed {number} searches within an hour, which is the limit."
-        raise LimitReached(message, "Wait until an hour is over since some of them.")

@@ -25,7 +25,7 @@ from sqlalchemy.exc import StatementError
 from autotune.core.errors import InvalidRequest, StorageFailed
 from autotune.service import store as store_module
 from autotune.service import tables
-from autotune.service.accounts import Accounts, Caller
+from autotune.service.accounts import Accounts
 from autotune.service.records import (
     CANCELLED,
     DONE,
@@ -216,23 +216,6 @@ def audited(engine: Engine, action: str, age: timedelta, user: str | None = None
     with engine.begin() as connection:
         values = {"at": datetime.now(UTC) - age, "user": user, "action": action, "outcome": "done"}
         connection.execute(tables.audit.insert().values(**values))
-
-
-def test_a_user_submits_and_resumes_so_many_within_an_hour_whatever_became_of_them(
-    store: Store, engine: Engine
-) -> None:
-    anna = Caller("anna", "submitter", "0")
-    search = submitted(store)
-    for action in ("submit", "resume", "cancel", "submit"):
-        Accounts(engine).record(anna, action, "done")
-    store.cancel(search.id, now=False)
-    for act in (lambda: submitted(store, most_of_hour=3), lambda: store.resume(search.id, most_of_hour=3)):
-        with pytest.raises(LimitReached, match="anna has submitted or resumed 3 searches within an hour"):
-            act()
-    submitted(store, "ben", most_of_hour=3)
-    for action, age in (("submit", 0), ("resume", 1), ("submit", 0)):
-        audited(engine, action, age * LATER, user="ben")
-    submitted(store, "ben", most_of_hour=3)
 
 
 def test_a_replay_is_answered_though_the_queue_is_full(store: Store) -> None:
