@@ -50,7 +50,7 @@ CMD ["--help"]
 # `autotune serve`. --database postgresql://..., or AUTOTUNE_DATABASE; else SQLite in the volume.
 FROM search AS service
 USER 0
-RUN pip install --constraint /source/constraints.txt "/source[service,postgres]" \
+RUN pip install --constraint /source/constraints.txt "/source[service,oidc,postgres]" \
     && install --directory --owner autotune --mode 0700 /state
 ENV XDG_STATE_HOME=/state
 VOLUME ["/state"]

@@ -101,7 +101,7 @@ def signed_in(browser: WebDriver, scratch: Path) -> Iterator[dict[str, str]]:
         "new": f"/new?from={ids['queued']}",
         "running": f"/searches/{ids['running']}",
         "done": f"/searches/{ids['done']}",
-        "compare": f"/compare?search={ids['done']}&price=2",
+        "compare": f"/compare?search={ids['done']}",
         "devices": "/devices",
         "tokens": "/tokens",
     }

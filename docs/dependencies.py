@@ -30,7 +30,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT: dict[str, Any] = PYPROJECT["project"]
 FOR_DEVELOPERS = {"dev", "docs", "benchmarks"}
 EXTRAS = [name for name in PROJECT["optional-dependencies"] if name not in FOR_DEVELOPERS]
-MEASURED = ["service", "postgres", "peft", "torchao", "tensorboard", "wandb", "mlflow"]
+MEASURED = ["service", "oidc", "postgres", "peft", "torchao", "tensorboard", "wandb", "mlflow"]
 """Extras whose packages constraints.txt has."""
 
 COMPARED = {"matplotlib": "for comparison: with matplotlib, which autotune does not need"}

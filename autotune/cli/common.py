@@ -14,6 +14,7 @@ import typer
 
 from autotune.core.errors import AutotuneError, StorageFailed, UnreadableFile
 from autotune.core.interrupt import Terminated, ending_on_signals
+from autotune.core.request import flag_of
 from autotune.core.units import broken
 
 INTERRUPTED = 130
@@ -66,7 +67,9 @@ class ErrorReporter:
         elif isinstance(error, OSError) and error.errno in UNUSABLE and error.filename is not None:
             error = StorageFailed(f"{error.filename} cannot be used: {error.strerror}.", "Name another path.")
         if isinstance(error, AutotuneError):
-            self._fail(f"Error: {error.on_command_line}", type(error).__name__, *error.written, error.exit_code)
+            message = error.message_of(error.option and flag_of(error.option))
+            line = f"Error: {message} {error.advice}".rstrip()
+            self._fail(line, type(error).__name__, message, error.advice, error.exit_code)
         if isinstance(error, KeyboardInterrupt):
             code, end, advice = INTERRUPTED, "interrupted", self.when_interrupted
             if isinstance(error, Terminated):

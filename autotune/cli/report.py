@@ -24,7 +24,7 @@ def studies(output_dir: o.OutputDir = "reports", as_json: o.AsJson = False) -> N
         found = studies(Path(output_dir))
         if as_json:
             plain = {
-                name: {"error": study.on_command_line} if isinstance(study, AutotuneError) else study.to_dict()
+                name: {"error": str(study)} if isinstance(study, AutotuneError) else study.to_dict()
                 for name, study in found.items()
             }
             command.json({"studies": [{"name": name} | study for name, study in plain.items()]})

@@ -73,7 +73,7 @@ def _use_lines(ending: Any, command: list[str], trained: bool) -> list[str]:
         applied.write()
         lines = applied.lines
     except AutotuneError as error:
-        lines = [f"Warning: {error.on_command_line}"]
+        lines = [f"Warning: {error}"]
     return [
         "Use it    the command with the answer:",
         *lines,

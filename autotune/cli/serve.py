@@ -17,7 +17,7 @@ from autotune.core.errors import AutotuneError, InvalidRequest, did_you_mean
 if TYPE_CHECKING:
     from autotune.service.accounts import Token
 
-LIBRARIES = ("fastapi", "uvicorn", "multipart", "sqlalchemy", "alembic", "structlog", "prometheus_client", "authlib")
+LIBRARIES = ("fastapi", "uvicorn", "multipart", "sqlalchemy", "alembic", "structlog", "prometheus_client")
 """Packages that the server needs in addition to a search's."""
 
 STATE = "Folder of the database and of running searches."
@@ -27,7 +27,7 @@ IN_STATE = "SQLite in the state folder"
 Database = Annotated[
     o.Text, Option(help=DATABASE, metavar="URL", show_default=IN_STATE, envvar="AUTOTUNE_DATABASE", show_envvar=False)
 ]
-DATA = "Folder or hf://datasets/TEAM of data, named NAME:FILE. Repeatable."
+DATA = "Folder of data, named NAME:FILE. Repeatable."
 HUB = "Hugging Face hub: off, cached (no network) or online, for ids that match a --hub-pattern."
 BEHIND_PROXY = "Address or network of a proxy that encrypts; its forwarded headers count. Repeatable."
 ISSUER = "OpenID Connect provider to sign in with; its secret is in AUTOTUNE_OIDC_SECRET."
@@ -39,7 +39,6 @@ EXECUTOR = "Whose devices: this machine's (local), or those of a Ray cluster (ra
 OF_CLUSTER = "Use a Ray cluster on which everyone who reaches it can run programs."
 STANDBY = "Wait until no other server has the database, then take its place."
 CHECK = "Check configuration, database, clock, certificate, folders and devices, and end."
-METRICS_PORT = "Port of the metrics on the loopback, without a token."
 
 
 def serve(
@@ -57,7 +56,7 @@ def serve(
     allow_unauthenticated: Annotated[bool, Option("--allow-unauthenticated", help=OF_CLUSTER)] = False,
     standby: Annotated[bool, Option("--standby", help=STANDBY)] = False,
     models: Annotated[
-        o.Texts, Option(help="Folder or hf://TEAM of models, named NAME:MODEL. Repeatable.", metavar="NAME=FOLDER")
+        o.Texts, Option(help="Folder of models, named NAME:MODEL. Repeatable.", metavar="NAME=FOLDER")
     ] = None,
     data: Annotated[o.Texts, Option(help=DATA, metavar="NAME=FOLDER")] = None,
     hub: Annotated[str, Option(help=HUB)] = "off",
@@ -76,7 +75,6 @@ def serve(
     log_format: Annotated[
         o.Text, Option(help="Format of the log: json or text.", show_default="text on a terminal, else json")
     ] = None,
-    metrics_port: Annotated[int | None, Option(help=METRICS_PORT)] = None,
     check: Annotated[bool, Option("--check", help=CHECK)] = False,
     as_json: o.AsJson = False,
 ) -> None:
@@ -122,7 +120,7 @@ def _announce(facts: dict[str, Any]) -> None:
     print("Ctrl-C ends it; running searches go on at the next start.", flush=True)
 
 
-def _folders(option: str, given: list[str]) -> dict[str, Path | str]:
+def _folders(option: str, given: list[str]) -> dict[str, Path]:
     pairs = [text.partition("=") for text in given]
     if wrong := [
         text for text, (name, _, folder) in zip(given, pairs, strict=True) if not (name.isidentifier() and folder)
@@ -131,7 +129,7 @@ def _folders(option: str, given: list[str]) -> dict[str, Path | str]:
     names = [name for name, _, _ in pairs]
     if several := [name for name in names if names.count(name) > 1]:
         raise InvalidRequest(f"--{option} names {several[0]} twice.", "Give each folder a name of its own.")
-    return {name: folder if "://" in folder else Path(folder) for name, _, folder in pairs}
+    return {name: Path(folder) for name, _, folder in pairs}
 
 
 def _check_word(what: str, word: str, words: tuple[str, ...]) -> None:
@@ -158,9 +156,6 @@ def token(
     most_devices: Annotated[
         int | None, Option(help="Devices that its searches may have at once.", show_default="no limit")
     ] = None,
-    hours_a_month: Annotated[
-        float | None, Option(help="Device-hours that its searches may use in a month.", show_default="no limit")
-    ] = None,
     state: StateFolder = None,
     database: Database = None,
     as_json: o.AsJson = False,
@@ -177,12 +172,11 @@ def token(
 
         place: dict[str, Any] = {"state": Path(state)} if state else {}
         settings = Settings(**place, database=database)
-        engine = used_database(settings.database_url, settings.state)
+        engine = used_database(settings.database_url)
         opened.callback(engine.dispose)
         accounts = Accounts(engine)
         if action == "create":
-            limits: dict[str, Any] = {"most_devices": most_devices, "hours_a_month": hours_a_month}
-            made, secret = accounts.create(name or "", role, days, "command line", **limits)
+            made, secret = accounts.create(name or "", role, days, "command line", most_devices=most_devices)
             shown = _plain(made) | {"secret": secret}
             lines = [f"{_line(made)}\nIts secret, shown only now: {secret}"]
         elif action == "list":
@@ -204,9 +198,8 @@ def _line(token: "Token") -> str:
     if token.expires_at and not token.revoked_at:
         end = f"until {token.expires_at:%Y-%m-%d}"
     used = f", last used {token.last_used_on}" if token.last_used_on else ""
-    limits = f", at most {token.most_devices} devices" if token.most_devices else ""
-    limits += f", {token.hours_a_month:g} device-hours a month" if token.hours_a_month else ""
-    return f"{token.id}  {token.user:16} {token.role:10} {end}{used}{limits}"
+    limit = f", at most {token.most_devices} devices" if token.most_devices else ""
+    return f"{token.id}  {token.user:16} {token.role:10} {end}{used}{limit}"
 
 
 def login(

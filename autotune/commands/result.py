@@ -11,7 +11,6 @@ from warnings import warn
 from autotune.commands.save import fields_of_saved, save
 from autotune.core import Interval, write_json
 from autotune.core.errors import InvalidRequest, LossWarning
-from autotune.core.options import in_python
 from autotune.core.real_run import RealRun
 from autotune.core.request import EXPLANATION_ROUNDS, VERIFICATION_SECONDS
 from autotune.core.units import counted
@@ -141,7 +140,7 @@ class TuningResult(SearchResult):
 
     def _warn_of_losses(self) -> None:
         if warning := loss_warning(self):
-            warn(in_python(sentence(warning.text)), LossWarning, stacklevel=3)
+            warn(sentence(warning.text), LossWarning, stacklevel=3)
 
     @property
     def warnings(self) -> tuple[ResultWarning, ...]:

@@ -52,7 +52,7 @@ def studies_lines(studies: Studies) -> list[str]:
         room = min(max(map(len, names)), WIDTH - max(map(len, numbers)))
         for name, line in zip(names, numbers, strict=True):
             lines += [f"{name:<{room}}{line}"] if len(name) <= room else [name, f"{'':<{room}}{line}"]
-    errors = (f"{name}: {error.on_command_line}" for name, error in studies.items() if isinstance(error, AutotuneError))
+    errors = (f"{name}: {error}" for name, error in studies.items() if isinstance(error, AutotuneError))
     return [*lines, *(line for error in errors for line in wrapped(error))]
 
 

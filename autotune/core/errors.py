@@ -20,8 +20,6 @@ import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from autotune.core.options import in_python
-
 NEEDS_LINUX = (
     f"autotune trains on Linux only, and this is {sys.platform}: use WSL 2 on Windows, or a server"
     " (autotune search --server URL, autotune.connect). autotune compare works here."
@@ -29,37 +27,35 @@ NEEDS_LINUX = (
 
 
 class AutotuneError(Exception):
-    """Base of all errors: a message, and advice.
+    """Base of all errors: a message, and advice; and the option that is wrong, if it is one.
 
-    `str(error)` is one line: the message, then the advice. Both are written with options as on the command line; in Python
-    they show arguments: `fresh=True` for `--fresh`.
+    `str(error)` is one line: the message, then the advice. The message begins with the option, under its name in Python; the
+    command line shows its flag. Other options are named as on the command line: `--fresh` is `fresh=True` in Python.
     """
 
     exit_code = 1
 
-    def __init__(self, message: str, advice: str = "") -> None:
-        super().__init__(message, advice)
+    def __init__(self, message: str, advice: str = "", option: str = "") -> None:
+        super().__init__(message, advice, option)
 
     @property
     def message(self) -> str:
-        """The message, with options as Python's arguments."""
-        return in_python(self.written[0])
+        """The message."""
+        return self.message_of(self.option)
 
     @property
     def advice(self) -> str:
-        """The advice, with options as Python's arguments; may be empty."""
-        return in_python(self.written[1])
+        """The advice; may be empty."""
+        return str(self.args[1])
 
     @property
-    def written(self) -> tuple[str, str]:
-        """Message and advice with options as on the command line."""
-        message, advice = self.args
-        return message, advice
+    def option(self) -> str:
+        """Name in Python of the option that is wrong; empty if it is none."""
+        return str(self.args[2])
 
-    @property
-    def on_command_line(self) -> str:
-        """One line, message and advice, with options as on the command line."""
-        return " ".join(filter(None, self.written))
+    def message_of(self, option: str) -> str:
+        """The message, with this name of the option."""
+        return f"{option}: {self.args[0]}" if option else str(self.args[0])
 
     def __str__(self) -> str:
         return f"{self.message} {self.advice}".strip()

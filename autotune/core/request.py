@@ -17,7 +17,6 @@ from typing import Annotated, Any, Literal, ParamSpec, Protocol, Self, TypeAlias
 from autotune.core.configuration import Value
 from autotune.core.errors import InvalidRequest, did_you_mean
 from autotune.core.io import Serializable
-from autotune.core.options import NAMES, SWITCHES
 from autotune.core.paths import HIDDEN
 from autotune.core.units import NotReadable, parse_bytes, parse_seconds, parse_share, shortened
 
@@ -296,10 +295,6 @@ def is_switch(name: str) -> bool:
     return name in OPTIONS and OPTIONS[name].default is False
 
 
-NAMES.update({flag_of(name): name for name in OPTIONS})
-SWITCHES.update(filter(is_switch, OPTIONS))
-
-
 def _check_names(given: Iterable[str], names: Iterable[str]) -> None:
     if unknown := [name for name in given if name not in names]:
         raise InvalidRequest(f"There is no option {unknown[0]!r}.", did_you_mean(unknown[0], names))
@@ -423,9 +418,10 @@ def tuning_request(model: Name, global_batch_size: int, **options: Any) -> Tunin
     _check_names(options, OPTIONS)
     model = os.fspath(model) if isinstance(model, os.PathLike) else model
     if not isinstance(model, str) or not model.strip() or "\0" in model:
-        raise InvalidRequest("The model is missing.", "Name a built-in model, a folder, a config JSON or a hub id.")
+        advice = "Name a built-in model, a folder, a config JSON or a hub id."
+        raise InvalidRequest("The model is missing.", advice, "model")
     values = {field_of(name): _read(name, value) for name, value in options.items() if field_of(name)}
-    size = _whole("--global-batch-size", global_batch_size, 1, LARGEST_GLOBAL_BATCH)
+    size = _whole("global_batch_size", global_batch_size, 1, LARGEST_GLOBAL_BATCH)
     request = TuningRequest(model=model, global_batch_size=size, **{**DEFAULTS, **values})
     _check(request)
     return request
@@ -433,11 +429,11 @@ def tuning_request(model: Name, global_batch_size: int, **options: Any) -> Tunin
 
 def _read(name: str, value: Any) -> Any:
     """The option's value as the request holds it."""
-    option, flag = OPTIONS[name], flag_of(name)
+    option = OPTIONS[name]
     if name == "fix":
-        return _assignments(flag, value)
+        return _assignments(name, value)
     if name == "only":
-        return {setting: _several(setting, values) for setting, values in _assignments(flag, value).items()}
+        return {setting: _several(setting, values) for setting, values in _assignments(name, value).items()}
     if name == "report_to":
         return loggers_named(value)
     if name == "args":
@@ -446,59 +442,60 @@ def _read(name: str, value: Any) -> Any:
         return None
     value = os.fspath(value) if isinstance(value, os.PathLike) else value
     if option.unit:
-        return _amount(flag, option.unit, value)
+        return _amount(name, option.unit, value)
     if isinstance(value, str) and (not value.strip() or "\0" in value):
-        raise InvalidRequest(f"{flag} {value!r} names nothing.", f"Give {option.metavar}, or leave it out.")
+        raise InvalidRequest(f"{value!r} is empty.", f"Pass {option.metavar}, or omit it.", name)
     if option.choices and value in option.choices:
         return value
     if option.least is not None:
         number = int(value) if option.choices and isinstance(value, str) and value.isdigit() else value
-        return _whole(flag, number, option.least, option.most)
+        return _whole(name, number, option.least, option.most)
     if option.choices:
-        raise InvalidRequest(f"There is no {name} {value!r}.", did_you_mean(value, option.choices))
+        raise InvalidRequest(f"There is no {name} {value!r}.", did_you_mean(value, option.choices), name)
     if option.default is not False and not isinstance(value, str):
-        raise InvalidRequest(
-            f"{flag} takes text, not {type(value).__name__}.", f"Give {option.metavar}, or leave it out."
-        )
+        advice = f"Pass {option.metavar}, or omit it."
+        raise InvalidRequest(f"It takes text, not {type(value).__name__}.", advice, name)
     return value
 
 
 def _check(request: TuningRequest) -> None:
     """Raise InvalidRequest for options that contradict each other, and for names that cannot be."""
     if request.require_parity and request.allow_loss_difference:
-        raise InvalidRequest("--require-parity and --allow-loss-difference are opposites.", "Pass only one of them.")
+        message = "It is the opposite of --allow-loss-difference."
+        raise InvalidRequest(message, "Pass only one of them.", "require_parity")
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", str(request.device)):
-        raise InvalidRequest(f"There is no device {request.device!r}.", "Use auto, cpu, cuda or cuda:0.")
+        raise InvalidRequest(f"There is no device {request.device!r}.", "Use auto, cpu, cuda or cuda:0.", "device")
     if both := sorted(set(request.fix) & set(request.only)):
-        raise InvalidRequest(f"--fix and --only both name {both[0]}.", "Use --fix for one value, --only for several.")
+        raise InvalidRequest(f"--only names {both[0]} too.", "Use --fix for one value, --only for several.", "fix")
     for name in ("text_column", "label_column", "tokenizer", "dataset_split"):
-        value, flag = getattr(request, name), flag_of(name)
+        value = getattr(request, name)
         if value not in (None, "train") and not request.dataset:
-            raise InvalidRequest(f"{flag} {value!r} needs a --dataset.", f"Name the data, or leave {flag} out.")
+            raise InvalidRequest(f"{value!r} needs a --dataset.", "Name the data, or omit it.", name)
     study = request.study_name
     if study is not None and (not re.fullmatch(r"\w[\w.-]*", str(study)) or len(study.encode()) > 120):
         raise InvalidRequest(
             f"{shortened(study)} cannot be a study's name: it names a folder.",
             "Use up to 120 letters, digits, dots, dashes and underscores.",
+            "study_name",
         )
 
 
-def _whole(flag: str, value: Any, least: int, most: int | None) -> int:
+def _whole(name: str, value: Any, least: int, most: int | None) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidRequest(f"{flag} must be a whole number from {least}, not {shortened(value)}.")
+        raise InvalidRequest(f"It must be a whole number from {least}, not {shortened(value)}.", option=name)
     if most is not None and value > most:
-        raise InvalidRequest(f"{flag} is {shortened(value)}, above {most}.", "Check for a digit too many.")
+        raise InvalidRequest(f"{shortened(value)} is above {most}.", "Check for a digit too many.", name)
     return value
 
 
-def _amount(flag: str, unit: str, value: Any) -> Any:
+def _amount(name: str, unit: str, value: Any) -> Any:
     try:
         amount = READ[unit](value)
     except NotReadable as error:
-        raise InvalidRequest(f"{flag} cannot be read: {error.cause}.", error.advice) from error
+        raise InvalidRequest(f"{error.cause}.", error.advice, name) from error
     if unit == "seconds" and amount > LONGEST_S:
-        message = f"{flag} of {shortened(value)} is more than {LONGEST_S / 86400:.0f} days."
-        raise InvalidRequest(message, "Check its unit, or leave it out.")
+        message = f"{shortened(value)} is more than {LONGEST_S / 86400:.0f} days."
+        raise InvalidRequest(message, "Check its unit, or omit it.", name)
     return amount
 
 
@@ -523,10 +520,10 @@ def _assignments(option: str, given: Mapping[str, Any] | Iterable[str] | None) -
         name, equals, value = str(text).partition("=")
         name = name.strip().replace("-", "_")
         if not equals or not name or not value.strip():
-            raise InvalidRequest(f"{option} {text!r} is not a NAME=VALUE.", f"Write {option} precision=bf16.")
+            raise InvalidRequest(f"{text!r} is not a NAME=VALUE.", f"Write --{option} precision=bf16.", option)
         if pairs.setdefault(name, value.strip()) != value.strip():
-            message = f"{option} gives {name} twice: {pairs[name]} and {value.strip()}."
-            raise InvalidRequest(message, "Pass only one of them.")
+            message = f"{name} is given twice: {pairs[name]} and {value.strip()}."
+            raise InvalidRequest(message, "Pass only one of them.", option)
     return pairs
 
 
@@ -537,7 +534,7 @@ def _several(name: str, values: Any) -> tuple[Value, ...]:
         values = sorted(values, key=str)
     several = tuple(values) if isinstance(values, (list, tuple)) else (values,)
     if not several:
-        raise InvalidRequest(f"--only names no value of {name}.", f"Write --only {name}=A,B.")
+        raise InvalidRequest(f"It names no value of {name}.", f"Write --only {name}=A,B.", "only")
     return several
 
 

@@ -111,8 +111,7 @@ def stop_reason_of(ended: BaseException) -> StopReason:
     if isinstance(ended, KeyboardInterrupt):
         return StopReason(StopKind.INTERRUPTED)
     if isinstance(ended, (ProbeHostFailed, SearchFailed, TimeIsOver)):
-        message, advice = ended.written
-        message = " ".join(message.split()).rstrip(".")
+        message = " ".join(ended.message.split()).rstrip(".")
         kind = StopKind.NO_TIME if isinstance(ended, TimeIsOver) else StopKind.FAILED
-        return StopReason(kind, detail=message[:1].lower() + message[1:], advice=advice)
+        return StopReason(kind, detail=message[:1].lower() + message[1:], advice=ended.advice)
     return StopReason(StopKind.FAILED, detail=f"the search failed with {type(ended).__name__}")

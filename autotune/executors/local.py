@@ -52,7 +52,7 @@ class LocalHost(HostSet):
                 info = super().run(order)
         except ProbeHostFailed as error:  # it was killed while it started
             if is_probe or self.is_abandoned:
-                raise self._lost(error.written[0]) from None
+                raise self._lost(error.message) from None
             raise
         if self.is_abandoned or (is_probe and info.ended in ("host ended", "host hung")):
             raise self._lost("the process that starts its probes was killed")

@@ -160,7 +160,7 @@ def report_nodes(address: str, allow_unauthenticated: bool) -> None:
                     for path in map(json.loads, lines):
                         print(json.dumps({"path": path, "readers": _readers(cluster.ray, path)}), flush=True)
     except AutotuneError as error:
-        print(json.dumps({"error": error.written}), flush=True)
+        print(json.dumps({"error": (error.message, error.advice)}), flush=True)
 
 
 def _readers(ray: Any, path: str) -> list[str]:

@@ -333,7 +333,7 @@ def _no_baseline(result: SearchResult, best: Trial) -> Claim:
 
 def _no_answer(result: SearchResult) -> Claim:
     error = why_no_answer(result.trials, result.allowed_bytes)
-    message, advice = error.written
+    message, advice = error.message, error.advice
     text = NONE_COMPLETED.text if result.trials else NOT_MEASURED.text
     if isinstance(error, NothingFits):
         text = NOTHING_FITS.text.format(memory=format_bytes(result.allowed_bytes))

@@ -1,7 +1,7 @@
 """First fold of a report: the headline, two figures, what to know before relying on it; of its page and of a notebook."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
@@ -30,17 +30,17 @@ class Fold:
     cards: Sequence[tuple[str, Sequence[str], Sequence[float]]]  # as of `charts.cards`
 
 
-def first_fold(result: SearchResult, spoken: Callable[[str], str] = str) -> Fold:
-    """The first fold of a result. spoken: how sentences name options, by default as on the command line."""
+def first_fold(result: SearchResult) -> Fold:
+    """The first fold of a result."""
     claim = claim_of(result)
     return Fold(
         _about(result),
         claim,
         emphasised(claim.headline, claim.figures),
         [emphasised(detail, claim.figures) for detail in claim.details],
-        coded(spoken(claim.advice)),
+        coded(claim.advice),
         in_lines(claim.command),
-        [(check, coded(spoken(check.text)), coded(spoken(check.action))) for check in checks(result)],
+        [(check, coded(check.text), coded(check.action)) for check in checks(result)],
         charts.cards(result),
     )
 

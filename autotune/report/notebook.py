@@ -2,7 +2,6 @@
 
 from markupsafe import Markup, escape
 
-from autotune.core.options import in_python
 from autotune.core.paths import shown
 from autotune.core.trial import Trial
 from autotune.core.units import counted
@@ -41,7 +40,7 @@ def notebook_html(result: SearchResult) -> str:
     ]
     return rendered(
         "notebook.html",
-        fold=first_fold(result, in_python),
+        fold=first_fold(result),
         changes=_changes(result),
         rows=rows,
         baseline_word=result.baseline_word,

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import hmac
 import ipaddress
 import re
 import threading
@@ -19,13 +18,11 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from autotune.service.accounts import PAGE_ROLES, USER, Accounts, Caller, Session
+from autotune.service.accounts import PAGE_ROLES, USER, Accounts, Caller
 from autotune.service.identity import Named, proxy_user
 from autotune.service.problems import SECURITY_HEADERS, Problem, respond
 
 COOKIE = "autotune_session"
-FORM_FIELD, FORM_HEADER = "form_secret", "X-Form-Secret"
-"""Field and header for the secret of a session's forms, required with every method that changes something."""
 SAFE = ("GET", "HEAD", "OPTIONS")
 MOST_BYTES = 64 * 1024
 """Largest request body."""
@@ -33,8 +30,6 @@ MOST_FAILURES, WINDOW_S = 10, 60.0
 """Wrong tokens of one address within these seconds; further ones are not recorded. A valid one is always accepted."""
 MOST_TURNS, TURN_S = 8, 10.0
 """Requests that change something at a time, of the threads that all share; seconds that further ones wait."""
-MOST_HEALTH = 300
-"""Checks of the readiness of one address within these seconds: five a second."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 HERE = ("127.0.0.0/8", "::1")
 """Networks of this machine, with traffic that no network sees."""
@@ -46,10 +41,9 @@ _Cookie = Annotated[Any, Security(APIKeyCookie(name=COOKIE, auto_error=False, de
 
 
 class Limit:
-    """Requests by address, of the last minute. most: of each; what: they are."""
+    """Wrong tokens by address, of the last minute."""
 
-    def __init__(self, most: int, what: str) -> None:
-        self._most, self._what = most, what
+    def __init__(self) -> None:
         self._times: dict[str, deque[float]] = {}
         self._lock = threading.Lock()
         self._swept_at = 0.0
@@ -61,10 +55,10 @@ class Limit:
             if now > self._swept_at + 1:
                 self._times = {key: times for key, times in self._times.items() if times[-1] > now - WINDOW_S}
                 self._swept_at = now
-            times = self._times.setdefault(address, deque(maxlen=self._most))
-            if len(times) == self._most and (wait := times[0] + WINDOW_S - now) > 0:
+            times = self._times.setdefault(address, deque(maxlen=MOST_FAILURES))
+            if len(times) == MOST_FAILURES and (wait := times[0] + WINDOW_S - now) > 0:
                 retry = {"Retry-After": str(int(wait) + 1)}
-                raise Problem(429, f"Too many {self._what} came from this address.", "Wait a minute.", headers=retry)
+                raise Problem(429, "Too many wrong tokens came from this address.", "Wait a minute.", headers=retry)
             times.append(now)
 
 
@@ -86,15 +80,15 @@ def caller(request: Request) -> Caller:
     state, signed_in = request.state, None
     accounts: Accounts = request.app.state.accounts
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
-    state.session = None
+    state.has_session = False
     if scheme.lower() == "bearer":
         if (signed_in := accounts.caller(secret.strip())) is None:
             _refuse(request, "token")
     elif cookie := request.cookies.get(cookie_name(request)):
-        state.session = accounts.session(cookie)
-        signed_in = state.session and state.session.caller
+        signed_in = accounts.session(cookie)
         if signed_in and (named := proxy_user(request)) and named[0] != signed_in.user:
-            state.session = signed_in = None
+            signed_in = None
+        state.has_session = signed_in is not None
         if signed_in and request.method not in SAFE and not is_same_origin(request):
             raise Problem(403, "This request comes from another site.", kind="cross-site")
     if signed_in is None:
@@ -109,25 +103,24 @@ def caller(request: Request) -> Caller:
     return who
 
 
-def sign_in(request: Request, secret: str) -> tuple[str, Session] | None:
-    """A new session for the owner of this token, to be kept in the cookie; None for a wrong one.
+def sign_in(request: Request, secret: str) -> str | None:
+    """The id of a new session for the owner of this token, to be kept in the cookie; None for a wrong one.
 
     Raises Problem 403 for a role that sees no page, 429 after too many wrong ones.
     """
     accounts: Accounts = request.app.state.accounts
     who = accounts.caller(secret.strip())
-    if who and not who.may("viewer"):
+    if who is not None and not who.may("viewer"):
         raise Problem(403, f"The role {who.role} cannot use the page.", "Sign in with a token of another role.")
-    signed: tuple[str, Session] | None = accounts.sign_in(secret.strip())
-    if signed is None:
+    if who is None:
         _refuse(request, "sign-in")
-    else:
-        accounts.record(signed[1].caller, "sign-in", "done", remote=address_of(request))
-    return signed
+        return None
+    accounts.record(who, "sign-in", "done", remote=address_of(request))
+    return accounts.sign_in(who)
 
 
-def sign_in_as(request: Request, named: Named | None, issuer: str) -> tuple[str, Session]:
-    """A new session for the user whom this issuer names, with the highest role of their groups; None: it names nobody.
+def sign_in_as(request: Request, named: Named | None, issuer: str) -> str:
+    """The id of a new session for the user whom this issuer names, with the highest role of their groups; None: it names nobody.
 
     Raises Problem 403 for nobody and for who has no role here, 429 after too many of them.
     """
@@ -139,9 +132,9 @@ def sign_in_as(request: Request, named: Named | None, issuer: str) -> tuple[str,
         message = f"{user[:80]!r} has no role on this server." if user else f"{issuer} did not confirm who you are."
         raise Problem(403, message, "Try again, or ask an administrator.")
     accounts: Accounts = request.app.state.accounts
-    signed = accounts.sign_in_as(user, role, issuer)
-    accounts.record(signed[1].caller, "sign-in", "done", remote=address_of(request))
-    return signed
+    session_id, who = accounts.sign_in_as(user, role, issuer)
+    accounts.record(who, "sign-in", "done", remote=address_of(request))
+    return session_id
 
 
 def _refuse(request: Request, action: str) -> None:
@@ -154,17 +147,9 @@ def needs(role: str) -> Any:
     """A dependency: the caller, who must have this role or a higher one. Raises Problem 401, 403 or 429."""
 
     async def check(request: Request, _bearer: _Bearer, _cookie: _Cookie) -> AsyncIterator[Caller]:
-        scheme, _, secret = request.headers.get("authorization", "").partition(" ")
-        accounts: Accounts = request.app.state.accounts
-        recent = accounts.recent(secret.strip()) if scheme.lower() == "bearer" else None
-        request.state.session, request.state.caller = None, recent
-        found: Caller = await run_in_threadpool(caller, request) if recent is None else recent
-        session: Session | None = request.state.session
-        form = {} if request.method in SAFE else await _form(request)  # whole, before it takes a turn
-        if session and request.method not in SAFE:
-            given = request.headers.get(FORM_HEADER) or form.get(FORM_FIELD)
-            if not isinstance(given, str) or not hmac.compare_digest(given.encode(), session.form_secret.encode()):
-                raise Problem(403, "The form is not of this session.", "Load the page again.", kind="wrong-form")
+        found = await run_in_threadpool(caller, request)
+        if request.method not in SAFE:
+            await request.form()  # whole, before it takes a turn
         if not found.may(role):
             raise Problem(403, f"This needs the role {role}; {found.user} has {found.role}.")
         async with _turn(request):
@@ -189,11 +174,6 @@ async def _turn(request: Request) -> AsyncIterator[None]:
         yield
     finally:
         turns.release()
-
-
-async def _form(request: Request) -> Any:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    return await request.form() if kind == "application/x-www-form-urlencoded" else {}
 
 
 def is_same_origin(request: Request) -> bool:
@@ -295,7 +275,7 @@ def _is_in(text: str, networks: Sequence[str]) -> bool:
 def install(app: FastAPI) -> None:
     """Guard this application; `app.state` has its `settings`, and its `accounts` when it answers."""
     app.state.turns = asyncio.Semaphore(MOST_TURNS)
-    app.state.failures, app.state.health = Limit(MOST_FAILURES, "wrong tokens"), Limit(MOST_HEALTH, "health checks")
+    app.state.failures = Limit()
     if proxies := app.state.settings.behind_proxy:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=[*proxies])  # within: the guard sees who connects
     app.add_middleware(Guard)

@@ -4,7 +4,6 @@ import contextlib
 import hmac
 import re
 import secrets
-import time
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, timedelta
 from hashlib import sha256
@@ -14,7 +13,7 @@ import structlog
 from sqlalchemy import Connection, Engine, func, select
 
 from autotune.core.errors import InvalidRequest, did_you_mean
-from autotune.service.problems import InvalidField
+from autotune.core.request import MOST_DEVICES
 from autotune.service.records import Conflict
 from autotune.service.tables import DatabaseAway, audit, reading, sessions, tokens, writing
 
@@ -28,8 +27,6 @@ RIGHTS = {
 """Role -> the roles with rights that it includes."""
 PAGE_ROLES = ("admin", "submitter", "viewer")
 """Roles of people who use the page, the highest first."""
-RECENT_S = 1.0
-"""Seconds for which a valid token is not looked up again; revoked by another process, it counts for so long."""
 SESSION = timedelta(hours=12)
 """Lifetime of a session of the page."""
 USER = r"^[A-Za-z][A-Za-z0-9_.@+-]{0,63}$"
@@ -43,25 +40,16 @@ FIRST_ADMIN_DAYS = 1.0
 
 @dataclass(frozen=True)
 class Caller:
-    """Sender of a request. most_devices, hours_a_month: limits of devices at once and of device-hours; None: there is none."""
+    """Sender of a request. most_devices: limit of devices at once; None: no limit."""
 
     user: str
     role: str
     token_id: str
     most_devices: int | None = None
-    hours_a_month: float | None = None
 
     def may(self, role: str) -> bool:
         """True if the caller has the rights of this role."""
         return role in RIGHTS[self.role]
-
-
-@dataclass(frozen=True)
-class Session:
-    """A caller who is signed in on the page; `form_secret` is in every form that the page sends."""
-
-    caller: Caller
-    form_secret: str
 
 
 @dataclass(frozen=True)
@@ -77,7 +65,6 @@ class Token:
     revoked_at: datetime | None
     last_used_on: date | None
     most_devices: int | None = None
-    hours_a_month: float | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +83,7 @@ class Entry:
 
 _ENTRY = [audit.c[field.name] for field in fields(Entry)]
 _TOKEN = [tokens.c[field.name] for field in fields(Token)]
-_CALLER = (tokens.c.user, tokens.c.role, tokens.c.id, tokens.c.most_devices, tokens.c.hours_a_month)
+_CALLER = (tokens.c.user, tokens.c.role, tokens.c.id, tokens.c.most_devices)
 
 
 class Accounts:
@@ -104,7 +91,6 @@ class Accounts:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._kept: dict[str, tuple[Caller, float]] = {}
 
     def create(
         self,
@@ -112,29 +98,25 @@ class Accounts:
         role: str,
         days: float | None,
         created_by: str,
-        key: str | None = None,
         most_devices: int | None = None,
-        hours_a_month: float | None = None,
     ) -> tuple[Token, str]:
         """A new token and its secret, which is stored hashed only. It expires after this number of days, or never.
 
-        most_devices, hours_a_month: of devices that its searches have at once, and of device-hours in a calendar month.
-
-        key: of the form that requests it; with one key there is one token. Raises InvalidRequest for a role that does not exist,
-        and for other names and numbers that make no sense; Conflict for a key that was sent before.
+        most_devices: largest number of devices that its searches have at once. Raises InvalidRequest for a role that does not
+        exist, and for other names and numbers that make no sense.
         """
         if role not in RIGHTS:
             raise InvalidRequest(f"There is no role {role!r}.", did_you_mean(role, RIGHTS))
         if not re.fullmatch(USER, user):
             advice = "Begin with a letter from a to z; up to 63 more, digits and . @ + - _ may follow."
-            raise InvalidField("/user", f"{user!r} is not a name of a user.", advice)
+            raise InvalidRequest(f"{user!r} is not a name of a user.", advice, "user")
         if days is not None and not SHORTEST_DAYS <= days <= 36500:
             raise InvalidRequest(f"A token cannot be valid for {days} days.", "Give a minute (0.0007) to 36500 days.")
-        for limit in (most_devices, hours_a_month):
-            if limit is not None and not 0 < limit <= 10**6:
-                raise InvalidRequest(f"A token cannot have a limit of {limit}.", "Give a number above 0, or none.")
+        if most_devices is not None and not 0 < most_devices <= MOST_DEVICES:
+            message = f"A token cannot have a limit of {most_devices} devices."
+            raise InvalidRequest(message, f"Give 1 to {MOST_DEVICES}, or none.")
         with writing(self._engine) as connection:
-            return _create(connection, user, role, days, created_by, key, (most_devices, hours_a_month))
+            return _create(connection, user, role, days, created_by, most_devices)
 
     def tokens(self) -> list[Token]:
         """All tokens, the expired and revoked ones too, in the order in which they were created."""
@@ -156,14 +138,7 @@ class Accounts:
                 raise Conflict("This is the last valid token of an admin.", advice)
             connection.execute(sessions.delete().where(sessions.c.token_id == token_id))
             change = tokens.update().where(valid).values(revoked_at=datetime.now(UTC))
-            is_revoked = bool(connection.execute(change).rowcount)
-        self._kept = {}
-        return is_revoked
-
-    def recent(self, secret: str) -> Caller | None:
-        """Owner of this secret if it was valid within the last second; None if that is unknown."""
-        caller, until = self._kept.get(_hash(secret), (None, 0.0))
-        return caller if time.monotonic() < until else None
+            return bool(connection.execute(change).rowcount)
 
     def caller(self, secret: str) -> Caller | None:
         """Owner of this secret; None if it is wrong, expired or revoked."""
@@ -182,26 +157,20 @@ class Accounts:
                 writing(self._engine) as connection,
             ):  # locked: the next use notes it
                 connection.execute(tokens.update().where(tokens.c.id == row.id).values(last_used_on=today))
-        found, now = Caller(*row[2:]), time.monotonic()
-        kept = {key: value for key, value in self._kept.items() if value[1] > now}
-        self._kept = kept | {row.secret_sha256: (found, now + RECENT_S)}
-        return found
+        return Caller(*row[2:])
 
     def is_valid(self, token_id: str) -> bool:
         """True if this token is neither expired nor revoked."""
         with reading(self._engine) as connection:
             return bool(connection.scalar(select(func.count()).where(tokens.c.id == token_id, *_valid())))
 
-    def sign_in(self, secret: str) -> tuple[str, Session] | None:
-        """The id of a new session, which is stored hashed only, and the session; None if the secret is not valid."""
-        caller = self.caller(secret)
-        if caller is None:
-            return None
+    def sign_in(self, caller: Caller) -> str:
+        """The id of a new session, which is stored hashed only."""
         with writing(self._engine) as connection:
             return _begin(connection, caller)
 
-    def sign_in_as(self, user: str, role: str, issuer: str) -> tuple[str, Session]:
-        """The same for a user whom this issuer names.
+    def sign_in_as(self, user: str, role: str, issuer: str) -> tuple[str, Caller]:
+        """The same for a user whom this issuer names, and the user.
 
         Their token, which has no secret, is the same each time until it is revoked; it lasts as long as the last session.
         """
@@ -212,15 +181,16 @@ class Accounts:
             now = datetime.now(UTC)
             values = {"role": role, "expires_at": now + SESSION, "last_used_on": now.date()}
             row = connection.execute(tokens.update().where(own).values(**values).returning(*_CALLER)).one()
-            return _begin(connection, Caller(*row))
+            found = Caller(*row)
+            return _begin(connection, found), found
 
-    def session(self, session_id: str) -> Session | None:
-        """The session of this id; None if it or its token has ended."""
+    def session(self, session_id: str) -> Caller | None:
+        """Owner of the session of this id; None if it or its token has ended."""
         same = (sessions.c.id_sha256 == _hash(session_id)) & (sessions.c.expires_at > datetime.now(UTC))
         with reading(self._engine) as connection:
-            query = select(sessions.c.form_secret, *_CALLER).join_from(sessions, tokens).where(same, *_valid())
+            query = select(*_CALLER).join_from(sessions, tokens).where(same, *_valid())
             row = connection.execute(query).one_or_none()
-        return row and Session(Caller(*row[1:]), row.form_secret)
+        return row and Caller(*row)
 
     def sign_out(self, session_id: str) -> None:
         """End a session."""
@@ -251,13 +221,12 @@ class Accounts:
             return _create(connection, "admin", "admin", FIRST_ADMIN_DAYS, "autotune serve")[1]
 
 
-def _begin(connection: Connection, caller: Caller) -> tuple[str, Session]:
+def _begin(connection: Connection, caller: Caller) -> str:
     session_id, now = secrets.token_urlsafe(32), datetime.now(UTC)
-    session = Session(caller, secrets.token_urlsafe(32))
-    values = {"id_sha256": _hash(session_id), "token_id": caller.token_id, "form_secret": session.form_secret}
+    values = {"id_sha256": _hash(session_id), "token_id": caller.token_id}
     connection.execute(sessions.delete().where(sessions.c.expires_at <= now))
     connection.execute(sessions.insert().values(**values, created_at=now, expires_at=now + SESSION))
-    return session_id, session
+    return session_id
 
 
 def _create(
@@ -266,15 +235,12 @@ def _create(
     role: str,
     days: float | None,
     created_by: str,
-    key: str | None = None,
-    limits: tuple[int | None, float | None] = (None, None),
+    most_devices: int | None = None,
 ) -> tuple[Token, str]:
-    now, token_id = datetime.now(UTC), _hash(key)[:8] if key else secrets.token_hex(4)
-    if connection.scalar(select(func.count()).where(tokens.c.id == token_id)):
-        raise Conflict("This form was sent before, and its token was shown then.", "Load the page of tokens again.")
+    now, token_id = datetime.now(UTC), secrets.token_hex(4)
     secret = f"hfat_{token_id}_{secrets.token_urlsafe(32)}"
     expires_at = now + timedelta(days=days) if days else None
-    token = Token(token_id, user, role, now, created_by, expires_at, None, None, *limits)
+    token = Token(token_id, user, role, now, created_by, expires_at, None, None, most_devices)
     connection.execute(tokens.insert().values(**vars(token), secret_sha256=_hash(secret)))
     return token, secret
 

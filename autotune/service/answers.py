@@ -1,34 +1,25 @@
 """Types of the API's requests and answers, and parts that its routes share."""
 
-import csv
-import io
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import fields
 from datetime import datetime
-from types import SimpleNamespace
 from typing import Annotated, Any, Literal, get_type_hints
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, create_model
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from autotune.core.errors import did_you_mean
-from autotune.service.access import address_of, needs
+from autotune.service.access import needs
 from autotune.service.accounts import USER, Caller, Token
 from autotune.service.body import parse_body
 from autotune.service.problems import MEDIA_TYPE, Problem
 from autotune.service.records import ENDED, QUEUED, RUNNING, Search
-from autotune.service.store import Store
 
-JSON, CSV = "application/json", "text/csv"
+JSON = "application/json"
 ROOT = "/api/v1"
-_STATUS = f"{ROOT}/searches/"
 MOST_EVENTS, ALL_EVENTS = 500, 100_000
 """Events in one answer; more than any search has."""
-MOST_STATUSES, MOST_STATUS_BYTES = 1000, 2**15
-"""Answers about searches that are kept, and the largest one."""
 _HIDDEN = ("version", "interruptions", "restarts", "not_before", "pid", "pid_started")
 """Fields of a search that only the server uses."""
 
@@ -63,32 +54,17 @@ class _Route(APIRoute):
         return handle
 
 
-PROBLEMS = {
-    "400": "The body cannot be read as JSON",
-    "401": "No valid token",
-    "403": "Not with this role, another user's, or from another site",
-    "404": "There is none of this id or name",
-    "406": "Not as a type that is accepted",
-    "409": "Not in the state that it has now",
-    "413": "The body is too long",
-    "415": "The body is not JSON",
-    "421": "The server is not known by this host name",
-    "422": "Fields or parameters are wrong",
-    "429": "A limit is reached: wait for the seconds of Retry-After",
-    "503": "The server cannot do it now",
-}
-"""Status -> its description."""
 _PROBLEM = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
 
 
 def routes() -> APIRouter:
-    """A router with descriptions of its errors."""
-    responses: dict[int | str, dict[str, Any]] = {
-        status: {"description": PROBLEMS[status], "content": _PROBLEM} for status in ("401", "403", "421", "429", "503")
-    }
-    responses["4XX"] = {}  # else FastAPI describes its kind of problems
+    """A router with a description of its errors."""
+    problem = {"description": "A problem; `type` and `detail` say which", "content": _PROBLEM}
     return APIRouter(
-        prefix=ROOT, route_class=_Route, responses=responses, generate_unique_id_function=lambda route: route.name
+        prefix=ROOT,
+        route_class=_Route,
+        responses={"default": problem},
+        generate_unique_id_function=lambda route: route.name,
     )
 
 
@@ -137,14 +113,13 @@ class Cancel(BaseModel):
 
 
 class NewToken(BaseModel):
-    """days: after which it expires. most_devices: at once; hours_a_month: device-hours in a calendar month. null: no limit."""
+    """days: after which it expires. most_devices: that its searches have at once. null: no limit."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     user: str = Field(json_schema_extra={"pattern": USER})  # checked by `Accounts`, in words
     role: Literal["viewer", "submitter", "admin", "metrics"]
     days: float | None = 90.0
     most_devices: int | None = None
-    hours_a_month: float | None = None
 
 
 class SecretToken(BaseModel):
@@ -164,56 +139,6 @@ class Names(BaseModel):
     hub_patterns: list[str]
 
 
-class Statuses:
-    """Answers about searches, kept while no search changes: only the server that has the database changes one."""
-
-    def __init__(self) -> None:
-        self.changes = 0
-        self._kept: dict[str, tuple[str, bytes]] = {}
-
-    def clear(self) -> None:
-        """Forget them after a change; from any thread."""
-        self.changes += 1
-        self._kept = {}
-
-    def get(self, search_id: str) -> tuple[str, bytes] | None:
-        """(ETag, body)."""
-        return self._kept.get(search_id)
-
-    def keep(self, search: Search, place: int | None, changes: int) -> tuple[str, bytes]:
-        """(ETag, body). changes: before the search was read."""
-        kept, body = self._kept, ShownSearch.__pydantic_serializer__.to_json(ShownSearch(**shown(search, place)))
-        status = (f"{search.version}.{place or 0}", body)
-        if changes == self.changes and len(kept) < MOST_STATUSES and len(body) < MOST_STATUS_BYTES:
-            kept[search.id] = status
-        return status
-
-
-def status_answer(request: Request, status: tuple[str, bytes]) -> Response:
-    """The answer with this status of a search."""
-    return unless_known(request, Response(status[1], media_type=JSON), status[0])
-
-
-class KeptStatuses:
-    """Answers a request for a kept status, by a token that was valid a moment ago, without the routes: in half the time."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_plain = scope["type"] == "http" and scope["method"] == "GET" and not scope["query_string"]
-        if is_plain and scope["path"].startswith(_STATUS):
-            request, state = Request(scope), scope["app"].state
-            scheme, _, secret = request.headers.get("authorization", "").partition(" ")
-            who = state.accounts.recent(secret.strip()) if scheme.lower() == "bearer" else None
-            status = state.statuses.get(scope["path"].removeprefix(_STATUS))
-            if who and who.may("viewer") and status:
-                request.state.caller, scope["route"] = who, SimpleNamespace(path=f"{_STATUS}{{search_id}}")
-                await status_answer(request, status)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-
 def shown(search: Search, place: int | None = None) -> dict[str, Any]:
     """A search as in an answer."""
     values = {field.name: getattr(search, field.name) for field in fields(search) if field.name not in _HIDDEN}
@@ -227,60 +152,12 @@ def tag_headers(tag: str) -> dict[str, str]:
     return {"ETag": f'"{tag}"', "Cache-Control": "private, no-cache"}
 
 
-def unless_known(request: Request, response: Response, tag: str) -> Response:
-    """The response with its tag, or 304 if the caller has this version already."""
-    headers = tag_headers(tag)
+def is_known(request: Request, tag: str) -> bool:
+    """True if the caller has the answer with this tag already."""
     tags = [given.strip().removeprefix("W/") for given in request.headers.get("if-none-match", "").split(",")]
-    if "*" in tags or headers["ETag"] in tags:
-        return Response(status_code=304, headers=headers)
-    response.headers.update(headers)
-    return response
+    return "*" in tags or tag in tags
 
 
-def accepted(request: Request, *offered: str) -> str:
-    """The type of these that the caller prefers, the first of equals. Raises Problem 406."""
-    likes = dict.fromkeys(offered, 0.0)
-    for kind in offered:
-        near = 0
-        for part in request.headers.get("accept", "*/*").split(","):
-            name, _, rest = part.partition(";")
-            pattern = name.strip().lower()
-            exact = [pattern in ("", "*/*"), pattern == f"{kind.partition('/')[0]}/*", pattern == kind]
-            weight = re.search(r"q\s*=\s*([01](?:\.\d{0,3})?)", rest)
-            if any(exact) and (rank := 1 + exact.index(True)) > near:
-                near, likes[kind] = rank, float(weight[1]) if weight else 1.0
-    best = max(offered, key=lambda kind: likes[kind])
-    if not likes[best]:
-        raise Problem(406, f"This is there as {' or '.join(offered)}.", kind="not-acceptable")
-    return best
-
-
-def as_csv(rows: Sequence[Mapping[str, Any]]) -> Response:
-    """The rows as CSV, with a column for each key."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)))
-    writer.writeheader()
-    writer.writerows(rows)
-    return Response(text.getvalue(), media_type=CSV)
-
-
-def found_search(request: Request, search_id: str) -> Search:
-    """The search of this id. Raises Problem if there is none."""
-    store: Store = request.app.state.store
-    search = store.read(search_id) if re.fullmatch("[0-9a-f]{32}", search_id) else None
-    if search is None:
-        raise Problem(404, "There is no such search.", "List them with GET /api/v1/searches.", kind="not-found")
-    return search
-
-
-def owned_search(request: Request, search_id: str, who: Caller) -> Search:
-    """The search of this id, which the caller may change. Raises Problem if they may not."""
-    search = found_search(request, search_id)
-    if search.owner != who.user and not who.may("admin"):
-        raise Problem(403, f"The search is {search.owner}'s.", "Ask its owner or an admin.")
-    return search
-
-
-def note(request: Request, who: Caller, action: str, search_id: str | None = None) -> None:
-    """Write into the audit that the caller did this."""
-    request.app.state.accounts.record(who, action, "done", search_id, address_of(request))
+def is_accepted(request: Request, media_type: str) -> bool:
+    """True if the caller names this type."""
+    return media_type in [part.partition(";")[0].strip() for part in request.headers.get("accept", "").split(",")]

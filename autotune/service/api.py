@@ -1,31 +1,22 @@
-"""REST under /api/v1: searches, their events and files, comparisons; `python -m` prints the whole schema."""
+"""REST under /api/v1: searches, their events and files; `python -m` prints the whole schema."""
 
 import json
 import re
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from anyio import CapacityLimiter, WouldBlock, to_thread
 from fastapi import FastAPI, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
-from autotune.service import answers, server_api
-from autotune.service.answers import CSV, JSON, MOST_EVENTS, ROOT, Submitter, Viewer, found_search, note
-from autotune.service.body import SearchBody, check_nodes, checked
-from autotune.service.client import unpack
+from autotune.service import actions, answers, server_api
+from autotune.service.actions import found_search
+from autotune.service.answers import JSON, MOST_EVENTS, ROOT, Submitter, Viewer
+from autotune.service.body import SearchBody
 from autotune.service.problems import SCHEMA, Problem
 from autotune.service.records import ENDED, QUEUED, RUNNING, Artifact, Event, Search
 from autotune.service.store import Store
 from autotune.service.stream import EVERY, Item
 from autotune.service.stream import MEDIA_TYPE as EVENTS
-
-COMPARED_S = 120.0
-"""Deadline of a comparison."""
-MOST_COMPARED = 8
 
 SANDBOXED = {
     "text/html": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
@@ -53,19 +44,10 @@ def submit(
     idempotency_key: Annotated[str | None, Header(max_length=255, pattern=r"^[!-~]+$")] = None,
 ) -> answers.ShownSearch | answers.CheckedRequest:
     """Queue a search; with dry_run only check it."""
-    state = request.app.state
-    wanted = checked(body, state.roots, who, state.devices.known_cards())
-    if not state.devices.is_lasting:  # they are on other machines, which may lack a folder
-        check_nodes(wanted, state.roots, state.devices.unreadable)
     if dry_run:
         response.status_code = 200
-        return answers.CheckedRequest(request=wanted)
-    name = body.name or f"{body.model} {body.global_batch_size}"
-    token = {"token_id": who.token_id, "hours_a_month": who.hours_a_month}
-    given = {"priority": body.priority, "idempotency_key": idempotency_key}
-    search, is_new = state.store.submit(who.user, name, wanted, **given, **token)
-    if is_new:
-        note(request, who, "submit", search.id)
+        return answers.CheckedRequest(request=actions.check(request, who, body))
+    search, is_new = actions.submit(request, who, body, idempotency_key)
     response.status_code = 201 if is_new else 200
     response.headers["Location"] = f"{ROOT}/searches/{search.id}"
     return _answer(request, response, search)
@@ -97,14 +79,11 @@ def searches(
 
 
 @router.get("/searches/{search_id}", response_model=answers.ShownSearch, responses={304: {"description": "As it was"}})
-async def search(request: Request, _who: Viewer, search_id: str) -> Any:
+def search(request: Request, response: Response, _who: Viewer, search_id: str) -> Any:
     """A search: its state, its place in the queue, its progress and its result."""
-    statuses: answers.Statuses = request.app.state.statuses
-    if (status := statuses.get(search_id)) is None:
-        changes = statuses.changes
-        found = await run_in_threadpool(found_search, request, search_id)
-        status = statuses.keep(found, await run_in_threadpool(request.app.state.store.place, found), changes)
-    return answers.status_answer(request, status)
+    answer = _answer(request, response, found_search(request, search_id))
+    is_known = answers.is_known(request, response.headers["ETag"])
+    return Response(status_code=304, headers=response.headers) if is_known else answer
 
 
 @router.post("/searches/{search_id}/cancel", status_code=202, response_model=answers.ShownSearch)
@@ -112,26 +91,19 @@ def cancel(
     request: Request, response: Response, who: Submitter, search_id: str, body: answers.Cancel | None = None
 ) -> Any:
     """End a search: a queued one at once, a running one after its probe, or now. What it has found is kept."""
-    search = answers.owned_search(request, search_id, who)
-    search = request.app.state.store.cancel(search.id, body is not None and body.now)
-    note(request, who, "cancel", search.id)
-    return _answer(request, response, search)
+    return _answer(request, response, actions.cancel(request, who, search_id, body is not None and body.now))
 
 
 @router.post("/searches/{search_id}/resume", status_code=202, response_model=answers.ShownSearch)
 def resume(request: Request, response: Response, who: Submitter, search_id: str) -> Any:
     """Queue a cancelled or failed search again: it goes on where it was."""
-    search = request.app.state.store.resume(answers.owned_search(request, search_id, who).id)
-    note(request, who, "resume", search.id)
-    return _answer(request, response, search)
+    return _answer(request, response, actions.resume(request, who, search_id))
 
 
 @router.delete("/searches/{search_id}", status_code=204)
 def delete(request: Request, who: Submitter, search_id: str) -> None:
     """Delete an ended search with its report and its folder."""
-    search = answers.owned_search(request, search_id, who)
-    request.app.state.dispatcher.delete(search.id)
-    note(request, who, "delete", search.id)
+    actions.delete(request, who, search_id)
 
 
 # Events -----------------------------------------------------------------------------------------------------------
@@ -159,7 +131,7 @@ async def events(
     store: Store = request.app.state.store
     await run_in_threadpool(found_search, request, search_id)
     start = last if last is not None else after or 0
-    if answers.accepted(request, EVENTS, JSON) == JSON:
+    if answers.is_accepted(request, JSON):
         return [_event(event, event.seq) for event in await run_in_threadpool(store.events, search_id, start, limit)]
 
     def read(after: int) -> tuple[Sequence[Item], bool]:
@@ -184,7 +156,7 @@ async def changes(
     """Changes of all searches' states after the given one; a stream without it begins with the next change."""
     store: Store = request.app.state.store
     start = last if last is not None else after
-    if answers.accepted(request, EVENTS, JSON) == JSON:
+    if answers.is_accepted(request, JSON):
         return [_event(event, event.id) for event in await run_in_threadpool(store.changes, start or 0, limit)]
 
     def read(after: int) -> tuple[Sequence[Item], bool]:
@@ -198,27 +170,15 @@ async def changes(
 # Reports ----------------------------------------------------------------------------------------------------------
 
 
-@router.get("/searches/{search_id}/trials", responses={200: {"content": {CSV: {"schema": {"type": "string"}}}}})
+@router.get("/searches/{search_id}/trials")
 def trials(request: Request, _who: Viewer, search_id: str) -> list[dict[str, Any]]:
-    """A search's trials as far as it is, as JSON or CSV; of an ended one the CSV of its report."""
-    store, search = request.app.state.store, found_search(request, search_id)
-    kind = answers.accepted(request, JSON, CSV)
-    if kind == CSV and search.state in ENDED and (file := store.artifact(search.id, "trials.csv")):
-        return served(file, request)  # type: ignore[return-value]
+    """A search's trials as far as it is."""
+    store: Store = request.app.state.store
     rows: dict[int, dict[str, Any]] = {}
-    for event in store.events(search.id, limit=answers.ALL_EVENTS):
+    for event in store.events(found_search(request, search_id).id, limit=answers.ALL_EVENTS):
         if event.kind in ("trial", "confirmed"):
             rows[event.body["number"]] = {name: event.body.get(name) for name in OF_A_TRIAL}
-    if kind == CSV:
-        return answers.as_csv([_flat(row) for row in rows.values()])  # type: ignore[return-value]
     return list(rows.values())
-
-
-def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
-    names = [f"samples_per_second{end}" for end in ("", "_low", "_high")]
-    speed = dict(zip(names, row["samples_per_second"] or [], strict=False))
-    flat = {name: value for name, value in row.items() if name not in ("values", "samples_per_second", "warnings")}
-    return flat | speed | {"warnings": "; ".join(row["warnings"] or [])} | (row["values"] or {})
 
 
 @router.get("/searches/{search_id}/result")
@@ -226,18 +186,8 @@ def result(request: Request, _who: Viewer, search_id: str) -> dict[str, Any]:
     """The answer of a search, as `autotune search --json` prints it."""
     search = found_search(request, search_id)
     if search.result is None:
-        raise Problem(404, f"The search is {search.state} and has no result.", kind="not-found")
+        raise Problem(404, f"The search is {search.state} and has no result.")
     return search.result
-
-
-@router.get(
-    "/searches/{search_id}/trials/{number}/log",
-    responses={200: {"content": {"text/plain": {}}}},
-    response_class=Response,
-)
-def trial_log(request: Request, _who: Viewer, search_id: str, number: int) -> Response:
-    """Output of a failed trial, once the search has ended."""
-    return _file(request, search_id, f"trial-{number}.log")
 
 
 @router.get("/searches/{search_id}/files")
@@ -249,73 +199,20 @@ def files(request: Request, _who: Viewer, search_id: str) -> list[Artifact]:
 
 @router.get("/searches/{search_id}/files/{name}", responses={200: {"content": {"*/*": {}}}}, response_class=Response)
 def report_file(request: Request, _who: Viewer, search_id: str, name: str) -> Response:
-    """A file of an ended search's report."""
-    return _file(request, search_id, name)
-
-
-def _file(request: Request, search_id: str, name: str) -> Response:
+    """A file of an ended search's report, in which no script has rights of this site; a failed trial's log is one too."""
     search = found_search(request, search_id)
     file = request.app.state.store.artifact(search.id, name) if re.fullmatch(r"[\w.-]{1,100}", name) else None
     if file is None:
-        raise Problem(404, "There is no such file.", kind="not-found")
-    return served(file, request)
-
-
-def served(file: tuple[Artifact, bytes], request: Request) -> Response:
-    """A file of a report as an answer, in which no script has rights of this site."""
+        raise Problem(404, "There is no such file.")
     artifact, content = file
+    tag = answers.tag_headers(artifact.sha256)
+    if answers.is_known(request, tag["ETag"]):
+        return Response(status_code=304, headers=tag)
     is_shown = artifact.media_type in SANDBOXED or artifact.media_type in ("text/plain", JSON)
     headers = {"Content-Disposition": f'{"inline" if is_shown else "attachment"}; filename="{artifact.name}"'}
     if artifact.media_type in SANDBOXED:
         headers["Content-Security-Policy"] = SANDBOXED[artifact.media_type]
-    response = Response(content, media_type=artifact.media_type, headers=headers)
-    return answers.unless_known(request, response, artifact.sha256)
-
-
-# Comparisons ------------------------------------------------------------------------------------------------------
-
-_alone = CapacityLimiter(1)
-"""Simultaneous comparisons: they need pandas, a process each, and a core that a search may be measuring on."""
-MOST_WAITING = 4
-_places = CapacityLimiter(1 + MOST_WAITING)
-"""Comparisons that are made or wait."""
-
-
-@router.get("/comparisons", responses={200: {"content": {CSV: {"schema": {"type": "string"}}}}})
-async def comparisons(
-    request: Request, _who: Viewer, search: Annotated[list[str], Query(min_length=2, max_length=MOST_COMPARED)]
-) -> list[dict[str, Any]]:
-    """Ended searches side by side: a row each, as `autotune compare` has them."""
-    kind = answers.accepted(request, JSON, CSV)
-    found = [await run_in_threadpool(found_search, request, search_id) for search_id in dict.fromkeys(search)]
-    try:
-        _places.acquire_on_behalf_of_nowait(request)
-    except WouldBlock as error:
-        raise Problem(429, f"{MOST_WAITING} comparisons wait already.", "Try again in a minute.") from error
-    try:
-        rows = await to_thread.run_sync(compared, request.app.state.store, found, limiter=_alone)
-    finally:
-        _places.release_on_behalf_of(request)
-    return rows if kind == JSON else answers.as_csv(rows)  # type: ignore[return-value]
-
-
-def compared(store: Store, searches: Iterable[Search]) -> list[dict[str, Any]]:
-    """Rows of `autotune compare`, with its search's id as the name of a study. Raises Problem 409 if one cannot be compared."""
-    with tempfile.TemporaryDirectory() as place:
-        folders = []
-        for search in searches:
-            if (file := store.artifact(search.id, "study.tar.gz")) is None:
-                raise Problem(
-                    409, f"The search {search.id} has no study to compare.", "Compare searches that are done."
-                )
-            unpack(file[1], Path(place) / search.id)
-            folders.append(str(Path(place) / search.id))
-        command = ("nice", "-n", "19", sys.executable, "-m", "autotune", "compare", *folders, "--json")
-        answer = json.loads(subprocess.run(command, capture_output=True, timeout=COMPARED_S).stdout)
-    if "error" in answer:
-        raise Problem(409, answer["error"]["message"].replace(f"{place}/", ""), answer["error"]["advice"])
-    rows: list[dict[str, Any]] = answer["studies"]
-    return rows
+    return Response(content, media_type=artifact.media_type, headers=headers | tag)
 
 
 router.routes.extend(server_api.router.routes)
@@ -324,32 +221,18 @@ router.routes.extend(server_api.router.routes)
 def document() -> dict[str, Any]:
     """The OpenAPI document of these routes."""
     app = FastAPI(
-        title="autotune", version="1", description="Searches for the fastest training configuration, as a service."
+        title="autotune",
+        version="1",
+        description="Searches for the fastest training configuration, as a service.",
+        servers=[{"url": "/", "description": "The server that sends this description"}],
     )
     app.include_router(router)
     schema = app.openapi()
     schema["components"]["schemas"]["Problem"] = SCHEMA
-    schema["servers"] = [{"url": "/", "description": "The server that sends this description"}]
     for path, item in schema["paths"].items():
-        for method, operation in item.items():
+        for operation in item.values():
             operation["tags"] = [path.removeprefix(f"{ROOT}/").partition("/")[0]]
-            problem = operation["responses"]["503"]["content"]
-            del operation["responses"]["4XX"]
-            for status in _statuses(path, method, operation):
-                operation["responses"][status] = {"description": answers.PROBLEMS[status], "content": problem}
     return schema
-
-
-def _statuses(path: str, method: str, operation: Mapping[str, Any]) -> list[str]:
-    """The problems of an operation in addition to the ones that each has."""
-    kinds = operation["responses"].get("200", {}).get("content", {})
-    statuses = (
-        ["404"] * ("{" in path or "comparisons" in path)
-        + ["406"] * (len(kinds) > 1)
-        + ["409"] * (method != "get" or "comparisons" in path)
-    )
-    statuses += ["400", "413", "415"] * ("requestBody" in operation)
-    return statuses + ["422"] * ("requestBody" in operation or "parameters" in operation)
 
 
 @router.get("/openapi.json", include_in_schema=False)

@@ -1,19 +1,15 @@
-"""The body of a request for a search: its fields and their limits, and the models and data that it may name."""
+"""The body of a request for a search: its fields and their limits."""
 
 import math
 import os
 import re
 import tempfile
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from fastapi.exceptions import RequestValidationError
 from pydantic import (
     ConfigDict,
     Field,
@@ -25,8 +21,8 @@ from pydantic import (
 from pydantic.functional_validators import ModelWrapValidatorHandler
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
-from autotune.core.errors import InvalidRequest, did_you_mean
-from autotune.core.io import parse_json, read_json
+from autotune.core.errors import InvalidRequest, InvalidSpace, did_you_mean
+from autotune.core.io import parse_json
 from autotune.core.paths import named
 from autotune.core.request import (
     LARGEST_GLOBAL_BATCH,
@@ -39,24 +35,16 @@ from autotune.core.request import (
 from autotune.core.text import HIDDEN
 from autotune.service.accounts import Caller
 from autotune.service.devices import check_devices
-from autotune.service.problems import ForbiddenField, InvalidField, InvalidFields, problem_of
-from autotune.space.build import read_override
+from autotune.service.records import Forbidden
+from autotune.service.roots import OPENED, Roots
+from autotune.space.build import parse_overrides
 from autotune.space.file import InvalidYaml, named_spaces, open_space, read_yaml
 from autotune.space.settings import SETTINGS
 from autotune.study.limits import check_request
-from autotune.workload.data.sources import READERS, SAVED, data_ending
-from autotune.workload.model.builtin import BUILT_IN
 
-TOKENIZER_CONFIG = "tokenizer_config.json"
 MOST_DEPTH = 32
 MOST_SECONDS = 24 * 3600.0
 MOST_SPACE_BYTES = 16 * 1024
-MOST_CONFIG_BYTES = 2**20
-MOST_INDEX_BYTES = 2**25
-MOST_ERRORS = 10
-"""Largest number of errors of a request in one answer."""
-MOST_NAMES = 500
-"""Largest number of listed names below a root."""
 
 TRAINING_ARGS = frozenset(
     """
@@ -82,13 +70,8 @@ NUMBERS = {setting.argument: setting for setting in SETTINGS.values() if any(typ
 RESOLVED = ("model", "dataset", "tokenizer")
 """Options whose names `Roots` resolves."""
 
-_PART = r"\w[\w.+=@ -]*"
-_ROOTED = re.compile(rf"(?P<root>[\w-]+):(?P<rest>{_PART}(?:/{_PART})*)", re.ASCII)
-_HUB_ID = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?(?::\w[\w.-]*)?", re.ASCII)
-_OPENED = f"^({re.sub('[?]P<.*?>', '', _ROOTED.pattern)}|{_HUB_ID.pattern})$"
-"""The pattern of what `Roots` may open; it says in words why a name is refused."""
 _Name = Annotated[str, Field(min_length=1, max_length=300)]
-_Opened = Annotated[str, Field(min_length=1, max_length=300, json_schema_extra={"pattern": _OPENED})]
+_Opened = Annotated[str, Field(min_length=1, max_length=300, json_schema_extra={"pattern": OPENED})]
 _Word = str | int | float | bool
 _Amount = Annotated[str, Field(min_length=1, max_length=40)] | int | float
 
@@ -162,9 +145,8 @@ class SearchBody(_Options):  # type: ignore[misc]
 
     @model_validator(mode="wrap")
     @classmethod
-    def _plain(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Raises ValueError for data that cannot be stored."""
-        _check_plain(data, MOST_DEPTH)
+    def _named(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Names the nearest field of an unknown one."""
         try:
             return handler(data)
         except ValidationError as error:
@@ -194,7 +176,7 @@ def _check_plain(data: Any, depth: int) -> None:
     if isinstance(data, float) and not math.isfinite(data):
         raise ValueError("a number is not finite")
     if isinstance(data, str) and ("\0" in data or any("\ud800" <= letter <= "\udfff" for letter in data)):
-        raise ValueError("a text holds a character that is none")
+        raise ValueError("a string holds NUL or an unpaired surrogate")
     if isinstance(data, (dict, list)):
         if not depth:
             raise ValueError(f"it is nested more than {MOST_DEPTH} levels deep")
@@ -202,302 +184,37 @@ def _check_plain(data: Any, depth: int) -> None:
             _check_plain(part, depth - 1)
 
 
-@dataclass(frozen=True)
-class Roots:
-    """The models and data that searches may name: `team:llama-8b` is a folder below the models' root `team`.
-
-    A root is a folder, or of the hub: that of `hf://my-team` has the ids `my-team/*`, and `hf://datasets/my-team` those of data.
-    executor: on whose devices they run.
-    hub: off, cached (no network) or online; hub_patterns: of the hub ids that may be named then, as `meta-llama/*`.
-    """
-
-    models: Mapping[str, Path | str] = field(default_factory=dict)
-    data: Mapping[str, Path | str] = field(default_factory=dict)
-    hub: str = "off"
-    hub_patterns: Sequence[str] = ()
-    executor: str = "local"
-
-    def resolved(self, what: str, name: str) -> str:
-        """The model, tokenizer or dataset that `search` opens for a name: built in, a path without links, or a hub id.
-
-        A tokenizer is a folder of the models. Raises InvalidRequest.
-        """
-        if what == "model" and name in BUILT_IN:
-            return name
-        roots = self.data if what == "dataset" else self.models
-        rooted, patterns = _ROOTED.fullmatch(name), self.hub_patterns
-        root, rest = (roots.get(rooted["root"]), rooted["rest"]) if rooted else (None, "")
-        if isinstance(root, str):
-            team = root.removeprefix("hf://").removeprefix("datasets/")
-            name, patterns = f"{team}/{rest}", (f"{team}/*",)
-        elif root is not None:
-            path = _below(root, rest, f"There is no {what} {name!r} on this server.")
-            if what == "dataset":
-                _check_data_files(Path(path), name)
-            else:
-                _check_code(Path(path), name)
-                _check_model_files(Path(path), name)
-            return path
-        if self.hub != "off" and _HUB_ID.fullmatch(name) and not os.path.lexists(name):
-            if any(fnmatchcase(name, pattern) for pattern in patterns):
-                if what != "dataset":
-                    self._check_cached(what, name)
-                return name  # it is opened without its code, too
-            takes = f"It takes {', '.join(self.hub_patterns) or 'none'}."
-            raise InvalidRequest(f"This server takes no {what} {name!r} from the hub.", takes)
-        known = [*(BUILT_IN if what == "model" else ()), *(f"{root}:" for root in roots)]
-        raise InvalidRequest(f"There is no {what} {name!r} on this server.", did_you_mean(name, known))
-
-    def _check_cached(self, what: str, name: str) -> None:
-        """Raise InvalidRequest for a hub id with refused files in the cache, or without files that the cache must have.
-
-        Weights are never downloaded: the ones that a search reads are there now.
-        """
-        from autotune.workload.model.weights import cached_folder
-
-        if folder := cached_folder(name):
-            _check_model_files(folder, name)
-        elif self.hub == "cached":
-            advice = "Download it there, or name another one."
-            raise InvalidRequest(f"The cache of this server does not hold the {what} {name!r}.", advice)
-
-    def names(self, kind: Literal["models", "data"]) -> list[str]:
-        """Names below the roots that a request may use, two folders deep, at most 500 of each root."""
-        roots = self.models if kind == "models" else self.data
-        folders = {root: folder for root, folder in roots.items() if isinstance(folder, Path)}
-        return [name for root, folder in folders.items() for name in islice(_listed(root, folder, kind), MOST_NAMES)]
-
-
-def _below(root: Path, rest: str, missing: str) -> str:
-    """The path without links; raises InvalidRequest if it or its content is outside the root, or not a file or folder."""
-    base = os.path.realpath(root)
-    path = os.path.realpath(os.path.join(base, rest))
-    links = [path]
-    if os.path.isdir(path):
-        entries = ((here, name) for here, folders, files in os.walk(path) for name in (*folders, *files))
-        links += [entry for entry in (os.path.join(*pair) for pair in entries) if os.path.islink(entry)]
-    elif not os.path.isfile(path):
-        raise InvalidRequest(missing, "List the models with GET /api/v1/models.")
-    for link in links:
-        target = os.path.realpath(link)
-        if os.path.commonpath((base, target)) != base or (link != path and not os.path.isfile(target)):
-            raise InvalidRequest(missing, "List the models with GET /api/v1/models. No link may lead out of a root.")
-    return path
-
-
-def _check_code(path: Path, name: str) -> None:
-    """Raise InvalidRequest for a model or tokenizer that brings code."""
-    for file in [path / "config.json", path / TOKENIZER_CONFIG] if path.is_dir() else [path]:
-        data = _read_small(file, name) if file.is_file() else None
-        if isinstance(data, dict) and data.get("auto_map"):
-            raise InvalidRequest(
-                f"{name!r} brings Python code of its own (auto_map in {file.name}), and this server runs none.",
-                "Take auto_map out of a copy, if transformers has this model itself.",
-            )
-
-
-def _check_model_files(path: Path, name: str) -> None:
-    """Raise InvalidRequest for the folder of a model or tokenizer that unpickles, or names files outside it.
-
-    So it does for one that names another model: an adapter's base model may be anywhere.
-    """
-    if (path / "adapter_config.json").exists():
-        raise InvalidRequest(f"{name!r} is an adapter (adapter_config.json).", "Name the model that it is for.")
-    # Of these two, safetensors are read if both exist.
-    weights = [
-        path / f"{stem}{end}" for stem in ("model.safetensors", "pytorch_model.bin") for end in ("", ".index.json")
-    ]
-    read = next((file for file in weights if file.is_file()), None)
-    if read is not None and (read.name.startswith("pytorch") or not _is_safe(read)):
-        raise InvalidRequest(
-            f"The weights of {name!r} are pickled, or outside of its folder ({read.name}).", "Save them as safetensors."
-        )
-    if (path / TOKENIZER_CONFIG).is_file():
-        data = _read_small(path / TOKENIZER_CONFIG, name)
-        for key, value in data.items() if isinstance(data, dict) else ():
-            # Tokens and templates may hold a slash; the two names are not opened.
-            if key in ("name_or_path", "special_tokens_map_file") or key.endswith(("_token", "_tokens", "template")):
-                continue
-            texts = value if isinstance(value, list) else [value]
-            if any(isinstance(text, str) and not _is_plain_name(text) for text in texts):
-                raise InvalidRequest(
-                    f"{TOKENIZER_CONFIG} of {name!r} names a file outside of its folder ({key}).",
-                    "Take it out of a copy: tokenizers find their files by their names.",
-                )
-
-
-def _check_data_files(path: Path, name: str) -> None:
-    """Raise InvalidRequest for a folder that `save_to_disk` wrote, if its lists name files outside of it."""
-    if not any((path / file).is_file() for file in SAVED):
-        return
-    for here, _, files in os.walk(path):
-        for file in {"state.json", "dataset_dict.json"}.intersection(files):
-            data = _read_small(Path(here, file), name)
-            try:
-                names = (
-                    data["splits"]
-                    if file == "dataset_dict.json"
-                    else [part["filename"] for part in data["_data_files"]]
-                )
-                is_within = all(_is_plain_name(each) for each in names)
-            except (KeyError, TypeError):
-                is_within = False
-            if not is_within:
-                raise InvalidRequest(f"{file} of {name!r} names a file outside of its folder.", "Save the data again.")
-
-
-def _is_plain_name(text: str) -> bool:
-    """True if this is a name within a folder, without any way to another one."""
-    return not re.search(r"[/\\\0]", text) and text not in (".", "..") and not text.startswith("~")
-
-
-def _read_small(file: Path, name: str) -> Any:
-    """The content of a small JSON file. Raises InvalidRequest."""
-    if file.stat().st_size > MOST_CONFIG_BYTES:
-        raise InvalidRequest(f"{file.name} of {name!r} is not a config: it has more than 1 MiB.")
-    try:
-        return read_json(file)
-    except (OSError, ValueError) as error:
-        raise InvalidRequest(f"{file.name} of {name!r} cannot be read as JSON.", "Name a model.") from error
-
-
-def _is_safe(weights: Path) -> bool:
-    """True if this file of weights, or all files that an index names, are safetensors in the same folder."""
-    if weights.suffix == ".safetensors":
-        return True
-    try:
-        if weights.stat().st_size > MOST_INDEX_BYTES:
-            return False
-        files = read_json(weights)["weight_map"].values()
-        return all(_is_plain_name(file) and file.endswith(".safetensors") for file in files)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
-
-
-def _listed(root: str, folder: Path, kind: str) -> Iterator[str]:
-    base = os.path.realpath(folder)
-    for here, folders, files in os.walk(base):
-        depth = len(Path(here).relative_to(base).parts)
-        whole = "config.json" in files if kind == "models" else depth == 1
-        folders[:] = sorted(folders) if depth < 2 and not (whole and kind == "models") else []
-        if kind == "models":
-            single = [] if whole else [file for file in sorted(files) if file.endswith(".json")]
-        else:
-            single = [file for file in sorted(files) if data_ending(Path(file)) in READERS]
-        for path in ([here] if whole else []) + [os.path.join(here, file) for file in single]:
-            name = f"{root}:{os.path.relpath(path, base)}"
-            if _ROOTED.fullmatch(name) and os.path.realpath(path) == path:
-                yield name
-
-
 def checked(body: SearchBody, roots: Roots, caller: Caller, cards: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The request as it is stored: plain data with names, no paths.
+    """The request as it is stored: plain data with names, no paths. Raises InvalidRequest for a body that no search can have.
 
-    Raises InvalidField for a body that no search can have, and InvalidFields for several such fields: wrong fields are left
-    out, and the rest is checked again.
-
-    cards: of the lent devices (name -> card). Checks everything that needs no opened model; nothing heavy is
-    imported.
+    cards: of the lent devices (name -> card). Checks everything that needs no opened model; nothing heavy is imported.
     """
-    errors: list[InvalidField] = []
-    rest: SearchBody | None = body
-    while rest is not None and len(errors) < MOST_ERRORS:
-        try:
-            request = _checked(rest, roots, caller, cards)
-        except InvalidRequest as error:
-            wrong = error if isinstance(error, InvalidField) else _blamed(error, rest, roots, caller, cards)
-            errors.append(wrong)
-            rest = _without(rest, wrong.pointer)
-        else:
-            if not errors:
-                return request
-            break
-    raise errors[0] if len(errors) == 1 else InvalidFields(errors)
-
-
-def all_errors(
-    fields: Mapping[str, Any], roots: Roots, caller: Caller, cards: Mapping[str, str]
-) -> tuple[SearchBody | None, Mapping[str, str]]:
-    """(the body of these fields, or None if it is wrong; JSON pointer -> error there), all in one pass."""
-    problems, rest, body = {}, dict(fields), None
-    try:
-        body = SearchBody.model_validate(rest)
-    except ValidationError as error:
-        places = [entry | {"loc": ("body", *entry["loc"])} for entry in error.errors()]
-        problems = dict(problem_of(RequestValidationError(places, body=rest)).errors)
-        wrong = {str(entry["loc"][0]) for entry in error.errors() if entry["loc"]}
-        # What needs the batch size cannot be checked without it.
-        others = {"fix", "only", "args", "space"} if "global_batch_size" in wrong else set()
-        rest = {name: value for name, value in rest.items() if name not in wrong | others}
-        rest = {"model": next(iter(BUILT_IN)), "global_batch_size": 1} | rest
-        if not wrong:  # of the body as a whole
-            return None, problems
-    try:
-        checked(body or SearchBody.model_validate(rest), roots, caller, cards)
-    except (InvalidField, InvalidFields) as error:
-        several = error if isinstance(error, InvalidFields) else InvalidFields([error])
-        problems |= problem_of(several).errors
-    return (None if problems else body), problems
-
-
-def _blamed(error: InvalidRequest, body: SearchBody, *others: Any) -> InvalidField:
-    """The error, at the field that causes it (without it there is no error or another one)."""
-    for name in body.model_dump(exclude_defaults=True):
-        if (rest := _without(body, f"/{name}")) is not None:
-            try:
-                _checked(rest, *others)
-            except InvalidRequest as other:
-                if other.message == error.message:
-                    continue
-            return InvalidField(f"/{name}", error.message, error.advice)
-    return InvalidField("", error.message, error.advice)
-
-
-def _without(body: SearchBody, pointer: str) -> SearchBody | None:
-    """The body without the field at this pointer; a wrong model is replaced by a built-in one. None if it is needed."""
-    name, _, part = pointer.removeprefix("/").partition("/")
-    fields = body.model_dump(exclude_defaults=True)
-    if name == "model":
-        stands_in = next(iter(BUILT_IN))
-        return None if fields[name] == stands_in else SearchBody.model_validate(fields | {name: stands_in})
-    if name not in fields or SearchBody.model_fields[name].is_required():
-        return None
-    content = fields.pop(name)
-    if part and isinstance(content, dict):
-        fields[name] = {key: value for key, value in content.items() if key != part}
-    elif part and isinstance(content, list):
-        fields[name] = [text for text in content if text.partition("=")[0].strip().replace("-", "_") != part]
-    rest = SearchBody.model_validate(fields)
-    return None if rest == body else rest
-
-
-def _checked(body: SearchBody, roots: Roots, caller: Caller, cards: Mapping[str, str] | None) -> dict[str, Any]:
     if cards is not None:
         check_devices(body.model_dump(), cards, caller.most_devices)
     if body.priority > 0 and not caller.may("admin"):
-        raise ForbiddenField("/priority", "Only admins may give a priority above 0.", "Leave it out.")
-    request: dict[str, Any] = body.model_dump(mode="json", exclude_defaults=True) | {"device": body.device}
+        raise Forbidden("Only admins may give a priority above 0.", "Leave it out.", "priority")
     _check_args(body.args)
-    names: dict[str, str] = {}
+    request: dict[str, Any] = body.model_dump(mode="json", exclude_defaults=True) | {"device": body.device}
+    paths: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         try:
             options = job_of(request, roots, Path(folder), body.device)
-            names = {options[name]: str(request[name]) for name in RESOLVED if name in options}
+            paths = {options[name]: str(request[name]) for name in RESOLVED if name in options}
             for name in ("study_name", "trust_remote_code"):
                 options.pop(name)
             tuned = tuning_request(**options, executor=roots.executor)
-            for name, seconds in (("timeout", tuned.timeout_s), ("probe_timeout", tuned.probe_timeout_s)):
-                if seconds is not None and seconds > MOST_SECONDS:
-                    raise InvalidField(f"/{name}", f"{name}: a search may take 24 h at most.")
             _check_settings(tuned)
             check_request(tuned)
-        except InvalidField:
-            raise
         except InvalidRequest as error:
-            message, advice = error.message, error.advice
-            for path, name in {**names, os.path.join(folder, "space.yaml"): "space"}.items():
+            message, advice, option = error.args
+            if isinstance(error, InvalidSpace):
+                message, option = message.replace(os.path.join(folder, "space.yaml:"), "line "), "space"
+            for path, name in paths.items():
                 message, advice = message.replace(path, name), advice.replace(path, name)
-            raise type(error)(message, advice) from error
+            raise InvalidRequest(message, advice, option) from error
+    for name, seconds in (("timeout", tuned.timeout_s), ("probe_timeout", tuned.probe_timeout_s)):
+        if seconds is not None and seconds > MOST_SECONDS:
+            raise InvalidRequest("A search may take 24 h at most.", option=name)
     return request
 
 
@@ -506,12 +223,12 @@ WORKERS = 32
 
 
 def check_nodes(request: Mapping[str, Any], roots: Roots, unreadable: Callable[[str], list[str]]) -> None:
-    """Raise InvalidField for a model or data that a node cannot read. unreadable: path -> names of such nodes."""
+    """Raise InvalidRequest for a model or data that a node cannot read. unreadable: path -> names of such nodes."""
     for what in RESOLVED:
         path = roots.resolved(what, request[what]) if what in request else ""
         if os.path.isabs(path) and (nodes := unreadable(path)):
             message = f"{', '.join(nodes)} cannot read {request[what]!r}, or did not answer."
-            raise InvalidField(f"/{what}", message, "Put it into a folder that every node has at the same path.")
+            raise InvalidRequest(message, "Put it into a folder that every node has at the same path.", what)
 
 
 def job_of(request: Mapping[str, Any], roots: Roots, folder: Path, device: str) -> dict[str, Any]:
@@ -524,14 +241,15 @@ def job_of(request: Mapping[str, Any], roots: Roots, folder: Path, device: str) 
         if name in options:
             try:
                 options[name] = roots.resolved(name, options[name])
-                if not os.path.isabs(options[name]) and os.path.lexists(folder / options[name]):
-                    raise InvalidRequest(f"{options[name]!r} is a file of the search.", "Name a model or data.")
             except InvalidRequest as error:
-                raise InvalidField(f"/{name}", error.message, error.advice) from error
+                raise InvalidRequest(error.message, error.advice, name) from error
+            if not os.path.isabs(options[name]) and os.path.lexists(folder / options[name]):
+                raise InvalidRequest(f"{options[name]!r} is a file of the search.", "Name a model or data.", name)
     space = options.get("space", "default")
     if space not in named_spaces():
+        _check_space(space)
         file = folder / "space.yaml"
-        file.write_text(_checked_space(space), encoding="utf-8")
+        file.write_text(space, encoding="utf-8")
         options["space"] = str(file)
     # Its name in advice, and that of the folder into which a client fetches it.
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", request.get("name") or named(options["model"])).strip("-.")[:80]
@@ -539,67 +257,53 @@ def job_of(request: Mapping[str, Any], roots: Roots, folder: Path, device: str) 
     return options | {"device": device, "output_dir": str(folder), "study_name": study, "trust_remote_code": False}
 
 
-def _checked_space(text: str) -> str:
-    """The text of an inline space; raises InvalidField for one that is too long or repeats parts by aliases."""
+def _check_space(text: str) -> None:
+    """Raise InvalidRequest for an inline space that is too long or repeats parts by aliases."""
     if not re.search(r"[\n:]", text):
-        raise InvalidField("/space", f"There is no search space {text[:80]!r}.", did_you_mean(text, named_spaces()))
+        raise InvalidRequest(f"There is no search space {text[:80]!r}.", did_you_mean(text, named_spaces()), "space")
     if len(text.encode()) > MOST_SPACE_BYTES:
-        raise InvalidField("/space", "space: more than 16 KiB.", "Name fewer values.")
+        raise InvalidRequest("It has more than 16 KiB.", "Name fewer values.", "space")
     try:
         read_yaml(text, aliases=False)
     except InvalidYaml as error:
-        raise InvalidField("/space", f"space: no valid YAML: {error}.") from error
-    return text
+        raise InvalidRequest(f"It is no valid YAML: {error}.", option="space") from error
 
 
 def _check_args(args: Mapping[str, Any]) -> None:
-    """Raise InvalidField for a field that is not allowed, and for values that could be paths."""
+    """Raise InvalidRequest for a field that is not allowed, and for values that could be paths."""
     for name, value in args.items():
         if name not in TRAINING_ARGS:
             advice = f"Leave it out. {did_you_mean(name, TRAINING_ARGS)}"
-            raise InvalidField(f"/args/{name}", f"args: a search of this server takes no field {name!r}.", advice)
+            raise InvalidRequest(f"A search of this server takes no field {name!r}.", advice, "args")
         if name in NUMBERS and value is not None:
             try:
                 NUMBERS[name].read(value)
             except ValueError as error:
-                raise InvalidField(f"/args/{name}", f"args: {name}: {error}.") from error
+                raise InvalidRequest(f"{name}: {error}.", option="args") from error
             if NUMBERS[name] is SETTINGS["workers"]:
-                _check_workers(f"/args/{name}", [value])
+                _check_workers("args", [value])
         values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
         if any(isinstance(text, str) and re.search(r"[/\\{~]", text) for text in values):
-            raise InvalidField(f"/args/{name}", f"args: {name} may not be a path, or JSON within a text.")
+            raise InvalidRequest(f"{name} may not be a path, or JSON within a text.", option="args")
 
 
 def _check_settings(request: TuningRequest) -> None:
-    """Raise InvalidField for a wrong name or value in `fix` and `only`, and for any value that names a path.
+    """Raise InvalidRequest for a value of a setting that names a path, and for more workers than any training can use.
 
-    Values of the space too: a search reads and writes no other files than the server's.
+    A search reads and writes no other files than the server's, which other searches share.
     """
-    given: list[tuple[str, str, tuple[Any, ...]]] = [("fix", name, (value,)) for name, value in request.fix.items()]
-    given += [("only", name, tuple(values)) for name, values in request.only.items()]
-    for option, name, values in given:
-        try:
-            read = read_override(f"--{option}", name, values)
-        except InvalidRequest as error:
-            raise InvalidField(f"/{option}/{name}", error.message, error.advice) from error
-        _check_no_path(f"/{option}/{name}", name, read)
-        if name == "workers":
-            _check_workers(f"/{option}/{name}", read)
-    space = open_space(request.space).values
-    for name, values in space.items():
-        _check_no_path("/space", name, values)
-    if request.space not in named_spaces():
-        _check_workers("/space", space.get("workers", ()))
+    overrides = parse_overrides(request)
+    fixed = {name: (value,) for name, value in overrides.fixed.items()}
+    for option, settings in (("fix", fixed), ("only", overrides.only), ("space", open_space(request.space).values)):
+        for name, values in settings.items():
+            if paths := [value for value in values if isinstance(value, str) and re.search(r"[/\\~]", value)]:
+                message = f"{name}: {paths[0][:80]!r} names a path on the server's disks, and a search may not."
+                raise InvalidRequest(message, "Leave it out.", option)
+            if name == "workers" and (option != "space" or request.space not in named_spaces()):
+                _check_workers(option, values)
 
 
-def _check_workers(pointer: str, values: Iterable[Any]) -> None:
-    """Raise InvalidField for more processes than any training of this machine can use; other searches share it."""
+def _check_workers(option: str, values: Iterable[Any]) -> None:
     most = max(WORKERS, 2 * (os.cpu_count() or 1))
     if wrong := [value for value in values if int(value) > most]:
-        raise InvalidField(pointer, f"workers: {wrong[0]}, and a search of this server may have {most}.")
-
-
-def _check_no_path(pointer: str, name: str, values: Iterable[Any]) -> None:
-    if paths := [value for value in values if isinstance(value, str) and re.search(r"[/\\~]", value)]:
-        message = f"{name}: {paths[0][:80]!r} names a place on the server's disks, and a search may not."
-        raise InvalidField(pointer, message, "Leave it out.")
+        raise InvalidRequest(f"workers: {wrong[0]}, and a search of this server may have {most}.", option=option)

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import sqlalchemy as sa
 
@@ -19,7 +18,7 @@ from autotune.core.units import format_bytes
 from autotune.service.identity import Provider
 from autotune.service.operation import LEAST_FREE_BYTES
 from autotune.service.server import Settings, lent_devices, listening, tls_of
-from autotune.service.tables import SERVER, connect_database, events, reading, revisions
+from autotune.service.tables import connect_database, events, reading, revisions
 
 SKEW_S = 5.0
 """Seconds by which clocks may differ."""
@@ -34,7 +33,6 @@ def check(settings: Settings) -> dict[str, tuple[bool, str]]:
         "state folder": _state,
         "folders": _folders,
         "database": _database,
-        "clock": _clock,
         "certificate": _certificate,
         "address": _address,
         "sign-in": _sign_in,
@@ -61,7 +59,7 @@ def _state(settings: Settings) -> str:
 
 
 def _folders(settings: Settings) -> str:
-    folders = [root for root in (*settings.models.values(), *settings.data.values()) if isinstance(root, Path)]
+    folders = [*settings.models.values(), *settings.data.values()]
     if closed := [f"{folder}" for folder in folders if not os.access(folder, os.R_OK | os.X_OK)]:
         raise InvalidRequest(f"{', '.join(closed)} cannot be read.", "Let the server's user read it.")
     return f"{len(folders)} of models and data can be read"
@@ -73,49 +71,35 @@ def _database(settings: Settings) -> str:
     engine = connect_database(settings.database_url, create=False)
     try:
         revision, head, is_older = revisions(engine)
+        if revision is not None and not is_older:
+            raise StorageFailed(f"{engine.url} has revision {revision} of a newer version.", "Install that version.")
+        with reading(engine) as connection:
+            _check_clock(connection, revision is not None)
     finally:
         engine.dispose()
     if revision == head:
         return f"{engine.url}, revision {revision}" + ("; a server holds it" if _is_held(settings) else "")
-    if revision is not None and not is_older:
-        raise StorageFailed(f"{engine.url} has revision {revision} of a newer version.", "Install that version.")
     return f"{engine.url}, revision {revision or 'none'}; the next start migrates it to {head}: back it up first"
 
 
+def _check_clock(connection: sa.Connection, has_events: bool) -> None:
+    here, there = datetime.now(UTC), connection.scalar(sa.select(sa.func.current_timestamp()))
+    there = there.replace(tzinfo=UTC) if there.tzinfo is None else there  # of SQLite
+    if (seconds := abs((there - here).total_seconds())) > SKEW_S:
+        raise InvalidRequest(f"The clock differs by {seconds:.0f} s from the database's.", "Let NTP set both.")
+    last = connection.scalar(sa.select(sa.func.max(events.c.at))) if has_events else None
+    if last and (last - here).total_seconds() > SKEW_S:
+        raise InvalidRequest(f"The last event is in the future: {last:%Y-%m-%d %H:%M:%S} UTC.", "Set the clock.")
+
+
 def _is_held(settings: Settings) -> bool:
-    """True if a server holds the database or the state folder."""
+    """True if a server holds the state folder."""
     with contextlib.suppress(OSError), (settings.state / "serve.lock").open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
-    if settings.database_url.startswith("sqlite"):
-        return False
-    engine = connect_database(settings.database_url, create=False)
-    held = "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database "
-    held += "WHERE locktype = 'advisory' AND granted AND objid = :lock AND datname = current_database()"
-    with reading(engine) as connection:
-        count = connection.scalar(sa.text(held), {"lock": SERVER})
-    engine.dispose()
-    return bool(count)
-
-
-def _clock(settings: Settings) -> str:
-    if settings.database is None and not (settings.state / "service.db").exists():
-        return "nothing to compare it with"
-    engine = connect_database(settings.database_url, create=False)
-    try:
-        with reading(engine) as connection:
-            here, there = datetime.now(UTC), connection.scalar(sa.select(sa.func.current_timestamp()))
-            last = connection.scalar(sa.select(sa.func.max(events.c.at))) if revisions(engine)[0] else None
-    finally:
-        engine.dispose()
-    there = there.replace(tzinfo=UTC) if there.tzinfo is None else there  # of SQLite
-    if (seconds := abs((there - here).total_seconds())) > SKEW_S:
-        raise InvalidRequest(f"It differs by {seconds:.0f} s from the database's.", "Let NTP set both.")
-    if last and (last - here).total_seconds() > SKEW_S:
-        raise InvalidRequest(f"The last event is of {last:%Y-%m-%d %H:%M:%S} UTC, which is in the future.", "Set it.")
-    return f"{here:%Y-%m-%d %H:%M:%S} UTC"
+    return False
 
 
 def _certificate(settings: Settings) -> str:
@@ -151,7 +135,7 @@ def _devices(settings: Settings) -> str:
     devices.close()
     if problem := devices.problem():
         raise InvalidRequest(f"{problem}.", "Name some with --devices.")
-    return ", ".join(f"{device.name} ({device.card})" for device in devices.devices)
+    return ", ".join(f"{name} ({devices.cards[name]})" for name in devices.names)
 
 
 def check_lines(results: dict[str, tuple[bool, str]]) -> str:

@@ -2,7 +2,6 @@
 
 import ipaddress
 import json
-import math
 import os
 import re
 import shutil
@@ -21,7 +20,7 @@ from platformdirs import user_config_path
 from autotune.core import errors
 from autotune.core.errors import InvalidRequest, SearchFailed, ServerFailed
 from autotune.core.io import read_json, write_json
-from autotune.core.request import OPTIONS, flag_of
+from autotune.core.request import OPTIONS
 from autotune.core.text import printable
 
 if TYPE_CHECKING:
@@ -305,7 +304,7 @@ class Client:
         raise (InvalidRequest if of_request else ServerFailed)(message, advice)
 
 
-def unpack(archive: bytes, folder: Path, most: float = math.inf) -> bool:
+def unpack(archive: bytes, folder: Path, most: int) -> bool:
     """Write the files of a tar archive into this folder, without links and what is outside; False if they have more bytes.
 
     tarfile has its filters only from Python 3.11.4 on.
@@ -328,7 +327,7 @@ def _body(options: Mapping[str, Any]) -> dict[str, Any]:
     local = {name: option for name, option in OPTIONS.items() if option.local}
     for name, option in local.items():
         if options.get(name) and options[name] != option.default:
-            raise InvalidRequest(f"{flag_of(name)} cannot be used with a server.", option.local)
+            raise InvalidRequest("It cannot be used with a server.", option.local, name)
     body = {name: value for name, value in options.items() if name not in local and value is not None}
     if body.get("args") is not None:
         from autotune.space.user_arguments import read_user_arguments

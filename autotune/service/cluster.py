@@ -18,7 +18,7 @@ from typing import Any
 
 from autotune.core import InvalidRequest
 from autotune.core.errors import DevicesAway
-from autotune.service.devices import JOIN, LentDevice
+from autotune.service.devices import JOIN
 
 FIRST_S, STALE_S, RETRY_S = 60.0, 15.0, 3.0
 """Seconds in which the cluster must answer at the start; after which what it said does not count; until it is asked again."""
@@ -160,11 +160,6 @@ class ClusterDevices:
     def names(self) -> tuple[str, ...]:
         """The devices that are there."""
         return tuple(self._devices)
-
-    @property
-    def devices(self) -> tuple[LentDevice, ...]:
-        """The devices that are there."""
-        return tuple(LentDevice(name, _card(node)) for name, node in self._devices.items())
 
     def free(self, lent: Iterable[str | None]) -> list[str]:
         """Names of the devices that are not among these and that nobody else uses, as Ray has it; none while it is silent."""

@@ -10,15 +10,6 @@ from typing import Any
 from autotune.core import InvalidRequest
 from autotune.probe.device.machine import cpu_name
 from autotune.probe.device.nvml import choose_device, visible_cards
-from autotune.service.problems import InvalidField
-
-
-@dataclass(frozen=True)
-class LentDevice:
-    """name: as `--device` takes it; card: the GPU's or the CPU's name."""
-
-    name: str
-    card: str
 
 
 class Devices:
@@ -37,9 +28,8 @@ class Devices:
                 f"{wrong[0]!r} is not a device, or named twice.", "Use cpu, cuda:0, cuda:1, each once."
             )
         cards = {name: choose_device(name) for name in names}
-        self.devices = tuple(LentDevice(name, card.name if card else cpu_name()) for name, card in cards.items())
         self.names = tuple(names)
-        self.cards = {device.name: device.card for device in self.devices}
+        self.cards = {name: card.name if card else cpu_name() for name, card in cards.items()}
         self._uuids = {name: card.uuid for name, card in cards.items() if card}
 
     def known_cards(self) -> dict[str, str]:
@@ -101,20 +91,20 @@ def kinds(wanted: Mapping[str, Any], cards: Mapping[str, str]) -> list[tuple[lis
 
 
 def check_devices(wanted: Mapping[str, Any], cards: Mapping[str, str], most: int | None = None) -> None:
-    """Raise InvalidField if no device (name -> card) is as requested, or if there are too few. most: of the caller's token."""
+    """Raise InvalidRequest if no device (name -> card) is as requested, or if there are too few. most: of the caller's token."""
     device, card = wanted["device"], wanted["card"]
     if not kinds({"device": device}, cards):
-        raise InvalidField("/device", f"This server lends no {device}.", f"Choose one of: {', '.join(cards)}.")
+        raise InvalidRequest(f"This server lends no {device}.", f"Choose one of: {', '.join(cards)}.", "device")
     able = kinds({"device": device, "card": card}, cards)
     if not able:
         have = ", ".join(dict.fromkeys(cards.values()))
-        raise InvalidField("/card", f"This server lends no {card!r} as {device}.", f"Choose one of: {have}.")
+        raise InvalidRequest(f"This server lends no {card!r} as {device}.", f"Choose one of: {have}.", "card")
     if not (counts := [count for _, count in kinds(wanted, cards)]):
         there, have = max(len(names) for names, _ in able), ", ".join(f"{name} ({own})" for name, own in cards.items())
         message = f"A search can get {there} device(s) of a kind here, not {wanted['devices']}."
-        raise InvalidField("/devices", message, f"Choose from {have}.")
+        raise InvalidRequest(message, f"Choose from {have}.", "devices")
     if most is not None and min(counts) > most:
-        raise InvalidField("/devices", f"Your token may use {most} device(s) at once.", "Ask an admin for more.")
+        raise InvalidRequest(f"Your token may use {most} device(s) at once.", "Ask an admin for more.", "devices")
 
 
 @dataclass(frozen=True)

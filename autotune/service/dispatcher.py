@@ -16,7 +16,6 @@ import re
 import shutil
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -30,10 +29,11 @@ import structlog
 from autotune.core.errors import AutotuneError, StorageFailed, StudyInUse
 from autotune.core.io import file_end, read_json, write_json
 from autotune.core.paths import scrubbed
-from autotune.service.body import Roots, job_of
+from autotune.service.body import job_of
 from autotune.service.cluster import ClusterDevices
 from autotune.service.devices import Devices
 from autotune.service.records import FAILED, Search
+from autotune.service.roots import Roots
 from autotune.service.runner import INTERRUPTED, problem
 from autotune.service.store import Store
 from autotune.service.tables import DatabaseTaken
@@ -47,9 +47,6 @@ AWAY_S = 20.0
 
 RETENTION_S = 3600.0
 """Seconds between removals of old events and folders."""
-
-DELETED = ".deleted"
-"""Ending of the folder of a search that is being deleted."""
 
 LOG, LOG_BYTES = "runner.log", 2**16
 """The log of a search's process, and the bytes of it that are kept when another one is started."""
@@ -135,7 +132,6 @@ class Dispatcher:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._woken = asyncio.Event()
         self._stopping = False
-        self._deleting = threading.Lock()
         self._forgot_at = -RETENTION_S
 
     def folder(self, search_id: str) -> Path:
@@ -144,24 +140,17 @@ class Dispatcher:
 
     def delete(self, search_id: str) -> None:
         """Delete an ended search and its folder; from any thread. Raises the errors of `Store.delete`."""
-        folder = self.folder(search_id)
+        self.store.delete(search_id)
+        shutil.rmtree(self.folder(search_id), ignore_errors=True)
 
-        def set_aside() -> None:
-            if folder.exists():
-                folder.rename(folder.with_suffix(DELETED))
-
-        with self._deleting:
-            self.store.delete(search_id, set_aside)
-        self._finish_deletions()
-
-    def _finish_deletions(self) -> None:
-        """Remove folders set aside, also by a server that died; put one back if its search was not deleted."""
-        with self._deleting:
-            for deleted in (self.state / "searches").glob(f"*{DELETED}"):
-                if self.store.read(deleted.stem) is None:
-                    shutil.rmtree(deleted, ignore_errors=True)
-                else:
-                    deleted.rename(deleted.with_suffix(""))
+    def _forget(self) -> None:
+        """Remove data older than `keep`, and folders whose searches are deleted."""
+        if self.keep is not None:
+            for search_id in self.store.forget(datetime.now(UTC) - self.keep):
+                shutil.rmtree(self.folder(search_id), ignore_errors=True)
+        for folder in (self.state / "searches").glob("[0-9a-f]" * 32):
+            if self.store.read(folder.name) is None:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def wake(self) -> None:
         """Look at the queue soon; from any thread."""
@@ -209,7 +198,6 @@ class Dispatcher:
     async def _tick(self) -> None:
         """Recover, cancel, claim and start; remove old data."""
         await asyncio.to_thread(self.store.check_lock)
-        await asyncio.to_thread(self._finish_deletions)
         before = {*self._runs}
         running = await asyncio.to_thread(self.store.running)
         for search in running:
@@ -232,10 +220,9 @@ class Dispatcher:
                 break
             lent.append(claimed.lent)
             self._begin(claimed, self._run)
-        if self.keep is not None and time.monotonic() > self._forgot_at + RETENTION_S:
+        if time.monotonic() > self._forgot_at + RETENTION_S:
             self._forgot_at = time.monotonic()
-            for search_id in await asyncio.to_thread(self.store.forget, datetime.now(UTC) - self.keep):
-                await asyncio.to_thread(shutil.rmtree, self.folder(search_id), ignore_errors=True)
+            await asyncio.to_thread(self._forget)
 
     def _begin(self, search: Search, what: Callable[[Run], Coroutine[Any, Any, None]]) -> None:
         async def look_after(run: Run) -> None:
@@ -258,8 +245,6 @@ class Dispatcher:
     async def _recover(self, run: Run) -> None:
         """Wait for the process that an earlier server started, and which ends itself; kill it after the grace; queue again."""
         search, until = run.search, time.monotonic() + self.grace_s
-        if not is_alive(search):
-            await self._stored(self.store.died, search.id, search.attempt)
         while not self._stopping and (is_alive(search) or await asyncio.to_thread(is_locked, self.folder(search.id))):
             if time.monotonic() > until and search.pid is not None and is_alive(search):
                 await self._stored(self.store.check_lock)

@@ -27,12 +27,18 @@ log = structlog.get_logger("autotune")
 class Provider:
     """The OpenID Connect provider of these settings, by its discovery document: authorization code flow with PKCE.
 
+    Raises InvalidRequest without Authlib.
+
     A browser that signs in keeps a random secret, the attempt. State, nonce and code verifier are derived from it, so
     that a code or an ID token of another attempt is refused.
     """
 
     def __init__(self, settings: Any) -> None:
-        from authlib.integrations.starlette_client import OAuth
+        try:
+            from authlib.integrations.starlette_client import OAuth
+        except ImportError as error:
+            advice = "Run: pip install 'hf-autotune[service,oidc]'"
+            raise InvalidRequest("Signing in with OpenID Connect needs Authlib.", advice) from error
 
         self.issuer, self._claims = settings.oidc_issuer, settings.oidc_claims
         self._client = OAuth().register(

@@ -30,7 +30,7 @@ from autotune.core.errors import AutotuneError, StorageFailed
 from autotune.core.text import printable
 from autotune.core.units import format_bytes
 from autotune.core.version import __version__
-from autotune.service.access import address_of, caller, needs
+from autotune.service.access import caller, needs
 from autotune.service.records import ENDED, RUNNING
 from autotune.service.tables import events, reading, tokens, writing
 
@@ -98,7 +98,6 @@ def _traceback(out: TextIO, error: Any) -> None:
 def install(app: FastAPI) -> None:
     """Count and log what this application answers; `app.state` has store, devices, dispatcher and engine already."""
     app.state.metrics = Metrics(app.state)
-    app.state.revision = _revision(app.state.engine)
     app.state.checks = Checks(app.state)
     app.add_middleware(RequestLog, metrics=app.state.metrics)
 
@@ -237,7 +236,6 @@ async def livez() -> dict[str, str]:
 @router.get("/readyz")
 async def readyz(request: Request) -> JSONResponse:
     """Readiness to accept and run searches; the checks only for a caller with a token."""
-    request.app.state.health.add(address_of(request))
     checks = await request.app.state.checks.results()
     ready = not any(checks.values())
     with contextlib.suppress(AutotuneError, HTTPException):
@@ -247,18 +245,13 @@ async def readyz(request: Request) -> JSONResponse:
     return JSONResponse({"ready": ready}, 200 if ready else 503)
 
 
-def _revision(engine: sa.Engine) -> Any:
-    with writing(engine) as connection:
-        connection.execute(sa.delete(tokens).where(sa.false()))  # needs the right to write, and writes nothing
-        return connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
-
-
 def _database(state: Any) -> str:
     try:
-        revision = _revision(state.engine)
+        with writing(state.engine) as connection:
+            connection.execute(sa.delete(tokens).where(sa.false()))  # needs the right to write, and writes nothing
     except AutotuneError as error:
         return error.message
-    return "" if revision == state.revision else f"was migrated to {revision} by another version of autotune"
+    return ""
 
 
 def _dispatcher(state: Any) -> str:

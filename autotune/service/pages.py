@@ -16,23 +16,23 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from pydantic import StringConstraints
+from pydantic import StringConstraints, ValidationError
 from starlette.exceptions import HTTPException
 
 from autotune.core.errors import AutotuneError, InvalidRequest
 from autotune.core.prospect import more_to_gain
 from autotune.core.request import OPTIONS, TASKS, is_switch
-from autotune.core.units import NotReadable, format_bytes, format_seconds, parse_price
+from autotune.core.units import format_bytes, format_seconds
 from autotune.report.exports.commented_yaml import commented_yaml
 from autotune.report.templates import text_of
-from autotune.service import answers, api, server_api, wording
+from autotune.service import actions, answers, server_api, wording
 from autotune.service.access import COOKIE, cookie_name, is_same_origin, sign_in, sign_in_as
-from autotune.service.accounts import RIGHTS, SESSION, Caller, Session
+from autotune.service.accounts import RIGHTS, SESSION
 from autotune.service.answers import Admin, Submitter, Viewer
-from autotune.service.body import all_errors, parse_body
+from autotune.service.body import SearchBody, parse_body
 from autotune.service.devices import wishes
 from autotune.service.identity import PROXY, Provider, proxy_user
-from autotune.service.problems import InvalidField, Problem, problem_of, respond
+from autotune.service.problems import Problem, problem_of, respond
 from autotune.service.records import DONE, ENDED, QUEUED
 from autotune.service.store import Store
 from autotune.service.wording import FIELDS, STATES, Record
@@ -53,8 +53,8 @@ _templates = Environment(
 _templates.filters |= {"bytes": format_bytes, "seconds": format_seconds}
 _templates.filters |= {"ago": wording.ago, "speed": wording.speed_text}
 _templates.filters |= {"changes": wording.changes, "interval": wording.interval, "outline": wording.outline}
-_templates.filters |= {"gain": more_to_gain, "cost": wording.cost_text, "values_of": wording.values_of}
-_templates.filters |= {"command_line": wording.command_line, "curl": wording.curl, "python": wording.python}
+_templates.filters |= {"gain": more_to_gain, "values_of": wording.values_of}
+_templates.filters |= {"command_line": wording.command_line, "python": wording.python}
 _templates.filters["stamp"] = lambda moment: f"{moment:%d %b %Y, %H:%M} UTC"
 _templates.globals |= {"STATES": STATES, "version": hashlib.sha256(repr(_STATIC).encode()).hexdigest()[:8]}
 
@@ -62,7 +62,7 @@ _templates.globals |= {"STATES": STATES, "version": hashlib.sha256(repr(_STATIC)
 def shown(request: Request, name: str, status: int = 200, **values: Any) -> HTMLResponse:
     """The template with these values, and the user."""
     common: dict[str, Any] = {"request": request, "server": str(request.base_url).rstrip("/")}
-    common |= {"who": getattr(request.state, "caller", None), "session": getattr(request.state, "session", None)}
+    common |= {"who": getattr(request.state, "caller", None), "session": getattr(request.state, "has_session", False)}
     return HTMLResponse(_templates.get_template(f"{name}.html").render(common | values), status)
 
 
@@ -112,12 +112,12 @@ def install(app: FastAPI) -> None:
 
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
+MOST_COMPARED = 8
 ATTEMPT, ATTEMPT_S = "autotune_attempt", 600
 """Cookie of somebody who signs in at the provider, and seconds that they have."""
 Field = Annotated[str, Form()]
 Role = Annotated[Literal["viewer", "submitter", "admin", "metrics"], Form()]
 Days = Annotated[float, Form(allow_inf_nan=False)]
-Key = Annotated[str, Form(min_length=32, max_length=32)]
 SearchId = Annotated[str, StringConstraints(pattern="^[0-9a-f]{32}$")]
 
 
@@ -167,12 +167,12 @@ def _set_cookie(request: Request, answer: Response, name: str, value: str, secon
     answer.set_cookie(name, value, max_age=int(seconds), secure=is_tls, httponly=True, samesite=site)
 
 
-def _entered(request: Request, signed: tuple[str, Session], next: str) -> Response:
+def _entered(request: Request, session_id: str, next: str) -> Response:
     """A page that opens the next one: on the way from another site a browser would not send the strict cookie there."""
     next = _own(next)
     answer = shown(request, "entered", next=next)
     answer.headers["Refresh"] = f"0; url={next}"
-    _set_cookie(request, answer, COOKIE, signed[0], SESSION.total_seconds(), "strict")
+    _set_cookie(request, answer, COOKIE, session_id, SESSION.total_seconds(), "strict")
     return answer
 
 
@@ -187,10 +187,10 @@ def signed_in(request: Request, token: Field = "", next: Field = "/") -> Respons
     is_from_browser = "sec-fetch-site" in request.headers or "origin" in request.headers
     if is_from_browser and not is_same_origin(request):
         raise Problem(403, "This request comes from another site.")
-    if (signed := sign_in(request, token)) is None:
+    if (session_id := sign_in(request, token)) is None:
         return shown(request, "login", 401, next=next, is_wrong=True)
     answer = to(_own(next))
-    _set_cookie(request, answer, COOKIE, signed[0], SESSION.total_seconds(), "strict")
+    _set_cookie(request, answer, COOKIE, session_id, SESSION.total_seconds(), "strict")
     return answer
 
 
@@ -251,37 +251,39 @@ async def _fields(request: Request) -> dict[str, str]:
 def submitted(request: Request, caller: Submitter, form: Annotated[dict[str, str], Depends(_fields)]) -> Response:
     """Check the form, and start the search if that was its button."""
     values = {name: form.get(name, "") for name in (*FIELDS, "more")}
-    state = request.app.state
     try:
-        body, problems = all_errors(_body(values), state.roots, caller, state.devices.known_cards())
-        if body is None:
-            return _form(request, values, 422, problems=problems)
+        body = _body(values)
         if form.get("do") != "start":
-            wanted: Any = api.submit(request, Response(), caller, body, dry_run=True)
-            return _form(request, values, wanted=wanted.request)
+            return _form(request, values, wanted=actions.check(request, caller, body))
         # The same form sent twice is one search, a changed one is another.
         key = hashlib.sha256(f"{form.get('key', '')} {body.model_dump_json()}".encode()).hexdigest()
-        search: Any = api.submit(request, Response(), caller, body, idempotency_key=key)
-    except InvalidRequest as error:
+        search, _ = actions.submit(request, caller, body, key)
+    except (InvalidRequest, RequestValidationError) as error:
         problem = problem_of(error)
-        message = f"{problem.detail} {problem.advice}".strip()
-        return _form(request, values, 422, problems=problem.errors or {"/more": message})
-    return to(f"/searches/{search['id']}")
+        text = f"{problem.detail} {problem.advice}".strip()
+        is_one = isinstance(error, InvalidRequest)
+        problems = dict.fromkeys(problem.errors or ["/more"], text) if is_one else problem.errors
+        return _form(request, values, 422, problems=problems)
+    return to(f"/searches/{search.id}")
 
 
-def _body(values: Mapping[str, str]) -> dict[str, Any]:
-    """The fields that a form states. Raises InvalidField."""
+def _body(values: Mapping[str, str]) -> SearchBody:
+    """The body that a form states. Raises InvalidRequest, RequestValidationError."""
     try:
-        body = parse_body(json.dumps(read_yaml(values["more"], aliases=False) or {}).encode())
+        fields = parse_body(json.dumps(read_yaml(values["more"], aliases=False) or {}).encode())
     except (TypeError, ValueError) as error:  # TypeError: a date is not JSON
-        raise InvalidField("/more", f"This cannot be read: {error}.") from error
-    if not isinstance(body, dict):
-        raise InvalidField("/more", "These are not options.", "Write a line NAME: VALUE for each.")
+        raise InvalidRequest(f"This cannot be read: {error}.") from error
+    if not isinstance(fields, dict):
+        raise InvalidRequest("These are not options.", "Write a line NAME: VALUE for each.")
     for name in FIELDS:
         if text := values[name]:
             is_number = name == "global_batch_size" or (name in OPTIONS and OPTIONS[name].least is not None)
-            body[name] = int(text) if is_number and re.fullmatch(r"\d{1,18}", text) else is_switch(name) or text
-    return body
+            fields[name] = int(text) if is_number and re.fullmatch(r"\d{1,18}", text) else is_switch(name) or text
+    try:
+        return SearchBody(**fields)
+    except ValidationError as error:
+        errors = [entry | {"loc": ("body", *entry["loc"])} for entry in error.errors()]
+        raise RequestValidationError(errors, body=fields) from error
 
 
 def _form(
@@ -304,10 +306,8 @@ def _form(
 
 
 def _search(request: Request, search_id: str) -> dict[str, Any]:
-    store: Store = request.app.state.store
-    if (search := store.read(search_id)) is None:
-        raise Problem(404, "There is no such search.", "Check its address: it may have been deleted.")
-    return answers.shown(search, store.place(search))
+    search = actions.found_search(request, search_id)
+    return answers.shown(search, request.app.state.store.place(search))
 
 
 @router.get("/searches/{search_id}")
@@ -340,14 +340,14 @@ def one_search(request: Request, _caller: Viewer, search_id: SearchId) -> Respon
 @router.post("/searches/{search_id}/cancel")
 def cancel(request: Request, caller: Submitter, search_id: SearchId, now: Field = "") -> Response:
     """End a search, after its running probe or now."""
-    api.cancel(request, Response(), caller, search_id, answers.Cancel(now=bool(now)))
+    actions.cancel(request, caller, search_id, bool(now))
     return to(f"/searches/{search_id}")
 
 
 @router.post("/searches/{search_id}/resume")
 def resume(request: Request, caller: Submitter, search_id: SearchId) -> Response:
     """Queue a search again."""
-    api.resume(request, Response(), caller, search_id)
+    actions.resume(request, caller, search_id)
     return to(f"/searches/{search_id}")
 
 
@@ -355,17 +355,12 @@ def resume(request: Request, caller: Submitter, search_id: SearchId) -> Response
 def compare(
     request: Request,
     _caller: Viewer,
-    search: Annotated[Sequence[SearchId], Query(max_length=api.MOST_COMPARED)] = (),
-    price: str = "",
+    search: Annotated[Sequence[SearchId], Query(max_length=MOST_COMPARED)] = (),
 ) -> Response:
-    """Answers of several searches side by side, and their costs at a price of an hour."""
+    """Answers of several searches side by side."""
     if not search:
         raise Problem(422, "No search is marked.", "Mark some that are done in the list of searches.")
-    found, wrong, cost = [_search(request, search_id) for search_id in dict.fromkeys(search)], "", (0.0, "")
-    try:
-        cost = parse_price(price) if price else cost
-    except NotReadable as error:
-        wrong = f"{error.cause}. {error.advice}"
+    found = [_search(request, search_id) for search_id in dict.fromkeys(search)]
     speedups = [wording.measured_speedup(each["result"] or {}) for each in found]
     top = wording.top_of(speedups)
     rows = [
@@ -374,7 +369,7 @@ def compare(
     ]
     differs = [name for name in wording.WORK if len({each["request"].get(name) for each in found}) > 1]
     different, dashed = [name.replace("_", " ") for name in differs], wording.plotted([1.0], top)
-    return shown(request, "compare", rows=rows, dashed=dashed, different=different, cost=cost, price=price, wrong=wrong)
+    return shown(request, "compare", rows=rows, dashed=dashed, different=different)
 
 
 @router.get("/devices")
@@ -383,37 +378,34 @@ def devices(request: Request, caller: Viewer) -> Response:
     rows = [
         (row, _search(request, row["search"]) if row["search"] else None) for row in server_api.devices(request, caller)
     ]
-    state = request.app.state
-    limits = {token.id: token for token in state.accounts.tokens()}
-    usage = [(each, limits.get(each.token_id)) for each in state.store.usage()]
-    return shown(request, "devices", rows=rows, usage=usage, last=state.store.last_change())
+    return shown(request, "devices", rows=rows, last=request.app.state.store.last_change())
 
 
 @router.get("/tokens")
-def tokens(request: Request, caller: Admin) -> Response:
+def tokens(request: Request, _caller: Admin) -> Response:
     """All tokens, without their secrets."""
-    return _tokens(request, caller)
+    return _tokens(request)
 
 
-def _tokens(request: Request, caller: Caller, status: int = 200, **values: Any) -> Response:
-    values = {"made": None, "user": "", "error": "", "key": uuid4().hex} | values
-    return shown(request, "tokens", status, tokens=server_api.tokens(request, caller), roles=[*RIGHTS], **values)
+def _tokens(request: Request, status: int = 200, **values: Any) -> Response:
+    values = {"made": "", "secret": "", "user": "", "error": ""} | values
+    return shown(request, "tokens", status, tokens=request.app.state.accounts.tokens(), roles=[*RIGHTS], **values)
 
 
 @router.post("/tokens")
-def create_token(request: Request, caller: Admin, user: Field, role: Role, days: Days, key: Key) -> Response:
+def create_token(request: Request, caller: Admin, user: Field, role: Role, days: Days) -> Response:
     """A new token; its secret is in this answer alone."""
     try:
-        made = server_api.new_token(request, caller, answers.NewToken(user=user, role=role, days=days), key)
-    except InvalidField as error:
-        return _tokens(request, caller, 422, user=user, error=str(error))
-    return _tokens(request, caller, 201, made=made)
+        token, secret = actions.create_token(request, caller, user, role, days)
+    except InvalidRequest as error:
+        return _tokens(request, 422, user=user, error=str(error))
+    return _tokens(request, 201, made=token.user, secret=secret)
 
 
 @router.get("/tokens/{token_id}/revoke")
-def ask_to_revoke(request: Request, caller: Admin, token_id: str) -> Response:
+def ask_to_revoke(request: Request, _caller: Admin, token_id: str) -> Response:
     """Ask whether a token is to end."""
-    token = next((token for token in server_api.tokens(request, caller) if token.id == token_id), None)
+    token = next((token for token in request.app.state.accounts.tokens() if token.id == token_id), None)
     if token is None or token.revoked_at:
         raise Problem(404, "There is no such token.")
     return shown(request, "revoke", token=token)
@@ -422,5 +414,5 @@ def ask_to_revoke(request: Request, caller: Admin, token_id: str) -> Response:
 @router.post("/tokens/{token_id}/revoke")
 def revoke_token(request: Request, caller: Admin, token_id: str) -> Response:
     """End a token and its sessions."""
-    server_api.revoke_token(request, caller, token_id)
+    actions.revoke_token(request, caller, token_id)
     return to("/tokens")

@@ -1,7 +1,7 @@
 """Errors of the service as `application/problem+json` (RFC 9457), each with advice."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
 from uuid import uuid4
@@ -11,7 +11,6 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
-from starlette.routing import Match
 
 from autotune.core.errors import (
     AutotuneError,
@@ -22,24 +21,11 @@ from autotune.core.errors import (
     StudyMismatch,
 )
 from autotune.core.paths import scrubbed
-from autotune.service.records import Conflict, KeyReused, LimitReached
-
-
-class InvalidField(InvalidRequest):
-    """A field of a request's body is wrong. pointer: the JSON pointer to it."""
-
-    def __init__(self, pointer: str, message: str, advice: str = "") -> None:
-        super().__init__(message, advice)
-        self.pointer = pointer
-
-
-class ForbiddenField(InvalidField):
-    """A field of a request's body that the caller's role may not use."""
-
+from autotune.service.records import Conflict, Forbidden, KeyReused, LimitReached
 
 MEDIA_TYPE = "application/problem+json"
 STATUS: Mapping[type[Exception], int] = {
-    ForbiddenField: 403,
+    Forbidden: 403,
     StudyMismatch: 409,
     StudyInUse: 409,
     Conflict: 409,
@@ -104,14 +90,6 @@ class Problem(HTTPException):
         self.kind = kind or re.sub(r"[^a-z]+", "-", HTTPStatus(status).phrase.lower())
 
 
-class InvalidFields(InvalidRequest):
-    """Several fields of a request's body are wrong."""
-
-    def __init__(self, errors: Sequence[InvalidField]) -> None:
-        super().__init__("The request has errors.")
-        self.errors = errors
-
-
 def problem_of(error: Exception) -> Problem:
     """The answer to this error; without details of errors within the server."""
     match error:
@@ -121,9 +99,6 @@ def problem_of(error: Exception) -> Problem:
             return Problem(error.status_code, f"{error.detail.rstrip('.')}.", headers=error.headers)
         case RequestValidationError():
             return Problem(422, "The request has errors.", kind="invalid-request", errors=_errors(error))
-        case InvalidFields():
-            errors = {field.pointer: scrubbed(f"{field.message} {field.advice}".strip()) for field in error.errors}
-            return Problem(422, error.message, kind="invalid-request", errors=errors)
     status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
     if status == 500 or not isinstance(error, AutotuneError):
         if isinstance(error, AutotuneError):  # the web server logs the others
@@ -132,17 +107,15 @@ def problem_of(error: Exception) -> Problem:
     if isinstance(error, StorageFailed):
         log.error("storage_failed", problem=error.message)
         return Problem(503, "The server cannot reach or write its data now.", "Try again later.", kind="storage-failed")
-    pointer = {error.pointer: scrubbed(error.message)} if isinstance(error, InvalidField) else {}
-    name = "Forbidden" if status == 403 else "InvalidRequest" if pointer else type(error).__name__
-    kind = re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
-    return Problem(status, scrubbed(error.message), scrubbed(error.advice), kind=kind, errors=pointer)
+    message, advice = scrubbed(error.message), scrubbed(error.advice)
+    kind = re.sub(r"(?<!^)(?=[A-Z])", "-", type(error).__name__).lower()
+    errors = {f"/{error.option}": message} if error.option else {}
+    return Problem(status, message, advice, kind=kind, errors=errors)
 
 
 def respond(request: Request, error: Exception) -> JSONResponse:
     """The answer to a request that ended in this error."""
     problem = problem_of(error)
-    if problem.status_code == 405 and not isinstance(error, Problem):
-        problem.headers = {"Allow": ", ".join(_methods(request))}
     request_id = getattr(request.state, "request_id", None)
     body = {
         "type": f"urn:autotune:problem:{problem.kind}",
@@ -157,14 +130,6 @@ def respond(request: Request, error: Exception) -> JSONResponse:
     )
     retry = {"Retry-After": RETRY_S[problem.status_code]} if problem.status_code in RETRY_S else {}
     return JSONResponse(body, problem.status_code, retry | dict(problem.headers or {}), media_type=MEDIA_TYPE)
-
-
-def _methods(request: Request) -> list[str]:
-    """The accepted methods of this path, by any route: Starlette names one route's."""
-    every = getattr(request.app.state, "routes", request.app.routes)
-    routes = [route for route in every if route.matches(dict(request.scope))[0] is not Match.NONE]
-    methods = {method for route in routes for method in getattr(route, "methods", None) or ()}
-    return sorted(methods | ({"HEAD"} if "GET" in methods else set()))
 
 
 def _errors(error: RequestValidationError) -> dict[str, str]:

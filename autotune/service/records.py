@@ -11,8 +11,8 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select
 
-from autotune.core.errors import AutotuneError
-from autotune.service.tables import artifacts, events, searches, uses
+from autotune.core.errors import AutotuneError, InvalidRequest
+from autotune.service.tables import artifacts, events, searches
 
 QUEUED, RUNNING, DONE = "queued", "running", "done"
 NOTHING_FITS, FAILED, CANCELLED = "nothing_fits", "failed", "cancelled"
@@ -76,22 +76,16 @@ class Artifact:
     size: int
 
 
-@dataclass(frozen=True)
-class Usage:
-    """Devices that a token has now, and its device-hours of this month (in UTC)."""
-
-    user: str
-    token_id: str | None
-    devices: int
-    device_hours: float
-
-
 class Conflict(AutotuneError):
     """The state of the search does not allow this."""
 
 
+class Forbidden(InvalidRequest):
+    """The caller's role may not do this."""
+
+
 class LimitReached(AutotuneError):
-    """Too many searches are queued, or were submitted within an hour."""
+    """Too many searches are queued."""
 
 
 class KeyReused(AutotuneError):
@@ -136,7 +130,6 @@ class Change:
     def enter(self, search_id: str, state: str, reason: str | None = None, **values: Any) -> Search:
         """Change the state, and append the event of it; the process of the attempt, if there was one, has ended."""
         ended = {"ended_at": datetime.now(UTC)} if state in ENDED else {}
-        self.end_use(search_id)
         search = self.update(search_id, state=state, pid=None, pid_started=None, **ended | values)
         body = {"state": state, "attempt": search.attempt, "headline": search.headline, "reason": reason}
         key = f"state:{search.attempt}:{state}"
@@ -145,11 +138,6 @@ class Change:
         event = {"key": f"{key}:{number + 1}" if number else key, "kind": "state"}
         self.append(search_id, [event | {"body": {name: value for name, value in body.items() if value is not None}}])
         return search
-
-    def end_use(self, search_id: str, at: datetime | None = None) -> None:
-        """Note that its devices are used no more, if it had some. at: since when; None: now."""
-        open_use = (uses.c.search_id == search_id) & uses.c.ended_at.is_(None)
-        self.connection.execute(uses.update().where(open_use).values(ended_at=at or datetime.now(UTC)))
 
     def append(self, search_id: str, new: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """Append the events with keys that the search does not have yet, and return them."""

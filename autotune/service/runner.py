@@ -98,9 +98,10 @@ def _search(options: dict[str, Any], events: "Events", cancelled: threading.Even
 
 
 def problem(error: Exception) -> dict[str, str]:
-    """An error as plain data: its type in `autotune.core.errors`, message and advice, options as on the command line."""
-    written = (str(error) or "No further details.", "See the traceback in the search's log.")
-    message, advice = error.written if isinstance(error, AutotuneError) else written
+    """An error as plain data: its type in `autotune.core.errors`, message and advice."""
+    message, advice = str(error) or "No further details.", "See the traceback in the search's log."
+    if isinstance(error, AutotuneError):
+        message, advice = error.message, error.advice
     kinds = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == AutotuneError.__module__]
     kind = kinds[0] if kinds else type(error).__name__
     return {"type": kind, "message": scrubbed(message), "advice": scrubbed(advice)}

@@ -5,7 +5,6 @@ import contextlib
 import errno
 import ipaddress
 import os
-import re
 import signal
 import socket
 import ssl
@@ -24,18 +23,17 @@ import structlog
 import uvicorn
 from fastapi import FastAPI
 from platformdirs import user_state_path
-from prometheus_client import start_http_server
 
 from autotune.core.errors import InvalidRequest, StorageFailed
-from autotune.service import access, answers, api, operation, pages, problems
+from autotune.service import access, api, operation, pages, problems
 from autotune.service.accounts import PAGE_ROLES, Accounts
-from autotune.service.body import Roots
 from autotune.service.client import is_loopback
 from autotune.service.cluster import ClusterDevices
 from autotune.service.connections import MOST_CONNECTIONS, Connection
 from autotune.service.devices import Devices
 from autotune.service.dispatcher import Dispatcher
 from autotune.service.identity import Provider
+from autotune.service.roots import Roots
 from autotune.service.store import Store
 from autotune.service.stream import Hub
 from autotune.service.tables import DatabaseAway, DatabaseTaken, ServerLock, connect_database
@@ -49,7 +47,6 @@ STANDBY_S = 1.0
 TOKEN_FILE = "admin.token"
 """File of the first admin's token in the state folder."""
 
-_HUB_ROOT = re.compile(r"hf://(datasets/)?\w[\w.-]*", re.ASCII)
 log = structlog.get_logger("autotune")
 
 
@@ -71,8 +68,8 @@ class Settings:
     address: str = ""  #: of the Ray cluster; by default RAY_ADDRESS
     allow_unauthenticated: bool = False  #: use a Ray cluster on which everyone can run programs
     standby: bool = False  #: wait until no other server has the database
-    models: Mapping[str, Path | str] = field(default_factory=dict)  #: name of a root -> its folder, or hf://TEAM
-    data: Mapping[str, Path | str] = field(default_factory=dict)  #: the same, or hf://datasets/TEAM
+    models: Mapping[str, Path] = field(default_factory=dict)  #: name of a root -> its folder
+    data: Mapping[str, Path] = field(default_factory=dict)  #: the same
     hub: str = "off"  #: off, cached or online
     hub_patterns: Sequence[str] = ()  #: of hub ids that requests may name
     allowed_hosts: Sequence[str] = ()  #: names by which the server may be addressed, in addition to `host`
@@ -88,7 +85,6 @@ class Settings:
     roles: Mapping[str, str] = field(default_factory=dict)  #: group, or * for everybody -> role
     keep: float | None = None  #: days after which the audit, events and folders of ended searches go; None: never
     log_format: str = "json"  #: or text
-    metrics_port: int | None = None  #: on the loopback, without a token
 
     def __post_init__(self) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -103,11 +99,9 @@ class Settings:
         if self.oidc_issuer or self.identity_headers:
             self._check_identities()
         for name, place in [*self.models.items(), *self.data.items()]:
-            if isinstance(place, Path) and not place.is_dir():
-                raise InvalidRequest(f"The folder {place} of {name!r} is not there.", "Write NAME=FOLDER.")
-            if isinstance(place, str) and (self.hub == "off" or not _HUB_ROOT.fullmatch(place)):
-                advice = "Pass --hub too for hf://TEAM; mount other stores as a folder, on every node."
-                raise InvalidRequest(f"{place} of {name!r} cannot be read from here.", advice)
+            if not place.is_dir():
+                advice = "Write NAME=FOLDER. Mount other stores as a folder, on every node."
+                raise InvalidRequest(f"The folder {place} of {name!r} is not there.", advice)
 
     def _check_identities(self) -> None:
         address = urlsplit(self.oidc_issuer)
@@ -162,15 +156,14 @@ def create_app(settings: Settings) -> FastAPI:
         _make_state_folder(settings.state)
         engine = connect_database(settings.database_url)
         stack.callback(engine.dispose)
-        lock = stack.enter_context(ServerLock(engine, settings.state, settings.standby))
+        lock = stack.enter_context(ServerLock(engine, settings.state))
         engine = lock.engine
 
         def changed(search_id: str) -> None:
-            state.statuses.clear()
             state.hub.wake(search_id)
             state.dispatcher.wake()
 
-        state.settings, state.engine, state.hub, state.statuses = settings, engine, Hub(), answers.Statuses()
+        state.settings, state.engine, state.hub = settings, engine, Hub()
         state.failure, state.stop = None, state.hub.close
         state.store, state.accounts = Store(engine, changed, lock), Accounts(engine)
         state.devices = lent_devices(settings)
@@ -182,7 +175,6 @@ def create_app(settings: Settings) -> FastAPI:
         if settings.executor == "ray":
             state.devices.on_change = state.dispatcher.wake
         problems.install(app)
-        app.add_middleware(answers.KeptStatuses)
         access.install(app)
         operation.install(app)
         pages.install(app)
@@ -190,7 +182,6 @@ def create_app(settings: Settings) -> FastAPI:
         if settings.oidc_issuer:
             state.provider = Provider(settings)
             routers.append(pages.provider_router)
-        state.routes = [route for router in routers for route in router.routes]
         for router in routers:
             app.include_router(router)
         state.closing = stack.pop_all()
@@ -302,13 +293,6 @@ def serve(settings: Settings, announce: Callable[[dict[str, Any]], None], is_pri
             proxy_headers=False,  # the application's task: it must see who connects
             timeout_graceful_shutdown=CONNECTIONS_S,
         )
-        if settings.metrics_port is not None:
-            try:
-                start_http_server(settings.metrics_port, "127.0.0.1", app.state.metrics.registry)
-            except OSError as error:
-                raise InvalidRequest(
-                    f"Port {settings.metrics_port} for metrics cannot be used: {error.strerror}.", "Pass another one."
-                ) from error
         facts = {"url": settings.url(listener.getsockname()[1]), "state": str(settings.state)}
         server = _Server(config, lambda: announce(facts | _first_token(app, is_private)))
 

@@ -1,14 +1,10 @@
 """REST under /api/v1: this server's devices, spaces, models and tokens."""
 
-import re
-from dataclasses import asdict
-
 from fastapi import Request
 
+from autotune.service import actions
 from autotune.service.accounts import Caller, Entry, Token
 from autotune.service.answers import (
-    CSV,
-    JSON,
     MOST_EVENTS,
     Admin,
     After,
@@ -17,14 +13,9 @@ from autotune.service.answers import (
     NewToken,
     SecretToken,
     Viewer,
-    accepted,
-    as_csv,
-    note,
     routes,
 )
 from autotune.service.devices import JOIN
-from autotune.service.problems import Problem
-from autotune.service.records import Usage
 from autotune.space.file import named_spaces, open_space
 from autotune.workload.model.builtin import BUILT_IN
 
@@ -36,7 +27,8 @@ def devices(request: Request, _who: Viewer) -> list[dict[str, str | None]]:
     """Devices that this server lends, and the search on each."""
     state = request.app.state
     lent = {name: search.id for search in state.store.running() for name in (search.lent or "").split(JOIN)}
-    return [asdict(device) | {"search": lent.get(device.name)} for device in state.devices.devices]
+    names, cards = state.devices.names, state.devices.cards
+    return [{"name": name, "card": cards[name], "search": lent.get(name)} for name in names]
 
 
 @router.get("/spaces")
@@ -60,19 +52,10 @@ def me(who: Viewer) -> Caller:
     return who
 
 
-@router.get("/usage")
-def usage(request: Request, _who: Viewer) -> list[Usage]:
-    """Devices that each token has now, and its device-hours of this month."""
-    found: list[Usage] = request.app.state.store.usage()
-    return found
-
-
-@router.get("/audit", responses={200: {"content": {CSV: {"schema": {"type": "string"}}}}})
+@router.get("/audit")
 def audit(request: Request, _who: Admin, after: After = None, limit: Limit = MOST_EVENTS) -> list[Entry]:
-    """Entries of the audit after the given one: who did what, as JSON or CSV."""
+    """Entries of the audit after the given one: who did what."""
     found: list[Entry] = request.app.state.accounts.audit(after or 0, limit)
-    if accepted(request, JSON, CSV) == CSV:
-        return as_csv([asdict(entry) for entry in found])  # type: ignore[return-value]
     return found
 
 
@@ -86,20 +69,11 @@ def tokens(request: Request, _who: Admin) -> list[Token]:
 @router.post("/tokens", status_code=201)
 def create_token(request: Request, who: Admin, body: NewToken) -> SecretToken:
     """A new token; its secret is in this answer alone."""
-    return new_token(request, who, body)
-
-
-def new_token(request: Request, who: Caller, body: NewToken, key: str | None = None) -> SecretToken:
-    """Create it. key: as of `Accounts.create`. Raises its errors."""
-    limits = {"most_devices": body.most_devices, "hours_a_month": body.hours_a_month}
-    token, secret = request.app.state.accounts.create(body.user, body.role, body.days, who.user, key, **limits)
-    note(request, who, f"create token {token.id}")
+    token, secret = actions.create_token(request, who, body.user, body.role, body.days, body.most_devices)
     return SecretToken(token=token, secret=secret)
 
 
 @router.delete("/tokens/{token_id}", status_code=204)
 def revoke_token(request: Request, who: Admin, token_id: str) -> None:
     """End a token and its sessions."""
-    if not re.fullmatch("[0-9a-f]{8}", token_id) or not request.app.state.accounts.revoke(token_id):
-        raise Problem(404, "There is no such token.", kind="not-found")
-    note(request, who, f"revoke token {token_id}")
+    actions.revoke_token(request, who, token_id)

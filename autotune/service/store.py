@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import json
 import re
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
@@ -24,7 +23,6 @@ from sqlalchemy import Connection, Engine, func, literal, select
 from autotune.core.errors import InvalidRequest
 from autotune.core.units import parse_seconds
 from autotune.service.devices import JOIN, Waiting, check_devices, choose, wishes
-from autotune.service.problems import InvalidField
 from autotune.service.records import (
     CANCELLED,
     DONE,
@@ -42,7 +40,6 @@ from autotune.service.records import (
     KeyReused,
     LimitReached,
     Search,
-    Usage,
     new_id,
 )
 from autotune.service.tables import (
@@ -54,7 +51,6 @@ from autotune.service.tables import (
     searches,
     server,
     tokens,
-    uses,
     writing,
 )
 
@@ -93,15 +89,13 @@ class Store:
         priority: int = 0,
         idempotency_key: str | None = None,
         token_id: str | None = None,
-        hours_a_month: float | None = None,
         most_of_user: int = 20,
         most: int = 1000,
-        most_of_hour: int = 200,
     ) -> tuple[Search, bool]:
         """The search, on disk when this returns, and whether it is new: the same key and request give the same search.
 
-        Raises LimitReached if the limit of queued ones is reached, this owner's or in all, the limit of submissions of the
-        owner within an hour, by the audit, or that of the token's device-hours; KeyReused for a key with another request.
+        Raises LimitReached if the limit of queued ones is reached, this owner's or in all; KeyReused for a key with another
+        request.
         """
         digest = hashlib.sha256(json.dumps([name, priority, request], sort_keys=True).encode()).hexdigest()
         mine = searches.c.owner == owner
@@ -113,8 +107,7 @@ class Store:
                 if row.request_sha256 != digest:
                     raise KeyReused("This idempotency key was sent with another request.", "Use a new key.")
                 return Search(*row[1:]), False
-            _check_limits(change, owner, most_of_user, most, most_of_hour)
-            _check_hours(change.connection, token_id, hours_a_month)
+            _check_limits(change, owner, most_of_user, most)
             search_id, now = new_id()
             query = {"model": request["model"], "device": request.get("device") or "auto", "request": dict(request)}
             query |= {"idempotency_key": idempotency_key, "request_sha256": digest, "priority": priority}
@@ -176,28 +169,24 @@ class Store:
                 change.update(search_id, cancel=wish) if search.state == RUNNING and wish != search.cancel else search
             )
 
-    def resume(self, search_id: str, *, most_of_user: int = 20, most: int = 1000, most_of_hour: int = 200) -> Search:
+    def resume(self, search_id: str, *, most_of_user: int = 20, most: int = 1000) -> Search:
         """Queue a cancelled or failed search again; raises Conflict for others, LimitReached as `submit` does."""
         with self._writing() as change:
             search = change.existing(search_id)
             if search.state not in (CANCELLED, FAILED):
                 raise Conflict(f"The search is {search.state}.", "Only a cancelled or failed one can be resumed.")
-            _check_limits(change, search.owner, most_of_user, most, most_of_hour)
+            _check_limits(change, search.owner, most_of_user, most)
             answer = dict.fromkeys(("headline", "statement", "problem", "result"))
             return change.enter(search_id, QUEUED, cancel=None, ended_at=None, lent=None, **_NONE, **answer)
 
-    def delete(self, search_id: str, before_commit: Callable[[], None] = lambda: None) -> None:
-        """Remove an ended search with its events and artifacts; raises Conflict for others.
-
-        before_commit: called once only the database can refuse.
-        """
+    def delete(self, search_id: str) -> None:
+        """Remove an ended search with its events and artifacts; raises Conflict for others."""
         with self._writing() as change:
             search = change.existing(search_id)
             if search.state not in ENDED:
                 raise Conflict(f"The search is {search.state}.", "Cancel it first.")
             change.connection.execute(searches.delete().where(searches.c.id == search_id))
             change.searches.append(search_id)
-            before_commit()
 
     # The dispatcher ---------------------------------------------------------------------------------------------
 
@@ -212,20 +201,20 @@ class Store:
         """Start the next search that gets some of these free devices; None if there is none.
 
         cards: of all devices (name -> card); by default there are no others. Left out are searches before their time, of owners
-        with `most_of_user` running searches, and of tokens whose devices or device-hours are used up. A search that wants any
+        with `most_of_user` running searches, and of tokens whose devices are used up. A search that wants any
         device gets the first. In which order: `choose`.
         """
         now = datetime.now(UTC)
         cards = dict.fromkeys(devices, "") if cards is None else cards
         wanted = {wish for device in devices for wish in wishes(device)}
         running = select(searches.c.owner).where(searches.c.state == RUNNING).group_by(searches.c.owner)
-        columns = searches.c["id", "device", "attempt", "started_at", "model", "owner", "token_id", "request"]
+        columns = searches.c["id", "device", "attempt", "started_at", "model", "token_id", "request"]
         query = select(*columns).where(searches.c.state == QUEUED, searches.c.device.in_(wanted))
         query = query.where(searches.c.not_before.is_(None) | (searches.c.not_before <= now))
         query = query.where(searches.c.owner.not_in(running.having(func.count() >= most_of_user)))
         query = query.order_by(searches.c.priority.desc(), searches.c.id).execution_options(yield_per=20)
         with self._writing() as change, change.connection.execute(query) as rows:
-            connection, rooms = change.connection, _rooms(change.connection, now)
+            connection, rooms = change.connection, _rooms(change.connection)
             queue = (
                 Waiting(
                     row.request | {"device": row.device},
@@ -241,10 +230,7 @@ class Store:
                 return None
             row, lent = chosen[0].row, chosen[1]
             attempt = {"attempt": row.attempt + 1, "started_at": row.started_at or now, "not_before": None}
-            search = change.enter(row.id, RUNNING, lent=lent, ends_at=_after(now, _timeout(row.request)), **attempt)
-            use = {"search_id": row.id, "user": row.owner, "token_id": row.token_id, "started_at": now}
-            connection.execute(uses.insert().values(use | {"devices": len(lent.split(JOIN))}))
-            return search
+            return change.enter(row.id, RUNNING, lent=lent, ends_at=_after(now, _timeout(row.request)), **attempt)
 
     def fail_unserved(self, cards: Mapping[str, str]) -> builtins.list[str]:
         """Fail the queued searches that request a device that none of these is (name -> card), and return their ids.
@@ -256,7 +242,7 @@ class Store:
         for search_id, device, request in self._rows(query):
             try:
                 check_devices({"card": "", **request, "device": device}, cards)
-            except InvalidField as error:
+            except InvalidRequest as error:
                 problem = {"type": "InvalidRequest", "message": error.message, "advice": error.advice}
                 with self._writing() as change:
                     if change.existing(search_id).state == QUEUED:
@@ -290,15 +276,7 @@ class Store:
         """Record that the process of this attempt has ended with its server; the next server queues the search again."""
         with self._writing() as change:
             if change.running(search_id, attempt):
-                change.end_use(search_id)
                 change.update(search_id, pid=None, pid_started=None)
-
-    def died(self, search_id: str, attempt: int) -> None:
-        """Record that the process of this attempt died while no server ran: it used its devices until its last event."""
-        with self._writing() as change:
-            if change.running(search_id, attempt):
-                last = select(func.max(events.c.at)).where(events.c.search_id == search_id)
-                change.end_use(search_id, change.connection.scalar(last))
 
     def requeue(
         self, search_id: str, attempt: int, reason: str, delay_s: float = 0.0, counter: str | None = "interruptions"
@@ -379,11 +357,6 @@ class Store:
         """The greatest `id` of an event; 0 if there is none."""
         return self._rows(select(func.max(events.c.id)))[0][0] or 0
 
-    def usage(self) -> builtins.list[Usage]:
-        """Usage of each token this month."""
-        with reading(self._engine) as connection:
-            return _usage(connection, datetime.now(UTC))
-
     def artifacts(self, search_id: str) -> builtins.list[Artifact]:
         """The files of a search's report, by name."""
         query = select(*_ARTIFACT).where(artifacts.c.search_id == search_id).order_by(artifacts.c.name)
@@ -440,59 +413,26 @@ def _ends(connection: Connection, now: datetime) -> dict[str, float | None]:
 
 
 def _length(connection: Connection, row: Any) -> float | None:
-    """Expected seconds of a queued search: its timeout, or the longest of the last five of its model; None if there is none.
-
-    A search is as long as it used its devices: without waits between its attempts.
-    """
+    """Expected seconds of a queued search: its timeout, or the longest of the last five of its model; None if there is none."""
     if (timeout := _timeout(row.request)) is not None:
         return timeout
-    same = select(searches.c.id).where(searches.c.model == row.model, searches.c.state == DONE)
-    same = same.order_by(searches.c.id.desc()).limit(5)
-    lengths: defaultdict[str, float] = defaultdict(float)
-    for use in connection.execute(select(uses).where(uses.c.search_id.in_(same))):
-        lengths[use.search_id] += (use.ended_at - use.started_at).total_seconds()
-    return max(lengths.values(), default=None)
+    done = select(searches.c.started_at, searches.c.ended_at)
+    done = done.where(searches.c.model == row.model, searches.c.state == DONE).order_by(searches.c.id.desc()).limit(5)
+    return max(((end - start).total_seconds() for start, end in connection.execute(done)), default=None)
 
 
-def _usage(connection: Connection, now: datetime) -> builtins.list[Usage]:
-    """Usage of each token this month."""
-    month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    query = select(uses).where(uses.c.ended_at.is_(None) | (uses.c.ended_at > month)).order_by(uses.c.id)
-    found: dict[tuple[str, str | None], Usage] = {}
-    for row in connection.execute(query):
-        key = row.user, row.token_id
-        hours = ((row.ended_at or now) - max(row.started_at, month)).total_seconds() / 3600
-        before = found.get(key, Usage(*key, 0, 0.0))
-        devices = before.devices + (0 if row.ended_at else row.devices)
-        found[key] = Usage(*key, devices, before.device_hours + max(0.0, hours) * row.devices)
-    return [*found.values()]
+def _rooms(connection: Connection) -> dict[str | None, float]:
+    """Token with a limit -> number of devices that it may have in addition."""
+    limits = select(tokens.c.id, tokens.c.most_devices).where(tokens.c.most_devices.is_not(None))
+    rooms: dict[str | None, float] = dict(connection.execute(limits).all())
+    lent = select(searches.c.token_id, searches.c.lent).where(searches.c.state == RUNNING)
+    for token_id, names in connection.execute(lent):
+        if token_id in rooms and names:
+            rooms[token_id] -= len(names.split(JOIN))
+    return rooms
 
 
-def _rooms(connection: Connection, now: datetime) -> dict[str | None, float]:
-    """Token with limits -> devices that it may have in addition."""
-    limited = tokens.c.most_devices.is_not(None) | tokens.c.hours_a_month.is_not(None)
-    limits = connection.execute(select(*tokens.c["id", "most_devices", "hours_a_month"]).where(limited)).all()
-    used = {each.token_id: each for each in _usage(connection, now)} if limits else {}
-    none = Usage("", None, 0, 0.0)
-    return {
-        token: 0.0
-        if hours is not None and used.get(token, none).device_hours >= hours
-        else (inf if devices is None else devices - used.get(token, none).devices)
-        for token, devices, hours in limits
-    }
-
-
-def _check_hours(connection: Connection, token_id: str | None, most: float | None) -> None:
-    """Raise LimitReached if a token has used up its device-hours of this month. most: None if it has no limit."""
-    if most is None:
-        return
-    used = sum(each.device_hours for each in _usage(connection, datetime.now(UTC)) if each.token_id == token_id)
-    if used >= most:
-        message = f"Your token has used {used:.1f} of its {most:g} device-hours of this month."
-        raise LimitReached(message, "Wait for the next month, or ask an admin for more.")
-
-
-def _check_limits(change: Change, owner: str, most_of_user: int, most: int, most_of_hour: int) -> None:
+def _check_limits(change: Change, owner: str, most_of_user: int, most: int) -> None:
     """Raise LimitReached for a search more in the queue."""
     mine = func.count().filter(searches.c.owner == owner)
     queued = select(func.count(), mine).where(searches.c.state == QUEUED)
@@ -500,8 +440,3 @@ def _check_limits(change: Change, owner: str, most_of_user: int, most: int, most
     if own >= most_of_user or total >= most:
         whose = f"{owner} has {own}" if own >= most_of_user else f"There are {total}"
         raise LimitReached(f"{whose} searches in the queue, which is the limit.", "Wait, or cancel some of them.")
-    recent = (audit.c.at > datetime.now(UTC) - timedelta(hours=1), audit.c.action.in_(("submit", "resume")))
-    submitted = select(func.count()).where(*recent, audit.c.user == owner)
-    if (number := change.connection.scalar(submitted) or 0) >= most_of_hour:
-        message = f"{owner} has submitted or resumed {number} searches within an hour, which is the limit."
-        raise LimitReached(message, "Wait until an hour is over since some of them.")

@@ -32,8 +32,6 @@ DEAD_S, PROBE_S, PROBES = 5, 2, 3
 """Seconds of silence after which a connection is probed, seconds between probes, and probes without an answer that end it."""
 TAKE_AGAIN_S = 120.0
 """Seconds in which a lost lock must be taken again: longer than PostgreSQL needs to end the connection that had it."""
-PATIENCE_S = 8.0
-"""Seconds after a start of PostgreSQL in which only the server that had the database takes it: it looks every 5 s."""
 
 
 class Stamp(sa.TypeDecorator):  # type: ignore[misc]  # SQLAlchemy is not checked
@@ -73,7 +71,6 @@ tokens = Table(
     *_optional(Stamp, "expires_at", "revoked_at"),
     *_optional(sa.Date, "last_used_on"),
     *_optional(Integer, "most_devices"),
-    *_optional(sa.Float, "hours_a_month"),
 )
 
 sessions = Table(
@@ -81,23 +78,26 @@ sessions = Table(
     metadata,
     Column("id_sha256", Text, primary_key=True),
     Column("token_id", Text, ForeignKey("tokens.id", ondelete="CASCADE"), nullable=False),
-    *_required(Text, "form_secret"),
     *_required(Stamp, "created_at", "expires_at"),
 )
 
-searches = Table(  # what the columns mean: `records.Search`; ends_at: when a running one is expected to end
+# What the columns mean: `records.Search`; ends_at: when a running one is expected to end.
+# Long columns are last: a list of searches does not read the pages that these spill over to.
+searches = Table(
     "searches",
     metadata,
     Column("id", Text, primary_key=True),
     *_required(Text, "owner", "name", "model", "device", "state", "request_sha256"),
     *_required(Integer, "priority", "attempt", "interruptions", "restarts", "version"),
     *_required(Stamp, "created_at"),
-    *_required(document, "request"),
-    *_optional(Text, "cancel", "lent", "headline", "statement", "idempotency_key", "token_id"),
+    *_optional(Text, "cancel", "lent", "idempotency_key", "token_id"),
     *_optional(Stamp, "not_before", "started_at", "ended_at", "ends_at"),
     *_optional(Integer, "pid"),
     *_optional(sa.Float, "pid_started"),
-    *_optional(document, "problem", "progress", "result"),
+    *_optional(Text, "headline", "statement"),
+    *_optional(document, "problem", "progress"),
+    *_required(document, "request"),
+    *_optional(document, "result"),
     Index("searches_key", "owner", "idempotency_key", unique=True),
     Index("searches_state", "state", "id"),
     Index("searches_owner", "owner", "id"),
@@ -114,6 +114,7 @@ events = Table(
     *_required(document, "body"),
     Index("events_seq", "search_id", "seq", unique=True),
     Index("events_key", "search_id", "key", unique=True),
+    sqlite_autoincrement=True,  # else the id of a deleted event is used again
 )
 
 artifacts = Table(
@@ -133,19 +134,7 @@ audit = Table(
     *_required(Text, "action", "outcome"),
     *_optional(Text, "user", "token_id", "search_id", "remote"),
     Index("audit_at", "at"),
-)
-
-uses = Table(  # of devices: a row for each attempt of a search, which stays when the search is deleted
-    "uses",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    *_required(Text, "search_id", "user"),
-    *_required(Integer, "devices"),
-    *_required(Stamp, "started_at"),
-    *_optional(Text, "token_id"),
-    *_optional(Stamp, "ended_at"),
-    Index("uses_search", "search_id"),
-    Index("uses_ended_at", "ended_at"),
+    sqlite_autoincrement=True,
 )
 
 server = Table(  # one row; epoch: number of servers that have taken the database; audit_from: the audit's older entries may go
@@ -172,11 +161,10 @@ def open_database(url: str) -> Engine:
     return engine
 
 
-def used_database(url: str, state_folder: Path) -> Engine:
-    """The database at this URL that a server has used; nothing is created, and it is migrated only while no server holds it.
+def used_database(url: str) -> Engine:
+    """The database at this URL as a server of this version has used it; nothing is created or migrated.
 
-    Raises as `connect_database` and `migrate`, InvalidRequest if no server has used it, DatabaseTaken if it is one of another
-    version that runs.
+    Raises as `connect_database`, and InvalidRequest if no server has used it, or one of another version.
     """
     with contextlib.ExitStack() as opened:
         engine = connect_database(url, create=False)
@@ -185,12 +173,8 @@ def used_database(url: str, state_folder: Path) -> Engine:
         if revision is None:
             raise _unused(engine)
         if revision != head:
-            try:
-                with ServerLock(engine, state_folder):
-                    """Entering it migrates the tables."""
-            except DatabaseTaken as error:
-                message = f"The database {engine.url} is of another version of autotune, whose server runs."
-                raise DatabaseTaken(message, "Use that version, or stop the server first.") from error
+            message = f"The database {engine.url} is of another version of autotune."
+            raise InvalidRequest(message, "Use that version, or start the server of this one first.")
         opened.pop_all()
     return engine
 
@@ -388,14 +372,13 @@ class ServerLock:
     and `check_epoch` refuses writes of a server of an earlier epoch, whether it has noticed its loss or not.
     Entering it migrates the tables, and raises DatabaseTaken while another server is there, else the errors of `migrate`.
 
-    engine: within, its writes are refused once another server has taken the database. is_second: leave a database that has just
-    been started to the server that had it.
+    engine: within, its writes are refused once another server has taken the database.
     """
 
-    def __init__(self, engine: Engine, state_folder: Path, is_second: bool = False) -> None:
+    def __init__(self, engine: Engine, state_folder: Path) -> None:
         folders = [state_folder] + ([Path(engine.url.database).parent] if engine.dialect.name == "sqlite" else [])
         self._engine, self._paths = engine, {folder.resolve() / "serve.lock" for folder in folders}
-        self.engine, self._is_second = engine, is_second
+        self.engine = engine
         self._files: dict[Path, IO[str]] = {}
         self._session: Connection | None = None
         self._one_at_a_time, self._lost_at = threading.Lock(), float("inf")
@@ -405,7 +388,6 @@ class ServerLock:
         try:
             for path in self._paths:
                 _prepare_folder(path.parent)
-            self._check_age()
             self._lock_files()
             if not self._lock_session():
                 raise DatabaseTaken(f"Another autotune serve uses the database {self._engine.url}.", _ADVICE)
@@ -440,13 +422,6 @@ class ServerLock:
             if not has_session:  # the session that was lost may have the lock until PostgreSQL notices
                 kind = DatabaseTaken if now > self._lost_at + TAKE_AGAIN_S else StorageFailed
                 raise kind(f"The database {self._engine.url} is locked by another session.", _ADVICE)
-
-    def _check_age(self) -> None:
-        if self._is_second and self._engine.dialect.name == "postgresql":
-            with reading(self._engine) as connection:
-                age = connection.scalar(sa.text("SELECT clock_timestamp() - pg_postmaster_start_time()"))
-            if age.total_seconds() < PATIENCE_S:
-                raise DatabaseTaken("PostgreSQL has just been started: the server before may take it again.", _ADVICE)
 
     def _lock_files(self) -> None:
         for path in self._paths:

@@ -11,7 +11,6 @@ from autotune.core.configuration import Configuration, word
 from autotune.core.units import format_interval, three_digits
 from autotune.report.snippets import option_words
 from autotune.report.trial_text import NOT_PROVEN
-from autotune.service.answers import ROOT
 from autotune.service.records import ENDED, QUEUED, RUNNING, Event
 
 STATES = {state: state.replace("_", " ").capitalize() for state in (QUEUED, RUNNING, *ENDED)}
@@ -58,14 +57,6 @@ def speed_text(speed: Bounds | None) -> str:
     if low is None or high is None or high - low > mean:
         return f"about {three_digits(mean)}"
     return format_interval(mean, low, high)
-
-
-def cost_text(trial: Record | None, price: tuple[float, str]) -> str:
-    """`13.53 EUR` for a million samples of this trial at a price of an hour; a dash if its speed is hardly known."""
-    mean, low, high = interval(trial or {}) or (None, None, None)
-    if not mean or low is None or high is None or high - low > mean:
-        return "–"
-    return f"{price[0] / 3600 / mean * 1e6:.2f} {price[1]}"
 
 
 def ago(moment: datetime) -> str:
@@ -177,9 +168,3 @@ def command_line(wanted: Record, server: str) -> str:
             parts += [shlex.join(option_words(name, each)) for each in (given if isinstance(given, list) else [given])]
     command = [f"autotune search {shlex.quote(wanted['model'])}", *parts, f"--server {server}"]
     return "\n".join([" \\\n    ".join(command), *files])
-
-
-def curl(wanted: Record, server: str) -> str:
-    """The same search as a call of the API."""
-    token, body = '-H "Authorization: Bearer $AUTOTUNE_TOKEN"', shlex.quote(json.dumps(wanted))
-    return f"curl {token} \\\n    --json {body} \\\n    {server}{ROOT}/searches"

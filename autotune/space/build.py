@@ -38,8 +38,8 @@ class Overrides(NamedTuple):
 def parse_overrides(request: TuningRequest) -> Overrides:
     """Settings in the request, checked before anything is started. Raises InvalidSpace, InvalidRequest."""
     space = open_space(request.space).values
-    fixed = {name: read_override("--fix", name, (value,))[0] for name, value in request.fix.items()}
-    only = {name: read_override("--only", name, values) for name, values in request.only.items()}
+    fixed = {name: read_override("fix", name, (value,))[0] for name, value in request.fix.items()}
+    only = {name: read_override("only", name, values) for name, values in request.only.items()}
     return Overrides(dict.fromkeys((*fixed, *only), ()) | space, fixed, only)
 
 
@@ -53,10 +53,10 @@ def check_overrides(request: TuningRequest) -> None:
 
 
 def read_override(option: str, name: str, values: Iterable[Any]) -> tuple[Any, ...]:
-    """The values that `--fix` or `--only` gives to a setting. Raises InvalidRequest for a wrong name or value."""
+    """The values that the option `fix` or `only` gives to a setting. Raises InvalidRequest for a wrong name or value."""
     if name not in SETTINGS:
-        raise InvalidRequest(f"There is no setting {name!r}.", did_you_mean(name, SETTINGS))
-    words = SIZES if name == MICRO and option == "--only" else {}
+        raise InvalidRequest(f"There is no setting {name!r}.", did_you_mean(name, SETTINGS), option)
+    words = SIZES if name == MICRO and option == "only" else {}
     return tuple(
         words[str(value)] if str(value) in words else _read(SETTINGS[name], value, option, words) for value in values
     )

@@ -130,7 +130,7 @@ def build_warm_start(
             half_speed = roofline(**model.arithmetic, rate=rates["fp32"], kernel_s=kernel_s)
             prior = replace(prior, half_speed=half_speed)
     except TracingFailed as failed:
-        unknown = failed.written[0]
+        unknown = failed.message
     untouched = UNTOUCHED_BYTES if environment.is_cpu else 0
     informed_prior, arithmetic = informed(prior, space, past), arithmetic_of(model, rates)
     return WarmStart(

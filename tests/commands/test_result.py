@@ -187,7 +187,7 @@ def test_where_all_that_fits_is_barred_the_error_says_why_and_how_to_allow_it() 
     lost = Trial(0, configuration(48), out_of_memory(configuration(48)))
     with pytest.raises(SearchFailed, match="its loss differs") as caught:
         _ = result([lost, disqualified_reason()[1]]).best
-    assert "allow_loss_difference=True" in caught.value.advice
+    assert "--allow-loss-difference" in caught.value.advice
 
 
 @dataclass

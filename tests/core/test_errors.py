@@ -32,6 +32,12 @@ def test_an_error_reads_as_message_then_advice_and_travels_between_processes(kin
     assert str(kind("It broke.")) == "It broke."
 
 
+def test_an_error_about_an_option_begins_with_it() -> None:
+    error = pickle.loads(pickle.dumps(AutotuneError("'lots' is not a size.", "Write it as 24GiB.", "memory_limit")))
+    assert str(error) == "memory_limit: 'lots' is not a size. Write it as 24GiB."
+    assert error.message_of("--memory-limit") == "--memory-limit: 'lots' is not a size."
+
+
 def test_advice_names_the_nearest_word_and_all_there_are() -> None:
     assert (
         did_you_mean("precison", ["precision", "workers"])

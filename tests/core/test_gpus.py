@@ -29,7 +29,7 @@ def test_an_unknown_name_gets_the_nearest_ones_in_one_line(written: str, near: s
         find_card(written)
     assert near in str(caught.value)
     assert str(caught.value).partition("?")[0].count("'") <= 6, "its own name, and two others at most"
-    assert "memory_limit=" in str(caught.value)
+    assert "--memory-limit" in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
 
@@ -37,7 +37,7 @@ def test_an_unknown_name_gets_the_nearest_ones_in_one_line(written: str, near: s
     ("written", "message", "sizes"),
     [
         ("V100 80GB", "no V100 with 80 GB", "V100-16GB (16 GB) and V100-32GB (32 GB)"),
-        ("4090 48GB", "no RTX 4090 with 48 GB", 'RTX 4090 (24 GB); or pass memory_limit="48GiB"'),
+        ("4090 48GB", "no RTX 4090 with 48 GB", "RTX 4090 (24 GB); or pass --memory-limit 48GiB"),
     ],
 )
 def test_a_size_that_the_card_has_not_is_refused(written: str, message: str, sizes: str) -> None:

@@ -64,7 +64,7 @@ REFUSED: dict[str, list[tuple[str, Any]]] = {
         ("study_name", name)
         for name in ("a/b", "..", "", "/abs", "a\\b", "x" * 121, "ü" * 61, ".hidden", "two\nlines", "a\0b", "\udc80")
     ],
-    "output_dir=": [("output_dir", name) for name in ("", "  ", "a\0b")],
+    "output_dir": [("output_dir", name) for name in ("", "  ", "a\0b")],
     "takes text, not NoneType": [(option, None) for option in ("output_dir", "space", "dataset_split")],
     "takes text, not list": [(option, ["a"]) for option in ("dataset", "tokenizer", "text_column", "study_name")],
     "dataset": [

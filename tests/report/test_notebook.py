@@ -66,12 +66,6 @@ def read_of(view: Read, kind: str) -> list[tuple[dict[str, str], str]]:
     return [(at, "".join(text)) for _, at, text in view.elements if kind in at.get("class", "").split()]
 
 
-def test_what_python_calls_an_argument_is_not_shown_as_an_option() -> None:
-    text = Read(result()._repr_html_()).text
-    assert "keep_numerics=True" in text
-    assert "--keep-numerics" not in text
-
-
 def test_of_many_trials_the_answer_the_user_s_own_and_the_fastest_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notebook, "ROWS", 4)
     slow = [trial(number, 10.0 + number) for number in range(10)]

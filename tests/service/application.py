@@ -16,13 +16,16 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from autotune.service.body import Roots
 from autotune.service.records import RUNNING, Search
+from autotune.service.roots import Roots
 from autotune.service.server import Settings, create_app
 
 URL = "http://127.0.0.1:8321"
 SMALL = {"model": "bert-mini", "global_batch_size": 8, "device": "cpu"}
 """A request that any server takes."""
+CANARY = "canary-5f2d"
+"""In files that no request may have opened."""
+CONFIG = {"model_type": "bert", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 
 
 class Service:

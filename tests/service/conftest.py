@@ -1,5 +1,6 @@
 """Databases for the service's tests: each test runs on SQLite and on a real PostgreSQL. And replayed searches."""
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -11,7 +12,9 @@ pytest.importorskip("sqlalchemy", reason="the service is not installed (of the e
 
 from sqlalchemy import Engine, create_engine, text
 
+from autotune.service.roots import Roots
 from autotune.service.tables import open_database
+from tests.service.application import CANARY, CONFIG
 from tests.service.searches import Replaying
 
 _NUMBERS = count()
@@ -83,3 +86,22 @@ def engine(open_engine: Callable[[], Engine]) -> Engine:
 def replaying(tmp_path: Path) -> Replaying:
     """For searches that are replayed."""
     return Replaying(tmp_path / "replaying")
+
+
+@pytest.fixture
+def roots(tmp_path: Path) -> Roots:
+    """Two roots with a model and data, and files beside them that nobody may read."""
+    model = tmp_path / "models" / "bert"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "models" / "small.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "models" / ".hidden").mkdir()
+    (tmp_path / "models" / ".hidden" / "config.json").write_text(json.dumps(CONFIG))
+    data = tmp_path / "data" / "texts"
+    data.mkdir(parents=True)
+    (data / "corpus.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "canary.json").write_text(json.dumps(CONFIG | {"name": CANARY}))
+    (tmp_path / "canary.jsonl").write_text(json.dumps({"text": CANARY}))
+    (tmp_path / "canary").mkdir()
+    (tmp_path / "canary" / "config.json").write_text(json.dumps(CONFIG | {"name": CANARY}))
+    return Roots({"team": tmp_path / "models"}, {"team": tmp_path / "data"})

@@ -10,10 +10,10 @@ from typing import Any
 
 from autotune.commands.result import TuningResult
 from autotune.core.errors import InvalidRequest
-from autotune.service.body import Roots
 from autotune.service.devices import Devices
 from autotune.service.dispatcher import Dispatcher, runner_environment
 from autotune.service.records import ENDED, Search
+from autotune.service.roots import Roots
 from autotune.service.store import Store
 from autotune.service.tables import DatabaseTaken
 from autotune.study.store import locked

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune.commands.result import TuningResult
-from autotune.service.body import Roots
 from autotune.service.records import Search
+from autotune.service.roots import Roots
 from autotune.service.runner import Events
 from autotune.study.plan import Progress, ProgressKind
 from tests.service.application import Service, make_app

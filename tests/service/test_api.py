@@ -1,26 +1,19 @@
 """Every route of the API, by a client against the application and a real database."""
 
-import csv
-import io
 import json
-import tarfile
-import threading
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from packaging.version import Version
 
 from autotune.service import api
-from autotune.service.body import Roots
 from autotune.service.problems import MEDIA_TYPE
+from autotune.service.roots import Roots
 from autotune.space.file import named_spaces
 from autotune.workload.model.builtin import BUILT_IN
-from tests.service.application import SMALL, Service, make_app, serving, wait_until
+from tests.service.application import SMALL, Service, make_app
 
 STUDIES = (Path("reports/gpt2-mini-causal-lm-gb48-cpu"), Path("tests/data/studies/gpt2-mini-600MiB"))
 PLACE = "/api/v1/searches"
@@ -203,7 +196,7 @@ def test_what_has_not_changed_is_not_sent_again(service: Service) -> None:
 @pytest.mark.parametrize("search_id", ["0" * 32, "x", "%00", "%2e%2e%2fetc", "0" * 5000])
 def test_a_search_that_is_not_there_is_not_found(search_id: str, service: Service) -> None:
     client = service.client("root", "admin")
-    paths = ["", "/events", "/trials", "/result", "/files", "/files/report.html", "/trials/0/log"]
+    paths = ["", "/events", "/trials", "/result", "/files", "/files/report.html"]
     for path in paths:
         assert client.get(f"{PLACE}/{search_id}{path}", follow_redirects=False).status_code in (404, 405, 307), path
     assert client.get(f"{PLACE}/{'0' * 32}").json()["type"] == "urn:autotune:problem:not-found"
@@ -313,23 +306,13 @@ def test_events_are_there_as_pages_of_json(service: Service) -> None:
         ("*/*", "text/event-stream"),
         ("text/event-stream", "text/event-stream"),
         ("application/json", "application/json"),
-        ("text/*", "text/event-stream"),
         ("text/html, application/json;q=0.9, */*;q=0.1", "application/json"),
-        ("application/json;q=0.5, text/event-stream", "text/event-stream"),
-        ("application/json, text/event-stream;q=0", "application/json"),
-        ("*/*, text/event-stream;q=0", "application/json"),
     ],
 )
-def test_the_type_is_what_is_liked_best(accept: str, kind: str, service: Service) -> None:
+def test_the_type_is_the_one_that_is_named(accept: str, kind: str, service: Service) -> None:
     search = service.ended()
     answer = service.client("vera", "viewer").get(f"{PLACE}/{search.id}/events", headers={"Accept": accept})
     assert answer.headers["content-type"].partition(";")[0] == kind
-
-
-def test_what_is_there_in_no_such_type_is_refused(service: Service) -> None:
-    search, client = service.ended(), service.client("vera", "viewer")
-    for path in ("events", "trials"):
-        problem(client.get(f"{PLACE}/{search.id}/{path}", headers={"Accept": "image/png"}), 406, "not-acceptable")
 
 
 # Reports ----------------------------------------------------------------------------------------------------------
@@ -340,34 +323,6 @@ def test_trials_are_a_row_each_with_their_latest_speed(service: Service) -> None
     rows = client.get(f"{PLACE}/{search.id}/trials").json()
     assert [(row["number"], row["samples_per_second"]) for row in rows] == [(0, [22.0, 21.5, 22.5]), (1, None)]
     assert "best" not in rows[0]
-    text = client.get(f"{PLACE}/{search.id}/trials", headers={"Accept": "text/csv"})
-    assert text.headers["content-type"].startswith("text/csv")
-    table = list(csv.DictReader(io.StringIO(text.text)))
-    assert (
-        table[0]["samples_per_second"],
-        table[0]["samples_per_second_low"],
-        table[0]["precision"],
-        table[0]["warnings"],
-    ) == (
-        *("22.0", "21.5", "fp32"),
-        "a; b",
-    )
-    assert table[1]["samples_per_second"] == ""
-
-
-def test_trials_of_a_resumed_search_are_those_so_far_and_not_the_report_before(service: Service) -> None:
-    search, client = measured(service), service.client("vera", "viewer")
-    service.store.end(search.id, 1, "cancelled", artifacts={"trials.csv": b"number\n0\n"})
-
-    def numbers() -> list[str]:
-        text = client.get(f"{PLACE}/{search.id}/trials", headers={"Accept": "text/csv"}).text
-        return [row["number"] for row in csv.DictReader(io.StringIO(text))]
-
-    assert numbers() == ["0"]
-    service.store.resume(search.id)
-    assert numbers() == ["0", "1"]
-    assert service.store.claim(["cpu"]) is not None
-    assert numbers() == ["0", "1"]
 
 
 def test_an_ended_search_has_its_result_its_files_and_its_logs(service: Service) -> None:
@@ -393,9 +348,6 @@ def test_an_ended_search_has_its_result_its_files_and_its_logs(service: Service)
         tag = {"If-None-Match": answer.headers["etag"]}
         known = client.get(f"{url}/files/{name}", headers=tag)
         assert (known.status_code, known.headers["cache-control"]) == (304, answer.headers["cache-control"])
-    assert client.get(f"{url}/trials/3/log").text == "<b>Traceback</b>"
-    assert client.get(f"{url}/trials/3/log").headers["content-type"].startswith("text/plain")
-    assert client.get(f"{url}/trials", headers={"Accept": "text/csv"}).content == files["trials.csv"]
 
 
 def test_a_report_runs_its_script_without_any_right(service: Service) -> None:
@@ -430,71 +382,6 @@ def test_what_has_no_result_says_so(service: Service) -> None:
     assert "queued" in problem(client.get(f"{PLACE}/{search.id}/result"), 404, "not-found")["detail"]
     assert client.get(f"{PLACE}/{search.id}/files").json() == []
     assert client.get(f"{PLACE}/{search.id}/trials").json() == []
-    problem(client.get(f"{PLACE}/{search.id}/trials/0/log"), 404, "not-found")
-
-
-# Comparisons ------------------------------------------------------------------------------------------------------
-
-
-def archive(folder: Path) -> bytes:
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w:gz") as file:
-        for path in sorted(folder.rglob("*.json")):
-            file.add(path, path.relative_to(folder))
-    return content.getvalue()
-
-
-def test_searches_are_compared_as_the_command_does(service: Service) -> None:
-    ids = [service.ended(artifacts={"study.tar.gz": archive(folder)}).id for folder in STUDIES]
-    client = service.client("vera", "viewer")
-    rows = client.get("/api/v1/comparisons", params={"search": ids}).json()
-    assert [row["study"] for row in rows] == ids
-    assert rows[0]["best_samples_per_second"] > 0
-    text = client.get("/api/v1/comparisons", params={"search": ids}, headers={"Accept": "text/csv"}).text
-    table = list(csv.DictReader(io.StringIO(text)))
-    assert [*table[0]] == [*rows[0]]
-    assert [row["model"] for row in table] == [row["model"] for row in rows]
-
-
-def test_what_has_no_study_is_not_compared(service: Service) -> None:
-    ids = [service.ended("failed").id, service.queued().id]
-    client = service.client("vera", "viewer")
-    problem(client.get("/api/v1/comparisons", params={"search": ids}), 409, "conflict")
-    problem(client.get("/api/v1/comparisons", params={"search": [ids[0], "0" * 32]}), 404, "not-found")
-    for wrong in (ids[:1], [], ids * 5):
-        problem(client.get("/api/v1/comparisons", params={"search": wrong}), 422, "invalid-request")
-
-
-def test_a_damaged_study_is_not_compared(service: Service, tmp_path: Path) -> None:
-    (tmp_path / "study").mkdir()
-    (tmp_path / "study" / "request.json").write_text("{}")
-    ids = [service.ended(artifacts={"study.tar.gz": archive(tmp_path / "study")}).id for _ in range(2)]
-    body = problem(service.client("vera", "viewer").get("/api/v1/comparisons", params={"search": ids}), 409, "conflict")
-    assert ids[0] in body["detail"]
-    assert "/tmp" not in body["detail"]
-
-
-def test_more_than_some_waiting_comparisons_are_refused(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight at once: one is made, four wait, three are refused while these do."""
-    ids, released = [service.ended().id for _ in range(2)], threading.Event()
-    monkeypatch.setattr(api, "compared", lambda store, searches: released.wait(60) and [])
-    headers = {"Authorization": f"Bearer {service.token('vera', 'viewer')}"}
-    statuses: list[int] = []
-    with serving(service.app) as url, ThreadPoolExecutor(8) as pool:
-
-        def compare(_: int) -> None:
-            answer = httpx2.get(f"{url}/api/v1/comparisons", params={"search": ids}, headers=headers, timeout=60)
-            statuses.append(answer.status_code)
-            if answer.status_code == 429:
-                assert answer.headers["retry-after"]
-
-        done = pool.map(compare, range(8))
-        try:
-            wait_until(lambda: len(statuses) == 3)
-        finally:
-            released.set()
-        list(done)
-    assert Counter(statuses) == {200: 5, 429: 3}
 
 
 # Parameters -------------------------------------------------------------------------------------------------------
@@ -550,36 +437,23 @@ def test_tokens_are_made_listed_and_ended(service: Service) -> None:
         "role": "submitter",
         "token_id": token["id"],
         "most_devices": None,
-        "hours_a_month": None,
     }
     assert client.delete(f"/api/v1/tokens/{token['id']}").status_code == 204
     problem(client.delete(f"/api/v1/tokens/{token['id']}"), 404, "not-found")
     assert service.client().get("/api/v1/me", headers=anna).status_code == 401
 
 
-def test_who_uses_what_and_who_did_what_is_told(service: Service) -> None:
+def test_the_audit_says_who_did_what(service: Service) -> None:
     root = service.client("root", "admin")
-    limited = {"user": "anna", "role": "submitter", "most_devices": 1, "hours_a_month": 1e-9}
+    limited = {"user": "anna", "role": "submitter", "most_devices": 1}
     made = root.post("/api/v1/tokens", json=limited).json()
     anna = service.client()
     anna.headers["Authorization"] = f"Bearer {made['secret']}"
     assert anna.get("/api/v1/me").json()["most_devices"] == 1
-    key = {"Idempotency-Key": "lost"}
-    search = anna.post("/api/v1/searches", json=SMALL, headers=key)
-    assert search.status_code == 201
-    service.store.claim(["cpu"])
-    (use,) = root.get("/api/v1/usage").json()
-    assert (use["user"], use["token_id"], use["devices"]) == ("anna", made["token"]["id"], 1)
-    assert "Device-hours this month" in root.get("/devices").text
-    problem(anna.post("/api/v1/searches", json=SMALL), 429, "limit-reached")
-    again = anna.post("/api/v1/searches", json=SMALL, headers=key)  # as if the first answer was lost
-    assert (again.status_code, again.json()["id"]) == (200, search.json()["id"])
+    assert anna.post("/api/v1/searches", json=SMALL).status_code == 201
     entries = root.get("/api/v1/audit").json()
     assert [(entry["user"], entry["action"]) for entry in entries][-1] == ("anna", "submit")
     assert root.get("/api/v1/audit", params={"after": entries[-1]["id"]}).json() == []
-    text = root.get("/api/v1/audit", headers={"Accept": "text/csv"}).text
-    assert text.splitlines()[-1].startswith(f"{entries[-1]['id']},")
-    assert ",anna," in text
     problem(anna.get("/api/v1/audit"), 403, "forbidden")
 
 
@@ -588,7 +462,6 @@ def test_who_uses_what_and_who_did_what_is_told(service: Service) -> None:
     [
         {"user": "a b", "role": "viewer"},
         {"user": "a", "role": "viewer", "most_devices": 0},
-        {"user": "a", "role": "viewer", "hours_a_month": -1.0},
         {"user": "a", "role": "root"},
         {"user": "a", "role": "viewer", "days": 0},
         {"user": "a", "role": "viewer", "days": 1e300},
@@ -625,10 +498,7 @@ def test_the_description_is_served_to_who_has_a_token(service: Service) -> None:
 def test_every_operation_describes_its_problems() -> None:
     for path, item in api.document()["paths"].items():
         for method, operation in item.items():
-            statuses = {status for status in operation["responses"] if status > "4"}
-            expected = {"401", "403", "421", "429", "503"} | ({"404"} if "{" in path else set())
-            expected |= {"400", "413", "415", "422"} if "requestBody" in operation else set()
-            assert expected <= statuses, (method, path)
+            assert operation["responses"]["default"]["content"].keys() == {"application/problem+json"}
             assert operation["tags"]
             assert operation["description"], (method, path)
             assert operation["operationId"].isidentifier()

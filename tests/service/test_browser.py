@@ -12,7 +12,6 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
 from autotune.commands.result import TuningResult
-from autotune.service.devices import LentDevice
 from tests.browser import MISSING, chromium, complaints, look, requested
 from tests.report.studies import HOSTILE, hostile
 from tests.service import application
@@ -190,7 +189,7 @@ def test_every_view_can_be_read_by_all(browser: WebDriver, tmp_path: Path, kind:
         ids = seed(
             service, hostile(), {"report.html": HOSTILE.encode(), "trial-2.log": HOSTILE.encode()}, HOSTILE, HOSTILE
         )
-        service.app.state.devices.devices = (LentDevice("cpu", HOSTILE),)
+        service.app.state.devices.cards = {"cpu": HOSTILE}
     token = service.token("anna", "admin")
     with application.serving(service.app) as url:
         sign_in(browser, url, token)

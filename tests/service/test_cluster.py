@@ -17,10 +17,10 @@ import pytest
 from autotune.core import InvalidRequest
 from autotune.executors.ray_host import Cluster, RayHost
 from autotune.service import cluster
-from autotune.service.body import Roots
 from autotune.service.check import check
 from autotune.service.cluster import ClusterDevices, Node, devices_of
 from autotune.service.devices import check_devices
+from autotune.service.roots import Roots
 from autotune.service.server import Settings
 from tests.probe.processes import becomes_true
 from tests.service.application import Service, make_app

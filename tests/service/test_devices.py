@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from autotune.core import InvalidRequest
+from autotune.core.errors import InvalidRequest
 from autotune.probe.device import nvml
 from autotune.service import devices
 from autotune.service.devices import Devices, check_devices
-from autotune.service.problems import InvalidField
 
 CARDS = [nvml.Card(index, f"GPU-{index}", "NVIDIA H200", 2) for index in range(2)]
 
@@ -17,17 +16,14 @@ def test_a_machine_without_a_gpu_lends_its_cpu(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(devices, "visible_cards", list)
     lent = Devices()
     assert lent.names == ("cpu",)
-    assert lent.devices[0].card
+    assert lent.cards["cpu"]
 
 
 def test_all_gpus_are_lent_by_default_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (nvml, devices):
         monkeypatch.setattr(module, "visible_cards", lambda: CARDS)
     lent = Devices()
-    assert [(device.name, device.card) for device in lent.devices] == [
-        ("cuda:0", "NVIDIA H200"),
-        ("cuda:1", "NVIDIA H200"),
-    ]
+    assert lent.cards == {"cuda:0": "NVIDIA H200", "cuda:1": "NVIDIA H200"}
     assert lent.free([]) == ["cuda:0", "cuda:1"]
     assert lent.free(["cuda:0", None]) == ["cuda:1"]
     assert lent.free(["cuda:0,cuda:1"]) == []
@@ -77,17 +73,17 @@ def test_devices_that_a_server_has_can_be_wanted(fields: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize(
-    ("fields", "pointer"),
+    ("fields", "option"),
     [
-        ({"device": "cuda:3"}, "/device"),
-        ({"card": "A100"}, "/card"),
-        ({"card": "H200", "device": "cuda:2"}, "/card"),
-        ({"devices": 3, "device": "cuda"}, "/devices"),  # the third is not alike
-        ({"devices": 2, "card": "L4"}, "/devices"),
-        ({"devices": 2, "device": "cuda:0"}, "/devices"),
+        ({"device": "cuda:3"}, "device"),
+        ({"card": "A100"}, "card"),
+        ({"card": "H200", "device": "cuda:2"}, "card"),
+        ({"devices": 3, "device": "cuda"}, "devices"),  # the third is not alike
+        ({"devices": 2, "card": "L4"}, "devices"),
+        ({"devices": 2, "device": "cuda:0"}, "devices"),
     ],
 )
-def test_devices_that_a_server_has_not_are_pointed_at(fields: dict[str, Any], pointer: str) -> None:
-    with pytest.raises(InvalidField) as error:
+def test_devices_that_a_server_has_not_are_pointed_at(fields: dict[str, Any], option: str) -> None:
+    with pytest.raises(InvalidRequest) as error:
         check_devices(ANY | fields, NAMED)
-    assert error.value.pointer == pointer
+    assert error.value.option == option

@@ -7,22 +7,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from sqlalchemy import select
 
 from autotune.commands.result import TuningResult
 from autotune.service import devices
-from autotune.service.body import Roots
 from autotune.service.devices import Devices
 from autotune.service.dispatcher import Dispatcher, Run, death, runner_environment
 from autotune.service.records import CANCELLED, DONE, FAILED, NOTHING_FITS, QUEUED, RUNNING, Conflict
+from autotune.service.roots import Roots
 from autotune.service.store import Store
-from autotune.service.tables import DatabaseAway, DatabaseTaken, ServerLock, events, reading, uses, writing
+from autotune.service.tables import DatabaseAway, DatabaseTaken, ServerLock
 from tests.hurry import ROOT
 from tests.probe.processes import becomes_true, bounded, started_in
 from tests.service.dispatching import (
@@ -311,23 +310,6 @@ def test_a_search_that_ran_when_its_server_died_counts_a_restart_and_one_that_di
     assert (after.state, after.interruptions, after.restarts) == (QUEUED, 0, restarts)
 
 
-def test_a_search_whose_server_was_killed_used_its_devices_until_its_last_event(
-    store: Store, engine: Any, state: Path, replaying: Replaying, submit: Callable[..., str]
-) -> None:
-    """Its token is not charged for the time without a server."""
-    search_id = submit()
-    store.claim(["cpu"])
-    store.started(search_id, 1, 2**22 + 1, 1.0)  # a process that is gone
-    begun, last = (datetime.now(UTC) - timedelta(hours=hours) for hours in (3, 2))
-    with writing(engine) as connection:
-        connection.execute(uses.update().values(started_at=begun))
-        connection.execute(events.update().values(at=last))
-    asyncio.run(dispatcher_of(store, state, replaying)._recover(Run(store.running()[0])))
-    with reading(engine) as connection:
-        assert connection.execute(select(uses.c.started_at, uses.c.ended_at)).one() == (begun, last)
-    assert store.read(search_id).state == QUEUED
-
-
 def test_a_server_that_lost_its_lock_kills_nothing(
     engine: Any, state: Path, replaying: Replaying, tmp_path: Path
 ) -> None:
@@ -398,14 +380,14 @@ def test_a_cancellation_that_meets_a_wake_is_not_lost(
     asyncio.run(cancelled_between())
 
 
-def test_a_deletion_that_a_death_cut_off_is_finished_and_one_that_was_refused_undone(
+def test_the_folder_of_a_search_whose_deletion_a_death_cut_off_goes(
     store: Store, state: Path, replaying: Replaying, submit: Callable[..., str]
 ) -> None:
     gone, kept = "0" * 32, submit(device="cuda")
     for name in (gone, kept):
-        (state / "searches" / f"{name}.deleted" / "study").mkdir(parents=True)
+        (state / "searches" / name / "study").mkdir(parents=True)
     with dispatching(dispatcher_of(store, state, replaying)):
-        assert becomes_true(lambda: not [*(state / "searches").glob("*.deleted")], 20)
+        assert becomes_true(lambda: not (state / "searches" / gone).exists(), 20)
     assert [path.name for path in (state / "searches").iterdir()] == [kept]
 
 

@@ -14,10 +14,11 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import ignored_auth, response_schema_conformance, status_code_conformance
 
 from autotune.service import access, api
-from autotune.service.body import Roots, SearchBody
+from autotune.service.body import SearchBody
+from autotune.service.roots import Roots
 from autotune.space.settings import SETTINGS
-from tests.service.application import SMALL, Service, make_app, serving, touched
-from tests.service.test_body import CONFIG, spellings
+from tests.service.application import CONFIG, SMALL, Service, make_app, serving, touched
+from tests.service.test_roots import spellings
 
 CHECKS = [not_a_server_error, status_code_conformance, response_schema_conformance, ignored_auth]
 DOCUMENT = schemathesis.openapi.from_dict(api.document())

@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from autotune.core.errors import InvalidRequest, InvalidSpace, SearchFailed, StorageFailed, StudyInUse, StudyMismatch
 from autotune.service import problems
-from autotune.service.problems import InvalidField, Problem
+from autotune.service.problems import Problem
 from autotune.service.records import Conflict, KeyReused, LimitReached
 
 
@@ -84,8 +84,8 @@ def test_paths_in_messages_are_cut() -> None:
 
 
 def test_a_field_that_is_wrong_is_pointed_at() -> None:
-    body = answer(InvalidField("/fix/a", "There is no setting 'a'."))[1]
-    assert body["errors"] == [{"pointer": "/fix/a", "detail": "There is no setting 'a'."}]
+    body = answer(InvalidRequest("There is no setting 'a'.", option="fix"))[1]
+    assert body["errors"] == [{"pointer": "/fix", "detail": "fix: There is no setting 'a'."}]
     assert body["type"] == "urn:autotune:problem:invalid-request"
 
 
@@ -124,4 +124,4 @@ def test_starlettes_own_errors_are_problems_too(tmp_path: Path) -> None:
         response = TestClient(app).request(method, path)
         assert (response.status_code, response.headers["content-type"]) == (status, problems.MEDIA_TYPE)
         assert response.json()["status"] == status
-    assert response.headers["allow"] == "GET, HEAD"
+    assert response.headers["allow"] == "GET"

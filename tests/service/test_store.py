@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,13 +19,13 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
-from sqlalchemy import Engine, event, select, text
+from sqlalchemy import Engine, event, text
 from sqlalchemy.exc import StatementError
 
 from autotune.core.errors import InvalidRequest, StorageFailed
 from autotune.service import store as store_module
 from autotune.service import tables
-from autotune.service.accounts import Accounts, Caller
+from autotune.service.accounts import Accounts
 from autotune.service.records import (
     CANCELLED,
     DONE,
@@ -41,7 +40,7 @@ from autotune.service.records import (
     Search,
 )
 from autotune.service.store import Store
-from autotune.service.tables import reading, uses, writing
+from autotune.service.tables import writing
 from tests.probe.processes import bounded
 
 REQUEST = {"model": "bert-mini", "global_batch_size": 8}
@@ -168,11 +167,6 @@ def test_a_key_with_another_request_is_refused(store: Store, other: dict[str, An
         store.submit("anna", **first | other)
 
 
-def test_keys_belong_to_their_owner_and_none_is_none(store: Store) -> None:
-    ids = {submitted(store, owner, idempotency_key=key).id for owner in ("anna", "ben") for key in ("k", None, None)}
-    assert len(ids) == 6
-
-
 def test_eight_threads_with_one_key_make_one_search(engine: Engine, open_engine: Callable[[], Engine]) -> None:
     stores = [Store(engine), Store(open_engine())]
     answers = at_once(8, lambda number: stores[number % 2].submit("anna", "first", REQUEST, idempotency_key="k"))
@@ -222,23 +216,6 @@ def audited(engine: Engine, action: str, age: timedelta, user: str | None = None
     with engine.begin() as connection:
         values = {"at": datetime.now(UTC) - age, "user": user, "action": action, "outcome": "done"}
         connection.execute(tables.audit.insert().values(**values))
-
-
-def test_a_user_submits_and_resumes_so_many_within_an_hour_whatever_became_of_them(
-    store: Store, engine: Engine
-) -> None:
-    anna = Caller("anna", "submitter", "0")
-    search = submitted(store)
-    for action in ("submit", "resume", "cancel", "submit"):
-        Accounts(engine).record(anna, action, "done")
-    store.cancel(search.id, now=False)
-    for act in (lambda: submitted(store, most_of_hour=3), lambda: store.resume(search.id, most_of_hour=3)):
-        with pytest.raises(LimitReached, match="anna has submitted or resumed 3 searches within an hour"):
-            act()
-    submitted(store, "ben", most_of_hour=3)
-    for action, age in (("submit", 0), ("resume", 1), ("submit", 0)):
-        audited(engine, action, age * LATER, user="ben")
-    submitted(store, "ben", most_of_hour=3)
 
 
 def test_a_replay_is_answered_though_the_queue_is_full(store: Store) -> None:
@@ -331,25 +308,6 @@ def test_pages_hold_everything_once_whatever_is_submitted_meanwhile(store: Store
             break
     assert len(seen) == len({*seen}) == number
     assert {*seen} == before
-
-
-def test_pages_that_threads_read_while_others_submit_lack_nothing_that_was_there(store: Store) -> None:
-    before = {submitted(store, most_of_user=1000).id for _ in range(30)}
-
-    def work(number: int) -> list[str]:
-        if number < 3:
-            return [submitted(store, f"user{number}").id for _ in range(15)]
-        seen, cursor = [], None
-        for _ in range(100):
-            page, cursor = store.list(limit=4, cursor=cursor)
-            seen += [search.id for search in page]
-            if cursor is None:
-                break
-        return seen
-
-    for seen in at_once(6, work)[3:]:
-        assert len(seen) == len({*seen})
-        assert before <= {*seen}
 
 
 def test_lists_are_filtered_by_state_owner_and_model(store: Store) -> None:
@@ -514,32 +472,23 @@ def test_a_search_that_ends_in_time_uses_what_one_before_it_waits_for(store: Sto
     assert claimed.id == wide.id
 
 
-def test_a_search_is_expected_to_take_as_long_as_earlier_ones_of_its_model_used_their_devices(
-    store: Store, engine: Engine
-) -> None:
-    """Without the hours for which one of them waited after an interruption."""
-    earlier = started(store)
-    store.requeue(earlier.id, 1, "the server ended")
-    assert store.claim(["cpu"]) is not None
-    store.end(earlier.id, 2, DONE)
-    with writing(engine) as connection:
-        connection.execute(tables.searches.update().values(started_at=datetime.now(UTC) - LATER))
+def test_a_search_is_expected_to_take_as_long_as_earlier_ones_of_its_model(store: Store, engine: Engine) -> None:
+    earlier = ended(store)
     submitted(store, device="cuda:0", timeout="100s")
     assert store.claim(["cuda:0"], cards=CARDS) is not None
     submitted(store, devices=2, device="cuda")
     narrow = submitted(store)
     for seconds, passes in ((200, False), (20, True)):
         with writing(engine) as connection:
-            first = select(tables.sa.func.min(uses.c.id)).scalar_subquery()
             begun = datetime.now(UTC) - timedelta(seconds=seconds)
-            ended_at = datetime.now(UTC)
-            connection.execute(uses.update().where(uses.c.id == first).values(started_at=begun, ended_at=ended_at))
+            change = tables.searches.update().where(tables.searches.c.id == earlier.id)
+            connection.execute(change.values(started_at=begun, ended_at=datetime.now(UTC)))
         assert (store.claim(["cuda:2"], 9, CARDS) is not None) == passes
     assert current(store, narrow).state == RUNNING
 
 
-def test_a_token_has_no_more_devices_and_device_hours_than_it_may(store: Store, engine: Engine) -> None:
-    token, _ = Accounts(engine).create("anna", "submitter", None, "a test", most_devices=2, hours_a_month=1.0)
+def test_a_token_has_no_more_devices_than_it_may(store: Store, engine: Engine) -> None:
+    token, _ = Accounts(engine).create("anna", "submitter", None, "a test", most_devices=2)
     own = [submitted(store, token_id=token.id, device="cuda") for _ in range(3)]
     cards = {f"cuda:{index}": "L4" for index in range(4)}
     for search, name in zip(own[:2], cards, strict=False):
@@ -547,18 +496,10 @@ def test_a_token_has_no_more_devices_and_device_hours_than_it_may(store: Store, 
         assert claimed is not None
         assert claimed.id == search.id
     assert store.claim(["cuda:2", "cuda:3"], 9, cards) is None
-    assert [(use.user, use.token_id, use.devices) for use in store.usage()] == [("anna", token.id, 2)]
     store.end(own[0].id, 1, DONE)
-    with writing(engine) as connection:
-        begun = datetime.now(UTC) - timedelta(hours=1.5)
-        connection.execute(uses.update().where(uses.c.search_id == own[0].id).values(started_at=begun))
-    (use,) = store.usage()
-    month = datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    assert use.device_hours == pytest.approx(min(1.5, (datetime.now(UTC) - month).total_seconds() / 3600), abs=0.01)
-    store.delete(own[0].id)
-    assert store.usage()[0].device_hours == pytest.approx(use.device_hours, abs=0.01)
-    if use.device_hours >= 1:  # not in the first hour of a month
-        assert store.claim(["cuda:2", "cuda:3"], 9, cards) is None
+    claimed = store.claim(["cuda:2", "cuda:3"], 9, cards)
+    assert claimed is not None
+    assert claimed.id == own[2].id
 
 
 def test_measurements_whose_files_are_on_another_machine_are_set_aside(store: Store) -> None:
@@ -743,20 +684,6 @@ def test_the_process_of_an_attempt_is_recorded_while_it_runs(store: Store) -> No
     assert store.end(search.id, 1, DONE)
     assert not store.started(search.id, 1, 1, 1.0)
     assert (current(store, search).pid, current(store, search).pid_started) == (None, None)
-
-
-def test_a_search_uses_its_devices_until_its_server_is_stopped_and_not_until_the_next_one_starts(
-    store: Store, engine: Engine
-) -> None:
-    search = started(store)
-    assert [use.devices for use in store.usage()] == [1]
-    store.stopped(search.id, 1)
-    with reading(engine) as connection:
-        ended_at = connection.scalar(select(uses.c.ended_at))
-    assert ended_at is not None
-    store.requeue(search.id, 1, "The server was started again.", counter=None)
-    with reading(engine) as connection:
-        assert connection.scalar(select(uses.c.ended_at)) == ended_at
 
 
 def test_an_interrupted_search_is_the_next_again(store: Store, changed: list[str]) -> None:
@@ -966,18 +893,6 @@ def test_an_event_that_comes_again_is_left_out(store: Store, changed: list[str])
     assert [event.body for event in store.events(search.id, after=2)] == [{"number": 0}, {"number": 1}]
 
 
-def test_threads_that_send_the_same_events_add_each_once(store: Store) -> None:
-    search = started(store)
-    sent = [trial(number) for number in range(10)]
-    added = at_once(
-        8, lambda number: sum(store.add_events(search.id, 1, [one]) for one in sent[number:] + sent[:number])
-    )
-    assert sum(added) == 10
-    events = store.events(search.id, after=2)
-    assert [event.seq for event in events] == [*range(3, 13)]
-    assert sorted(event.key for event in events) == sorted(event["key"] for event in sent)
-
-
 def test_changes_are_the_states_of_all_searches_in_their_order(store: Store) -> None:
     assert store.last_change() == 0
     assert store.changes() == []
@@ -992,23 +907,6 @@ def test_changes_are_the_states_of_all_searches_in_their_order(store: Store) -> 
     ]
     assert len(store.changes()) == 5
     assert store.changes(limit=1)[0].search_id == first.id
-
-
-def test_whoever_reads_changes_while_threads_write_misses_none(store: Store) -> None:
-    seen: list[int] = []
-
-    def work(number: int) -> None:
-        if number < 6:
-            for _ in range(10):
-                submitted(store, f"user{number}")
-            return
-        until = time.monotonic() + 90  # one of the others may fail
-        while len(seen) < 60 and time.monotonic() < until:
-            seen.extend(change.id for change in store.changes(after=seen[-1] if seen else 0))
-
-    at_once(7, work)
-    assert len(seen) == 60
-    assert seen == [event.id for event in store.changes()]
 
 
 def test_an_id_of_a_deleted_event_is_not_given_again(store: Store) -> None:

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from autotune.service import stream
-from autotune.service.body import Roots
 from autotune.service.records import Search
+from autotune.service.roots import Roots
 from tests.service.application import Service, make_app, serving, wait_until
 
 Item = tuple[str, str, dict[str, Any]]

@@ -13,11 +13,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, text
-from sqlalchemy.exc import DBAPIError
 
 from autotune.core.errors import InvalidRequest, StorageFailed
 from autotune.service import tables
@@ -73,21 +71,6 @@ def test_a_database_in_another_encoding_than_utf8_holds_all_texts(engine: Engine
     search, _ = Store(other).submit("Zoë", "first", {"model": "bert-mini"})
     assert Store(other).read(search.id) == search
     other.dispose()
-
-
-def test_a_database_of_the_first_revision_is_migrated_with_what_it_holds(database_url: str, tmp_path: Path) -> None:
-    engine = connect_database(database_url if "postgresql" in database_url else f"sqlite:///{tmp_path}/first.db")
-    config = tables._migrations()
-    with writing(engine) as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
-        connection.execute(text("INSERT INTO audit (at, action, outcome) VALUES (CURRENT_TIMESTAMP, 'first', 'done')"))
-    tables.migrate(engine)
-    assert differences(engine) == []
-    with pytest.raises(DBAPIError, match="the audit is append-only"), engine.begin() as connection:
-        connection.execute(text("DELETE FROM audit"))
-    assert [entry.action for entry in Accounts(engine).audit()] == ["first"]
-    engine.dispose()
 
 
 def test_a_new_database_may_be_opened_by_several_at_once(open_engine: Callable[[], Engine]) -> None:
@@ -177,29 +160,19 @@ def test_a_damaged_database_is_one_line(tmp_path: Path) -> None:
 
 def test_a_database_that_no_server_has_used_is_named_and_stays_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"No autotune serve has used the database"):
-        used_database(f"sqlite:///{tmp_path}/none/autotune.db", tmp_path)
+        used_database(f"sqlite:///{tmp_path}/none/autotune.db")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "autotune.db").touch()
     with pytest.raises(InvalidRequest, match=r"No autotune serve has used the database"):
-        used_database(f"sqlite:///{tmp_path}/autotune.db", tmp_path)
+        used_database(f"sqlite:///{tmp_path}/autotune.db")
 
 
-def test_a_database_of_another_version_is_migrated_only_while_no_server_holds_it(
-    database_url: str, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    used_database(database_url, tmp_path / "state").dispose()
-    monkeypatch.setattr(tables, "revisions", lambda engine: ("0000", "0001", True))
-    with (
-        ServerLock(engine, tmp_path / "state"),
-        pytest.raises(DatabaseTaken, match=r"another version.*whose server runs"),
-    ):
-        used_database(database_url, tmp_path / "other")
-    used_database(database_url, tmp_path / "other").dispose()
-    assert differences(engine) == []
+def test_a_database_of_another_version_is_left_as_it_is(database_url: str, engine: Engine) -> None:
+    used_database(database_url).dispose()
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(StorageFailed, match="newer version"):
-        used_database(database_url, tmp_path / "other")
+    with pytest.raises(InvalidRequest, match="another version"):
+        used_database(database_url)
 
 
 # One server a database ------------------------------------------------------------------------------------------
@@ -346,22 +319,6 @@ def test_a_lost_session_that_still_has_the_lock_is_waited_for_and_not_for_ever(
         assert session.scalar(text(f"SELECT pg_try_advisory_lock({tables.SERVER})"))
         with pytest.raises(DatabaseTaken):
             lock.check()
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-def test_a_second_server_leaves_a_database_that_was_just_started_to_the_first(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tables, "PATIENCE_S", 1e9)
-    with (
-        pytest.raises(DatabaseTaken, match="has just been started"),
-        ServerLock(engine, tmp_path / "a", is_second=True),
-    ):
-        pass
-    monkeypatch.setattr(tables, "PATIENCE_S", 0.0)
-    with ServerLock(engine, tmp_path / "a", is_second=True):
-        pass
 
 
 @pytest.mark.nightly

@@ -50,7 +50,7 @@ def test_other_samples_of_the_same_data_are_another_question(tmp_path: Path, opt
     for other, value in ((plain, None), (long, "long")):
         with pytest.raises(StudyMismatch) as caught:
             check_identity(tmp_path, other)
-        assert caught.value.written[0].endswith(f": --{option.replace('_', '-')} was short, is now {value}.")
+        assert caught.value.message.endswith(f": --{option.replace('_', '-')} was short, is now {value}.")
 
 
 def test_a_tokenizer_s_folder_is_not_shown() -> None:

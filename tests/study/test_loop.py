@@ -920,7 +920,7 @@ def test_the_same_name_with_another_identity_is_refused_showing_the_difference(t
     assert "threads" not in said
     assert "\n" not in said
     assert "x" * 61 not in said
-    assert "fresh=True" in said
+    assert "--fresh" in said
 
 
 def test_what_follows_from_another_global_batch_is_not_listed_as_a_difference_of_its_own(tmp_path: Path) -> None:
@@ -929,10 +929,10 @@ def test_what_follows_from_another_global_batch_is_not_listed_as_a_difference_of
     other = {"global_batch_size": 6, "headroom": 0.1, "space": {"micro_batch_size": [1, 2, 3, 6], "workers": [0]}}
     with pytest.raises(StudyMismatch) as caught:
         check_identity(tmp_path, other)
-    assert "question: --global-batch-size was 8, is now 6; --headroom was 0.05, is now 0.1." in caught.value.written[0]
+    assert "question: --global-batch-size was 8, is now 6; --headroom was 0.05, is now 0.1." in caught.value.message
     with pytest.raises(StudyMismatch) as caught:
         check_identity(tmp_path, {**known, "space": {"micro_batch_size": [1, 2, 4, 8], "workers": [0, 2]}})
-    assert "question: the search space: workers was [0], is now [0, 2]." in caught.value.written[0]
+    assert "question: the search space: workers was [0], is now [0, 2]." in caught.value.message
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"request": 1}', '{"identity": 5}'])
@@ -940,7 +940,7 @@ def test_a_damaged_study_is_said_to_be_damaged(tmp_path: Path, content: str) -> 
     (tmp_path / REQUEST).write_text(content)
     with pytest.raises(StorageFailed, match="damaged") as caught:
         check_identity(tmp_path, {})
-    assert "fresh=True deletes what was measured" in str(caught.value)
+    assert "--fresh deletes what was measured" in str(caught.value)
 
 
 def test_measurements_without_their_request_are_nobody_s(tmp_path: Path) -> None:
@@ -1088,7 +1088,7 @@ def test_a_rival_that_outlasts_the_time_is_ended_and_its_end_is_not_kept(tmp_pat
 
 
 def test_a_baseline_that_is_not_measured_in_time_is_an_error_that_names_the_option(tmp_path: Path) -> None:
-    with pytest.raises(TimeIsOver, match=r"your own settings were measured: not done after .*timeout="):
+    with pytest.raises(TimeIsOver, match=r"your own settings were measured: not done after .*--timeout"):
         timed(tmp_path, 30.0, each_taking(100.0))
     with pytest.raises(TimeIsOver):
         timed(tmp_path, 0.0, each_taking(1.0))

@@ -156,7 +156,7 @@ def _read_workload(host: Host, request: TuningRequest) -> tuple[Workload, tuple[
             workload = read_workload(host, replace(request, task=TASK))
         except InvalidRequest as error:
             workload = read_workload(host, request)
-            notes = (Note(NoteKind.OTHER_TASK, detail=f"{workload.task} ({error.written[0]})"),)
+            notes = (Note(NoteKind.OTHER_TASK, detail=f"{workload.task} ({error.message})"),)
     else:
         workload = read_workload(host, request)
     return workload, (*notes, *workload.notes)

@@ -98,7 +98,7 @@ def tune_here(
                 trainer.add_callback(PromiseCallback(result))
                 print(f"autotune: {_set_on(1 + also, made)}", file=sys.stderr, flush=True)
     except AutotuneError as error:
-        end = replace(end, error=type(error).__name__, message=error.written[0], advice=error.written[1])
+        end = replace(end, error=type(error).__name__, message=error.message, advice=error.advice)
     except KeyboardInterrupt as error:
         end = replace(end, interrupted=int(error.number) if isinstance(error, Terminated) else 2, stop=True)
     except Exception as error:
@@ -151,7 +151,7 @@ def _searched(trainer: Any, instructions: Instructions, tell: Callable[[str, str
         except (InvalidRequest, ProbeHostFailed, SearchFailed) as error:
             if instructions.mode == IN_PROCESS or isinstance(error, OF_THE_REQUEST):
                 raise
-            why = error.written[0].partition("\n")[0].rstrip(".")
+            why = error.message.partition("\n")[0].rstrip(".")
     extract.check_training(trainer)
     tell(RERUN, why)
     raise AssertionError("the program was not ended")

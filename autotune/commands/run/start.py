@@ -88,7 +88,7 @@ def run(words: Sequence[str], wanted: Instructions, stdout: int | None = None) -
             except AutotuneError as error:
                 if not wanted.trains:
                     raise
-                return Ending(code, lines=(f"Error: {error.on_command_line}",))
+                return Ending(code, lines=(f"Error: {error}",))
         if facts is None:
             return _without_training(words, messages, code, wanted)
         os.environ.update(facts.variables)  # the command has variables of its own
@@ -236,7 +236,7 @@ def _rerun(command: Command, facts: Facts, wanted: Instructions, scratch: Path) 
     except AutotuneError as error:
         if not wanted.trains:
             raise
-        kept = f"Error: {error.on_command_line}"
+        kept = f"Error: {error}"
     else:
         if not wanted.trains:
             return Ending(0, result, reads_flags=facts.reads_flags)

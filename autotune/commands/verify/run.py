@@ -150,7 +150,7 @@ def environment_here(host: Host, result: SearchResult, verb: str = "Verify") -> 
         return read_environment(host, request, nvml.choose_device(request.device))[0]
     except InvalidRequest as error:
         raise InvalidRequest(
-            f"The study was measured on {measured.device_name}. {error.written[0]}", f"{verb} it on such a machine."
+            f"The study was measured on {measured.device_name}. {error.message}", f"{verb} it on such a machine."
         ) from error
 
 

@@ -151,8 +151,7 @@ def _answer(order: Order, objects: bytes, started: float, scratch: Path) -> dict
         request = TuningRequest.from_dict(order.request["request"])
         return {"value": read_workload(request, Path(order.request["cache"]), objects).to_dict()}
     except AutotuneError as error:
-        message, advice = error.written
-        return {"error": type(error).__name__, "message": message, "advice": advice}
+        return {"error": type(error).__name__, "message": error.message, "advice": error.advice}
     except SystemExit as ended:  # by code that comes with the model, or of the user's objects
         if order.kind == "probe":
             raise  # its log says where

@@ -282,7 +282,7 @@ class HostSet:
             if not order.host_environment:
                 raise
             variables = " ".join(f"{name}={value}" for name, value in order.host_environment.items())
-            reason = f"no process can be started with {variables}: {error.written[0]}"
+            reason = f"no process can be started with {variables}: {error.message}"
             return ExitInfo("not started", time.monotonic() - begun, reason=reason)
 
     def scratch_folder(self) -> Path:

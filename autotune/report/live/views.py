@@ -4,12 +4,10 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 
 from rich.console import Console
 
-from autotune.core.options import in_python
 from autotune.core.units import counted, format_bytes
 from autotune.report.live.notebook import NotebookTable, in_notebook
 from autotune.report.live.terminal import LiveTable
@@ -39,14 +37,14 @@ def following(watch: Watch | bool | None) -> Iterator[Watch]:
         yield watch
         return
     with NotebookTable() if in_notebook() and watch is not False else watcher(errors(), quiet=watch is False) as show:
-        yield lambda progress: show(replace(progress, message=in_python(progress.message)))
+        yield show
 
 
 def saying(watch: Callable[[str], None] | bool | None) -> Callable[[str], None]:
     """Output of lines for a caller in Python: their function, standard error, or nothing if False."""
     if callable(watch):
         return watch
-    return (lambda line: None) if watch is False else lambda line: print(in_python(line), file=sys.stderr, flush=True)
+    return (lambda line: None) if watch is False else lambda line: print(line, file=sys.stderr, flush=True)
 
 
 def errors() -> Console:
