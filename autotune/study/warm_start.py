@@ -67,7 +67,7 @@ def trace_ahead(
             try:
                 return traced(other, workload, environment, needs, base, seconds)
             except ProbeHostFailed as error:
-                raise TracingFailed(*error.written) from error
+                raise TracingFailed(error.message, error.advice) from error
 
     return thread.submit(traced_there).result
 
