@@ -1,6 +1,6 @@
 """What came back from a GPU, as one report: figures against goals, the searches behind them, and what failed.
 
-python benchmarks/gpu_report.py evidence-1.tgz evidence-2.tgz ... [--out reports/gpu.md]: the archives of tests/gpu/evidence.sh.
+python benchmarks/gpu_report.py evidence-0.tgz evidence-1.tgz ... [--out reports/gpu.md]: the archives of tests/gpu/evidence.sh.
 Whatever is not in them is reported as `not run`; what ran on a CPU is marked as a rehearsal and meets no goal.
 """
 
@@ -26,7 +26,7 @@ from machine import made_line  # noqa: E402
 
 from autotune.commands.result import TuningResult  # noqa: E402
 from autotune.core import Outcome, Trial  # noqa: E402
-from autotune.core.units import counted, format_bytes, three_digits  # noqa: E402
+from autotune.core.units import counted, format_bytes, format_seconds, three_digits  # noqa: E402
 from autotune.report.trial_text import range_text, short_words  # noqa: E402
 from autotune.study.objective import round_ratio  # noqa: E402
 
@@ -49,18 +49,19 @@ class Row:
 
 @dataclass
 class Evidence:
-    """What the archives hold. texts: of each step, by `PART/NAME`; studies by name; guide as plain data."""
+    """What the archives hold. texts: of each step, by `PART/NAME`; studies by name; guide and preflight as plain data."""
 
     texts: dict[str, str] = field(default_factory=dict)
     studies: dict[str, TuningResult] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
     guide: Mapping[str, Any] | None = None
+    preflight: Mapping[str, Any] | None = None
 
     @property
     def is_rehearsal(self) -> bool:
         """Whether anything of it ran on a CPU."""
         devices = [result.environment.device for result in self.studies.values()]
-        return "cpu" in [*devices, (self.guide or {}).get("device")]
+        return "cpu" in [*devices, (self.preflight or {}).get("device"), (self.guide or {}).get("device")]
 
     def text(self, name: str) -> str:
         """Output of the step of this name; empty if it did not run."""
@@ -85,9 +86,9 @@ def read(archives: Sequence[Path]) -> Evidence:
             evidence.texts |= {
                 f"{part.name.removeprefix('part-')}/{path.stem}": path.read_text() for path in part.glob("*.txt")
             }
-            for path in part.glob("*/guide.json"):
+            for path in (*part.glob("preflight.json"), *part.glob("*/guide.json")):
                 try:
-                    evidence.guide = json.loads(path.read_text())
+                    setattr(evidence, path.stem, json.loads(path.read_text()))
                 except ValueError as error:
                     evidence.unreadable[path.name] = str(error)
             for path in sorted(part.glob("*/request.json")):
@@ -107,6 +108,7 @@ def read(archives: Sequence[Path]) -> Evidence:
 def goals(evidence: Evidence) -> list[Row]:
     """A row for each goal, in the order of the parts."""
     return [
+        _preflight(evidence),
         _tests(evidence),
         _speed_up(evidence, "bert", "BERT-large: speed-up over the Trainer's defaults", SPEED_UP),
         _speed_up(evidence, "bert-over-bf16", "BERT-large: speed-up over bf16 alone", 1.0),
@@ -130,6 +132,18 @@ def _row(goal: str, target: str, figure: str, met: bool | None, results: Sequenc
 
 def _device(device: str | None, name: str = "GPU") -> str:
     return REHEARSAL if device == "cpu" else name
+
+
+def _preflight(evidence: Evidence) -> Row:
+    row = Row("Preflight: what would fail", "nothing")
+    if evidence.preflight is None:
+        return row
+    lines = evidence.preflight["lines"]
+    problems = sorted({problem[1] for line in lines.values() for problem in line["problems"]})
+    device = _device(evidence.preflight["device"], lines.get("card", {}).get("facts", {}).get("name", "GPU"))
+    seconds = format_seconds(evidence.preflight["seconds"])
+    figure = f"{'; '.join(problems) or 'nothing'}, in {seconds}"
+    return Row(row.goal, row.target, figure, None if device == REHEARSAL else not problems, device)
 
 
 def _tests(evidence: Evidence) -> Row:
@@ -350,7 +364,7 @@ def _guide(evidence: Evidence) -> Row:
 
 
 def report(evidence: Evidence) -> str:
-    """Markdown: goals, searches, steps, and what failed."""
+    """Markdown: goals, searches, steps, what failed, and what the preflight said."""
     title = "# Evidence of a GPU"
     if evidence.is_rehearsal:
         title += ": a rehearsal on a CPU"
@@ -365,6 +379,8 @@ def report(evidence: Evidence) -> str:
     ]
     lines += [*_table(cells), "", "## Searches", "", *_table(_searches(evidence)), ""]
     lines += ["## Steps", "", *_table(_steps(evidence))]
+    if said := [line for line in evidence.text("preflight").splitlines() if not line.startswith("==")]:
+        lines += ["", "## Preflight", "", "```text", *said, "```"]
     if failed := re.findall(r"^(?:FAILED|ERROR) .*$", evidence.text("tests"), re.MULTILINE):
         lines += ["", "## Tests that failed", "", "```text", *failed, "```"]
     return "\n".join(lines) + "\n"

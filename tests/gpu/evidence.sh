@@ -5,8 +5,8 @@
 #                                              that ran before on this machine are left out
 #   tests/gpu/evidence.sh limits               each part, the seconds that it takes at most, and those with every grace period
 # PART, in order of worth:
-#   1   does it run: the device, a short search, the core of the tests (limit, peak, estimate, precision, out-of-memory); alone
-#       first, and to be read before anything else is started
+#   0   preflight: what would fail here and why, on two screens; alone first, and to be read before anything else is started
+#   1   does it run: the device, a short search, the core of the tests (limit, peak, estimate, precision, out-of-memory)
 #   2   BERT-large: speed-up over the Trainer's defaults and over bf16 alone; the promise against plain trainings
 #   5b  Llama 8B with LoRA
 #   4   compiled against eager: GPT-2 124M with a padded vocabulary, and BERT-large
@@ -16,14 +16,14 @@
 # /tmp/autotune-evidence), from where the same part resumes them. DEVICE=cpu: the same commands on small models, to
 # rehearse them. PYTHON: the interpreter, with the project installed or on PYTHONPATH. Exit code: the first that was not 0.
 #
-# On a machine that is lent for 30 minutes, ten minutes a command: a start takes 60 to 90 s, and the limits of all parts sum to 42
-# minutes. So 1, 2, 5b and 4, a command each, the next one before the machine is given back (else it starts again, and has
+# On a machine that is lent for 30 minutes, ten minutes a command: a start takes 60 to 90 s, and the limits of all parts sum to 43
+# minutes. So 0, 1, 2, 5b and 4, a command each, the next one before the machine is given back (else it starts again, and has
 # forgotten what ran), and with what is left `all 9 FOLDER 3 5a`. MINUTES are those of the command that runs it.
 # To be copied there: the tree (`git ls-files -z | du -ch --files0-from=- | tail -1`) and, in .whl, wheels of the libraries that its
 # Python lacks. They are unpacked into $SITE (default /tmp/site) by the first command alone.
 # Afterwards: python benchmarks/gpu_report.py FOLDER/evidence-*.tgz --out reports/gpu.md
 set -uo pipefail
-parts=(1 2 5b 4 3 5a)
+parts=(0 1 2 5b 4 3 5a)
 chosen=("${parts[@]}")
 usage() {
     sed -n '2,18s/^# \{0,1\}//p' "$0" >&2
@@ -32,7 +32,7 @@ usage() {
 [ $# = 0 ] && usage
 part=$1
 case $part in
-1 | 2 | 3 | 4 | 5a | 5b) [ $# = 2 ] || usage ;;
+0 | 1 | 2 | 3 | 4 | 5a | 5b) [ $# = 2 ] || usage ;;
 all)
     [ $# -ge 3 ] && [[ $2 =~ ^[0-9]+(\.[0-9]+)?$ ]] || usage
     [ $# = 3 ] || chosen=("${@:4}")
@@ -107,8 +107,13 @@ compiling=(--search-space compile --sampler brute-force --fix liger=none --fix e
     --fix optimizer=adamw_torch_fused --fix attention_mask=where_needed --fix logging_nan_inf_filter=true
     --only "compile=none,$compiled" --allow-loss-difference)
 
+part_0() {
+    step 100 preflight "$python" "$here/tests/gpu/preflight.py" --seconds 90 --json "$out/preflight.json"
+}
 part_1() {
-    autotune 150 doctor doctor --device "$device" # from a cold disk the imports take up to a minute
+    local seconds=150 # from a cold disk the imports take up to a minute
+    [ ! -e "$work/part-0/finished" ] || seconds=90
+    autotune "$seconds" doctor doctor --device "$device"
     search 90 first bert-mini --sequence-length 128 --global-batch-size 32 --search-space quick --n-trials 3 --timeout 60s
     step 270 tests "$python" -m pytest -W default -p no:cacheprovider -v --durations=0 "$here/tests/gpu/test_cuda.py" -m "gpu and not gpu_more"
 }
@@ -189,8 +194,8 @@ cat > "$out/gpt2.json" << END
  "bos_token_id": 0, "eos_token_id": 0, "vocab_size": $vocabulary, "n_positions": $positions, "n_layer": $layers,
  "n_head": $heads, "n_embd": $width}
 END
-if [ "$part" = 1 ] && command -v nvidia-smi > /dev/null; then
-    timeout 10 nvidia-smi -q > "$out/nvidia-smi.txt" # not shown: it is long
+if [ "$part" = 0 ] && command -v nvidia-smi > /dev/null; then
+    timeout 10 nvidia-smi -q > "$out/nvidia-smi.txt" # not shown: it is long, and would hide the preflight
 fi
 "part_$part"
 [ -n "$stopped" ] || touch "$out/finished"
