@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from autotune.commands.explain.explanation import Explanation
-from autotune.commands.explain.reasons import BoundKind, parts, step_split
+from autotune.commands.explain.reasons import STEP, BoundKind, parts, step_split
 from autotune.commands.layout import ratio_text
 from autotune.core.configuration import word
 from autotune.core.interval import Interval
@@ -26,19 +26,6 @@ PARTS = {"micro_steps": "micro-steps", "optimizer": "optimizer", "data_wait": "d
 
 SMALLEST_CHANGE = 0.02
 """Share of the step, or of the peak: smaller changes are not a reason."""
-
-STEP = {
-    "step_time_s": "step",
-    "data_wait_s": "waiting for data",
-    "first_micro_step_s": "first micro-step",
-    "middle_micro_step_s": "each middle one",
-    "last_micro_step_s": "last micro-step",
-    "forward_time_s": "all forward passes",
-    "backward_time_s": "all backward passes",
-    "optimizer_step_time_s": "clipping, optimizer",
-    "overhead_time_s": "Trainer's own work",
-}
-"""Labels of the parts of a step."""
 
 
 def explanation_lines(explanation: Explanation) -> list[str]:

@@ -11,7 +11,7 @@ from autotune.report.trial_text import interval_fields
 from autotune.space.settings import SETTINGS, Context
 
 SAMPLES = 512
-"""Samples that the guides train on; all times are for so many."""
+"""Samples that the guides train on; all times are for these."""
 MICRO_STEPS = 4
 """Micro-steps of a step when the guides accumulate: four of 1 sample, instead of 4 at once."""
 GLOBAL_BATCH_SIZE = 4

@@ -148,10 +148,10 @@ def leave_environment() -> None:
 
 def show_errors(parent: int) -> None:
     """Give this process the standard error of the parent, of this process id, unless it is a file: both would overwrite it."""
-    place = f"/proc/{parent}/fd/2"
+    path = f"/proc/{parent}/fd/2"
     with contextlib.suppress(OSError):
-        if not os.path.isfile(place):
-            with open(place, "wb", buffering=0) as stream:
+        if not os.path.isfile(path):
+            with open(path, "wb", buffering=0) as stream:
                 os.dup2(stream.fileno(), 2)
 
 

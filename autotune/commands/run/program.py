@@ -187,7 +187,7 @@ def _facts(
         workload=_workload(trainer, instructions.options, size, callbacks) if mode == RERUN else {},
         base=base,
         arguments=plain_fields(args),
-        number=next((place for place, each in enumerate(made, 1) if each is args), 0),
+        number=next((index for index, each in enumerate(made, 1) if each is args), 0),
         global_batch_size=size,
         ranks=args.world_size,
         device=device,

@@ -113,12 +113,12 @@ def _kept_lines(reason: str) -> tuple[str, ...]:
 def _scratch() -> Iterator[Path]:
     """A folder that is gone afterwards; what a killed parent leaves, a later search removes."""
     cleanup.remove_left_scratch()
-    place = cleanup.scratch_folder(secrets.token_hex(8))
-    cleanup.make_scratch(str(place))
+    folder = cleanup.scratch_folder(secrets.token_hex(8))
+    cleanup.make_scratch(str(folder))
     try:
-        yield place
+        yield folder
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _show_end(output: Path) -> None:
