@@ -66,8 +66,6 @@ def tune_here(
     parent, made = instructions.parent, [*made]  # a search makes further ones
     if trainer.args.process_index:
         exchange.wait_for_end(parent)
-    if instructions.quiet and not instructions.trains:  # its output is hidden
-        exchange.show_errors(parent)
     instructions = replace(instructions, options=_options_here(instructions))
 
     def tell(mode: str, why: str) -> None:

@@ -47,12 +47,11 @@ WITHOUT_TRACKERS = {
 
 @dataclass(frozen=True)
 class Command:
-    """The words of the user's command, and the variables and descriptors that it is started with; None: those of autotune."""
+    """The words of the user's command, and the variables that it is started with. stdout: descriptor; None: that of autotune."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
     stdout: int | None = None
-    stderr: int | None = None
 
     def hooked(self, messages: Path, instructions: Instructions) -> dict[str, str]:
         """Its variables with the hook, for instructions that are in the folder of messages from now on."""
