@@ -56,6 +56,19 @@ def search(
 def _run_search(
     options: dict[str, Any], started: float, command: ErrorReporter, as_json: bool, quiet: bool
 ) -> "TuningResult":
+    from autotune.core.request import tuning_request
+    from autotune.space.user_arguments import read_user_arguments
+    from autotune.study.limits import check_request
+
+    # Wrong options are refused within a second: the search's imports take as long.
+    request = tuning_request(**options | {"args": read_user_arguments(options["args"]).fields})
+    check_request(request)
+
+    from autotune.commands.finished import finished_study, request_fingerprint
+
+    # The same command on a finished study prints its result before anything heavy is loaded.
+    if not options["fresh"] and (result := finished_study(request, request_fingerprint(request))):
+        return result
     from rich.console import Console
 
     from autotune.commands import search as workflow

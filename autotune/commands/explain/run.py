@@ -10,7 +10,6 @@ from pathlib import Path
 from autotune.commands.explain.explanation import Explanation
 from autotune.commands.explain.reasons import bound
 from autotune.commands.explain.remeasure import Remeasured, Remeasurer, remeasure
-from autotune.commands.explain.text import explanation_markdown
 from autotune.commands.save import fields_of_saved
 from autotune.commands.verify.run import check_trainable, differing_facts, environment_here
 from autotune.core import Configuration, Environment, InvalidRequest, Measurement, read_json, write_json
@@ -22,7 +21,7 @@ from autotune.probe.device import nvml
 from autotune.probe.process.launcher import HostSet
 from autotune.probe.runner import LiveProbe
 from autotune.report.claim import claim_of
-from autotune.report.files import storage_errors, write_file
+from autotune.report.files import storage_errors
 from autotune.report.live.views import saying
 from autotune.report.markdown import sentence
 from autotune.study.certainty import GapKind, SpeedupGap
@@ -38,7 +37,7 @@ LineWatch = Callable[[str], None]
 def explain(
     folder: str | Path, rounds: int = EXPLANATION_ROUNDS, fresh: bool = False, watch: LineWatch | bool | None = None
 ) -> Explanation:
-    """Explain the speed-up of the study in this folder; also written to explanation.json and explanation.md.
+    """Explain the speed-up of the study in this folder; also written to explanation.json.
 
     Args:
         folder: The study's report folder.
@@ -67,7 +66,6 @@ def explain(
         explanation = explained(result, probe, explanation_folder, rounds, saying(watch))
         with storage_errors(folder):
             write_json(folder / "explanation.json", explanation.to_dict())
-        write_file(folder / "explanation.md", explanation_markdown(explanation))
     return explanation
 
 

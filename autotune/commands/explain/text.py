@@ -1,4 +1,4 @@
-"""Text of an explanation: for a terminal of 80 columns, and as Markdown."""
+"""Text of an explanation, for a terminal of 80 columns."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -10,7 +10,7 @@ from autotune.core.configuration import word
 from autotune.core.interval import Interval
 from autotune.core.trial import Trial
 from autotune.core.units import counted, format_bytes, format_duration
-from autotune.report.markdown import markdown_table, markdown_text, wrapped
+from autotune.report.markdown import wrapped
 from autotune.report.trial_text import outcome_text, speed_text
 from autotune.space.settings import SETTINGS
 
@@ -38,18 +38,6 @@ def explanation_lines(explanation: Explanation) -> list[str]:
         table = [(title, *_sides(explanation).values()), *((f"  {label}", *cells) for label, *cells in rows)]
         lines += ["", *(f"{label:<38}{''.join(f'{cell:>20}' for cell in cells)}" for label, *cells in table)]
     return lines
-
-
-def explanation_markdown(explanation: Explanation) -> str:
-    """explanation.md."""
-    name = markdown_text(explanation.name)
-    title = f"Where the speed-up of {name} comes from" if explanation.remeasured else f"What bounds {name}"
-    parts = [f"# {title}", "", markdown_text(sentence(explanation)), ""]
-    for title, sentences in _sections(explanation):
-        parts += [f"## {title}", "", *(f"- {markdown_text(sentence)}" for sentence in sentences), ""]
-    for title, rows in _tables(explanation):
-        parts += [f"## {title}", "", *markdown_table([("", *_sides(explanation).values()), *rows]), ""]
-    return "\n".join(parts)
 
 
 # Sentences --------------------------------------------------------------------------------------------------------
