@@ -154,8 +154,6 @@ UNDOCUMENTED = (
     Name("datasets.config", "HF_UPDATE_DOWNLOAD_COUNTS", "set: readers of local files ask the Hub nothing"),
     Name("datasets.config", "HF_HUB_OFFLINE", "set: no second wait for a Hub that does not answer"),
     Name("huggingface_hub.constants", "HF_HUB_OFFLINE", "set: no second wait for a Hub that does not answer"),
-    Name("typer.core:TyperCommand", "collect_usage_pieces", "replaced: the usage names the argument first", ("self", "ctx")),
-    Name("typer.core:TyperCommand", "format_help", "replaced: panels of the help", ("self", "ctx", "formatter")),
 )  # fmt: skip
 
 ALL = (*PRIVATE, *UNDOCUMENTED)

@@ -72,6 +72,6 @@ def request_fingerprint(request: TuningRequest) -> str:
 
 
 def _version(place: str) -> str:
-    """Of the file, or of those in the folder; empty for a name that is not a path."""
+    """Stamp of the file, or of those in the folder; empty for a name that is not a path."""
     files = [path for path in (Path(place), *Path(place).rglob("*")) if path.is_file()]
     return stamp(files) if files else ""

@@ -79,7 +79,6 @@ class NoteKind(Kind):
     ALL_LAYERS = "all_layers", "traced with all its layers: {detail}"
     NOT_COUNTED = "not_counted", "operations not counted: {detail}"
     STATES = "states", "states of {detail} are assumed to be AdamW's: its steps cannot be traced without storage"
-    NOT_TRACED = "not_traced", "memory: {detail}"
     ALLOCATED = "allocated", "bytes allocated: what the libraries themselves take is not counted"
     WORKSPACES = "workspaces", "kernels' own workspaces beyond cuBLAS's are not counted"
     CACHED = "cached", "cached: held by torch's allocator beyond what is allocated, until it is forced to free it"

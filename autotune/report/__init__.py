@@ -18,7 +18,6 @@ FILES = (
     "speed_against_memory.svg",
     "verification.json",
     "explanation.json",
-    "explanation.md",
     "realized.json",
 )
 """Files of a report folder besides request.json, study.db and probes/."""

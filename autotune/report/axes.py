@@ -16,7 +16,6 @@ Place = tuple[float, float]
 Dot = tuple[str, Place, Trial, str]
 Stroke = tuple[str, str, Sequence[Place]]
 Label = tuple[str, str, float, float, str]
-Legend = Sequence[tuple[str, str]]
 """Marks: each begins with the class of its colour. Places are values on the axes, a label's a place in the drawing."""
 
 TEXT, LINE = 11.5, 15.0

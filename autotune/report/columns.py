@@ -18,7 +18,6 @@ class Column:
     dtype: str  # as pandas names it
     meaning: str
     unit: str = ""  # empty for words and counts
-    may_miss: bool = False  # a text may be unknown in some rows, which is not the same as an empty one
     title: str = ""  # in the page's table; empty: its name without the unit
 
     @property
@@ -166,10 +165,10 @@ def trial_columns(settings: Iterable[str] = ()) -> list[Column]:
 def setting_column(name: str) -> Column:
     """The column of one setting; its value is missing in trials of a space without it."""
     if name not in SETTINGS:
-        return Column(name, TEXT, "A setting that this version does not know.", may_miss=True)
+        return Column(name, TEXT, "A setting that this version does not know.")
     kinds = {type(value) for value in SETTINGS[name].values}
     dtype = {frozenset({int}): WHOLE_OR_MISSING, frozenset({bool}): "boolean"}.get(frozenset(kinds), TEXT)
-    return Column(name, dtype, SETTINGS[name].summary, may_miss=True)
+    return Column(name, dtype, SETTINGS[name].summary)
 
 
 def dtypes(columns: Iterable[Column]) -> dict[str, str]:

@@ -1,17 +1,15 @@
-"""Tables in the formats of other programs, and read back from those that lose nothing.
+"""Tables in the formats of other programs.
 
-format    read back                                        made for
-parquet   equal, by any reader                             programs
-jsonl     equal, by `read_table`                           programs; an infinite number is the text "Infinity"
-csv       equal, by `read_table`                           spreadsheets: a text that one would run begins with '
-markdown  not equal: six digits, one line a cell           people
+parquet   equal when read back, by any reader               programs
+jsonl     an infinite number is the text "Infinity"         programs
+csv       a text that one would run begins with '           spreadsheets
+markdown  six digits, one line a cell                       people
 """
 
-import csv
 import json
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,19 +17,11 @@ from typing import Any
 import pandas as pd
 
 from autotune.core.errors import InvalidRequest, did_you_mean
-from autotune.report.columns import TEXT, Column, dtypes
+from autotune.report.columns import TEXT
 from autotune.report.markdown import markdown_table, one_line
 
 RUN = "=+\\-@\t\r\n"
 """First characters of a text that a spreadsheet may take for a formula (OWASP, CSV Injection)."""
-READ: dict[str, Callable[[str], Any]] = {
-    "int64": int,
-    "Int64": int,
-    "float64": float,
-    "bool": "True".__eq__,
-    "boolean": "True".__eq__,
-}
-"""dtype -> a cell of a CSV file as a value."""
 
 
 @dataclass(frozen=True)
@@ -58,32 +48,6 @@ def format_of(path: Path) -> str:
     if suffix not in names:
         raise InvalidRequest(f"The format of {path.name!r} is unknown.", f"End the name in {', '.join(names)}.")
     return names[suffix]
-
-
-def read_table(path: str | Path, columns: Iterable[Column]) -> pd.DataFrame:
-    """The table that was written as CSV, JSON lines or Parquet: equal to the bit, with its dtypes and missing values.
-
-    columns: all that the file may hold. Raises InvalidRequest for another format, and for a column that is not among them.
-    """
-    path, by_name = Path(path), {column.name: column for column in columns}
-    format = format_of(path)
-    if format == "parquet":
-        return pd.read_parquet(path)
-    if format == "jsonl":
-        objects = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        names = list(objects[0]) if objects else list(by_name)
-        rows = [list(row.values()) for row in objects]
-    elif format == "csv":
-        with path.open(newline="", encoding="utf-8") as file:
-            names, *rows = csv.reader(file)
-    else:
-        raise InvalidRequest(f"{path.name} does not hold all that was measured.", "Read CSV, JSON lines or Parquet.")
-    if unknown := [name for name in names if name not in by_name]:
-        raise InvalidRequest(f"{path.name} holds a column {unknown[0]!r}.", "Name it among the columns.")
-    used = [by_name[name] for name in names]
-    if format == "csv":
-        rows = [[_read(column, cell) for column, cell in zip(used, row, strict=True)] for row in rows]
-    return pd.DataFrame(rows, columns=names).astype(dtypes(used))
 
 
 def plain_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -142,16 +106,6 @@ FORMATS = {
 def quoted(text: str) -> str:
     """With an apostrophe before what a spreadsheet would run, and one more before apostrophes in front of that."""
     return re.sub(rf"\A(?='*[{RUN}])", "'", text)
-
-
-def _unquoted(text: str) -> str:
-    return re.sub(rf"\A'(?='*[{RUN}])", "", text)
-
-
-def _read(column: Column, cell: str) -> Any:
-    if column.dtype == TEXT:
-        return None if column.may_miss and not cell else _unquoted(cell)
-    return READ[column.dtype](cell) if cell else None
 
 
 def _short(value: Any) -> str:

@@ -46,7 +46,7 @@ class SpaceFile:
     core: tuple[str, ...]
 
 
-@dataclass
+@dataclass(eq=False)  # an exception stays hashable
 class InvalidYaml(ValueError):
     """What is wrong with a text in YAML, and in which line."""
 
@@ -79,7 +79,7 @@ def read_yaml(text: str, aliases: bool = True, typ: str = "safe") -> Any:
         raise InvalidYaml(TOO_DEEP) from error
     except MarkedYAMLError as error:
         raise InvalidYaml(str(error.problem), error.problem_mark.line + 1 if error.problem_mark else 1) from error
-    except (YAMLError, ValueError) as error:  # ValueError: 2026-13-01 is no date
+    except (YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:  # 2026-13-01, `!!bool 3`, `!!int`
         raise InvalidYaml(" ".join(str(error).split())) from error
 
 
@@ -163,5 +163,5 @@ def _value(setting: Setting, value: Any, where: str) -> Any:
 
 
 def _line(mapping: Any, key: Any) -> int:
-    """Line of a key in the file, 1 if it is not there."""
-    return int(mapping.lc.key(key)[0]) + 1 if key in mapping else 1
+    """Line of a key in the file, 1 if it is not there or merged (<<)."""
+    return int((mapping.lc.data or {}).get(key, (0,))[0]) + 1

@@ -179,11 +179,3 @@ def test_a_reader_that_goes_away_is_no_error_to_speak_of(words: list[str], studi
         assert process.stderr is not None
         assert process.stderr.read() == ""
         assert process.wait(60) == 1
-
-
-@pytest.mark.parametrize("command", ["verify", "guide", "explain"])
-def test_commands_of_one_device_say_why_they_take_no_more(command: str) -> None:
-    code, known, _ = told(command, "bert-mini", "--devices", "2")
-    assert code == 2
-    assert "--devices" in known["error"]["message"]
-    assert "trainings on one" in known["error"]["advice"]

@@ -15,7 +15,7 @@ from tests.makers import configuration, out_of_memory, result, trial, workload
 
 def test_a_saved_result_is_a_whole_folder(tmp_path: Path) -> None:
     folder = result().save(tmp_path / "a" / "study")
-    when_made = {"verification.json", "ds_config.json", "explanation.json", "explanation.md", "realized.json"}
+    when_made = {"verification.json", "ds_config.json", "explanation.json", "realized.json"}
     assert {path.name for path in folder.iterdir()} == {"request.json", "probes", *FILES} - when_made
     assert {str(path.relative_to(folder / "probes")) for path in (folder / "probes").rglob("*.json")} == {
         f"{place}/{name}"

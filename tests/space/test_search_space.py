@@ -212,6 +212,8 @@ def test_only_narrows_in_order_and_without_repetition() -> None:
         ("paramters:\n  precision: [fp32]\n", 1, "Did you mean 'parameters'?"),
         ("parameters:\n  precision: [fp32\n", 3, "YAML"),
         ("a: 1\n---\nb: 2\n", 2, "YAML"),
+        ("parameters: {workers: !!bool 3}\n", 1, "YAML"),
+        ("parameters:\n  <<: {precision: [bf61]}\n", 1, "Did you mean 'bf16'?"),
         ("", 1, "parameters"),
         ("description: none\nparameters:\n  precision:\n", 3, "precision"),
         ("parameters:\n  precision: [[fp32]]\n", 2, "precision"),

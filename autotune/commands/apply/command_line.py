@@ -55,7 +55,7 @@ class Command:
     def read(cls, words: Sequence[str]) -> "Command":
         has_options = _FLAG.match("".join(words[1:2]))
         env, *rest = words if words[:1] == ["env"] and not has_options else ("", *words)
-        count = next((place for place, word in enumerate(rest) if not _ASSIGNMENT.fullmatch(word)), len(rest))
+        count = next((index for index, word in enumerate(rest) if not _ASSIGNMENT.fullmatch(word)), len(rest))
         return cls(tuple(rest[count:]), dict(word.split("=", 1) for word in rest[:count]), env)
 
     @property
@@ -67,13 +67,13 @@ class Command:
     @property
     def _program(self) -> tuple[int, str]:
         """(index of the first word that the training program reads itself, the tool that it belongs to, empty for a script)."""
-        for place, (word, following) in enumerate(pairwise((*self.words, ""))):
+        for index, (word, following) in enumerate(pairwise((*self.words, ""))):
             if (name := Path(word).name) in PROGRAMS:
-                return place + 2, PROGRAMS[name]
+                return index + 2, PROGRAMS[name]
             if word.endswith(".py"):
-                return place + 1, TRL if "trl/scripts/" in word else ""
+                return index + 1, TRL if "trl/scripts/" in word else ""
             if word in MODULE and following not in LAUNCHER_MODULES:
-                return place + 2, PROGRAMS.get(following.partition(".")[0], "")
+                return index + 2, PROGRAMS.get(following.partition(".")[0], "")
         return 1, ""
 
     @property
@@ -96,34 +96,34 @@ class Command:
     def config(self) -> int | None:
         """Index of the word that names its config file; None without one. No flag of axolotl takes a YAML file."""
         of_flags = (".json",) if self._program[1] == AXOLOTL else CONFIG_SUFFIXES
-        for place in range(self.start, len(self.words)):
-            before, word = self.words[place - 1], self.words[place]
-            is_value = place > self.start and _FLAG.match(before) and "=" not in before and before != "--config"
+        for index in range(self.start, len(self.words)):
+            before, word = self.words[index - 1], self.words[index]
+            is_value = index > self.start and _FLAG.match(before) and "=" not in before and before != "--config"
             suffix = Path(word).suffix
             if suffix in CONFIG_SUFFIXES and not (is_value and suffix in of_flags) and not _FLAG.match(word):
-                return place
+                return index
         return None
 
     def flags(self, begin: int, end: int | None = None) -> dict[str, list[Flag]]:
         """Key -> its flags among these words; `no_` in front of a key counts as the key."""
         by_key: dict[str, list[Flag]] = {}
-        place, end = begin, len(self.words) if end is None else end
+        index, end = begin, len(self.words) if end is None else end
         config = self.config if begin >= self.start else None
-        while place < end:
-            word, first = self.words[place], place
-            place += 1
+        while index < end:
+            word, first = self.words[index], index
+            index += 1
             prefix, equals, value = word.partition("=")
             if not word.startswith("--") and not (equals and begin >= self.start and prefix.isidentifier()):
                 continue
             if not equals:
                 ends = (
                     at
-                    for at in range(place, end)
+                    for at in range(index, end)
                     if _FLAG.match(self.words[at]) or (at == config and self.words[at - 1] != "--config")
                 )
-                place = next(ends, end)
-            values = (value,) if equals else self.words[first + 1 : place]
-            flag = Flag(first, place, prefix, values, bool(equals))
+                index = next(ends, end)
+            values = (value,) if equals else self.words[first + 1 : index]
+            flag = Flag(first, index, prefix, values, bool(equals))
             by_key.setdefault(flag.key.removeprefix("no_"), []).append(flag)
         return by_key
 
@@ -147,10 +147,10 @@ class Command:
 
     def with_config(self, name: str) -> "Command":
         """With another config file, of this name in the same folder."""
-        place = self.config
-        assert place is not None
-        path = Path(self.words[place]).with_name(name)
-        return replace(self, words=(*self.words[:place], str(path), *self.words[place + 1 :]))
+        index = self.config
+        assert index is not None
+        path = Path(self.words[index]).with_name(name)
+        return replace(self, words=(*self.words[:index], str(path), *self.words[index + 1 :]))
 
 
 def _words(flag: str, value: Any, tool: str, is_joined: bool) -> list[str]:

@@ -158,9 +158,9 @@ def _other_files(result: SearchResult, command: Command, current: Mapping[str, A
 
 def _config(command: Command, folder: Path, fields: Collection[str]) -> tuple[Path | None, dict[str, Any], str]:
     """(config file of the command or None, its keys, the tool that reads it); a script's own file of another kind is none."""
-    if (place := command.config) is None:
+    if (index := command.config) is None:
         return None, {}, command.tool
-    path = folder / command.words[place]
+    path = folder / command.words[index]
     if command.tool != PARSER:
         return path, read_config(path)[1], command.tool
     with contextlib.suppress(InvalidRequest):

@@ -66,8 +66,8 @@ def compare(
     given = {str(study): name for study, name in zip(studies, names, strict=True)} | {name: name for name in names}
     prices = _prices(price_per_hour, given)
     rows = [_row(name, result, prices.get(name)) for name, result in zip(names, results, strict=True)]
-    for place, row in enumerate(rows):
-        row |= _relative_speed(place, names, results)
+    for index, row in enumerate(rows):
+        row |= _relative_speed(index, names, results)
     table = compared_frame(rows)
     if output is not None:
         write_table(Path(output), table)
@@ -82,8 +82,8 @@ def _names(results: Sequence[TuningResult]) -> list[str]:
         for name, result in zip(alone, results, strict=True)
     ]
     return [
-        f"{name} ({names[:place].count(name) + 1})" if name in names[:place] else name
-        for place, name in enumerate(names)
+        f"{name} ({names[:index].count(name) + 1})" if name in names[:index] else name
+        for index, name in enumerate(names)
     ]
 
 
@@ -161,18 +161,18 @@ def _speed(
 # Relative speed ---------------------------------------------------------------------------------------------------
 
 
-def _relative_speed(place: int, names: Sequence[str], results: Sequence[TuningResult]) -> dict[str, Any]:
+def _relative_speed(index: int, names: Sequence[str], results: Sequence[TuningResult]) -> dict[str, Any]:
     """Speed over that of the first study of the same work; else the reason why there is none."""
-    result, fields = results[place], {"compared_with": "", "why_not_compared": ""}
+    result, fields = results[index], {"compared_with": "", "why_not_compared": ""}
     speed = _best_speed(result)
     if speed is None:
         return fields | {"why_not_compared": result.why_no_best}
-    for name, other in zip(names[:place], results[:place], strict=True):
+    for name, other in zip(names[:index], results[:index], strict=True):
         other_speed = _best_speed(other)
         if other_speed is not None and not different_work(other, result):
             ratio = quotient_of_means(speed, other_speed)
             return fields | {"compared_with": name} | interval_columns("times_as_fast", ratio)
-    if place == 0:
+    if index == 0:
         return fields | {"why_not_compared": FIRST}
     reasons = ", ".join(different_work(results[0], result)) or f"{results[0].why_no_best} there"
     return fields | {"why_not_compared": f"against {names[0]}: {reasons}"}

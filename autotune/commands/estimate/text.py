@@ -72,19 +72,19 @@ def _table(names: list[str], head: list[str], cells: dict[tuple[str, ...], list[
 
     Settings with one value are named once, and the others have lines of their own if their columns do not fit.
     """
-    varying = [place for place in range(len(names)) if len({settings[place] for settings in cells}) > 1]
-    same = [f"{name} {next(iter(cells))[place]}" for place, name in enumerate(names) if place not in varying]
+    varying = [index for index in range(len(names)) if len({settings[index] for settings in cells}) > 1]
+    same = [f"{name} {next(iter(cells))[index]}" for index, name in enumerate(names) if index not in varying]
     lines = wrapped(f"All with {', '.join(same)}.", "  ") if same and cells else []
-    rows = [([settings[place] for place in varying], row) for settings, row in cells.items()]
+    rows = [([settings[index] for index in varying], row) for settings, row in cells.items()]
     table = aligned(
-        [[*(names[place] for place in varying), *head], *([*words, *row] for words, row in rows)], len(varying)
+        [[*(names[index] for index in varying), *head], *([*words, *row] for words, row in rows)], len(varying)
     )
     if max(map(len, table)) <= WIDTH:
         return [*lines, *table]
     first, *numbers = aligned([head, *(row for _, row in rows)], 0)
     lines += [first]
     for (words, _), line in zip(rows, numbers, strict=True):
-        text = ", ".join(f"{names[place]} {word}" for place, word in zip(varying, words, strict=True))
+        text = ", ".join(f"{names[index]} {word}" for index, word in zip(varying, words, strict=True))
         lines += [*wrapped(text, "  ", "    "), line]
     return lines
 

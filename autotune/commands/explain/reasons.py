@@ -105,25 +105,17 @@ def parts(measurement: Measurement) -> dict[str, float]:
     return timed | {"trainer": max(0.0, step - sum(timed.values()))}
 
 
+STEP = {
+    "step_time_s": "step",
+    "data_wait_s": "waiting for data",
+    "forward_time_s": "all forward passes",
+    "backward_time_s": "all backward passes",
+    "optimizer_step_time_s": "clipping, optimizer",
+    "overhead_time_s": "Trainer's own work",
+}
+"""Property of a measurement -> its label."""
+
+
 def step_split(measurement: Measurement) -> dict[str, float | None]:
-    """Mean seconds of a step and its timed parts; the last micro-step without the optimizer.
-
-    None if nothing was timed, and for a missing first or middle micro-step.
-    """
-    steps, run = measurement.composed_steps, measurement.accumulation_steps_run
-
-    def mean(name: str, least: int) -> float | None:
-        return sum(getattr(step, name) for step in steps) / len(steps) if steps and run >= least else None
-
-    last, optimizer = mean("last_s", 1), measurement.optimizer_step_time_s
-    return {
-        "step_time_s": measurement.step_time_s,
-        "data_wait_s": measurement.data_wait_s,
-        "first_micro_step_s": mean("first_s", 2),
-        "middle_micro_step_s": mean("middle_s", 3),
-        "last_micro_step_s": None if last is None else last - (optimizer or 0.0),
-        "forward_time_s": measurement.forward_time_s,
-        "backward_time_s": measurement.backward_time_s,
-        "optimizer_step_time_s": optimizer,
-        "overhead_time_s": measurement.overhead_time_s,
-    }
+    """Mean seconds of a step and of its parts; None if they were not timed."""
+    return {name: getattr(measurement, name) for name in STEP}

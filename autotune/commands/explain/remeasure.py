@@ -122,10 +122,10 @@ class Remeasurer:
 def _read(folder: Path) -> dict[Configuration, Trial]:
     """The measured configurations in this folder, with their complete rounds."""
     trials: dict[Configuration, Trial] = {}
-    for place in sorted((folder / "probes").glob("*")):
+    for trial_folder in sorted((folder / "probes").glob("*")):
         rounds: list[Measurement] = []
         try:
-            number = int(place.name)
+            number = int(trial_folder.name)
             while (path := probe_folder(folder, Slot(number, len(rounds) + 1)) / ANSWER).exists():
                 rounds.append(Measurement.from_dict(read_json(path)))
             order = read_json(probe_folder(folder, Slot(number, 1)) / ORDER)

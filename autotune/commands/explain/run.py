@@ -10,7 +10,6 @@ from pathlib import Path
 from autotune.commands.explain.explanation import Explanation
 from autotune.commands.explain.reasons import bound
 from autotune.commands.explain.remeasure import Remeasured, Remeasurer, remeasure
-from autotune.commands.explain.text import explanation_markdown
 from autotune.commands.save import fields_of_saved
 from autotune.commands.verify.run import check_trainable, differing_facts, environment_here
 from autotune.core import Configuration, Environment, InvalidRequest, Measurement, read_json, write_json
@@ -22,7 +21,7 @@ from autotune.probe.device import nvml
 from autotune.probe.process.launcher import HostSet
 from autotune.probe.runner import LiveProbe
 from autotune.report.claim import claim_of
-from autotune.report.files import storage_errors, write_file
+from autotune.report.files import storage_errors
 from autotune.report.live.views import saying
 from autotune.report.markdown import sentence
 from autotune.study.certainty import GapKind, SpeedupGap
@@ -38,7 +37,7 @@ LineWatch = Callable[[str], None]
 def explain(
     folder: str | Path, rounds: int = EXPLANATION_ROUNDS, fresh: bool = False, watch: LineWatch | bool | None = None
 ) -> Explanation:
-    """Explain the speed-up of the study in this folder; also written to explanation.json and explanation.md.
+    """Explain the speed-up of the study in this folder; also written to explanation.json.
 
     Args:
         folder: The study's report folder.
@@ -60,21 +59,20 @@ def explain(
         raise InvalidRequest(f"The rounds must be a whole number from 1 to {MOST_ROUNDS}, not {rounds!r}.", "Try 3.")
     result = SearchResult(**fields_of_saved(folder))
     result.best  # noqa: B018  (raises before the folder is locked)
-    place = folder / EXPLANATION
+    explanation_folder = folder / EXPLANATION
     with locked(folder), ExitStack() as stack:
-        _begin(place, result, fresh)
-        probe = _StudyProbe(result, place, stack)
-        explanation = explained(result, probe, place, rounds, saying(watch))
+        _begin(explanation_folder, result, fresh)
+        probe = _StudyProbe(result, explanation_folder, stack)
+        explanation = explained(result, probe, explanation_folder, rounds, saying(watch))
         with storage_errors(folder):
             write_json(folder / "explanation.json", explanation.to_dict())
-        write_file(folder / "explanation.md", explanation_markdown(explanation))
     return explanation
 
 
 def explained(
     result: SearchResult,
     probe: Probe,
-    place: Path,
+    explanation_folder: Path,
     rounds: int = EXPLANATION_ROUNDS,
     watch: LineWatch = lambda line: None,
 ) -> Explanation:
@@ -83,7 +81,7 @@ def explained(
     remeasured = None
     if best.configuration != baseline.configuration:
         plan = plan_of(result.request, result.environment, TimeLimit(), result.allowed_bytes)
-        remeasurer = Remeasurer(place, plan, result.trials, probe, watch)
+        remeasurer = Remeasurer(explanation_folder, plan, result.trials, probe, watch)
         remeasured = remeasure(baseline.configuration, best.configuration, remeasurer, rounds)
     sides = {"baseline": baseline, "answer": best}
     confirmed, gap = speed_up(best, baseline, objective), result.speedup_gap
@@ -101,7 +99,7 @@ def explained(
         memory={name: result.estimated_peaks.get(trial.number) for name, trial in sides.items()},
         utilization={name: result.utilization(trial) for name, trial in sides.items()},
         fixed=tuple(result.request.fix),
-        notes=_notes(result, place, remeasured),
+        notes=_notes(result, explanation_folder, remeasured),
         kept=_kept(result) if remeasured is None else "",
     )
 
@@ -112,9 +110,9 @@ def _kept(result: SearchResult) -> str:
     return " ".join([f"{claim.headline}.", *claim.details, sentence(gap.advice if gap else "")]).strip()
 
 
-def _notes(result: SearchResult, place: Path, remeasured: Remeasured | None) -> tuple[Note, ...]:
+def _notes(result: SearchResult, explanation_folder: Path, remeasured: Remeasured | None) -> tuple[Note, ...]:
     notes = []
-    here = _recorded_environment(place)
+    here = _recorded_environment(explanation_folder)
     if here and (differing := differing_facts(result.environment.identity(), here.identity())):
         notes.append(Note(NoteKind.OTHER_MACHINE, detail="; ".join(differing)))
     if remeasured is not None and remeasured.rounds < EXPLANATION_ROUNDS:
@@ -122,22 +120,22 @@ def _notes(result: SearchResult, place: Path, remeasured: Remeasured | None) -> 
     return tuple(notes)
 
 
-def _begin(place: Path, result: SearchResult, fresh: bool) -> None:
+def _begin(explanation_folder: Path, result: SearchResult, fresh: bool) -> None:
     """Remove measurements of another question, or with fresh all."""
     question = {
         "baseline": result.baseline.configuration.to_dict(),
         "answer": result.best.configuration.to_dict(),
         "allowed_bytes": result.allowed_bytes,
     }
-    with reporting_storage(place.parent):
+    with reporting_storage(explanation_folder.parent):
         try:
-            earlier = read_json(place / "question.json")
+            earlier = read_json(explanation_folder / "question.json")
         except (OSError, ValueError):
             earlier = None
         if fresh or earlier != question:
-            shutil.rmtree(place, ignore_errors=True)
-            place.mkdir(parents=True, exist_ok=True)
-            write_json(place / "question.json", question)
+            shutil.rmtree(explanation_folder, ignore_errors=True)
+            explanation_folder.mkdir(parents=True, exist_ok=True)
+            write_json(explanation_folder / "question.json", question)
 
 
 @dataclass
@@ -145,7 +143,7 @@ class _StudyProbe:
     """The study's own probe: reads the machine and starts processes at the first measurement."""
 
     result: SearchResult
-    place: Path
+    explanation_folder: Path
     stack: ExitStack
 
     def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:
@@ -160,19 +158,21 @@ class _StudyProbe:
         result = self.result
         check_trainable(result, "Explain")
         here = environment_here(self._host, result, "Explain")
-        before = _recorded_environment(self.place)
+        before = _recorded_environment(self.explanation_folder)
         if before and (differing := differing_facts(before.identity(), here.identity())):
             raise InvalidRequest(
                 f"This explanation was started on another machine or with other versions ({'; '.join(differing)}).",
                 "Use --fresh to measure again.",
             )
-        with reporting_storage(self.place.parent):
-            write_json(self.place / "environment.json", here.to_dict())
+        with reporting_storage(self.explanation_folder.parent):
+            write_json(self.explanation_folder / "environment.json", here.to_dict())
         used = nvml.usage_of(nvml.choose_device(here.device))
-        return live_probe(result.request, self._host, here, result.workload, result.allowed_bytes, self.place, used)
+        return live_probe(
+            result.request, self._host, here, result.workload, result.allowed_bytes, self.explanation_folder, used
+        )
 
 
-def _recorded_environment(place: Path) -> Environment | None:
-    """Of an explanation that was started here; else None."""
-    record = place / "environment.json"
+def _recorded_environment(explanation_folder: Path) -> Environment | None:
+    """Environment of an explanation that was started here, or None."""
+    record = explanation_folder / "environment.json"
     return Environment.from_dict(read_json(record)) if record.exists() else None

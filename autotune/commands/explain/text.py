@@ -1,16 +1,16 @@
-"""Text of an explanation: for a terminal of 80 columns, and as Markdown."""
+"""Text of an explanation, for a terminal of 80 columns."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from autotune.commands.explain.explanation import Explanation
-from autotune.commands.explain.reasons import BoundKind, parts, step_split
+from autotune.commands.explain.reasons import STEP, BoundKind, parts, step_split
 from autotune.commands.layout import ratio_text
 from autotune.core.configuration import word
 from autotune.core.interval import Interval
 from autotune.core.trial import Trial
 from autotune.core.units import counted, format_bytes, format_duration
-from autotune.report.markdown import markdown_table, markdown_text, wrapped
+from autotune.report.markdown import wrapped
 from autotune.report.trial_text import outcome_text, speed_text
 from autotune.space.settings import SETTINGS
 
@@ -27,19 +27,6 @@ PARTS = {"micro_steps": "micro-steps", "optimizer": "optimizer", "data_wait": "d
 SMALLEST_CHANGE = 0.02
 """Share of the step, or of the peak: smaller changes are not a reason."""
 
-STEP = {
-    "step_time_s": "step",
-    "data_wait_s": "waiting for data",
-    "first_micro_step_s": "first micro-step",
-    "middle_micro_step_s": "each middle one",
-    "last_micro_step_s": "last micro-step",
-    "forward_time_s": "all forward passes",
-    "backward_time_s": "all backward passes",
-    "optimizer_step_time_s": "clipping, optimizer",
-    "overhead_time_s": "Trainer's own work",
-}
-"""Labels of the parts of a step."""
-
 
 def explanation_lines(explanation: Explanation) -> list[str]:
     """The whole explanation for a terminal."""
@@ -51,18 +38,6 @@ def explanation_lines(explanation: Explanation) -> list[str]:
         table = [(title, *_sides(explanation).values()), *((f"  {label}", *cells) for label, *cells in rows)]
         lines += ["", *(f"{label:<38}{''.join(f'{cell:>20}' for cell in cells)}" for label, *cells in table)]
     return lines
-
-
-def explanation_markdown(explanation: Explanation) -> str:
-    """explanation.md."""
-    name = markdown_text(explanation.name)
-    title = f"Where the speed-up of {name} comes from" if explanation.remeasured else f"What bounds {name}"
-    parts = [f"# {title}", "", markdown_text(sentence(explanation)), ""]
-    for title, sentences in _sections(explanation):
-        parts += [f"## {title}", "", *(f"- {markdown_text(sentence)}" for sentence in sentences), ""]
-    for title, rows in _tables(explanation):
-        parts += [f"## {title}", "", *markdown_table([("", *_sides(explanation).values()), *rows]), ""]
-    return "\n".join(parts)
 
 
 # Sentences --------------------------------------------------------------------------------------------------------

@@ -11,11 +11,10 @@ from autotune.report.trial_text import interval_fields
 from autotune.space.settings import SETTINGS, Context
 
 SAMPLES = 512
-"""Samples that the guides train on; all times are for so many."""
+"""Samples that the guides train on; all times are for these."""
 MICRO_STEPS = 4
 """Micro-steps of a step when the guides accumulate: four of 1 sample, instead of 4 at once."""
 GLOBAL_BATCH_SIZE = 4
-SEQUENCE_LENGTH = 512
 TASK = "sequence-classification"
 THEIR_MODEL, THEIR_MACHINE = "bert-large", "one V100 of 16 GB, 2022"
 

@@ -146,15 +146,6 @@ def leave_environment() -> None:
         del os.environ["PYTHONPATH"]
 
 
-def show_errors(parent: int) -> None:
-    """Give this process the standard error of the parent, of this process id, unless it is a file: both would overwrite it."""
-    place = f"/proc/{parent}/fd/2"
-    with contextlib.suppress(OSError):
-        if not os.path.isfile(place):
-            with open(place, "wb", buffering=0) as stream:
-                os.dup2(stream.fileno(), 2)
-
-
 def end_with(parent: int, is_over: threading.Event) -> None:
     """End this process once the parent, of this process id, is gone, until it is over; returns at once."""
 

@@ -66,8 +66,6 @@ def tune_here(
     parent, made = instructions.parent, [*made]  # a search makes further ones
     if trainer.args.process_index:
         exchange.wait_for_end(parent)
-    if instructions.quiet and not instructions.trains:  # its output is hidden
-        exchange.show_errors(parent)
     instructions = replace(instructions, options=_options_here(instructions))
 
     def tell(mode: str, why: str) -> None:
@@ -187,7 +185,7 @@ def _facts(
         workload=_workload(trainer, instructions.options, size, callbacks) if mode == RERUN else {},
         base=base,
         arguments=plain_fields(args),
-        number=next((place for place, each in enumerate(made, 1) if each is args), 0),
+        number=next((index for index, each in enumerate(made, 1) if each is args), 0),
         global_batch_size=size,
         ranks=args.world_size,
         device=device,

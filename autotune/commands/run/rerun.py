@@ -30,7 +30,7 @@ LOOK_S = 0.05
 """Seconds between looks for answers."""
 
 START, START_S = 3.0, 60.0
-"""A start of the command may take so many times as long as the first, and so many seconds more, before its steps."""
+"""Time limit of a start of the command before its steps: a multiple of the first start's time, plus seconds."""
 
 OTHER_RANKS_S = 20.0
 """Seconds that other ranks may take to answer after the first: one that failed leaves them waiting for its gradients."""
@@ -47,12 +47,11 @@ WITHOUT_TRACKERS = {
 
 @dataclass(frozen=True)
 class Command:
-    """The words of the user's command, and the variables and descriptors that it is started with; None: those of autotune."""
+    """The words of the user's command, and the variables that it is started with. stdout: descriptor; None: that of autotune."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
     stdout: int | None = None
-    stderr: int | None = None
 
     def hooked(self, messages: Path, instructions: Instructions) -> dict[str, str]:
         """Its variables with the hook, for instructions that are in the folder of messages from now on."""
@@ -71,7 +70,7 @@ class CommandHost(HostSet):
         self._compiled: Path | None = None
 
     def run(self, order: Order) -> ExitInfo:
-        """As `HostSet.run`."""
+        """Same contract as `HostSet.run`."""
         if order.kind == "prepare":
             write_order(order)
             write_json(Path(order.folder) / CHILD_ANSWER, {"value": dict(self._facts.workload)})

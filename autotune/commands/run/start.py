@@ -2,14 +2,12 @@
 
 import contextlib
 import os
-import re
 import secrets
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +19,6 @@ from autotune.commands.run.exchange import BUILT, NOT_INSTALLED, RERUN, TRAIN, F
 from autotune.commands.run.rerun import WITHOUT_TRACKERS, Command, CommandHost, changed
 from autotune.core.errors import AutotuneError, InvalidRequest, SearchFailed
 from autotune.core.interrupt import ENDING, Terminated
-from autotune.core.io import file_end
 from autotune.core.note import Note, NoteKind
 from autotune.core.request import tuning_request
 from autotune.probe.process import cleanup
@@ -34,9 +31,6 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.1
 """Seconds between looks for what the program has left."""
-
-LAST_LINES = 40
-"""Lines of hidden output that are shown if the program ends before its training: a launcher's own report takes half of them."""
 
 
 @dataclass(frozen=True)
@@ -68,20 +62,16 @@ def run(words: Sequence[str], wanted: Instructions, stdout: int | None = None) -
         )
     cleanup.become_subreaper()
     command = Command(words, dict(os.environ), stdout)
-    with _scratch() as messages, open(messages / "output.log", "wb") as output:
+    with _scratch() as messages:
         environment = command.hooked(
             messages, wanted if wanted.trains else replace(wanted, fields={"push_to_hub": False})
         )
         environment |= {} if wanted.trains else WITHOUT_TRACKERS
-        is_hidden = wanted.quiet and not wanted.trains
-        first = replace(command, stdout=output.fileno(), stderr=output.fileno()) if is_hidden else command
-        code = carry_out(first, environment, lambda: _is_due(messages))
+        code = carry_out(command, environment, lambda: _is_due(messages))
         facts, end = Facts.read(messages), SearchEnd.read(messages) or SearchEnd(stop=False)
         ended_by = end.interrupted or (0 if end.study or end.error else code - 128)
         if ended_by in (signal.SIGINT, *ENDING):
             raise KeyboardInterrupt if ended_by == signal.SIGINT else Terminated(signal.Signals(ended_by))
-        if is_hidden and not _is_due(messages):
-            _show_end(Path(output.name))
         if end.error:
             try:
                 value_of(end.to_dict())
@@ -113,21 +103,12 @@ def _kept_lines(reason: str) -> tuple[str, ...]:
 def _scratch() -> Iterator[Path]:
     """A folder that is gone afterwards; what a killed parent leaves, a later search removes."""
     cleanup.remove_left_scratch()
-    place = cleanup.scratch_folder(secrets.token_hex(8))
-    cleanup.make_scratch(str(place))
+    folder = cleanup.scratch_folder(secrets.token_hex(8))
+    cleanup.make_scratch(str(folder))
     try:
-        yield place
+        yield folder
     finally:
-        shutil.rmtree(place, ignore_errors=True)
-
-
-def _show_end(output: Path) -> None:
-    """Print the last lines of the program's output, without overwritten progress bars, and keep all of it."""
-    with tempfile.NamedTemporaryFile(prefix="autotune-run-", suffix=".log", delete=False) as kept:
-        shutil.copyfile(output, kept.name)
-    end = re.sub(r"[^\n]*\r(?!\n)", "", file_end(output, 20_000).decode(errors="replace"))
-    lines = [*end.splitlines()[-LAST_LINES:], f"autotune: All of the program's output: {kept.name}"]
-    print("\n".join(lines), file=sys.stderr, flush=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def carry_out(command: Command, environment: Mapping[str, str], is_due: Callable[[], bool] = lambda: False) -> int:
@@ -136,7 +117,7 @@ def carry_out(command: Command, environment: Mapping[str, str], is_due: Callable
     Signals go to it: it decides what they end. Raises InvalidRequest if it cannot be started.
     """
     try:
-        process = subprocess.Popen(command.words, env=environment, stdout=command.stdout, stderr=command.stderr)
+        process = subprocess.Popen(command.words, env=environment, stdout=command.stdout)
     except OSError as error:
         word = command.words[0]
         script = "sh" if error.errno == ENOEXEC else ""  # it names no interpreter

@@ -27,8 +27,8 @@ _begun: dict[str, Any] = {}
 
 def begin(instructions: Instructions, started: float) -> None:
     """Read the order, and begin to count memory: before model and data are built. started: of this process, monotonic."""
-    place = Path(instructions.order)
-    order = cast("TrainingOrder", Order.from_dict(read_json(place / ORDER), place))
+    folder = Path(instructions.order)
+    order = cast("TrainingOrder", Order.from_dict(read_json(folder / ORDER), folder))
     take_variables(order)
     _begun.update(order=order, memory=memory_of(order), started=started)
 

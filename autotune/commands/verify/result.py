@@ -18,13 +18,6 @@ from autotune.report.markdown import sentence, wrapped
 from autotune.report.trial_text import interval_columns, interval_fields, range_text, speed_text
 from autotune.study.objective import round_ratio, speed_up
 
-DEVICE_FACTS = {
-    "sm_clock_mhz": ("SM clock", "{:.0f} MHz"),
-    "power_w": ("power", "{:.0f} W"),
-    "temperature_c": ("temperature", "{:.0f} °C"),
-}
-"""Readings of the device that explain a difference in speed: name -> label and format."""
-
 
 def judged(promised: Interval, measured: Interval) -> PromiseKind:
     """Kind of verdict on a speed-up, by its 95 % interval in the search and the interval of the plain trainings.
@@ -55,7 +48,6 @@ class Verification:
     the user's settings that fits if they do not, and None if none does. answer, yours: rounds of plain training with each, in
     their order; of their steps only time, data wait and samples are known, and one that did not complete has a reason. notes:
     limits of the comparison.
-    mfu: share of the GPU's data-sheet peak by `yours` and `answer`, promised and measured, if known.
     """
 
     name: str
@@ -65,7 +57,6 @@ class Verification:
     yours: Sequence[Measurement] = ()
     objective: str = "samples_per_second"
     notes: tuple[Note, ...] = ()
-    mfu: Sequence[Sequence[float | None]] = ((None, None), (None, None))
 
     def __repr__(self) -> str:
         """One line: the verdict with both speed-ups."""
@@ -128,7 +119,7 @@ class Verification:
     def verdict(self) -> PromiseVerdict:
         """By the speed-ups (`judged`), unless a training did not complete or needed more memory than allowed.
 
-        What was disturbed in so many rounds that fewer than ROUNDS_THAT_TELL are left cannot be told.
+        If disturbed rounds leave fewer than ROUNDS_THAT_TELL, the verdict is that nothing can be told.
         """
         promised, measured = self.promised, self.measured
         if self.is_same:
@@ -175,8 +166,8 @@ class Verification:
         rounds: by side what was measured in each, with the time of every step.
         """
         promised, measured = (
-            {name: _figures(each, mfu) for name, each, mfu in zip(("yours", "answer"), pair, shares, strict=True)}
-            for pair, shares in zip(self.trials, self.mfu, strict=True)
+            {name: _figures(trial) for name, trial in zip(("yours", "answer"), pair, strict=True)}
+            for pair in self.trials
         )
         return {
             "verdict": self.verdict.to_dict(),
@@ -209,14 +200,6 @@ def verification_lines(verification: Verification) -> list[str]:
         ("peak memory, promised", *_cells(promised, lambda trial: format_bytes(trial.peak_bytes)), ""),
         ("peak memory, now", *_cells(measured, lambda trial: format_bytes(trial.peak_bytes)), ""),
     ]
-    for what, shares in zip(("promised", "now"), verification.mfu, strict=True):
-        if any(shares):
-            rows.append((f"MFU, {what}", *("-" if share is None else f"{share:.1%}" for share in shares), ""))
-    for name, (label, text) in DEVICE_FACTS.items():
-        for what, trials in (("promised", promised), ("now", measured)):
-            facts = [trial.final.system_state.get(name) if trial else None for trial in trials]
-            if any(fact is not None for fact in facts):
-                rows.append((f"{label}, {what}", *("-" if fact is None else text.format(fact) for fact in facts), ""))
     report = f"`autotune report {verification.name}` writes the report with the speed-up that was measured now."
     remarks = [f"warning of the promise: {warning}" for warning in verification.best.final.warnings]
     remarks += [f"warning: {text}" for text in verification.disturbances]
@@ -254,7 +237,7 @@ def _cells(trials: Sequence[Trial | None], text: Callable[[Trial], str]) -> list
     return ["-" if trial is None else text(trial) for trial in trials]
 
 
-def _figures(trial: Trial | None, mfu: float | None) -> dict[str, float | None] | None:
+def _figures(trial: Trial | None) -> dict[str, float | None] | None:
     if trial is None:
         return None
     return {
@@ -262,7 +245,6 @@ def _figures(trial: Trial | None, mfu: float | None) -> dict[str, float | None] 
         "step_time_s": trial.final.step_time_s,
         "peak_bytes": trial.peak_bytes,
         "data_wait_s": trial.final.data_wait_s,
-        "mfu": mfu,
     }
 
 

@@ -38,7 +38,7 @@ from autotune.study.result import SearchResult, training_setup_of
 from autotune.study.store import VERIFICATION, locked, reporting_storage
 
 MOST_STEPS = 100_000
-"""The order of the samples is in the training's memory: beyond so many steps it would count."""
+"""Limit of the steps of a side: the order of the samples is in the training's memory, and beyond this it would count."""
 
 PLACE = Path("probes", "verification")
 """Orders and logs of the trainings in a study's folder."""
@@ -100,9 +100,9 @@ def verify(
             except KeyboardInterrupt:
                 # What can tell, or what is better than nothing, outlives the interrupt.
                 if turns.complete >= (ROUNDS_THAT_TELL if (folder / VERIFICATION).exists() else 1):
-                    _written(folder, verification, result, turns)
+                    _written(folder, verification, turns)
                 raise
-        return _written(folder, verification, result, turns)
+        return _written(folder, verification, turns)
 
 
 def _rival(result: SearchResult) -> Trial | None:
@@ -110,13 +110,11 @@ def _rival(result: SearchResult) -> Trial | None:
     return None if result.best is result.substitute else result.compared_trial
 
 
-def _written(folder: Path, verification: Verification, result: SearchResult, turns: "_Turns") -> Verification:
+def _written(folder: Path, verification: Verification, turns: "_Turns") -> Verification:
     """The verification with what was measured, written to the study's folder."""
     verification = replace(
         verification, yours=turns.measured["yours"], answer=turns.measured["answer"], notes=turns.notes
     )
-    uses = [[result.utilization(trial) if trial else None for trial in pair] for pair in verification.trials]
-    verification = replace(verification, mfu=[[use.mfu if use else None for use in pair] for pair in uses])
     with reporting_storage(folder):
         write_json(folder / VERIFICATION, verification.to_dict())
     return verification
@@ -206,7 +204,7 @@ class _Turns:
         )
         seconds = self._seconds / self._rounds
         expected = math.ceil(seconds / (trial.final.step_time_s or 1.0))
-        most = min(MOST_STEPS // self._rounds, max(100, 4 * expected))  # there are samples for so many
+        most = min(MOST_STEPS // self._rounds, max(100, 4 * expected))  # samples are prepared for this number
         return replace(own, timed_least=1, timed_most=most, seconds=seconds, timed_seconds_least=0.0)
 
     def _expected_s(self, trial: Trial) -> float:
@@ -257,12 +255,12 @@ class _Turns:
         assert self._result.folder is not None
         trial = self._sides[side]
         configuration, setup = trial.configuration, training_setup_of(self._result, trial)
-        place = self._result.folder / PLACE / f"{number}-{side}"
+        folder = self._result.folder / PLACE / f"{number}-{side}"
         before, begun = self._device_used(), time.monotonic()
         answer, failure = self._probe.train(
             "verification",
             configuration,
-            place,
+            folder,
             20 * self._expected_s(trial) + 600,
             {"round": number},
             number=trial.number,
@@ -270,7 +268,7 @@ class _Turns:
             training_arguments=setup.training_arguments,
             model_arguments=setup.model_arguments,
         )
-        (place / CHILD_ANSWER).unlink(missing_ok=True)
+        (folder / CHILD_ANSWER).unlink(missing_ok=True)
         others = sorted({*(before[1] if before else ()), *((self._device_used() or (0, []))[1] if before else ())})
         warnings = (ResultWarning(WarningKind.SHARED_DEVICE, detail=", ".join(others)),) if others else ()
         facts: dict[str, Any] = {

@@ -61,7 +61,7 @@ class Answer:
 
     @property
     def mixed_precision(self) -> str:
-        """As accelerate names it: bf16, fp16 or no."""
+        """Accelerate's name: bf16, fp16 or no."""
         return next((name for name in ("bf16", "fp16") if self.setup.training_arguments.get(name)), "no")
 
     @property

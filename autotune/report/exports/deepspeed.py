@@ -11,7 +11,7 @@ AUTO = "auto"
 def resolved(
     config: Mapping[str, Any], arguments: Mapping[str, Any], ranks: int = 1, hidden_size: int | None = None
 ) -> dict[str, Any]:
-    """The configuration with each "auto" as the number that these training arguments mean on so many ranks.
+    """The configuration with each "auto" as the number that these training arguments mean on this number of ranks.
 
     What only a run knows (its number of steps; the model's hidden size, if it is None) stays "auto", and so do learning rate
     and weight decay that no argument states: every tool fills them in, with defaults of its own, and transformers refuses

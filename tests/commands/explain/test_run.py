@@ -20,7 +20,7 @@ from autotune.commands.explain import remeasure, run
 from autotune.commands.explain.explanation import Explanation
 from autotune.commands.explain.path import MOST_TRIED, between, differing, find_path
 from autotune.commands.explain.run import explain, explained
-from autotune.commands.explain.text import explanation_lines, explanation_markdown, sentence
+from autotune.commands.explain.text import explanation_lines, sentence
 from autotune.commands.result import TuningResult
 from autotune.core import (
     Configuration,
@@ -34,7 +34,7 @@ from autotune.core import (
     read_json,
 )
 from autotune.core.errors import NothingFits
-from autotune.core.note import Note, NoteKind
+from autotune.core.note import NoteKind
 from autotune.core.request import tuning_request
 from autotune.memory.peak import MemoryPeak, MemorySplit
 from autotune.probe import ProbeOptions
@@ -268,7 +268,6 @@ def test_where_the_baseline_is_the_answer_nothing_is_measured_but_why_is_told(tm
     lines = explanation_lines(explanation)
     assert [line for line in lines if line.startswith("  the baseline: compute-bound")]
     assert "the answer" not in "\n".join(lines)
-    assert explanation_markdown(explanation).startswith(f"# What bounds {own.name}\n")
 
 
 def test_where_it_was_too_noisy_to_tell_the_way_to_find_out_is_told(tmp_path: Path) -> None:
@@ -399,9 +398,7 @@ def test_a_second_explanation_answers_from_the_first_and_writes_its_files(
     assert data["product"] == pytest.approx(data["total"], rel=1e-12)
     assert data["utilization"]["answer"] == pytest.approx(float(explanation.best.samples_per_second or 0) * 1e-3)
     assert data["mfu"] == {"baseline": None, "answer": None}, "a CPU"
-    page = (kept / "explanation.md").read_text(encoding="utf-8")
-    assert page == explanation_markdown(explanation)
-    golden("explain.txt", "\n".join(explanation_lines(explanation)) + f"\n\n{page}")
+    golden("explain.txt", "\n".join(explanation_lines(explanation)) + "\n")
 
 
 def test_the_command_prints_text_or_one_json_object(kept: Path) -> None:
@@ -493,14 +490,6 @@ def test_a_change_is_told_by_what_it_did_to_the_step_and_the_peak() -> None:
     after = of(0.7, 80 * MIB, last_s=0.65, data_wait_s=0.05, optimizer_s=0.3)
     assert changes(before, after) == "micro-steps 42% shorter, data wait 150.0 ms less, peak 20 MiB less"
     assert changes(before, before) == "nothing of the step or the peak changed much"
-
-
-def test_the_page_is_called_as_the_study_is_and_shows_its_words_as_text(tmp_path: Path) -> None:
-    of = study(TWO)
-    explanation, _ = explained_in(replace(of, request=replace(of.request, study_name="mine")), tmp_path, rounds=1)
-    page = explanation_markdown(replace(explanation, notes=(Note(NoteKind.COLUMNS, detail="needs *sm_70* | <i>"),)))
-    assert page.startswith("# Where the speed-up of mine comes from\n")
-    assert r"- note: needs \*sm_70\* \| &lt;i&gt;" in page.splitlines()
 
 
 # For real ---------------------------------------------------------------------------------------------------------

@@ -107,23 +107,6 @@ def test_a_program_that_ends_before_it_trains_keeps_its_exit_code(tmp_path: Path
     assert ended.stdout == "disabled\n", "no tracker where nothing is trained"
 
 
-def test_the_end_of_hidden_output_is_shown_if_the_program_fails_before_its_training(tmp_path: Path) -> None:
-    lines = "for number in range(100):\n    print('line', number)\n"
-    bars = "print('\\r'.join(f'{share} %' for share in range(100)), file=sys.stderr)\n"
-    (tmp_path / "failing.py").write_text(f"import sys\n{lines}{bars}raise ValueError('no data')\n")
-    (tmp_path / "temporary").mkdir()
-    command = [sys.executable, "-u", "failing.py"]
-    ended = autotune_run(tmp_path, "--quiet", command=command, flags=(), TMPDIR=str(tmp_path / "temporary"))
-    assert (ended.returncode, ended.stdout) == (1, "")
-    shown = ended.stderr.splitlines()
-    assert shown[0].startswith("line ")
-    assert {"line 99", "99 %", "ValueError: no data"} < {*shown}
-    (kept,) = (tmp_path / "temporary").iterdir()
-    assert shown[-2] == f"autotune: All of the program's output: {kept}"
-    assert "ended with exit code 1 before it trained" in shown[-1]
-    assert "line 0\n" in kept.read_text()
-
-
 def test_a_script_without_a_first_line_for_the_kernel_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "go").write_text("echo ran\n")
     (tmp_path / "go").chmod(0o755)

@@ -179,14 +179,11 @@ def test_a_run_of_announced_length_counts_what_compiling_takes() -> None:
 
 
 def test_the_texts_are_the_golden_ones_in_eighty_columns(golden: Callable[[str, str], None]) -> None:
-    system_state = {"sm_clock_mhz": 1500.0, "power_w": 250.0}
-    warm = replace(BEST, confirmations=tuple(replace(each, system_state=system_state) for each in BEST.confirmations))
-    cold = rounds(44.0, 44.5, 44.2, 44.1, disturbed=[2], peak_bytes=550 * MIB, system_state=system_state)
-    shares = ((0.3, 0.45), (0.3, 0.44))
+    cold = rounds(44.0, 44.5, 44.2, 44.1, disturbed=[2], peak_bytes=550 * MIB)
     unknown = Trial(1, configuration(), replace(completed(), peak_device_bytes=None, peak_reserved_bytes=None))
     crashed = (ended(Outcome.CRASHED, reason="RuntimeError: " + "word " * 50, round=1),)
     texts = [
-        replace(verification(cold, notes=(Note(NoteKind.OTHER_MACHINE, detail="torch 1"),), mfu=shares), best=warm),
+        verification(cold, notes=(Note(NoteKind.OTHER_MACHINE, detail="torch 1"),)),
         verification(rounds(30.0, 60.0, 35.0, 55.0)),
         verification(rounds(31.0, 31.0, 31.1, 31.0)),
         Verification("small", unknown, None, crashed),
