@@ -79,9 +79,9 @@ def tune(
     """Find the fastest configuration for your own `Trainer`, in one of two ways.
 
     `tune(trainer)` takes a built Trainer that a fresh one of its class and parts equals; `result.apply(trainer)` returns one
-    that trains with the answer. What was set on it since it was built is refused. A plain transformers model is built in each
-    probe from its class and config, with random weights; any other is sent as it is. During the search the model is on the CPU,
-    and afterwards where it was, however the search ends; the Trainer itself does not change.
+    that trains with the answer. What was set on it since it was built is refused. A plain transformers model is sent without
+    its weights, and each probe draws random ones; any other is sent as it is. During the search the model is on the CPU, and
+    afterwards where it was, however the search ends; the Trainer itself does not change.
 
     `tune(build, args)` takes any other Trainer: each probe calls `build` with its own arguments and trains what that returns.
     Train with `build(result.arguments(args)).train()`.
