@@ -23,7 +23,6 @@ from autotune.probe import Host
 from autotune.probe.train.callbacks import why_unfit
 from autotune.space.build import parse_overrides
 from autotune.space.settings import precision
-from autotune.space.settings.optimizer import ANY
 from autotune.space.setup import BATCH_FIELDS
 from autotune.space.user_arguments import fields_of, left_out
 from autotune.study.plan import Watch
@@ -243,7 +242,7 @@ def _payload(trainer: Any, notes: list[Note], held: ResultWarning | None) -> Pay
         "code": code_of({type(trainer)}, model.modules()),
         "on_arguments": on_arguments,
         "callbacks": [callback for callback in callbacks if id(callback) in {*map(id, user_callbacks)}],
-        "own_optimizer": _own_optimizer(trainer, further),
+        "own_optimizer": extract.optimizer_name(trainer),
         "whole_steps": extract.shares_accumulation(args),
         "identity": _identity({**own, **on_arguments}, further, extract.identity_of(trainer, callbacks)),
         EVALUATION: {name: value for name in OF_EVALUATION if (value := getattr(trainer, name, None)) is not None},
@@ -253,15 +252,6 @@ def _payload(trainer: Any, notes: list[Note], held: ResultWarning | None) -> Pay
     return Payload(
         type(model).__name__, sent(objects, trainer), tuple(notes), tuple(differs), warnings, copy.copy(args)
     )
-
-
-def _own_optimizer(trainer: Any, further: dict[str, Any]) -> str:
-    """See `Workload.own_optimizer`."""
-    if further.get("optimizers"):
-        return type(further["optimizers"][0]).__name__
-    if further.get("optimizer_cls_and_kwargs"):
-        return str(further["optimizer_cls_and_kwargs"][0].__name__)
-    return ANY if extract.makes_optimizer(type(trainer)) else ""
 
 
 def _callbacks(trainer: Any, own: list[Any], notes: list[Note], differs: list[Note]) -> list[Any]:
