@@ -30,7 +30,7 @@ from autotune.workload import extract
 from autotune.workload.fresh import check_fresh, set_on_arguments
 from autotune.workload.model.code import code_of, loaded_code
 from autotune.workload.model.pickling import EVALUATION, Payload, can_be_sent, sent
-from autotune.workload.model.rebuild import Prebuilt, called, without_weights
+from autotune.workload.model.sent_model import Prebuilt, called, without_weights
 from autotune.workload.references import of_library
 
 OF_EVALUATION = ("eval_dataset", "compute_metrics", "preprocess_logits_for_metrics")

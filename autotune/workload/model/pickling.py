@@ -27,7 +27,7 @@ from autotune.core.note import Note
 from autotune.core.warning import ResultWarning
 from autotune.workload.data.workers import Sink, why_no_workers
 from autotune.workload.extract import BUILD
-from autotune.workload.model.rebuild import WithoutWeights, empty_parameter
+from autotune.workload.model.sent_model import WithoutWeights, empty_parameter
 from autotune.workload.references import globals_of
 
 OF_ARGUMENTS = ("arguments_class", "user_fields")

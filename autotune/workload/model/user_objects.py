@@ -26,7 +26,7 @@ from autotune.workload.extract import BUILD
 from autotune.workload.hub import first_line
 from autotune.workload.model.code import check_code, code_of
 from autotune.workload.model.pickling import OF_LOADER, received
-from autotune.workload.model.rebuild import BUILT, CONFIG, ITSELF, Prebuilt, WithoutWeights, layers_digest
+from autotune.workload.model.sent_model import BUILT, CONFIG, ITSELF, Prebuilt, WithoutWeights, layers_digest
 
 LOOK_S = 2.0
 """Longest search for the largest sample of the user's dataset: a dataset that decodes files has no lengths to read."""
