@@ -41,7 +41,7 @@ from autotune.study.store import (
     read_references,
     read_trial,
 )
-from autotune.workload.model.rebuild import BUILT, ITSELF
+from autotune.workload.model.sent_model import BUILT, ITSELF
 
 RESULT = "result.json"
 """How the search ended, written at its end: one that was killed leaves none, also if an earlier one had come to its end."""

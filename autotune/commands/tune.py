@@ -23,7 +23,6 @@ from autotune.probe import Host
 from autotune.probe.train.callbacks import why_unfit
 from autotune.space.build import parse_overrides
 from autotune.space.settings import precision
-from autotune.space.settings.optimizer import ANY
 from autotune.space.setup import BATCH_FIELDS
 from autotune.space.user_arguments import fields_of, left_out
 from autotune.study.plan import Watch
@@ -31,7 +30,7 @@ from autotune.workload import extract
 from autotune.workload.fresh import check_fresh, set_on_arguments
 from autotune.workload.model.code import code_of, loaded_code
 from autotune.workload.model.pickling import EVALUATION, Payload, can_be_sent, sent
-from autotune.workload.model.rebuild import Prebuilt, called, without_weights
+from autotune.workload.model.sent_model import Prebuilt, called, without_weights
 from autotune.workload.references import of_library
 
 OF_EVALUATION = ("eval_dataset", "compute_metrics", "preprocess_logits_for_metrics")
@@ -79,9 +78,9 @@ def tune(
     """Find the fastest configuration for your own `Trainer`, in one of two ways.
 
     `tune(trainer)` takes a built Trainer that a fresh one of its class and parts equals; `result.apply(trainer)` returns one
-    that trains with the answer. What was set on it since it was built is refused. A plain transformers model is built in each
-    probe from its class and config, with random weights; any other is sent as it is. During the search the model is on the CPU,
-    and afterwards where it was, however the search ends; the Trainer itself does not change.
+    that trains with the answer. What was set on it since it was built is refused. A plain transformers model is sent without
+    its weights, and each probe draws random ones; any other is sent as it is. During the search the model is on the CPU, and
+    afterwards where it was, however the search ends; the Trainer itself does not change.
 
     `tune(build, args)` takes any other Trainer: each probe calls `build` with its own arguments and trains what that returns.
     Train with `build(result.arguments(args)).train()`.
@@ -243,7 +242,7 @@ def _payload(trainer: Any, notes: list[Note], held: ResultWarning | None) -> Pay
         "code": code_of({type(trainer)}, model.modules()),
         "on_arguments": on_arguments,
         "callbacks": [callback for callback in callbacks if id(callback) in {*map(id, user_callbacks)}],
-        "own_optimizer": _own_optimizer(trainer, further),
+        "own_optimizer": extract.optimizer_name(trainer),
         "whole_steps": extract.shares_accumulation(args),
         "identity": _identity({**own, **on_arguments}, further, extract.identity_of(trainer, callbacks)),
         EVALUATION: {name: value for name in OF_EVALUATION if (value := getattr(trainer, name, None)) is not None},
@@ -253,15 +252,6 @@ def _payload(trainer: Any, notes: list[Note], held: ResultWarning | None) -> Pay
     return Payload(
         type(model).__name__, sent(objects, trainer), tuple(notes), tuple(differs), warnings, copy.copy(args)
     )
-
-
-def _own_optimizer(trainer: Any, further: dict[str, Any]) -> str:
-    """See `Workload.own_optimizer`."""
-    if further.get("optimizers"):
-        return type(further["optimizers"][0]).__name__
-    if further.get("optimizer_cls_and_kwargs"):
-        return str(further["optimizer_cls_and_kwargs"][0].__name__)
-    return ANY if extract.makes_optimizer(type(trainer)) else ""
 
 
 def _callbacks(trainer: Any, own: list[Any], notes: list[Note], differs: list[Note]) -> list[Any]:

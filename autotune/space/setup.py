@@ -82,8 +82,8 @@ def training_setup(
         data_arguments=effect.data_arguments,
         adapter=_adapter(effect, task),
         switches=effect.switches,
-        process_environment=_with_own(variables, environment),
-        host_environment=_with_own(effect.host, environment),
+        process_environment=_with_user_values(variables, environment),
+        host_environment=_with_user_values(effect.host, environment),
         processes=max(1, effect.processes),
     )
 
@@ -111,7 +111,7 @@ def _training_arguments(
     return fields
 
 
-def _with_own(variables: Mapping[str, str], environment: Environment) -> dict[str, str]:
+def _with_user_values(variables: Mapping[str, str], environment: Environment) -> dict[str, str]:
     return joined({name: value for name, value in environment.variables.items() if name in variables}, variables)
 
 

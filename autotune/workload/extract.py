@@ -9,6 +9,7 @@ from typing import Any
 
 from autotune.core.errors import InvalidRequest
 from autotune.space.settings.micro_batch_size import GENERATION
+from autotune.space.settings.optimizer import ANY
 from autotune.workload.data.rows import length_of
 
 PARTS = (
@@ -159,7 +160,7 @@ def computed_fields(args: Any) -> dict[str, Any]:
     `steps_per_generation`). A field is computed if the class makes the same arguments without it. If either of two follows
     from the other, the one declared first counts as the user's.
     """
-    defaults = {field.name: field.default for field in _own(args)}
+    defaults = {field.name: field.default for field in _class_fields(args)}
     candidates = [name for name in reversed(_changed(args)) if defaults[name] is not dataclasses.MISSING]
     computed: dict[str, Any] = {}
     before = -1
@@ -184,7 +185,7 @@ def shares_accumulation(args: Any) -> bool:
     return other is None or any(getattr(other, name) != getattr(args, name) for name in computed)
 
 
-def _own(args: Any) -> list[dataclasses.Field[Any]]:
+def _class_fields(args: Any) -> list[dataclasses.Field[Any]]:
     """Fields that only this class of arguments has."""
     from transformers import TrainingArguments
 
@@ -194,7 +195,7 @@ def _own(args: Any) -> list[dataclasses.Field[Any]]:
 
 def _changed(args: Any) -> list[str]:
     """Fields that are not as declared."""
-    return [field.name for field in _own(args) if getattr(args, field.name) != field.default]
+    return [field.name for field in _class_fields(args) if getattr(args, field.name) != field.default]
 
 
 def constructed_again(args: Any, changed: Mapping[str, Any]) -> Any:
@@ -338,12 +339,16 @@ def user_optimizers(trainer: Any) -> tuple[Any, Any]:
     return None, None
 
 
-def makes_optimizer(trainer_class: type) -> bool:
-    """True if the class makes its optimizer differently from Trainer."""
+def optimizer_name(trainer: Any) -> str:
+    """Class of the user's optimizer; ANY if the Trainer's class makes it, empty if the arguments name it."""
     from transformers import Trainer
 
-    own: Any = trainer_class
-    return bool(own.create_optimizer is not Trainer.create_optimizer)
+    optimizer, _ = user_optimizers(trainer)
+    kind = type(optimizer) if optimizer else (getattr(trainer, "optimizer_cls_and_kwargs", None) or (None,))[0]
+    if kind is not None:
+        return str(kind.__name__)
+    trainer_class: Any = type(trainer)
+    return "" if trainer_class.create_optimizer is Trainer.create_optimizer else ANY
 
 
 def _made_by_trainer(trainer: Any, optimizer: Any) -> bool:

@@ -33,7 +33,7 @@ from autotune.space.build import build_space
 from autotune.study.identity import study_identity
 from autotune.workload import extract
 from autotune.workload.model.pickling import Payload
-from autotune.workload.model.rebuild import CONFIG, ITSELF
+from autotune.workload.model.sent_model import CONFIG, ITSELF
 from autotune.workload.model.user_objects import UserObjects, user_workload
 from autotune.workload.references import of_library
 from tests import makers

@@ -150,12 +150,15 @@ def test_an_optimizer_is_the_user_s_where_the_arguments_do_not_name_it(tmp_path:
     assert extract.optimizer_of(usual).state  # the Trainer's own has states to be moved all the same
 
 
-def test_a_class_that_makes_its_optimizer_is_seen() -> None:
+def test_the_user_s_optimizer_has_a_name(tmp_path: Path) -> None:
     class Own(Trainer):
         def create_optimizer(self, *_: Any) -> Any: ...
 
-    assert extract.makes_optimizer(Own)
-    assert not extract.makes_optimizer(Scaled)
+    model = bert()
+    given = built(tmp_path, model=model, optimizers=(torch.optim.SGD(model.parameters(), lr=0.1), None))
+    by_class = built(tmp_path, optimizer_cls_and_kwargs=(torch.optim.Adagrad, {}))
+    trainers = (built(tmp_path, Own), built(tmp_path, Scaled), given, by_class)
+    assert [extract.optimizer_name(trainer) for trainer in trainers] == ["any", "", "SGD", "Adagrad"]
 
 
 @dataclass

@@ -15,8 +15,6 @@ _SOURCES = ("messages", "conversations", "text")
 _TARGETS = ("target", "summary", "completion", "labels", "label")
 _LABELS = ("label", "labels")
 _TAGS = ("ner_tags", "tags", "labels", "label")
-_ALPACA = (("instruction", "input", "output"), ("instruction", "context", "response"))
-"""Columns of an instruction, of its context, which may be missing or empty, and of the answer."""
 _TEXT_PAIRS = (
     ("sentence1", "sentence2"),
     ("sentence_A", "sentence_B"),
@@ -71,7 +69,7 @@ def choose_columns(data: Any, task: str, text: str | None, label: str | None) ->
         return data, replace(_with_tools(data, first, _column(data, label, _LABELS, "label")), pair=second)
     is_open = text is None and label is None and task in ("causal-lm", "seq2seq-lm")
     if is_open and (pair := _pair(data, task, structs)):
-        return pair
+        return data, pair
     if task == "seq2seq-lm":
         source = _text_column(data, text, _TARGETS)
         if label is None and not any(name in _text_columns(data) for name in _TARGETS):
@@ -86,19 +84,16 @@ def choose_columns(data: Any, task: str, text: str | None, label: str | None) ->
     return data, _with_tools(data, _text_column(data, text, (completion,)), completion)
 
 
-def _pair(data: Any, task: str, structs: list[str]) -> tuple[Any, Columns] | None:
-    """The data to read and to learn, in columns of usual names; None if there are none.
+def _pair(data: Any, task: str, structs: list[str]) -> Columns | None:
+    """The columns to read and to learn, of usual names; None if there are none.
 
     Raises InvalidRequest for the pairs of a preference.
     """
     names, readable = data.column_names, _text_columns(data)
     if {"prompt", "completion"} <= set(readable):
-        return data, _with_tools(data, "prompt", "completion")
+        return _with_tools(data, "prompt", "completion")
     if any(name in readable for name in _SOURCES):
         return None
-    for instruction, about, answer in _ALPACA:
-        if {instruction, answer} <= set(readable):
-            return _instructions(data, task, instruction, about, answer), Columns("prompt", "completion")
     if {"chosen", "rejected"} <= set(names):
         raise InvalidRequest(
             f"The columns chosen and rejected are pairs of a preference, which {task} does not train on.",
@@ -106,21 +101,7 @@ def _pair(data: Any, task: str, structs: list[str]) -> tuple[Any, Columns] | Non
         )
     pairs = [[name for name in names if name.startswith(f"{struct}.")] for struct in structs]
     translations = [pair for pair in pairs if len(pair) == 2 and {*pair} <= {*readable}]
-    return (data, Columns(*translations[0])) if task == "seq2seq-lm" and len(translations) == 1 else None
-
-
-def _instructions(data: Any, task: str, instruction: str, about: str, answer: str) -> Any:
-    """The data as prompt and completion: messages for a causal model, texts for others."""
-    abouts = data[about] if about in data.column_names else [None] * len(data)
-    prompts = ["\n\n".join(filter(None, parts)) for parts in zip(data[instruction], abouts, strict=True)]
-    pairs = {"prompt": prompts, "completion": list(data[answer])}
-    if task == "causal-lm":
-        roles = {"prompt": "user", "completion": "assistant"}
-        pairs = {
-            name: [[{"role": roles[name], "content": text}] if text else [] for text in texts]
-            for name, texts in pairs.items()
-        }
-    return datasets.Dataset.from_dict(pairs)
+    return Columns(*translations[0]) if task == "seq2seq-lm" and len(translations) == 1 else None
 
 
 def _text_pair(data: Any, requested: str | None) -> tuple[str, str] | None:

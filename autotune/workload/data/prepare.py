@@ -224,6 +224,11 @@ def _image_rows(recipe: _Recipe, columns: Columns, labels: Labels | None, data: 
     if columns.text != "image":
         data = data.rename_column(columns.text, "image")
     data = data.add_column("labels", classes)
+    try:
+        if len(data):
+            images.ImageSamples(data, shape)[0]
+    except ValueError as error:
+        raise InvalidRequest(str(error), "Fix it, or take it out of the data.") from error
     return data, f"images resized to {shape[1]} x {shape[2]} in the data loader"
 
 

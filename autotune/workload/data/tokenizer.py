@@ -34,7 +34,7 @@ class TokenizerPlan(NamedTuple):
 
 def plan_tokenizer(requested: str | None, model: str, config: Any) -> TokenizerPlan:
     """The requested tokenizer, else the model's, else one to be trained. Raises InvalidRequest for a missing one."""
-    place = _requested_place(requested) if requested else _own_place(model)
+    place = _requested_place(requested) if requested else _model_place(model)
     if not place:
         return TokenizerPlan("", f"trained, {_trained_size(config)} tokens")
     files = [Path(place) / name for name in (*_FILES, *_BESIDE) if (Path(place) / name).is_file()]
@@ -140,7 +140,7 @@ def _requested_place(requested: str) -> str:
     return str(path.resolve())
 
 
-def _own_place(model: str) -> str:
+def _model_place(model: str) -> str:
     """Folder or hub id of the model's tokenizer; empty for built-in shapes, JSON files and models without one."""
     if model in BUILT_IN:
         return ""

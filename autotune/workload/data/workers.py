@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 
-class _Sink:
+class Sink:
+    """A file that keeps nothing, for pickling that only shows whether it can be done."""
+
     def write(self, data: Any) -> int:
         return len(data)
 
@@ -27,7 +29,7 @@ def why_no_workers(parts: Mapping[str, Any] | None) -> str:
 
     for name, part in parts.items():
         try:
-            pickle.Pickler(_Sink()).dump(part)
+            pickle.Pickler(Sink()).dump(part)
         except Exception as error:  # whatever an object's pickling raises
             return f"{how} the {name} cannot be pickled: {first_line(error)}"
     return ""

@@ -100,23 +100,22 @@ def check_weights(folder: Path) -> None:
 
     A folder without weights raises nothing: the model is then trained with random ones.
     """
+    for file in weight_files(folder):
+        _check_file(file)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The file of all weights in a folder, or the files that its index names; empty without either. Raises InvalidRequest."""
     for name in WHOLE:
         if (folder / name).is_file():
-            _check_file(folder / name)
-            return
-        if (folder / f"{name}{INDEX}").is_file():
-            for shard in shards(folder / f"{name}{INDEX}"):
-                _check_file(folder / shard)
-            return
-
-
-def shards(index: Path) -> list[str]:
-    """The files that an index of weights names. Raises InvalidRequest if it cannot be read."""
-    try:
-        names: list[str] = read_record(index, lambda data: sorted(map(str, set(data["weight_map"].values()))))
-    except Unreadable as error:
-        raise _unusable(index, str(error)) from error
-    return names
+            return [folder / name]
+        if (index := folder / f"{name}{INDEX}").is_file():
+            try:
+                shards = read_record(index, lambda data: sorted(map(str, set(data["weight_map"].values()))))
+            except Unreadable as error:
+                raise _unusable(index, str(error)) from error
+            return [folder / shard for shard in shards]
+    return []
 
 
 def _check_file(file: Path) -> None:

@@ -25,9 +25,9 @@ import cloudpickle
 from autotune.core.errors import InvalidRequest
 from autotune.core.note import Note
 from autotune.core.warning import ResultWarning
-from autotune.workload.data.workers import why_no_workers
+from autotune.workload.data.workers import Sink, why_no_workers
 from autotune.workload.extract import BUILD
-from autotune.workload.model.rebuild import WithoutWeights, empty_parameter
+from autotune.workload.model.sent_model import WithoutWeights, empty_parameter
 from autotune.workload.references import globals_of
 
 OF_ARGUMENTS = ("arguments_class", "user_fields")
@@ -138,7 +138,7 @@ def _refusal(group: Mapping[str, Any], names: Mapping[int, Any], trainer: Any, e
 
 def _why_not(part: Any, names: Mapping[int, Any], trainer: Any) -> str:
     try:
-        _Sender(io.BytesIO(), names, trainer).dump(part)
+        _Sender(Sink(), names, trainer).dump(part)
     except Exception as error:  # whatever an object's pickling raises
         return f"{type(error).__name__}: {error}"
     return ""
@@ -157,9 +157,10 @@ class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
     Objects that are defined in a module that a child would not find are pickled by value.
     """
 
-    def __init__(self, stream: io.BytesIO, names: Mapping[int, tuple[str, str]], trainer: Any) -> None:
+    def __init__(self, stream: io.BytesIO | Sink, names: Mapping[int, tuple[str, str]], trainer: Any) -> None:
         super().__init__(stream)
         self._names, self._trainer, self._weights = names, trainer, set[int]()
+        self._is_kept = not isinstance(stream, Sink)
         self._seen = set[str]()
         self._by_value: list[ModuleType] = []
 
@@ -174,6 +175,8 @@ class _Sender(cloudpickle.Pickler):  # type: ignore[misc]
     def persistent_id(self, obj: Any) -> tuple[str, str] | None:
         if self._trainer is not None and obj is self._trainer:
             raise pickle.PicklingError(f"it holds {THE_TRAINER}")
+        if not self._is_kept and hasattr(type(obj), "untyped_storage"):
+            return PARAMETER, ""  # no copy of gigabytes for a check
         return self._names.get(id(obj)) if self._names else None
 
     def reducer_override(self, obj: Any) -> Any:

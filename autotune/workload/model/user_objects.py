@@ -17,7 +17,6 @@ from transformers import Trainer, TrainingArguments
 from autotune.core import AutotuneError, InvalidRequest, TuningRequest, Workload
 from autotune.core.note import Note, NoteKind
 from autotune.space.settings import checkpointing
-from autotune.space.settings.optimizer import ANY
 from autotune.space.setup import BATCH_FIELDS
 from autotune.workload import extract
 from autotune.workload.data.rows import length_of, read_rows
@@ -27,7 +26,7 @@ from autotune.workload.extract import BUILD
 from autotune.workload.hub import first_line
 from autotune.workload.model.code import check_code, code_of
 from autotune.workload.model.pickling import OF_LOADER, received
-from autotune.workload.model.rebuild import BUILT, CONFIG, ITSELF, Prebuilt, WithoutWeights, layers_digest
+from autotune.workload.model.sent_model import BUILT, CONFIG, ITSELF, Prebuilt, WithoutWeights, layers_digest
 
 LOOK_S = 2.0
 """Longest search for the largest sample of the user's dataset: a dataset that decodes files has no lengths to read."""
@@ -185,8 +184,6 @@ def trainer_workload(
     request: TuningRequest, trainer: Any, whole_steps: bool, identity: str, read: Sequence[int] | None = None
 ) -> Workload:
     """The workload of a built Trainer. read: see `workload_of`."""
-    own, _ = extract.user_optimizers(trainer)
-    kind = type(own) if own else (getattr(trainer, "optimizer_cls_and_kwargs", None) or (None,))[0]
     user = UserObjects(
         model_init=Prebuilt(trainer.model),
         train_dataset=trainer.train_dataset,
@@ -194,7 +191,7 @@ def trainer_workload(
         processing_class=trainer.processing_class,
         trainer_class=type(trainer),
         callbacks=extract.user_callbacks(trainer),
-        own_optimizer=kind.__name__ if kind else ANY if extract.makes_optimizer(type(trainer)) else "",
+        own_optimizer=extract.optimizer_name(trainer),
         whole_steps=whole_steps,
         no_workers=why_no_workers({name: getattr(trainer, name) for name in OF_LOADER}),
         identity=identity,

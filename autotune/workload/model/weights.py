@@ -8,7 +8,7 @@ from huggingface_hub.errors import HFValidationError
 
 from autotune.core.errors import InvalidRequest
 from autotune.workload.model.builtin import BUILT_IN
-from autotune.workload.model.files import INDEX, WHOLE, shards
+from autotune.workload.model.files import weight_files
 
 
 def local_weights(model: str) -> str:
@@ -41,11 +41,7 @@ def cached_folder(model: str) -> Path | None:
 
 def _holds_weights(folder: Path) -> bool:
     """True if all weights are there: the one file of them, or every shard that an index names."""
-    if any((folder / name).is_file() for name in WHOLE):
-        return True
-    for name in WHOLE:
-        with contextlib.suppress(InvalidRequest, FileNotFoundError):
-            names = shards(folder / f"{name}{INDEX}")
-            if names and all((folder / shard).is_file() for shard in names):
-                return True
+    with contextlib.suppress(InvalidRequest):
+        files = weight_files(folder)
+        return bool(files) and all(file.is_file() for file in files)
     return False

@@ -334,7 +334,7 @@ CHECKED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "what cannot be sent": (
         {},
         {"eval_dataset": ROWS, "compute_metrics": Unsendable()},
-        "The compute_metrics cannot be sent to another process: Unsendable uses lock, a lock",
+        "The compute_metrics cannot be sent to another process: cannot pickle '_thread.lock' object",
     ),
     "metrics that need all rows": (
         {},

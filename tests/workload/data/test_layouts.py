@@ -160,26 +160,6 @@ READ: dict[str, tuple[Any, str, dict[str, str], str, Any]] = {
         *(LM, {"label_column": "answer"}, "red blue<|end|>", " blue<|end|>"),
     ),
     "prompt and completion as source and target": ({"prompt": "red", "completion": "blue"}, PAIRS, {}, "red", "blue"),
-    "Alpaca": (
-        {"instruction": "red?", "input": "green", "output": "blue"},
-        *(LM, {}, "user: red?\n\ngreen\nassistant: blue<|end|>", " blue<|end|>"),
-    ),
-    "Alpaca without input": (
-        {"instruction": "red?", "input": "", "output": "blue"},
-        *(LM, {}, "user: red?\nassistant: blue<|end|>", " blue<|end|>"),
-    ),
-    "Alpaca for an encoder-decoder": (
-        {"instruction": "red?", "input": "green", "output": "blue"},
-        *(PAIRS, {}, "red?\n\ngreen", "blue"),
-    ),
-    "Alpaca that is written out": (
-        {"instruction": "red?", "input": "", "output": "blue", "text": "red? blue"},
-        *(LM, {}, "red? blue", "red? blue"),
-    ),
-    "Dolly": (
-        {"instruction": "red?", "context": "green", "response": "blue", "category": "colour"},
-        *(LM, {}, "user: red?\n\ngreen\nassistant: blue<|end|>", " blue<|end|>"),
-    ),
     "one of a preference": (
         {"chosen": CONVERSATION, "rejected": CONVERSATION},
         *(LM, {"text_column": "chosen"}, SPOKEN, SPOKEN),
@@ -224,7 +204,7 @@ def test_a_layout_is_read(layout: str, plain: str, tmp_path: Path) -> None:
     assert learnt is ... or label == learnt
     (note,) = map(str, data.notes or ("",))
     for name in re.findall(r"'(.*?)'", note):
-        assert name in ("prompt", "completion") or name.partition(".")[0] in next(datasets_rows(tmp_path)), note
+        assert name.partition(".")[0] in next(datasets_rows(tmp_path)), note
 
 
 def datasets_rows(folder: Path) -> Any:
@@ -301,7 +281,6 @@ def test_a_model_learns_from_pairs_of_texts(name: str, tmp_path: Path) -> None:
     [
         ({"messages": CONVERSATION}, TEMPLATED, TEMPLATED),
         ({"prompt": CONVERSATION[:1], "completion": CONVERSATION[1:]}, TEMPLATED, "blue<|end|>"),
-        ({"instruction": "red?", "input": "", "output": "blue"}, TEMPLATED, "blue<|end|>"),
         (
             {"messages": [said("user", "red?"), CALL], "tools": TOOLS},
             f"<|tools|>{json.dumps(TOOLS)}<|user|>red?<|end|><|assistant|>{json.dumps(CALL['tool_calls'])}<|end|>",
@@ -313,7 +292,7 @@ def test_a_model_learns_from_pairs_of_texts(name: str, tmp_path: Path) -> None:
             ...,
         ),
     ],
-    ids=["messages", "prompt and completion", "Alpaca", "tools", "tools as text"],
+    ids=["messages", "prompt and completion", "tools", "tools as text"],
 )
 def test_conversations_are_written_by_the_chat_template(
     row: Any, text: str, learnt: Any, chatty: str, tmp_path: Path
@@ -491,6 +470,13 @@ def test_a_model_learns_several_labels(name: str, labels: Any, problem: str, out
 
 REFUSED: dict[str, tuple[str, Any, str, dict[str, str], str]] = {
     "several texts": ("rows.jsonl", {"question": "red", "answer": "blue"}, LM, {}, "question (text), answer (text)"),
+    "Alpaca": (
+        "rows.jsonl",
+        {"instruction": "red?", "input": "", "output": "blue"},
+        LM,
+        {},
+        "Which column holds the text",
+    ),
     "a pair of unusual names": (
         "rows.jsonl",
         {"claim": "red", "evidence": "blue", "label": 1},

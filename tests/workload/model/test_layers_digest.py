@@ -8,7 +8,7 @@ import cloudpickle
 import pytest
 import torch
 
-from autotune.workload.model.rebuild import layers_digest
+from autotune.workload.model.sent_model import layers_digest
 from tests.trainers import CHECKPOINTING, bert, built
 
 

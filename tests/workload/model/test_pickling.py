@@ -18,7 +18,7 @@ from transformers import Trainer, TrainingArguments
 from autotune.core.errors import InvalidRequest
 from autotune.core.request import tuning_request
 from autotune.workload.model.pickling import can_be_sent, is_importable, received, sent
-from autotune.workload.model.rebuild import Prebuilt
+from autotune.workload.model.sent_model import Prebuilt
 from autotune.workload.model.user_objects import UserObjects, arguments_class, user_workload
 
 

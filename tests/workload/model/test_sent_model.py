@@ -9,7 +9,7 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedMo
 
 from autotune.space.settings.checkpointing import enabled_on
 from autotune.workload.model.pickling import sent
-from autotune.workload.model.rebuild import called, without_weights
+from autotune.workload.model.sent_model import called, without_weights
 from autotune.workload.model.user_objects import UserObjects
 
 SIZES = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
