@@ -65,7 +65,10 @@ def run_child(
         channel.close()
         named = f" (rank {rank} of {order.ranks})" if order.ranks > 1 else ""
         print(f"{order.kind} {order.number} started{named}", flush=True)
-        meeting, scratch = scratch, _own_scratch(scratch, rank)
+        meeting = scratch
+        if rank:
+            scratch /= f"rank-{rank}"
+            scratch.mkdir(exist_ok=True)
         _enter_state(parent.process_state, scratch)
         if runs_user_code(order, parent.objects):
             _guard(order, scratch, meeting.parent)  # before there are other threads
@@ -158,13 +161,6 @@ def _answer(order: Order, objects: bytes, started: float, scratch: Path) -> dict
             raise  # its log says where
         message = f"Python code that is read with the model or data ends the process: sys.exit({ended.code!r})."
         return {"error": "InvalidRequest", "message": message, "advice": "Take that out of its code."}
-
-
-def _own_scratch(scratch: Path, rank: int) -> Path:
-    """The scratch folder of a rank."""
-    own = scratch / f"rank-{rank}" if rank else scratch
-    own.mkdir(exist_ok=True)
-    return own
 
 
 def _redirect(log: int) -> None:
