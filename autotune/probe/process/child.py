@@ -62,7 +62,7 @@ def run_child(
         os.setsid()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
         _redirect(log)
-        channel.close()
+        os.close(channel.detach())  # a file of it is open, too
         named = f" (rank {rank} of {order.ranks})" if order.ranks > 1 else ""
         print(f"{order.kind} {order.number} started{named}", flush=True)
         meeting = scratch
