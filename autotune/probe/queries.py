@@ -230,16 +230,16 @@ def traced(
     # Nothing but these facts decides a trace; of a model with code of its own this cannot be told.
     cacheable = host.uses_cache and not workload.trust_remote_code
     file = AnswerFile("traces", workload=workload.to_dict(), **request)
-    answer: Any = file.read() if cacheable else None
-    if not isinstance(answer, dict) or not answer.keys() >= {"weights", "batch", "units", "steps", "updates"}:
+    reply: Any = file.read() if cacheable else None
+    if not isinstance(reply, dict) or not reply.keys() >= {"weights", "batch", "units", "steps", "updates"}:
         limit = {"seconds": seconds / 2} if math.isfinite(seconds) else {}
         order = _order(host, "trace", **request, **limit)
         order = dataclasses.replace(order, deadline_s=min(TRACING_S, seconds), workload=workload)
-        answer, failure = attempt(host, order)
+        reply, failure = attempt(host, order)
         if failure is not None:
             raise TracingFailed(
                 f"Tracing {workload.name} failed: {failure.reason}.", "Let `autotune search` measure instead."
             )
-        if cacheable and not any("error" in step for step in (*answer["steps"], *answer["updates"])):
-            file.write(answer)
-    return memory_model(answer, wanted, environment, base)
+        if cacheable and not any("error" in step for step in (*reply["steps"], *reply["updates"])):
+            file.write(reply)
+    return memory_model(reply, wanted, environment, base)

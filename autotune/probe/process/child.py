@@ -80,8 +80,8 @@ def run_child(
         with contextlib.suppress(OSError):  # a sandbox may hide it
             Path("/proc/self/oom_score_adj").write_text("1000")
         os.environ |= cards_seen(order, parent.objects)
-        answer = _answer(order, parent.objects, started, scratch)
-        write_json(Path(order.folder) / answer_name(rank), answer)
+        reply = _answer(order, parent.objects, started, scratch)
+        write_json(Path(order.folder) / answer_name(rank), reply)
         code = 0
     except BaseException:
         code = 1
