@@ -24,11 +24,7 @@ class ExecutorLost(Exception):
 
 
 class ExecutorHost(Host, Protocol):
-    """A host that may be lost: `run` raises ExecutorLost then."""
-
-    def abandon(self) -> None:
-        """End what runs, from any thread: nothing of it runs on the device soon after, and `run` raises ExecutorLost."""
-        ...
+    """A host that may be lost or abandoned: `run` raises ExecutorLost then."""
 
     def restart(self) -> bool:
         """True if it can be used again after a loss."""

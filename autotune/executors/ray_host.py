@@ -162,11 +162,11 @@ class RayHost:
         order = replace(order, deadline_s=self.time_limit.cut(order.deadline_s))
         write_order(order)
         number, seconds = secrets.token_hex(8), START_S + (REPEATS + 1) * (order.deadline_s + GRACE_S)
-        answer = self._ask("run", number, order.to_dict(), seconds=seconds)
-        if answer["number"] != number:
+        reply = self._ask("run", number, order.to_dict(), seconds=seconds)
+        if reply["number"] != number:
             raise ExecutorLost("it answered another order")
-        info: ExitInfo = value_of(answer)
-        for name, content in answer["files"].items():
+        info: ExitInfo = value_of(reply)
+        for name, content in reply["files"].items():
             (Path(order.folder) / Path(name).name).write_bytes(content)
         return info
 
@@ -186,7 +186,7 @@ class RayHost:
         return used
 
     def _ask(self, question: str, *values: Any, seconds: float) -> Any:
-        """The actor's answer; raises ExecutorLost, which is OutOfMemory if Ray's memory monitor ended it."""
+        """The actor's reply; raises ExecutorLost, which is OutOfMemory if Ray's memory monitor ended it."""
         ray, actor, until = self._cluster.ray, self._actor, time.monotonic() + seconds
         if actor is None:
             raise ExecutorLost(self._reason or "it was left")

@@ -53,9 +53,9 @@ class CachingAllocator:
         size = rounded(size)
         small = size <= SMALL_SIZE
         pool = self._free[small]
-        place = bisect_left(pool, (size, -1))  # never compares the blocks: addresses differ
-        if place < len(pool):
-            block = pool.pop(place)[2]
+        index = bisect_left(pool, (size, -1))  # never compares the blocks: addresses differ
+        if index < len(pool):
+            block = pool.pop(index)[2]
         else:
             segment = segment_size(size)
             block = Block(self._end, segment, small)

@@ -18,9 +18,6 @@ class Line:
         pairs = zip(self.fixed, self.per_sample, strict=True)
         return tuple(fixed + slope * micro_batch_size for fixed, slope in pairs)
 
-    def total_at(self, micro_batch_size: float) -> float:
-        return sum(self.fixed) + sum(self.per_sample) * micro_batch_size
-
 
 NOTHING = Line((0.0,) * len(KINDS), (0.0,) * len(KINDS))
 

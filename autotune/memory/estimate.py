@@ -219,25 +219,25 @@ def _plus(moment: Iterable[float], sizes: Mapping[str, float]) -> dict[str, floa
 
 
 def memory_model(
-    answer: Mapping[str, Any],
+    reply: Mapping[str, Any],
     wanted: Wanted,
     environment: Environment,
     base: Mapping[str, Any],
     context_bytes: int | None = None,
     keeps_gradients: bool = False,
 ) -> MemoryModel:
-    """The model from a `trace` order's answer. context_bytes: by default the environment's, else a typical one."""
+    """The model from the reply to a `trace` order. context_bytes: by default the environment's, else a typical one."""
     failures: dict[Any, str] = {}
-    notes = [*map(Note.from_dict, answer["notes"])]
-    counts, on_cpu = answer["counts"], environment.is_cpu
+    notes = [*map(Note.from_dict, reply["notes"])]
+    counts, on_cpu = reply["counts"], environment.is_cpu
     steps: dict[StepKey, TracedStep] = {}
-    for key, data in zip(wanted.steps, answer["steps"], strict=True):
+    for key, data in zip(wanted.steps, reply["steps"], strict=True):
         try:
             steps[key] = _step(data, counts, on_cpu)
         except NotTraced as error:
             failures[key] = str(error)
     updates: dict[UpdateKey, MemoryTrace] = {}
-    for name, data in zip(wanted.updates, answer["updates"], strict=True):
+    for name, data in zip(wanted.updates, reply["updates"], strict=True):
         if "error" in data:
             failures[name] = data["error"]
         else:
@@ -249,17 +249,17 @@ def memory_model(
     return MemoryModel(
         environment,
         base,
-        tuple(answer["weights"]),
-        tuple(answer["batch"]),
+        tuple(reply["weights"]),
+        tuple(reply["batch"]),
         steps,
         updates,
-        Units(**answer["units"]),
+        Units(**reply["units"]),
         failures,
         tuple(notes),
         context_bytes,
         keeps_gradients,
-        answer.get("arithmetic"),
-        answer.get("sample_flops", {}),
+        reply.get("arithmetic"),
+        reply.get("sample_flops", {}),
     )
 
 

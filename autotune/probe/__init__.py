@@ -51,16 +51,12 @@ class Host(Protocol):
         """A new folder that is gone with the host, however this process ends."""
         ...
 
-    def background_host(self) -> "BackgroundHost | None":
-        """A further host, for orders that take no device. None if all orders must be this one's."""
+    def background_host(self) -> "Host | None":
+        """A further host, for orders that take no device, for another thread. None if all orders must be this one's."""
         ...
 
-
-class BackgroundHost(Host, Protocol):
-    """A host for another thread."""
-
     def abandon(self) -> None:
-        """End what runs, from any thread, and start nothing more."""
+        """End what runs, from any thread, and start nothing more: nothing of it runs on the device soon after."""
         ...
 
     def close(self) -> None:

@@ -29,23 +29,23 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 class AnswerFile:
-    """A cached answer that holds for these facts, this software and these environment variables."""
+    """A cached reply that holds for these facts, this software and these environment variables."""
 
     def __init__(self, kind: str, **facts: Any) -> None:
         content = json.dumps([facts, _software(), _variables()], sort_keys=True)
         self._path = cache_folder() / kind / f"{hashlib.sha256(content.encode()).hexdigest()[:24]}.json"
 
     def read(self) -> Any:
-        """The answer; None if its file is missing or damaged."""
+        """The reply; None if its file is missing or damaged."""
         with contextlib.suppress(OSError, ValueError):
             return read_json(self._path)
         return None
 
-    def write(self, answer: Any) -> None:
-        """Keep the answer instead of the oldest; a cache that cannot be written is not an error."""
+    def write(self, reply: Any) -> None:
+        """Keep the reply instead of the oldest; a cache that cannot be written is not an error."""
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self._path, answer)
+            write_json(self._path, reply)
             files = sorted(self._path.parent.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
             for path in files[MOST_FILES:]:
                 path.unlink()

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from autotune.core import (
@@ -30,8 +30,8 @@ from autotune.probe.order import Order
 from autotune.probe.process.answers import ask, attempt
 from autotune.probe.process.launcher import HostSet
 from autotune.space.build import parse_overrides
+from autotune.space.settings.optimizer import ORDINARY, user_optimizer
 from autotune.space.settings.optimizer import SETTING as OPTIMIZER
-from autotune.space.settings.optimizer import user_optimizer
 
 READING_S = TRACING_S = 900.0
 """Deadlines for reading model and data (a large dataset is tokenised once), and for all traces of a model: seconds for most,
@@ -88,18 +88,27 @@ def _environment(
     optimizers = "every" if every_optimizer else _optimizers(request)
     facts = {} if card is None else _card_facts(card)
     lasting = {name: value for name, value in facts.items() if name not in PASSING_FACTS}
-    cores = len(os.sched_getaffinity(0))
-    file = AnswerFile(
-        "capabilities", device=device, processor=cpu_name(), cores=cores, optimizers=optimizers, **lasting
-    )
-    if host.uses_cache and not fresh and (environment := _cached_environment(file, card, facts)) is not None:
-        return environment
+    lasting |= {"device": device, "processor": cpu_name(), "cores": len(os.sched_getaffinity(0))}
+    every, file = (AnswerFile("capabilities", optimizers=tried, **lasting) for tried in ("every", optimizers))
+    if host.uses_cache and not fresh:
+        for cached in (every, file):  # `autotune doctor` tries every one
+            if (environment := _cached_environment(cached, card, facts)) is not None:
+                return environment if every_optimizer else _with_optimizers(environment, {*ORDINARY, *optimizers})
     environment = Environment.from_dict(
         ask(host, _order(host, "capabilities", device=device, optimizers=optimizers, **facts))
     )
     if host.uses_cache and not _may_pass(environment):
         file.write(environment.to_dict())
     return environment
+
+
+def _with_optimizers(environment: Environment, names: Collection[str]) -> Environment:
+    """The environment with these optimizers alone."""
+    return dataclasses.replace(
+        environment,
+        optimizers={name: reason for name, reason in environment.optimizers.items() if name in names},
+        optimizer_bytes={name: size for name, size in environment.optimizer_bytes.items() if name in names},
+    )
 
 
 def _cached_environment(file: AnswerFile, card: nvml.Card | None, facts: Mapping[str, Any]) -> Environment | None:
@@ -221,16 +230,16 @@ def traced(
     # Nothing but these facts decides a trace; of a model with code of its own this cannot be told.
     cacheable = host.uses_cache and not workload.trust_remote_code
     file = AnswerFile("traces", workload=workload.to_dict(), **request)
-    answer: Any = file.read() if cacheable else None
-    if not isinstance(answer, dict) or not answer.keys() >= {"weights", "batch", "units", "steps", "updates"}:
+    reply: Any = file.read() if cacheable else None
+    if not isinstance(reply, dict) or not reply.keys() >= {"weights", "batch", "units", "steps", "updates"}:
         limit = {"seconds": seconds / 2} if math.isfinite(seconds) else {}
         order = _order(host, "trace", **request, **limit)
         order = dataclasses.replace(order, deadline_s=min(TRACING_S, seconds), workload=workload)
-        answer, failure = attempt(host, order)
+        reply, failure = attempt(host, order)
         if failure is not None:
             raise TracingFailed(
                 f"Tracing {workload.name} failed: {failure.reason}.", "Let `autotune search` measure instead."
             )
-        if cacheable and not any("error" in step for step in (*answer["steps"], *answer["updates"])):
-            file.write(answer)
-    return memory_model(answer, wanted, environment, base)
+        if cacheable and not any("error" in step for step in (*reply["steps"], *reply["updates"])):
+            file.write(reply)
+    return memory_model(reply, wanted, environment, base)

@@ -100,10 +100,10 @@ class LiveProbe:
         before = self.device_used()
         used = None if before is None else before[0]
         order = self.order(configuration, kind, folder, deadline_s, request=request, device_used_bytes=used, **more)
-        answer = attempt(self.host, order)
+        reply = attempt(self.host, order)
         if used is not None:
             self._wait_for_memory(used)
-        return answer
+        return reply
 
     def _micro_steps(self, configuration: Configuration) -> int:
         """Micro-steps of a step from which all are composed."""

@@ -97,11 +97,11 @@ def test_the_lines_hold_the_peak_at_every_size() -> None:
     lines = peak_lines(MemoryTrace(tensors, (Segment(FIRST, None, 0, False, events),)))[FIRST]
     assert len(lines) == 3
     for size in range(1, 30):
-        assert max(line.total_at(size) for line in lines) == max(fixed + slope * size for fixed, slope in moments)
+        assert max(sum(line.bytes_at(size)) for line in lines) == max(fixed + slope * size for fixed, slope in moments)
 
 
 def test_a_line_says_what_the_bytes_are_for() -> None:
-    line = max(peak_lines(layered(3))[FIRST], key=lambda item: item.total_at(1))
+    line = max(peak_lines(layered(3))[FIRST], key=lambda item: sum(item.bytes_at(1)))
     split = dict(zip(KINDS, line.bytes_at(1), strict=True))
     assert split[ACTIVATIONS] == 3 * 12
     assert split[TEMPORARY] == 1

@@ -144,6 +144,9 @@ def test_a_check_that_is_cached_starts_no_process(answering: CardHost, monkeypat
         read_device("cpu")  # not all optimizers were tried
     checked, _ = read_environment(answering, REQUEST, None, every_optimizer=True)
     assert stable(read_device("cpu")) == stable(checked)
+    more = tuning_request("bert-mini", 4, device="cpu", fix={"optimizer": "adagrad"})
+    assert read_environment(answering, more, None)[0].optimizers.keys() <= checked.optimizers.keys()
+    assert len(answering.orders) == 2, "what was tried of every optimizer is known to a search"
     with pytest.raises(ProbeHostFailed):
         read_device("cpu", fresh=True)
 

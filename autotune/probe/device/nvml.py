@@ -13,7 +13,7 @@ import psutil
 from autotune.core import InvalidRequest
 from autotune.probe.device.cuda_order import cuda_order
 
-Answer = TypeVar("Answer")
+Reply = TypeVar("Reply")
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ def _as_cuda_counts(cards: list[Card], are_all: bool) -> list[Card]:
     """
     by_slot = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({card.name for card in cards}) == 1
     order = () if by_slot and are_all else _cuda_order(tuple(card.uuid for card in cards))
-    places = {uuid: place for place, uuid in enumerate(order)}
-    return sorted(cards, key=lambda card: places.get(card.uuid, len(places)))
+    positions = {uuid: position for position, uuid in enumerate(order)}
+    return sorted(cards, key=lambda card: positions.get(card.uuid, len(positions)))
 
 
 @cache
@@ -116,7 +116,7 @@ def _named(cards: list[Card], words: list[str]) -> list[Card]:
     named: list[Card] = []
     for word in words:
         match = next(
-            (card for place, card in enumerate(cards) if word == str(place) or card.uuid.startswith(word)), None
+            (card for position, card in enumerate(cards) if word == str(position) or card.uuid.startswith(word)), None
         )
         if match is None:
             break
@@ -169,7 +169,7 @@ def usage_of(card: Card | None) -> Callable[[], tuple[int, list[str]] | None]:
 
 
 def device_used(card: Card) -> tuple[int, list[str]] | None:
-    """(Bytes in use on the card, names of processes on it that this one did not start); None without an answer."""
+    """(Bytes in use on the card, names of processes on it that this one did not start); None without a reply."""
 
     def used(nvml: Any) -> tuple[int, list[str]]:
         handle = nvml.nvmlDeviceGetHandleByUUID(card.uuid)
@@ -184,7 +184,7 @@ def device_used(card: Card) -> tuple[int, list[str]] | None:
 
 
 def used_bytes(uuid: str | None) -> int | None:
-    """Bytes in use on the card of this uuid, else on the first; None without an answer."""
+    """Bytes in use on the card of this uuid, else on the first; None without a reply."""
 
     def used(nvml: Any) -> int:
         return _used(nvml, nvml.nvmlDeviceGetHandleByUUID(uuid) if uuid else nvml.nvmlDeviceGetHandleByIndex(0))
@@ -254,8 +254,8 @@ def _process_name(pid: int) -> str:
     return f"process {pid}"
 
 
-def _ask(question: Callable[[Any], Answer]) -> Answer | None:
-    """NVML's answer; None without a driver, and for any of its errors."""
+def _ask(question: Callable[[Any], Reply]) -> Reply | None:
+    """NVML's reply; None without a driver, and for any of its errors."""
     with _nvml() as nvml, contextlib.suppress(Exception):
         return question(nvml) if nvml else None
     return None

@@ -1,4 +1,4 @@
-"""Answers of child processes: a measurement, a value or the reason why there is none."""
+"""Replies of child processes: a measurement, a value or the reason why there is none."""
 
 import contextlib
 import re
@@ -40,8 +40,8 @@ def read_answer(order: TrainingOrder, info: ExitInfo) -> Measurement:
     """The children's measurement if they left a valid one in time, else one that says why not."""
     seconds, tail = info.seconds, log_tail(Path(order.folder))
 
-    def read(answer: Mapping[str, Any]) -> Measurement:
-        measurement = Measurement.from_dict(answer)
+    def read(reply: Mapping[str, Any]) -> Measurement:
+        measurement = Measurement.from_dict(reply)
         crashed = measurement.outcome is Outcome.CRASHED
         if crashed and failures.worker_killed_for_memory(tail, info.kernel_oom_kills):
             return replace(measurement, outcome=Outcome.OUT_OF_MEMORY, where="data")  # only the host could see it
@@ -77,10 +77,10 @@ def read_answer(order: TrainingOrder, info: ExitInfo) -> Measurement:
 def read_value(order: Order, info: ExitInfo) -> tuple[Any, Failure | None]:
     """(value, None) of an order of another kind than `probe`, or (None, why it failed)."""
 
-    def read(answer: Mapping[str, Any]) -> Any:
-        if "value" in answer:
-            return answer["value"]
-        return Failure(Outcome(answer["outcome"]), answer["reason"], answer["where"])
+    def read(reply: Mapping[str, Any]) -> Any:
+        if "value" in reply:
+            return reply["value"]
+        return Failure(Outcome(reply["outcome"]), reply["reason"], reply["where"])
 
     ends = _rank_ends(order, info, read)
     if failed := [end for end in ends if isinstance(end, Failure)]:
@@ -98,7 +98,7 @@ def ask(host: Host, order: Order) -> Any:
     info = host.run(order)
     folder = Path(order.folder)
     try:
-        answer = read_json(folder / CHILD_ANSWER)
+        reply = read_json(folder / CHILD_ANSWER)
     except (OSError, ValueError):
         host.time_limit.check("device, model and data were read")
         output = log_tail(folder)
@@ -106,15 +106,15 @@ def ask(host: Host, order: Order) -> Any:
         what = "device" if order.kind == "capabilities" else "model and data"
         code = info.codes[0] if info.codes else None
         raise ProbeHostFailed(f"Reading the {what} failed: {failure.reason}.", advice_on(code, output)) from None
-    return value_of(answer)
+    return value_of(reply)
 
 
-def value_of(answer: Mapping[str, Any]) -> Any:
-    """The value of an answer; raises the error of autotune that it holds instead."""
-    if "error" in answer:
-        kind: type[AutotuneError] = getattr(errors, answer["error"], AutotuneError)
-        raise kind(answer["message"], answer["advice"])
-    return answer["value"]
+def value_of(reply: Mapping[str, Any]) -> Any:
+    """The value of a reply; raises the error of autotune that it holds instead."""
+    if "error" in reply:
+        kind: type[AutotuneError] = getattr(errors, reply["error"], AutotuneError)
+        raise kind(reply["message"], reply["advice"])
+    return reply["value"]
 
 
 def advice_on(code: int | None, output: str) -> str:
@@ -127,7 +127,7 @@ def advice_on(code: int | None, output: str) -> str:
 
 
 def _rank_ends(order: Order, info: ExitInfo, read: Callable[[Mapping[str, Any]], Any]) -> list[Any]:
-    """Each rank's answer, or the Failure that its end means; without those that were ended because another one failed."""
+    """Each rank's reply, or the Failure that its end means; without those that were ended because another one failed."""
     folder = Path(order.folder)
     if info.ended != "exited":
         return [failure_of(info, 0, log_tail(folder))]
@@ -145,7 +145,7 @@ def _rank_ends(order: Order, info: ExitInfo, read: Callable[[Mapping[str, Any]],
 
 
 def failure_of(info: ExitInfo, rank: int, tail: str) -> Failure:
-    """Meaning of the end of a rank without an answer. tail: the end of the log.
+    """Meaning of the end of a rank without a reply. tail: the end of the log.
 
     Raises ProbeHostFailed if no failure of the order ended the host: nothing is known of the order then.
     """

@@ -62,10 +62,13 @@ def run_child(
         os.setsid()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
         _redirect(log)
-        channel.close()
+        os.close(channel.detach())  # a file of it is open, too
         named = f" (rank {rank} of {order.ranks})" if order.ranks > 1 else ""
         print(f"{order.kind} {order.number} started{named}", flush=True)
-        meeting, scratch = scratch, _own_scratch(scratch, rank)
+        meeting = scratch
+        if rank:
+            scratch /= f"rank-{rank}"
+            scratch.mkdir(exist_ok=True)
         _enter_state(parent.process_state, scratch)
         if runs_user_code(order, parent.objects):
             _guard(order, scratch, meeting.parent)  # before there are other threads
@@ -77,8 +80,8 @@ def run_child(
         with contextlib.suppress(OSError):  # a sandbox may hide it
             Path("/proc/self/oom_score_adj").write_text("1000")
         os.environ |= cards_seen(order, parent.objects)
-        answer = _answer(order, parent.objects, started, scratch)
-        write_json(Path(order.folder) / answer_name(rank), answer)
+        reply = _answer(order, parent.objects, started, scratch)
+        write_json(Path(order.folder) / answer_name(rank), reply)
         code = 0
     except BaseException:
         code = 1
@@ -157,13 +160,6 @@ def _answer(order: Order, objects: bytes, started: float, scratch: Path) -> dict
             raise  # its log says where
         message = f"Python code that is read with the model or data ends the process: sys.exit({ended.code!r})."
         return {"error": "InvalidRequest", "message": message, "advice": "Take that out of its code."}
-
-
-def _own_scratch(scratch: Path, rank: int) -> Path:
-    """The scratch folder of a rank."""
-    own = scratch / f"rank-{rank}" if rank else scratch
-    own.mkdir(exist_ok=True)
-    return own
 
 
 def _redirect(log: int) -> None:

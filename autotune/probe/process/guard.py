@@ -180,8 +180,8 @@ def _put_layers(folders: list[str], scratch: Path, kept: list[str]) -> list[str]
             with contextlib.suppress(OSError):
                 _mount("overlay", folder, "overlay", 0, options)
                 done.append(folder)
-                for place, *_ in os.walk(f"{layer}/work"):
-                    os.chmod(place, 0o700)  # so that the user can remove it
+                for path, *_ in os.walk(f"{layer}/work"):
+                    os.chmod(path, 0o700)  # so that the user can remove it
         if done:
             break
     for path, held in real:

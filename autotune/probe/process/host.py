@@ -216,13 +216,13 @@ def _one_failed(codes: list[int | None], folder: Path) -> bool:
 
 
 def _answered(folder: Path, rank: int) -> bool:
-    """True if this rank's answer is not a failure."""
+    """True if this rank's reply is not a failure."""
     try:
-        answer = read_json(folder / answer_name(rank))
+        reply = read_json(folder / answer_name(rank))
     except (OSError, ValueError):
         return False
     completed = Outcome.COMPLETED.value
-    return isinstance(answer, dict) and "error" not in answer and answer.get("outcome", completed) == completed
+    return isinstance(reply, dict) and "error" not in reply and reply.get("outcome", completed) == completed
 
 
 if __name__ == "__main__":

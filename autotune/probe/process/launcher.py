@@ -155,7 +155,7 @@ class ProbeHost:
         self._send(json.dumps({"order": order.folder}).encode() + b"\n")
         try:
             message = self._receive(order.deadline_s + GRACE_S)
-        except BaseException:  # interrupted: its late answer must not be taken for the next order's
+        except BaseException:  # interrupted: its late reply must not be taken for the next order's
             self.close()
             raise
         if message is not None and "refused" in message:

@@ -100,8 +100,8 @@ def decisive(ends: Sequence[Measurement | Failure]) -> int:
 
     def gravity(index: int) -> tuple[int, bool]:
         outcome = ends[index].outcome
-        place = GRAVEST.index(outcome) if outcome in GRAVEST else len(GRAVEST)
-        return place, bool(LOST_CONNECTION.search(ends[index].reason))
+        position = GRAVEST.index(outcome) if outcome in GRAVEST else len(GRAVEST)
+        return position, bool(LOST_CONNECTION.search(ends[index].reason))
 
     return min([index for index, end in enumerate(ends) if end.outcome is not Outcome.COMPLETED] or [0], key=gravity)
 

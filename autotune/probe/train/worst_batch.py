@@ -74,9 +74,9 @@ def _tokens_per_sample(order: TrainingOrder, loader: Any) -> float | None:
     until, samples, tokens = time.monotonic() + MOST_SECONDS, 0, 0
     size, number = _size(order, loader), len(loader.dataset)
     # Whole batches, and not all places first: of ten million samples that takes seconds.
-    places = random.Random(0).sample(range(number), min(-(-MOST_SAMPLES // size) * size, number))
-    for begin in range(0, len(places), size):
-        batch = [loader.dataset[place] for place in places[begin : begin + size]]
+    indices = random.Random(0).sample(range(number), min(-(-MOST_SAMPLES // size) * size, number))
+    for begin in range(0, len(indices), size):
+        batch = [loader.dataset[index] for index in indices[begin : begin + size]]
         samples, tokens = samples + len(batch), tokens + count([loader.collate_fn(batch)]).tokens
         if time.monotonic() > until:
             break
@@ -97,14 +97,14 @@ def _of_longest(order: TrainingOrder, loader: Any) -> WorstBatch | None:
         batch = next((batch for batch in own if longest[0] in batch), None)
         if batch is None:
             return None
-        made = loader.collate_fn([loader.dataset[place] for place in batch])
+        made = loader.collate_fn([loader.dataset[index] for index in batch])
         return WorstBatch((made,), f"your sampler's batch of sample {longest[0]}, the longest of the data")
     # Micro-batches continue where the one before ended: a step has the same samples whatever its micro-batch size.
-    places = [longest[place % len(longest)] for place in range(math.lcm(size, len(longest)))]
-    batches = [places[begin : begin + size] for begin in range(0, len(places), size)]
+    indices = [longest[index % len(longest)] for index in range(math.lcm(size, len(longest)))]
+    batches = [indices[begin : begin + size] for begin in range(0, len(indices), size)]
     named = " and ".join(map(str, longest[:size]))
     return WorstBatch(
-        tuple(loader.collate_fn([loader.dataset[place] for place in batch]) for batch in batches),
+        tuple(loader.collate_fn([loader.dataset[index] for index in batch]) for batch in batches),
         f"{size} x sample {named}, the longest of the data",
     )
 

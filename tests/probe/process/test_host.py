@@ -217,6 +217,7 @@ def test_a_child_is_a_session_of_its_own_in_the_callers_environment(run: Run, tm
     assert facts["temporary"] != tempfile.gettempdir()
     assert facts["stdin"] == ""
     assert [name.partition(":")[0] for name in facts["open_files"]] == ["/dev/null", *[str(tmp_path / LOG)] * 2]
+    assert facts["sockets"] == [], "the host's own"
 
 
 def test_variables_that_change_precision_or_make_a_rank_do_not_reach_a_child(run: Run, tmp_path: Path) -> None:

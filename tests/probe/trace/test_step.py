@@ -104,7 +104,7 @@ def real_trace(subject: Subject, asked: dict[str, Any], config: Any = None) -> M
 
 def peaks(tape: MemoryTrace) -> dict[str, float]:
     """Phase -> the most bytes that lived."""
-    return {phase: max(line.total_at(2) for line in lines) for phase, lines in peak_lines(tape).items()}
+    return {phase: max(sum(line.bytes_at(2)) for line in lines) for phase, lines in peak_lines(tape).items()}
 
 
 def quick(*names: str) -> list[Any]:
@@ -232,7 +232,7 @@ def test_two_micro_batch_sizes_tell_every_larger_one(name: str) -> None:
         assert line is not None
         seven = peak_lines(fake_trace(subject, asked, 7, 2))
         for phase, lines in peak_lines(line).items():
-            assert max(line.total_at(7) for line in lines) == max(line.total_at(7) for line in seven[phase])
+            assert max(sum(line.bytes_at(7)) for line in lines) == max(sum(line.bytes_at(7)) for line in seven[phase])
 
 
 @pytest.mark.parametrize(
