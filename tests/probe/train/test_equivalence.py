@@ -272,7 +272,7 @@ def test_the_first_probe_that_trains_looks_and_the_next_ones_do_not(
         order = make_order(tmp_path, environment, "compare the rows", asked=configuration(16), **fields)
         return measured(own_host, order)
 
-    first, later = trained(), trained(speed_to_reach=0.1)
+    first, later = trained(speed_to_reach=None), trained()
     assert (first.kept[0].kind.value, first.kept[0].setting, first.kept[0].numbers["rows"]) == ("batch", MICRO, 16)
     assert (later.outcome, later.kept) == (Outcome.COMPLETED, ())
 
