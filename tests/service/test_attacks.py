@@ -181,7 +181,7 @@ def test_a_body_of_two_lengths_ends_its_connection(head: str, server: Server) ->
 def test_no_setting_names_a_folder_of_the_server(server: Server) -> None:
     nvme = "3_offload_nvme:/etc/cron.d"
     for fields in ({"fix": {"zero": nvme}}, {"only": {"zero": [nvme]}}, {"space": f"parameters: {{zero: ['{nvme}']}}"}):
-        assert "names a place on the server's disks" in refusal(server, **fields)
+        assert "names a path on the server's disks" in refusal(server, **fields)
     for name in SETTINGS:
         refusal(server, fix={name: "/etc/cron.d"}, only=[f"{name}=/etc"])
 
