@@ -68,6 +68,8 @@ LIKE_ANOTHER = (
 )
 """Models whose layers are nearly those of another one here."""
 
+OF_BERT = ("masked-lm", "causal-lm", "sequence-classification", "token-classification", "question-answering")
+
 MINIS = [name for name in BUILT_IN if name.endswith("-mini")]
 
 
@@ -131,12 +133,8 @@ def test_a_trace_without_storage_has_the_bytes_of_a_real_training_on_the_cpu(nam
 @pytest.mark.parametrize(
     ("name", "task"),
     [
-        ("bert", "masked-lm"),
-        pytest.param("bert", "causal-lm", marks=pytest.mark.nightly),
-        pytest.param("bert", "sequence-classification", marks=pytest.mark.nightly),
-        pytest.param("bert", "token-classification", marks=pytest.mark.nightly),
-        pytest.param("bert", "question-answering", marks=pytest.mark.nightly),
         ("gpt2", "sequence-classification"),
+        *(pytest.param("bert", task, marks=pytest.mark.nightly) for task in OF_BERT),
     ],
 )
 def test_the_step_of_a_task_is_traced_and_has_the_bytes_of_a_real_one(name: str, task: str) -> None:
@@ -306,7 +304,10 @@ def asked_for(**settings: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "name", ["llama", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("bert", "gpt2"))]
 )
-@pytest.mark.parametrize("value", ["every_2nd", pytest.param("every_3rd", marks=pytest.mark.nightly), "full_reentrant"])
+@pytest.mark.parametrize(
+    "value",
+    ["every_2nd", *(pytest.param(value, marks=pytest.mark.nightly) for value in ("every_3rd", "full_reentrant"))],
+)
 def test_a_part_of_the_layers_that_forgets_has_the_bytes_of_a_real_training(name: str, value: str) -> None:
     subject, asked = subject_of(workload_of(name)), asked_for(checkpointing=value, precision="fp32")
     told = subject.step(asked, [])
