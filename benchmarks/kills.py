@@ -32,7 +32,7 @@ from autotune.commands.result import TuningResult  # noqa: E402
 from autotune.core.interrupt import ending_on_signals  # noqa: E402
 from autotune.probe.order import ANSWER, ORDER  # noqa: E402
 from autotune.probe.process import cleanup  # noqa: E402
-from autotune.study.finish import KEPT as REHEARSAL  # noqa: E402
+from autotune.study.finish import KEPT as SANITY_CHECK  # noqa: E402
 from benchmarks.machine import write_table  # noqa: E402
 
 SEARCH = (
@@ -326,7 +326,7 @@ def last_order(place: Path, since_ns: int) -> str:
 def measured(place: Path) -> Facts:
     """What is measured and wholly on disk."""
     facts: Facts = {}
-    for name in (ANSWER, REHEARSAL):
+    for name in (ANSWER, SANITY_CHECK):
         for path in place.rglob(name):
             try:
                 content, order = json.loads(path.read_bytes()), path.parent / ORDER
