@@ -85,7 +85,7 @@ class KeptSetting(Reason):
 class Held(Serializable):
     """What a micro-batch holds for each sample that was asked for, on average over the timed steps."""
 
-    rows: float  #: of its first tensor
+    rows: float  #: of its first tensor, as far as they reach the model
     values: float  #: numbers in that tensor
     counts_rows: bool = False  #: speeds count these rows, not the samples that were asked for
 

@@ -109,7 +109,7 @@ def measured(
     peaks, held, steps = memory.peaks(), watch.held, watch.pace.steps
     if failure.outcome is Outcome.COMPLETED and held is not None and not order.confirmation:
         if order.held is None and order.ranks == 1:
-            held, kept = looked_at(order, trainer, held)
+            held, kept = looked_at(order, trainer, held, watch.shares)
             steps = watch.counting_rows() if held.counts_rows else steps
         elif order.held is not None and not held.is_like(order.held):
             kept, failure = other_rows(order, held)
