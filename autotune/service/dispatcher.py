@@ -281,8 +281,8 @@ class Dispatcher:
             last_here = read_json(last) if last.exists() else 0
             if self.store.begin_again(search.id, search.attempt, last_here) and folder.exists():
                 shutil.rmtree(folder)
-        for place in (folder, Path(self.environment["HOME"])):
-            place.mkdir(parents=True, exist_ok=True)
+        for needed in (folder, Path(self.environment["HOME"])):
+            needed.mkdir(parents=True, exist_ok=True)
         write_json(last, search.attempt)
         if (path := folder / LOG).exists() and path.stat().st_size > LOG_BYTES:
             path.write_bytes(file_end(path, LOG_BYTES))

@@ -583,8 +583,8 @@ class Queue(RuleBasedStateMachine):
     def claim(self, most: int) -> None:
         queue = [search for search, row in self.rows.items() if row["state"] == QUEUED]
         queue.sort(key=lambda search: (-self.rows[search]["priority"], search))
-        places = [self.store.place(found) for search in queue if (found := self.store.read(search))]
-        assert places == [*range(1, len(queue) + 1)]
+        positions = [self.store.position(found) for search in queue if (found := self.store.read(search))]
+        assert positions == [*range(1, len(queue) + 1)]
         running = [row["owner"] for row in self.rows.values() if row["state"] == RUNNING]
         following = next((search for search in queue if running.count(self.rows[search]["owner"]) < most), None)
         claimed = self.store.claim(["cpu"], most)
