@@ -130,14 +130,6 @@ def test_a_submitted_search_is_queued_and_read_back_as_it_was_returned(store: St
     assert changed == [search.id]
 
 
-def test_a_search_that_names_no_device_wants_any(store: Store) -> None:
-    assert store.submit("anna", "first", REQUEST)[0].device == "auto"
-
-
-def test_a_search_that_does_not_exist_is_none(store: Store) -> None:
-    assert store.read(uuid.uuid4().hex) is None
-
-
 def test_ids_are_uuids_of_version_7_that_sort_by_time(store: Store) -> None:
     ids = [submitted(store).id for _ in range(10)]
     assert ids == sorted(ids)
@@ -516,14 +508,6 @@ def test_measurements_whose_files_are_on_another_machine_are_set_aside(store: St
     kinds = [event.kind for event in store.events(search.id) if event.kind != "state"]
     assert kinds == ["preparing", "lost", "trial"]
     assert [event.seq for event in store.events(search.id)] == [1, 2, 3, 4, 5, 6, 7]
-
-
-def test_a_search_that_waits_for_another_device_is_passed_by(store: Store) -> None:
-    submitted(store, device="cuda", priority=5)
-    second = submitted(store, device="cpu")
-    claimed = store.claim(["cpu"])
-    assert claimed is not None
-    assert claimed.id == second.id
 
 
 def test_no_two_claims_give_the_same_search(engine: Engine, open_engine: Callable[[], Engine]) -> None:
