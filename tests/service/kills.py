@@ -1,6 +1,6 @@
 """Kill the parts of a real service at random moments; count what is lost, doubled, stuck, left behind or done again.
 
-python -m tests.service.kills --count 1000 --database sqlite|postgres --table FILE [--seed 0] [--victims server,runner] [--real]
+python -m tests.service.kills --count 1000 --database sqlite|postgres [--seed 0] [--victims server,runner] [--real]
                               [--standby]
 
 Some three seconds a kill; exit code 1 if anything was lost, doubled, stuck or left behind. --real: probes are real ones, of a
@@ -25,10 +25,9 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from types import TracebackType
 from typing import Self
 
@@ -366,37 +365,11 @@ def kill_service(
         return killer.finish()
 
 
-def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """Lines of a table in Markdown."""
-    return [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(map(str, row))} |" for row in rows)]
-
-
-def table(counts: Counts) -> list[str]:
-    """Markdown: kills by victim, and what came of them."""
-    head = ("killed", "kills", "longest until all below was gone, and server and database answered again, s")
-    rows = [(victim, n, f"{counts.seconds.get(victim, 0.0):.2f}") for victim, n in sorted(counts.kills.items())]
-    rows.append(("all", counts.kills.total(), f"{max(counts.seconds.values(), default=0.0):.2f}"))
-    facts: dict[str, object] = {
-        "searches": counts.searches,
-        "trials and rounds": counts.measured,
-        "lost": len(counts.lost),
-        "doubled": len(counts.doubled),
-        "stuck": len(counts.stuck),
-        "left behind": len(counts.left),
-        "probes begun again": counts.repeated,
-        "kills after which something was measured before the next one": counts.between,
-    }
-    if taken := counts.takeovers:
-        facts["seconds until the standby answered, median and longest"] = f"{median(taken):.1f}, {max(taken):.1f}"
-    return [*markdown(head, rows), "", *markdown([*facts], [[*facts.values()]])]
-
-
 def main() -> None:
-    """Run so many kills, print the table and write it."""
+    """Run so many kills and print what came of them as JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--database", choices=["sqlite", "postgres"], default="sqlite")
-    parser.add_argument("--table", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--victims", default=",".join(VICTIMS))
     parser.add_argument("--real", action="store_true")
@@ -406,10 +379,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="kills-") as folder:
         place = (options.count, options.database, Path(folder), options.seed)
         counts = kill_service(*place, victims, log=True, real=options.real, standby=options.standby)
-    lines = table(counts)
-    print("\n".join([*lines, *counts.faults]))
-    if options.table:
-        options.table.write_text("\n".join(lines) + "\n")
+    print(json.dumps(vars(counts), indent=2))
     sys.exit(1 if counts.faults else 0)
 
 

@@ -21,14 +21,9 @@ def program(name: str) -> str | None:
 
 
 class Postgres:
-    """As a context: a server with an empty database. Raises FileNotFoundError where PostgreSQL is not installed.
+    """As a context: a server with an empty database. Raises FileNotFoundError where PostgreSQL is not installed."""
 
-    port: of the loopback, besides a socket in a folder.
-    """
-
-    def __init__(self, port: int | None = None) -> None:
-        self._port = port
-        self._listening = f"-p {port}" if port else "-c listen_addresses=''"
+    def __init__(self) -> None:
         initdb, pg_ctl = program("initdb"), program("pg_ctl")
         if initdb is None or pg_ctl is None:
             raise FileNotFoundError("PostgreSQL (initdb)")
@@ -40,8 +35,7 @@ class Postgres:
         if os.getuid() == 0:
             shutil.chown(self._folder, "postgres", "postgres")
         self._call(self._initdb, "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync")
-        port = f":{self._port}" if self._port else ""
-        self.url = f"postgresql://postgres@{port}/postgres?host={self._folder}"
+        self.url = f"postgresql://postgres@/postgres?host={self._folder}"
         self.start()
         return self
 
@@ -58,7 +52,7 @@ class Postgres:
 
     def start(self) -> None:
         """Start it where it does not run, and wait until it answers; what a killed one left may have to end first."""
-        options = f"-k {self._folder} {self._listening} -c fsync=off"
+        options = f"-k {self._folder} -c listen_addresses='' -c fsync=off"
         until = time.monotonic() + 60
         while not self._answers():
             if not self._runs():

@@ -45,26 +45,12 @@ def test_a_submitted_search_is_queued_and_can_be_read(service: Service) -> None:
     assert read.headers["etag"] == made.headers["etag"]
     search = read.json()
     assert search == made.json()
-    assert {
-        name: search[name] for name in ("owner", "name", "model", "state", "position", "priority", "device", "attempt")
-    } == {
-        "owner": "anna",
-        "name": "mine",
-        "model": "bert-mini",
-        "state": "queued",
-        "position": 1,
-        "priority": -1,
-        "device": "cpu",
-        "attempt": 0,
-    }
+    facts = {"owner": "anna", "name": "mine", "model": "bert-mini", "state": "queued", "position": 1, "attempt": 0}
+    assert facts.items() <= search.items()
     assert search["request"]["fix"] == {"precision": "fp32"}
     assert search["links"]["self"] == made.headers["location"] == f"{PLACE}/{search['id']}"
     assert "pid" not in search
     assert service.store.read(search["id"]).request == search["request"]
-
-
-def test_a_search_without_a_name_is_named_by_what_it_trains(service: Service) -> None:
-    assert service.client("anna").post(PLACE, json=SMALL).json()["name"] == "bert-mini 8"
 
 
 def test_a_dry_run_checks_and_queues_nothing(service: Service) -> None:
@@ -87,11 +73,6 @@ def test_the_same_key_gives_the_same_search(service: Service) -> None:
     problem(client.post(PLACE, json=SMALL, headers={"Idempotency-Key": "x" * 256}), 422, "invalid-request")
 
 
-def test_a_device_that_is_not_lent_is_refused(service: Service) -> None:
-    body = problem(service.client("anna").post(PLACE, json=SMALL | {"device": "cuda"}), 422, "invalid-request")
-    assert body["errors"][0]["pointer"] == "/device"
-
-
 def test_the_twenty_first_in_the_queue_is_refused(service: Service) -> None:
     client = service.client("anna")
     assert [client.post(PLACE, json=SMALL).status_code for _ in range(20)] == [201] * 20
@@ -105,15 +86,11 @@ def test_the_twenty_first_in_the_queue_is_refused(service: Service) -> None:
     ("content", "kind", "status"),
     [
         (b"{", "application/json", 400),
-        (b'{"a": NaN}', "application/json", 400),
-        (b"[" * 40 + b"]" * 40, "application/json", 400),
         (b"\xff", "application/json; charset=utf-8", 400),
         (json.dumps(SMALL).encode(), "text/plain", 415),
         (json.dumps(SMALL).encode(), "", 415),
-        (json.dumps(SMALL).encode(), "application/x-python-pickle", 415),
         (b"model=bert-mini", "application/x-www-form-urlencoded", 415),
         (b"[]", "application/json", 422),
-        (b"null", "application/json", 422),
         (b"", "application/json", 422),
     ],
 )
@@ -122,33 +99,18 @@ def test_a_body_that_is_no_request_is_refused(content: bytes, kind: str, status:
     assert (answer.status_code, answer.headers["content-type"]) == (status, MEDIA_TYPE)
 
 
-def test_no_address_is_ever_opened(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.setblocking(False)
-        port = listener.getsockname()[1]
-        client = service.client("anna")
-        for scheme in ("http", "https", "ftp", "file", "s3", "hf", "git+http"):
-            for field in ("model", "dataset", "tokenizer", "space"):
-                answer = client.post(PLACE, json=SMALL | {field: f"{scheme}://127.0.0.1:{port}/x"})
-                assert answer.status_code == 422, (scheme, field)
-        with pytest.raises(BlockingIOError):
-            listener.accept()
-
-
 # Reading ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_list_goes_on_where_the_page_before_ended(service: Service) -> None:
-    made = [service.queued(f"user-{number % 3}").id for number in range(7)]
+    made = [service.queued(f"user-{number % 3}").id for number in range(6)]
     client, found, url = service.client("vera", "viewer"), [], f"{PLACE}?limit=3"
     while url:
         answer = client.get(url)
         found += [search["id"] for search in answer.json()]
         made.append(service.queued("late").id)  # while it is read
         url = answer.links.get("next", {}).get("url")
-    assert found == made[6::-1]
+    assert found == made[5::-1]
 
 
 def test_a_list_is_filtered_and_keeps_its_filter(service: Service) -> None:
@@ -224,33 +186,12 @@ def test_a_queued_search_is_cancelled_at_once_resumed_and_deleted(service: Servi
     assert service.store.read(search.id) is None
 
 
-@pytest.mark.parametrize(
-    ("body", "wish"), [(None, "patient"), ({}, "patient"), ({"now": False}, "patient"), ({"now": True}, "now")]
-)
+@pytest.mark.parametrize(("body", "wish"), [(None, "patient"), ({"now": True}, "now")])
 def test_a_running_search_is_wanted_to_end(body: Any, wish: str, service: Service) -> None:
     search = service.running()
     answer = service.client("anna").post(f"{PLACE}/{search.id}/cancel", **({} if body is None else {"json": body}))
     assert (answer.status_code, answer.json()["state"], answer.json()["cancel"]) == (202, "running", wish)
     assert service.store.read(search.id).cancel == wish
-
-
-@pytest.mark.parametrize("body", [{"now": 1}, {"when": "now"}, []])
-def test_a_wish_that_is_none_is_refused(body: Any, service: Service) -> None:
-    search = service.running()
-    assert service.client("anna").post(f"{PLACE}/{search.id}/cancel", json=body).status_code == 422
-    assert service.store.read(search.id).cancel is None
-
-
-def test_an_admin_may_do_it_for_others_and_it_is_noted(service: Service) -> None:
-    search = service.queued("anna")
-    assert service.client("root", "admin").post(f"{PLACE}/{search.id}/cancel").status_code == 202
-    from sqlalchemy import select
-
-    from autotune.service.tables import audit
-
-    with service.app.state.engine.connect() as connection:
-        rows = connection.execute(select(audit.c.user, audit.c.action, audit.c.search_id, audit.c.remote)).all()
-    assert rows == [("root", "cancel", search.id, "testclient")]
 
 
 # Events -----------------------------------------------------------------------------------------------------------
@@ -282,21 +223,14 @@ def test_events_are_there_as_pages_of_json(service: Service) -> None:
     search, client = measured(service), service.client("vera", "viewer")
     headers = {"Accept": "application/json"}
     everything = client.get(f"{PLACE}/{search.id}/events", headers=headers).json()
-    assert [(event["id"], event["kind"]) for event in everything] == [
-        (1, "state"),
-        (2, "state"),
-        (3, "trial"),
-        (4, "trial"),
-        (5, "confirmed"),
-    ]
+    kinds = ["state", "state", "trial", "trial", "confirmed"]
+    assert [(event["id"], event["kind"]) for event in everything] == [*enumerate(kinds, 1)]
     assert everything[2]["body"] == TRIAL
     page = client.get(f"{PLACE}/{search.id}/events", params={"after": 2, "limit": 2}, headers=headers).json()
     assert page == everything[2:4]
     changes = client.get("/api/v1/events", headers=headers).json()
-    assert [(event["search"], event["body"]["state"]) for event in changes] == [
-        (search.id, "queued"),
-        (search.id, "running"),
-    ]
+    states = [(event["search"], event["body"]["state"]) for event in changes]
+    assert states == [(search.id, "queued"), (search.id, "running")]
     assert client.get("/api/v1/events", params={"after": changes[0]["id"]}, headers=headers).json() == changes[1:]
 
 
@@ -371,10 +305,8 @@ def test_a_report_runs_its_script_without_any_right(service: Service) -> None:
 )
 def test_files_are_those_of_the_report(name: str, service: Service) -> None:
     search = service.ended(artifacts={"report.html": b"x"})
-    assert (
-        service.client("vera", "viewer").get(f"{PLACE}/{search.id}/files/{name}", follow_redirects=False).status_code
-        != 200
-    )
+    client = service.client("vera", "viewer", follow_redirects=False)
+    assert client.get(f"{PLACE}/{search.id}/files/{name}").status_code != 200
 
 
 def test_what_has_no_result_says_so(service: Service) -> None:
@@ -393,13 +325,6 @@ def test_a_parameter_that_does_not_exist_is_refused_and_named(path: str, service
     (error,) = body["errors"]
     assert error["pointer"] in ("stat", "token", "ownr")
     assert error["pointer"] in body["detail"]
-
-
-def test_a_priority_that_a_role_may_not_give_is_forbidden(service: Service) -> None:
-    wanted = SMALL | {"priority": 1}
-    body = problem(service.client("anna").post(PLACE, json=wanted), 403, "forbidden")
-    assert [error["pointer"] for error in body["errors"]] == ["/priority"]
-    assert service.client("root", "admin").post(PLACE, json=wanted).status_code == 201
 
 
 # The server -------------------------------------------------------------------------------------------------------
@@ -452,33 +377,10 @@ def test_the_audit_says_who_did_what(service: Service) -> None:
     assert anna.get("/api/v1/me").json()["most_devices"] == 1
     assert anna.post("/api/v1/searches", json=SMALL).status_code == 201
     entries = root.get("/api/v1/audit").json()
-    assert [(entry["user"], entry["action"]) for entry in entries][-1] == ("anna", "submit")
+    last = {"user": "anna", "action": "submit", "outcome": "done", "remote": "testclient"}
+    assert last.items() <= entries[-1].items()
     assert root.get("/api/v1/audit", params={"after": entries[-1]["id"]}).json() == []
     problem(anna.get("/api/v1/audit"), 403, "forbidden")
-
-
-@pytest.mark.parametrize(
-    "token",
-    [
-        {"user": "a b", "role": "viewer"},
-        {"user": "a", "role": "viewer", "most_devices": 0},
-        {"user": "a", "role": "root"},
-        {"user": "a", "role": "viewer", "days": 0},
-        {"user": "a", "role": "viewer", "days": 1e300},
-        {"role": "viewer"},
-    ],
-)
-def test_a_token_that_makes_no_sense_is_refused(token: dict[str, Any], service: Service) -> None:
-    problem(service.client("root", "admin").post("/api/v1/tokens", json=token), 422, "invalid-request")
-
-
-def test_the_last_valid_token_of_an_admin_is_not_ended(service: Service) -> None:
-    client = service.client("root", "admin")
-    mine = client.get("/api/v1/me").json()["token_id"]
-    problem(client.delete(f"/api/v1/tokens/{mine}"), 409, "conflict")
-    assert client.get("/api/v1/me").status_code == 200
-    service.token("eve", "admin")
-    assert client.delete(f"/api/v1/tokens/{mine}").status_code == 204
 
 
 # Its description --------------------------------------------------------------------------------------------------
@@ -493,14 +395,3 @@ def test_the_description_is_the_one_in_the_documents() -> None:
 def test_the_description_is_served_to_who_has_a_token(service: Service) -> None:
     assert service.client("vera", "viewer").get("/api/v1/openapi.json").json() == api.document()
     assert service.client().get("/api/v1/openapi.json").status_code == 401
-
-
-def test_every_operation_describes_its_problems() -> None:
-    for path, item in api.document()["paths"].items():
-        for method, operation in item.items():
-            assert operation["responses"]["default"]["content"].keys() == {"application/problem+json"}
-            assert operation["tags"]
-            assert operation["description"], (method, path)
-            assert operation["operationId"].isidentifier()
-    assert api.document()["servers"]
-    assert "HTTPValidationError" not in api.document()["components"]["schemas"]

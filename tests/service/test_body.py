@@ -1,7 +1,6 @@
 """What a request may say: fields and limits, names of models and data, spaces, training arguments."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from autotune.service.body import (
     MOST_DEPTH,
     TRAINING_ARGS,
     SearchBody,
-    check_nodes,
     checked,
     job_of,
     parse_body,
@@ -24,7 +22,6 @@ from autotune.service.records import Forbidden
 from autotune.service.roots import Roots
 from autotune.space.settings import SETTINGS
 from autotune.space.setup import PRIVATE
-from autotune.workload.model.builtin import BUILT_IN
 from tests.service.application import CONFIG, SMALL, touched
 from tests.service.test_roots import spellings
 
@@ -62,11 +59,6 @@ def test_what_is_no_json_or_cannot_be_stored_is_refused(text: str) -> None:
         parse_body(text.encode())
 
 
-def test_bytes_that_are_no_text_are_refused() -> None:
-    with pytest.raises(ValueError, match="decode"):
-        parse_body(b'"\xff"')
-
-
 # Fields ---------------------------------------------------------------------------------------------------------
 
 
@@ -75,14 +67,6 @@ def test_every_option_of_a_search_is_a_field_but_those_that_name_places_or_trust
     without = {name for name, option in OPTIONS.items() if option.local}
     assert {"trust_remote_code", "output_dir", "study_name", "report_to", "fresh", "executor"} <= without
     assert set(SearchBody.model_fields) == {*OPTIONS} - without | of_the_server
-
-
-@pytest.mark.parametrize(
-    "name", ["trust_remote_code", "output_dir", "study_name", "report_to", "fresh", "watch", "model_init"]
-)
-def test_other_fields_are_refused_by_name(name: str) -> None:
-    with pytest.raises(ValidationError, match=f"There is no field '{name}'"):
-        body(**{name: True})
 
 
 def test_misspelt_fields_are_named_with_the_nearest_and_all_that_is_wrong_at_once() -> None:
@@ -136,44 +120,23 @@ def test_a_setting_of_numbers_has_a_limit(name: str, number: int, roots: Roots) 
     [
         {"n_trials": 201},
         {"n_trials": "20"},
-        {"n_trials": True},
         {"global_batch_size": 0},
         {"global_batch_size": 2**20 + 1},
-        {"global_batch_size": 8.0},
         {"task": "speech"},
-        {"sampler": "magic"},
-        {"objective": "money"},
-        {"device": "tpu"},
         {"device": "cuda:1; rm"},
         {"headroom": float("nan")},
         {"fix": {"precision": None}},
-        {"fix": {"precision": float("inf")}},
-        {"fix": "precision=bf16"},
-        {"fix": [1]},
         {"only": {"precision": {"a": 1}}},
         {"args": {"optim": [1]}},
         {"args": {"lr_scheduler_kwargs": {"a": {"b": 1}}}},
         {"name": "a" * 121},
-        {"name": "two\nlines"},
         {"priority": 101},
-        {"model": ""},
-        {"seed": -1},
         {"seed": 2**31},
     ],
 )
 def test_values_out_of_their_limits_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         body(**fields)
-
-
-def test_values_at_their_limits_are_taken() -> None:
-    assert body(n_trials=200, global_batch_size=2**20, name="ä" * 120, priority=-100, seed=2**31 - 1, device="cuda:12")
-
-
-def test_a_checked_request_has_what_was_given_and_what_limits_it(roots: Roots) -> None:
-    request = checked(body(fix={"precision": "bf16"}, name="mine", priority=-3), roots, ANNA)
-    assert request == SMALL | {"fix": {"precision": "bf16"}, "name": "mine", "priority": -3}
-    assert json.loads(json.dumps(request)) == request
 
 
 def test_settings_are_taken_as_the_command_line_has_them_too(roots: Roots) -> None:
@@ -192,28 +155,22 @@ def test_a_request_that_was_checked_is_checked_again_to_the_same(roots: Roots) -
     ("fields", "option"),
     [
         ({"timeout": "25h"}, "timeout"),
-        ({"timeout": 86_401}, "timeout"),
         ({"probe_timeout": "2d"}, "probe_timeout"),
         ({"device": "cuda"}, "device"),
         ({"device": "cuda:1"}, "device"),
         ({"args": {"output_dir": "x"}}, "args"),
         ({"args": {"dataloader_num_workers": 257}}, "args"),
-        ({"args": {"dataloader_num_workers": "many"}}, "args"),
         ({"args": {"dataloader_num_workers": 150}}, "args"),
         ({"fix": {"workers": 150}}, "fix"),
         ({"only": {"workers": [0, 150]}}, "only"),
         ({"space": "description: many\nparameters:\n  workers: [0, 150]\n"}, "space"),
         ({"args": {"optim_args": "/etc/passwd"}}, "args"),
-        ({"args": {"lr_scheduler_kwargs": '{"a": 1}'}}, "args"),
         ({"args": {"lr_scheduler_kwargs": {"a": "~/x"}}}, "args"),
-        ({"args": {"label_names": ["..\\x"]}}, "args"),
         ({"model": "nothing"}, "model"),
         ({"dataset": "nothing"}, "dataset"),
         ({"tokenizer": "nothing", "dataset": "team:texts"}, "tokenizer"),
-        ({"space": "defualt"}, "space"),
         ({"space": "/etc/passwd"}, "space"),
         ({"space": "a: &a [1]\nparameters: {workers: [*a]}"}, "space"),
-        ({"space": "parameters: {workers: ["}, "space"),
         ({"space": "# " + "ä" * 8192}, "space"),
         ({"space": "parameters:\n" + "[" * 10_000}, "space"),
         ({"space": "parameters: !!python/object/apply:os.system [ls]"}, "space"),
@@ -228,10 +185,8 @@ def test_a_field_that_no_search_could_have_is_pointed_at(fields: dict[str, Any],
 @pytest.mark.parametrize(
     ("fields", "word"),
     [
-        ({"fix": {"presicion": "bf16"}}, "presicion"),
         ({"fix": {"precision": "bf17"}}, "bf17"),
         ({"fix": {"workers": 0}, "only": {"workers": [0]}}, "workers"),
-        ({"memory_limit": "much"}, "much"),
         ({"timeout": "soon"}, "soon"),
         ({"tokenizer": "team:bert"}, "dataset"),
         ({"args": {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 3}}, "3 x 3"),
@@ -271,10 +226,6 @@ def test_a_wrong_setting_in_an_inline_space_is_named_with_its_line(roots: Roots)
         checked(body(space="parameters:\n  presicion: [fp32]\n"), roots, ANNA)
 
 
-def test_a_shipped_space_is_taken_by_its_name(roots: Roots, tmp_path: Path) -> None:
-    assert job_of(checked(body(space="quick"), roots, ANNA), roots, tmp_path, "cpu")["space"] == "quick"
-
-
 # Names ------------------------------------------------------------------------------------------------------------
 
 
@@ -296,7 +247,6 @@ def test_names_below_the_roots_become_paths_when_the_search_starts(roots: Roots,
 @pytest.mark.parametrize(
     ("fields", "study"),
     [
-        ({}, "bert-mini-1a2b3c4d"),
         ({"name": "Ann's run: nº 2"}, "Ann-s-run-n-2-1a2b3c4d"),
         ({"name": "../.."}, "search-1a2b3c4d"),
         ({"name": "x" * 120}, f"{'x' * 80}-1a2b3c4d"),
@@ -306,19 +256,6 @@ def test_names_below_the_roots_become_paths_when_the_search_starts(roots: Roots,
 def test_the_study_is_called_as_its_search(fields: dict[str, str], study: str, roots: Roots, tmp_path: Path) -> None:
     request = checked(body(**fields), roots, ANNA)
     assert job_of(request, roots, tmp_path / f"{0:024}1a2b3c4d", "cpu")["study_name"] == study
-
-
-def test_the_schema_says_which_names_may_be_opened(roots: Roots) -> None:
-    properties = SearchBody.model_json_schema()["properties"]
-    pattern = properties["model"]["pattern"]
-    taken = (*BUILT_IN, *roots.names("models"), *roots.names("data"), "org/model.v2", "org/data:subset")
-    assert [name for name in taken if not re.search(pattern, name)] == []
-    assert [name for name in ("../x", "/etc", "~/m", "a//b", "team:", "team:/x") if re.search(pattern, name)] == []
-    assert properties["dataset"]["anyOf"][0]["pattern"] == properties["tokenizer"]["anyOf"][0]["pattern"] == pattern
-
-
-def test_config_files_and_folders_of_data_can_be_named(roots: Roots) -> None:
-    assert checked(body(model="team:small.json", dataset="team:texts"), roots, ANNA)
 
 
 def test_messages_have_the_names_and_not_the_paths(roots: Roots, tmp_path: Path) -> None:
@@ -357,30 +294,10 @@ def test_no_name_has_a_file_outside_of_the_roots_opened(every: int, roots: Roots
                     checked(body(**fields), roots, ANNA)
     assert [event for event in events if str(tmp_path / "canary") in event or "passwd" in event] == []
     assert [event for event in events if str(tmp_path / "models") in event], "the check sees what is opened"
-
-
-def test_what_a_node_cannot_read_is_refused_with_the_node(roots: Roots) -> None:
-    blind: dict[str, list[str]] = {str(roots.data["team"] / "texts"): ["big", "small"]}
-
-    def unreadable(path: str) -> list[str]:
-        return blind.get(path, [])
-
-    check_nodes(SMALL | {"model": "team:bert", "tokenizer": "team:bert"}, roots, unreadable)
-    with pytest.raises(InvalidRequest, match=r"big, small cannot read 'team:texts'") as error:
-        check_nodes(SMALL | {"model": "team:bert", "dataset": "team:texts"}, roots, unreadable)
-    assert error.value.option == "dataset"
-    assert str(roots.data["team"]) not in str(error.value)
+    assert [event for event in events if event.startswith("socket.connect")] == []
 
 
 def test_a_file_of_the_search_is_not_a_model_of_the_hub(roots: Roots, tmp_path: Path) -> None:
     (tmp_path / "runner.log").write_text(json.dumps(CONFIG))
     with pytest.raises(InvalidRequest, match="a file of the search"):
         job_of(SMALL | {"model": "runner.log"}, Roots(hub="online", hub_patterns=["*"]), tmp_path, "cpu")
-
-
-def test_a_server_shares_its_cpu_and_refuses_cards_that_it_has_not(roots: Roots) -> None:
-    cards = {"cpu": "a plain processor"}
-    assert checked(body(devices=2, device="cpu"), roots, ANNA, cards)["devices"] == 2
-    with pytest.raises(InvalidRequest) as error:
-        checked(body(card="H100"), roots, ANNA, cards)
-    assert error.value.option == "card"

@@ -110,33 +110,6 @@ def test_a_search_from_its_form_to_its_report(browser: WebDriver, server: Server
     assert {url.split("/")[2] for url in requested(browser)} == {server.url.split("/")[2]}
 
 
-@pytest.mark.nightly
-def test_searches_are_stopped_resumed_and_compared(browser: WebDriver, server: Server, replaying: Replaying) -> None:
-    look(browser, 1280)
-    complaints(browser)
-    requested(browser)
-    sign_in(browser, server.url, server.token)
-    first = submit(browser, server.url, "first")
-    wait_until(lambda: "Done" in text_of(browser, ".sub"))
-    replaying.hold()
-    second = submit(browser, server.url, "second")
-    wait_until(lambda: "(baseline)" in text_of(browser, ".sub"))
-    press(browser, "Stop now")
-    wait_until(lambda: "Cancelled" in text_of(browser, ".sub"))
-    replaying.release()
-    press(browser, "Resume")
-    wait_until(lambda: "Done" in text_of(browser, ".sub"))
-    assert browser.current_url == second
-    wait_until(lambda: "Cancelled" in text_of(browser, ".timeline"))
-    browser.get(server.url)
-    for search in (first, second):
-        browser.find_element(By.ID, f"pick-{search.rpartition('/')[2]}").click()
-    press(browser, "Compare the marked searches")
-    wait_until(lambda: text_of(browser, "h1") == "2 searches compared")
-    assert complaints(browser) == []
-    assert {url.split("/")[2] for url in requested(browser)} == {server.url.split("/")[2]}
-
-
 def test_a_search_that_is_marked_stays_so_when_another_one_is_submitted(browser: WebDriver, tmp_path: Path) -> None:
     service = page_service(tmp_path)
     done, token = service.ended(), service.token("anna")

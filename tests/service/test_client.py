@@ -13,12 +13,10 @@ from typing import Any
 
 import pytest
 
-import autotune
 from autotune.core.errors import AutotuneError, InvalidRequest, ServerFailed
 from autotune.service import client
 from autotune.service.client import connect, save_token, tokens_file
 from autotune.study.plan import Progress
-from tests.service.seeded import REAL
 
 URL = "https://tune.example.org"
 
@@ -81,10 +79,6 @@ def test_a_token_of_the_environment_is_for_its_server(monkeypatch: pytest.Monkey
     connect(URL)
     with pytest.raises(InvalidRequest, match="no token"):
         connect("https://other.example.org")
-
-
-def test_connect_is_a_public_name() -> None:
-    assert autotune.connect is connect
 
 
 # Answers --------------------------------------------------------------------------------------------------------
@@ -248,20 +242,6 @@ def test_an_archive_of_any_size_is_not_kept(what: str, tmp_path: Path, monkeypat
     with answering(plain(200, id="abc", state="done"), names, content) as server, too_large:
         server.client.result("abc", tmp_path)
     assert list(tmp_path.rglob("*")) == []
-
-
-def test_who_may_read_other_folders_may_read_a_fetched_study(tmp_path: Path) -> None:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        for path in sorted(REAL.rglob("*.json")):
-            archive.add(path, path.relative_to(REAL))
-    names = (200, "application/json", json.dumps([{"name": "study.tar.gz"}]))
-    content = (200, "application/gzip", packed.getvalue())
-    with answering(plain(200, id="abc", state="done"), names, content) as server:
-        assert server.client.result("abc", tmp_path).trials
-    (folder,) = (path for path in tmp_path.iterdir() if (path / "request.json").exists())
-    (other := tmp_path / "other").mkdir()
-    assert stat.S_IMODE(folder.stat().st_mode) == stat.S_IMODE(other.stat().st_mode)
 
 
 def test_an_archive_is_unpacked_without_what_leads_elsewhere_by_python_3_11_0_too(

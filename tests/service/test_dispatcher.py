@@ -15,10 +15,9 @@ import psutil
 import pytest
 
 from autotune.commands.result import TuningResult
-from autotune.service import devices
 from autotune.service.devices import Devices
 from autotune.service.dispatcher import Dispatcher, Run, death, runner_environment
-from autotune.service.records import CANCELLED, DONE, FAILED, NOTHING_FITS, QUEUED, RUNNING, Conflict
+from autotune.service.records import CANCELLED, DONE, FAILED, QUEUED, RUNNING
 from autotune.service.roots import Roots
 from autotune.service.store import Store
 from autotune.service.tables import DatabaseAway, DatabaseTaken, ServerLock
@@ -41,13 +40,6 @@ from tests.service.searches import REQUEST, Replaying, study_of
 def database_url(tmp_path: Path) -> str:
     """SQLite alone: `test_kills.py` has both databases."""
     return f"sqlite:///{tmp_path / 'state' / 'autotune.db'}"
-
-
-@pytest.fixture
-def two(monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
-    """Names of two devices, where searches take both for the CPU."""
-    monkeypatch.setattr(devices, "choose_device", lambda name: None)
-    return ("cpu", "cuda:0")
 
 
 @pytest.fixture
@@ -111,24 +103,6 @@ def test_a_search_whose_process_cannot_be_started_waits_too(
     assert search.not_before > search.created_at + timedelta(seconds=60)
 
 
-@pytest.mark.nightly
-def test_a_search_that_is_interrupted_five_times_has_failed_and_can_be_resumed(
-    store: Store, state: Path, replaying: Replaying, submit: Callable[..., str]
-) -> None:
-    search_id = submit()
-    with dispatching(dispatcher_of(store, state, replaying)):
-        for attempt in range(1, 6):
-            running = when(store, search_id, lambda search, attempt=attempt: search.attempt == attempt and search.pid)
-            os.kill(running.pid or 0, signal.SIGKILL)
-        search = ended(store, search_id)
-        assert (search.state, search.attempt) == (FAILED, 5)
-        assert "SIGKILL" in (search.problem or {})["message"]
-        store.resume(search_id)
-        search = ended(store, search_id)
-    assert search.state == DONE
-    assert faults(store, state, search) == []
-
-
 @pytest.mark.parametrize("how", ["patient", pytest.param("now", marks=pytest.mark.nightly)])
 def test_a_running_search_is_cancelled_with_what_it_measured(
     how: str, store: Store, state: Path, replaying: Replaying, submit: Callable[..., str]
@@ -148,20 +122,6 @@ def test_a_running_search_is_cancelled_with_what_it_measured(
     assert search.state == CANCELLED
     assert (search.result or {})["best"] is not None
     assert faults(store, state, search) == []
-
-
-def test_a_queued_search_is_cancelled_without_being_started(
-    store: Store, state: Path, replaying: Replaying, submit: Callable[..., str]
-) -> None:
-    replaying.hold()
-    first, second = submit(), submit()
-    dispatcher = dispatcher_of(store, state, replaying)
-    with dispatching(dispatcher):
-        when(store, first, lambda search: search.pid)
-        store.cancel(second, now=False)
-        cancelled(store, dispatcher, first)
-    assert states(store, second) == [QUEUED, CANCELLED]
-    assert not (state / "searches" / second).exists()
 
 
 def test_a_runner_that_ignores_its_cancellation_is_killed_after_the_grace(
@@ -185,21 +145,6 @@ def test_a_runner_that_ignores_its_cancellation_is_killed_after_the_grace(
     assert search.result is None
 
 
-@pytest.mark.nightly
-def test_a_search_in_which_nothing_fits_and_one_that_fails_keep_message_and_advice(
-    store: Store, state: Path, replaying: Replaying, submit: Callable[..., str]
-) -> None:
-    searches = [submit(memory_limit="60MiB"), submit(fix={"precision": "fp17"}), submit(model="team:gone")]
-    with dispatching(dispatcher_of(store, state, replaying)):
-        nothing, failed, gone = (ended(store, search_id) for search_id in searches)
-    assert (nothing.state, failed.state, gone.state) == (NOTHING_FITS, FAILED, FAILED)
-    for search, kind in ((nothing, "NothingFits"), (failed, "InvalidRequest"), (gone, "InvalidRequest")):
-        assert search.problem is not None
-        assert search.problem["type"] == kind
-        assert search.problem["advice"]
-    assert nothing.headline == (nothing.problem or {})["message"]
-
-
 def test_one_device_runs_one_search_at_a_time_by_priority(
     store: Store, state: Path, replaying: Replaying, submit: Callable[..., str]
 ) -> None:
@@ -216,42 +161,6 @@ def test_one_device_runs_one_search_at_a_time_by_priority(
             assert running.lent == "cpu"
             cancelled(store, dispatcher, search_id)
     assert states(store, other) == [QUEUED, FAILED]  # there is no such device
-
-
-@pytest.mark.nightly
-def test_two_devices_run_two_searches_and_a_user_no_more_than_the_limit(
-    store: Store, state: Path, tmp_path: Path, submit: Callable[..., str], two: tuple[str, str]
-) -> None:
-    replaying = Replaying(tmp_path / "replaying", cards=True)
-    replaying.hold()
-    first, second, other = submit("anna"), submit("anna"), submit("bert", device="cuda")
-    dispatcher = dispatcher_of(store, state, replaying, *two, most_of_user=1)
-    with dispatching(dispatcher):
-        assert becomes_true(lambda: len({path.parents[2] for path in replaying.executed}) == 2, 60)
-        assert {search.id: search.lent for search in store.running()} == {first: "cpu", other: "cuda:0"}
-        replaying.release()
-        assert [ended(store, search_id).state for search_id in (first, other)] == [DONE, DONE]
-        when(store, second, lambda search: search.state == RUNNING)
-        cancelled(store, dispatcher, second)
-
-
-@pytest.mark.nightly
-def test_a_stopped_server_leaves_its_search_running_and_the_next_one_ends_it(
-    store: Store, state: Path, replaying: Replaying, submit: Callable[..., str]
-) -> None:
-    search_id = submit()
-    with dispatching(dispatcher_of(store, state, replaying)):
-        when(store, search_id, lambda search: trials_of(store, search_id))
-        replaying.hold()
-    assert store.read(search_id).state == RUNNING
-    assert not started_in(state)
-    replaying.release()
-    with dispatching(dispatcher_of(store, state, replaying)):
-        search = when(store, search_id, lambda search: search.attempt == 2)
-        assert (search.interruptions, search.restarts) == (0, 0)
-        search = ended(store, search_id)
-    assert (search.state, search.attempt) == (DONE, 2)
-    assert faults(store, state, search) == []
 
 
 @pytest.mark.nightly
@@ -329,35 +238,6 @@ def test_a_server_that_lost_its_lock_kills_nothing(
             assert runner.poll() is None
 
 
-@pytest.mark.nightly
-def test_a_server_that_lost_its_lock_stops_at_once_and_the_next_one_goes_on(
-    engine: Any, state: Path, replaying: Replaying
-) -> None:
-    replaying.hold()
-    with ServerLock(engine, state) as lock:
-        store = Store(engine, lock=lock)
-        search_id = store.submit("anna", "a search", REQUEST)[0].id
-        first = dispatcher_of(store, state, replaying)
-        with dispatching(first):
-            assert becomes_true(lambda: bool(replaying.executed), 60)
-            waiting = store.submit("ben", "another", REQUEST)[0].id
-            (state / "serve.lock").unlink()
-            with ServerLock(engine, state) as other:
-                first.wake()
-                assert becomes_true(lambda: bool(first.failure), 20)
-                assert becomes_true(lambda: not started_in(state), 60)
-                assert store.read(search_id).attempt == 1
-                assert store.read(waiting).state == QUEUED
-                replaying.release()
-                with pytest.raises(DatabaseTaken):
-                    store.cancel(waiting, now=True)
-                Store(engine, lock=other).cancel(waiting, now=True)
-                with dispatching(dispatcher_of(Store(engine, lock=other), state, replaying)):
-                    search = ended(store, search_id)
-    assert (search.state, search.attempt) == (DONE, 2)
-    assert faults(store, state, search) == []
-
-
 def test_a_cancellation_that_meets_a_wake_is_not_lost(
     store: Store, state: Path, replaying: Replaying, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -378,20 +258,6 @@ def test_a_cancellation_that_meets_a_wake_is_not_lost(
 
     monkeypatch.setattr(dispatcher, "_tick", turn)
     asyncio.run(cancelled_between())
-
-
-def test_a_deleted_search_leaves_no_folder_and_one_that_runs_keeps_it(
-    store: Store, state: Path, replaying: Replaying, submit: Callable[..., str]
-) -> None:
-    dispatcher, search_id = dispatcher_of(store, state, replaying), submit()
-    store.claim(["cpu"])
-    dispatcher.folder(search_id).mkdir(parents=True)
-    with pytest.raises(Conflict):
-        dispatcher.delete(search_id)
-    assert dispatcher.folder(search_id).exists()
-    store.end(search_id, 1, DONE)
-    dispatcher.delete(search_id)
-    assert list((state / "searches").iterdir()) == []
 
 
 HANGING = """
@@ -415,39 +281,6 @@ def test_a_process_that_has_the_number_of_a_dead_runner_is_left_alone(
             when(store, search_id, lambda search: search.attempt == 2 and search.pid)
             cancelled(store, dispatcher, search_id)
         assert other.poll() is None
-
-
-@pytest.mark.nightly
-def test_the_database_may_go_away_for_a_while(
-    store: Store, state: Path, replaying: Replaying, submit: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each call fails at first, as with a database that is started again."""
-    from autotune.core.errors import StorageFailed
-
-    failing = {"add_events", "started", "end", "running", "claim"}
-
-    def failing_once(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            if name in failing:
-                failing.discard(name)
-                raise StorageFailed("The database cannot be used.", "Wait.")
-            return real(*arguments, **options)
-
-        return call
-
-    for name in list(failing):
-        monkeypatch.setattr(store, name, failing_once(name, getattr(store, name)))
-    search_id = submit()
-    dispatcher = dispatcher_of(store, state, replaying)
-    with dispatching(dispatcher):
-        while "claim" in failing:
-            dispatcher.wake()
-            time.sleep(0.05)
-        dispatcher.wake()
-        search = ended(store, search_id)
-    assert not failing
-    assert (search.state, search.attempt) == (DONE, 1)
-    assert faults(store, state, search) == []
 
 
 def test_a_search_does_not_fail_because_the_database_is_away_while_its_folder_is_made(
@@ -501,38 +334,21 @@ def test_of_a_log_of_any_length_only_the_end_is_read(store: Store, submit: Calla
     assert death(Run(search), tmp_path / "log").endswith(": the last line")
 
 
-SECRETS = (
-    "HF_TOKEN",
-    "AWS_SECRET_ACCESS_KEY",
-    "https_proxy",
-    "AUTOTUNE_TOKEN",
-    "PGPASSWORD",
-    "SSH_AUTH_SOCK",
-    "AUTOTUNE_OIDC_SECRET",
-)
+SECRETS = ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "https_proxy", "PGPASSWORD", "SSH_AUTH_SOCK", "AUTOTUNE_OIDC_SECRET")
 
 
 @pytest.mark.parametrize(("hub", "offline"), [("off", "1"), ("cached", "1"), ("online", None)])
 def test_a_search_gets_none_of_the_servers_secrets(hub: str, offline: str | None, tmp_path: Path) -> None:
-    given = dict.fromkeys(SECRETS, "secret") | {
-        "PATH": "/bin",
-        "HOME": "/root",
-        "HF_HOME": "/srv/hub",
-        "PYTHONPATH": "/srv/more",
-        "CUDA_VISIBLE_DEVICES": "1",
-        "LC_ALL": "C.UTF-8",
-    }
-    environment = runner_environment(tmp_path, hub, given)
+    kept = {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": "1", "LC_ALL": "C.UTF-8"}
+    given = kept | {"HOME": "/root", "HF_HOME": "/srv/hub", "PYTHONPATH": "/srv/more"}
+    environment = runner_environment(tmp_path, hub, given | dict.fromkeys(SECRETS, "secret"))
     assert environment.pop("HF_HUB_OFFLINE", None) == offline
     assert environment.pop("HF_HUB_CACHE", None) == (None if hub == "off" else "/srv/hub/hub")
-    assert environment == {
-        "PATH": "/bin",
+    assert environment == kept | {
         "HOME": str(tmp_path / "home"),
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
         "HF_HOME": str(tmp_path / "huggingface"),
         "PYTHONPATH": f"/srv/more{os.pathsep}{ROOT}",
-        "CUDA_VISIBLE_DEVICES": "1",
-        "LC_ALL": "C.UTF-8",
     }
 
 

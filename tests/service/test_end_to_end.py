@@ -113,13 +113,6 @@ def test_a_real_search_goes_from_a_request_to_its_report(tmp_path: Path, all_cor
     assert not [entry for entry in server.log if entry["level"] in ("warning", "error", "critical")]
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-def test_a_real_search_with_postgresql(database_url: str, tmp_path: Path, all_cores: None) -> None:
-    with serving(tmp_path, "--database", database_url) as server:
-        check_search(server, REAL)
-
-
 def test_a_replayed_search_is_counted_once_and_nothing_names_it_with_either_database(
     database_url: str, tmp_path: Path, replaying: Replaying
 ) -> None:
@@ -175,13 +168,6 @@ def test_the_command_line_prints_and_keeps_what_a_search_here_does(server: Serve
     assert "Why it ended:" in out
     (folder,) = (tmp_path / "reports").iterdir()
     assert f"reports/{folder.name}/report.html" in out
-
-
-@pytest.mark.nightly
-def test_the_command_line_prints_one_object_if_asked(server: Server, tmp_path: Path) -> None:
-    as_json = command(server, tmp_path, "search", *WORDS, "--server", server.url, "--json", "--quiet")
-    out, _ = as_json.communicate(timeout=240)
-    assert (as_json.returncode, json.loads(out)["trials"]) == (0, 4)
 
 
 @pytest.mark.nightly

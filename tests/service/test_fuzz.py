@@ -37,23 +37,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
         yield url, service.token("root", "admin")
 
 
-QUICK = settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-
-
 @DOCUMENT.parametrize()
-@QUICK
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_any_request_is_answered_as_described(case: schemathesis.Case, server: tuple[str, str]) -> None:
-    check(case, server)
-
-
-@pytest.mark.nightly
-@DOCUMENT.parametrize()
-@settings(QUICK, max_examples=100)
-def test_each_of_many_requests_is_answered_as_described(case: schemathesis.Case, server: tuple[str, str]) -> None:
-    check(case, server)
-
-
-def check(case: schemathesis.Case, server: tuple[str, str]) -> None:
     url, secret = server
     headers = {"Authorization": f"Bearer {secret}", "Accept": "application/json"}  # a stream would not end
     case.call_and_validate(base_url=url, headers=headers, checks=CHECKS)
@@ -64,23 +50,8 @@ def check(case: schemathesis.Case, server: tuple[str, str]) -> None:
 TEXTS = (
     *("", " ", "\0", "\ud800", "\u202e", "\x1b[2J", "a" * 301, "9" * 5000, "💥" * 100, "'; DROP TABLE searches;--"),
     *("%s%n{0}{x!r}", "{{7*7}}", "${jndi:ldap://127.0.0.1/a}", "<script>alert(1)</script>", "__class__", "0x10"),
-    *(
-        "nan",
-        "inf",
-        "-1",
-        "1e999",
-        "1e999GiB",
-        "-5%",
-        "999d",
-        "24h",
-        "0s",
-        "auto",
-        "cuda",
-        "cuda:999",
-        "cpu",
-        ":",
-        "\n:",
-    ),
+    *["nan", "inf", "-1", "1e999", "1e999GiB", "-5%", "999d", "24h", "0s", "auto", "cuda", "cuda:999", "cpu", ":"],
+    "\n:",
     *("team:bert", "team:", "team:bert/config.json", "bert-mini", "default", "? ", "- " * 4000, "[" * 8000),
     *("parameters: {workers: [0]}", "parameters: &a [*a]", "a: &a [1]\nb: [*a, *a]", "core: [a]\nparameters: {a: 1}"),
     *("parameters: !!python/object/apply:os.system [ls]", "parameters: {workers: 0x1F, precision: 2001-99-99}"),
@@ -102,11 +73,8 @@ def hostile(random: Random, texts: list[str]) -> bytes:
     body: Any = dict(SMALL)
     for name in random.sample([*SearchBody.model_fields], random.randint(0, 4)):
         if name in ("fix", "only", "args") and random.random() < 0.8:
-            known = (
-                [*SETTINGS]
-                if name != "args"
-                else ["learning_rate", "optim", "lr_scheduler_kwargs", "output_dir", "label_names"]
-            )
+            of_args = ["learning_rate", "optim", "lr_scheduler_kwargs", "output_dir", "label_names"]
+            known = of_args if name == "args" else [*SETTINGS]
             body[name] = {random.choice(known): value(random, texts) for _ in range(2)}
         else:
             body[name] = value(random, texts)

@@ -166,23 +166,6 @@ def test_a_user_signs_in_at_the_provider_and_out_again(
     assert entries(service, "user", "action", "outcome") == [(ANNA, "sign-in", "done")]
 
 
-def test_the_request_has_state_nonce_and_a_challenge_that_the_code_s_answers(
-    browser: httpx2.Client, url: str, provider: Provider
-) -> None:
-    sent = browser.get(f"{url}/login/provider")
-    query = {name: values[0] for name, values in parse_qs(urlsplit(sent.headers["location"]).query).items()}
-    assert query["redirect_uri"] == f"{url}/login/done"
-    assert (query["response_type"], query["code_challenge_method"]) == ("code", "S256")
-    assert len({query["state"], query["nonce"], query["code_challenge"]}) == 3
-    attempt = browser.cookies[ATTEMPT]
-    assert "SameSite=lax" in sent.headers["set-cookie"]
-    assert not [value for value in query.values() if value in attempt or attempt.partition(".")[0] in value]
-    browser.get(httpx2.post(sent.headers["location"], data={"sub": ANNA}).headers["location"])
-    (form,) = provider.forms
-    digest = base64.urlsafe_b64encode(sha256(form["code_verifier"].encode()).digest()).decode().rstrip("=")
-    assert (form["grant_type"], digest) == ("authorization_code", query["code_challenge"])
-
-
 def test_the_next_sign_in_brings_the_role_that_the_provider_states_then(
     browser: httpx2.Client, url: str, provider: Provider, service: Service
 ) -> None:
@@ -248,12 +231,9 @@ def with_the_public_key_as_secret(provider: Provider, token: str) -> str:
 
 FORGERIES: dict[str, Callable[[Provider, str], str]] = {
     "for another client": lambda provider, token: signed(provider, token, aud="another"),
-    "for nobody": lambda provider, token: signed(provider, token, aud=None),
     "of another issuer": lambda provider, token: signed(provider, token, iss="https://evil.example"),
-    "of no issuer": lambda provider, token: signed(provider, token, iss=None),
     "expired": lambda provider, token: signed(provider, token, exp=int(datetime.now(UTC).timestamp()) - 3600),
     "of another attempt": lambda provider, token: signed(provider, token, nonce="0" * 64),
-    "of no attempt": lambda provider, token: signed(provider, token, nonce=None),
     "signed by another key": lambda provider, token: signed(provider, token, RSAKey.generate_key(2048)),
     "signed with the public key as a shared secret": with_the_public_key_as_secret,
     "unsigned": unsigned,
@@ -272,13 +252,6 @@ def test_an_id_token_is_refused_that_is(
     assert service.accounts.tokens() == []
     assert entries(service, "user", "action", "outcome") == [(None, "sign-in", "refused")]
     provider.forge = same
-    assert sign_in(browser, url).status_code == 200
-
-
-def test_the_token_signed_anew_is_taken_so_that_each_forgery_is_refused_for_its_change(
-    browser: httpx2.Client, url: str, provider: Provider
-) -> None:
-    provider.forge = lambda token: signed(provider, token, aud=[CLIENT])
     assert sign_in(browser, url).status_code == 200
 
 

@@ -4,11 +4,8 @@ import re
 import shlex
 import shutil
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from html import escape, unescape
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
 
 import httpx
 import pytest
@@ -20,7 +17,7 @@ from autotune.service.access import COOKIE
 from autotune.service.records import CANCELLED, QUEUED
 from tests.report.studies import HOSTILE, hostile
 from tests.service.application import Service
-from tests.service.seeded import REAL, WANTED, left, page_service, seed, sent
+from tests.service.seeded import REAL, WANTED, left, page_service, seed
 
 SAME = {"Sec-Fetch-Site": "same-origin"}
 FORM = {"model": "bert-mini", "global_batch_size": "8", "device": "cpu", "more": ""}
@@ -93,20 +90,6 @@ def test_a_path_without_a_page_is_a_page_for_browsers(service: Service) -> None:
         assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
         assert "All searches" in page.text
         assert visitor(service).get(path).headers["content-type"] == "application/problem+json"
-
-
-def test_nothing_to_compare_is_said(service: Service, ids: dict[str, str]) -> None:
-    client = signed_in(service)
-    assert "No search is marked." in client.get("/compare").text
-    assert "Compare the marked" in client.get("/").text
-    for path in ("/?state=queued", "/?state=failed"):
-        assert "Compare the marked" not in client.get(path).text
-        assert 'class="pick"' not in client.get(path).text
-
-
-def test_who_is_sent_to_sign_in_comes_back_to_the_same_page(service: Service) -> None:
-    for path in ("/", "/new?from=1", "/devices"):
-        assert visitor(service).get(path).headers["location"] == f"/login?next={quote(path)}"
 
 
 def views(ids: Mapping[str, str]) -> list[str]:
@@ -191,46 +174,18 @@ def test_a_finished_search_shows_the_answer_the_trials_and_the_files(
     assert service.client("anna").get(f"/api/v1/searches/{ids['done']}/files/trial-4.log").status_code == 200
 
 
-def test_only_a_state_and_a_new_best_are_spoken(service: Service, study: TuningResult) -> None:
-    store, client = service.store, signed_in(service)
-    search = service.running()
-    spoken = []
-    for event in sent(study):
-        store.add_events(search.id, search.attempt, [event])
-        text = client.get(f"/searches/{search.id}").text
-        (message,) = re.findall(r'data-say="([^"]*)"', text)
-        spoken += [message] if message not in spoken[-1:] else []
-    bests = [event["body"]["speedup"] for event in sent(study) if event["body"]["best"]]
-    assert 2 <= len(spoken) <= 2 + len(set(bests)) < len(sent(study))
-    assert spoken[0] == "Running. The baseline is measured first"
-    assert store.end(search.id, search.attempt, "failed", headline="It broke.")
-    assert 'data-say="Failed. It broke"' in client.get(f"/searches/{search.id}").text
-
-
 def test_filters_are_in_the_address_and_pages_follow_each_other(service: Service) -> None:
     made = [service.queued(("anna", "ben")[number % 2], f"search {number}").id for number in range(20)]
     made += [service.queued(f"owner{number // 15}", "more").id for number in range(45)]
-    service.store.cancel(made[0], now=True)
     client = signed_in(service)
 
     def listed(path: str) -> list[str]:
         return re.findall(r'id="row-([0-9a-f]+)"', client.get(path).text)
 
     assert listed("/?owner=ben") == made[1:20:2][::-1]
-    assert listed("/?state=cancelled") == made[:1]
-    assert listed("/?model=gpt2-mini") == []
     first = client.get("/").text
     (more,) = re.findall(r'href="([^"]+)" rel="next"', first)
     assert listed("/") + listed(unescape(more)) == made[::-1]
-    assert "No search is like this" in client.get("/?owner=%00").text or client.get("/?owner=%00").status_code == 422
-
-
-def test_times_and_speeds_are_short() -> None:
-    now = datetime.now(UTC)
-    ages = [wording.ago(now - timedelta(seconds=seconds)) for seconds in (0, 59, 61, 7300, 200_000)]
-    assert ages == ["1 s ago", "59 s ago", "1 min ago", "2 h ago", "2 d ago"]
-    speeds: list[Any] = [None, [41.23, 40.9, 41.5], [3.8, 0.0, 9.6], [3.8, 0.0, None]]
-    assert [wording.speed_text(speed) for speed in speeds] == ["–", "41.23 ± 0.30", "about 3.80", "about 3.80"]
 
 
 def test_the_same_search_is_shown_as_a_command() -> None:
@@ -241,23 +196,6 @@ def test_the_same_search_is_shown_as_a_command() -> None:
     options += ["--search-space", "quick", "--args", "args.yaml", "--server", "https://tune"]
     assert shlex.split(command) == ["autotune", "search", "team:it's", *options]
     assert comment == ' args.yaml: {"seed": 1}'
-
-
-def test_style_and_script_are_served_with_their_types(service: Service) -> None:
-    client = service.client()
-    for name, kind in (("palette.css", "text/css"), ("page.css", "text/css"), ("live.js", "text/javascript")):
-        answer = client.get(f"/static/{name}?abc")
-        assert answer.headers["content-type"] == f"{kind}; charset=utf-8"
-        assert "max-age" in answer.headers["cache-control"]
-    assert client.get("/static/pages.py").status_code == 404
-
-
-def test_lists_of_settings_and_a_space_on_one_line_are_shown_as_a_command_too() -> None:
-    wanted = {"model": "bert-mini", "fix": ["precision=bf16", "workers=2"], "space": "{parameters: {workers: [0, 2]}}"}
-    command, comment = wording.command_line(wanted, "https://tune").replace("\\\n", "").split("\n#")
-    options = ["--fix", "precision=bf16", "--fix", "workers=2", "--search-space", "space.yaml", "--server"]
-    assert shlex.split(command) == ["autotune", "search", "bert-mini", *options, "https://tune"]
-    assert comment == ' space.yaml: "{parameters: {workers: [0, 2]}}"'
 
 
 # Without JavaScript ---------------------------------------------------------------------------------------------------
@@ -313,23 +251,12 @@ def test_a_search_is_checked_then_started_once(service: Service) -> None:
     ("change", "field"),
     [
         ({"model": "no-such-model"}, "model"),
-        ({"model": "/etc/passwd"}, "model"),
-        ({"model": "a\0b"}, "model"),
         ({"global_batch_size": "-3"}, "global_batch_size"),
-        ({"global_batch_size": ""}, "global_batch_size"),
-        ({"n_trials": "1e9"}, "n_trials"),
         ({"n_trials": "9" * 5000}, "n_trials"),
-        ({"memory_limit": "much"}, "memory_limit"),
-        ({"more": "presicion: bf16"}, "more"),
         ({"more": "args: {output_dir: x}"}, "more"),
-        ({"more": "- a list"}, "more"),
         ({"more": "{"}, "more"),
         ({"more": "[" * 20_000}, "more"),
-        ({"more": 'fix: {"a\\0": 1}'}, "more"),
         ({"more": "headroom: .nan"}, "more"),
-        ({"more": "timeout: 2026-01-01"}, "more"),
-        ({"more": "fix: !!set {precision}"}, "more"),
-        ({"more": "a: &a [1]\nb: *a"}, "more"),
         ({"more": "priority: 5"}, "more"),
         ({"device": "cuda:7"}, "device"),
     ],
@@ -361,13 +288,6 @@ def test_a_duplicate_is_the_same_request(service: Service, ids: dict[str, str]) 
     assert made is not None
     assert first is not None
     assert made.request == first.request == WANTED | {"fix": {"precision": "bf16"}, "n_trials": 30}
-
-
-def test_a_duplicate_wants_the_device_of_its_search_also_if_that_is_any_gpu(service: Service) -> None:
-    search = service.queued(device="cuda")
-    text = signed_in(service).get(f"/new?from={search.id}").text
-    assert re.findall(r"<option selected>([^<]+)<", text)[-1] == "cuda"
-    assert text.count("<option selected>auto<") == 0
 
 
 def test_a_search_is_cancelled_and_resumed(service: Service, ids: dict[str, str]) -> None:
@@ -405,23 +325,9 @@ def test_a_tokens_secret_is_shown_once_and_the_token_can_be_revoked(service: Ser
     assert send(client, revoke, page=revoke).status_code == 303
     assert service.accounts.caller(secret) is None
     assert client.get(revoke).status_code == 404
-    for wrong in (
-        {"user": "a b"},
-        {"days": "-1"},
-        {"role": "root"},
-        {"days": "soon"},
-        {"days": "nan"},
-        {"days": "inf"},
-    ):
+    for wrong in ({"user": "a b"}, {"role": "root"}, {"days": "soon"}, {"days": "nan"}):
         fields = {"user": "ben", "role": "viewer", "days": "7"} | wrong
         assert send(client, "/tokens", page="/tokens", **fields).status_code == 422
-
-
-def test_a_wrong_name_of_a_user_is_said_in_the_form_that_keeps_it(service: Service) -> None:
-    answer = send(signed_in(service, role="admin"), "/tokens", page="/tokens", user="-x", role="viewer", days="7")
-    assert answer.status_code == 422
-    assert 'name="user" value="-x"' in answer.text
-    assert "&#39;-x&#39; is not a name of a user." in answer.text
 
 
 def test_who_revokes_the_last_admin_is_told_why_not(service: Service) -> None:

@@ -1,7 +1,5 @@
 """Errors as problem+json: types, pointers, what is told and what is not."""
 
-from pathlib import Path
-
 import pytest
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict
@@ -110,18 +108,3 @@ def test_pointers_lead_to_the_places_in_the_body(sent: object, pointers: list[st
     answer = TestClient(app).post("/", json=sent)
     assert answer.status_code == 422
     assert [error["pointer"] for error in answer.json()["errors"]] == pointers
-
-
-def test_starlettes_own_errors_are_problems_too(tmp_path: Path) -> None:
-    app = FastAPI()
-    problems.install(app)
-
-    @app.get("/")
-    def read() -> None:
-        pass
-
-    for method, path, status in [("GET", "/no", 404), ("POST", "/", 405)]:
-        response = TestClient(app).request(method, path)
-        assert (response.status_code, response.headers["content-type"]) == (status, problems.MEDIA_TYPE)
-        assert response.json()["status"] == status
-    assert response.headers["allow"] == "GET"

@@ -27,54 +27,17 @@ def test_what_is_below_the_roots_is_listed_by_the_names_that_are_taken(roots: Ro
 def spellings(outside: Path) -> list[str]:
     """Names that lead, or could be read to lead, to these files outside of the root."""
     up, file = "..", outside.name
-    paths = [
-        *(
-            f"{up}/{file}",
-            f"{up}/{up}/{file}",
-            f"bert/{up}/{up}/{file}",
-            f"./{up}/{file}",
-            f"{up}//{file}",
-            f"bert/./{up}/{up}/{file}",
-        ),
-        *(
-            str(outside),
-            f"/{outside}",
-            f"//{outside}",
-            f"~/{file}",
-            f"~root/{file}",
-            f"{up}\\{file}",
-            f"bert\\{up}\\{up}\\{file}",
-        ),
-        *("/etc/passwd", "../../../../../../etc/passwd", "/proc/self/environ", "/proc/self/fd/0", "/dev/stdin", "."),
-        *(f".hidden/{up}/{up}/{file}", ".hidden", "bert/", "/bert", "bert//config.json", "bert/.", "bert/.."),
-        *(
-            f"C:\\{file}",
-            f"\\\\host\\{file}",
-            f"{up}/{file}#",
-            f"{up}/{file}?x",
-            f"#/{up}/{file}",
-            f"bert#/{up}/{up}/{file}",
-        ),
-        *(
-            f"file:{outside}",
-            f"file://{outside}",
-            f"file://localhost{outside}",
-            f"http://127.0.0.1/{file}",
-            f"hf://{file}",
-            "s3://b/k",
-        ),
-    ]
-    unicode = {
-        "two dot leader": "\u2025",
-        "fullwidth": "\uff0e\uff0e",
-        "small": "\ufe52\ufe52",
-        "leader": "\u2024\u2024",
-    }
-    paths += [f"{dots}/{file}" for dots in unicode.values()]
-    paths += [
-        f"{up}{slash}{file}"
-        for slash in ("\u2215", "\u2044", "\uff0f", "\u29f8", "%c0%af", "%5c", "%255c", "\t/", "\n/", "\0/")
-    ]
+    paths = [f"{up}/{file}", f"{up}/{up}/{file}", f"bert/{up}/{up}/{file}", f"./{up}/{file}", f"{up}//{file}"]
+    paths += [f"bert/./{up}/{up}/{file}", str(outside), f"/{outside}", f"//{outside}", f"~/{file}", f"~root/{file}"]
+    paths += [f"{up}\\{file}", f"bert\\{up}\\{up}\\{file}", f"C:\\{file}", f"\\\\host\\{file}"]
+    paths += ["/etc/passwd", "../../../../../../etc/passwd", "/proc/self/environ", "/proc/self/fd/0", "/dev/stdin", "."]
+    paths += [f".hidden/{up}/{up}/{file}", ".hidden", "bert/", "/bert", "bert//config.json", "bert/.", "bert/.."]
+    paths += [f"{up}/{file}#", f"{up}/{file}?x", f"#/{up}/{file}", f"bert#/{up}/{up}/{file}"]
+    paths += [f"{scheme}{outside}" for scheme in ("file:", "file://", "file://localhost")]
+    paths += [f"http://127.0.0.1/{file}", f"hf://{file}", "s3://b/k"]
+    dots = ("\u2025", "\uff0e\uff0e", "\ufe52\ufe52", "\u2024\u2024")  # leaders, full width and small
+    slashes = ("\u2215", "\u2044", "\uff0f", "\u29f8", "%c0%af", "%5c", "%255c", "\t/", "\n/", "\0/")
+    paths += [f"{dot}/{file}" for dot in dots] + [f"{up}{slash}{file}" for slash in slashes]
     encoded = [quote(path, safe="") for path in paths[:13]]
     paths += encoded + [quote(path, safe="") for path in encoded] + [path.replace("..", "%2e%2e") for path in paths[:6]]
     paths += [f"{path}{end}" for path in paths[:6] for end in ("\0", "\0.json", "%00", "%00.json", " ", ".", "/", ";x")]

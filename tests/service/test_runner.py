@@ -3,8 +3,6 @@
 import io
 import json
 import os
-import re
-import signal
 import subprocess
 import sys
 import tarfile
@@ -19,7 +17,6 @@ import pytest
 from autotune.commands.result import TuningResult
 from autotune.core.errors import DeviceInUse
 from autotune.service.runner import _search
-from autotune.study.plan import Progress, ProgressKind
 from tests.probe.processes import becomes_true, started_in
 from tests.service.searches import REQUEST, Replaying
 
@@ -43,35 +40,11 @@ class Runner:
         self.messages: list[dict[str, Any]] = []
 
     def order(self, run: str = "1", **options: Any) -> "Runner":
-        return self.write(
-            json.dumps(
-                {
-                    "run": run,
-                    "options": {
-                        **REQUEST,
-                        "device": "cpu",
-                        "output_dir": str(self.folder),
-                        "study_name": "study",
-                        **options,
-                    },
-                    "cores": [*os.sched_getaffinity(0)],
-                }
-            )
-        )
-
-    def write(self, line: str) -> "Runner":
+        options = {**REQUEST, "device": "cpu", "output_dir": str(self.folder), "study_name": "study", **options}
+        order = {"run": run, "options": options, "cores": [*os.sched_getaffinity(0)]}
         assert self.process.stdin is not None
-        self.process.stdin.write(f"{line}\n".encode())
+        self.process.stdin.write(f"{json.dumps(order)}\n".encode())
         self.process.stdin.flush()
-        return self
-
-    def wait_for(self, key: str) -> "Runner":
-        """Read until this event has come."""
-        assert self.process.stdout is not None
-        while not self.messages or self.messages[-1].get("event", {}).get("key") != key:
-            line = self.process.stdout.readline()
-            assert line, (self.folder / "runner.log").read_text()
-            self.messages += [json.loads(line)] if line.strip() else []
         return self
 
     def end(self) -> dict[str, Any] | None:
@@ -147,37 +120,6 @@ def test_a_search_sends_its_trials_and_rounds_once_and_its_end_last(finished: Fi
     )
 
 
-def test_an_event_says_what_a_live_view_shows(finished: Finished) -> None:
-    runner, _ = finished
-    bodies = {event["key"]: event["body"] for event in runner.events}
-    baseline, last = bodies["trial:0"], bodies[runner.keys("confirmed")[-1]]
-    trials = TuningResult.load(runner.folder / "study").trials
-    first = trials[0].configuration
-    assert baseline["values"] == first.values | {
-        "gradient_accumulation_steps": first.gradient_accumulation_steps,
-        "data_parallel_size": 1,
-    }
-    assert baseline["configuration"] == str(first)
-    assert (baseline["outcome"], baseline["reason"]) == ("completed", "")
-    mean, low, high = baseline["samples_per_second"]
-    assert low < mean < high
-    assert baseline["baseline_samples_per_second"] == baseline["samples_per_second"]
-    assert baseline["probes_left"] == 3
-    shown = Progress(ProgressKind.DONE, tuple(trials))
-    lead, gain = shown.best or shown.fastest, shown.speedup_of(shown.best or shown.fastest)
-    assert lead is not None
-    assert (last["best"], last["is_proven"]) == (lead.number, shown.best is not None)
-    assert last["best_samples_per_second"][0] == pytest.approx(float(lead.samples_per_second or 0.0))
-    assert last["speedup"] == (gain and pytest.approx(float(gain)))
-    probing = [event["body"]["doing"] for event in runner.events if event["body"]["number"] == 1]
-    assert any(probing)
-    assert any(
-        event["body"]["doing"] == event["body"]["message"] != ""
-        for event in runner.events
-        if event["kind"] == "preparing"
-    )
-
-
 def test_nothing_that_is_sent_or_kept_names_a_folder_of_the_server(finished: Finished) -> None:
     runner, end = finished
     for content in (json.dumps(runner.messages), *(read(runner.folder / name) for name in end["files"])):
@@ -204,17 +146,6 @@ def test_the_archive_holds_the_study(finished: Finished, tmp_path: Path) -> None
     assert fetched.to_dict() | {"folder": None} == result.to_dict() | {"folder": None}
 
 
-def test_page_and_pictures_are_called_by_what_was_searched_for(finished: Finished) -> None:
-    runner, _ = finished
-    title = "bert-mini, masked-lm, global batch 16"
-    page = (runner.folder / "study" / "report.html").read_text(encoding="utf-8")
-    assert f"<title>{title}: " in page
-    assert (runner.folder / "study" / "summary.md").read_text(encoding="utf-8").startswith(f"# {title}\n")
-    titles = re.findall(r"<title>(.*?)</title>", page)
-    assert len(titles) > 1
-    assert "study" not in titles
-
-
 def test_a_second_run_of_a_finished_search_sends_the_same(finished: Finished, start: Start) -> None:
     runner, end = finished
     again = start(runner.folder.parent, Replaying(runner.folder.parent / "again")).order(run="2")
@@ -224,28 +155,6 @@ def test_a_second_run_of_a_finished_search_sends_the_same(finished: Finished, st
         sorted(runner.keys("confirmed")),
     )
     assert not set(again.keys("progress")) & set(runner.keys("progress"))
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("how", ["patient", "now"])
-def test_a_cancelled_search_ends_with_what_it_measured(
-    how: str, replaying: Replaying, start: Start, tmp_path: Path
-) -> None:
-    runner = start(tmp_path, replaying).order().wait_for("trial:0")
-    replaying.hold()
-    assert becomes_true(lambda: len(replaying.executed) >= 2, 60)
-    measured = len(replaying.executed)
-    runner.write(how)
-    if how == "patient":
-        assert not becomes_true(lambda: runner.process.poll() is not None, 0.3)
-        replaying.release()
-    end = runner.end()
-    assert end is not None
-    assert end["state"] == "cancelled"
-    assert end["result"]["best"] is not None
-    assert len(runner.keys("trial")) == (measured if how == "patient" else measured - 1)
-    assert "study/report.html" in end["files"]
-    assert becomes_true(lambda: not started_in(tmp_path / "search"), 20)
 
 
 def test_a_search_whose_server_is_gone_keeps_its_report_and_says_nothing(
@@ -259,15 +168,6 @@ def test_a_search_whose_server_is_gone_keeps_its_report_and_says_nothing(
     assert runner.end() is None
     assert TuningResult.load(tmp_path / "search" / "study").stop_reason == "ended by SIGTERM"
     assert becomes_true(lambda: not started_in(tmp_path / "search"), 20)
-
-
-@pytest.mark.nightly
-def test_a_signal_from_elsewhere_is_no_cancellation(replaying: Replaying, start: Start, tmp_path: Path) -> None:
-    replaying.hold()
-    runner = start(tmp_path, replaying).order()
-    assert becomes_true(lambda: bool(replaying.executed), 60)
-    runner.process.send_signal(signal.SIGTERM)
-    assert runner.end() is None
 
 
 def test_a_runner_without_an_order_ends(replaying: Replaying, start: Start, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """The server's start and end: what is refused, what it prints, and that nothing is lost when it stops."""
 
 import contextlib
-import http.client as http_client
 import json
 import os
 import signal
@@ -11,8 +10,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +19,12 @@ import pytest
 from sqlalchemy import Engine
 
 from autotune.core.errors import InvalidRequest, StorageFailed
-from autotune.service import tables
-from autotune.service.server import Settings, create_app, listening
+from autotune.service.server import Settings, create_app
 from autotune.service.store import Store
-from autotune.service.stream import MOST
 from tests.service.application import wait_until
 from tests.service.dispatching import faults
 from tests.service.searches import REQUEST, Replaying
-from tests.service.servers import Server, announced, begun, environment, serving
+from tests.service.servers import environment, serving
 from tests.terminals import terminal
 from tests.test_architecture import HEAVY, loaded_by
 
@@ -74,11 +69,6 @@ def test_half_of_a_certificate_and_a_root_that_is_not_there_are_refused(tmp_path
         Settings(models={"team": tmp_path / "models-of-mine"})
 
 
-def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    words = ["--port", "0", "--tls-cert", "none.pem", "--tls-key", "none.key"]
-    assert "The TLS certificate cannot be used" in refused(tmp_path, *words)
-
-
 def test_a_port_in_use_is_named_before_anything_is_made(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -86,50 +76,11 @@ def test_a_port_in_use_is_named_before_anything_is_made(tmp_path: Path) -> None:
     assert not (tmp_path / "state").exists()
 
 
-def test_a_state_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    assert "cannot be used" in refused(tmp_path, "--port", "0", "--state", str(tmp_path / "file" / "state"))
-
-
 # Start ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_server_is_light() -> None:
     assert not loaded_by("import autotune.service.server") & {*HEAVY, "optuna", "pandas", "scipy"}
-
-
-def test_answers_do_not_wait_for_receipts() -> None:
-    with listening(Settings(port=0)) as listener, socket.create_connection(listener.getsockname()):
-        accepted, _ = listener.accept()
-        with accepted:
-            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-
-
-@pytest.mark.nightly
-def test_hundreds_of_idle_connections_cost_little_and_are_limited(tmp_path: Path) -> None:
-    with serving(tmp_path) as server, contextlib.ExitStack() as opened, server.http as http:
-        address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
-        secrets = [
-            http.post("/tokens", json={"user": f"user{number}", "role": "viewer"}).json()["secret"]
-            for number in range(30)
-        ]
-
-        def stream(secret: str) -> int:
-            """The status of a stream of events that is left open."""
-            connection = opened.enter_context(contextlib.closing(http_client.HTTPConnection(*address, timeout=60)))
-            headers = {"Authorization": f"Bearer {secret}", "Accept": "text/event-stream"}
-            connection.request("GET", "/api/v1/events", headers=headers)
-            return opened.enter_context(connection.getresponse()).status
-
-        statuses = Counter(stream(secret) for secret in secrets for _ in range(10))
-        assert statuses == {200: MOST, 429: 300 - MOST}
-        for _ in range(200):  # that never send the rest of their request
-            slow = opened.enter_context(socket.create_connection(address, timeout=60))
-            slow.sendall(b"GET /livez HTTP/1.1\r\nHost: 127")
-        assert http.get("/me").status_code == 200
-        assert psutil.Process(server.process.pid).memory_info().rss < 250e6
-        opened.close()
-        wait_until(lambda: stream(secrets[0]) == 200)
 
 
 def test_a_first_start_makes_a_private_folder_and_the_only_admin(tmp_path: Path) -> None:
@@ -212,33 +163,6 @@ def cut_connections(database_url: str) -> None:
         )
 
 
-def has_lock(database_url: str) -> bool:
-    held = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND objid = %s"
-    with psycopg.connect(database_url) as connection:
-        return connection.execute(held, [tables.SERVER]).fetchone() is not None
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-def test_a_server_whose_connections_were_cut_takes_its_lock_again_and_goes_on(
-    database_url: str, tmp_path: Path, replaying: Replaying
-) -> None:
-    replaying.hold()
-    words = ("--database", database_url)
-    with serving(tmp_path, *words, variables=replaying.environment) as server:
-        search_id = server.submit(REPLAYED)
-        wait_until(lambda: has_begun(server.http.get(f"/searches/{search_id}").json()))
-        cut_connections(database_url)
-        wait_until(lambda: has_lock(database_url))
-        (tmp_path / "other").mkdir()
-        assert "Another autotune serve uses the database" in refused(tmp_path / "other", "--port", "0", *words)
-        replaying.release()
-        search = server.when(search_id)
-        assert server.http.get(f"{server.url}/readyz").json()["ready"]
-    assert (search["state"], search["attempt"]) == ("done", 1)
-    assert len(replaying.executed) == len({*replaying.executed})
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_a_server_that_lost_its_database_to_another_one_ends_and_has_changed_nothing(
@@ -264,82 +188,26 @@ def test_a_server_that_lost_its_database_to_another_one_ends_and_has_changed_not
     assert "Error: Another autotune serve has taken the database" in first.stderr.read_text()
 
 
-def killed(server: Server) -> float:
-    """Kill a server, and the time of that."""
-    server.process.kill()
-    server.process.wait()
-    return time.monotonic()
-
-
 @pytest.mark.nightly
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-@pytest.mark.parametrize("place", ["", "other"])
-def test_a_standby_goes_on_within_fifteen_seconds_with_the_same_folder_or_from_the_beginning_with_another(
-    place: str, database_url: str, engine: Engine, tmp_path: Path, replaying: Replaying
-) -> None:
-    words = ("--database", database_url)
-    (tmp_path / "other").mkdir()
-    with contextlib.ExitStack() as ending:
-        first = ending.enter_context(serving(tmp_path, *words, variables=replaying.environment))
-        process = begun(tmp_path / place, *words, "--standby", variables=replaying.environment)
-        ending.enter_context(process)
-        ending.callback(process.kill)
-        search_id = first.submit(REPLAYED)
-        wait_until(lambda: bool(first.http.get(f"/searches/{search_id}/trials").json()))
-        replaying.hold()
-        time.sleep(4)
-        assert process.poll() is None
-        killed_at = killed(first)
-        second = announced(process, tmp_path / place, first.token)
-        assert second.http.get(f"/searches/{search_id}").status_code == 200
-        assert time.monotonic() < killed_at + 15
-        replaying.release()
-        assert second.when(search_id)["state"] == "done"
-        store = Store(engine)
-        assert faults(store, second.state, store.read(search_id)) == []
-        assert ("lost" in {event.kind for event in store.events(search_id)}) == bool(place)
-        assert second.stop() == 0
-
-
-@pytest.mark.nightly
-def test_a_backup_that_was_made_while_it_ran_is_restored(
-    database_url: str, tmp_path: Path, replaying: Replaying, request: pytest.FixtureRequest
-) -> None:
+def test_a_backup_that_was_made_while_it_ran_is_restored(tmp_path: Path, replaying: Replaying) -> None:
     """Searches that were done are there, and one that ran goes on, on a machine that has none of its files."""
-    is_sqlite, copy = database_url.startswith("sqlite"), tmp_path / "copy"
-    words = () if is_sqlite else ("--database", database_url)
-    with serving(tmp_path, *words, variables=replaying.environment) as server:
+    with serving(tmp_path, variables=replaying.environment) as server:
         done = server.submit(REPLAYED)
         server.when(done)
         running = server.submit({**REPLAYED, "seed": 1})
         wait_until(lambda: bool(server.http.get(f"/searches/{running}/trials").json()))
         replaying.hold()
-        if is_sqlite:
-            path = server.state / "service.db"
-            with (
-                contextlib.closing(sqlite3.connect(path)) as source,
-                contextlib.closing(sqlite3.connect(copy)) as target,
-            ):
-                source.backup(target)
-        else:
-            with copy.open("wb") as file:
-                subprocess.run(["pg_dump", database_url], stdout=file, check=True, timeout=60)
+        state = tmp_path / "restored" / "state" / "autotune"
+        state.mkdir(parents=True, mode=0o700)
+        with (
+            contextlib.closing(sqlite3.connect(server.state / "service.db")) as source,
+            contextlib.closing(sqlite3.connect(state / "service.db")) as target,
+        ):
+            source.backup(target)
         files = server.http.get(f"/searches/{done}/files").json()
         token = server.token
     replaying.release()
-    folder = tmp_path / "restored"
-    state = folder / "state" / "autotune"
-    state.mkdir(parents=True, mode=0o700)
-    if is_sqlite:
-        copy.rename(state / "service.db")
-    else:
-        restored = database_url.replace("/test_", "/restored_test_")
-        administrator = request.getfixturevalue("postgresql").format("postgres")
-        with psycopg.connect(administrator, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {restored.partition('?')[0].rpartition('/')[2]}")  # type: ignore[arg-type]
-        subprocess.run(["psql", "-q", "-v", "ON_ERROR_STOP=1", "-f", copy, restored], check=True, timeout=60)
-        words = ("--database", restored)
-    with serving(folder, *words, variables=replaying.environment, token=token) as server:
+    with serving(tmp_path / "restored", variables=replaying.environment, token=token) as server:
         assert server.http.get(f"/searches/{done}/files").json() == files
         assert server.when(running)["state"] == "done"
         assert server.http.get("/searches").json()[0]["id"] == running
@@ -382,21 +250,3 @@ def test_a_server_that_stops_ends_streams_and_runners_and_the_next_one_goes_on(
         search = server.when(search_id)
     assert (search["state"], search["attempt"]) == ("done", 2)
     assert len(replaying.executed) == len({*replaying.executed}) + 1  # the probe that was interrupted
-
-
-@pytest.mark.nightly
-def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
-    """Its search ignores the first one: the server would wait for it for 30 s."""
-    replaying = Replaying(tmp_path / "replaying", deaf=True)
-    replaying.hold()
-    with serving(tmp_path, variables=replaying.environment) as server:
-        search_id = server.submit(REPLAYED)
-        wait_until(lambda: has_begun(server.http.get(f"/searches/{search_id}").json()))
-        processes = psutil.Process(server.process.pid).children(recursive=True)
-        server.process.send_signal(signal.SIGINT)
-        wait_until(lambda: "Waiting for application shutdown." in [entry["event"] for entry in server.log])
-        assert server.process.poll() is None
-        assert server.stop(signal.SIGINT) == 130
-        for process in processes:
-            process.kill()
-        psutil.wait_procs(processes, 30)

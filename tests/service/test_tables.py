@@ -1,8 +1,6 @@
 """The service's tables: created, migrated, and held by one server."""
 
-import contextlib
 import os
-import socket
 import stat
 import subprocess
 import sys
@@ -32,7 +30,6 @@ from autotune.service.tables import (
     writing,
 )
 from tests.probe.processes import bounded
-from tests.service.postgres import Postgres, program
 
 
 def differences(engine: Engine) -> list[object]:
@@ -42,11 +39,6 @@ def differences(engine: Engine) -> list[object]:
 
 def test_the_migrations_make_the_tables_that_the_code_uses(engine: Engine) -> None:
     assert differences(engine) == []
-
-
-def test_a_database_that_is_opened_again_is_left_as_it_is(engine: Engine, open_engine: Callable[[], Engine]) -> None:
-    search, _ = Store(engine).submit("anna", "first", {"model": "bert-mini"})
-    assert Store(open_engine()).read(search.id) == search
 
 
 def test_a_lock_that_another_one_holds_is_named_and_nobody_waits_for_it_for_long(
@@ -59,18 +51,6 @@ def test_a_lock_that_another_one_holds_is_named_and_nobody_waits_for_it_for_long
     assert "End what holds it" in met.value.advice
     with writing(other):
         """It is free again."""
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-def test_a_database_in_another_encoding_than_utf8_holds_all_texts(engine: Engine) -> None:
-    """SQL_ASCII is what PostgreSQL chooses on a system without a language."""
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text("CREATE DATABASE ascii ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0"))
-    other = open_database(engine.url.set(database="ascii").render_as_string(hide_password=False))
-    search, _ = Store(other).submit("Zoë", "first", {"model": "bert-mini"})
-    assert Store(other).read(search.id) == search
-    other.dispose()
 
 
 def test_a_new_database_may_be_opened_by_several_at_once(open_engine: Callable[[], Engine]) -> None:
@@ -130,11 +110,6 @@ def test_what_sqlite_wrote_is_on_disk_when_it_is_acknowledged(tmp_path: Path) ->
         settings = {name: connection.scalar(text(f"PRAGMA {name}")) for name in ("journal_mode", "synchronous")}
     assert settings == {"journal_mode": "wal", "synchronous": 2}  # 2: FULL
     engine.dispose()
-
-
-def test_the_folder_of_the_database_is_its_owners_alone(tmp_path: Path) -> None:
-    open_database(f"sqlite:///{tmp_path}/state/autotune.db").dispose()
-    assert (tmp_path / "state").stat().st_mode & 0o077 == 0
 
 
 def test_a_database_is_its_owners_alone_from_the_beginning_in_a_folder_of_all(tmp_path: Path) -> None:
@@ -220,13 +195,6 @@ def test_a_second_server_of_a_state_folder_is_refused(engine: Engine, tmp_path: 
     other.dispose()
 
 
-def test_a_database_is_held_again_after_it_was_given_back(engine: Engine, tmp_path: Path) -> None:
-    for _ in range(2):
-        with ServerLock(engine, tmp_path / "state"):
-            Store(engine).submit("anna", "first", {"model": "bert-mini"})
-    assert len(Store(engine).list()[0]) == 2
-
-
 def cut_session(engine: Engine) -> None:
     """End the session of PostgreSQL that has the server's lock, as a restart, a failover or a firewall does."""
     holder = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND objid = :key"
@@ -294,44 +262,3 @@ def test_a_server_whose_lock_another_one_took_changes_nothing_any_more(
             other.check()
         with pytest.raises(DatabaseTaken):  # the other one has gone, and may have changed anything
             lock.check()
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-def test_a_lost_session_that_still_has_the_lock_is_waited_for_and_not_for_ever(
-    engine: Engine, open_engine: Callable[[], Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with ServerLock(engine, tmp_path / "state") as lock, contextlib.ExitStack() as zombie:
-        cut_session(engine)
-        session = zombie.enter_context(open_engine().connect())
-        session.detach()
-        assert session.scalar(text(f"SELECT pg_try_advisory_lock({tables.SERVER})"))
-        for _ in range(2):
-            with pytest.raises(StorageFailed, match="locked by another session") as waiting:
-                lock.check()
-            assert not isinstance(waiting.value, DatabaseTaken)
-        zombie.close()
-        lock.check()
-        cut_session(engine)
-        monkeypatch.setattr(tables, "TAKE_AGAIN_S", -1.0)
-        session = zombie.enter_context(open_engine().connect())
-        session.detach()
-        assert session.scalar(text(f"SELECT pg_try_advisory_lock({tables.SERVER})"))
-        with pytest.raises(DatabaseTaken):
-            lock.check()
-
-
-@pytest.mark.nightly
-@pytest.mark.skipif(program("initdb") is None, reason="PostgreSQL is not installed (initdb)")
-def test_postgresql_notices_a_dead_connection_of_any_kind_within_seconds() -> None:
-    """It keeps the locks of a transaction until then, and a host that was cut off says nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with Postgres(port):
-        engine = connect_database(f"postgresql://postgres@127.0.0.1:{port}/postgres")
-        names = ("keepalives_idle", "keepalives_interval", "keepalives_count", "user_timeout")
-        with engine.connect() as connection:
-            assert [connection.scalar(text(f"SHOW tcp_{name}")) for name in names] == ["5", "2", "3", "11000"]
-            connection.rollback()
-            assert connection.scalar(text("SHOW tcp_keepalives_idle")) == "5"
-        engine.dispose()

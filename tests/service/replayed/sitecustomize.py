@@ -1,7 +1,7 @@
 """First on the path: searches of the service hurry, and real hosts' real children answer from a recording.
 
 settings.json beside this file: `recording`; `probe_s`, seconds that a probe takes; `executed`, a file that gets a line for each
-probe; `hold`, a file while which exists no probe ends; `deaf`: searches ignore signals; `cards`: all devices are the CPU.
+probe; `hold`, a file while which exists no probe ends; `deaf`: searches ignore signals.
 """
 
 import json
@@ -45,10 +45,6 @@ def hurry() -> None:
     measure.REPEATS = 0
     if SETTINGS.get("deaf"):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    if SETTINGS.get("cards"):
-        from autotune.probe.device import nvml
-
-        nvml.choose_device = lambda device: None
 
 
 if "autotune.probe.process.host" in sys.orig_argv:
