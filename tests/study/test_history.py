@@ -59,11 +59,6 @@ def test_the_last_real_runs_of_a_study_are_kept() -> None:
     assert [run.steps for run in recall(HERE, {}).real_runs] == [*range(3, MOST_RUNS + 3)]
 
 
-def test_another_device_or_software_finds_nothing() -> None:
-    remember(HERE, {"model": "a"}, TRIALS, TAUGHT)
-    assert recall(cpu(versions={"torch": "9.0"}), {"model": "a"}) == Remembered()
-
-
 def test_what_is_damaged_counts_as_nothing(tmp_path: Path) -> None:
     remember(HERE, {"model": "a"}, TRIALS, TAUGHT)
     remember_run(HERE, {"model": "a"}, RUN)
