@@ -17,7 +17,7 @@ def test_a_measurement_and_what_was_expected_are_weighed_by_their_precision(
     one, prior = np.array([1.0]), np.array([4.0])
     posterior = condition(one, prior, prior[None], np.array([0]), np.array([2.0]), np.array([noise]))
     assert (posterior.mean[0], posterior.variance[0]) == pytest.approx((mean, variance), abs=1e-6)
-    density = -0.5 * 4 / (4 + noise) - 0.5 * math.log(2 * math.pi * (4 + noise))
+    density = -0.5 * 4 / (4 + noise**2) - 0.5 * math.log(2 * math.pi * (4 + noise**2))
     assert posterior.evidence == pytest.approx(density)
 
 
