@@ -62,7 +62,6 @@ def made(
     workload_of: Callable[..., Workload],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[SearchSpace, WarmStart]:
-    environment = replace(environment, optimizers={name: environment.optimizers[name] for name in OPTIMIZERS})
     workload = workload_of("bert-mini", global_batch_size=8, sequence_length=32)
     path = space_file(tmp_path_factory.mktemp("space"), SPACE)
     request = tuning_request("bert-mini", 8, sequence_length=32, device="cpu", space=path)
