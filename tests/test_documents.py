@@ -107,6 +107,11 @@ def words_of(command: str) -> list[str]:
     return shlex.split(re.sub(r"--n-trials \d+", "--n-trials 1", command))
 
 
+def with_few_trials(code: str) -> str:
+    """Python with fewer trials."""
+    return re.sub(r"n_trials=\d+", "n_trials=1", code)
+
+
 def pages_of(blocks: list[tuple[str, str]]) -> list[str]:
     return list(dict.fromkeys(page for page, _ in blocks))
 
@@ -119,7 +124,7 @@ def pages_of(blocks: list[tuple[str, str]]) -> list[str]:
 def test_the_commands_of_a_page_run(page: str, recorded: Callable[[str], None]) -> None:
     recorded(page)
     for command in (command for of, command in CONSOLE if of == page and TRACED not in command):
-        result = CliRunner().invoke(app, shlex.split(command)[1:])
+        result = CliRunner().invoke(app, words_of(command)[1:])
         assert result.exit_code == 0, (command, result.stderr)
         assert result.stdout.strip(), command
 
@@ -157,13 +162,13 @@ def test_every_command_that_is_shown_is_valid() -> None:
 def test_python_runs_to_its_last_assert(page: str, code: str, recorded: Callable[[str], None]) -> None:
     assert "assert" in code.strip().splitlines()[-1]
     recorded(page)
-    exec(compile(code, page, "exec"), {"__name__": "__main__"})
+    exec(compile(with_few_trials(code), page, "exec"), {"__name__": "__main__"})
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("page", "code"), PYTHON)
 def test_python_runs_for_real(page: str, code: str, tmp_path: Path) -> None:
-    run_for_real(["-"], folder_of(page, tmp_path), re.sub(r"n_trials=\d+", "n_trials=1", code))
+    run_for_real(["-"], folder_of(page, tmp_path), with_few_trials(code))
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -92,16 +92,13 @@ def environment(folder: Path, variables: Mapping[str, str] | None = None) -> dic
     return inherited | {"XDG_STATE_HOME": str(folder / "state"), "XDG_CONFIG_HOME": str(folder / "config")}
 
 
-def begun(
-    folder: Path, *words: str, variables: Mapping[str, str] | None = None, popen: Any = subprocess.Popen
-) -> subprocess.Popen[str]:
-    """A server that starts, as of `serving`. popen: what starts a process."""
+def begun(folder: Path, *words: str, variables: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """A server that starts, as of `serving`."""
     command = [sys.executable, "-m", "autotune", "serve", "--port", "0", "--devices", "cpu", "--json", *words]
     with (folder / "stderr").open("a") as stderr:
-        process: subprocess.Popen[str] = popen(
+        return subprocess.Popen(
             command, cwd=folder, env=environment(folder, variables), stdout=subprocess.PIPE, stderr=stderr, text=True
         )
-    return process
 
 
 def announced(process: subprocess.Popen[str], folder: Path, token: str = "") -> Server:
