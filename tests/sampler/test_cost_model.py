@@ -72,18 +72,6 @@ def test_a_few_measurements_tell_of_all_the_others() -> None:
     assert (errors < 3 * costs.deviation).all()
 
 
-def test_a_slow_optimizer_costs_most_where_it_steps_most_often_for_each_micro_batch() -> None:
-    """It was measured at a micro-batch of 4, where it is a part of the step; at 16 it is most of it."""
-    costs = model().costs([seen(of(4), 0.001), seen(of(16), 0.001), seen(of(4, "none", "slow"), 0.001)])
-    place = {candidate: at for at, candidate in enumerate(EVERY)}
-    ratios = {
-        micro: np.exp(costs.log_step[place[of(micro, "none", "slow")]] - costs.log_step[place[of(micro)]])
-        for micro in (1, 4, 16)
-    }
-    assert ratios[1] < ratios[4] < ratios[16]
-    assert ratios[16] == pytest.approx(seconds(of(16, "none", "slow")) / seconds(of(16)), rel=0.15)
-
-
 def test_longer_samples_are_no_slower_steps() -> None:
     """Micro-steps of twice the tokens took twice the time: the model reads one and the same speed."""
     micro, optimizer = parts(of(8))

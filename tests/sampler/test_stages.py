@@ -6,9 +6,8 @@ from autotune.core import Configuration, Trial
 from autotune.sampler.candidates import BEST, POOL, narrowed, stages
 from autotune.sampler.observation import Observation, observed
 from autotune.sampler.physics import PhysicsSampler, WarmStart
-from autotune.space.search_space import SearchSpace
 from tests.makers import ALLOWED, machine, space
-from tests.sampler.test_physics import estimate, tried_by
+from tests.sampler.test_physics import estimate, large, tried_by
 
 CORE = ("micro_batch_size", "precision")
 SPACE = replace(
@@ -58,18 +57,8 @@ def test_where_the_core_has_nothing_left_to_win_the_rest_is_tried_at_once() -> N
 
 
 def test_a_huge_space_is_searched_in_parts_of_the_pool() -> None:
-    huge: SearchSpace = replace(
-        space(
-            micro_batch_size=tuple(2**power for power in range(11)),
-            global_batch_size=1024,
-            checkpointing=("none", "full"),
-            precision=("fp32", "tf32", "fp16", "bf16"),
-            optimizer=("adamw_torch", "adamw_torch_fused", "adamw_bnb_8bit", "adafactor", "sgd"),
-            workers=tuple(range(64)),
-            pin_memory=(True, False),
-        ),
-        core=(*CORE, "checkpointing"),
-    )
+    values = {**large().values, "workers": tuple(range(64))}
+    huge = replace(large(), values=values, core=(*CORE, "checkpointing"))
     sampler = PhysicsSampler(huge, WarmStart(ALLOWED, estimate))
     tried = tried_by(sampler, 3)
     choice = sampler.choose([Trial(number, item, machine(item)) for number, item in enumerate(tried)])

@@ -1,6 +1,5 @@
 """One trial's measuring: its deadline, its bar, its repeats where it was disturbed, and what is on disk of it."""
 
-import math
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -59,7 +58,8 @@ def asked_of(folder: Path, trials: list[Trial], **fields: Any) -> ProbeOptions:
     """The options with which the next trial (or its confirmation) is asked for."""
     probe = answering(completed(OF))
     confirmation = fields.pop("confirmation", 0)
-    job = Job(Slot(len(trials), confirmation), fields.pop("of", OF), seconds=fields.pop("seconds", math.inf))
+    of_job = {name: fields.pop(name) for name in ("seconds", "share") if name in fields}
+    job = Job(Slot(len(trials), confirmation), fields.pop("of", OF), **of_job)
     measure(folder, plan(**fields), trials, probe, job)
     return probe.asked[0][1]
 
@@ -179,6 +179,7 @@ def test_a_disturbed_measurement_lies_there_until_its_repeat_does(tmp_path: Path
     [
         ([], {}, None),
         ([trial(0, 10.0), trial(1, 30.0), trial(2, 20.0)], {}, 1),
+        ([trial(0), trial(1, 30.0)], {"share": 0.9}, 1),  # on a slower device
         ([trial(0)], {"confirmation": 1}, None),
         ([trial(0, 10.0), replace(trial(1, 30.0), disqualified_reason="its loss differs")], {}, 0),
     ],
@@ -188,7 +189,12 @@ def test_a_probe_is_told_the_best_speed_so_far(
 ) -> None:
     options = asked_of(tmp_path, trials, **asked)
     assert options.slot == Slot(len(trials), asked.get("confirmation", 0))
-    assert options.best_so_far == (None if best is None else trials[best].samples_per_second)
+    if best is None:
+        assert options.best_so_far is None
+    else:
+        bar, expected = options.best_so_far, trials[best].samples_per_second
+        share = asked.get("share", 1.0)
+        assert (bar, bar.low) == pytest.approx((share * expected, share * expected.low))
 
 
 LASTING = [trial(0, probe_seconds=30.0)]

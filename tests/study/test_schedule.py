@@ -18,7 +18,7 @@ from autotune.executors import ExecutorLost
 from autotune.executors.pool import Pool, ThreadPool
 from autotune.probe import Probe, ProbeOptions
 from autotune.sampler.physics import ALONE, Situation
-from autotune.sampler.policy import Choice, End, Why
+from autotune.sampler.policy import RISKS, Choice, End, Why
 from autotune.space.search_space import SearchSpace
 from autotune.study import fleet as fleets
 from autotune.study.fleet import Fleet
@@ -47,10 +47,11 @@ class Proposes:
     duplicates = 0
 
     def __init__(self, *configurations: Configuration) -> None:
-        self.configurations = configurations
+        self.configurations, self.risks = configurations, list[int]()
 
     def choose(self, trials: Sequence[Trial], situation: Situation = ALONE) -> Choice:
-        """The first that is neither measured nor running."""
+        """The first that is neither measured nor running; the risks that are offered are noted."""
+        self.risks.append(situation.risks)
         taken = [*(trial.configuration for trial in trials), *situation.running.values()]
         left = next((each for each in self.configurations if each not in taken), None)
         return Choice(None, end=End.ALL, reason="all were proposed") if left is None else Choice(left, Why.NEW)
@@ -248,6 +249,13 @@ def test_idle_devices_probe_different_configurations(tmp_path: Path) -> None:
     study, fleet = opened(tmp_path, 10.0), on_devices("abc")
     assert [begun(study, fleet) for _ in range(3)] == [Slot(1), Slot(2), Slot(3)]
     assert len({*study.ledger.unfinished.values()}) == 3
+
+
+def test_nothing_is_tried_as_a_risk_while_other_probes_run(tmp_path: Path) -> None:
+    study, fleet = opened(tmp_path, 10.0, among=space()), on_devices("ab")
+    study.sampler = sampler = Proposes(*[*study.space][-2:])
+    assert [begun(study, fleet) for _ in range(2)] == [Slot(1), Slot(2)]
+    assert sampler.risks == [RISKS, 0]
 
 
 def test_no_more_probes_begin_than_the_budget_has(tmp_path: Path) -> None:
