@@ -592,11 +592,11 @@ def test_what_may_not_fit_is_noted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("after", [2, 3])
 def test_a_search_that_is_killed_repeats_nothing(tmp_path: Path, after: int) -> None:
-    asked, kills = list[Slot](), [True]
+    asked, killed = list[Slot](), list[Slot]()
 
     def probe(configuration: Configuration, options: ProbeOptions) -> Measurement:
-        if len(asked) == after and kills.pop():
-            kills.append(False)
+        if len(asked) == after and not killed:
+            killed.append(options.slot)
             raise KeyboardInterrupt
         asked.append(options.slot)
         return alike(configuration, options)
