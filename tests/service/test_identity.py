@@ -7,7 +7,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -52,12 +52,11 @@ def same(text: str) -> str:
 
 @dataclass
 class Provider:
-    """A provider that answers. forge: changes an ID token before it is sent; forms: of the token requests that it got."""
+    """A provider that answers. forge: changes an ID token before it is sent."""
 
     url: str = ""
     key: RSAKey | None = None
     forge: Callable[[str], str] = same
-    forms: list[dict[str, str]] = field(default_factory=list)
 
     def knows(self, user: str = ANNA, **claims: Any) -> None:
         """The provider's user, in the group `ml-team` by default."""
@@ -77,7 +76,6 @@ def running() -> Iterator[Provider]:
         if flask.request.path == "/oauth2/token" and response.status_code == 200:
             private = flask.g.oidc_provider_mock_storage.jwk.as_dict(is_private=True)
             provider.key = RSAKey.import_key(private)
-            provider.forms.append(dict(flask.request.form))
             body = response.get_json()
             response.set_data(json.dumps(body | {"id_token": provider.forge(body["id_token"])}))
         if flask.request.path.startswith("/.well-known/"):
@@ -97,7 +95,7 @@ def running() -> Iterator[Provider]:
 
 @pytest.fixture
 def provider(running: Provider) -> Provider:
-    running.forge, running.forms = same, []
+    running.forge = same
     running.knows()
     return running
 
