@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 
 from autotune.cli.app import app
 from tests.hurry import hurry
-from tests.terminals import terminal
 
 WORDS = ["search", "bert-mini", "-b", "16", "--device", "cpu", "--no-history"]
 
@@ -46,18 +45,3 @@ def test_where_nothing_was_tried_there_is_nothing_to_use_and_how_to_go_on(record
     (command,) = re.findall(r"^ +(autotune search (?:.*\\\n)*.*)$", text, re.MULTILINE)
     words = shlex.split(command.replace("\\\n", ""))
     typer.main.get_command(app).commands["search"].make_context("search", words[2:])  # type: ignore[attr-defined]
-
-
-def test_the_end_fits_80_columns(recorded: Path) -> None:
-    for words in (["--n-trials", "1"], ["--n-trials", "3"]):
-        assert max(map(len, end_of(*words, "--study-name", words[1]).splitlines())) <= 80
-
-
-def test_an_error_on_a_terminal_is_broken_between_words(tmp_path: Path) -> None:
-    words = ["report", "a-study-whose-name-is-so-long-that-its-error-does-not-fit"]
-    with terminal(words, tmp_path, NO_COLOR="1") as shown:
-        assert shown.end() == 2
-    lines = shown.text.strip().splitlines()
-    assert len(lines) > 1
-    assert max(map(len, lines)) <= 80
-    assert " ".join(lines) + "\n" == CliRunner().invoke(app, words).stderr
