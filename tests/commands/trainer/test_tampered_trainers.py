@@ -2,6 +2,7 @@
 started, and by `tune(build, args)` what trains in a probe, and with the answer's arguments, trains as by hand, bit for bit."""
 
 import contextlib
+import dataclasses
 import functools
 import types
 import warnings
@@ -23,6 +24,7 @@ from autotune.workload.data.sampling import repeat_batches
 from autotune.workload.model.pickling import Payload
 from autotune.workload.model.user_objects import UserObjects, user_workload
 from tests import makers
+from tests.hurry import hurry
 from tests.probe.probes import make_order
 from tests.trainers import Numbers, bert, installed
 
@@ -608,6 +610,27 @@ def test_what_its_arguments_do_not_decide_is_refused_for_a_function_too(
 ) -> None:
     with pytest.raises(InvalidRequest, match=NOT_BUILT[name]):
         probed(*payload(KINDS[name], ARGUMENTS[name]()), tmp_path)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", BUILT)
+def test_what_a_fresh_trainer_is_not_is_searched_by_the_function_that_builds_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurry(monkeypatch)
+    build, kind = KINDS[name], type(ARGUMENTS[name]())
+    options = {"only": {"micro_batch_size": [4, 8], "precision": ["fp32"]}, "n_trials": 2, "no_history": True}
+    result = autotune.tune(build, ARGUMENTS[name](), space="quick", output_dir=str(tmp_path), **options)
+    assert result.baseline.measurement.outcome == "completed"
+    fields = {**SIZES, "max_steps": 20}
+    known = {item.name for item in dataclasses.fields(kind)}
+    by_the_answer = {key: value for key, value in result.best_setup.training_arguments.items() if key in known}
+    weights = []
+    for args in (result.arguments(given(kind, **fields)), given(kind, **{**by_the_answer, "max_steps": 20})):
+        trainer = build(args)
+        trainer.train()
+        weights.append(torch.nn.utils.parameters_to_vector(trainer.model.parameters()))
+    assert torch.equal(*weights)
 
 
 def test_the_documentation_names_them_all() -> None:
