@@ -11,7 +11,6 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-import autotune
 from autotune.cli.app import app
 from autotune.cli.help import EXAMPLES, examples
 from tests.terminals import COLOUR, ROOT, environment_with
@@ -49,10 +48,6 @@ def test_the_help_is_as_before(golden: Callable[[str, str], None]) -> None:
         text = help_of(*words)
         assert max(map(len, text.splitlines())) <= 80
         golden(f"help/{'_'.join(words) or 'autotune'}.txt".replace("--", ""), text)
-
-
-def test_the_version_is_the_package_s() -> None:
-    assert help_of("--version") == f"autotune {autotune.__version__}\n"
 
 
 def test_every_command_has_examples_that_are_valid() -> None:

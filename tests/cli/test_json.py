@@ -105,13 +105,6 @@ def test_a_temporary_folder_without_room_is_one_line(capsys: pytest.CaptureFixtu
     assert "TMPDIR" in error["advice"]
 
 
-@pytest.mark.parametrize("code", [0, 1])
-def test_a_command_that_ends_as_it_should_has_no_error_to_tell(code: int, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit), ErrorReporter(as_json=True):
-        raise typer.Exit(code)
-    assert capsys.readouterr().out == ""
-
-
 @pytest.mark.parametrize("fresh", [True, False])
 def test_who_interrupts_is_told_what_is_kept_and_how_to_resume(
     fresh: bool, studies: Path, monkeypatch: pytest.MonkeyPatch

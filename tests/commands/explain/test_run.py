@@ -232,17 +232,6 @@ def test_a_path_without_a_baseline_starts_at_the_nearest_that_runs(tmp_path: Pat
     assert "the baseline does not run here" in "\n".join(explanation_lines(explanation))
 
 
-def test_where_only_the_answer_runs_it_is_said(tmp_path: Path) -> None:
-    def measured(of: Configuration) -> Measurement:
-        return completed(of) if of == TWO else out_of_memory(of)
-
-    explanation, _ = explained_in(study(TWO, of=measured), tmp_path, measured)
-    assert explanation.steps == ()
-    assert explanation.total is None
-    assert sentence(explanation) == "Only the answer itself runs: nothing on the way to it can be compared."
-    assert explanation_lines(explanation)
-
-
 def test_an_answer_that_does_not_run_this_time_is_said_and_nothing_more_measured(tmp_path: Path) -> None:
     def measured(of: Configuration) -> Measurement:
         return out_of_memory(of) if of == TWO else completed(of)
