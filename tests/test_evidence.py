@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import stat
 import subprocess
 import sys
 import tarfile
@@ -24,7 +23,7 @@ from tests.makers import configuration, gpu, result, trial
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from gpu_report import Evidence, Row, goals, main, read, report
+from gpu_report import Row, goals, main, read, report
 
 SCRIPT = ROOT / "tests" / "gpu" / "evidence.sh"
 STUDIES = {
@@ -91,15 +90,6 @@ def test_every_part_runs_to_its_archive_which_the_report_reads(part: str, tmp_pa
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("part", ["1", "5b"])
-def test_a_part_runs_with_real_probes(part: str, tmp_path: Path) -> None:
-    process = start(tmp_path, part)
-    output, _ = process.communicate(timeout=MOST_S)
-    assert process.returncode == 0, output
-    assert studies(part, tmp_path) == STUDIES[part]
-
-
-@pytest.mark.nightly
 def test_all_runs_what_fits_in_the_order_of_worth_and_says_what_it_left_out(tmp_path: Path) -> None:
     for _ in range(2):
         process = start(tmp_path, "all", "2")
@@ -152,15 +142,6 @@ def test_every_part_ends_within_a_command_even_if_each_step_has_to_be_killed() -
     for most, with_grace in limits.values():
         assert most < with_grace < MOST_S
     assert sum(limits[part][0] for part in ("0", "1", "2", "5b", "4")) <= 30 * 60
-
-
-@pytest.mark.parametrize(
-    "words", [[], ["6", "."], ["1"], ["5", "."], ["all", "."], ["all", "ten", "."], ["all", "1", ".", "6"]]
-)
-def test_without_part_and_folder_its_usage_is_shown(words: Sequence[str]) -> None:
-    done = subprocess.run([str(SCRIPT), *words], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 2
-    assert "tests/gpu/evidence.sh PART FOLDER" in done.stderr
 
 
 # The preflight --------------------------------------------------------------------------------------------------------
@@ -307,12 +288,6 @@ def packed(folder: Path, part: str, **texts: str) -> Path:
     return archive
 
 
-def test_without_anything_every_goal_was_not_run(tmp_path: Path) -> None:
-    rows = goals(read([packed(tmp_path, "1")]))
-    assert len(rows) > 15
-    assert {(row.figure, row.met, row.device) for row in rows} == {("not run", None, "-")}
-
-
 def test_figures_of_a_card_meet_their_goals_or_do_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     eager, compiled = (configuration(16, precision="bf16", compile=value) for value in ("none", "regional"))
     trials = [
@@ -389,51 +364,3 @@ def test_every_gpu_test_is_in_one_part_that_ends_within_a_command() -> None:
     for part in parts:
         grace, most = map(int, re.findall(r"timeout -s INT -k (\d+) (\d+)", part)[0])
         assert grace + most < MOST_S
-
-
-def test_the_search_brings_one_archive_to_where_the_caller_says_though_it_fails(tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    python.write_text(
-        '#!/bin/sh\nmkdir -p "$WORK/gpu/probes"; touch "$WORK/gpu/study.db"\n'
-        'echo "$HF_HUB_OFFLINE" > "$WORK/gpu/summary.md"; exit 7\n'
-    )
-    python.chmod(python.stat().st_mode | stat.S_IXUSR)
-    done = subprocess.run(
-        ["make", "gpu-search", f"GPU_PYTHON={python}", f"GPU_OUT={tmp_path}/work/gpu", f"OUT={tmp_path}/out"],
-        cwd=ROOT,
-        env=os.environ | {"WORK": f"{tmp_path}/work"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert "Error 7" in done.stderr
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["gpu.tgz"]
-    with tarfile.open(tmp_path / "out" / "gpu.tgz") as archive:
-        assert sorted(archive.getnames()) == ["gpu", "gpu/probes", "gpu/summary.md"]
-        summary = archive.extractfile("gpu/summary.md")
-        assert summary is not None
-        assert summary.read() == b"1\n"
-
-
-def test_an_archive_that_was_cut_costs_itself_alone_and_the_later_one_of_a_part_counts(tmp_path: Path) -> None:
-    archives = []
-    for number, text in enumerate(("first", "second")):
-        part = tmp_path / str(number) / "part-1"
-        part.mkdir(parents=True)
-        (part / "tests.txt").write_text(text)
-        archives.append(tmp_path / f"evidence-{number}.tgz")
-        with tarfile.open(archives[-1], "w:gz") as opened:
-            opened.add(part, "part-1")
-    cut = tmp_path / "evidence-2.tgz"
-    cut.write_bytes(archives[0].read_bytes()[:60])
-    evidence = read([*archives, cut])
-    assert evidence.text("tests") == "second"
-    assert [*evidence.unreadable] == ["evidence-2.tgz"]
-
-
-def test_tests_that_were_cut_are_not_all_that_there_are() -> None:
-    lines = "a.py::test_a PASSED [  3%]\na.py::test_b FAILED [  6%]\n"
-    cut = found(goals(Evidence(texts={"1/tests": lines})))["Tests on the card: passed"]
-    assert (cut.figure, cut.met) == ("cut before the end: 1 passed, 1 failed", None)
-    stopped = f"{lines}!!! KeyboardInterrupt !!!\n==== 1 failed, 1 passed in 270.00s ====\n"
-    assert found(goals(Evidence(texts={"1/tests": stopped})))["Tests on the card: passed"].met is False

@@ -1,6 +1,5 @@
 """Files that a public repository has: workflows, forms, the citation, and pages that are outside of the documentation."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -54,11 +53,6 @@ def test_make_knows_every_target_and_every_program_of_the_checkout_is_there(path
         assert (ROOT / program).exists(), program
 
 
-def test_the_tests_are_those_of_ci_run() -> None:
-    made = re.findall(r"^make (\w+)$", commands(".github/workflows/tests.yml"), re.MULTILINE)
-    assert made == re.findall(r"^make (\w+)$", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), re.MULTILINE)
-
-
 @pytest.mark.parametrize("path", WORKFLOWS)
 def test_a_workflow_reads_the_code_and_has_a_limit_and_more_is_granted_to_jobs_that_publish(path: str) -> None:
     assert WORKFLOWS[path]["permissions"] == {"contents": "read"}
@@ -70,13 +64,6 @@ def test_a_workflow_reads_the_code_and_has_a_limit_and_more_is_granted_to_jobs_t
             assert not [step for step in job["steps"] if "checkout" in step.get("uses", "")]
     for step in steps(path):
         assert "actions/checkout" not in step.get("uses", "") or step["with"]["persist-credentials"] is False
-
-
-def test_the_versions_of_python_are_those_that_the_project_admits() -> None:
-    versions = WORKFLOWS[".github/workflows/tests.yml"]["jobs"]["tests"]["strategy"]["matrix"]["python-version"]
-    assert f">={versions[0]}" == PROJECT["requires-python"]
-    prefix = "Programming Language :: Python :: "
-    assert versions == [text.removeprefix(prefix) for text in PROJECT["classifiers"] if text.startswith(prefix)]
 
 
 def test_a_release_is_of_the_version_that_the_changelog_dates(tmp_path: Path) -> None:
@@ -101,14 +88,6 @@ def test_a_release_is_of_the_version_that_the_changelog_dates(tmp_path: Path) ->
 
 
 # Other files ----------------------------------------------------------------------------------------------------
-
-
-def test_the_citation_has_the_project_s_version_licence_and_keywords() -> None:
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    assert citation["version"] == autotune.__version__
-    assert citation["license"] == PROJECT["license"]
-    assert citation["keywords"] == PROJECT["keywords"]
-    assert citation["abstract"] == PROJECT["description"]
 
 
 def test_links_of_pages_outside_of_the_documentation_lead_somewhere() -> None:
@@ -182,28 +161,6 @@ def test_no_package_has_a_licence_that_asks_more_than_the_page_says(dependencies
 
 
 # Linters of others ----------------------------------------------------------------------------------------------
-
-
-def test_actionlint_has_nothing_to_say() -> None:
-    linter = shutil.which("actionlint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-    if linter is None:
-        pytest.skip("actionlint is not installed; pre-commit runs it")
-    files = [str(ROOT / path) for path in WORKFLOWS]
-    done = subprocess.run([linter, "-no-color", *files], cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stdout) == (0, "")
-
-
-def test_the_service_s_unit_is_valid(tmp_path: Path) -> None:
-    """But for its program, which is not installed here: systemd checks that it is there."""
-    analyze = shutil.which("systemd-analyze")
-    if analyze is None:
-        pytest.skip("systemd-analyze is not installed")
-    text = (ROOT / "docs" / "service" / "autotune.service").read_text(encoding="utf-8")
-    unit = tmp_path / "autotune.service"
-    unit.write_text(text.replace("/opt/autotune/bin/autotune", "/bin/true"), encoding="utf-8")
-    done = subprocess.run([analyze, "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=300)
-    own = [line for line in (done.stdout + done.stderr).splitlines() if "autotune.service" in line]
-    assert (done.returncode, own) == (0, [])
 
 
 def test_a_service_sees_the_locks_of_gpus_that_other_users_of_the_machine_hold() -> None:
