@@ -6,14 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 from anytime import FALSE, HOLDS, MISSES
 from anytime import judged as judged_promise
 from peer_table import Finding, Judged, section
-from peers import QUICK, Work, prepare
 from promised import Case
 from promised import table as promised_table
 
@@ -84,22 +81,6 @@ def test_the_promised_speed_up_is_held_against_that_of_the_rounds() -> None:
     assert table["speed-up"][:3] == ["1.80x (1.60 to 2.00)", "1.50x", "+20.0%"], "60 of ours, 40 of the defaults"
 
 
-@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # PEFT asks by a deprecated name
-@pytest.mark.parametrize("work", QUICK, ids=lambda work: work.name)
-def test_the_plain_script_trains_each_task_from_what_is_prepared(work: Work, tmp_path: Path) -> None:
-    from plain_training import data_of, model_of
-    from transformers import default_data_collator
-
-    prepare(work, tmp_path / "peer")
-    data, model = data_of(tmp_path / "peer", 64), model_of(tmp_path / "peer")
-    samples: Any = data["train_dataset"]
-    assert len(samples) == (work.samples or 64)
-    collate: Any = data.get("data_collator", default_data_collator)
-    model(**collate([samples[0], samples[1]])).loss.backward()
-    learning = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
-    assert all(".lora_" in name for name in learning) == bool(work.adapter)
-
-
 # Promised speed-ups ---------------------------------------------------------------------------------------------------
 
 
@@ -130,6 +111,3 @@ def test_a_promise_is_counted_if_it_is_made_and_held_against_the_truth() -> None
     gain = Ratio(1.2, 1.1, 1.3)
     assert [judged_promise(gain, true) for true in (1.15, 1.4, 1.05, 0.9)] == [HOLDS, MISSES, MISSES, FALSE]
     assert judged_promise(Ratio(1.0, 0.9, 1.1), 0.8) == MISSES, "it does not say faster"
-
-
-# Seconds of a search on an assumed card ---------------------------------------------------------------------------

@@ -20,8 +20,6 @@ from autotune.core.slot import Slot
 from autotune.core.warning import WarningKind
 from autotune.probe import ProbeOptions
 from autotune.probe.device import nvml
-from autotune.probe.order import Order
-from autotune.probe.process.answers import ask
 from autotune.probe.process.launcher import ProbeHost
 from autotune.probe.queries import read_environment
 from autotune.probe.runner import LiveProbe
@@ -178,10 +176,3 @@ def test_torch_believes_the_driver_and_the_host_stays_asleep(machine: Machine, o
         timeout=120,
     )
     assert done.stdout.split() == ["True", "2", "False"]
-
-
-@built_for_cuda
-def test_a_prepared_model_needs_no_card(own_host: ProbeHost, tmp_path: Path) -> None:
-    wanted = {"request": tuning_request("bert-mini", 4, sequence_length=16).to_dict(), "cache": str(tmp_path / "data")}
-    order = Order(kind="prepare", folder=str(tmp_path), deadline_s=300.0, request=wanted)
-    assert Workload.from_dict(ask(own_host, order)).parameters > 0

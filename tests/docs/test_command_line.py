@@ -1,7 +1,6 @@
 """What the page of the command line says of Python is so."""
 
 import inspect
-import re
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ import pytest
 import autotune
 from autotune.core.request import OPTIONS as REQUEST
 from autotune.core.request import tuning_request
-from autotune.report.formats import FORMATS
 from tests.docs.pages import PAGES, docs_module
 
 INTRODUCTION = PAGES["docs/command_line.md"].partition("## All commands")[0]
@@ -75,9 +73,3 @@ def test_tune_takes_what_search_does_but_for_what_a_trainer_brings() -> None:
 
 def test_every_argument_of_a_search_is_described() -> None:
     assert not [name for name in parameters("search") if f" {name}: " not in (autotune.search.__doc__ or "")]
-
-
-def test_the_page_of_the_columns_names_every_format_of_a_report() -> None:
-    formats = PAGES["docs/columns.md"].partition("## Formats")[2].partition("## ")[0]
-    for format in FORMATS:
-        assert re.search(rf"[` ]{format}`", formats), format

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,24 +56,3 @@ def test_axe_finds_nothing_serious_and_no_page_scrolls_sideways(
             found[name] += [f"{page}: {html}"] if impact in SERIOUS else []
     assert not wide
     assert not {name: [*places[:3], len(places)] for name, places in found.items() if places}
-
-
-def words_seen(browser: WebDriver) -> int:
-    """Words that the browser has laid out."""
-    seen = browser.execute_cdp_cmd("DOMSnapshot.captureSnapshot", {"computedStyles": []})
-    texts = [seen["strings"][place] for place in seen["documents"][0]["layout"]["text"] if place >= 0]
-    return len(" ".join(texts).split())
-
-
-def test_everything_can_be_read_without_scripts(built: Path, browser: WebDriver) -> None:
-    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
-    try:
-        look(browser, 1280)
-        for page in PAGES:
-            browser.get((built / f"{page}.html").as_uri())
-            source = (DOCS / f"{page}.md").read_text(encoding="utf-8")
-            least, deadline = 0.7 * len(source.split()), time.monotonic() + 20
-            while words_seen(browser) < least:  # without scripts the driver does not wait for the page
-                assert time.monotonic() < deadline, page
-    finally:
-        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})

@@ -4,7 +4,6 @@ import re
 
 from autotune.report import FILES
 from autotune.report.claim import HEADLINES, INTERRUPTED, State
-from autotune.report.templates import text_of
 from autotune.study.store import FOLDERS, OPTUNA_STUDY, REQUEST
 from tests.docs.pages import DOCS, PAGES
 
@@ -47,14 +46,3 @@ def test_all_headlines_are_in_the_table_with_their_state() -> None:
         assert re.fullmatch(pattern, text, re.IGNORECASE), (text, headline.text)
     assert {headline.state for headline in HEADLINES} == {*State}
     assert INTERRUPTED.format(trials="7 trials") in PAGE
-
-
-def test_the_page_is_described_in_the_order_that_it_has() -> None:
-    described = PAGE.partition("## The page")[2].partition("\n## ")[0].lower()
-    template = text_of("page.html")
-    titles = [title.strip() for title in re.findall(r"<(?:h2|summary)>([^<{]+)", template)]
-    assert len(titles) >= 15
-    place = 0
-    for title in titles:
-        assert title.lower() in described[place:], title
-        place = described.index(title.lower(), place)

@@ -15,7 +15,6 @@ from autotune.space.settings import SETTINGS
 from autotune.space.settings.micro_batch_size import divisors
 from tests.makers import GIB, cpu, gpu, refusal_of, space_file, values_of, workload
 from tests.makers import SETTINGS as SETTINGS_OF_A_CPU
-from tests.makers import space as made_space
 
 
 def built(
@@ -121,20 +120,6 @@ def test_what_means_nothing_beside_the_others_is_one_configuration(tmp_path: Pat
     assert Configuration.exact(8, 8, {"workers": 0, "prefetch_factor": 4, "persistent_workers": True}) not in space
 
 
-def test_where_the_deciding_setting_is_not_in_the_space_the_user_s_own_value_decides(tmp_path: Path) -> None:
-    file = space_file(tmp_path, LOADING.replace("  workers: [0, 2]\n", ""))
-    with_workers, without = (built(8, base={"dataloader_num_workers": own}, space=file) for own in (2, 0))
-    assert len(list(with_workers)) == with_workers.size == 4
-    assert len(list(without)) == without.size == 1
-
-
-def test_what_has_no_effect_has_its_first_value_if_the_baseline_s_is_no_proposal() -> None:
-    baseline = Configuration.exact(8, 2, {"workers": 0, "prefetch_factor": 8})
-    among = made_space(baseline, workers=(0, 2), prefetch_factor=(2, 4))
-    assert {item.values["prefetch_factor"] for item in among if item.values["workers"] == 0} == {2}
-    assert {item.values["prefetch_factor"] for item in among if item.values["workers"] == 2} == {2, 4}
-
-
 # The baseline ---------------------------------------------------------------------------------------------------
 
 
@@ -195,12 +180,6 @@ def test_a_fixed_setting_has_one_value_for_the_baseline_too() -> None:
     assert made.baseline in made
 
 
-def test_only_narrows_in_order_and_without_repetition() -> None:
-    made = built(48, only={"workers": [2, 0, "2"], "optimizer": "adafactor,adamw_torch"})
-    assert made.values["workers"] == (0, 2)
-    assert made.values["optimizer"] == ("adafactor", "adamw_torch")
-
-
 # Wrong files ----------------------------------------------------------------------------------------------------
 
 
@@ -208,20 +187,12 @@ def test_only_narrows_in_order_and_without_repetition() -> None:
     ("text", "line", "what"),
     [
         ("# a space\nparameters:\n  precision: [fp32]\n  optimiser: [sgd]\n", 4, "Did you mean 'optimizer'?"),
-        ("parameters:\n  workers: [0]\n  precision: [fp32, bf61]\n", 3, "Did you mean 'bf16'?"),
         ("paramters:\n  precision: [fp32]\n", 1, "Did you mean 'parameters'?"),
         ("parameters:\n  precision: [fp32\n", 3, "YAML"),
-        ("a: 1\n---\nb: 2\n", 2, "YAML"),
         ("parameters: {workers: !!bool 3}\n", 1, "YAML"),
         ("parameters:\n  <<: {precision: [bf61]}\n", 1, "Did you mean 'bf16'?"),
         ("", 1, "parameters"),
-        ("description: none\nparameters:\n  precision:\n", 3, "precision"),
-        ("parameters:\n  precision: [[fp32]]\n", 2, "precision"),
         ("parameters:\n  workers: [1.5]\n", 2, "workers"),
-        ("parameters:\n  precision: []\n", 2, "precision"),
-        ("parameters:\n  checkpointing: [null]\n", 2, "checkpointing"),
-        ("parameters: {true: [1]}\n", 1, "True"),
-        ("parameters: {workers: [0]}\ncore: precision\n", 2, "core: 'precision' is not a list"),
         ("parameters:\n  micro_batch_size: {multiple_of: many}\n", 2, "micro_batch_size"),
         ("parameters:\n  precision: [fp32]\n  precision: [bf16]\n", 3, "precision"),
     ],
@@ -389,14 +360,6 @@ def test_only_takes_the_words_for_micro_batch_sizes_too() -> None:
     assert "not a whole number" in said
     assert "Did you mean 'tiles'?" in said
     assert "not a whole number" in refusal(fix=["micro_batch_size=tiles"])
-
-
-def test_what_the_users_own_optimizer_cannot_stand_beside_is_left_out(tmp_path: Path) -> None:
-    works = cpu(optimizers={"adamw_torch": None, "lomo": None})
-    file = space_file(tmp_path, "parameters: {micro_batch_size: [2, 4, 8], precision: [fp32, bf16]}")
-    made = built(8, works, space=file, base={"optim": "lomo", "per_device_train_batch_size": 8})
-    assert {item.micro_batch_size for item in made} == {8}
-    assert made.size == 2
 
 
 def test_a_large_space_is_counted_without_a_walk_through_it() -> None:

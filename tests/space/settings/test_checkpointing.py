@@ -9,7 +9,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from autotune.core import Configuration
 from autotune.space.settings import Context
-from autotune.space.settings.checkpointing import SETTING, VALUES, enabled_on, field_name, switch_off
+from autotune.space.settings.checkpointing import SETTING, VALUES, field_name, switch_off
 from autotune.space.setup import training_setup
 from tests.makers import FIELDS, configuration, cpu, gpu, workload
 from tests.space.settings.fakes import observed
@@ -61,18 +61,6 @@ def test_it_is_called_as_this_transformers_calls_it() -> None:
         "gradient_checkpointing": True,
         "gradient_checkpointing_kwargs": {"use_reentrant": True},
     }
-
-
-def test_without_it_no_options_of_the_user_s_are_left() -> None:
-    own = {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": True}}
-    fields = training_setup(configuration(8, 8, checkpointing="none"), cpu(), own).training_arguments
-    assert fields["activation_checkpointing"] is False
-    assert "activation_checkpointing_kwargs" not in fields
-    older = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}
-    assert not any(
-        name.startswith("gradient_checkpointing")
-        for name in training_setup(configuration(8, 8), cpu(), older).training_arguments
-    )
 
 
 @pytest.mark.parametrize("own", ["every_2nd", "every_3rd", "offload", "full_reentrant"])
@@ -133,22 +121,6 @@ def test_it_is_read_back_from_the_layers_that_forget() -> None:
     assert shown(layers(True, True), offload=True) == "full"
 
 
-def test_what_is_on_is_seen_without_arguments_too_and_can_be_switched_off() -> None:
-    model = layers(True, False, True)
-    assert enabled_on(model) == "every_2nd"
-    switch_off(model)
-    assert enabled_on(model) == "none"
-
-
-def test_a_model_of_other_layers_is_read_back_from_its_flags() -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
-    assert shown(model) == "none"
-    model[1].gradient_checkpointing = True  # type: ignore[assignment]
-    assert shown(model) == "full"
-    model[1].gradient_checkpointing = False  # type: ignore[assignment]
-    assert shown(model) == "none"
-
-
 def test_it_is_unavailable_where_the_model_does_not_support_it() -> None:
     for value in VALUES:
         reason = str(SETTING.unavailable(value, Context(gpu(), workload(supports_checkpointing=False))))
@@ -206,21 +178,6 @@ def test_a_model_that_was_switched_on_by_hand_is_switched_off_below_its_adapter_
     kept.remove()
     embedded = model.get_input_embeddings()(torch.tensor([[1, 2]]))
     assert embedded.requires_grad is not wrapped, "frozen embeddings let nothing through any more"
-
-
-@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
-def test_hooks_that_only_checkpointing_needs_leave_an_adapter_that_never_was_checkpointed() -> None:
-    model = adapted(gpt2())
-    model.enable_input_require_grads()  # TRL's constructor, long before the training switches checkpointing on
-    switch_off(model)
-    assert hooks_of(model) == 0
-
-
-def test_a_model_without_checkpointing_keeps_what_the_user_hooked_to_it() -> None:
-    model = gpt2()
-    model.enable_input_require_grads()
-    switch_off(model)
-    assert hooks_of(model) == 1
 
 
 def test_what_was_switched_on_by_hand_is_the_user_s_own_where_the_arguments_say_nothing() -> None:

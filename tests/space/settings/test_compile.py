@@ -11,7 +11,7 @@ import pytest
 import torch
 from accelerate.utils import compile_regions
 
-from autotune.core import Configuration, Environment, Measurement, Outcome, Workload
+from autotune.core import Configuration, Environment, Outcome, Workload
 from autotune.probe.device import compile as compiling
 from autotune.probe.process.launcher import ProbeHost
 from autotune.space.search_space import SearchSpace
@@ -59,13 +59,6 @@ def test_a_mode_or_a_backend_of_the_user_s_implies_it(base: dict[str, object], v
     assert SETTING.from_user(Context(MACHINE, workload(), base)) == value
 
 
-def test_none_takes_mode_and_backend_back_because_they_would_switch_it_on() -> None:
-    made = fields(CARD, {"torch_compile_mode": "max-autotune", "torch_compile_backend": "inductor"}, compile="none")
-    assert made["torch_compile"] is False
-    assert made["torch_compile_mode"] is None
-    assert made["torch_compile_backend"] is None
-
-
 def test_a_mode_is_inductor_s_whatever_backend_the_user_names() -> None:
     made = fields(CARD, {"torch_compile_backend": "aot_eager"}, compile="reduce_overhead")
     assert made["torch_compile_mode"] == "reduce-overhead"
@@ -111,14 +104,6 @@ def test_cuda_graphs_are_used_where_nothing_accumulates(setting: dict[str, str])
     made = space(micro_batch_size=(4, 8), compile=("none", *setting.values()))
     assert [item.micro_batch_size for item in made if item.values["compile"] != "none"] == [8]
     assert "gradients" in made.conflict({"micro_batch_size": 4, **setting})
-
-
-def test_a_backend_of_cuda_graphs_is_used_where_nothing_accumulates_and_forbids_nothing_where_nothing_is_compiled() -> (
-    None
-):
-    made = space(micro_batch_size=(4, 8), compile=("none", "default"), compile_backend=("cudagraphs",))
-    found = {(item.values["compile"], item.micro_batch_size) for item in made}
-    assert found == {("none", 4), ("none", 8), ("default", 8)}
 
 
 @pytest.mark.parametrize(("environment", "left"), [(CARD, False), (OLD_CARD, True), (MACHINE, True)])
@@ -195,14 +180,6 @@ def test_a_compiled_training_is_measured_and_its_next_round_finds_the_kernels_re
     assert warm.compile_s < cold.compile_s
 
 
-def test_the_backend_is_read_back_from_what_compiles() -> None:
-    read_back = SETTINGS["compile_backend"].read_back
-    assert read_back(compiled(backend=SimpleNamespace(value="AOT_EAGER"), mode="default")) == "aot_eager"
-    assert read_back(compiled(backend="INDUCTOR", mode="reduce-overhead")) is None
-    assert read_back(compiled(graphs=0, backend="INDUCTOR")) is None
-    assert read_back(compiled(backend=SimpleNamespace(value="NO"))) is None, "an optimizer compiled itself"
-
-
 def test_what_can_be_used_is_found_by_asking_and_without_a_compiler_inductor_cannot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -211,8 +188,3 @@ def test_what_can_be_used_is_found_by_asking_and_without_a_compiler_inductor_can
     assert "no GPU" in (known["cudagraphs"] or "")
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert "no-such-compiler" in (compiling.backends(on_cpu=True)["inductor"] or "")
-
-
-@pytest.mark.nightly
-def test_a_training_runs_with_another_backend(train: Callable[..., Measurement]) -> None:
-    train("bert-mini", accumulation=1, compile="default", compile_backend="aot_eager")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers.training_args import OptimizerNames
 
-from autotune.space.settings import ACCUMULATION, Context, WorkFactors
+from autotune.space.settings import ACCUMULATION, Context
 from autotune.space.settings.optimizer import NAMES, SETTING, _installed_names
 from autotune.space.setup import training_setup
 from tests.makers import configuration, cpu, gpu, workload
@@ -127,11 +127,3 @@ def test_more_state_is_hungrier() -> None:
     assert not SETTING.costs.needs_at_least_as_much("adamw_torch_fused", "adamw_bnb_8bit")
     assert not SETTING.costs.needs_at_least_as_much("adamw_torch", "adafactor")
     assert not SETTING.costs.needs_at_least_as_much("lion_32bit", "sgd")
-
-
-def test_its_step_is_expected_as_fast_as_the_device_was_measured_to_be() -> None:
-    rates = {"adamw_torch": 1e8, "adamw_torch_fused": 4e8, "adafactor": 5e7}
-    assert SETTING.costs.work("adamw_torch_fused", rates) == WorkFactors(update=0.25)
-    assert SETTING.costs.work("adafactor", rates) == WorkFactors(update=2.0)
-    assert SETTING.costs.work("sgd", rates) == WorkFactors(), "never measured"
-    assert SETTING.costs.work("adafactor", {"adafactor": 5e7}) == WorkFactors()
