@@ -35,7 +35,7 @@ from autotune.core.interrupt import ending_on_signals  # noqa: E402
 from autotune.probe.order import ANSWER, ORDER  # noqa: E402
 from autotune.probe.process import cleanup  # noqa: E402
 from autotune.sampler.physics import MEASUREMENT, REPEATS  # noqa: E402
-from autotune.study.finish import KEPT as REHEARSAL  # noqa: E402
+from autotune.study.finish import KEPT as SANITY_CHECK  # noqa: E402
 from autotune.study.store import OPTUNA_STUDY  # noqa: E402
 from benchmarks.machine import write_table  # noqa: E402
 
@@ -336,7 +336,7 @@ def last_order(place: Path, since_ns: int) -> str:
 def measured(place: Path) -> Facts:
     """What is measured and wholly on disk."""
     facts: Facts = {}
-    for name in (ANSWER, REHEARSAL):
+    for name in (ANSWER, SANITY_CHECK):
         for path in place.rglob(name):
             try:
                 content, order = json.loads(path.read_bytes()), path.parent / ORDER

@@ -47,7 +47,7 @@ from autotune.study.identity import study_identity
 from autotune.study.limits import check_model_fits, least_bytes, memory_limit, most_shards
 from autotune.study.loop import import_trials, open_study
 from autotune.study.loop import search as run_study
-from autotune.study.measure import callback_notes, live_probe
+from autotune.study.measure import callback_notes, left_out, live_probe
 from autotune.study.objective import best_trial
 from autotune.study.plan import ProgressKind, Watch, plan_of
 from autotune.study.store import (
@@ -180,10 +180,10 @@ def _run(
 
     def probe_on(executor: Executor) -> LiveProbe:
         on = executor.host, executor.environment, executor.workload
-        return live_probe(request, *on, plan.allowed_bytes, folder, executor.device_used)
+        return live_probe(request, *on, plan.allowed_bytes, folder, executor.device_used, left_out=failed)
 
-    usage = device.usage_of(card)
-    here = live_probe(request, host, environment, workload, plan.allowed_bytes, folder, usage)
+    usage, failed = device.usage_of(card), left_out(study.trials)
+    here = live_probe(request, host, environment, workload, plan.allowed_bytes, folder, usage, left_out=failed)
     for note in unmeasured.notes:
         if note.kind is NoteKind.UNGUARDED:
             watch(study.progress(ProgressKind.PREPARING, message=note.text))

@@ -40,7 +40,7 @@ class AutotuneError(Exception):
 
     @property
     def message(self) -> str:
-        """The message."""
+        """The message, which begins with the option that is wrong, if it is one."""
         return self.message_of(self.option)
 
     @property

@@ -29,6 +29,11 @@ class KeptKind(Kind):
         "your loss depends on the samples of a micro-batch ({of_all:.3g} at {rows:.0f}, {of_parts:.3g} at {part_rows:.0f}): its "
         "size is not searched (--allow-loss-difference searches it)",
     )
+    MIXED = (
+        "mixed",
+        "your model's output for a sample depends on the others of its micro-batch: its size is not searched "
+        "(--allow-loss-difference searches it)",
+    )
     GRADIENTS = (
         "gradients",
         "gradients {detail}, and your optimizer's steps grow with them: micro-batch size and accumulation are not searched "
@@ -56,7 +61,7 @@ class KeptKind(Kind):
     )
 
 
-OF_LOSSES = frozenset({KeptKind.BATCH, KeptKind.GRADIENTS})
+OF_LOSSES = frozenset({KeptKind.BATCH, KeptKind.MIXED, KeptKind.GRADIENTS})
 """Kinds that do not hold for a search that allows other losses."""
 
 OF_NUMERICS = frozenset({KeptKind.SCALE, KeptKind.BATCH_NORM})
@@ -80,7 +85,7 @@ class KeptSetting(Reason):
 class Held(Serializable):
     """What a micro-batch holds for each sample that was asked for, on average over the timed steps."""
 
-    rows: float  #: of its first tensor
+    rows: float  #: of its first tensor, as far as they reach the model
     values: float  #: numbers in that tensor
     counts_rows: bool = False  #: speeds count these rows, not the samples that were asked for
 

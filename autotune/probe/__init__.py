@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # the supervisor, which the start of a search waits for, impo
 class ExitInfo:
     """How an order ended.
 
-    ended: exited, timed out, host ended, host hung or not started; seconds: that it took; codes: exit code or
+    ended: exited, timed out, stopped, host ended, host hung or not started; seconds: that it took; codes: exit code or
     -signal of each rank, None if it was ended, or of the dead host; kernel_oom_kills: meanwhile; reason: why it was not
     started; output: the end of a dead host's output; killed: how often it was repeated because something else killed or
     stopped it.

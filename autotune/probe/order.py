@@ -90,6 +90,7 @@ class Order(Serializable):
     allowed_bytes: limit x (1 - headroom). device_used_bytes: in use on the device before; None on a CPU or if unknown.
     held: see `ProbeOptions`.
     speed_to_reach: samples / second (tokens / second if `count_tokens`) below which a probe may end itself.
+    without: classes of the user's callbacks that are left out, as they failed before.
     """
 
     kind: str
@@ -115,6 +116,7 @@ class Order(Serializable):
     count_tokens: bool = False
     speed_to_reach: float | None = None
     held: Held | None = None
+    without: tuple[str, ...] = ()
     request: Mapping[str, Any] = field(default_factory=dict)
 
     @property

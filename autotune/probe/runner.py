@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,8 @@ class LiveProbe:
 
     base: the user's TrainingArguments as fields that differ from the defaults. allowed_bytes: limit x (1 - headroom).
     folder: of the files of a measurement. device_used: bytes in use on the device now and by
-    whom, None on a CPU. timings: of a probe and of a confirmation round; None: those of the device.
+    whom, None on a CPU. timings: of a probe and of a confirmation round; None: those of the device. left_out: classes of the
+    user's callbacks that are left out, as they failed -> their errors; the probes of a study share it.
     """
 
     host: Host
@@ -50,6 +51,7 @@ class LiveProbe:
     objective: str = "samples_per_second"
     device_used: Callable[[], tuple[int, list[str]] | None] = lambda: None
     timings: tuple[Timing, Timing] | None = None
+    left_out: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, configuration: Configuration, options: ProbeOptions) -> Measurement:
         accumulation = configuration.gradient_accumulation_steps
@@ -78,6 +80,7 @@ class LiveProbe:
                 "environment": self.environment,
                 "accumulation_steps_run": configuration.gradient_accumulation_steps,
                 "allowed_bytes": self.allowed_bytes,
+                "without": tuple(self.left_out),
                 **more,
             }
         )
@@ -146,6 +149,16 @@ class LiveProbe:
         )
 
     def _measure(self, order: TrainingOrder) -> Measurement:
+        """The measurement of a probe; without a callback of the user's that ended it, measured again."""
+        measurement = self._measured(order)
+        while measurement.outcome is Outcome.CRASHED and not measurement.left_out.keys() <= {*order.without}:
+            self.left_out |= measurement.left_out
+            order = replace(order, without=tuple(self.left_out))
+            measurement = self._measured(order)
+        without = {name: self.left_out[name] for name in order.without}
+        return replace(measurement, left_out={**without, **measurement.left_out})
+
+    def _measured(self, order: TrainingOrder) -> Measurement:
         before, began = self.device_used(), time.time()
         info = self.host.run(order if before is None else replace(order, device_used_bytes=before[0]))
         measurement = replace(read_answer(order, info), started_s=began)

@@ -2,20 +2,20 @@
 
 import json
 import re
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
-from autotune.service import actions, answers, server_api
+from autotune.service import actions, responses, server_api
+from autotune.service.accounts import Caller
 from autotune.service.actions import found_search
-from autotune.service.answers import JSON, MOST_EVENTS, ROOT, Submitter, Viewer
 from autotune.service.body import SearchBody
 from autotune.service.problems import SCHEMA, Problem
 from autotune.service.records import ENDED, QUEUED, RUNNING, Artifact, Event, Search
+from autotune.service.responses import JSON, ROOT, Submitter, Viewer
 from autotune.service.store import Store
-from autotune.service.stream import EVERY, Item
+from autotune.service.stream import EVERY, MOST_EVENTS, Find
 from autotune.service.stream import MEDIA_TYPE as EVENTS
 
 SANDBOXED = {
@@ -25,15 +25,15 @@ SANDBOXED = {
 }
 """Type of a report's file -> its policy: scripts have no rights of this site, and the report's own policy holds too."""
 
-OF_A_TRIAL = ("number", "configuration", "values", "outcome", "reason", "samples_per_second", "peak_bytes", "warnings")
-router = answers.routes()
+TRIAL_KEYS = ("number", "configuration", "values", "outcome", "reason", "samples_per_second", "peak_bytes", "warnings")
+router = responses.routes()
 
 
 # Searches ---------------------------------------------------------------------------------------------------------
 
 
 @router.post(
-    "/searches", status_code=201, responses={200: {"description": "Of a dry run, or sent before with this key"}}
+    "/searches", status_code=201, responses={200: {"description": "A dry run, or submitted before with this key"}}
 )
 def submit(
     request: Request,
@@ -42,21 +42,21 @@ def submit(
     body: SearchBody,
     dry_run: bool = False,
     idempotency_key: Annotated[str | None, Header(max_length=255, pattern=r"^[!-~]+$")] = None,
-) -> answers.ShownSearch | answers.CheckedRequest:
+) -> responses.ShownSearch | responses.CheckedRequest:
     """Queue a search; with dry_run only check it."""
     if dry_run:
         response.status_code = 200
-        return answers.CheckedRequest(request=actions.check(request, who, body))
+        return responses.CheckedRequest(request=actions.check(request, who, body))
     search, is_new = actions.submit(request, who, body, idempotency_key)
     response.status_code = 201 if is_new else 200
     response.headers["Location"] = f"{ROOT}/searches/{search.id}"
-    return _answer(request, response, search)
+    return _response(request, response, search)
 
 
-def _answer(request: Request, response: Response, search: Search) -> Any:
-    place = request.app.state.store.place(search)
-    response.headers.update(answers.tag_headers(f"{search.version}.{place or 0}"))
-    return answers.shown(search, place)
+def _response(request: Request, response: Response, search: Search) -> Any:
+    position = request.app.state.store.position(search)
+    response.headers.update(responses.tag_headers(f"{search.version}.{position or 0}"))
+    return responses.shown(search, position)
 
 
 @router.get("/searches")
@@ -65,39 +65,41 @@ def searches(
     response: Response,
     _who: Viewer,
     state: Literal[(QUEUED, RUNNING, *ENDED)] | None = None,  # type: ignore[valid-type]
-    owner: answers.Text = None,
-    model: answers.Text = None,
+    owner: responses.Text = None,
+    model: responses.Text = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 50,
-    cursor: answers.Text = None,
-) -> list[answers.ShownSearch]:
+    cursor: responses.Text = None,
+) -> list[responses.ShownSearch]:
     """Searches, newest first, without requests and results; the header Link names the next page."""
     page, following = request.app.state.store.list(state=state, owner=owner, model=model, limit=limit, cursor=cursor)
     if following:
         url = request.url.include_query_params(cursor=following)
         response.headers["Link"] = f'<{url.path}?{url.query}>; rel="next"'
-    return [answers.shown(search) for search in page]
+    return [responses.shown(search) for search in page]
 
 
-@router.get("/searches/{search_id}", response_model=answers.ShownSearch, responses={304: {"description": "As it was"}})
+@router.get(
+    "/searches/{search_id}", response_model=responses.ShownSearch, responses={304: {"description": "Not changed"}}
+)
 def search(request: Request, response: Response, _who: Viewer, search_id: str) -> Any:
-    """A search: its state, its place in the queue, its progress and its result."""
-    answer = _answer(request, response, found_search(request, search_id))
-    is_known = answers.is_known(request, response.headers["ETag"])
-    return Response(status_code=304, headers=response.headers) if is_known else answer
+    """A search: its state, its position in the queue, its progress and its result."""
+    shown = _response(request, response, found_search(request, search_id))
+    is_known = responses.is_known(request, response.headers["ETag"])
+    return Response(status_code=304, headers=response.headers) if is_known else shown
 
 
-@router.post("/searches/{search_id}/cancel", status_code=202, response_model=answers.ShownSearch)
+@router.post("/searches/{search_id}/cancel", status_code=202, response_model=responses.ShownSearch)
 def cancel(
-    request: Request, response: Response, who: Submitter, search_id: str, body: answers.Cancel | None = None
+    request: Request, response: Response, who: Submitter, search_id: str, body: responses.Cancel | None = None
 ) -> Any:
     """End a search: a queued one at once, a running one after its probe, or now. What it has found is kept."""
-    return _answer(request, response, actions.cancel(request, who, search_id, body is not None and body.now))
+    return _response(request, response, actions.cancel(request, who, search_id, body is not None and body.now))
 
 
-@router.post("/searches/{search_id}/resume", status_code=202, response_model=answers.ShownSearch)
+@router.post("/searches/{search_id}/resume", status_code=202, response_model=responses.ShownSearch)
 def resume(request: Request, response: Response, who: Submitter, search_id: str) -> Any:
     """Queue a cancelled or failed search again: it goes on where it was."""
-    return _answer(request, response, actions.resume(request, who, search_id))
+    return _response(request, response, actions.resume(request, who, search_id))
 
 
 @router.delete("/searches/{search_id}", status_code=204)
@@ -118,53 +120,54 @@ def _event(event: Event, number: int) -> dict[str, Any]:
     return {"id": number, "search": event.search_id, "kind": event.kind, "at": event.at, "body": event.body}
 
 
-@router.get("/searches/{search_id}/events", response_model=list[answers.ShownEvent], responses=_STREAM)
+async def _events(request: Request, who: Caller, search_id: str, start: int, limit: int, find: Find) -> Any:
+    if responses.is_accepted(request, JSON):
+        return (await run_in_threadpool(find, start, limit))[0]
+    return request.app.state.hub.stream(who.token_id, search_id, start, find)
+
+
+@router.get("/searches/{search_id}/events", response_model=list[responses.ShownEvent], responses=_STREAM)
 async def events(
     request: Request,
     who: Viewer,
     search_id: str,
-    after: answers.After = None,
-    limit: answers.Limit = MOST_EVENTS,
-    last: answers.LastEvent = None,
+    after: responses.After = None,
+    limit: responses.Limit = MOST_EVENTS,
+    last: responses.LastEvent = None,
 ) -> Any:
     """A search's events after the given one: a stream, or a page of them if JSON is accepted."""
     store: Store = request.app.state.store
     await run_in_threadpool(found_search, request, search_id)
-    start = last if last is not None else after or 0
-    if answers.is_accepted(request, JSON):
-        return [_event(event, event.seq) for event in await run_in_threadpool(store.events, search_id, start, limit)]
 
-    def read(after: int) -> tuple[Sequence[Item], bool]:
+    def find(after: int, limit: int) -> tuple[list[dict[str, Any]], bool]:
         search = store.read(search_id)  # before the events: an ended search has all of them
-        found = store.events(search_id, after, MOST_EVENTS)
-        is_last = search is None or (search.state in ENDED and len(found) < MOST_EVENTS)
-        return [(event.seq, event.kind, event.body) for event in found], is_last
+        found = [_event(event, event.seq) for event in store.events(search_id, after, limit)]
+        return found, search is None or (search.state in ENDED and len(found) < limit)
 
-    if last is not None and await run_in_threadpool(read, last) == ([], True):
+    is_stream = not responses.is_accepted(request, JSON)
+    if is_stream and last is not None and await run_in_threadpool(find, last, 1) == ([], True):
         return Response(status_code=204)
-    return request.app.state.hub.stream(who.token_id, search_id, start, read, request.app.state.accounts.is_valid)
+    return await _events(request, who, search_id, last if last is not None else after or 0, limit, find)
 
 
-@router.get("/events", response_model=list[answers.ShownEvent], responses=_STREAM)
+@router.get("/events", response_model=list[responses.ShownEvent], responses=_STREAM)
 async def changes(
     request: Request,
     who: Viewer,
-    after: answers.After = None,
-    limit: answers.Limit = MOST_EVENTS,
-    last: answers.LastEvent = None,
+    after: responses.After = None,
+    limit: responses.Limit = MOST_EVENTS,
+    last: responses.LastEvent = None,
 ) -> Any:
     """Changes of all searches' states after the given one; a stream without it begins with the next change."""
     store: Store = request.app.state.store
+
+    def find(after: int, limit: int) -> tuple[list[dict[str, Any]], bool]:
+        return [_event(event, event.id) for event in store.changes(after, limit)], False
+
     start = last if last is not None else after
-    if answers.is_accepted(request, JSON):
-        return [_event(event, event.id) for event in await run_in_threadpool(store.changes, start or 0, limit)]
-
-    def read(after: int) -> tuple[Sequence[Item], bool]:
-        found = store.changes(after, MOST_EVENTS)
-        return [(event.id, event.kind, {"search": event.search_id, **event.body}) for event in found], False
-
-    start = await run_in_threadpool(store.last_change) if start is None else start
-    return request.app.state.hub.stream(who.token_id, EVERY, start, read, request.app.state.accounts.is_valid)
+    if start is None:
+        start = 0 if responses.is_accepted(request, JSON) else await run_in_threadpool(store.last_change)
+    return await _events(request, who, EVERY, start, limit, find)
 
 
 # Reports ----------------------------------------------------------------------------------------------------------
@@ -175,15 +178,15 @@ def trials(request: Request, _who: Viewer, search_id: str) -> list[dict[str, Any
     """A search's trials as far as it is."""
     store: Store = request.app.state.store
     rows: dict[int, dict[str, Any]] = {}
-    for event in store.events(found_search(request, search_id).id, limit=answers.ALL_EVENTS):
+    for event in store.events(found_search(request, search_id).id, limit=responses.ALL_EVENTS):
         if event.kind in ("trial", "confirmed"):
-            rows[event.body["number"]] = {name: event.body.get(name) for name in OF_A_TRIAL}
+            rows[event.body["number"]] = {name: event.body.get(name) for name in TRIAL_KEYS}
     return list(rows.values())
 
 
 @router.get("/searches/{search_id}/result")
 def result(request: Request, _who: Viewer, search_id: str) -> dict[str, Any]:
-    """The answer of a search, as `autotune search --json` prints it."""
+    """The result of a search, as `autotune search --json` prints it."""
     search = found_search(request, search_id)
     if search.result is None:
         raise Problem(404, f"The search is {search.state} and has no result.")
@@ -205,8 +208,8 @@ def report_file(request: Request, _who: Viewer, search_id: str, name: str) -> Re
     if file is None:
         raise Problem(404, "There is no such file.")
     artifact, content = file
-    tag = answers.tag_headers(artifact.sha256)
-    if answers.is_known(request, tag["ETag"]):
+    tag = responses.tag_headers(artifact.sha256)
+    if responses.is_known(request, tag["ETag"]):
         return Response(status_code=304, headers=tag)
     is_shown = artifact.media_type in SANDBOXED or artifact.media_type in ("text/plain", JSON)
     headers = {"Content-Disposition": f'{"inline" if is_shown else "attachment"}; filename="{artifact.name}"'}

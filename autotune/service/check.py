@@ -48,13 +48,13 @@ def check(settings: Settings) -> dict[str, tuple[bool, str]]:
 
 
 def _state(settings: Settings) -> str:
-    place = next(path for path in (settings.state, *settings.state.absolute().parents) if path.exists())
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise StorageFailed(f"{place} cannot be written.", "Name another --state, or run as its user.")
-    if (free := shutil.disk_usage(place).free) < LEAST_FREE_BYTES:
-        raise StorageFailed(f"{place} has {format_bytes(free)} left.", f"It needs {format_bytes(LEAST_FREE_BYTES)}.")
+    nearest = next(path for path in (settings.state, *settings.state.absolute().parents) if path.exists())
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise StorageFailed(f"{nearest} cannot be written.", "Name another --state, or run as its user.")
+    if (free := shutil.disk_usage(nearest).free) < LEAST_FREE_BYTES:
+        raise StorageFailed(f"{nearest} has {format_bytes(free)} left.", f"It needs {format_bytes(LEAST_FREE_BYTES)}.")
     return f"{settings.state}, {format_bytes(free)} free" + (
-        "" if place == settings.state else "; the first start makes it"
+        "" if nearest == settings.state else "; the first start makes it"
     )
 
 

@@ -38,7 +38,7 @@ SILENCE_S = 45.0
 """Seconds without a byte after which a stream is opened again; the server sends a comment every 15 s."""
 
 RETRIES_S = (0.5, 1.0, 2.0)
-"""Seconds to wait before each further attempt of a request after its answer was lost."""
+"""Seconds to wait before each further attempt of a request after its response was lost."""
 
 MOST_BYTES = 2**28
 """Most bytes of a fetched file, and of an unpacked archive."""
@@ -158,7 +158,7 @@ class Client:
         return self.result(search_id, output_dir)
 
     def submit(self, model: str | os.PathLike[str], global_batch_size: int, **options: Any) -> dict[str, Any]:
-        """Queue a search; its state on the server. Sent again if an answer is lost, and queued once."""
+        """Queue a search; its state on the server. Sent again if a response is lost, and queued once."""
         body = _body(options) | {"model": os.fspath(model), "global_batch_size": global_batch_size}
         return self._ask("POST", "/searches", json=body, headers={"Idempotency-Key": str(uuid4())})
 
@@ -260,16 +260,16 @@ class Client:
     def _ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         response = self._sent(method, path, **options)
         try:
-            answer: dict[str, Any] = response.json()
+            reply: dict[str, Any] = response.json()
         except ValueError as error:
             raise ServerFailed(f"No autotune server answers at {self.url}.", "Check the address.") from error
-        return answer
+        return reply
 
     def _sent(self, method: str, path: str, **options: Any) -> "httpx2.Response":
         return self._repeated(lambda: self._http.request(method, path, **options))
 
     def _repeated(self, request: Callable[[], Fetched]) -> Fetched:
-        """Result of this call; made again if its answer is lost. Raises ServerFailed."""
+        """Result of this call; made again if its response is lost. Raises ServerFailed."""
         for wait in (*RETRIES_S, None):
             try:
                 return request()
@@ -285,7 +285,7 @@ class Client:
         )
 
     def _check(self, response: "httpx2.Response") -> None:
-        """Raise the error of an answer that is one."""
+        """Raise the error of a response that is one."""
         is_unready = response.status_code == 503 and response.url.path.endswith("/readyz")
         if not response.is_error or is_unready:
             return

@@ -59,11 +59,11 @@ def devices_of(nodes: Iterable[Node], kinds: Sequence[str]) -> dict[str, Node]:
     names = [node.name for node in nodes]
     devices: dict[str, Node] = {}
     for node in nodes:
-        place = node.name if names.count(node.name) == 1 else f"{node.name}-{node.id[:6]}"
+        host = node.name if names.count(node.name) == 1 else f"{node.name}-{node.id[:6]}"
         if node.gpus and "cuda" in kinds:
-            devices |= {f"cuda:{index}@{place}": node for index in range(node.gpus)}
+            devices |= {f"cuda:{index}@{host}": node for index in range(node.gpus)}
         elif node.cpus and not node.gpus and "cpu" in kinds:
-            devices[f"cpu@{place}"] = node
+            devices[f"cpu@{host}"] = node
     return devices
 
 

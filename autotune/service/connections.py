@@ -16,7 +16,7 @@ SILENCE_S, BODY_S = 10.0, 30.0
 """Seconds without a byte of a body, and for the whole of it."""
 
 READING_S = 30.0
-"""Seconds that a client may take before it reads more of an answer."""
+"""Seconds that a client may take before it reads more of a response."""
 
 MOST_WAITING = 256
 """Connections that wait for their clients: beyond these the one that has waited longest is closed."""
@@ -26,9 +26,9 @@ MOST_CONNECTIONS = 512
 
 
 class Connection(H11Protocol):
-    """A connection of uvicorn with deadlines for each step of its client: encrypt, send a request, read the answer.
+    """A connection of uvicorn with deadlines for each step of its client: encrypt, send a request, read the response.
 
-    tls: certificate and key of the server; None: it does not encrypt. While an answer is computed there is no deadline.
+    tls: certificate and key of the server; None: it does not encrypt. While a response is computed there is no deadline.
     """
 
     def __init__(self, *args: Any, tls: ssl.SSLContext | None = None, **options: Any) -> None:

@@ -80,7 +80,7 @@ def kinds(wanted: Mapping[str, Any], cards: Mapping[str, str]) -> list[tuple[lis
     """
     like: dict[tuple[bool, str], list[str]] = {}
     for name, card in cards.items():
-        named = wanted.get("device", "auto") in wishes(name)
+        named = wanted.get("device", "auto") in matching_options(name)
         if named and (wanted.get("card") or "").casefold() in card.casefold():
             like.setdefault((name == "cpu", card), []).append(name)
     count = wanted.get("devices", 1)
@@ -158,6 +158,6 @@ def choose(
     return None
 
 
-def wishes(device: str) -> tuple[str, ...]:
+def matching_options(device: str) -> tuple[str, ...]:
     """Values of the option `device` that this device satisfies."""
     return ("auto", device, re.split("[:@]", device)[0])

@@ -143,15 +143,6 @@ class Dispatcher:
         self.store.delete(search_id)
         shutil.rmtree(self.folder(search_id), ignore_errors=True)
 
-    def _forget(self) -> None:
-        """Remove data older than `keep`, and folders whose searches are deleted."""
-        if self.keep is not None:
-            for search_id in self.store.forget(datetime.now(UTC) - self.keep):
-                shutil.rmtree(self.folder(search_id), ignore_errors=True)
-        for folder in (self.state / "searches").glob("[0-9a-f]" * 32):
-            if self.store.read(folder.name) is None:
-                shutil.rmtree(folder, ignore_errors=True)
-
     def wake(self) -> None:
         """Look at the queue soon; from any thread."""
         if self._loop is not None:
@@ -220,9 +211,10 @@ class Dispatcher:
                 break
             lent.append(claimed.lent)
             self._begin(claimed, self._run)
-        if time.monotonic() > self._forgot_at + RETENTION_S:
+        if self.keep is not None and time.monotonic() > self._forgot_at + RETENTION_S:
             self._forgot_at = time.monotonic()
-            await asyncio.to_thread(self._forget)
+            for search_id in await asyncio.to_thread(self.store.forget, datetime.now(UTC) - self.keep):
+                await asyncio.to_thread(shutil.rmtree, self.folder(search_id), ignore_errors=True)
 
     def _begin(self, search: Search, what: Callable[[Run], Coroutine[Any, Any, None]]) -> None:
         async def look_after(run: Run) -> None:
@@ -281,8 +273,8 @@ class Dispatcher:
             last_here = read_json(last) if last.exists() else 0
             if self.store.begin_again(search.id, search.attempt, last_here) and folder.exists():
                 shutil.rmtree(folder)
-        for place in (folder, Path(self.environment["HOME"])):
-            place.mkdir(parents=True, exist_ok=True)
+        for needed in (folder, Path(self.environment["HOME"])):
+            needed.mkdir(parents=True, exist_ok=True)
         write_json(last, search.attempt)
         if (path := folder / LOG).exists() and path.stat().st_size > LOG_BYTES:
             path.write_bytes(file_end(path, LOG_BYTES))

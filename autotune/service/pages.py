@@ -1,4 +1,4 @@
-"""The page: the API's answers as HTML, rendered here and complete without JavaScript."""
+"""The page: the API's responses as HTML, rendered here and complete without JavaScript."""
 
 import hashlib
 import json
@@ -25,15 +25,15 @@ from autotune.core.request import OPTIONS, TASKS, is_switch
 from autotune.core.units import format_bytes, format_seconds
 from autotune.report.exports.commented_yaml import commented_yaml
 from autotune.report.templates import text_of
-from autotune.service import actions, answers, server_api, wording
+from autotune.service import actions, responses, server_api, wording
 from autotune.service.access import COOKIE, cookie_name, is_same_origin, sign_in, sign_in_as
 from autotune.service.accounts import RIGHTS, SESSION
-from autotune.service.answers import Admin, Submitter, Viewer
 from autotune.service.body import SearchBody, parse_body
-from autotune.service.devices import wishes
+from autotune.service.devices import matching_options
 from autotune.service.identity import PROXY, Provider, proxy_user
 from autotune.service.problems import Problem, problem_of, respond
 from autotune.service.records import DONE, ENDED, QUEUED
+from autotune.service.responses import Admin, Submitter, Viewer
 from autotune.service.store import Store
 from autotune.service.wording import FIELDS, STATES, Record
 from autotune.space.file import read_yaml
@@ -92,18 +92,18 @@ class PageRoute(APIRoute):
 
 
 def problem_page(request: Request, problem: Problem) -> Response:
-    """The page of an answer other than success."""
+    """The page of an response other than success."""
     values = {"message": problem.detail, "advice": problem.advice, "errors": problem.errors}
-    answer = shown(request, "problem", problem.status_code, **values)
-    answer.headers.update(problem.headers or {})
-    return answer
+    response = shown(request, "problem", problem.status_code, **values)
+    response.headers.update(problem.headers or {})
+    return response
 
 
 def install(app: FastAPI) -> None:
     """Answer browsers by a page, also if there is none at the path."""
 
     async def handle(request: Request, error: Exception) -> Response:
-        is_page = not request.url.path.startswith(f"{answers.ROOT}/") and "text/html" in request.headers.get(
+        is_page = not request.url.path.startswith(f"{responses.ROOT}/") and "text/html" in request.headers.get(
             "accept", ""
         )
         return problem_page(request, problem_of(error)) if is_page else respond(request, error)
@@ -146,9 +146,9 @@ provider_router = APIRouter(include_in_schema=False, route_class=PageRoute)
 async def to_provider(request: Request, next: str = "/") -> Response:
     """To the provider, which sends back to `from_provider`."""
     attempt = secrets.token_urlsafe(32)
-    answer = to(await request.app.state.provider.url(f"{request.base_url}login/done", attempt))
-    _set_cookie(request, answer, ATTEMPT, f"{attempt}.{quote(next, safe='')}", ATTEMPT_S, "lax")
-    return answer
+    response = to(await request.app.state.provider.url(f"{request.base_url}login/done", attempt))
+    _set_cookie(request, response, ATTEMPT, f"{attempt}.{quote(next, safe='')}", ATTEMPT_S, "lax")
+    return response
 
 
 @provider_router.get("/login/done")
@@ -157,23 +157,23 @@ async def from_provider(request: Request, code: str = "", state: str = "") -> Re
     provider: Provider = request.app.state.provider
     attempt, _, next = request.cookies.get(cookie_name(request, ATTEMPT), "").partition(".")
     named = await provider.user(f"{request.base_url}login/done", attempt, code, state)
-    answer = _entered(request, await run_in_threadpool(sign_in_as, request, named, provider.issuer), unquote(next))
-    _set_cookie(request, answer, ATTEMPT, "", 0, "lax")
-    return answer
+    response = _entered(request, await run_in_threadpool(sign_in_as, request, named, provider.issuer), unquote(next))
+    _set_cookie(request, response, ATTEMPT, "", 0, "lax")
+    return response
 
 
-def _set_cookie(request: Request, answer: Response, name: str, value: str, seconds: float, site: Any) -> None:
+def _set_cookie(request: Request, response: Response, name: str, value: str, seconds: float, site: Any) -> None:
     is_tls, name = request.url.scheme == "https", cookie_name(request, name)
-    answer.set_cookie(name, value, max_age=int(seconds), secure=is_tls, httponly=True, samesite=site)
+    response.set_cookie(name, value, max_age=int(seconds), secure=is_tls, httponly=True, samesite=site)
 
 
 def _entered(request: Request, session_id: str, next: str) -> Response:
     """A page that opens the next one: on the way from another site a browser would not send the strict cookie there."""
     next = _own(next)
-    answer = shown(request, "entered", next=next)
-    answer.headers["Refresh"] = f"0; url={next}"
-    _set_cookie(request, answer, COOKIE, session_id, SESSION.total_seconds(), "strict")
-    return answer
+    response = shown(request, "entered", next=next)
+    response.headers["Refresh"] = f"0; url={next}"
+    _set_cookie(request, response, COOKIE, session_id, SESSION.total_seconds(), "strict")
+    return response
 
 
 def _own(page: str) -> str:
@@ -189,9 +189,9 @@ def signed_in(request: Request, token: Field = "", next: Field = "/") -> Respons
         raise Problem(403, "This request comes from another site.")
     if (session_id := sign_in(request, token)) is None:
         return shown(request, "login", 401, next=next, is_wrong=True)
-    answer = to(_own(next))
-    _set_cookie(request, answer, COOKIE, session_id, SESSION.total_seconds(), "strict")
-    return answer
+    response = to(_own(next))
+    _set_cookie(request, response, COOKIE, session_id, SESSION.total_seconds(), "strict")
+    return response
 
 
 @router.post("/logout")
@@ -199,30 +199,30 @@ def signed_out(request: Request, _caller: Viewer) -> Response:
     """The session ends."""
     name = cookie_name(request)
     request.app.state.accounts.sign_out(request.cookies.get(name, ""))
-    answer = to("/login")
-    answer.delete_cookie(name, secure=request.url.scheme == "https")
-    return answer
+    response = to("/login")
+    response.delete_cookie(name, secure=request.url.scheme == "https")
+    return response
 
 
 @router.get("/")
 def searches(
     request: Request,
     _caller: Viewer,
-    state: answers.Text = None,
-    owner: answers.Text = None,
-    model: answers.Text = None,
-    cursor: answers.Text = None,
+    state: responses.Text = None,
+    owner: responses.Text = None,
+    model: responses.Text = None,
+    cursor: responses.Text = None,
 ) -> Response:
     """Searches, the newest first."""
     store: Store = request.app.state.store
     page, following = store.list(state=state or None, owner=owner or None, model=model or None, cursor=cursor)
     filters = {name: value for name, value in (("state", state), ("owner", owner), ("model", model)) if value}
-    places = {search.id: store.place(search) for search in page if search.state == QUEUED}
+    positions = {search.id: store.position(search) for search in page if search.state == QUEUED}
     counts = {name: number for name, number in store.count().items() if number}
     return shown(
         request,
         "searches",
-        searches=[answers.shown(search, places.get(search.id)) for search in page],
+        searches=[responses.shown(search, positions.get(search.id)) for search in page],
         filters=filters,
         counts=counts,
         can_compare=any(search.state == DONE for search in page),
@@ -297,7 +297,7 @@ def _form(
         errors.setdefault(name if name in FIELDS else "more", []).append(text)
     devices = state.devices.names
     if not state.devices.is_lasting:
-        devices = tuple(dict.fromkeys(wishes(name)[-1] for name in devices))
+        devices = tuple(dict.fromkeys(matching_options(name)[-1] for name in devices))
     # A request to the API may want any GPU (`cuda`): its duplicate wants the same.
     devices = tuple(dict.fromkeys(("auto", *devices, values["device"] or "auto")))
     models = [*BUILT_IN, *state.roots.names("models")]
@@ -307,14 +307,14 @@ def _form(
 
 def _search(request: Request, search_id: str) -> dict[str, Any]:
     search = actions.found_search(request, search_id)
-    return answers.shown(search, request.app.state.store.place(search))
+    return responses.shown(search, request.app.state.store.position(search))
 
 
 @router.get("/searches/{search_id}")
 def one_search(request: Request, _caller: Viewer, search_id: SearchId) -> Response:
     """A search: what it found, does and did."""
     store, search = request.app.state.store, _search(request, search_id)
-    events = store.events(search_id, limit=answers.ALL_EVENTS)
+    events = store.events(search_id, limit=responses.ALL_EVENTS)
     progress, result = search["progress"] or {}, search["result"] or {}
     best = result["best"]["number"] if result.get("best") else progress.get("best")
     rows = wording.trial_rows(events, best)
@@ -394,7 +394,7 @@ def _tokens(request: Request, status: int = 200, **values: Any) -> Response:
 
 @router.post("/tokens")
 def create_token(request: Request, caller: Admin, user: Field, role: Role, days: Days) -> Response:
-    """A new token; its secret is in this answer alone."""
+    """A new token; its secret is in this response alone."""
     try:
         token, secret = actions.create_token(request, caller, user, role, days)
     except InvalidRequest as error:

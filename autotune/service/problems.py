@@ -49,7 +49,7 @@ SECURITY_HEADERS = {
     "X-Frame-Options": "DENY",
     "Cache-Control": "no-store",
 }
-"""Headers of every answer that does not set one of them itself."""
+"""Headers of every response that does not set one of them itself."""
 
 _TEXT = {"type": "string"}
 SCHEMA = {
@@ -73,7 +73,7 @@ log = structlog.get_logger("autotune")
 
 
 class Problem(HTTPException):
-    """An answer other than success. errors: JSON pointer into the body -> error there."""
+    """A response other than success. errors: JSON pointer into the body -> error there."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Problem(HTTPException):
 
 
 def problem_of(error: Exception) -> Problem:
-    """The answer to this error; without details of errors within the server."""
+    """The response to this error; without details of errors within the server."""
     match error:
         case Problem():
             return error
@@ -114,7 +114,7 @@ def problem_of(error: Exception) -> Problem:
 
 
 def respond(request: Request, error: Exception) -> JSONResponse:
-    """The answer to a request that ended in this error."""
+    """The response to a request that ended in this error."""
     problem = problem_of(error)
     request_id = getattr(request.state, "request_id", None)
     body = {
@@ -133,17 +133,19 @@ def respond(request: Request, error: Exception) -> JSONResponse:
 
 
 def _errors(error: RequestValidationError) -> dict[str, str]:
-    """JSON pointer -> all errors there; for a parameter its name in place of a pointer."""
+    """JSON pointer -> all errors there; for a parameter its name instead of a pointer."""
     errors: dict[str, str] = {}
     for entry in error.errors():
-        pointer = "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in _places(entry, error.body))
+        pointer = "".join(
+            f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in _location(entry, error.body)
+        )
         text = scrubbed(entry["msg"])
         errors[pointer] = f"{errors[pointer]}; or: {text}" if pointer in errors else text
     return errors
 
 
-def _places(entry: Mapping[str, Any], body: Any) -> Iterator[Any]:
-    """The parts of the place that are in the body: pydantic names branches of its types too."""
+def _location(entry: Mapping[str, Any], body: Any) -> Iterator[Any]:
+    """The parts of an error's location that are in the body: pydantic names branches of its types too."""
     for part in entry["loc"][1:]:
         is_there = isinstance(body, (dict, list)) and (
             part in body if isinstance(body, dict) else isinstance(part, int)

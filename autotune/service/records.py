@@ -153,13 +153,13 @@ class Change:
         return added
 
     def keep(self, search_id: str, files: Mapping[str, bytes]) -> None:
-        """Store the files of a report, in place of those of an earlier one; without new ones these stay."""
+        """Store the files of a report, instead of those of an earlier one; without new ones these stay."""
         if files:
             self.connection.execute(artifacts.delete().where(artifacts.c.search_id == search_id))
         for name, content in files.items():
             kind = _MEDIA_TYPES.get(name.rpartition(".")[2], "application/octet-stream")
-            place = artifacts.insert().values(search_id=search_id, name=name, media_type=kind, content=content)
-            self.connection.execute(place.values(sha256=hashlib.sha256(content).hexdigest()))
+            row = artifacts.insert().values(search_id=search_id, name=name, media_type=kind, content=content)
+            self.connection.execute(row.values(sha256=hashlib.sha256(content).hexdigest()))
 
 
 def new_id() -> tuple[str, datetime]:

@@ -217,23 +217,28 @@ def _left(study: Path, events: Events) -> dict[str, Any]:
         result = TuningResult.load(study)
     except AutotuneError:
         return {}
-    answer = {name: value for name, value in result.to_dict().items() if name != "folder"}
+    result_dict = {name: value for name, value in result.to_dict().items() if name != "folder"}
     events.catch_up(Progress(ProgressKind.DONE, tuple(result.trials), result.request.objective))
     files = [f"{study.name}/{name}" for name in ("request.json", *FILES) if (study / name).exists()]
     files += _packed(study, result.trials)
-    return {"headline": answer["headline"], "statement": answer["statement"], "result": answer, "files": files}
+    return {
+        "headline": result_dict["headline"],
+        "statement": result_dict["statement"],
+        "result": result_dict,
+        "files": files,
+    }
 
 
 def _packed(study: Path, trials: Sequence[Trial]) -> list[str]:
     """Write the logs of failed trials, and the measurements as an archive that `TuningResult.load` reads; their names."""
-    place = study.parent / "artifacts"
-    place.mkdir(exist_ok=True)
+    folder = study.parent / "artifacts"
+    folder.mkdir(exist_ok=True)
     for trial in trials:
         log = study / "probes" / f"{trial.number:04d}" / "log.txt"
         if trial.measurement.outcome is not Outcome.COMPLETED and log.exists():
             end = file_end(log, LOG_BYTES).decode(errors="replace")
-            (place / f"trial-{trial.number}.log").write_text(scrubbed(end), encoding="utf-8")
-    with tarfile.open(place / "study.tar.gz", "w:gz") as archive:
+            (folder / f"trial-{trial.number}.log").write_text(scrubbed(end), encoding="utf-8")
+    with tarfile.open(folder / "study.tar.gz", "w:gz") as archive:
         for path in sorted(path for name in ARCHIVED for path in study.rglob(name)):
             data = read_json(path)
             if path.name == "order.json":  # all else of it belongs to this machine
@@ -242,7 +247,7 @@ def _packed(study: Path, trials: Sequence[Trial]) -> list[str]:
             entry = tarfile.TarInfo(str(path.relative_to(study)))
             entry.size, entry.mtime = len(content), path.stat().st_mtime
             archive.addfile(entry, io.BytesIO(content))
-    return [str(path.relative_to(study.parent)) for path in sorted(place.iterdir())]
+    return [str(path.relative_to(study.parent)) for path in sorted(folder.iterdir())]
 
 
 if __name__ == "__main__":

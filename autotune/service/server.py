@@ -39,7 +39,7 @@ from autotune.service.stream import Hub
 from autotune.service.tables import DatabaseAway, DatabaseTaken, ServerLock, connect_database
 
 CONNECTIONS_S = 3
-"""Seconds that answers may take to end once the server stops; the rest of the 30 is for the running searches."""
+"""Seconds that responses may take to end once the server stops; the rest of the 30 is for the running searches."""
 
 STANDBY_S = 1.0
 """Seconds between attempts to take a database that another server has."""
@@ -98,10 +98,10 @@ class Settings:
             _check_network(text)
         if self.oidc_issuer or self.identity_headers:
             self._check_identities()
-        for name, place in [*self.models.items(), *self.data.items()]:
-            if not place.is_dir():
+        for name, folder in [*self.models.items(), *self.data.items()]:
+            if not folder.is_dir():
                 advice = "Write NAME=FOLDER. Mount other stores as a folder, on every node."
-                raise InvalidRequest(f"The folder {place} of {name!r} is not there.", advice)
+                raise InvalidRequest(f"The folder {folder} of {name!r} is not there.", advice)
 
     def _check_identities(self) -> None:
         address = urlsplit(self.oidc_issuer)
@@ -163,9 +163,10 @@ def create_app(settings: Settings) -> FastAPI:
             state.hub.wake(search_id)
             state.dispatcher.wake()
 
-        state.settings, state.engine, state.hub = settings, engine, Hub()
-        state.failure, state.stop = None, state.hub.close
+        state.settings, state.engine = settings, engine
         state.store, state.accounts = Store(engine, changed, lock), Accounts(engine)
+        state.hub = Hub(state.accounts.is_valid)
+        state.failure, state.stop = None, state.hub.close
         state.devices = lent_devices(settings)
         stack.callback(state.devices.close)
         roots = dict(settings.models), dict(settings.data), settings.hub, settings.hub_patterns

@@ -4,8 +4,8 @@ from fastapi import Request
 
 from autotune.service import actions
 from autotune.service.accounts import Caller, Entry, Token
-from autotune.service.answers import (
-    MOST_EVENTS,
+from autotune.service.devices import JOIN
+from autotune.service.responses import (
     Admin,
     After,
     Limit,
@@ -15,7 +15,7 @@ from autotune.service.answers import (
     Viewer,
     routes,
 )
-from autotune.service.devices import JOIN
+from autotune.service.stream import MOST_EVENTS
 from autotune.space.file import named_spaces, open_space
 from autotune.workload.model.builtin import BUILT_IN
 
@@ -68,7 +68,7 @@ def tokens(request: Request, _who: Admin) -> list[Token]:
 
 @router.post("/tokens", status_code=201)
 def create_token(request: Request, who: Admin, body: NewToken) -> SecretToken:
-    """A new token; its secret is in this answer alone."""
+    """A new token; its secret is in this response alone."""
     token, secret = actions.create_token(request, who, body.user, body.role, body.days, body.most_devices)
     return SecretToken(token=token, secret=secret)
 

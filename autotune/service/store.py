@@ -22,7 +22,7 @@ from sqlalchemy import Connection, Engine, func, literal, select
 
 from autotune.core.errors import InvalidRequest
 from autotune.core.units import parse_seconds
-from autotune.service.devices import JOIN, Waiting, check_devices, choose, wishes
+from autotune.service.devices import JOIN, Waiting, check_devices, choose, matching_options
 from autotune.service.records import (
     CANCELLED,
     DONE,
@@ -149,8 +149,8 @@ class Store:
         rows = self._rows(select(searches.c.state, func.count()).group_by(searches.c.state))
         return dict.fromkeys((QUEUED, RUNNING, *ENDED), 0) | dict(rows)
 
-    def place(self, search: Search) -> int | None:
-        """Its place in the queue, 1 for the next; None if it is not queued."""
+    def position(self, search: Search) -> int | None:
+        """Its position in the queue, 1 for the next; None if it is not queued."""
         if search.state != QUEUED:
             return None
         same = (searches.c.priority == search.priority) & (searches.c.id <= search.id)
@@ -164,10 +164,8 @@ class Store:
             search = change.existing(search_id)
             if search.state == QUEUED:
                 return change.enter(search_id, CANCELLED)
-            wish = "now" if now else search.cancel or "patient"
-            return (
-                change.update(search_id, cancel=wish) if search.state == RUNNING and wish != search.cancel else search
-            )
+            how = "now" if now else search.cancel or "patient"
+            return change.update(search_id, cancel=how) if search.state == RUNNING and how != search.cancel else search
 
     def resume(self, search_id: str, *, most_of_user: int = 20, most: int = 1000) -> Search:
         """Queue a cancelled or failed search again; raises Conflict for others, LimitReached as `submit` does."""
@@ -176,8 +174,8 @@ class Store:
             if search.state not in (CANCELLED, FAILED):
                 raise Conflict(f"The search is {search.state}.", "Only a cancelled or failed one can be resumed.")
             _check_limits(change, search.owner, most_of_user, most)
-            answer = dict.fromkeys(("headline", "statement", "problem", "result"))
-            return change.enter(search_id, QUEUED, cancel=None, ended_at=None, lent=None, **_NONE, **answer)
+            results = dict.fromkeys(("headline", "statement", "problem", "result"))
+            return change.enter(search_id, QUEUED, cancel=None, ended_at=None, lent=None, **_NONE, **results)
 
     def delete(self, search_id: str) -> None:
         """Remove an ended search with its events and artifacts; raises Conflict for others."""
@@ -206,7 +204,7 @@ class Store:
         """
         now = datetime.now(UTC)
         cards = dict.fromkeys(devices, "") if cards is None else cards
-        wanted = {wish for device in devices for wish in wishes(device)}
+        wanted = {how for device in devices for how in matching_options(device)}
         running = select(searches.c.owner).where(searches.c.state == RUNNING).group_by(searches.c.owner)
         columns = searches.c["id", "device", "attempt", "started_at", "model", "token_id", "request"]
         query = select(*columns).where(searches.c.state == QUEUED, searches.c.device.in_(wanted))
@@ -313,12 +311,12 @@ class Store:
         artifacts: Mapping[str, bytes] = {},
     ) -> bool:
         """End this attempt with its result and the files of its report; False if it has ended already."""
-        answer = {"headline": headline, "statement": statement, "result": result, "problem": problem}
+        results = {"headline": headline, "statement": statement, "result": result, "problem": problem}
         with self._writing() as change:
             if change.running(search_id, attempt) is None:
                 return False
             change.keep(search_id, artifacts)
-            change.enter(search_id, state, problem["message"] if problem else None, **answer)
+            change.enter(search_id, state, problem["message"] if problem else None, **results)
             return True
 
     def running(self) -> builtins.list[Search]:

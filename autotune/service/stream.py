@@ -5,8 +5,7 @@ import contextlib
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
-from functools import partial
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from fastapi.concurrency import run_in_threadpool
@@ -17,6 +16,8 @@ from starlette.types import Receive, Scope, Send
 from autotune.service.problems import Problem
 
 MEDIA_TYPE = "text/event-stream"
+MOST_EVENTS = 500
+"""Events that are read at once."""
 MOST_OF_TOKEN, MOST = 10, 200
 """Streams that are open at once."""
 RETRY_MS = 2000
@@ -25,18 +26,20 @@ SILENCE_S = 15.0
 EVERY = ""
 """In place of a search's id: all of them."""
 
-Item = tuple[int, str, dict[str, Any]]
-"""An event: its number, its kind, its data."""
-Read = Callable[[int], tuple[Sequence[Item], bool]]
-"""Number of an event -> events after it, and True if there will be no more."""
+Find = Callable[[int, int], tuple[list[dict[str, Any]], bool]]
+"""Number of an event, largest number of events -> events after it (`responses.ShownEvent`), and True if there will be no more."""
 Sent = tuple[bytes, int, bool]
 """Events as they are sent, the number of the last one, and True if there will be no more."""
 
 
 class Hub:
-    """The open streams, and the events that they wait for. Streams at the same place of the same search read it once."""
+    """The open streams, and the events that they wait for. Streams at the same event of the same search read it once.
 
-    def __init__(self) -> None:
+    is_valid: True if the token of this id is valid.
+    """
+
+    def __init__(self, is_valid: Callable[[str], bool]) -> None:
+        self._is_valid = is_valid
         self._waiting: dict[asyncio.Event, str] = {}
         self._reads: dict[tuple[str, int], asyncio.Task[Sent]] = {}  # that go on, begun since the last change
         self._open: Counter[str] = Counter()
@@ -59,9 +62,7 @@ class Hub:
         """Number of open streams."""
         return self._open.total()
 
-    def stream(
-        self, token_id: str, search_id: str, after: int, read: Read, is_valid: Callable[[str], bool]
-    ) -> StreamingResponse:
+    def stream(self, token_id: str, search_id: str, after: int, find: Find) -> StreamingResponse:
         """Answer with a search's events, or the events of EVERY search, as long as the token is valid.
 
         Raises Problem 429 if the limit of open streams is reached.
@@ -70,8 +71,7 @@ class Hub:
             raise Problem(429, "Too many streams are open.", "Close one, or read the events as JSON.")
         self._loop = asyncio.get_running_loop()
         self._open[token_id] += 1
-        items = self._items(search_id, after, read, partial(is_valid, token_id))
-        return _Stream(items, lambda: self._release(token_id))
+        return _Stream(self._sent(token_id, search_id, after, find), lambda: self._release(token_id))
 
     def _release(self, token_id: str) -> None:
         self._open[token_id] -= 1
@@ -84,9 +84,7 @@ class Hub:
             if search_id == EVERY or wanted in (search_id, EVERY):
                 event.set()
 
-    async def _items(
-        self, search_id: str, after: int, read: Read, is_valid: Callable[[], bool]
-    ) -> AsyncIterator[bytes]:
+    async def _sent(self, token_id: str, search_id: str, after: int, find: Find) -> AsyncIterator[bytes]:
         changed, checked_at = asyncio.Event(), time.monotonic()
         self._waiting[changed] = search_id
         try:
@@ -94,10 +92,10 @@ class Hub:
             while not self._is_closed:
                 changed.clear()
                 if time.monotonic() - checked_at >= SILENCE_S:
-                    if not await run_in_threadpool(is_valid):
+                    if not await run_in_threadpool(self._is_valid, token_id):
                         return
                     checked_at = time.monotonic()
-                sent, after, is_last = await self._shared(search_id, after, read)
+                sent, after, is_last = await self._shared(search_id, after, find)
                 if sent:
                     yield sent
                 if is_last:
@@ -111,23 +109,27 @@ class Hub:
         finally:
             del self._waiting[changed]
 
-    async def _shared(self, search_id: str, after: int, read: Read) -> Sent:
+    async def _shared(self, search_id: str, after: int, find: Find) -> Sent:
         """Result of reading there, by one reader for all callers meanwhile and since the search's last change."""
-        place = (search_id, after)
-        if place not in self._reads:
-            task = self._reads[place] = asyncio.create_task(_formatted(read, after))
-            task.add_done_callback(lambda task: self._reads.get(place) is task and self._reads.pop(place))
-        return await asyncio.shield(self._reads[place])
+        key = (search_id, after)
+        if key not in self._reads:
+            task = self._reads[key] = asyncio.create_task(_formatted(find, after))
+            task.add_done_callback(lambda task: self._reads.get(key) is task and self._reads.pop(key))
+        return await asyncio.shield(self._reads[key])
 
 
-async def _formatted(read: Read, after: int) -> Sent:
-    items, is_last = await run_in_threadpool(read, after)
-    sent = [format_sse_event(id=str(number), event=kind, data_str=json.dumps(data)) for number, kind, data in items]
-    return b"".join(sent), items[-1][0] if items else after, is_last
+async def _formatted(find: Find, after: int) -> Sent:
+    events, is_last = await run_in_threadpool(find, after, MOST_EVENTS)
+    data = [json.dumps({"search": event["search"], **event["body"]}) for event in events]
+    sent = [
+        format_sse_event(id=str(event["id"]), event=event["kind"], data_str=text)
+        for event, text in zip(events, data, strict=True)
+    ]
+    return b"".join(sent), events[-1]["id"] if events else after, is_last
 
 
 class _Stream(StreamingResponse):
-    """A stream that gives its place back at any end."""
+    """A stream that gives back its share of the limit at any end."""
 
     def __init__(self, content: AsyncIterator[bytes], release: Callable[[], None]) -> None:
         super().__init__(

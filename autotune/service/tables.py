@@ -29,7 +29,7 @@ _WRITER, SERVER = 0x6175746F, 0x74756E65
 LOCKED_S = 5
 """Seconds that a transaction waits for another one's lock: one of this server has it for a moment."""
 DEAD_S, PROBE_S, PROBES = 5, 2, 3
-"""Seconds of silence after which a connection is probed, seconds between probes, and probes without an answer that end it."""
+"""Seconds of silence after which a connection is probed, seconds between probes, and probes without a response that end it."""
 TAKE_AGAIN_S = 120.0
 """Seconds in which a lost lock must be taken again: longer than PostgreSQL needs to end the connection that had it."""
 
@@ -281,8 +281,8 @@ def _prepare_folder(folder: Path) -> None:
     except OSError as error:
         raise StorageFailed(f"{folder} cannot be written: {error.strerror}.", "Name another --state.") from error
     mounts = {mount.mountpoint: mount.fstype for mount in psutil.disk_partitions(all=True)}
-    place = folder.resolve()
-    kind = next((mounts[str(path)] for path in (place, *place.parents) if str(path) in mounts), "")
+    path = folder.resolve()
+    kind = next((mounts[str(each)] for each in (path, *path.parents) if str(each) in mounts), "")
     if kind in NETWORK_FILE_SYSTEMS:
         message = f"{folder} is on a network file system ({kind}), where SQLite and locks are not safe."
         raise StorageFailed(message, "Name a --state on a local disk.")

@@ -67,9 +67,9 @@ def ago(moment: datetime) -> str:
 
 
 def outline(search: Record) -> str:
-    """One line of a search: its place in the queue, what it does and has reached, or how it ended."""
+    """One line of a search: its position in the queue, what it does and has reached, or how it ended."""
     if search["state"] == QUEUED:
-        return f"Number {search['place']} in the queue"
+        return f"Number {search['position']} in the queue"
     if search["state"] != RUNNING:
         return search["headline"] or search["statement"] or "No result"
     progress = search["progress"] or {}
@@ -94,9 +94,9 @@ def headline(search: Record, is_measured: bool) -> Sequence[str]:
 
 
 def plotted(values: Bounds | None, high: float) -> list[float]:
-    """A mean and the ends of its interval as places from 0 to `high` on PLOT_WIDTH; empty if there is none."""
-    places = [PLOT_WIDTH * (high if value is None else value) / high for value in values or ()]
-    return [round(min(PLOT_WIDTH - 4, max(4.0, place)), 1) for place in places]
+    """A mean and the ends of its interval as positions from 0 to `high` on PLOT_WIDTH; empty if there is none."""
+    positions = [PLOT_WIDTH * (high if value is None else value) / high for value in values or ()]
+    return [round(min(PLOT_WIDTH - 4, max(4.0, position)), 1) for position in positions]
 
 
 def top_of(intervals: Iterable[Bounds | None]) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from autotune.core import (
     Configuration,
@@ -62,11 +63,12 @@ def live_probe(
     folder: Path,
     device_used: Callable[[], tuple[int, list[str]] | None],
     timings: tuple[Timing, Timing] | None = None,
+    **more: Any,
 ) -> LiveProbe:
     """The probe that trains with a request's arguments, with its files in this study's folder. The rest is as in `LiveProbe`."""
     place, base = partial(probe_folder, folder), request.training_args
     of = host, environment, workload, base, allowed_bytes, place
-    return LiveProbe(*of, request.objective, device_used, timings)
+    return LiveProbe(*of, request.objective, device_used, timings, **more)
 
 
 def left_out(trials: Sequence[Trial]) -> dict[str, str]:

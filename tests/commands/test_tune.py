@@ -84,9 +84,9 @@ def test_the_user_s_own_trainer_is_searched_for_and_gets_its_answer(tmp_path: Pa
         assert trial.measurement.settings["optimizer"] == "own"
     notes = " ".join(map(str, result.notes))
     assert "your callbacks run in every probe: Counting, Keeping, Ending, Told" in notes
-    assert "failed in probes, and left out of them: Ending.on_step_end (ZeroDivisionError: division by zero)" in notes
+    assert "failed in probes, and left out of them: Ending (ZeroDivisionError: division by zero)" in notes
     for trial in result.trials:
-        assert [*trial.measurement.left_out] == ["Ending.on_step_end"]
+        assert [*trial.measurement.left_out] == ["Ending"]
     assert "EarlyStoppingCallback (it needs evaluations)" in notes
     logs = [path.read_text() for path in (tmp_path / "reports").glob("*/probes/*/log.txt")]
     assert sum(log.count("counted") for log in logs) > 3 * len(result.trials)

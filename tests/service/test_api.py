@@ -46,13 +46,13 @@ def test_a_submitted_search_is_queued_and_can_be_read(service: Service) -> None:
     search = read.json()
     assert search == made.json()
     assert {
-        name: search[name] for name in ("owner", "name", "model", "state", "place", "priority", "device", "attempt")
+        name: search[name] for name in ("owner", "name", "model", "state", "position", "priority", "device", "attempt")
     } == {
         "owner": "anna",
         "name": "mine",
         "model": "bert-mini",
         "state": "queued",
-        "place": 1,
+        "position": 1,
         "priority": -1,
         "device": "cpu",
         "attempt": 0,
@@ -185,7 +185,7 @@ def test_what_has_not_changed_is_not_sent_again(service: Service) -> None:
         assert (same.status_code, same.headers["etag"], same.content) == (304, tag, b"")
     service.store.cancel(first.id, False)
     moved = client.get(f"{PLACE}/{search.id}", headers={"If-None-Match": tag})
-    assert (moved.status_code, moved.json()["place"]) == (200, 1)
+    assert (moved.status_code, moved.json()["position"]) == (200, 1)
     service.store.cancel(search.id, False)
     assert (
         client.get(f"{PLACE}/{search.id}", headers={"If-None-Match": moved.headers["etag"]}).json()["state"]
@@ -212,7 +212,7 @@ def test_a_queued_search_is_cancelled_at_once_resumed_and_deleted(service: Servi
         cancelled = client.post(f"{url}/cancel")
         assert (cancelled.status_code, cancelled.json()["state"]) == (202, "cancelled")
     resumed = client.post(f"{url}/resume")
-    assert (resumed.status_code, resumed.json()["state"], resumed.json()["place"]) == (202, "queued", 1)
+    assert (resumed.status_code, resumed.json()["state"], resumed.json()["position"]) == (202, "queued", 1)
     problem(client.post(f"{url}/resume"), 409, "conflict")
     problem(client.delete(url), 409, "conflict")
     client.post(f"{url}/cancel", json={})

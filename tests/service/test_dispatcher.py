@@ -380,17 +380,6 @@ def test_a_cancellation_that_meets_a_wake_is_not_lost(
     asyncio.run(cancelled_between())
 
 
-def test_the_folder_of_a_search_whose_deletion_a_death_cut_off_goes(
-    store: Store, state: Path, replaying: Replaying, submit: Callable[..., str]
-) -> None:
-    gone, kept = "0" * 32, submit(device="cuda")
-    for name in (gone, kept):
-        (state / "searches" / name / "study").mkdir(parents=True)
-    with dispatching(dispatcher_of(store, state, replaying)):
-        assert becomes_true(lambda: not (state / "searches" / gone).exists(), 20)
-    assert [path.name for path in (state / "searches").iterdir()] == [kept]
-
-
 def test_a_deleted_search_leaves_no_folder_and_one_that_runs_keeps_it(
     store: Store, state: Path, replaying: Replaying, submit: Callable[..., str]
 ) -> None:

@@ -314,7 +314,7 @@ def test_a_search_is_checked_then_started_once(service: Service) -> None:
     [
         ({"model": "no-such-model"}, "model"),
         ({"model": "/etc/passwd"}, "model"),
-        ({"model": "a\0b"}, "more"),
+        ({"model": "a\0b"}, "model"),
         ({"global_batch_size": "-3"}, "global_batch_size"),
         ({"global_batch_size": ""}, "global_batch_size"),
         ({"n_trials": "1e9"}, "n_trials"),

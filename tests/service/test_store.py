@@ -130,14 +130,6 @@ def test_a_submitted_search_is_queued_and_read_back_as_it_was_returned(store: St
     assert changed == [search.id]
 
 
-def test_a_search_that_names_no_device_wants_any(store: Store) -> None:
-    assert store.submit("anna", "first", REQUEST)[0].device == "auto"
-
-
-def test_a_search_that_does_not_exist_is_none(store: Store) -> None:
-    assert store.read(uuid.uuid4().hex) is None
-
-
 def test_ids_are_uuids_of_version_7_that_sort_by_time(store: Store) -> None:
     ids = [submitted(store).id for _ in range(10)]
     assert ids == sorted(ids)
@@ -518,14 +510,6 @@ def test_measurements_whose_files_are_on_another_machine_are_set_aside(store: St
     assert [event.seq for event in store.events(search.id)] == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_a_search_that_waits_for_another_device_is_passed_by(store: Store) -> None:
-    submitted(store, device="cuda", priority=5)
-    second = submitted(store, device="cpu")
-    claimed = store.claim(["cpu"])
-    assert claimed is not None
-    assert claimed.id == second.id
-
-
 def test_no_two_claims_give_the_same_search(engine: Engine, open_engine: Callable[[], Engine]) -> None:
     stores = [Store(engine), Store(open_engine())]
     ids = {submitted(stores[0], most_of_user=1000).id for _ in range(20)}
@@ -583,8 +567,8 @@ class Queue(RuleBasedStateMachine):
     def claim(self, most: int) -> None:
         queue = [search for search, row in self.rows.items() if row["state"] == QUEUED]
         queue.sort(key=lambda search: (-self.rows[search]["priority"], search))
-        places = [self.store.place(found) for search in queue if (found := self.store.read(search))]
-        assert places == [*range(1, len(queue) + 1)]
+        positions = [self.store.position(found) for search in queue if (found := self.store.read(search))]
+        assert positions == [*range(1, len(queue) + 1)]
         running = [row["owner"] for row in self.rows.values() if row["state"] == RUNNING]
         following = next((search for search in queue if running.count(self.rows[search]["owner"]) < most), None)
         claimed = self.store.claim(["cpu"], most)

@@ -78,7 +78,7 @@ def test_a_stream_has_what_was_and_what_comes_and_ends_with_the_search(service: 
     assert [kind for _, kind, _ in first] == ["state", "state", "trial", "trial"]
     assert trials(first + rest) == [0, 1, 2]
     assert [int(number) for number, _, _ in first + rest] == list(range(1, 7))
-    assert rest[-1][2] == {"state": "done", "attempt": 1, "headline": "Fast."}
+    assert rest[-1][2] == {"search": search.id, "state": "done", "attempt": 1, "headline": "Fast."}
 
 
 def test_a_stream_that_is_opened_again_goes_on_after_the_last_event(service: Service, url: str) -> None:

@@ -1,4 +1,4 @@
-"""What the micro-batches of the user's own data hold, whatever size was asked for: rows and values."""
+"""What the micro-batches of the user's own data hold, whatever size was asked for: rows that reach the model."""
 
 import contextlib
 import math
@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+import torch
 from transformers import set_seed
 
 from autotune.core import Outcome
@@ -14,8 +15,9 @@ from autotune.core.configuration import RANKS
 from autotune.core.failures import Failure
 from autotune.core.kept import ALIKE, Held, KeptKind, KeptSetting
 from autotune.probe.order import TrainingOrder
-from autotune.probe.train.batch_stats import count
+from autotune.probe.train.batch_stats import count, first_tensor
 from autotune.space.settings import MICRO
+from autotune.space.settings.compile import backend_of
 from autotune.space.settings.micro_batch_size import divisors, steps_of
 
 LOOK_S = 3.0
@@ -28,16 +30,60 @@ LARGER = 4
 """Largest size to look at, in sizes of the user's."""
 
 
-def looked_at(order: TrainingOrder, trainer: Any, held: Held) -> tuple[Held, tuple[KeptSetting, ...]]:
+class Reached:
+    """Counts the rows and values of micro-batches, and those of them with which the model is called in their forward.
+
+    A model that will be compiled is not watched: a hook would be compiled with it, as a graph break.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self._batch, self._model = [0, 0], [0, 0]
+        self._is_counting = False
+        is_compiled = backend_of(trainer) not in ("", "no")
+        self._hook = None if is_compiled else trainer.model.register_forward_pre_hook(self._called, with_kwargs=True)
+
+    def begin(self, batch: Any) -> None:
+        """The forward of this micro-batch begins."""
+        tensor = first_tensor(batch)
+        self._is_counting = tensor is not None
+        if tensor is not None:
+            self._batch = [self._batch[0] + len(tensor), self._batch[1] + tensor.numel()]
+
+    def end(self) -> None:
+        """The forward has ended: a backward may run parts of it again."""
+        self._is_counting = False
+
+    def close(self) -> None:
+        """Watch no longer."""
+        self.end()
+        if self._hook is not None:
+            self._hook.remove()
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        """Shares of the batches' (rows, values) that reached the model, at most 1; 1 if the model itself is not called."""
+        pairs = zip(self._model, self._batch, strict=True)
+        rows, values = (min(1.0, model / batch) if model and batch else 1.0 for model, batch in pairs)
+        return rows, values
+
+    def _called(self, _module: Any, args: Any, kwargs: Any) -> None:
+        tensor = first_tensor((args, kwargs)) if self._is_counting else None
+        if tensor is not None:
+            self._model = [self._model[0] + len(tensor), self._model[1] + tensor.numel()]
+
+
+def looked_at(
+    order: TrainingOrder, trainer: Any, held: Held, shares: tuple[float, float]
+) -> tuple[Held, tuple[KeptSetting, ...]]:
     """(`held` with what is to be counted, the settings of the batch if the user's loader decides them).
 
-    held: of the training that has ended. Batches of other sizes are made by the Trainer, of the same samples. Never raises:
-    what cannot be looked at is as it was asked for.
+    held, shares: of the training that has ended. Batches of other sizes are made by the Trainer, of the same samples, and one of
+    them is passed through the model. Never raises: what cannot be looked at is as it was asked for.
     """
     scales: bool | None = None
     kept: tuple[KeptSetting, ...] = ()
     with contextlib.suppress(Exception):
-        scales = _scales(order, trainer, held)
+        scales = _scales(order, trainer, held, shares)
     fields = order.training_arguments  # of the Trainer's own loader the space has such sizes left out
     if scales is not False and fields.get("max_steps", -1) <= 0 and not fields.get("dataloader_drop_last"):
         with contextlib.suppress(Exception):
@@ -81,7 +127,7 @@ def _of_steps(order: TrainingOrder, trainer: Any) -> tuple[KeptSetting, ...]:
     return (KeptSetting(KeptKind.STEPS, figures, setting=MICRO),) if size != own else ()
 
 
-def _scales(order: TrainingOrder, trainer: Any, held: Held) -> bool | None:
+def _scales(order: TrainingOrder, trainer: Any, held: Held, shares: tuple[float, float]) -> bool | None:
     """True if batches of other sizes hold as much for each sample that is asked for as the training's; None if unknown."""
     of = order.configuration
     own, until = of.micro_batch_size, time.monotonic() + LOOK_S
@@ -91,12 +137,16 @@ def _scales(order: TrainingOrder, trainer: Any, held: Held) -> bool | None:
     as_asked = _held(trainer, own, samples, until)
     if as_asked is None:
         return None
-    if not held.is_like(as_asked):
+    if not held.is_like(Held(as_asked.rows * shares[0], as_asked.values * shares[1])):
         return False  # what a batch is changes inside `train()`
     looks = [_held(trainer, size, samples, until) for size in {others[0], others[-1]}]
     if any(look is not None and not look.is_like(as_asked) for look in looks):
         return False
-    return True if any(looks) else None
+    near = sorted(others, key=lambda size: (size > own, abs(size - own)))[:2]
+    reached = next((other for size in near if (other := _reached(trainer, size))), None)
+    if reached and not Held(*reached).is_like(Held(*shares)):
+        return False
+    return True if any(looks) or reached else None
 
 
 def _loader(trainer: Any, size: int) -> Any:
@@ -128,3 +178,18 @@ def _held(trainer: Any, size: int, samples: int, until: float) -> Held | None:
                 seen.pop()
     rows, values = (sum(each) / (len(seen) * size) for each in zip(*seen, strict=True)) if seen else (0.0, 0.0)
     return Held(rows, values) if rows else None
+
+
+def _reached(trainer: Any, size: int) -> tuple[float, float] | None:
+    """The shares of a batch of this size that reach the model; None if its forward fails."""
+    reached = Reached(trainer)
+    try:
+        batch = trainer._prepare_inputs(next(iter(_loader(trainer, size))))
+        reached.begin(batch)
+        with torch.no_grad(), trainer.compute_loss_context_manager():
+            trainer.compute_loss(trainer.model_wrapped, batch)
+        return reached.shares
+    except Exception:
+        return None
+    finally:
+        reached.close()

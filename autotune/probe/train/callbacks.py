@@ -1,5 +1,6 @@
 """Callbacks carried from one Trainer to another, without trackers in probes."""
 
+from collections.abc import Collection
 from typing import Any
 
 from autotune.workload.references import function_of
@@ -32,12 +33,13 @@ def is_tracker(callback: Any) -> bool:
     return isinstance(callback, (PromiseCallback, *INTEGRATION_TO_CALLBACK.values()))
 
 
-def drop_callbacks(trainer: Any) -> None:
-    """Take trackers and the Trainer's own progress bars off a Trainer."""
+def drop_callbacks(trainer: Any, names: Collection[str] = ()) -> None:
+    """Take trackers, the Trainer's own progress bars and callbacks of classes of these names off a Trainer."""
     from transformers import PrinterCallback, ProgressCallback
 
     for callback in tuple(trainer.callback_handler.callbacks):
-        if is_tracker(callback) or type(callback) in (PrinterCallback, ProgressCallback):
+        kind = type(callback)
+        if is_tracker(callback) or kind in (PrinterCallback, ProgressCallback) or kind.__name__ in names:
             trainer.remove_callback(callback)
 
 

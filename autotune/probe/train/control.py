@@ -25,6 +25,14 @@ WARMUP_STEPS = 3
 """Steps of a confirmation round in which the learning rate rises, where the user's training has a warmup."""
 
 
+class CallbackFailed(Exception):
+    """A callback of the user's failed. left_out: its class's name -> its error."""
+
+    def __init__(self, name: str, event: str, reason: str) -> None:
+        super().__init__(f"your callback {name} failed in {event}: {reason}")
+        self.left_out = {name: reason}
+
+
 class TrialControl:
     """Control of a Trainer's training by a callback of autotune; made before `train()`.
 
@@ -32,12 +40,13 @@ class TrialControl:
     `steps` optimizer steps at the latest. Steps, epochs and schedule are those of the user's training, whose steps have
     `accumulation` micro-steps.
 
-    A callback of the user's that fails is left out from then on, and so is a schedule. left_out: their names -> errors.
+    A callback of the user's that fails raises CallbackFailed. If nothing is measured any more, or `goes_on`, the event is left
+    out instead, and so is a schedule from the step on at which it fails. left_out: their names -> errors.
     """
 
-    def __init__(self, trainer: Any, callback: Any, steps: int, accumulation: int) -> None:
+    def __init__(self, trainer: Any, callback: Any, steps: int, accumulation: int, goes_on: bool = False) -> None:
         self.left_out: dict[str, str] = {}
-        self._trainer, self._callback, self._steps = trainer, callback, steps
+        self._trainer, self._callback, self._steps, self._goes_on = trainer, callback, steps, goes_on
         self._accumulation = accumulation
         self._flags = dict.fromkeys(FLAGS, False)
         self._progress: tuple[int, float] = (0, 0.0)
@@ -92,16 +101,17 @@ class TrialControl:
         return control
 
     def _leave_out(self, event: str, error: BaseException) -> None:
-        """Go on without the callback that raised this."""
+        """Go on without this event of the callback that raised this, if that is allowed."""
         frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
         handling = next((frame for frame in frames if frame.f_code is CallbackHandler.call_event.__code__), None)
         failure = failures.from_exception(error, "")
         if handling is None or failure.outcome is Outcome.OUT_OF_MEMORY:
             raise error
+        name = type(handling.f_locals["callback"]).__name__
+        if not (self._goes_on or self._flags["should_training_stop"]):
+            raise CallbackFailed(name, event, failure.reason) from error
         traceback.print_exception(error)
-        callback = handling.f_locals["callback"]
-        self._trainer.remove_callback(callback)
-        self.left_out[f"{type(callback).__name__}.{event}"] = failure.reason
+        self.left_out[f"{name}.{event}"] = failure.reason
 
 
 def keep_rate(trainer: Any) -> None:

@@ -44,6 +44,9 @@ SAME_LOSS = 0.02
 """Share of the loss by which that of all rows may lie outside those of its parts. Padding, rounding in bf16 and the balance of
 experts move it by less than 0.5 %, random weights in a contrastive loss by 20 % (1024 rows) to 67 % (8 rows)."""
 
+SAME_OUTPUTS = 0.05
+"""Share of the model's outputs by which they may differ with the rows around them: bf16 and other kernels make 1 %."""
+
 SAME_GRADIENT = 0.1
 """Share by which a gradient may depend on the number of micro-steps. Losses that are added up make it as many times as large;
 the loss for balanced experts, which is added up too, 7 % larger (8 micro-steps, coefficient 0.02)."""
@@ -111,7 +114,7 @@ def of_loss(order: TrainingOrder, losses: "Losses", loader: Any, rows: list[Any]
     is_sum = seen is not None and seen.is_sum
     if seen is not None and not is_sum:
         figures = {"rows": len(rows), "part_rows": len(rows) // PARTS, "of_all": seen.of_all, "of_parts": seen.of_parts}
-        yield KeptSetting(KeptKind.BATCH, figures)
+        yield KeptSetting(KeptKind.MIXED if seen.is_mixed else KeptKind.BATCH, figures)
     scale = growth / steps if is_sum else growth
     if abs(scale - 1) > SAME_GRADIENT and (losses.is_clipped or not losses.is_scale_free):
         detail = "are those of a sum over the micro-batch" if is_sum else "are added up over accumulated micro-steps"
@@ -213,6 +216,8 @@ class Losses:
         self._given: list[torch.Tensor] = []
         self.is_scale_free, self.is_clipped = is_scale_free(trainer.optimizer), bool(trainer.args.max_grad_norm)
         trainer.accelerator.backward = lambda loss, **_: self._given.append(loss)
+        self._outputs: Any = None
+        trainer.model.register_forward_hook(self._keep_outputs)
         trainer.model.train = lambda mode=True: trainer.model  # else `training_step` would let it drop out
         self.set_mode(False)
 
@@ -247,34 +252,52 @@ class Losses:
         """The losses of all rows and of their PARTS, if that of all is no weighted mean of the parts'; None if it is, or random.
 
         A mean over samples, tokens or weighted classes lies between the least and the largest of the parts, however the rows
-        are divided.
+        are divided, and the model's outputs for a row are the same in each.
         """
         whole, order = _collated(loader, rows), [*range(len(rows))]
         # Tokens to mask are drawn anew each time: then the parts are cut out of the whole, with its padding.
         is_drawn = content(whole) != content(_collated(loader, rows, seed=1))
 
-        def of_part(places: Sequence[int]) -> float:
+        def of_part(places: Sequence[int]) -> tuple[float, bool]:
             chosen = [rows[place] for place in places]
-            return self.loss(_part(whole, places, len(rows)) if is_drawn else _collated(loader, chosen))
+            loss = self.loss(_part(whole, places, len(rows)) if is_drawn else _collated(loader, chosen))
+            return loss, is_mixed(outputs, self._outputs, places)
 
-        of_all = self.loss(whole)
-        if not _close(of_all, self.loss(whole, seed=1)):
+        of_all, outputs = self.loss(whole), self._outputs
+        if not _close(of_all, self.loss(whole, seed=1)) or is_mixed(outputs, self._outputs, order, 0.1 * SAME_OUTPUTS):
             return None
         for _ in range(DIVISIONS):
             parts = [of_part(order[part::PARTS]) for part in range(PARTS)]
-            losses = [*filter(math.isfinite, parts)]
-            if losses and not is_mean(of_all, losses):
-                return SizedLoss(of_all, fmean(losses), len(losses) == PARTS and _close(of_all, sum(losses)))
+            losses = [loss for loss, _ in parts if math.isfinite(loss)]
+            mixed = any(mixes for _, mixes in parts)
+            if losses and (mixed or not is_mean(of_all, losses)):
+                is_sum = len(losses) == PARTS and _close(of_all, sum(losses))
+                return SizedLoss(of_all, fmean(losses), is_sum and not mixed, mixed)
             random.Random(0).shuffle(order)
         return None
 
+    def _keep_outputs(self, _module: Any, _inputs: Any, outputs: Any) -> None:
+        values = (
+            outputs.values() if isinstance(outputs, Mapping) else outputs if isinstance(outputs, tuple) else [outputs]
+        )
+        self._outputs = next((each for each in values if isinstance(each, torch.Tensor) and each.dim() > 1), None)
+
 
 class SizedLoss(NamedTuple):
-    """Loss of all rows, and mean loss of their parts. is_sum: it is that of the parts' losses."""
+    """Loss of all rows, and mean loss of their parts. is_sum: it is that of the parts' losses. is_mixed: outputs differ, too."""
 
     of_all: float
     of_parts: float
     is_sum: bool
+    is_mixed: bool
+
+
+def is_mixed(outputs: Any, of_part: Any, places: Sequence[int], share: float = SAME_OUTPUTS) -> bool:
+    """True if the model's outputs for the rows at these places depend on the rows that are with them."""
+    if outputs is None or of_part is None or of_part.shape != (len(places), *outputs.shape[1:]):
+        return False  # padded otherwise, or of other rows
+    together, apart = outputs[list(places)].float(), of_part.float()
+    return bool((together - apart).norm() > share * together.norm())
 
 
 def _close(loss: float, other: float) -> bool:

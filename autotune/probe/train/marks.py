@@ -35,6 +35,17 @@ class Marks:
     counted: Counted = field(default_factory=Counted)
     skipped: bool = False
     loss: torch.Tensor | None = None
+    shares: tuple[float, float] = (1.0, 1.0)  #: of the batches' rows and values that reach the model
+
+    @property
+    def rows(self) -> float:
+        """Rows of the step's batches that reach the model."""
+        return self.shares[0] * float(self.counted.samples or 0)
+
+    @property
+    def values(self) -> float:
+        """Numbers in the first tensors that reach the model."""
+        return self.shares[1] * self.counted.values
 
 
 def counted_samples(order: TrainingOrder, marks: Marks) -> int | None:
@@ -46,7 +57,7 @@ def counted_samples(order: TrainingOrder, marks: Marks) -> int | None:
 def samples_of(order: TrainingOrder, marks: Marks) -> int:
     """Samples in the step, as far as they are counted, or as many as were asked for."""
     if order.held and order.held.counts_rows and marks.counted.samples:
-        return max(1, round(float(marks.counted.samples)))
+        return max(1, round(marks.rows))
     return counted_samples(order, marks) or order.configuration.micro_batch_size * len(marks.begun)
 
 

@@ -39,11 +39,11 @@ class Pace:
         self.is_timing = self.ended_early = False
         self.untimed: list[float] = []
         self.steps: list[Step] = []
-        self.contents: list[tuple[float, int]] = []
+        self.contents: list[tuple[float, float]] = []
         self.skipped = self.recompiled_graphs = 0
         self.tokens_per_sample: float | None = None
         self.whole_fetch_s: float | None = None
-        self._before: tuple[list[Step], list[tuple[float, int]]] = [], []  # timed steps that emptied the queue
+        self._before: tuple[list[Step], list[tuple[float, float]]] = [], []  # timed steps that emptied the queue
         self._clocks_mhz: list[float | None] = []
         self._first: list[float] = []
         self._unread: deque[Marks] = deque()
@@ -122,7 +122,7 @@ class Pace:
         while self._unread and self._clock.passed(self._unread[0].end):
             marks = self._unread.popleft()
             self.steps.append(step_of(self._order, self._clock, marks, self._step_seconds(marks.end)))
-            self.contents.append((float(marks.counted.samples or 0), marks.counted.values))
+            self.contents.append((marks.rows, marks.values))
             self._timed_s += self.steps[-1].seconds
             self.skipped += marks.skipped
 

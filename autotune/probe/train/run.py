@@ -84,7 +84,7 @@ def measured(
     monitor = MachineMonitor(order.environment)
     watch = Stopwatch(order, memory, clock_of(order.environment), monitor, LastStep.of_this_process())
     failure = failures.Failure(Outcome.COMPLETED, "")
-    held_bytes, control = None, None
+    held_bytes, control, left_out = None, None, dict[str, str]()
     kept: tuple[KeptSetting, ...] = ()
     print(STAGE.format(watch.stages.now), flush=True)
     try:
@@ -94,6 +94,7 @@ def measured(
         accumulation = order.configuration.gradient_accumulation_steps
         control = TrialControl(trainer, watch, most_steps(order), accumulation)
         train(trainer)
+        left_out = control.left_out
         failure = watch.failure() or failure
     except Misconfigured as error:
         watch.settings = error.settings
@@ -103,11 +104,12 @@ def measured(
         held_bytes = memory.held()
         traceback.print_exc()
         failure = failures.from_exception(error, watch.stages.now)
+        left_out = getattr(error, "left_out", {})  # of a CallbackFailed
     memory.release()
     peaks, held, steps = memory.peaks(), watch.held, watch.pace.steps
     if failure.outcome is Outcome.COMPLETED and held is not None and not order.confirmation:
         if order.held is None and order.ranks == 1:
-            held, kept = looked_at(order, trainer, held)
+            held, kept = looked_at(order, trainer, held, watch.shares)
             steps = watch.counting_rows() if held.counts_rows else steps
         elif order.held is not None and not held.is_like(order.held):
             kept, failure = other_rows(order, held)
@@ -139,7 +141,7 @@ def measured(
         held=held,
         kept=kept,
         asked=order.configuration.values,
-        left_out=control.left_out if control else {},
+        left_out=left_out,
         callbacks_s=control.callbacks_s if control and order.environment.is_cpu else 0.0,
         seconds_to_first_line=started - order.sent_at,
         observed_warnings=watch.monitor.warnings() if failure.outcome is Outcome.COMPLETED else (),
@@ -299,7 +301,7 @@ def for_probe(trainer: Any) -> Any:
 def as_ordered(order: TrainingOrder, trainer: Any, steps: int) -> Any:
     """The Trainer with what its arguments do not say.
 
-    Checkpointing off on its model, no trackers, batches as ordered, enough of them for n
+    Checkpointing off on its model, no trackers and no callbacks that failed before, batches as ordered, enough of them for n
     steps, and in a confirmation round a rate that can be compared.
     """
     arguments = trainer.args
@@ -309,7 +311,7 @@ def as_ordered(order: TrainingOrder, trainer: Any, steps: int) -> Any:
         keep_rate(trainer)
     if order.configuration.values.get(checkpointing.SETTING.name) == "none" and not order.workload.built:
         checkpointing.switch_off(trainer.model)
-    drop_callbacks(trainer)
+    drop_callbacks(trainer, order.without)
     trainer.data_collator = collate.collated_as_asked(trainer.data_collator, order.data_arguments)
     sampling.spread_steps(trainer)
     once = order.configuration.gradient_accumulation_steps  # of the step that fetches them all

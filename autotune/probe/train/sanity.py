@@ -88,7 +88,7 @@ def checked(
             feed(trainer, worst, MOST_STEPS)
         check.trainer = trainer
         accumulation = order.configuration.gradient_accumulation_steps
-        TrialControl(trainer, check, MOST_STEPS, accumulation)
+        TrialControl(trainer, check, MOST_STEPS, accumulation, goes_on=True)
         train(trainer)
         if check.part == TRAINING:
             check.note(failures.Failure(Outcome.CRASHED, "the training ended before its steps were taken"))

@@ -18,6 +18,7 @@ from autotune.probe.device.clock import HostClock
 from autotune.probe.device.machine import MachineMonitor
 from autotune.probe.order import TrainingOrder
 from autotune.probe.process.ranks import LastStep
+from autotune.probe.train.batch_contents import Reached
 from autotune.probe.train.batch_stats import count
 from autotune.probe.train.marks import Marks, counted_samples
 from autotune.probe.train.memory_limit import DeviceMemory, HostMemory
@@ -64,6 +65,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         trainer.training_step = partial(self._micro_step, trainer.training_step)
         trainer.accelerator.backward = partial(self._backward, trainer.accelerator.backward)
         self._read_back = ReadBack(self.order, trainer)
+        self._reached = Reached(trainer)
         copies = getattr(trainer.accelerator, "dataloader_config", None)
         self._loads_meanwhile = bool(trainer.args.dataloader_num_workers or getattr(copies, "non_blocking", False))
 
@@ -84,7 +86,9 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         self.skipped_steps += marks.skipped
         self.pace.wait(marks.end)
         if not self.settings:
+            self._reached.close()
             self.settings = self._read_back.settings(counted_samples(self.order, marks), len(marks.begun))
+        marks.shares = self.shares
         if self.pace.end_step(marks, is_on_the_worst):
             control.should_training_stop = True
         self.stages.enter("data")
@@ -121,6 +125,11 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         return len(self.pace.untimed) + (self.stages.steps if self._worst else 0)
 
     @property
+    def shares(self) -> tuple[float, float]:
+        """Shares of the batches' (rows, values) that reach the model."""
+        return self._reached.shares
+
+    @property
     def held(self) -> Held | None:
         """What the micro-batches of the timed steps held for each sample that was asked for.
 
@@ -135,7 +144,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         return Held(rows / asked, values / asked, is_counted)
 
     def counting_rows(self) -> list[Step]:
-        """The timed steps with the rows of their batches as their samples."""
+        """The timed steps with the rows that the model saw as their samples."""
         pairs = zip(self.pace.steps, self.pace.contents, strict=True)
         return [replace(step, samples=max(1, round(rows))) for step, (rows, _) in pairs]
 
@@ -155,6 +164,8 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
     def _micro_step(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not self.settings and not self._marks.begun:
             self._read_back.look_ahead(*args[:2])
+        if not self.settings:
+            self._reached.begin(args[1] if len(args) > 1 else kwargs.get("inputs"))
         self.stages.enter("forward")
         self._marks.begun.append(self._clock.mark())
         loss = step(*args, **kwargs)
@@ -167,6 +178,7 @@ class Stopwatch(TrainerCallback):  # type: ignore[misc]
         return loss
 
     def _backward(self, backward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._reached.end()
         self.stages.enter("backward")
         self._marks.turned.append(self._clock.mark())
         result = backward(*args, **kwargs)

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from transformers import Trainer, TrainingArguments, default_data_collator
 
 from autotune.core.kept import Held, KeptSetting
-from autotune.probe.train.batch_contents import looked_at, other_rows
+from autotune.probe.train.batch_contents import Reached, looked_at, other_rows
 from tests.makers import cpu
 from tests.probe.probes import configuration, make_order
 
@@ -68,6 +68,11 @@ class ReadyBatches(Trainer):
         return DataLoader(self.train_dataset, batch_size=None)
 
 
+class Slices(Trainer):
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().compute_loss(model, {name: value[:1] for name, value in inputs.items()}, *args, **kwargs)
+
+
 class Sixteen(Trainer):
     def _inner_training_loop(self, batch_size: Any = None, *args: Any, **kwargs: Any) -> Any:
         self._train_batch_size = 16
@@ -122,20 +127,22 @@ def contents(folder: Path, kind: type[Trainer], micro: int = 4, data: Any = None
         disable_tqdm=True,
     )
     trainer = kind(Net(), args, data_collator=collator or default_data_collator, train_dataset=data or Images())
-    rows = [0, 0, 0]
+    rows, reached = [0, 0, 0], Reached(trainer)
     train = trainer.training_step
 
     def step(model: Any, inputs: Any, *more: Any, **kwargs: Any) -> Any:
         tensor = inputs["pixels"]
         rows[:] = rows[0] + len(tensor), rows[1] + tensor.numel(), rows[2] + 1
+        reached.begin(inputs)
         return train(model, inputs, *more, **kwargs)
 
     trainer.training_step = step
     trainer.train()
-    asked = rows[2] * micro
-    held = Held(rows[0] / asked, rows[1] / asked)
+    reached.close()
+    shares, asked = reached.shares, rows[2] * micro
+    held = Held(shares[0] * rows[0] / asked, shares[1] * rows[1] / asked)
     of = replace(configuration(micro), gradient_accumulation_steps=2)
-    return looked_at(make_order(folder, cpu(), asked=of), trainer, held)  # type: ignore[arg-type]
+    return looked_at(make_order(folder, cpu(), asked=of), trainer, held, shares)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -145,6 +152,7 @@ def contents(folder: Path, kind: type[Trainer], micro: int = 4, data: Any = None
         (OwnBatches, None, None, 4),
         (OwnLoader, None, None, 4),
         (ReadyBatches, Batches(), None, 4),
+        (Slices, None, None, 1),
         (Trainer, None, longest, 1),
         (Sixteen, None, None, 16),
     ],

@@ -10,7 +10,7 @@ import torch
 from transformers import Trainer, TrainerCallback
 
 from autotune.core.failures import from_exception
-from autotune.probe.train.control import TrialControl, keep_rate
+from autotune.probe.train.control import CallbackFailed, TrialControl, keep_rate
 from autotune.workload.data.sampling import repeat_batches
 from tests.trainers import Numbers, bert, built
 
@@ -149,13 +149,29 @@ def _ends_the_process(_: Any, state: Any) -> None:
 
 
 @pytest.mark.parametrize("action", [_fails, _ends_the_process])
-def test_a_callback_that_fails_is_left_out_from_then_on_and_named(action: Any, tmp_path: Path) -> None:
+def test_a_callback_that_fails_is_named(action: Any, tmp_path: Path) -> None:
     trainer = built(tmp_path, callbacks=[Does(action, "on_step_end")])
+    _, taken = controlled(trainer)
+    with pytest.raises(CallbackFailed, match="your callback Does failed in on_step_end") as caught:
+        trainer.train()
+    assert list(caught.value.left_out) == ["Does"]
+    assert taken.steps == 1
+
+
+def test_once_the_steps_are_taken_only_the_event_that_failed_is_left_out(tmp_path: Path) -> None:
+    def refused(*_: Any) -> None:
+        raise PermissionError("no such folder")
+
+    trainer = built(tmp_path, callbacks=[Does(refused, "on_train_end")])
     control, taken = controlled(trainer)
     trainer.train()
-    assert list(control.left_out) == ["Does.on_step_end"]
+    assert control.left_out == {"Does.on_train_end": "PermissionError: no such folder"}
     assert (taken.steps, taken.ended) == (STEPS, 1)
-    assert not any(isinstance(callback, Does) for callback in trainer.callback_handler.callbacks)
+    goes_on = built(tmp_path, callbacks=[Does(_fails, "on_step_end")])
+    control, taken = controlled(goes_on, goes_on=True)
+    goes_on.train()
+    assert control.left_out == {"Does.on_step_end": "KeyError: 'loss'"}
+    assert taken.steps == STEPS
 
 
 def test_memory_that_runs_out_in_a_callback_is_no_fault_of_it(tmp_path: Path) -> None:

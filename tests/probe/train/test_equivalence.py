@@ -244,6 +244,17 @@ def test_a_sum_of_rows_grows_with_them(made: Callable[..., Any]) -> None:
     assert seen.is_sum
 
 
+class OwnNorm(torch.nn.Module):
+    def forward(self, values: Any) -> Any:
+        return (values - values.mean(0)) / values.std(0) if self.training else values
+
+
+def normed_vit() -> Any:
+    model = vit()
+    model.vit.layernorm = OwnNorm()
+    return model
+
+
 @pytest.mark.parametrize(
     ("kind", "model", "row", "kinds"),
     [
@@ -252,6 +263,7 @@ def test_a_sum_of_rows_grows_with_them(made: Callable[..., Any]) -> None:
         (Trainer, resnet, image, ["batch_norm", "gradients"]),
         (Trainer, bert, labelled, ["gradients"]),
         (Averaged, bert, labelled, []),
+        (Trainer, normed_vit, image, ["mixed"]),
         (Contrastive, bert, labelled, ["batch", "gradients"]),
         (Summed, bert, labelled, []),
         (AveragedSum, bert, labelled, ["gradients"]),

@@ -15,11 +15,12 @@ from autotune.service.accounts import USER, Caller, Token
 from autotune.service.body import parse_body
 from autotune.service.problems import MEDIA_TYPE, Problem
 from autotune.service.records import ENDED, QUEUED, RUNNING, Search
+from autotune.service.stream import MOST_EVENTS
 
 JSON = "application/json"
 ROOT = "/api/v1"
-MOST_EVENTS, ALL_EVENTS = 500, 100_000
-"""Events in one answer; more than any search has."""
+ALL_EVENTS = 100_000
+"""More than any search has."""
 _HIDDEN = ("version", "interruptions", "restarts", "not_before", "pid", "pid_started")
 """Fields of a search that only the server uses."""
 
@@ -82,7 +83,7 @@ Text = Annotated[str | None, Query(max_length=300, pattern=r"^[^\x00]*$")]
 _kinds: dict[str, Any] = {name: (kind, ...) for name, kind in get_type_hints(Search).items() if name not in _HIDDEN}
 _kinds |= {
     "state": (Literal[(QUEUED, RUNNING, *ENDED)], ...),
-    "place": (int | None, ...),
+    "position": (int | None, ...),
     "links": (dict[str, str], ...),
 }
 ShownSearch = create_model("Search", **_kinds)
@@ -139,12 +140,12 @@ class Names(BaseModel):
     hub_patterns: list[str]
 
 
-def shown(search: Search, place: int | None = None) -> dict[str, Any]:
+def shown(search: Search, position: int | None = None) -> dict[str, Any]:
     """A search as in an answer."""
     values = {field.name: getattr(search, field.name) for field in fields(search) if field.name not in _HIDDEN}
     here = f"{ROOT}/searches/{search.id}"
     links = {"self": here} | {name: f"{here}/{name}" for name in ("events", "trials", "files")}
-    return values | {"place": place, "links": links | ({"result": f"{here}/result"} if search.result else {})}
+    return values | {"position": position, "links": links | ({"result": f"{here}/result"} if search.result else {})}
 
 
 def tag_headers(tag: str) -> dict[str, str]:
