@@ -246,15 +246,9 @@ DATA = (
     search("a dataset of nobody", "nobody/nothing", "--dataset", "nobody/nothing"),
     search("a saved folder that is broken", "data/broken", "--dataset", "data/broken"),
     search("data that are smaller than a batch", "batch of 8", "--dataset", "data/two.txt", for_real=True),
-    search(
-        "a batch that is larger than the data",
-        "batch of 2000",
-        *["--dataset", "data/prose.txt", "--global-batch-size", "2000"],
-    ),
     search("a text column that is missing", "'body'", "--dataset", "data/reviews.csv", "--text-column", "body"),
     search("a text column of numbers", "'stars'", "--dataset", "data/reviews.csv", "--text-column", "stars"),
     search("two text columns", "--text-column", "--dataset", "data/pairs.csv"),
-    search("no text column", "--text-column", "--dataset", "data/numbers.csv"),
     search("a text column of nulls", "no", "--dataset", "data/nulls.jsonl", "--text-column", "text"),
     search("a split that is missing", "'test'", "--dataset", "data/prose.txt", "--dataset-split", "test"),
     search("a slice beyond the data", "", "--dataset", "data/prose.txt", "--dataset-split", "train[:99999]", code=FINE),
@@ -286,11 +280,9 @@ DATA = (
         *["--dataset", "data/reviews.csv", "--text-column", "text", "--label-column", "stars"],
         model="t5-mini",
     ),
-    images("a text for a model of images", "images", "--dataset", "data/prose.txt"),
     images("pictures that are texts", "data/fakes", "--dataset", "data/fakes"),
     images("pictures without labels", "--label-column", "--dataset", "data/flat"),
     images("pictures", "", "--dataset", "data/images", code=FINE),
-    search("a tokenizer that is missing", "tokenizer", "--dataset", "data/prose.txt", "--tokenizer", "./none"),
     search("a folder without a tokenizer", "tokenizer", "--dataset", "data/prose.txt", "--tokenizer", "emptyfolder"),
     search(
         "a tokenizer that is broken", "tokenizer", "--dataset", "data/prose.txt", "--tokenizer", "models/badtokenizer"
@@ -329,7 +321,6 @@ SPACE_FILES = (
 STUDIES = (
     command("a report of no study", "nowhere", "report", "nowhere", for_real=True),
     command("an answer of no study", "nowhere", "apply", "nowhere", "config.yaml"),
-    command("an answer for nothing", "FILE", "apply", "nowhere"),
     command("a report in two formats", "--format", "report", "nowhere", "--json", "--format", "csv"),
     command("a report of a damaged study", "damaged", "report", "damaged"),
     command("a report of a deep study", "deep", "report", "deep", for_real=True),

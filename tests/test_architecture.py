@@ -182,10 +182,3 @@ def test_the_supervisor_loads_nothing_that_takes_time() -> None:
 
 
 # What each file says --------------------------------------------------------------------------------------------
-
-
-def test_every_module_says_in_one_sentence_what_it_is() -> None:
-    first = {
-        name: " ".join((ast.get_docstring(tree) or "").partition("\n\n")[0].split()) for name, tree in TREES.items()
-    }
-    assert not [name for name, text in first.items() if not text.endswith((".", ":")) or ". " in text]

@@ -2,19 +2,14 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
-from anytime import FALSE, HOLDS, MISSES
-from anytime import judged as judged_promise
 from peer_table import Finding, Judged, section
 from promised import Case
 from promised import table as promised_table
-
-from autotune.core.interval import Ratio
 
 MIB = 2**20
 
@@ -71,16 +66,6 @@ def test_peers_are_ranked_by_what_keeps_the_global_batch_and_fits() -> None:
     assert "Of the 2 that keep the global batch and fit, `autotune search` is first, 60.0 samples/s" in text
 
 
-def test_the_promised_speed_up_is_held_against_that_of_the_rounds() -> None:
-    speeds = {"samples_per_second": 30.0, "samples_per_second_low": 29.0, "samples_per_second_high": 31.0}
-    promised = {name: speeds | {"peak_bytes": 300 * MIB} for name in ("best", "baseline")}
-    promised |= {"speedup": 1.8, "speedup_low": 1.6, "speedup_high": 2.0}
-    lines = section("t", 48, [*FINDINGS[:-1], replace(FINDINGS[-1], promised=promised)], JUDGED)
-    table = rows_of(lines)
-    assert table["best"] == ["30.0 (29.0 to 31.0) samples/s", "60.0", "-50.0%", "300 MiB", "300 MiB"]
-    assert table["speed-up"][:3] == ["1.80x (1.60 to 2.00)", "1.50x", "+20.0%"], "60 of ours, 40 of the defaults"
-
-
 # Promised speed-ups ---------------------------------------------------------------------------------------------------
 
 
@@ -102,12 +87,3 @@ def test_a_search_that_kept_the_users_settings_is_no_hit() -> None:
     assert [line.split("|")[-2].strip() for line in lines if line.startswith("| images")] == [
         *("yes", "above", "below", "yes", "below", "-")
     ]
-
-
-# Searches cut at any time ---------------------------------------------------------------------------------------------
-
-
-def test_a_promise_is_counted_if_it_is_made_and_held_against_the_truth() -> None:
-    gain = Ratio(1.2, 1.1, 1.3)
-    assert [judged_promise(gain, true) for true in (1.15, 1.4, 1.05, 0.9)] == [HOLDS, MISSES, MISSES, FALSE]
-    assert judged_promise(Ratio(1.0, 0.9, 1.1), 0.8) == MISSES, "it does not say faster"

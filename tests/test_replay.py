@@ -10,7 +10,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import policy
 from replay import Case, Found, one_search
-from tables import read_table, recorded
 
 SHARES = (0.5, 0.75)
 NOISE = 0.02
@@ -57,16 +56,3 @@ def test_the_policy_alone_answers_as_the_whole_search_does() -> None:
         assert 1 < end.low <= end.truth <= end.high
     assert alone.answer == whole.answer
     assert abs(alone.jobs - whole.jobs) <= 4, "and what the answer still lacks"
-
-
-@pytest.mark.parametrize("name", recorded())
-def test_a_table_holds_every_configuration_with_its_measurements(name: str) -> None:
-    table = read_table(name)
-    assert len(table.measured) == table.space.size >= 150
-    assert set(table.estimates) == set(table.measured)
-    assert all(len(known[0].steps) >= 8 for known in table.measured.values())
-    for share in SHARES:
-        budget = table.budget(share)
-        again = [item for item, known in table.measured.items() if len(known) >= 4 and table.peaks[item] <= budget]
-        assert len(again) >= 10
-        assert table.optimum(budget) > 0

@@ -8,7 +8,6 @@ import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import yaml
@@ -23,47 +22,24 @@ from tests.test_architecture import TREES, imported
 ROOT = Path(__file__).parents[1]
 GITHUB = ROOT / ".github"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-CI = {
+WORKFLOWS = {
     str(path.relative_to(ROOT)): yaml.safe_load(path.read_text(encoding="utf-8"))
-    for path in [*GITHUB.glob("workflows/*.yml"), *GITHUB.glob("actions/*/action.yml")]
+    for path in GITHUB.glob("workflows/*.yml")
 }
-WORKFLOWS = {path: content for path, content in CI.items() if "jobs" in content}
-
-
-def jobs(path: str) -> list[dict[str, Any]]:
-    """The jobs of a workflow, or the steps of an action as the only job."""
-    content = CI[path]
-    return list(content["jobs"].values()) if path in WORKFLOWS else [content["runs"]]
-
-
-def steps(path: str) -> list[dict[str, Any]]:
-    return [step for job in jobs(path) for step in job.get("steps", [])]
-
-
-def commands(path: str) -> str:
-    return "\n".join(step.get("run", "") for step in steps(path))
 
 
 # Workflows ------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("path", CI)
-def test_make_knows_every_target_and_every_program_of_the_checkout_is_there(path: str) -> None:
-    for words in re.findall(r"^make (.+)$", commands(path), re.MULTILINE):
-        subprocess.run(["make", "-n", *words.split()], cwd=ROOT, check=True, capture_output=True, timeout=300)
-    for program in re.findall(r"\b(?:tests|docs|benchmarks)/[\w/.]+\.(?:sh|py)", commands(path)):
-        assert (ROOT / program).exists(), program
-
-
 @pytest.mark.parametrize("path", WORKFLOWS)
 def test_a_workflow_reads_the_code_and_has_a_limit_and_more_is_granted_to_jobs_that_publish(path: str) -> None:
     assert WORKFLOWS[path]["permissions"] == {"contents": "read"}
     assert WORKFLOWS[path]["concurrency"]["group"]
-    for job in jobs(path):
+    for job in WORKFLOWS[path]["jobs"].values():
         assert "timeout-minutes" in job or "uses" in job
         if "permissions" in job:
             assert "environment" in job
             assert not [step for step in job["steps"] if "checkout" in step.get("uses", "")]
-    for step in steps(path):
-        assert "actions/checkout" not in step.get("uses", "") or step["with"]["persist-credentials"] is False
+        for step in job.get("steps", []):
+            assert "actions/checkout" not in step.get("uses", "") or step["with"]["persist-credentials"] is False
 
 
 def test_a_release_is_of_the_version_that_the_changelog_dates(tmp_path: Path) -> None:

@@ -95,11 +95,3 @@ except autotune.errors.ServerFailed as error:
     done = on(system, code)
     assert done.returncode == 0, done.stderr
     assert "127.0.0.1:1" in done.stdout
-
-
-@systems
-def test_a_search_is_left_to_a_server(system: str) -> None:
-    done = on(system, COMMAND_LINE, "search", "gpt2-mini", "-b", "16", "--server", "http://127.0.0.1:1")
-    assert done.returncode == 1
-    (line,) = done.stderr.strip().splitlines()
-    assert "127.0.0.1:1" in line

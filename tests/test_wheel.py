@@ -14,7 +14,6 @@ from zipfile import ZipFile
 import pytest
 
 from tests.hurry import ROOT, hurried
-from tests.test_documents import CONSOLE, TRACED, folder_of, pages_of, words_of
 
 pytest.importorskip("hatchling", reason="hatchling is not installed (of the extra dev)")
 
@@ -48,16 +47,6 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def variables(recorded: bool = True) -> dict[str, str]:
     """Of a process that hurries, and finds no autotune but the wheel's."""
     return hurried(recorded=recorded) | {"PYTHONPATH": str(ROOT / "tests" / "hurried")}
-
-
-def run(environment: Path, command: str, folder: Path, recorded: bool = True) -> str:
-    """The output of the installed `autotune` in this folder."""
-    words = [str(environment / "bin" / "autotune"), *words_of(command)]
-    done = subprocess.run(
-        words, cwd=folder, env=variables(recorded), capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, (command, done.stderr)
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -109,12 +98,3 @@ def test_a_search_sends_nothing_and_needs_no_network(environment: Path, tmp_path
     (study,) = (tmp_path / "reports").iterdir()
     assert (study / "report.html").stat().st_size > 10_000
     assert "completed" in (study / "trials.csv").read_text(encoding="utf-8")
-
-
-@pytest.mark.nightly
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("page", pages_of([block for block in CONSOLE if TRACED not in block[1]]))
-def test_the_commands_of_a_page_run_from_it(environment: Path, page: str, tmp_path: Path) -> None:
-    folder_of(page, tmp_path)
-    for command in (command for of, command in CONSOLE if of == page and TRACED not in command):
-        assert run(environment, command.removeprefix("autotune "), tmp_path).strip()

@@ -88,6 +88,12 @@ IMPLIED: dict[str, tuple[Configuration, Measurement | None, list[Configuration],
         [at(1, precision="fp16", workers=2)],
         [at(8, precision="bf16"), at(8, precision="fp16", optimizer="sgd")],
     ),
+    "what could not be read back is no mismatch": (
+        at(8, precision="fp16"),
+        misconfigured({"precision": "fp16", "optimizer": "sgd"}, {"precision": "fp32", "optimizer": None}),
+        [at(4, precision="fp16")],
+        [],
+    ),
 }
 
 

@@ -180,6 +180,21 @@ def test_a_model_that_was_switched_on_by_hand_is_switched_off_below_its_adapter_
     assert embedded.requires_grad is not wrapped, "frozen embeddings let nothing through any more"
 
 
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")
+def test_hooks_that_only_checkpointing_needs_leave_an_adapter_that_never_was_checkpointed() -> None:
+    model = adapted(gpt2())
+    model.enable_input_require_grads()  # TRL's constructor, long before the training switches checkpointing on
+    switch_off(model)
+    assert hooks_of(model) == 0
+
+
+def test_a_model_without_checkpointing_keeps_what_the_user_hooked_to_it() -> None:
+    model = gpt2()
+    model.enable_input_require_grads()
+    switch_off(model)
+    assert hooks_of(model) == 1
+
+
 def test_what_was_switched_on_by_hand_is_the_user_s_own_where_the_arguments_say_nothing() -> None:
     by_hand = workload(checkpointing="every_2nd")
     assert SETTING.from_user(Context(cpu(), by_hand)) == "every_2nd"

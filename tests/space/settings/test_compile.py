@@ -106,6 +106,14 @@ def test_cuda_graphs_are_used_where_nothing_accumulates(setting: dict[str, str])
     assert "gradients" in made.conflict({"micro_batch_size": 4, **setting})
 
 
+def test_a_backend_of_cuda_graphs_is_used_where_nothing_accumulates_and_forbids_nothing_where_nothing_is_compiled() -> (
+    None
+):
+    made = space(micro_batch_size=(4, 8), compile=("none", "default"), compile_backend=("cudagraphs",))
+    found = {(item.values["compile"], item.micro_batch_size) for item in made}
+    assert found == {("none", 4), ("none", 8), ("default", 8)}
+
+
 @pytest.mark.parametrize(("environment", "left"), [(CARD, False), (OLD_CARD, True), (MACHINE, True)])
 def test_float32_is_not_compiled_where_accelerate_would_switch_tf32_on(environment: Environment, left: bool) -> None:
     rules = SETTING.forbidden_on(environment)
@@ -178,6 +186,14 @@ def test_a_compiled_training_is_measured_and_its_next_round_finds_the_kernels_re
     warm = measured(host, replace(order, confirmation=2))
     assert warm.outcome is Outcome.COMPLETED, warm.reason
     assert warm.compile_s < cold.compile_s
+
+
+def test_the_backend_is_read_back_from_what_compiles() -> None:
+    read_back = SETTINGS["compile_backend"].read_back
+    assert read_back(compiled(backend=SimpleNamespace(value="AOT_EAGER"), mode="default")) == "aot_eager"
+    assert read_back(compiled(backend="INDUCTOR", mode="reduce-overhead")) is None
+    assert read_back(compiled(graphs=0, backend="INDUCTOR")) is None
+    assert read_back(compiled(backend=SimpleNamespace(value="NO"))) is None, "an optimizer compiled itself"
 
 
 def test_what_can_be_used_is_found_by_asking_and_without_a_compiler_inductor_cannot(

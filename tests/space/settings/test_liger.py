@@ -90,6 +90,13 @@ def test_a_user_s_own_trainer_trains_with_its_own_kernels(choice: dict[str, bool
     assert "pip install" in str(SETTING.unavailable(value, Context(bare, mine.workload, own)))
 
 
+def test_a_model_for_which_liger_has_no_loss_keeps_its_own_whatever_the_arguments_leave_open() -> None:
+    without = workload(liger={"kernels": None, "kernels_and_loss": "it has no such loss for models of type vit"})
+    mine = Context(CARD, without, {"use_liger_kernel": True})
+    assert SETTING.from_user(mine) == "kernels"
+    assert SETTING.unavailable("kernels", mine) is None
+
+
 def test_what_cannot_run_is_unavailable_with_its_reason() -> None:
     assert SETTING.unavailable("kernels_and_loss", Context(CARD, KNOWN)) is None
     assert SETTING.unavailable("none", Context(cpu(), workload())) is None
@@ -134,3 +141,9 @@ def test_liger_s_own_table_says_for_which_models_it_has_kernels(
 ) -> None:
     made = kernels.made_for(SimpleNamespace(model_type=kind))
     assert made == {"kernels": of_layers, "kernels_and_loss": loss}
+
+
+def test_a_liger_that_cannot_be_imported_says_why(liger: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "liger_kernel.transformers.monkey_patch", None)
+    made = kernels.made_for(SimpleNamespace(model_type="llama"))
+    assert all("cannot be imported" in (why or "") for why in made.values())

@@ -43,11 +43,9 @@ def test_the_user_s_own_is_a_name_or_hugging_face_s_enumeration() -> None:
     [
         (torch.optim.AdamW(WEIGHTS.parameters()), "adamw_torch"),
         (torch.optim.AdamW(WEIGHTS.parameters(), fused=True), "adamw_torch_fused"),
-        (torch.optim.SGD(WEIGHTS.parameters()), "sgd"),
         (of_package("transformers", "Adafactor"), "adafactor"),
         (of_package("torchao", "AdamW4bit"), "adamw_torch_4bit"),
         (of_bitsandbytes("AdamW", 8), "adamw_bnb_8bit"),
-        (of_bitsandbytes("AdamW", 32), "adamw_bnb_32bit"),
     ],
 )
 def test_it_is_read_back_from_what_steps(optimizer: torch.optim.Optimizer, value: str) -> None:
@@ -61,7 +59,6 @@ def test_it_is_read_back_from_what_steps(optimizer: torch.optim.Optimizer, value
         ("paged_adamw_8bit", "AdamW", 8, True),
         ("lion_8bit", "Lion", 8, False),
         ("ademamix", "AdEMAMix", 32, False),
-        ("rmsprop_bnb_8bit", "RMSprop", 8, False),
     ],
 )
 def test_one_of_bitsandbytes_is_read_back_as_it_was_named_if_kind_bits_and_pages_agree(

@@ -13,7 +13,6 @@ from transformers import DataCollatorWithFlattening, TrainingArguments
 from autotune.core import Configuration, Environment, Value
 from autotune.space.settings import SETTINGS, Context, CostChange, Effect, Observed
 from autotune.space.settings.attention import NAMES as ATTENTIONS
-from autotune.space.settings.micro_batch_size import divisors
 from autotune.space.settings.packing import COLLATOR
 from autotune.space.setup import training_setup
 from tests.makers import FIELDS, GIB, MIB, cpu, gpu, workload
@@ -158,11 +157,6 @@ def test_the_answer_joins_values_and_the_user_s_own(
             {"expandable_segments": True},
             allocator("roundup_power2_divisions:[256:1,512:2],expandable_segments:False"),
             {"PYTORCH_CUDA_ALLOC_CONF": "roundup_power2_divisions:[256:1,512:2],expandable_segments:True"},
-        ),
-        (
-            {"expandable_segments": True},
-            allocator("max_split_size_mb:128", "PYTORCH_ALLOC_CONF"),
-            {"PYTORCH_ALLOC_CONF": "max_split_size_mb:128,expandable_segments:True"},
         ),
     ],
 )
@@ -344,13 +338,6 @@ def test_a_model_of_the_user_s_own_in_16_bits_stays_so() -> None:
         "bf16",
         "bf16_weights",
     }
-
-
-def test_divisors_are_all_and_ascending() -> None:
-    for number in range(1, 300):
-        assert divisors(number) == tuple(size for size in range(1, number + 1) if number % size == 0)
-    assert divisors(48, 8) == (8, 16, 24, 48)
-    assert divisors(48, 7) == ()
 
 
 def test_names_of_transformers(tmp_path: object) -> None:
