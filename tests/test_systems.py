@@ -18,7 +18,8 @@ BEGIN = """
 import enum, os, signal, sys, time
 time.sleep = lambda _: None  # between attempts
 # Libraries look at the system when they are imported: these are Linux's.
-import httpcore2, httpx2, jinja2, pandas, pyarrow.parquet, pydantic, rich.live, rich.table, scipy, typer.core, typer.rich_utils
+import filelock, httpcore2, httpx2, jinja2, pandas
+import pyarrow.parquet, pydantic, rich.live, rich.table, scipy, typer.core, typer.rich_utils
 name, *sys.argv = sys.argv[1:]
 sys.platform = name
 for module in ("fcntl", "resource", "pwd", "grp", "termios") if name == "win32" else ():

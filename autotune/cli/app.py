@@ -192,7 +192,7 @@ def guide(
         watch = partial(print, file=sys.stderr if as_json else sys.stdout, flush=True)
         ladder = guide(model, global_batch_size, watch=watch, **options)
         folder = shown(Path(ladder.folder))
-        tables = f"Table: {folder}/guide.md, guide.csv and guide.json"
+        tables = f"Table: {folder}/guide.md and guide.json"
         command.show(ladder.to_dict() | {"folder": folder}, ["", *ladder_lines(ladder), "", tables])
         check_any_fits(ladder)
 

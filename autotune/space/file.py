@@ -61,7 +61,7 @@ class _NoAnchors(Scanner):
     """Refuses what an alias would repeat: a few lines could make much."""
 
     def fetch_anchor(self) -> None:
-        raise InvalidYaml("anchors (&) are not taken", self.reader.line + 1)
+        raise MarkedYAMLError(problem="anchors (&) are not taken", problem_mark=self.reader.get_mark())
 
 
 def read_yaml(text: str, aliases: bool = True, typ: str = "safe") -> Any:

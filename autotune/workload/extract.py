@@ -31,9 +31,6 @@ DONE = ("peft_config", "quantization_config", "formatting_func")
 SHARED = ("train_dataset", "eval_dataset", "processing_class", "compute_metrics", "preprocess_logits_for_metrics")
 """Parameters that a Trainer keeps unchanged."""
 
-PREPARED: dict[str, Any] = {"chat_template_path": None}
-"""TRL's fields -> their value if dataset and tokenizer come prepared from a built Trainer."""
-
 PREPARE = ("_prepare_dataset", "_precompute_ref_logps")
 """TRL's methods that convert a dataset while a Trainer is built: tokenise and pack it, add the reference's logits."""
 
@@ -240,10 +237,8 @@ def unshared(value: Any) -> Any:
 
 
 def prepared_fields(args: Any) -> dict[str, Any]:
-    """`PREPARED`, as far as the class of these arguments has such fields."""
-    return {
-        name: value for name, value in PREPARED.items() if name in {field.name for field in dataclasses.fields(args)}
-    }
+    """TRL's fields of these arguments -> their value if dataset and tokenizer come prepared from a built Trainer."""
+    return {"chat_template_path": None} if hasattr(args, "chat_template_path") else {}
 
 
 def parts(trainer: Any) -> dict[str, Any]:

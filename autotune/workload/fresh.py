@@ -98,8 +98,6 @@ def _differing(trainer: Any, fresh: Any, comparison: Comparison) -> list[str]:
         fresh._set_signature_columns_if_needed()
         if set(trainer._signature_columns) != set(fresh._signature_columns or ()):
             names.append("_signature_columns")
-    if not trainer.args.auto_find_batch_size and trainer._train_batch_size != fresh._train_batch_size:
-        names.append("_train_batch_size")
     for part in ("accelerator", "callback_handler"):
         ours, others = (
             {name: value for name, value in vars(getattr(each, part)).items() if name[:1] != "_"}

@@ -12,12 +12,12 @@ pytestmark = pytest.mark.gpu
 
 def test_the_whole_ladder_runs_on_the_card_as_the_guides_have_it(tmp_path: Path) -> None:
     done = guide("bert-mini", device="cuda", sequence_length=64, output_dir=str(tmp_path))
-    assert [rung.name for rung in done.rungs if not rung.instead_of] == [rung.name for rung in LADDER]
-    for one in done.climbed:
+    assert [method.name for method in done.methods if not method.instead_of] == [method.name for method in LADDER]
+    for one in done.rows:
         # What the installation cannot do (no bitsandbytes) is told; all else runs.
-        assert bool(one.rung.ruled_out) is not bool(one.speed), one.to_dict()["reason"]
+        assert bool(one.method.ruled_out) is not bool(one.speed), one.to_dict()["reason"]
         assert one.trial is not None
         if one.speed:
-            assert one.trial.measurement.settings["precision"] == one.rung.precision
-    assert next(item for item in done.climbed if item.rung.name == "fp16").speed
+            assert one.trial.measurement.settings["precision"] == one.method.precision
+    assert next(item for item in done.rows if item.method.name == "fp16").speed
     assert (Path(done.folder) / "guide.md").exists()

@@ -221,6 +221,8 @@ def test_off_and_no_are_words_and_true_is_a_boolean(tmp_path: Path) -> None:
     assert read_yaml("{a: 5e-5, b: off, c: true}") == {"a": 5e-5, "b": "off", "c": True}
     with pytest.raises(InvalidYaml):
         read_yaml("!!python/object:os.system {}")
+    with pytest.raises(InvalidYaml, match="line 2: anchors"):
+        read_yaml("a: 1\nb: &c [1]\n", aliases=False)
 
 
 def test_a_single_value_needs_no_list(tmp_path: Path) -> None:

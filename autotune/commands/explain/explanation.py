@@ -24,8 +24,7 @@ class Explanation:
     """Where the speed-up of a study comes from.
 
     baseline, best: the study's trials. remeasured: None if the baseline is the best (kept: why, in sentences). confirmed: the
-    study's speed-up, None for confirmed_gap. bounds, memory (as estimated), utilization: of `baseline` and `answer`. fixed:
-    settings that were not searched.
+    study's speed-up, None for confirmed_gap. bounds, memory (as estimated), utilization: of `baseline` and `answer`.
     """
 
     name: str
@@ -38,7 +37,6 @@ class Explanation:
     bounds: Mapping[str, Bound | None] = field(default_factory=dict)
     memory: Mapping[str, MemoryPeak | None] = field(default_factory=dict)
     utilization: Mapping[str, Utilization | None] = field(default_factory=dict)
-    fixed: Sequence[str] = ()
     notes: Sequence[Note] = ()
     kept: str = ""
 
@@ -84,7 +82,7 @@ class Explanation:
 
         did_not_run: implied_by is the study's trial that says so.
         """
-        again, values = self.remeasured, self.baseline.configuration.values
+        again = self.remeasured
         return {
             "name": self.name,
             "product": self.product,
@@ -121,10 +119,6 @@ class Explanation:
             "memory": {name: peak and peak.to_dict() for name, peak in self.memory.items()},
             "utilization": {name: use and use.of_measured for name, use in self.utilization.items()},
             "mfu": {name: use and use.mfu for name, use in self.utilization.items()},
-            "settings": {
-                name: {"value": value, "baseline": values.get(name), "fixed": name in self.fixed}
-                for name, value in self.best.configuration.values.items()
-            },
             "notes": [note.to_dict() for note in self.notes],
         }
 

@@ -98,7 +98,6 @@ def explained(
         bounds={name: bound(trial, result.trials) for name, trial in sides.items()},
         memory={name: result.estimated_peaks.get(trial.number) for name, trial in sides.items()},
         utilization={name: result.utilization(trial) for name, trial in sides.items()},
-        fixed=tuple(result.request.fix),
         notes=_notes(result, explanation_folder, remeasured),
         kept=_kept(result) if remeasured is None else "",
     )

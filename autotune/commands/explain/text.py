@@ -12,7 +12,6 @@ from autotune.core.trial import Trial
 from autotune.core.units import counted, format_bytes, format_duration
 from autotune.report.markdown import wrapped
 from autotune.report.trial_text import outcome_text, speed_text
-from autotune.space.settings import SETTINGS
 
 ORDER = (
     "first settings without which the answer does not run (what saves memory precedes what needs it), then by the loss "
@@ -127,7 +126,6 @@ def _sections(explanation: Explanation) -> list[tuple[str, list[str]]]:
         "The answer without each setting": _ablations(explanation),
         "What did not run on the way": [f"{each.configuration}: {_failure(explanation, each)}" for each in failed],
         "What bounds a step": _bounds(explanation),
-        "The settings": _settings(explanation),
         "Warnings and notes": _warnings(explanation),
     }
     return [(title, sentences) for title, sentences in sections.items() if sentences]
@@ -167,16 +165,6 @@ def _ablations(explanation: Explanation) -> list[str]:
         else:
             why = changes(row.without, answer)
             lines.append(f"{change}: {ratio_text(row.gain)}: {why}; {verdict(row.gain)}")
-    return lines
-
-
-def _settings(explanation: Explanation) -> list[str]:
-    baseline, lines = explanation.baseline.configuration.values, []
-    for name, value in explanation.best.configuration.values.items():
-        origin = "fixed" if name in explanation.fixed else "as you had it"
-        if name not in explanation.fixed and value != baseline.get(name):
-            origin = f"yours: {word(baseline[name]) if name in baseline else '-'}"
-        lines.append(f"{name} {word(value)} ({origin}). {SETTINGS[name].summary}")
     return lines
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Unpack
 
 from autotune.commands.guide.ladder import GLOBAL_BATCH_SIZE, MICRO_STEPS, TASK, GuideMethod, Ladder, methods_for
-from autotune.commands.guide.table import ladder_frame, ladder_page, latest_line
+from autotune.commands.guide.table import ladder_page, latest_line
 from autotune.core import InvalidRequest, Measurement, Outcome, Trial, TuningRequest, Workload, write_json
 from autotune.core.errors import NothingFits
 from autotune.core.note import Note, NoteKind
@@ -19,7 +19,7 @@ from autotune.probe.device import nvml
 from autotune.probe.order import CUDA_CONFIRMATION, Timing
 from autotune.probe.process.launcher import HostSet
 from autotune.probe.queries import read_environment, read_workload
-from autotune.report.files import storage_errors, write_file, write_table
+from autotune.report.files import storage_errors, write_file
 from autotune.report.live.views import saying
 from autotune.space.dominance import NEVER_PROBED
 from autotune.study.job import Job
@@ -29,7 +29,7 @@ from autotune.study.measure import keep, live_probe, measure
 from autotune.study.plan import Plan
 from autotune.study.store import REQUEST, locked, probe_folder, remove_study, reporting_storage
 
-FILES = ("guide.json", "guide.csv", "guide.md")
+FILES = ("guide.json", "guide.md")
 
 TIMING = Timing(untimed_least=4, timed_least=10, timed_most=20, target=0.01)
 ON_CUDA = replace(
@@ -51,7 +51,7 @@ def guide(
 ) -> Ladder:
     """Measure the guides' methods with this model; the options of `autotune guide`.
 
-    Writes probes/, guide.json, .csv and .md to `<output-dir>/guide-<model>-<device>`, in place of an earlier run's.
+    Writes probes/, guide.json and guide.md to `<output-dir>/guide-<model>-<device>`, in place of an earlier run's.
 
     Args:
         model: As in `autotune.search`.
@@ -119,11 +119,10 @@ def run_guide(
 
 def _write(folder: Path, ladder: Ladder) -> None:
     """Write FILES; raises StorageFailed."""
-    data, table, page = (folder / name for name in FILES)
+    data, page = (folder / name for name in FILES)
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_json(data, ladder.to_dict())
-        write_table(table, ladder_frame(ladder))
         write_file(page, ladder_page(ladder))
 
 

@@ -1,8 +1,6 @@
-"""Table of the guides' methods on this machine: for a terminal of 80 columns, as Markdown, and as a frame."""
+"""Table of the guides' methods on this machine: for a terminal of 80 columns, and as Markdown."""
 
 from collections.abc import Iterable
-
-import pandas as pd
 
 from autotune.commands.guide.ladder import (
     LADDER,
@@ -17,7 +15,6 @@ from autotune.commands.guide.ladder import (
 from autotune.core.measurement import Outcome
 from autotune.core.units import format_bytes
 from autotune.report.markdown import markdown_table, markdown_text, wrapped
-from autotune.report.table import frame
 from autotune.report.trial_text import outcome_text, speed_text
 
 THEIRS = "The guides' own figures, not this machine's"
@@ -140,15 +137,3 @@ def ladder_page(ladder: Ladder) -> str:
     parts += [f"- {markdown_text(line)}" for line in lines]
     parts += ["", f"## {THEIRS}", "", f"{THEIR_TRAINING}.", "", *markdown_table(_their_table())]
     return "\n".join(parts) + "\n"
-
-
-def ladder_frame(ladder: Ladder) -> pd.DataFrame:
-    """A row for each measured method: its name, the columns of every table of trials, seconds and the guides' figures."""
-    rows = [row for row in ladder.rows if row.trial]
-    table = frame([row.trial for row in rows if row.trial])
-    table.insert(0, "method", pd.Series([row.method.name for row in rows], dtype="string"))
-    table[f"seconds_for_{SAMPLES}_samples"] = pd.Series([row.seconds for row in rows], dtype="float64")
-    for name in ("seconds", "samples_per_second", "peak_bytes"):
-        figures = [getattr(row.method.theirs, name, None) for row in rows]
-        table[f"guides_{name}"] = pd.Series(figures, dtype="Int64" if name == "peak_bytes" else "float64")
-    return table
