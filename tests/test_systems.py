@@ -59,7 +59,7 @@ autotune.search
 """
     done = on(system, code)
     lines = done.stdout.splitlines()
-    assert len(lines) == 7
+    assert len(lines) == 8
     assert all(NEEDS_LINUX in line and f"this is {system}" in line for line in lines)
     assert done.stderr.strip().splitlines()[-1] == f"ImportError: {lines[0]}"
     assert done.returncode == 1
