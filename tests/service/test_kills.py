@@ -20,14 +20,6 @@ def test_whatever_is_killed_nothing_is_lost_doubled_stuck_or_left(database: str,
 
 
 @pytest.mark.nightly
-@needs_postgres
-def test_a_standby_goes_on_within_fifteen_seconds_and_each_change_is_sent_once(tmp_path: Path) -> None:
-    counts = kill_service(4, "postgres", tmp_path, seed=4, victims={"server": 1}, standby=True)
-    assert counts.faults == []
-    assert max(counts.takeovers) < 15
-
-
-@pytest.mark.nightly
 @pytest.mark.slow
 def test_real_probes_that_end_between_kills_are_measured_once(tmp_path: Path) -> None:
     counts = kill_service(4, "sqlite", tmp_path, victims={"server": 1, "runner": 1}, real=True)

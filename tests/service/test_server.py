@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from autotune.service.store import Store
 from tests.service.application import wait_until
 from tests.service.dispatching import faults
 from tests.service.searches import REQUEST, Replaying
-from tests.service.servers import environment, serving
+from tests.service.servers import Server, announced, begun, environment, serving
 from tests.terminals import terminal
 from tests.test_architecture import HEAVY, loaded_by
 
@@ -186,6 +187,43 @@ def test_a_server_that_lost_its_database_to_another_one_ends_and_has_changed_not
             assert faults(store, second.state, store.read(search_id)) == []
     assert (search["state"], search["attempt"]) == ("done", 2)
     assert "Error: Another autotune serve has taken the database" in first.stderr.read_text()
+
+
+def killed(server: Server) -> float:
+    """Kill a server, and the time of that."""
+    server.process.kill()
+    server.process.wait()
+    return time.monotonic()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("place", ["", "other"])
+def test_a_standby_goes_on_within_fifteen_seconds_with_the_same_folder_or_from_the_beginning_with_another(
+    place: str, database_url: str, engine: Engine, tmp_path: Path, replaying: Replaying
+) -> None:
+    words = ("--database", database_url)
+    (tmp_path / "other").mkdir()
+    with contextlib.ExitStack() as ending:
+        first = ending.enter_context(serving(tmp_path, *words, variables=replaying.environment))
+        process = begun(tmp_path / place, *words, "--standby", variables=replaying.environment)
+        ending.enter_context(process)
+        ending.callback(process.kill)
+        search_id = first.submit(REPLAYED)
+        wait_until(lambda: bool(first.http.get(f"/searches/{search_id}/trials").json()))
+        replaying.hold()
+        time.sleep(4)
+        assert process.poll() is None
+        killed_at = killed(first)
+        second = announced(process, tmp_path / place, first.token)
+        assert second.http.get(f"/searches/{search_id}").status_code == 200
+        assert time.monotonic() < killed_at + 15
+        replaying.release()
+        assert second.when(search_id)["state"] == "done"
+        store = Store(engine)
+        assert faults(store, second.state, store.read(search_id)) == []
+        assert ("lost" in {event.kind for event in store.events(search_id)}) == bool(place)
+        assert second.stop() == 0
 
 
 @pytest.mark.nightly
