@@ -3,8 +3,6 @@
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -14,8 +12,7 @@ import pytest
 
 from autotune import search
 from autotune.commands.result import TuningResult
-from autotune.core import InvalidRequest, read_json
-from autotune.core.configuration import RANKS
+from autotune.core import InvalidRequest
 from autotune.core.errors import SearchFailed
 from autotune.core.note import Note, NoteKind
 from autotune.executors import Executor, ExecutorLost, local
@@ -39,9 +36,6 @@ def test_shares_are_disjoint_and_equal() -> None:
     assert len(first) == len(second) == len(cores) // 2
     assert not {*first} & {*second}
     assert local.shares(2, 1) == [[cores[0]], [cores[1]]]
-
-
-def test_more_cores_than_there_are_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="cores"):
         local.shares(2, 10**4)
 
@@ -121,60 +115,4 @@ def test_a_search_on_two_devices_survives_one_that_is_killed(tmp_path: Path) -> 
     if result.speedup is not None:  # one device's speed does not count against another's
         at = [{measured.device for measured in trial.measurements} for trial in (result.best, result.baseline)]
         assert at[0] & at[1]
-    assert {*psutil.Process().children(recursive=True)} <= {*before}
-
-
-@pytest.mark.nightly
-@pytest.mark.alone  # beside other tests one core is slower, and left out
-@needs_two_cores
-def test_a_killed_search_resumes_both_of_its_outstanding_trials(tmp_path: Path) -> None:
-    options = ["-b", "8", "--sequence-length", "32", "--device", "cpu", "--devices", "2"]
-    options += ["--n-trials", "16"]  # of a second each: the other device starts for some
-    options += ["--sampler", "random", "--search-space", "quick", "--no-history"]
-    options += ["--output-dir", str(tmp_path), "--study-name", "two"]
-    command = [sys.executable, "-m", "autotune", "search", "bert-mini", *options]
-    begun = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    def probed_now() -> list[Path]:
-        orders = (tmp_path / "two" / "probes").glob("[0-9]*/order.json")
-        return [path for path in orders if not path.with_name("measurement.json").exists()]
-
-    until = time.monotonic() + 240
-    while len(probed_now()) < 2 and time.monotonic() < until and begun.poll() is None:
-        time.sleep(0.02)
-    assert begun.poll() is None
-    begun.kill()
-    begun.wait()
-    outstanding = [read_json(path)["configuration"] for path in probed_now()]
-    assert len(outstanding) == 2
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=400)
-    result = TuningResult.load(tmp_path / "two")
-    assert [trial.number for trial in result.trials] == list(range(len(result.trials)))
-    again = [trial.configuration.to_dict() for trial in result.trials]
-    assert all(again.count(configuration) == 1 for configuration in outstanding)
-
-
-@pytest.mark.nightly
-@needs_two_cores
-def test_two_ranks_use_the_cores_of_both_devices(tmp_path: Path) -> None:
-    before = psutil.Process().children(recursive=True)
-    seen: list[set[int]] = []
-    ended = threading.Event()
-
-    def look() -> None:
-        while not ended.wait(1.0):
-            with contextlib.suppress(psutil.Error):
-                for host in hosts_of(os.getpid()):
-                    seen.extend(set(child.cpu_affinity()) for child in host.children() if child.cpu_times().user > 0.5)
-
-    looking = threading.Thread(target=look)
-    looking.start()
-    try:
-        result = search("bert-mini", 8, output_dir=tmp_path, **SMALL | {"n_trials": 2, "fix": {RANKS: 2}})
-    finally:
-        ended.set()
-        looking.join()
-    assert {trial.configuration.data_parallel_size for trial in result.trials} == {2}
-    assert all(trial.feasible and " + " in trial.measurement.device for trial in result.trials)
-    assert set(os.sched_getaffinity(0)) in seen
     assert {*psutil.Process().children(recursive=True)} <= {*before}

@@ -16,30 +16,28 @@ def test_sizes_are_rounded_up_to_512_bytes_and_segments_are_of_2_or_20_mib_or_ro
     assert [segment_size(size) // MIB for size in sizes] == [2, 20, 20, 10, 12]
 
 
-def test_small_requests_share_a_segment_of_2_mib() -> None:
+FREED = {  # MiB of requests, which of them are freed, MiB of further ones; MiB that are allocated and reserved then
+    "small requests share a segment of 2 MiB": ([0.5] * 4, [], [], 2, 2),
+    "a further small request takes another segment": ([0.5] * 4, [], [0.5], 2.5, 4),
+    "a rest of more than a MiB is split off and used": ([60], [0], [30, 30], 60, 60),
+    "a rest of up to a MiB stays with its block": ([30], [0], [29], 30, 30),
+    "free neighbours of a segment merge": ([5] * 4, [0, 2, 1, 3], [20], 20, 20),
+    "free blocks of two segments do not merge": ([20] * 2, [0, 1], [40], 40, 80),
+    "a hole between blocks in use is wasted for larger requests": ([5] * 4, [0, 2], [6], 16, 40),
+    "small and large requests have pools of their own": ([20], [0], [0.5], 0.5, 22),
+}
+
+
+@pytest.mark.parametrize("name", FREED)
+def test_what_is_freed_is_used_again(name: str) -> None:
+    first, freed, further, allocated, reserved = FREED[name]
     allocator = CachingAllocator()
-    for _ in range(4):
-        allocator.allocate(MIB // 2)
-    assert (allocator.allocated, allocator.reserved) == (2 * MIB, 2 * MIB)
-    allocator.allocate(1)
-    assert (allocator.allocated, allocator.reserved) == (2 * MIB + 512, 4 * MIB)
-
-
-def test_the_smallest_free_block_that_is_large_enough_is_taken() -> None:
-    allocator = CachingAllocator()
-    large, middle, small = (allocator.allocate(size * MIB) for size in (60, 40, 30))
-    for block in (large, middle, small):
-        allocator.release(block)
-    assert allocator.allocate(35 * MIB) is middle
-    assert allocator.reserved == 130 * MIB
-
-
-def test_a_rest_of_more_than_a_mib_is_split_off_and_used() -> None:
-    allocator = CachingAllocator()
-    allocator.release(allocator.allocate(60 * MIB))
-    allocator.allocate(30 * MIB)
-    allocator.allocate(30 * MIB)
-    assert (allocator.allocated, allocator.reserved) == (60 * MIB, 60 * MIB)
+    blocks = [allocator.allocate(int(size * MIB)) for size in first]
+    for place in freed:
+        allocator.release(blocks[place])
+    for size in further:
+        allocator.allocate(int(size * MIB))
+    assert (allocator.allocated / MIB, allocator.reserved / MIB) == (allocated, reserved)
 
 
 def test_a_rest_that_nobody_used_merges_with_its_block_again() -> None:
@@ -50,44 +48,13 @@ def test_a_rest_that_nobody_used_merges_with_its_block_again() -> None:
     assert allocator.reserved == 60 * MIB
 
 
-def test_a_rest_of_up_to_a_mib_stays_with_its_block_and_counts_as_allocated() -> None:
+def test_the_smallest_free_block_that_is_large_enough_is_taken() -> None:
     allocator = CachingAllocator()
-    allocator.release(allocator.allocate(30 * MIB))
-    allocator.allocate(29 * MIB)
-    assert allocator.allocated == 30 * MIB
-
-
-def test_free_neighbours_of_a_segment_merge() -> None:
-    allocator = CachingAllocator()
-    parts = [allocator.allocate(5 * MIB) for _ in range(4)]
-    for block in (parts[0], parts[2], parts[1], parts[3]):
+    large, middle, small = (allocator.allocate(size * MIB) for size in (60, 40, 30))
+    for block in (large, middle, small):
         allocator.release(block)
-    allocator.allocate(20 * MIB)
-    assert (allocator.allocated, allocator.reserved) == (20 * MIB, 20 * MIB)
-
-
-def test_free_blocks_of_two_segments_do_not_merge() -> None:
-    allocator = CachingAllocator()
-    for block in [allocator.allocate(20 * MIB) for _ in range(2)]:
-        allocator.release(block)
-    allocator.allocate(40 * MIB)
-    assert allocator.reserved == 80 * MIB
-
-
-def test_a_hole_between_blocks_in_use_is_wasted_for_larger_requests() -> None:
-    allocator = CachingAllocator()
-    parts = [allocator.allocate(5 * MIB) for _ in range(4)]
-    allocator.release(parts[0])
-    allocator.release(parts[2])
-    allocator.allocate(6 * MIB)
-    assert allocator.reserved == 40 * MIB
-
-
-def test_small_and_large_requests_have_pools_of_their_own() -> None:
-    allocator = CachingAllocator()
-    allocator.release(allocator.allocate(20 * MIB))
-    allocator.allocate(1000)
-    assert allocator.reserved == 22 * MIB
+    assert allocator.allocate(35 * MIB) is middle
+    assert allocator.reserved == 130 * MIB
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -102,22 +102,15 @@ def test_a_full_shard_keeps_a_share_and_gathers_two_layers() -> None:
     assert mib(split.gradients) == (OUTSIDE + (LAYERS - 1) * LAYER) // 4 + LAYER
 
 
-def test_gradients_alone_sharded_leave_all_layers_gathered_at_the_loss() -> None:
+def test_what_else_fsdp_gathers_and_keeps() -> None:
     full, gradients = (peak(fsdp=value) for value in ("full_shard", "shard_grad_op"))
+    half, twice = peak(fsdp="full_shard", precision="bf16").split, peak(2, fsdp="full_shard")
+    assert half.weights == full.split.weights, "float32 shards are kept"
+    assert mib(half.communication) == mib(full.split.communication) // 2
+    assert mib(twice.split.gradients) == ALL, "gradients stay whole while they accumulate"
+    assert twice.allocated_bytes > full.allocated_bytes
     assert gradients.allocated_bytes > full.allocated_bytes
     assert mib(gradients.split.communication) >= (LAYERS - 1) * LAYER
-
-
-def test_gradients_of_fsdp_stay_whole_while_they_accumulate() -> None:
-    once, twice = (peak(accumulation, fsdp="full_shard") for accumulation in (1, 2))
-    assert mib(twice.split.gradients) == ALL
-    assert twice.allocated_bytes > once.allocated_bytes
-
-
-def test_sixteen_bits_under_fsdp_gather_half_and_keep_float32_shards() -> None:
-    whole, half = peak(fsdp="full_shard").split, peak(fsdp="full_shard", precision="bf16").split
-    assert half.weights == whole.weights
-    assert mib(half.communication) == mib(whole.communication) // 2
 
 
 @pytest.mark.parametrize(("stage", "weights"), [("1", ALL // 2), ("2", ALL // 2), ("3", ALL // 8)])

@@ -7,7 +7,6 @@ from autotune.memory.trace import (
     ACTIVATIONS,
     FIRST,
     GRADIENTS,
-    KINDS,
     TEMPORARY,
     MemoryTrace,
     NotPeriodic,
@@ -37,10 +36,8 @@ def layered(layers: int, sizes: tuple[int, ...] = ()) -> MemoryTrace:
 @pytest.mark.parametrize("layers", [3, 4, 12])
 def test_three_layers_repeated_are_the_tape_of_many(layers: int) -> None:
     assert repeated(layered(3), [layers]) == layered(layers)
-
-
-def test_five_layers_repeated_are_too_where_the_first_one_differs() -> None:
-    assert repeated(layered(5, (99, 10, 10, 10, 10)), [9]) == layered(9, (99, *(10,) * 8))
+    first_differs = layered(5, (99, 10, 10, 10, 10))
+    assert repeated(first_differs, [layers + 6]) == layered(layers + 6, (99, *(10,) * (layers + 5)))
 
 
 def passing_on(first: int) -> MemoryTrace:
@@ -55,26 +52,23 @@ def test_each_copy_frees_what_its_own_neighbour_made() -> None:
     assert list(long.events(FIRST)) == [0, 1, ~0, 2, ~1, 3, ~2, 4, ~3]
 
 
-def test_a_neighbour_s_tensor_of_another_size_is_refused() -> None:
-    with pytest.raises(NotPeriodic, match="not as large"):
-        repeated(passing_on(11), [5])
+def of_no_layer() -> MemoryTrace:
+    """A middle layer frees what is no layer's."""
+    places = ((None, 0, (0,)), (0, 0, ()), (0, 1, (~0,)), (0, 2, ()))
+    segments = (Segment(FIRST, unit, place, False, events) for unit, place, events in places)
+    return MemoryTrace((Tensor(1, 0, TEMPORARY),), tuple(segments))
 
 
-def test_a_middle_layer_that_frees_what_is_no_layer_s_is_refused() -> None:
-    segments = (
-        Segment(FIRST, None, 0, False, (0,)),
-        Segment(FIRST, 0, 0, False, ()),
-        Segment(FIRST, 0, 1, False, (~0,)),
-        Segment(FIRST, 0, 2, False, ()),
-    )
-    with pytest.raises(NotPeriodic, match="to no layer"):
-        repeated(MemoryTrace((Tensor(1, 0, TEMPORARY),), segments), [4])
+OUT_OF_ORDER = MemoryTrace((), tuple(Segment(FIRST, 0, layer, False, ()) for layer in (0, 2, 1)))
 
 
-def test_layers_that_do_not_follow_each_other_are_refused() -> None:
-    segments = tuple(Segment(FIRST, 0, layer, False, ()) for layer in (0, 2, 1))
-    with pytest.raises(NotPeriodic, match="follow each other"):
-        repeated(MemoryTrace((), segments), [4])
+@pytest.mark.parametrize(
+    ("trace", "why"),
+    [(passing_on(11), "not as large"), (of_no_layer(), "to no layer"), (OUT_OF_ORDER, "follow each other")],
+)
+def test_layers_that_are_not_alike_are_refused(trace: MemoryTrace, why: str) -> None:
+    with pytest.raises(NotPeriodic, match=why):
+        repeated(trace, [4])
 
 
 def at(size: int) -> MemoryTrace:
@@ -98,11 +92,3 @@ def test_the_lines_hold_the_peak_at_every_size() -> None:
     assert len(lines) == 3
     for size in range(1, 30):
         assert max(sum(line.bytes_at(size)) for line in lines) == max(fixed + slope * size for fixed, slope in moments)
-
-
-def test_a_line_says_what_the_bytes_are_for() -> None:
-    line = max(peak_lines(layered(3))[FIRST], key=lambda item: sum(item.bytes_at(1)))
-    split = dict(zip(KINDS, line.bytes_at(1), strict=True))
-    assert split[ACTIVATIONS] == 3 * 12
-    assert split[TEMPORARY] == 1
-    assert split[GRADIENTS] == 5

@@ -46,6 +46,8 @@ def test_effects_and_offset_are_those_of_the_world() -> None:
     assert learned.std.micro_step < 0.15
     assert learned.deviation.peak_bytes == pytest.approx(30 * MIB, abs=15 * MIB)
     assert calibration.offset_bytes == pytest.approx(50 * MIB, abs=15 * MIB)
+    assert calibrated(SPACE, WarmStart(ALLOWED), tried("fp32", "bf16")).offset_bytes is None
+    assert calibration.learned.keys() == {"precision"}, "only values that were timed"
 
 
 def test_what_less_padding_saves_is_no_effect_of_the_value() -> None:
@@ -61,12 +63,6 @@ def test_what_less_padding_saves_is_no_effect_of_the_value() -> None:
     assert learned.deviation.micro_step == pytest.approx(0.0, abs=0.05)
 
 
-def test_only_values_that_were_timed_are_taught() -> None:
-    learned = calibrated(SPACE, KNOWN, tried("fp32", "bf16")).learned
-    assert set(learned) == {"precision"}
-    assert set(learned["precision"]) == {"fp32", "bf16"}
-
-
 def test_a_study_whose_baseline_was_not_timed_teaches_nothing() -> None:
     assert calibrated(SPACE, KNOWN, tried("bf16")) == Calibration()
     assert calibrated(SPACE, KNOWN, []) == Calibration()
@@ -74,22 +70,11 @@ def test_a_study_whose_baseline_was_not_timed_teaches_nothing() -> None:
     assert calibrated(SPACE, KNOWN, [starved, *tried("bf16")]) == Calibration()
 
 
-def test_without_an_estimate_there_is_no_offset() -> None:
-    calibration = calibrated(SPACE, WarmStart(ALLOWED), tried("fp32", "bf16"))
-    assert calibration.offset_bytes is None
-    assert informed(Prior(), SPACE, [calibration]).learned["precision"]["bf16"].deviation.peak_bytes == 0.0
-
-
-def confounded() -> Calibration:
-    """bf16 was only probed together with another micro-batch size, at which this world is slow."""
+def test_what_was_only_seen_together_stays_open() -> None:
+    """bf16 halves a step here; its only probe was slow, with another micro-batch size: it is still tried."""
     both = SPACE.configuration({**SPACE.baseline.values, "precision": "bf16", "micro_batch_size": 1})
     slow = Trial(1, both, recorded(both, 8.0, int(estimate(both)) + 80 * MIB, ALLOWED, spread=0.001))
-    return calibrated(SPACE, KNOWN, [trial(0, SPACE.baseline), slow])
-
-
-def test_what_was_only_seen_together_stays_open() -> None:
-    """A device on which bf16 halves a step, as is expected there, and on which its only probe was slow: it is still tried."""
-    alone, together = calibrated(SPACE, KNOWN, tried("fp32", "bf16")), confounded()
+    alone, together = (calibrated(SPACE, KNOWN, [*tried("fp32"), other]) for other in (tried("fp32", "bf16")[1], slow))
     assert (
         together.learned["precision"]["bf16"].std.micro_step > 1.5 * alone.learned["precision"]["bf16"].std.micro_step
     )
@@ -124,6 +109,7 @@ def test_the_next_study_expects_the_mean_of_those_before() -> None:
     assert learned.deviation.optimizer_step == pytest.approx(0.1, rel=0.15)
     assert prior.memory.mean_offset_bytes == 50.0 * MIB
     assert 10.0 * MIB <= prior.memory.offset_bytes < Prior().memory.offset_bytes
+    assert informed(Prior(), SPACE, [taught(tf32=CostChange(), bf16=CostChange(-0.5))]) == Prior(), "not against fp32"
 
 
 def test_the_more_models_agree_the_surer_is_the_next_study_but_never_surer_than_models_differ() -> None:
@@ -135,22 +121,6 @@ def test_the_more_models_agree_the_surer_is_the_next_study_but_never_surer_than_
     ]
     assert stds == sorted(stds, reverse=True)
     assert stds[-1] * Prior().micro_step.value >= MODELS_DIFFER.micro_step
-
-
-def test_studies_with_other_baselines_agree_on_differences() -> None:
-    past = [taught(fp32=CostChange(), bf16=CostChange(-0.5)), taught(bf16=CostChange(), fp32=CostChange(0.5))]
-    one, both = (informed(Prior(), SPACE, some).learned["precision"]["bf16"] for some in (past[:1], past))
-    assert one.deviation.micro_step == pytest.approx(-0.4, abs=0.1)
-    assert both.deviation.micro_step == pytest.approx(-0.45, abs=0.05)
-
-
-def test_what_is_not_known_against_the_baselines_own_value_is_left_aside() -> None:
-    assert informed(Prior(), SPACE, [taught(tf32=CostChange(), bf16=CostChange(-0.5))]) == Prior()
-
-
-def test_nothing_past_changes_nothing() -> None:
-    assert informed(Prior(), SPACE, []) == Prior()
-    assert informed(Prior(), SPACE, [taught(fp32=CostChange())]) == Prior()
 
 
 def test_it_goes_through_json_and_back() -> None:

@@ -72,33 +72,6 @@ def test_a_few_measurements_tell_of_all_the_others() -> None:
     assert (errors < 3 * costs.deviation).all()
 
 
-def test_a_slow_optimizer_costs_most_where_it_steps_most_often_for_each_micro_batch() -> None:
-    """It was measured at a micro-batch of 4, where it is a part of the step; at 16 it is most of it."""
-    costs = model().costs([seen(of(4), 0.001), seen(of(16), 0.001), seen(of(4, "none", "slow"), 0.001)])
-    place = {candidate: at for at, candidate in enumerate(EVERY)}
-    ratios = {
-        micro: np.exp(costs.log_step[place[of(micro, "none", "slow")]] - costs.log_step[place[of(micro)]])
-        for micro in (1, 4, 16)
-    }
-    assert ratios[1] < ratios[4] < ratios[16]
-    assert ratios[16] == pytest.approx(seconds(of(16, "none", "slow")) / seconds(of(16)), rel=0.15)
-
-
-def test_a_noisy_measurement_counts_for_less() -> None:
-    sure = model().costs([seen(of(4)), seen(of(8), noise=0.01, step_s=9.0)])
-    unsure = model().costs([seen(of(4)), seen(of(8), noise=1.0, step_s=9.0)])
-    at = EVERY.index(of(8))
-    assert abs(sure.log_step[at] - np.log(9.0)) < abs(unsure.log_step[at] - np.log(9.0)) / 2
-
-
-def test_it_is_surer_after_each_measurement_and_less_sure_the_farther_away() -> None:
-    known = Prior(memory=EXACT, spread=None)  # of scales that are learned a surprise may make less sure
-    first = model(prior=known).costs([seen(of(4))])
-    then = model(prior=known).costs([seen(of(4)), seen(of(8, "full"))])
-    assert (then.deviation <= first.deviation + 1e-9).all()
-    assert first.deviation[EVERY.index(of(8))] < first.deviation[EVERY.index(of(16, "full", "slow"))]
-
-
 def test_longer_samples_are_no_slower_steps() -> None:
     """Micro-steps of twice the tokens took twice the time: the model reads one and the same speed."""
     micro, optimizer = parts(of(8))
@@ -193,14 +166,6 @@ def test_what_is_drawn_has_the_means_and_deviations_that_are_told() -> None:
     assert (peaks <= cost_model.allowed_bytes).mean(0) == pytest.approx(costs.fits, abs=0.04)
 
 
-def test_what_two_configurations_share_is_drawn_for_both_at_once() -> None:
-    costs = model().costs([seen(of(4))])
-    places = np.array([EVERY.index(of(8, "full", "slow")), EVERY.index(of(16, "full", "slow"))])
-    log_steps, peaks = costs.drawn(places, 4000, seed=1)
-    assert np.corrcoef(log_steps.T)[0, 1] > 0.5, "effects that both have"
-    assert np.corrcoef(peaks.T)[0, 1] > 0.5, "an offset that both have"
-
-
 def test_kernels_and_arithmetic_bound_a_micro_step() -> None:
     """With half speed at 8 samples: twice the arithmetic costs little at a micro-batch of 1 and most of it at 16."""
     work = {"checkpointing": {"full": WorkFactors(arithmetic=2.0)}}
@@ -248,12 +213,6 @@ def test_a_machine_that_becomes_slower_is_not_taken_for_slower_configurations() 
     timed, untimed = worst(drifting(True)), worst(drifting(False))
     assert timed < 0.6 * untimed
     assert model().costs(drifting(True)).times.drift > 0.02
-
-
-def test_without_times_or_drift_nothing_is_known_of_the_machines_speed() -> None:
-    assert model().costs(drifting(False)).times.drift == 0.0
-    quiet = [seen(candidate, 0.002, started_s=4.0 * number) for number, candidate in enumerate(EVERY)]
-    assert model().costs(quiet).times.drift < 0.01
 
 
 def test_what_a_measurement_would_teach_is_what_it_teaches() -> None:

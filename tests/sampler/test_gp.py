@@ -9,38 +9,16 @@ from scipy.stats import truncnorm
 from autotune.sampler.gp import at_least, condition, draw, expected_improvement
 
 
-def one_point(noise: float) -> tuple[float, float]:
-    """Mean and variance after measuring 3.0 where 1.0 was expected with variance 4."""
-    first = np.array([0])
-    posterior = condition(
-        np.array([1.0]), np.array([4.0]), np.array([[4.0]]), first, np.array([2.0]), np.array([noise])
-    )
-    return float(posterior.mean[0]), float(posterior.variance[0])
-
-
-def test_a_measurement_and_what_was_expected_are_weighed_by_their_precision() -> None:
-    mean, variance = one_point(noise=2.0)
-    assert mean == pytest.approx(2.0)
-    assert variance == pytest.approx(2.0)
-
-
-def test_a_measurement_without_noise_is_believed() -> None:
-    mean, variance = one_point(noise=1e-9)
-    assert mean == pytest.approx(3.0)
-    assert 0 < variance < 1e-6
-
-
-def test_without_measurements_all_stays_as_it_was() -> None:
-    nothing = np.zeros(0)
-    posterior = condition(np.array([1.0]), np.array([4.0]), np.zeros((0, 1)), np.zeros(0, np.intp), nothing, nothing)
-    assert (posterior.mean, posterior.variance) == (np.array([1.0]), np.array([4.0]))
-
-
-def test_the_evidence_is_the_density_of_what_was_measured() -> None:
-    posterior = condition(
-        np.array([0.0]), np.array([3.0]), np.array([[3.0]]), np.array([0]), np.array([2.0]), np.array([1.0])
-    )
-    assert posterior.evidence == pytest.approx(-0.5 * 4 / 4 - 0.5 * math.log(2 * math.pi * 4))
+@pytest.mark.parametrize(("noise", "mean", "variance"), [(2.0, 2.0, 2.0), (1e-9, 3.0, 0.0)])
+def test_a_measurement_and_what_was_expected_are_weighed_by_their_precision(
+    noise: float, mean: float, variance: float
+) -> None:
+    """3.0 was measured where 1.0 was expected with variance 4."""
+    one, prior = np.array([1.0]), np.array([4.0])
+    posterior = condition(one, prior, prior[None], np.array([0]), np.array([2.0]), np.array([noise]))
+    assert (posterior.mean[0], posterior.variance[0]) == pytest.approx((mean, variance), abs=1e-6)
+    density = -0.5 * 4 / (4 + noise**2) - 0.5 * math.log(2 * math.pi * (4 + noise**2))
+    assert posterior.evidence == pytest.approx(density)
 
 
 def test_expected_improvement_has_its_known_values() -> None:

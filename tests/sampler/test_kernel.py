@@ -56,11 +56,6 @@ def test_the_order_in_which_a_configuration_names_its_settings_is_of_no_account(
     assert overlap_of(points, others).same.diagonal().all()
 
 
-def test_it_is_a_covariance_for_every_set_of_configurations() -> None:
-    points = encode(EVERY, VALUES, BASE)
-    assert np.linalg.eigvalsh(LIKENESS.covariance(overlap_of(points, points), points, points)).min() > 0
-
-
 def test_a_space_without_settings_has_micro_batches_only() -> None:
     sizes = [Configuration.exact(8, size, {}) for size in (1, 2, 4, 8)]
     points = encode(sizes, {"micro_batch_size": (1, 2, 4, 8)}, sizes[1])

@@ -29,15 +29,6 @@ def test_ordered_settings_are_indices_and_the_others_categories() -> None:
     }
 
 
-def test_every_configuration_goes_to_optuna_and_back() -> None:
-    dists = distributions(SPACE)
-    for candidate in SPACE:
-        given = parameters(SPACE, candidate)
-        assert configuration_of(SPACE, given) == candidate
-        for name, value in given.items():
-            assert dists[name]._contains(dists[name].to_internal_repr(value))
-
-
 def test_a_baseline_outside_the_proposals_goes_to_optuna_and_back() -> None:
     baseline = Configuration.exact(8, 8, {"checkpointing": "full", "workers": 1})
     narrow = space(baseline, micro_batch_size=(1, 2, 4), checkpointing=("none",), workers=(0, 2))
@@ -114,25 +105,11 @@ def test_the_probes_that_are_left_are_used_before_anything_is_measured_again() -
     assert again.configuration in (SPACE.baseline, BETTER)
 
 
-def test_it_ends_with_its_probes_once_the_fastest_is_proven() -> None:
-    end = sampler_named("tpe").choose(PROVEN, Situation(probes_left=0))
-    assert (end.configuration, end.end, end.winner) == (None, End.PROBES, BETTER)
-    assert end.claim is not None
-    assert end.claim.low > 1
-
-
 def test_time_that_a_proof_would_need_is_spent_on_probes_if_there_is_nothing_to_prove() -> None:
     sampler = sampler_named("tpe")
     for trials in (ONCE[:1], PROVEN):
         assert sampler.choose(trials, Situation(seconds_left=1.1 * PROBE_S)).why is Why.NEW
         assert sampler.choose(trials, Situation(seconds_left=0.9 * PROBE_S)).end is End.TIME
-
-
-@pytest.mark.parametrize(("each", "probes"), [(0, 1), (2, 4), (3, 6)])
-def test_a_probe_leaves_time_for_as_many_measurements_as_a_proof_needs(each: int, probes: int) -> None:
-    for seconds_left, is_tried in ((probes * PROBE_S, True), ((probes - 0.1) * PROBE_S, False)):
-        choice = sampler_named("tpe").choose(ONCE, Situation(seconds_left=seconds_left, min_repeats=each))
-        assert (choice.why is Why.NEW) is is_tried
 
 
 def test_a_probe_leaves_time_for_the_proof_and_the_proof_is_made_in_what_is_left() -> None:
@@ -157,8 +134,3 @@ def test_it_ends_once_all_of_a_small_space_is_measured_and_proven() -> None:
     assert (end.configuration, end.end, end.winner) == (None, End.ALL, better)
     assert end.stop is not None
     assert end.stop.text == "all configurations have been measured or ruled out"
-
-
-def test_an_unknown_sampler_is_none() -> None:
-    with pytest.raises(KeyError):
-        make_sampler("luck", 0, SPACE, WarmStart(ALLOWED), score)

@@ -88,21 +88,6 @@ def test_a_search_begins_with_the_baseline_and_ends_with_the_fastest_measured_be
     assert 1 < end.claim.low < end.claim < end.claim.high
 
 
-def test_the_best_of_the_small_world_is_among_the_first_probes() -> None:
-    assert fastest() in tried_by(PhysicsSampler(SPACE, KNOWLEDGE), 6)
-
-
-def test_several_devices_measure_different_configurations() -> None:
-    sampler, base = PhysicsSampler(SPACE, KNOWLEDGE), SPACE.baseline
-    trials = [Trial(0, base, replace(machine(base), started_s=0.0, device="0"))]
-    running: dict[str, Configuration] = {}
-    for device in "01234":
-        choice = sampler.choose(trials, Situation(running=running, device=device))
-        assert choice.configuration is not None
-        running[device] = choice.configuration
-    assert len({base, *running.values()}) == 6
-
-
 def test_devices_that_repeat_what_others_did_tell_how_they_differ_and_prove_nothing() -> None:
     """Device 1 is a tenth slower; what it repeated tells that what it measured next was not slow by itself."""
     sampler, base = PhysicsSampler(SPACE, KNOWLEDGE), SPACE.baseline
@@ -154,10 +139,6 @@ def test_of_a_large_space_the_neighbours_of_the_best_are_considered() -> None:
     for name, values in among.values.items():
         for value in values:
             assert among.configuration({**near.values, name: value}) in chosen
-
-
-def test_of_a_small_space_all_are_considered() -> None:
-    assert set(pool([SPACE], [SPACE.baseline], [], KNOWLEDGE.prior, seed=1)) == set(SPACE)
 
 
 def test_a_change_that_wins_nothing_is_tried_without_and_one_that_counts_is_not() -> None:
@@ -226,9 +207,3 @@ def test_a_failed_trial_is_not_sampled_again_and_one_without_a_measurement_is_an
     study.tell(bare, 1.0)
     with pytest.raises(ValueError, match="trial 2 has no measurement"):
         study.ask(distributions(SPACE))
-
-
-def test_a_parameter_of_another_space_is_refused() -> None:
-    study = optuna.create_study(direction="maximize", sampler=PhysicsSampler(SPACE, KNOWLEDGE))
-    with pytest.raises(ValueError, match="'learning_rate' is no setting of this search space"):
-        study.ask().suggest_float("learning_rate", 0.0, 1.0)

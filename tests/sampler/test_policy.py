@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from itertools import product
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ from autotune.sampler.policy import (
     Choice,
     End,
     Why,
-    _expected_observation,
     choose,
 )
 from autotune.sampler.prior import Learned, Prior
@@ -145,19 +143,10 @@ def test_the_second_probe_is_expected_to_be_the_fastest() -> None:
     assert choice.seconds == pytest.approx(2.0 + 8 * 0.22, rel=0.5)
 
 
-WORK = {"checkpointing": {"none": WorkFactors(), "full": WorkFactors(arithmetic=0.5)}}
-"""Expected to be worth much."""
-
-
-@pytest.mark.parametrize("facts", [{"probes_left": 1}, {"seconds_left": 6.0}])
-def test_the_last_probe_tries_what_is_promising_together(facts: dict[str, float]) -> None:
-    choice = chosen(in_turn(BASE), model(prior=Prior(memory=EXACT, work=WORK)), **facts)
-    assert (choice.why, choice.configuration) == (Why.NEW, of(16, "full"))
-
-
 def test_a_promising_setting_is_among_the_first_probes_whatever_other_models_showed() -> None:
+    work = {"checkpointing": {"none": WorkFactors(), "full": WorkFactors(arithmetic=0.5)}}
     learned = {"checkpointing": {"full": Learned(CostChange(math.log(2)), CostChange(0.15, 0.1, MIB))}}
-    cost_model = model(prior=Prior(memory=EXACT, work=WORK, learned=learned))
+    cost_model = model(prior=Prior(memory=EXACT, work=work, learned=learned))
     several = in_turn(BASE)
     while len(several) < FIRST_TRIED:
         choice = chosen(several, cost_model)
@@ -168,6 +157,8 @@ def test_a_promising_setting_is_among_the_first_probes_whatever_other_models_sho
     last = chosen(several[:1], cost_model, probes_left=1).configuration
     assert last is not None
     assert last.values["checkpointing"] == "full", "it is the last one"
+    together = chosen(in_turn(BASE), model(prior=Prior(memory=EXACT, work=work)), seconds_left=6.0)
+    assert (together.why, together.configuration) == (Why.NEW, of(16, "full")), "all that is promising"
 
 
 def test_nothing_is_chosen_twice_as_new_nor_ruled_out() -> None:
@@ -179,22 +170,7 @@ def test_nothing_is_chosen_twice_as_new_nor_ruled_out() -> None:
     assert (end.configuration, end.end, end.untried, end.max_gain, end.max_gain_if_fits) == (None, End.ALL, 0, 0.0, 0.0)
 
 
-def test_more_may_be_won_before_the_best_ones_are_measured_than_after() -> None:
-    several = in_turn(BASE, FASTEST, RIVAL, of(16, "full"))
-    assert chosen(several[:2]).max_gain > chosen(several).max_gain > 0
-
-
 # What fits ------------------------------------------------------------------------------------------------------
-
-
-def test_if_nothing_surely_fits_the_likeliest_is_tried() -> None:
-    allowed = peak(of(1, "full")) - 20 * MIB
-    choice = chosen([out_of_memory(BASE, wanted=allowed + 60 * MIB)], model(allowed))
-    assert choice.why is Why.NEW
-    assert choice.configuration is not None
-    assert peak(choice.configuration) < peak(BASE)
-    assert choice.fits < 0.95
-    assert (choice.winner, choice.gain, choice.max_gain) == (None, math.inf, math.inf)
 
 
 def test_if_nothing_fits_everything_is_tried_before_the_end() -> None:
@@ -239,15 +215,6 @@ def test_a_risk_is_taken_if_nothing_safe_is_left_to_win() -> None:
     assert not chosen(starved, cost_model, risks=2).risky, "nothing fits yet"
 
 
-def test_a_risk_is_not_taken_for_nothing() -> None:
-    """It may fit, and is slow: nothing else is left after two probes."""
-    slow = of(16, "none", "slow")
-    several = in_turn(BASE, of(4, "none", "slow"), noise=0.0005)
-    cost_model = model(peak(slow))
-    assert P_FIT_RISKY < float(cost_model.costs(several).fits[EVERY.index(slow)]) < P_FIT_LIKELY
-    assert not chosen(several, cost_model, implied=all_but(slow), risks=1).risky
-
-
 # How long the training is ---------------------------------------------------------------------------------------
 
 
@@ -258,24 +225,11 @@ def test_a_very_short_training_is_worth_no_probe_and_the_promising_one_is_named(
     assert end.max_gain > 0.01
 
 
-def test_a_training_that_is_too_short_for_a_third_probe_is_not_too_short_for_a_second() -> None:
-    assert chosen(in_turn(BASE), model(training_steps=1000)).configuration == FASTEST
-    after = chosen(in_turn(BASE, FASTEST, RIVAL), model(training_steps=50))
-    assert (after.configuration, after.end) == (None, End.WORTH)
-
-
 def test_the_longer_the_training_the_more_is_measured_and_it_ends() -> None:
     lengths = [len(searched(0.02, cost_model=model(training_steps=steps))[0]) for steps in (10, 1000, 1_000_000)]
     assert lengths[0] == 1
     assert lengths == sorted(lengths)
     assert lengths[1] < lengths[2] <= 40
-
-
-def test_without_announced_steps_the_first_probes_are_made_and_then_each_has_to_be_worth_its_time() -> None:
-    assert chosen(in_turn(BASE), run_s=1.0).why is Why.NEW
-    assert chosen(in_turn(BASE, FASTEST), run_s=1.0).why is Why.NEW
-    end = chosen(in_turn(BASE, FASTEST, RIVAL), run_s=1.0)
-    assert (end.configuration, end.end) == (None, End.WORTH)
 
 
 # Measured again -------------------------------------------------------------------------------------------------
@@ -292,16 +246,10 @@ def test_what_cannot_be_told_apart_is_measured_again() -> None:
     choice = chosen(even(), run_s=36_000.0)
     assert choice.why is Why.COMPARE
     assert choice.configuration in (FASTEST, RIVAL)
+    second = chosen(even(), run_s=36_000.0, running={"1": choice.configuration})
+    assert (second.why, second.configuration == choice.configuration) == (Why.COMPARE, False), "which is measured there"
     quiet = chosen(in_turn(*EVERY), run_s=36_000.0)
     assert quiet.why is Why.PROVE, "known well enough, the fastest is proven"
-
-
-def test_what_another_device_measures_again_is_worth_less_here() -> None:
-    first = chosen(even(), run_s=36_000.0)
-    assert first.configuration is not None
-    second = chosen(even(), run_s=36_000.0, running={"1": first.configuration})
-    assert (second.why, second.configuration == first.configuration) == (Why.COMPARE, False)
-    assert second.gain < first.gain
 
 
 @pytest.mark.parametrize(("rival", "most"), [(RIVAL, COMPARED * EACH), (BASE, PROVEN * EACH)])
@@ -320,31 +268,6 @@ def test_what_many_measurements_did_not_tell_is_not_measured_for_ever(rival: Con
     assert after(most).configuration is None
 
 
-def test_of_two_the_one_that_tells_more_is_compared() -> None:
-    """The baseline was measured often and its rival once: the rival's next measurement tells more."""
-    several = in_turn(
-        BASE, *[BASE] * 5, FASTEST, noise=0.1, errors=[0.0] * 6 + [math.log(seconds(BASE) / seconds(FASTEST))]
-    )
-    choice = chosen(several, probes_left=0, run_s=36_000.0)
-    assert (choice.why, choice.configuration) == (Why.COMPARE, FASTEST)
-
-
-def test_a_machine_that_drifts_makes_a_neighbour_in_time_tell_more() -> None:
-    """The rival of what was measured just now is worth measuring now, not an hour later."""
-    rng = np.random.default_rng(1)
-    order = [*[BASE, RIVAL] * 15, FASTEST]
-    several = in_turn(*order, errors=[*np.cumsum(0.05 * rng.standard_normal(len(order)))])
-    costs = model().costs(several)
-    assert costs.times.drift > 0.02
-    places = np.array([EVERY.index(FASTEST), EVERY.index(RIVAL)])
-
-    def taught(at_s: float) -> float:
-        parts = costs.posterior_shift(places, at_s, (1,))
-        return sum(weight * float(np.hypot(*(moved[:, 0, 1, 1] - moved[:, 0, 0, 1]))) for weight, moved in parts)
-
-    assert taught(PROBE_S * len(several)) > 1.1 * taught(PROBE_S * len(several) + 3600.0)
-
-
 def test_the_proof_comes_first_if_nothing_would_be_handed_out_without_it() -> None:
     """On a noisy machine a single measurement of each shows nothing; the last untried one may win little."""
     *several, last = EVERY
@@ -357,14 +280,10 @@ def test_the_proof_is_of_neighbours_in_time() -> None:
     several = [measured(BASE, 0), measured(BASE, 1), measured(FASTEST, 700), measured(FASTEST, 701)]
     choice = chosen(several, implied=NOTHING_NEW, at_s=PROBE_S * 702)
     assert (choice.why, choice.configuration, choice.claim) == (Why.PROVE, BASE, None)
-
-
-def test_a_claim_may_need_more_measurements_of_each() -> None:
     several = in_turn(BASE, FASTEST, BASE, FASTEST)
-    proven = chosen(several, implied=NOTHING_NEW)
-    assert (proven.configuration, proven.winner) == (None, FASTEST)
-    assert proven.claim is not None
-    assert chosen(several, implied=NOTHING_NEW, min_repeats=3).why is Why.PROVE
+    end = chosen(several, probes_left=0)
+    assert (end.configuration, end.end, end.winner) == (None, End.PROBES, FASTEST)
+    assert chosen(several, implied=NOTHING_NEW, min_repeats=3).why is Why.PROVE, "it needs more of each"
 
 
 def test_if_nothing_is_measured_again_everything_new_that_is_worth_it_still_is() -> None:
@@ -376,13 +295,10 @@ def test_if_nothing_is_measured_again_everything_new_that_is_worth_it_still_is()
 
 
 def test_a_rival_that_fell_out_does_not_leave_the_baseline_measured_alone() -> None:
-    """It ran out of memory when it was measured again, and nothing else may be measured."""
+    """It ran out of memory when it was measured again, and nothing else may be measured; or the next best is proven."""
     several = [*in_turn(BASE, FASTEST, BASE), out_of_memory(FASTEST, 3)]
     choice = chosen(several, implied=NOTHING_NEW)
     assert (choice.configuration, choice.winner, choice.end) == (None, BASE, End.GAIN)
-
-
-def test_if_the_winner_runs_out_of_memory_when_measured_again_the_next_best_is_proven() -> None:
     several = [*in_turn(BASE, FASTEST, RIVAL, BASE), out_of_memory(FASTEST, 4)]
     choice = chosen(several, implied=NOTHING_NEW)
     assert (choice.winner, choice.why, choice.configuration) == (RIVAL, Why.PROVE, RIVAL)
@@ -401,12 +317,6 @@ def test_what_is_disqualified_is_neither_handed_out_nor_measured_again() -> None
     assert choice.configuration in (RIVAL, BASE)
 
 
-def test_no_new_configuration_is_chosen_once_the_probes_are_used() -> None:
-    assert chosen(in_turn(BASE, FASTEST), probes_left=0).why is Why.PROVE
-    end = chosen(in_turn(BASE, FASTEST, BASE, FASTEST), probes_left=0)
-    assert (end.configuration, end.end, end.winner) == (None, End.PROBES, FASTEST)
-
-
 def test_what_ended_early_is_not_measured_again() -> None:
     cut = measured(FASTEST, 1, ended_early=True)
     choice = chosen([measured(BASE, 0), cut], implied=NOTHING_NEW)
@@ -414,13 +324,6 @@ def test_what_ended_early_is_not_measured_again() -> None:
 
 
 # Time limits ----------------------------------------------------------------------------------------------------
-
-
-def test_time_for_the_proof_is_kept() -> None:
-    several = in_turn(BASE, FASTEST)
-    assert chosen(several).why is Why.NEW
-    hurried = chosen(several, seconds_left=3.2 * PROBE_S)
-    assert (hurried.why, hurried.winner) == (Why.PROVE, FASTEST)
 
 
 @pytest.mark.parametrize("limit", [2, 3, 5, 12])
@@ -432,13 +335,8 @@ def test_a_search_ends_in_time_with_its_winner_proven_if_it_is_long_enough(limit
     assert choice.winner == FASTEST
     assert (choice.claim is not None) == (limit >= 4)
     assert (choice.end is End.TIME) == (limit <= 5)
-
-
-def test_nothing_begins_after_the_time() -> None:
-    for several in (in_turn(BASE), in_turn(BASE, FASTEST), in_turn(*EVERY)):
-        for left in (0.0, -1.0):
-            end = chosen(several, seconds_left=left, repeat_seconds=dict.fromkeys(EVERY, PROBE_S))
-            assert (end.configuration, end.end) == (None, End.TIME)
+    over = chosen(several[:2], seconds_left=0.0)
+    assert (over.configuration, over.end) == (None, End.TIME)
 
 
 def test_seconds_of_another_measurement_may_be_others_than_of_the_first() -> None:
@@ -462,24 +360,6 @@ def test_what_others_measure_now_is_not_chosen(noise: float) -> None:
         running[device] = candidate
 
 
-def test_less_may_be_won_beside_what_is_measured_now() -> None:
-    """Its result is assumed: it leaves less unsure of the others."""
-    beside = chosen(in_turn(BASE, device="0"), device="0", running={"1": FASTEST})
-    ruled_out = chosen(in_turn(BASE, device="0"), device="0", implied=lambda candidate: candidate == FASTEST)
-    assert beside.max_gain < 0.8 * ruled_out.max_gain
-
-
-def test_what_runs_elsewhere_is_believed_to_take_as_long_as_its_steps_do() -> None:
-    """Not as long as a step with its share of compiling, which is spread over the run."""
-    values = {"micro_batch_size": (4, 8), "compile": ("none", "default")}
-    every = [Configuration.exact(16, micro, {"compile": value}) for micro, value in product(*values.values())]
-    cost_model = CostModel(every, values, every[0], Prior(memory=EXACT), lambda each: 1.0, HUGE, training_steps=100)
-    first = [Observation(every[0], Outcome.COMPLETED, 1.0, 0.1, noise=0.01, peak_bytes=MIB, feasible=True)]
-    alone = cost_model.costs(first)
-    believed = cost_model.costs([*first, _expected_observation(cost_model, alone, every[1])])
-    assert believed.log_step == pytest.approx(alone.log_step, abs=0.002)
-
-
 ON_ZERO = [measured(candidate, number, device="0") for number, candidate in enumerate((BASE, FASTEST))]
 
 
@@ -496,16 +376,8 @@ def test_a_cross_over_proves() -> None:
     end = chosen([*ON_ZERO, *crossed], implied=NOTHING_NEW, device="1")
     assert (end.configuration, end.winner) == (None, FASTEST)
     assert end.claim == pytest.approx(seconds(BASE) / seconds(FASTEST))
-
-
-def test_one_of_the_two_on_each_device_proves_nothing() -> None:
-    apart = [
-        measured(candidate, number, device=device)
-        for device, candidate in (("0", BASE), ("1", FASTEST))
-        for number in (0, 1)
-    ]
-    choice = chosen(apart, implied=NOTHING_NEW, device="0")
-    assert (choice.claim, choice.why) == (None, Why.PROVE)
+    calibrated = chosen(ON_ZERO, implied=NOTHING_NEW, device="0", calibrations=crossed)
+    assert calibrated.claim is None, "repeats tell how devices differ and are no part of a claim"
 
 
 def test_nothing_is_measured_while_what_runs_may_prove_it() -> None:
@@ -514,11 +386,6 @@ def test_nothing_is_measured_while_what_runs_may_prove_it() -> None:
     assert chosen(several, **facts).why is Why.PROVE
     assert chosen(several, running={"0": FASTEST}, **facts).configuration is None
     assert chosen(several, running={"0": RIVAL}, **facts).why is Why.PROVE
-
-
-def test_repeats_tell_how_devices_differ_and_are_no_part_of_a_claim() -> None:
-    repeats = [measured(BASE, 2, 0.1, device="1"), measured(FASTEST, 3, 0.1, device="1")]
-    assert chosen(ON_ZERO, implied=NOTHING_NEW, device="0", calibrations=repeats).claim is None
 
 
 def test_what_can_still_be_proven_goes_before_what_is_a_little_faster() -> None:

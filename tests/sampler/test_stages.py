@@ -2,13 +2,12 @@
 
 from dataclasses import replace
 
-from autotune.core import Configuration, Outcome, Trial
+from autotune.core import Configuration, Trial
 from autotune.sampler.candidates import BEST, POOL, narrowed, stages
 from autotune.sampler.observation import Observation, observed
 from autotune.sampler.physics import PhysicsSampler, WarmStart
-from autotune.space.search_space import SearchSpace
 from tests.makers import ALLOWED, machine, space
-from tests.sampler.test_physics import estimate, tried_by
+from tests.sampler.test_physics import estimate, large, tried_by
 
 CORE = ("micro_batch_size", "precision")
 SPACE = replace(
@@ -19,17 +18,6 @@ SPACE = replace(
 
 def seen(candidate: Configuration) -> Observation:
     return observed(candidate, machine(candidate))
-
-
-def test_without_core_settings_all_are_searched_at_once() -> None:
-    whole = replace(SPACE, core=())
-    assert stages(whole, [seen(whole.baseline)], 5) == [(whole,)]
-
-
-def test_at_first_everything_but_the_core_is_the_baselines() -> None:
-    (first,), _ = stages(SPACE, [seen(SPACE.baseline)], 5)
-    for name, values in first.values.items():
-        assert values == (SPACE.values[name] if name in CORE else (SPACE.baseline.values[name],))
 
 
 def test_then_the_others_are_tried_around_the_three_best_of_the_core() -> None:
@@ -60,19 +48,6 @@ def test_the_core_is_searched_first_and_the_rest_by_what_is_left_of_the_probes()
     assert len(set(tried)) == 8
 
 
-def test_nothing_is_tried_around_what_cannot_win() -> None:
-    own = SPACE.baseline.values
-    faster = SPACE.configuration({**own, "precision": "bf16"})
-    tried = [
-        Trial(0, SPACE.baseline, machine(SPACE.baseline)),
-        Trial(1, faster, machine(faster), disqualified_reason="its loss differs"),
-    ]
-    core = narrowed(SPACE, {name: own[name] for name in SPACE.values if name not in CORE})
-    around = narrowed(SPACE, {name: own[name] for name in CORE})
-    untried = {*core, *around} - {trial.configuration for trial in tried}
-    assert PhysicsSampler(SPACE, WarmStart(ALLOWED, estimate)).choose(tried).untried == len(untried)
-
-
 def test_where_the_core_has_nothing_left_to_win_the_rest_is_tried_at_once() -> None:
     knowledge = WarmStart(ALLOWED, estimate, core_probes=50)
     small = replace(space(precision=("fp32",), micro_batch_size=(1, 2), workers=(0, 2, 4)), core=CORE)
@@ -82,29 +57,14 @@ def test_where_the_core_has_nothing_left_to_win_the_rest_is_tried_at_once() -> N
 
 
 def test_a_huge_space_is_searched_in_parts_of_the_pool() -> None:
-    huge: SearchSpace = replace(
-        space(
-            micro_batch_size=tuple(2**power for power in range(11)),
-            global_batch_size=1024,
-            checkpointing=("none", "full"),
-            precision=("fp32", "tf32", "fp16", "bf16"),
-            optimizer=("adamw_torch", "adamw_torch_fused", "adamw_bnb_8bit", "adafactor", "sgd"),
-            workers=tuple(range(64)),
-            pin_memory=(True, False),
-        ),
-        core=(*CORE, "checkpointing"),
-    )
+    values = {**large().values, "workers": tuple(range(64))}
+    huge = replace(large(), values=values, core=(*CORE, "checkpointing"))
     sampler = PhysicsSampler(huge, WarmStart(ALLOWED, estimate))
     tried = tried_by(sampler, 3)
     choice = sampler.choose([Trial(number, item, machine(item)) for number, item in enumerate(tried)])
     assert choice.configuration in huge
     assert choice.configuration not in tried
     assert 1000 < choice.untried <= POOL
-
-
-def test_where_nothing_of_the_core_fits_all_of_the_space_is_tried() -> None:
-    nothing = [Observation(SPACE.baseline, Outcome.OUT_OF_MEMORY)]
-    assert stages(SPACE, nothing, 1) == [(SPACE,)]
 
 
 def test_ranks_that_come_after_the_core_find_a_micro_batch_of_their_own() -> None:

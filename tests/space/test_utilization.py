@@ -8,7 +8,6 @@ import pytest
 
 from autotune.commands.compare.run import compare
 from autotune.commands.result import TuningResult
-from autotune.commands.verify.result import Verification, verification_lines
 from autotune.core import Environment
 from autotune.report.evidence import evidence_lines
 from autotune.report.html import page
@@ -156,16 +155,9 @@ def test_nothing_is_said_of_it_where_it_is_not_known() -> None:
     assert any("58% of the fastest product" in line for line in evidence_lines(on_cpu, on_cpu.best))
 
 
-def test_verify_and_compare_show_it() -> None:
+def test_compare_shows_it() -> None:
     study = found()
     promised = study.utilization(study.best)
     assert promised is not None
-    shares = ((None, promised.mfu), (None, 0.5))
-    measured = (completed(study.best.configuration, 225.0, round=1),)
-    slower = Verification("small", study.best, None, measured, mfu=shares)
-    assert slower.to_dict()["measured"]["answer"]["mfu"] == 0.5
-    line = next(line for line in verification_lines(slower) if line.startswith("MFU, now"))
-    assert line.split()[-1] == "50.0%"
-    assert not [line for line in verification_lines(replace(slower, mfu=((None, None),) * 2)) if "MFU" in line]
     rows = compare([study, result()]).to_dict("records")
     assert [row["best_mfu"] for row in rows] == [pytest.approx(promised.mfu), pytest.approx(float("nan"), nan_ok=True)]

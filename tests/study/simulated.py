@@ -38,8 +38,8 @@ LOSSES = tuple(9 - 0.05 * step for step in range(12))
 EPOCH_S = 1e9
 """Seconds since the epoch at which a world begins."""
 
-LIKELY = (StopKind.NOTHING_LIKELY_TO_WIN, StopKind.NOTHING_LIKELY_TO_FIT)
-BY_GAINS = {StopKind.NOTHING_TO_WIN, *LIKELY, StopKind.NOT_WORTH_IT, StopKind.NOT_WORTH_AN_HOUR}
+LIKELY = {StopKind.NOTHING_TO_WIN, StopKind.NOTHING_LIKELY_TO_WIN, StopKind.NOTHING_LIKELY_TO_FIT}
+BY_GAINS = LIKELY | {StopKind.NOT_WORTH_IT, StopKind.NOT_WORTH_AN_HOUR}
 """Kinds of ends that follow from random draws."""
 
 
@@ -57,8 +57,7 @@ class Clock(TimeLimit):
 class World:
     """What the seed makes of a space, its devices and the plan.
 
-    begun: how often each slot was. log: what was measured. has_lost: whether devices were left out. use: share of the devices'
-    time in which they measured.
+    begun: how often each slot was. log: what was measured. has_lost: whether devices were left out.
     """
 
     seed: int
@@ -67,7 +66,6 @@ class World:
     begun: Counter[Slot] = field(default_factory=Counter)
     measurements: int = 0
     has_lost: bool = False
-    use: float = 0.0
     log: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -173,7 +171,6 @@ class VirtualPool(Pool):
             together=(lambda names: world.probe_on(*names)) if world.has_ranks else None,
         )
         self.study: Study
-        self.busy = self.available = 0.0
         self._ends: list[tuple[float, str, Any, BaseException | None]] = []
 
     def start(self, key: Any, work: Work, device: str, *others: str) -> None:
@@ -189,8 +186,6 @@ class VirtualPool(Pool):
 
     def _next(self) -> tuple[str, Any, BaseException | None]:
         first = min(self._ends, key=lambda end: end[:2])
-        self.busy += sum(1 for _ in self._running) * (first[0] - self.world.clock_s)
-        self.available += len(self.devices) * (first[0] - self.world.clock_s)
         self._ends.remove(first)
         self.world.clock_s, device, value, error = first
         return device, value, error
@@ -231,7 +226,6 @@ def searched(world: World, folder: Path) -> tuple[Study, StopReason | Exception]
         except SearchFailed as error:
             end = error
         check(world, study, fleet, end)
-        world.use = pool.busy / max(pool.available, 1e-9)
         return study, end
 
 

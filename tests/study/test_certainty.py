@@ -75,6 +75,7 @@ def test_what_was_not_measured_side_by_side_is_to_be() -> None:
 
 def test_a_missing_speed_up_has_its_reason() -> None:
     lost = Trial(0, FP32, ended(Outcome.OUT_OF_MEMORY))
+    assert speed_up(trial(1, of=WORKERS), lost, SPEED) is None
     assert gap_of([lost, trial(1, of=WORKERS)]).kind is GapKind.NO_BASELINE
     assert gap_of([lost]).kind is GapKind.NOTHING_TO_COMPARE
     assert gap_of([]).kind is GapKind.NOTHING_TO_COMPARE

@@ -31,11 +31,6 @@ def test_the_same_request_finds_its_trials_with_their_confirmations() -> None:
     assert known.others == (), "its own lessons are in its trials"
 
 
-def test_another_request_finds_what_was_taught_and_no_trials() -> None:
-    remember(HERE, {"model": "a"}, TRIALS, TAUGHT)
-    assert recall(HERE, {"model": "b"}) == Remembered((), (TAUGHT,))
-
-
 RUN = RealRun.of(
     Interval(10.0, 9.8, 10.2),
     Interval(9.0, 8.9, 9.1),
@@ -48,20 +43,16 @@ def test_real_runs_are_kept_apart_and_found_by_every_study_of_the_device() -> No
     remember_run(HERE, {"model": "a"}, replace(RUN, measured=9.9))
     remember(HERE, {"model": "a"}, TRIALS, TAUGHT)
     known = recall(HERE, {"model": "b"})
-    assert (known.others, [run.measured for run in known.real_runs]) == ((TAUGHT,), [9.0, 9.9])
+    assert (known.trials, known.others) == ((), (TAUGHT,)), "what was taught, and no trials"
+    assert [run.measured for run in known.real_runs] == [9.0, 9.9]
     assert [*map(str, known.notes)] == ["earlier promises on this device: 2 real trainings ran at 90% to 99% of them"]
-    assert recall(cpu(versions={"torch": "9.0"}), {"model": "a"}).notes == []
+    assert recall(cpu(versions={"torch": "9.0"}), {"model": "a"}) == Remembered(), "other software"
 
 
 def test_the_last_real_runs_of_a_study_are_kept() -> None:
     for steps in range(MOST_RUNS + 3):
         remember_run(HERE, {"model": "a"}, replace(RUN, steps=steps))
     assert [run.steps for run in recall(HERE, {}).real_runs] == [*range(3, MOST_RUNS + 3)]
-
-
-def test_another_device_or_software_finds_nothing() -> None:
-    remember(HERE, {"model": "a"}, TRIALS, TAUGHT)
-    assert recall(cpu(versions={"torch": "9.0"}), {"model": "a"}) == Remembered()
 
 
 def test_what_is_damaged_counts_as_nothing(tmp_path: Path) -> None:

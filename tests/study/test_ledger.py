@@ -8,14 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.core import Outcome
-from autotune.core.prospect import OptimalityGap
 from autotune.core.slot import Slot, SlotKind
 from autotune.probe.order import ORDER
 from autotune.space.dominance import TOO_FEW_DEVICES
 from autotune.study.job import Job
 from autotune.study.ledger import Ledger
 from autotune.study.plan import Plan
-from autotune.study.store import read_prospects
 from tests.makers import ALLOWED, completed, ended, out_of_memory, space
 
 PLAN = Plan(n_trials=9, objective="samples_per_second", allowed_bytes=ALLOWED)
@@ -144,14 +142,6 @@ def test_what_does_not_learn_is_known_to_the_sampler_unless_it_may_win(tmp_path:
     assert ledger.flagged == [other]
     assert Ledger.read(tmp_path, PLAN).flagged == [other]
     assert Ledger.read(tmp_path, replace(PLAN, allow_loss_difference=True)).flagged == []
-
-
-def test_what_the_untried_could_win_lies_next_to_the_last_trial(tmp_path: Path) -> None:
-    ledger, gap = measured(tmp_path, 2), OptimalityGap(0.1, 0.2, 7)
-    ledger.begin(Job(Slot(2), TRIED[2], gap=gap))
-    ledger.begin(Job(Slot(1, 1), TRIED[1]))
-    assert ledger.gap == gap
-    assert read_prospects(tmp_path) == {1: gap}
 
 
 def test_a_device_s_repetition_is_found_again_by_the_name_of_the_device(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState
 
-from autotune.core import Configuration, InvalidRequest, Measurement, Outcome, Trial, write_json
+from autotune.core import Configuration, Measurement, Outcome, Trial, write_json
 from autotune.core.errors import SearchFailed, StorageFailed, StudyInUse, StudyMismatch, TimeIsOver
 from autotune.core.note import Note, NoteKind
 from autotune.core.request import SAMPLERS
@@ -22,7 +22,6 @@ from autotune.core.slot import Slot, SlotKind
 from autotune.core.time_limit import GRACE
 from autotune.probe import Probe, ProbeOptions
 from autotune.probe.order import ANSWER, ORDER
-from autotune.report.live.text import now_text
 from autotune.sampler.physics import ALONE, PhysicsSampler, Situation, WarmStart
 from autotune.sampler.policy import Choice, Why
 from autotune.space.dominance import SAME_CRASHES, TOO_FEW_DEVICES, crash_notes, crashing_values
@@ -33,7 +32,7 @@ from autotune.study.finish import missing_proof
 from autotune.study.job import Job
 from autotune.study.loop import import_trials, open_study, search
 from autotune.study.objective import best_trial, is_shown
-from autotune.study.plan import Plan, Progress, ProgressKind
+from autotune.study.plan import Plan, Progress
 from autotune.study.store import (
     REQUEST,
     check_identity,
@@ -46,7 +45,7 @@ from autotune.study.store import (
 from autotune.study.study import Study
 from tests import makers
 from tests.clocks import SimulatedTime, TimedProbe, taking
-from tests.makers import ALLOWED, MIB, completed, ended, machine, out_of_memory, space, warned
+from tests.makers import ALLOWED, MIB, completed, ended, machine, out_of_memory, space
 from tests.probe.processes import bounded
 from tests.replay_probe import ReplayProbe, recorded
 
@@ -121,19 +120,6 @@ def interrupted(folder: Path, at: int, written: bool = False, **plan: Any) -> St
 # One search -----------------------------------------------------------------------------------------------------
 
 
-def test_the_baseline_is_trial_0(tmp_path: Path) -> None:
-    probe = replay()
-    study, _ = run(tmp_path, probe)
-    assert probed(probe)[0] == study.trials[0].configuration == space().baseline
-    assert [trial.number for trial in study.trials] == [0, 1, 2, 3, 4]
-
-
-def test_each_measurement_tells_how_long_the_search_waited_for_it(tmp_path: Path) -> None:
-    study, _ = run(tmp_path, replay(), n_trials=3)
-    assert len(study.ledger.pace) >= 3
-    assert all(0 <= waited < 600 for waited, _ in study.ledger.pace)
-
-
 def test_a_baseline_that_is_no_proposal_is_probed_once_and_never_proposed(tmp_path: Path) -> None:
     baseline = Configuration.exact(8, 8, {"checkpointing": "full"})
     narrow = space(baseline, micro_batch_size=(1, 2), checkpointing=("none", "full"))
@@ -142,11 +128,13 @@ def test_a_baseline_that_is_no_proposal_is_probed_once_and_never_proposed(tmp_pa
     assert {trial.configuration for trial in study.trials[1:]} == set(narrow)
 
 
-@pytest.mark.parametrize("n_trials", [1, 3, 6])
-def test_the_number_of_trials_counts_probes_the_baseline_s_among_them(tmp_path: Path, n_trials: int) -> None:
+@pytest.mark.parametrize("n_trials", [1, 6])
+def test_the_baseline_is_trial_0_and_counts_as_one(tmp_path: Path, n_trials: int) -> None:
     probe = replay()
     study, stop_reason = run(tmp_path, probe, n_trials=n_trials)
-    assert len(probed(probe)) == len(study.trials) == n_trials
+    assert probed(probe)[0] == study.trials[0].configuration == space().baseline
+    assert len(probed(probe)) == n_trials
+    assert [trial.number for trial in study.trials] == [*range(n_trials)]
     assert stop_reason == f"the budget of {n_trials} trials is used"
 
 
@@ -223,19 +211,6 @@ def test_one_crash_again_and_again_whatever_the_values_ends_the_search_and_shows
         assert search(study, probe), "one fewer does not"
 
 
-@pytest.mark.parametrize(("where", "quotes_the_log"), [("data", False), ("", True)])
-def test_the_log_s_last_line_is_quoted_only_of_a_process_that_ended_by_itself(
-    where: str, quotes_the_log: bool, tmp_path: Path
-) -> None:
-    crash = ended(Outcome.CRASHED, reason="KeyError: 'x'", where=where, log_tail="{'train_runtime': '0.2'}\n")
-    with locked(tmp_path):
-        study = opened(tmp_path, space())
-        study.ledger.record(Slot(0), study.space.baseline, crash)
-        with pytest.raises(SearchFailed, match="The baseline crashed: KeyError: 'x'") as caught:
-            search(study, replay())
-    assert ("train_runtime" in str(caught.value)) == quotes_the_log
-
-
 def test_where_nothing_has_run_the_same_crash_three_times_running_ends_the_search(tmp_path: Path) -> None:
     def world(configuration: Configuration) -> Measurement:
         if configuration == space().baseline:
@@ -268,25 +243,16 @@ def test_a_baseline_that_crashes_ends_the_search_with_one_line_that_names_its_lo
     assert len(probe.asked) == 1
 
 
-TRACEBACK = """Traceback (most recent call last):
-  File "/lib/python3.11/site-packages/autotune/probe/train/run.py", line 5, in run
-    trainer.train()
-  File "/lib/python3.11/site-packages/{}", line 7, in forward
-    rate = 1 / (layers - 1)
-ZeroDivisionError: division by zero
-"""
-
-
 @pytest.mark.parametrize(
     ("file", "advice"),
     [
-        ("transformers/models/rwkv/modeling_rwkv.py", "The model's own code raised it (modeling_rwkv.py, line 7)"),
+        ("transformers/models/rwkv/modeling.py", "The model's own code raised it (modeling.py, line 7)"),
         ("mine/model.py", "Fix the cause"),
     ],
 )
 def test_a_crash_within_the_model_s_code_is_not_called_the_user_s(tmp_path: Path, file: str, advice: str) -> None:
-    reason = "ZeroDivisionError: division by zero"
-    crash = ended(Outcome.CRASHED, reason=reason, log_tail=TRACEBACK.format(file))
+    traceback = f'Traceback (most recent call last):\n  File "/lib/{file}", line 7, in forward\nValueError: x\n'
+    crash = ended(Outcome.CRASHED, reason="ValueError: x", log_tail=traceback)
     with pytest.raises(SearchFailed) as caught:
         run(tmp_path, replay(lambda configuration: crash))
     assert advice in caught.value.advice
@@ -302,13 +268,6 @@ def test_a_baseline_that_cannot_run_here_is_a_trial_without_a_probe(tmp_path: Pa
     assert len(probe.asked) == 2
 
 
-def test_a_baseline_that_loads_with_more_workers_than_cores_rules_nothing_else_out(tmp_path: Path) -> None:
-    baseline = Configuration.exact(8, 2, {"precision": "fp32", "workers": 64})
-    among = space(baseline, precision=("fp32", "bf16"), workers=(0,), baseline_problem="more workers than cores")
-    study, _ = run(tmp_path, replay(), among, n_trials=50, sampler="brute-force")
-    assert {"fp32", "bf16"} == {trial.configuration.values["precision"] for trial in study.trials if trial.feasible}
-
-
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_small_space_is_searched_to_its_end_by_every_sampler(tmp_path: Path, sampler: str) -> None:
     probe = replay()
@@ -322,60 +281,6 @@ def test_a_small_space_is_searched_to_its_end_by_every_sampler(tmp_path: Path, s
     best = best_trial(study.trials, "samples_per_second")
     assert best is not None
     assert best.configuration == max(space(), key=lambda c: float(machine(c).samples_per_second or 0))
-
-
-@pytest.mark.parametrize("crashing", ["none", "full"])
-def test_brute_force_copes_with_a_space_that_ends_in_crashes(tmp_path: Path, crashing: str) -> None:
-    among = space(micro_batch_size=(2,), global_batch_size=8)
-
-    def world(configuration: Configuration) -> Measurement:
-        last = len(probe.asked) == among.size
-        return ended(Outcome.CRASHED, reason="at the end") if last else machine(configuration)
-
-    probe = replay(world)
-    study, stop_reason = run(tmp_path, probe, among, n_trials=10, sampler="brute-force")
-    assert len(study.trials) == among.size
-    assert "measured or ruled out" in stop_reason
-
-
-def test_a_probe_is_told_its_number_its_deadline_and_the_best_so_far(tmp_path: Path) -> None:
-    probe = replay()
-    study, _ = run(tmp_path, probe, probe_timeout_s=12.5)
-    options = [item for _, item in probe.asked]
-    assert [option.slot.number for option in options] == [0, 1, 2, 3, 4]
-    assert {option.deadline_s for option in options} == {12.5}
-    assert options[0].best_so_far is None
-    for number in range(1, 5):
-        best = best_trial(study.trials[:number], "samples_per_second")
-        assert best is not None
-        assert options[number].best_so_far == best.samples_per_second
-
-
-def test_what_was_disturbed_is_probed_again(tmp_path: Path) -> None:
-    def world(configuration: Configuration) -> Measurement:
-        first = len(probe.asked) == 1
-        return (
-            out_of_memory(configuration, observed_warnings=warned("another process"))
-            if first
-            else completed(configuration)
-        )
-
-    probe = replay(world)
-    study, _ = run(tmp_path, probe, n_trials=1)
-    assert len(probe.asked) == 2
-    assert study.trials[0].feasible
-    assert study.trials[0].measurement.repeated_because == warned("another process")
-    again, _ = run(tmp_path, replay(), n_trials=1)
-    assert again.trials == study.trials, "why it was repeated is on disk"
-
-
-def test_on_a_machine_that_stays_disturbed_a_search_takes_it_as_it_is(tmp_path: Path) -> None:
-    probe = replay(lambda configuration: replace(machine(configuration), observed_warnings=warned("another process")))
-    study, _ = run(tmp_path, probe, n_trials=6)
-    assert len(study.trials) == 6
-    feasible = [trial for trial in study.trials if trial.measurement.outcome is Outcome.COMPLETED]
-    assert all(trial.measurement.observed_warnings for trial in feasible)
-    assert len(probe.asked) == 3 * 3 + 3, "three trials with two repeats, and three without"
 
 
 def test_those_who_watch_see_every_trial_and_the_end(tmp_path: Path) -> None:
@@ -423,36 +328,13 @@ def test_what_the_untried_could_still_win_is_kept_after_each_trial_and_over_runs
     assert not read_prospects(tmp_path)
 
 
-def test_other_samplers_promise_nothing(tmp_path: Path) -> None:
-    run(tmp_path, replay(), n_trials=3, sampler="tpe")
-    assert not read_prospects(tmp_path)
-
-
-def test_a_search_that_is_over_is_over_again_at_once(tmp_path: Path) -> None:
-    first, _ = run(tmp_path, replay())
-    nobody = replay()
-    again, stop_reason = run(tmp_path, nobody)
-    assert nobody.asked == []
-    assert again.trials == first.trials
-    assert stop_reason == "the budget of 5 trials is used"
-
-
-@pytest.mark.parametrize("at", [1, 2, 4])
-def test_what_was_interrupted_is_asked_first(tmp_path: Path, at: int) -> None:
-    before = interrupted(tmp_path, at)
-    after = replay()
-    study, _ = run(tmp_path, after)
-    assert probed(after)[0] == probed(before.inner)[-1]
-    assert [trial.number for trial in study.trials] == [0, 1, 2, 3, 4]
-    assert len({*probed(before.inner), *probed(after)}) == 5
-
-
-def test_what_is_interrupted_again_and_again_is_still_asked_first(tmp_path: Path) -> None:
-    lost = probed(interrupted(tmp_path, 3).inner)[-1]
-    for _ in range(3):
+@pytest.mark.parametrize("at", [1, 3])
+def test_what_is_interrupted_again_and_again_is_asked_first(tmp_path: Path, at: int) -> None:
+    lost = probed(interrupted(tmp_path, at).inner)[-1]
+    for _ in range(2):
         assert probed(interrupted(tmp_path, 1).inner) == [lost]
     study, _ = run(tmp_path, replay())
-    assert study.trials[2].configuration == lost
+    assert study.trials[at - 1].configuration == lost
     assert [trial.number for trial in study.trials] == [0, 1, 2, 3, 4]
 
 
@@ -466,21 +348,15 @@ def test_a_measurement_on_disk_is_not_made_again(tmp_path: Path, at: int) -> Non
     assert not set(probed(after)) & set(probed(before.inner))
 
 
-DAMAGED = ["", "{ cut off", "[1, 2]", "null", '{"a": 1}', "\x00\xff"]
-
-
-def damage(path: Path, content: str) -> None:
-    path.write_bytes(content.encode("latin-1"))
-
-
-@pytest.mark.parametrize("content", [*DAMAGED, None])
-@pytest.mark.parametrize("number", [0, 2])
+@pytest.mark.parametrize(
+    ("number", "content"), [(0, b""), (0, None), (2, b"{ cut off"), (2, b"null"), (2, b'{"a": 1}'), (2, b"\x00\xff")]
+)
 def test_a_trial_that_cannot_be_read_is_measured_again_under_its_number(
-    tmp_path: Path, number: int, content: str | None
+    tmp_path: Path, number: int, content: bytes | None
 ) -> None:
     first, _ = run(tmp_path, replay(), n_trials=4)
     path = tmp_path / "probes" / f"{number:04d}" / ANSWER
-    damage(path, content) if content is not None else path.unlink()
+    path.unlink() if content is None else path.write_bytes(content)
     again = replay()
     study, _ = run(tmp_path, again, n_trials=4)
     assert probed(again) == [first.trials[number].configuration]
@@ -512,15 +388,6 @@ def test_a_damaged_baseline_is_measured_first_and_keeps_its_rounds(tmp_path: Pat
     assert study.trials[0].confirmations == first.trials[0].confirmations
 
 
-def test_a_baseline_that_is_interrupted_while_it_is_measured_again_is_still_number_0(tmp_path: Path) -> None:
-    first, _ = run(tmp_path, replay(), n_trials=4)
-    (tmp_path / "probes" / "0000" / ANSWER).write_text("{")
-    for _ in range(2):
-        assert probed(interrupted(tmp_path, 1, n_trials=4).inner) == [first.trials[0].configuration]
-    study, _ = run(tmp_path, replay(), n_trials=4)
-    assert [trial.configuration for trial in study.trials] == [trial.configuration for trial in first.trials]
-
-
 def test_a_damaged_round_is_named_and_measured_again(tmp_path: Path) -> None:
     first, _ = run(tmp_path, replay(), n_trials=3, confirmation_rounds=2)
     path = tmp_path / "probes" / "0000" / "confirmation-1" / ANSWER
@@ -532,14 +399,6 @@ def test_a_damaged_round_is_named_and_measured_again(tmp_path: Path) -> None:
     assert "probes/0000/confirmation-1/measurement.json cannot be read (" in seen[0].message
     assert study.trials[0].rounds == first.trials[0].rounds
     assert read_trial(path.parents[1], 0) == study.trials[0]
-
-
-def test_a_resumed_search_says_so(tmp_path: Path) -> None:
-    run(tmp_path, replay(), n_trials=2)
-    seen: list[Progress] = []
-    with locked(tmp_path):
-        search(opened(tmp_path, n_trials=3), replay(), seen.append)
-    assert (seen[0].kind, seen[0].message) == ("resumed", "resuming with 2 trials")
 
 
 def test_the_sampler_may_change_between_runs(tmp_path: Path) -> None:
@@ -563,19 +422,6 @@ def test_trials_of_an_earlier_study_of_the_same_question_are_taken_over(tmp_path
     assert (again.trials, probe.asked) == (first.trials, []), "what was taken over is on disk like any other trial"
 
 
-def test_what_does_not_hold_under_another_limit_is_not_taken_over(tmp_path: Path) -> None:
-    one = space()
-    fits = makers.trial(0, of=one.baseline, peak_bytes=500 * MIB)
-    timed_out = makers.trial(1, of=one.configuration({"micro_batch_size": 4, "checkpointing": "none"}))
-    timed_out = replace(timed_out, measurement=ended(Outcome.TIMED_OUT))
-    starved_of = one.configuration({"micro_batch_size": 8, "checkpointing": "none"})
-    starved = Trial(2, starved_of, out_of_memory(starved_of, allowed_bytes=ALLOWED // 2))
-    with locked(tmp_path):
-        study = opened(tmp_path, one)
-        assert import_trials(study, [fits, timed_out, starved]) == 1
-    assert study.trials[0].measurement.allowed_bytes == ALLOWED
-
-
 @pytest.mark.parametrize(
     "failed",
     [
@@ -584,23 +430,15 @@ def test_what_does_not_hold_under_another_limit_is_not_taken_over(tmp_path: Path
         ended(Outcome.UNSUPPORTED, where=TOO_FEW_DEVICES),
     ],
 )
-def test_a_trial_with_a_round_that_may_end_otherwise_now_is_not_taken_over(tmp_path: Path, failed: Measurement) -> None:
+def test_a_trial_whose_probe_or_round_may_end_otherwise_now_is_not_taken_over(
+    tmp_path: Path, failed: Measurement
+) -> None:
     one = space()
-    baseline = makers.trial(0, of=one.baseline)
-    again = makers.trial(1, of=one.configuration({"micro_batch_size": 4, "checkpointing": "none"}))
-    with locked(tmp_path):
-        assert import_trials(opened(tmp_path, one), [baseline, replace(again, confirmations=(failed,))]) == 1
-
-
-def test_what_lacked_devices_is_not_taken_over(tmp_path: Path) -> None:
-    one = space()
-    lacking = Trial(
-        1,
-        one.configuration({"micro_batch_size": 4, "checkpointing": "none"}),
-        ended(Outcome.UNSUPPORTED, where=TOO_FEW_DEVICES),
-    )
-    with locked(tmp_path):
-        assert import_trials(opened(tmp_path, one), [makers.trial(0, of=one.baseline), lacking]) == 1
+    baseline, other = makers.trial(of=one.baseline), one.configuration({"micro_batch_size": 4, "checkpointing": "none"})
+    for number, again in enumerate([Trial(1, other, failed), Trial(1, other, completed(other), (failed,))]):
+        study = opened(tmp_path / str(number), one)
+        assert import_trials(study, [baseline, again]) == 1
+        assert import_trials(study, [baseline]) == 0, "it has trials"
 
 
 @pytest.mark.parametrize(("peak", "taken_over"), [(ALLOWED, 3), (ALLOWED + MIB, 2)])
@@ -616,31 +454,6 @@ def test_what_ended_early_is_not_taken_over_if_what_was_faster_may_not_fit_any_m
         study = opened(tmp_path, one)
         assert import_trials(study, [baseline, faster, slower]) == taken_over
     assert [trial.feasible for trial in study.trials] == [True, peak == ALLOWED, True][:taken_over]
-
-
-def test_a_study_that_has_trials_takes_over_none(tmp_path: Path) -> None:
-    run(tmp_path, replay(), n_trials=2)
-    with locked(tmp_path):
-        study = opened(tmp_path, n_trials=2)
-        assert import_trials(study, study.trials) == 0
-        (tmp_path / "new").mkdir()
-        assert import_trials(opened(tmp_path / "new"), []) == 0
-
-
-def test_the_search_ends_when_nothing_untried_can_win(tmp_path: Path) -> None:
-    probe = replay()
-    study, stop_reason = run(tmp_path, probe, n_trials=100, sampler="physics", margin=0.05)
-    assert stop_reason.startswith(("no untested configuration can beat", "no untested configuration that is likely"))
-    assert len(study.trials) < study.space.size
-    best = max(machine(item).samples_per_second or 0.0 for item in study.space)
-    reached = max(trial.samples_per_second or 0.0 for trial in study.trials)
-    assert reached >= best / 1.05
-
-
-def test_a_budget_that_ends_first_is_the_reason_and_what_is_left_open_a_number(tmp_path: Path) -> None:
-    _, stop_reason = run(tmp_path, replay(), n_trials=2, sampler="physics")
-    assert stop_reason == "the budget of 2 trials is used"
-    assert read_prospects(tmp_path)[1].max_gain_if_fits > 0
 
 
 def test_a_short_run_gets_the_estimates_pick_without_further_probes(tmp_path: Path) -> None:
@@ -701,24 +514,6 @@ def test_without_confirmation_rounds_nothing_is_measured_again_and_all_that_may_
     assert stop_reason == "the budget of 5 trials is used"
 
 
-def test_what_may_be_the_fastest_is_compared_before_the_winner_is_proven(tmp_path: Path) -> None:
-    told: list[str] = []
-
-    def close(configuration: Configuration, options: ProbeOptions) -> Measurement:
-        """Some that differ by less than processes do, and a slow baseline."""
-        rate = 5.0 if configuration == space().baseline else 10.0 + 0.05 * options.slot.number
-        return completed(configuration, rate, spread=0.01)
-
-    with locked(tmp_path):
-        study = opened(tmp_path, n_trials=4, sampler="physics", confirmation_rounds=2)
-        search(study, close, lambda progress: told.append(progress.message))
-    again = [message for message in told if message.startswith("measured again")]
-    assert {*again} == {"measured again, to find the fastest", "measured again, to prove the speed-up"}
-    best = best_trial(study.trials, "samples_per_second")
-    assert best is not None
-    assert is_shown(best, study.trials[0])
-
-
 def test_a_winner_that_does_not_learn_is_replaced_by_another_one(tmp_path: Path) -> None:
     among = space(precision=("fp32", "bf16"), checkpointing=("none", "full"))
 
@@ -736,18 +531,6 @@ def test_a_winner_that_does_not_learn_is_replaced_by_another_one(tmp_path: Path)
     assert best.number
     assert best.configuration.values["precision"] == "fp32"
     assert is_shown(best, study.trials[0])
-
-
-def test_without_a_baseline_that_runs_the_fastest_is_measured_again_once(tmp_path: Path) -> None:
-    def world(configuration: Configuration, _: ProbeOptions) -> Measurement:
-        return ended(Outcome.TIMED_OUT) if configuration == among.baseline else machine(configuration)
-
-    among = space(Configuration.exact(8, 8, {"checkpointing": "none"}))
-    probe, asked = confirming(world)
-    study, _ = run(tmp_path, probe, among, n_trials=20, sampler="physics", confirmation_rounds=2)
-    best = best_trial(study.trials, "samples_per_second")
-    assert best is not None
-    assert asked == [(best.number, 1)]
 
 
 @pytest.mark.parametrize("sampler", ["physics", "tpe"])
@@ -780,22 +563,6 @@ def test_no_more_than_a_few_substitutes_are_tried(tmp_path: Path) -> None:
     assert len(study.trials) <= 1 + MOST_TRIED
 
 
-def test_a_lucky_probe_is_found_out(tmp_path: Path) -> None:
-    """The second probe is lucky, and what is expected to be fast is slow."""
-
-    def world(configuration: Configuration, options: ProbeOptions) -> Measurement:
-        luck = 3.0 if options.slot == Slot(1) else 1.0
-        return completed(configuration, luck * speed(configuration), spread=1e-3)
-
-    def speed(one: Configuration) -> float:
-        return 100 / one.micro_batch_size * (0.8 if one.values["checkpointing"] == "full" else 1.0)
-
-    study, _ = run(tmp_path, world, n_trials=100, sampler="physics", confirmation_rounds=2)
-    found = best_trial(study.trials, "samples_per_second")
-    assert found is not None
-    assert speed(found.configuration) == 100
-
-
 def test_a_search_goes_on_where_what_its_probes_found_runs_out_of_memory_in_the_rounds(tmp_path: Path) -> None:
     """Batches differ in shape: rounds need half as much again as probes. Without further probes the baseline would win."""
 
@@ -815,44 +582,39 @@ def test_a_search_goes_on_where_what_its_probes_found_runs_out_of_memory_in_the_
     assert stop_reason.startswith("the budget of 2 trials is used; 1 more for trials that ran out of memory in a round")
 
 
-def test_what_may_not_fit_is_told_while_it_is_tried_and_at_the_end(tmp_path: Path) -> None:
+def test_what_may_not_fit_is_noted(tmp_path: Path) -> None:
     with locked(tmp_path):
         study = opened(tmp_path, n_trials=3)
         study.ledger.begin(Job(Slot(), study.space.baseline, risk=0.6))
         for each in (study, opened(tmp_path, n_trials=3)):
             assert each.risk_notes() == [Note(NoteKind.RISK, {"trial": 0, "share": 0.6})]
-        assert now_text(
-            study.progress(ProgressKind.PROBING, number=0, configuration=study.space.baseline, message="x")
-        ) == ("x: 2x4 (baseline)")
 
 
-@pytest.mark.parametrize("after", [2, 3, 4])
+@pytest.mark.parametrize("after", [2, 3])
 def test_a_search_that_is_killed_repeats_nothing(tmp_path: Path, after: int) -> None:
-    asked: list[Slot] = []
+    asked, killed = list[Slot](), list[Slot]()
 
-    def killed(configuration: Configuration, options: ProbeOptions) -> Measurement:
-        if len(asked) == after:
+    def probe(configuration: Configuration, options: ProbeOptions) -> Measurement:
+        if len(asked) == after and not killed:
+            killed.append(options.slot)
             raise KeyboardInterrupt
         asked.append(options.slot)
         return alike(configuration, options)
 
-    def goes_on(configuration: Configuration, options: ProbeOptions) -> Measurement:
-        asked.append(options.slot)
-        return alike(configuration, options)
-
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, killed, n_trials=2, confirmation_rounds=3)
-    study, _ = run(tmp_path, goes_on, n_trials=2, confirmation_rounds=3)
+        run(tmp_path, probe, n_trials=2, confirmation_rounds=3)
+    study, _ = run(tmp_path, probe, n_trials=2, confirmation_rounds=3)
     assert len({*asked}) == len(asked)
     assert {*asked} == {Slot(trial.number, at) for trial in study.trials for at in (0, *trial.rounds)}
     assert is_shown(study.trials[1], study.trials[0])
 
 
 def test_a_confirmed_search_is_not_confirmed_again(tmp_path: Path) -> None:
-    run(tmp_path, replay(), n_trials=3, confirmation_rounds=2)
+    first, ended_with = run(tmp_path, replay(), n_trials=3, confirmation_rounds=2)
     nobody = replay()
-    study, _ = run(tmp_path, nobody, n_trials=3, confirmation_rounds=2)
+    study, stop_reason = run(tmp_path, nobody, n_trials=3, confirmation_rounds=2)
     assert nobody.asked == []
+    assert (study.trials, stop_reason) == (first.trials, ended_with)
     assert best_trial(study.trials, "samples_per_second").confirmed  # type: ignore[union-attr]
 
 
@@ -860,17 +622,9 @@ def test_a_confirmed_search_is_not_confirmed_again(tmp_path: Path) -> None:
 
 
 def test_a_study_is_locked_by_one_process(tmp_path: Path) -> None:
-    holder = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX); print('held', flush=True);"
-            " sys.stdin.read()",
-            str(tmp_path / ".lock"),
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
+    code = "import fcntl, sys; fcntl.flock(f := open(sys.argv[1], 'a'), 2); print('held', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", code, str(tmp_path / ".lock")]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with bounded(holder):
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
@@ -894,19 +648,6 @@ def test_a_disk_without_locks_is_not_a_study_in_use(tmp_path: Path, monkeypatch:
         pass
 
 
-def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    for folder in (tmp_path / "file", tmp_path / "file" / "study"):
-        with pytest.raises(InvalidRequest, match="is a file"), locked(folder):
-            pass
-
-
-def test_a_folder_that_cannot_be_made_is_said_so() -> None:
-    with pytest.raises(StorageFailed) as caught, locked(Path("/proc/study")):
-        pass
-    assert caught.value.advice
-
-
 def test_the_same_name_with_another_identity_is_refused_showing_the_difference(tmp_path: Path) -> None:
     known = {"task": "causal-lm", "environment": {"driver": "1", "threads": 2}, "space": {"workers": [0]}}
     write_json(tmp_path / REQUEST, {"identity": known})
@@ -923,19 +664,7 @@ def test_the_same_name_with_another_identity_is_refused_showing_the_difference(t
     assert "--fresh" in said
 
 
-def test_what_follows_from_another_global_batch_is_not_listed_as_a_difference_of_its_own(tmp_path: Path) -> None:
-    known = {"global_batch_size": 8, "headroom": 0.05, "space": {"micro_batch_size": [1, 2, 4, 8], "workers": [0]}}
-    write_json(tmp_path / REQUEST, {"identity": known})
-    other = {"global_batch_size": 6, "headroom": 0.1, "space": {"micro_batch_size": [1, 2, 3, 6], "workers": [0]}}
-    with pytest.raises(StudyMismatch) as caught:
-        check_identity(tmp_path, other)
-    assert "question: --global-batch-size was 8, is now 6; --headroom was 0.05, is now 0.1." in caught.value.message
-    with pytest.raises(StudyMismatch) as caught:
-        check_identity(tmp_path, {**known, "space": {"micro_batch_size": [1, 2, 4, 8], "workers": [0, 2]}})
-    assert "question: the search space: workers was [0], is now [0, 2]." in caught.value.message
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"request": 1}', '{"identity": 5}'])
+@pytest.mark.parametrize("content", ["{", "null", '{"request": 1}', '{"identity": 5}'])
 def test_a_damaged_study_is_said_to_be_damaged(tmp_path: Path, content: str) -> None:
     (tmp_path / REQUEST).write_text(content)
     with pytest.raises(StorageFailed, match="damaged") as caught:
@@ -968,10 +697,8 @@ from pathlib import Path
 from autotune.core.errors import StorageFailed
 from tests.study.test_loop import replay, run
 folder = Path(sys.argv[1])
-size = int(sys.argv[2])
-if size:
-    run(folder, replay(), n_trials=2)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+run(folder, replay(), n_trials=2)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:
     run(folder, replay(), n_trials=8)
 except StorageFailed as error:
@@ -980,35 +707,14 @@ except StorageFailed as error:
 """
 
 
-def in_a_process_of_its_own(folder: Path, size: int) -> list[str]:
-    made = subprocess.run(
-        [sys.executable, "-c", FILL, str(folder), str(size)], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
-    assert made.returncode == 0, made.stderr
-    return made.stdout.splitlines()
-
-
 def test_a_disk_that_refuses_ends_in_one_line(tmp_path: Path) -> None:
-    said = in_a_process_of_its_own(tmp_path, size=1000)
-    assert len(said) == 1
-    assert "cannot be written" in said[0]
+    command = [sys.executable, "-c", FILL, str(tmp_path)]
+    made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert made.returncode == 0, made.stderr
+    [line] = made.stdout.splitlines()
+    assert "cannot be written" in line
     study, _ = run(tmp_path, replay(), n_trials=3)
     assert [trial.number for trial in study.trials] == [0, 1, 2]
-
-
-@pytest.mark.parametrize(("options", "what"), [("size=24k", "full"), ("size=1m,ro", "read-only")])
-def test_a_disk_that_is_full_or_read_only_ends_in_one_line(tmp_path: Path, options: str, what: str) -> None:
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(tmp_path)], capture_output=True, timeout=300
-    )
-    if os.getuid() or mounted.returncode:
-        pytest.skip(f"mounting a {what} disk is not permitted here")
-    try:
-        said = in_a_process_of_its_own(tmp_path / "study", size=0)
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True, timeout=300)
-    assert len(said) == 1
-    assert "cannot be written" in said[0]
 
 
 @pytest.mark.parametrize("at", [1, 2])
@@ -1051,15 +757,7 @@ def each_taking(seconds: float, slow: Callable[[Configuration], bool] = lambda _
     return lambda configuration, _: taking(machine(configuration), 1000.0 if slow(configuration) else seconds)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "sampler"),
-    [
-        (40.0, "random"),
-        pytest.param(200.0, "random", marks=pytest.mark.nightly),
-        pytest.param(40.0, "physics", marks=pytest.mark.nightly),
-        (200.0, "physics"),
-    ],
-)
+@pytest.mark.parametrize(("seconds", "sampler"), [(40.0, "random"), (200.0, "physics")])
 def test_probes_end_early_enough_for_the_answer_to_be_proven(tmp_path: Path, seconds: float, sampler: str) -> None:
     study, _, probe = timed(tmp_path, seconds, each_taking(4.0), sampler=sampler, n_trials=100, margin=-1.0)
     best = best_trial(study.trials, "samples_per_second")
@@ -1124,21 +822,3 @@ def test_a_round_that_the_time_ends_is_kept_by_nobody_and_measured_by_the_next_r
     assert (0, 1) in again.asked
     assert not {(0, 0), (1, 0)} & {*again.asked}
     assert missing_proof(study) == ""
-
-
-def test_time_is_spent_on_probes_while_there_is_nothing_to_confirm(tmp_path: Path) -> None:
-    def world(configuration: Configuration, options: ProbeOptions) -> Measurement:
-        is_own = configuration == space().baseline
-        return taking(completed(configuration, 10.0 if is_own else 1.0, spread=1e-4), 10.0)
-
-    study, stop_reason, probe = timed(tmp_path, 56.0, world, sampler="physics")
-    assert probe.rounds == [], "nothing may beat the baseline"
-    assert len(study.trials) >= 3
-    assert stop_reason.startswith("26 s of the time limit of 56 s were left")
-    assert study.ledger.left_out == ["further probes"]
-
-
-def test_without_a_limit_no_proof_is_missing(tmp_path: Path) -> None:
-    study, _ = run(tmp_path, replay(), n_trials=3, confirmation_rounds=0)
-    assert missing_proof(study) == ""
-    assert study.ledger.left_out == []

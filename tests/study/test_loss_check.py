@@ -27,13 +27,6 @@ def trained(trial: Trial, precision: str) -> Trial:
     return replace(trial, measurement=replace(trial.measurement, settings={"precision": precision}))
 
 
-def test_a_baseline_that_trained_in_fp32_is_the_reference_itself() -> None:
-    trials = [trained(ran(0, FALLING), "fp32"), ran(1, FLAT)]
-    numerics = compare_losses(trials, {})
-    assert numerics is not None
-    assert (numerics.reference, bool(numerics.flag(0)), bool(numerics.flag(1))) == ("fp32", False, True)
-
-
 def test_a_baseline_in_16_bits_is_compared_with_itself_in_fp32_too() -> None:
     own = configuration(precision="bf16")
     trials = [trained(ran(0, FLAT, own), "bf16"), ran(1, FALLING, configuration(16))]

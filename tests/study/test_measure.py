@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from autotune.core import Configuration, Measurement, Outcome, Trial, read_json, write_json
-from autotune.core.errors import StorageFailed
 from autotune.core.slot import Slot
 from autotune.probe import ProbeOptions
 from autotune.probe.order import ANSWER, ORDER
 from autotune.space.dominance import baseline_notes, implied_by
+from autotune.space.settings import SETTINGS
 from autotune.study import measure as measuring
 from autotune.study.job import Job
-from autotune.study.loop import open_study, search
 from autotune.study.measure import (
     LONGEST_BASELINE_S,
     REPEATS,
@@ -29,7 +28,7 @@ from autotune.study.measure import (
 )
 from autotune.study.plan import Plan
 from autotune.study.store import probe_folder, read_trial
-from tests.makers import ALLOWED, MIB, completed, configuration, ended, out_of_memory, space, trial, warned
+from tests.makers import ALLOWED, MIB, completed, configuration, ended, out_of_memory, trial, warned
 from tests.replay_probe import ReplayProbe
 
 OF = configuration()
@@ -59,29 +58,49 @@ def asked_of(folder: Path, trials: list[Trial], **fields: Any) -> ProbeOptions:
     """The options with which the next trial (or its confirmation) is asked for."""
     probe = answering(completed(OF))
     confirmation = fields.pop("confirmation", 0)
-    of = fields.pop("of", OF)
-    measure(folder, plan(**fields), trials, probe, Job(Slot(len(trials), confirmation), of))
+    of_job = {name: fields.pop(name) for name in ("seconds", "share") if name in fields}
+    job = Job(Slot(len(trials), confirmation), fields.pop("of", OF), **of_job)
+    measure(folder, plan(**fields), trials, probe, job)
     return probe.asked[0][1]
 
 
 # Disturbed ------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_not_disturbed_is_measured_once(tmp_path: Path) -> None:
-    probe = answering(completed(OF))
-    measurement = measure(tmp_path, plan(), [], probe, Job(Slot(), OF))
-    assert len(probe.asked) == 1
-    assert measurement.repeated_because == ()
-
-
-def test_a_disturbed_measurement_is_made_anew_and_says_why(tmp_path: Path) -> None:
-    probe = answering(disturbed(), completed(OF, 10.0))
-    measurement = measure(tmp_path, plan(), [], probe, Job(Slot(), OF))
+def test_a_disturbed_measurement_is_made_anew_and_says_why_on_disk_too(tmp_path: Path) -> None:
+    probe, before = answering(disturbed(), completed(OF, 10.0)), time.time()
+    measurement = measure(tmp_path, plan(), [trial(0)], probe, Job(Slot(3), OF))
     assert len(probe.asked) == 2
     assert probe.asked[0] == probe.asked[1]
     assert measurement.samples_per_second == pytest.approx(10.0)
-    assert measurement.repeated_because == FOREIGN
-    assert measurement.observed_warnings == ()
+    assert (measurement.repeated_because, measurement.observed_warnings) == (FOREIGN, ())
+    assert before <= measurement.started_s <= time.time()
+    assert read_trial(probe_folder(tmp_path, Slot(3)), 3) == Trial(3, OF, measurement)
+
+
+WAS = [trial(number, observed_warnings=FOREIGN) for number in range(STAYS_DISTURBED)]
+
+
+@pytest.mark.parametrize(
+    ("trials", "first", "probes"),
+    [
+        ([], completed(OF), 1),
+        ([], out_of_memory(OF, observed_warnings=FOREIGN), 2),
+        ([], ended(Outcome.TIMED_OUT, observed_warnings=FOREIGN), 2),
+        ([], completed(OF, observed_warnings=FOREIGN, ended_early=True), 2),
+        ([], ended(Outcome.CRASHED, observed_warnings=FOREIGN), 1),
+        ([], ended(Outcome.NON_FINITE_LOSS, observed_warnings=FOREIGN), 1),
+        (WAS, disturbed(), 1),  # the machine is as it is
+        (WAS[1:], disturbed(), 2),
+        ([*WAS, trial(5)], disturbed(), 2),
+    ],
+)
+def test_what_a_stranger_may_have_brought_about_is_tried_again(
+    tmp_path: Path, trials: list[Trial], first: Measurement, probes: int
+) -> None:
+    probe = answering(first, completed(OF))
+    measure(tmp_path, plan(), trials, probe, Job(Slot(len(trials)), OF))
+    assert len(probe.asked) == probes
 
 
 def test_what_stays_disturbed_is_repeated_no_more_than_twice_and_keeps_every_reason(tmp_path: Path) -> None:
@@ -94,82 +113,12 @@ def test_what_stays_disturbed_is_repeated_no_more_than_twice_and_keeps_every_rea
     assert measurement.observed_warnings == FOREIGN, "the last one is warned still"
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        out_of_memory(OF, observed_warnings=FOREIGN),
-        ended(Outcome.TIMED_OUT, observed_warnings=FOREIGN),
-        completed(OF, observed_warnings=FOREIGN, ended_early=True),
-    ],
-    ids=["out of memory", "timed out", "hopeless"],
-)
-def test_an_end_that_a_stranger_may_have_brought_about_is_tried_again(tmp_path: Path, first: Measurement) -> None:
-    measurement = measure(tmp_path, plan(), [], answering(first, completed(OF)), Job(Slot(), OF))
-    assert measurement.feasible
-    assert measurement.repeated_because == FOREIGN
-
-
-@pytest.mark.parametrize(
-    "outcome", [Outcome.CRASHED, Outcome.UNSUPPORTED, Outcome.MISCONFIGURED, Outcome.NON_FINITE_LOSS]
-)
-def test_an_end_that_no_stranger_brings_about_stands(tmp_path: Path, outcome: Outcome) -> None:
-    probe = answering(ended(outcome, observed_warnings=FOREIGN))
-    measure(tmp_path, plan(), [], probe, Job(Slot(), OF))
-    assert len(probe.asked) == 1
-
-
-def test_a_confirmation_that_was_disturbed_is_made_anew_too(tmp_path: Path) -> None:
-    probe = answering(disturbed(), completed(OF))
-    measurement = measure(tmp_path, plan(), [trial(0)], probe, Job(Slot(0, 2), OF))
-    assert [options.slot.round for _, options in probe.asked] == [2, 2]
-    assert measurement.repeated_because == FOREIGN
-
-
-@pytest.mark.parametrize(
-    ("before", "probes"),
-    [
-        (STAYS_DISTURBED, 1),
-        (STAYS_DISTURBED - 1, 1 + REPEATS),
-    ],
-)
-def test_a_disturbance_that_stays_is_the_machine_as_it_is(tmp_path: Path, before: int, probes: int) -> None:
-    probe = answering(disturbed())
-    trials = [trial(number, observed_warnings=FOREIGN) for number in range(before)]
-    measurement = measure(tmp_path, plan(), trials, probe, Job(Slot(before), OF))
-    assert len(probe.asked) == probes
-    assert measurement.observed_warnings == FOREIGN
-
-
-def test_one_quiet_trial_among_the_last_ends_that(tmp_path: Path) -> None:
-    probe = answering(disturbed())
-    trials = [trial(number, observed_warnings=FOREIGN) for number in range(5)] + [trial(5)]
-    measure(tmp_path, plan(), trials, probe, Job(Slot(6), OF))
-    assert len(probe.asked) == 1 + REPEATS
-
-
 # On disk --------------------------------------------------------------------------------------------------------
 
 
 def test_what_a_probe_left_unwritten_is_on_disk(tmp_path: Path) -> None:
     measurement = measure(tmp_path, plan(), [], answering(completed(OF)), Job(Slot(3), OF))
     assert read_trial(probe_folder(tmp_path, Slot(3)), 3) == Trial(3, OF, measurement)
-
-
-def test_why_a_measurement_was_repeated_is_on_disk(tmp_path: Path) -> None:
-    measure(tmp_path, plan(), [], answering(disturbed(), completed(OF)), Job(Slot(3), OF))
-    read = read_trial(probe_folder(tmp_path, Slot(3)), 3)
-    assert read is not None
-    assert read.measurement.repeated_because == FOREIGN
-
-
-def test_a_measurement_gets_its_time_and_why_it_was_repeated(tmp_path: Path) -> None:
-    before = time.time()
-    measure(tmp_path, plan(), [], answering(completed(OF)), Job(Slot(), OF))
-    assert before <= read_json(probe_folder(tmp_path, Slot(0)) / ANSWER)["started_s"] <= time.time()
-    measure(tmp_path, plan(), [], answering(disturbed(), completed(OF)), Job(Slot(1), OF))
-    assert read_json(probe_folder(tmp_path, Slot(1)) / ANSWER)["repeated_because"] == [
-        warning.to_dict() for warning in FOREIGN
-    ]
 
 
 def test_a_probes_own_order_stays_and_another_ones_is_replaced(tmp_path: Path) -> None:
@@ -222,72 +171,60 @@ def test_a_disturbed_measurement_lies_there_until_its_repeat_does(tmp_path: Path
     assert read_json(path)["repeated_because"]
 
 
-def test_a_disk_that_refuses_is_said_so(tmp_path: Path) -> None:
-    (tmp_path / "probes").write_text("a file")
-    with pytest.raises(StorageFailed, match="cannot be written"):
-        measure(tmp_path, plan(), [], answering(completed(OF)), Job(Slot(), OF))
-
-
-def test_a_baseline_that_the_environment_rules_out_is_kept_like_any_other(tmp_path: Path) -> None:
-    study = open_study(tmp_path, replace(space(), baseline_problem="bf16: not on this device"), plan(n_trials=1))
-    search(study, answering())
-    measurement = study.trials[0].measurement
-    assert (measurement.outcome, measurement.reason) == (Outcome.UNSUPPORTED, "bf16: not on this device")
-    assert read_trial(study.probe_folder(Slot()), 0) == study.trials[0]
-
-
 # Deadline and bar -----------------------------------------------------------------------------------------------
 
 
-def test_a_probe_is_told_its_number_and_the_best_speed_so_far(tmp_path: Path) -> None:
-    trials = [trial(0, 10.0), trial(1, 30.0), trial(2, 20.0)]
-    options = asked_of(tmp_path, trials)
-    assert (options.slot.number, options.slot.round) == (3, 0)
-    assert options.best_so_far == trials[1].samples_per_second
-    assert asked_of(tmp_path / "first", []).best_so_far is None
-
-
-def test_there_is_no_bar_in_a_confirmation_nor_from_what_is_barred(tmp_path: Path) -> None:
-    assert asked_of(tmp_path / "confirmation", [trial(0)], confirmation=1).best_so_far is None
-    trials = [trial(0, 10.0), replace(trial(1, 30.0), disqualified_reason="its loss differs")]
-    assert asked_of(tmp_path / "barred", trials).best_so_far == trials[0].samples_per_second
-
-
-@pytest.mark.parametrize(("took", "deadline"), [(1.0, 60.0), (6.0, 60.0), (30.0, 300.0)])
-def test_the_deadline_is_ten_times_the_baseline_s_and_at_least_a_minute(
-    tmp_path: Path, took: float, deadline: float
+@pytest.mark.parametrize(
+    ("trials", "asked", "best"),
+    [
+        ([], {}, None),
+        ([trial(0, 10.0), trial(1, 30.0), trial(2, 20.0)], {}, 1),
+        ([trial(0), trial(1, 30.0)], {"share": 0.9}, 1),  # on a slower device
+        ([trial(0)], {"confirmation": 1}, None),
+        ([trial(0, 10.0), replace(trial(1, 30.0), disqualified_reason="its loss differs")], {}, 0),
+    ],
+)
+def test_a_probe_is_told_the_best_speed_so_far(
+    tmp_path: Path, trials: list[Trial], asked: dict[str, Any], best: int | None
 ) -> None:
-    assert asked_of(tmp_path, [trial(0, probe_seconds=took), trial(1, probe_seconds=999.0)]).deadline_s == deadline
+    options = asked_of(tmp_path, trials, **asked)
+    assert options.slot == Slot(len(trials), asked.get("confirmation", 0))
+    if best is None:
+        assert options.best_so_far is None
+    else:
+        bar, expected = options.best_so_far, trials[best].samples_per_second
+        share = asked.get("share", 1.0)
+        assert (bar, bar.low) == pytest.approx((share * expected, share * expected.low))
 
 
-def test_a_baseline_that_did_not_train_leaves_the_longest_deadline(tmp_path: Path) -> None:
-    failed = Trial(0, OF, ended(Outcome.OUT_OF_MEMORY, probe_seconds=1.0))
-    assert asked_of(tmp_path, [failed]).deadline_s == asked_of(tmp_path / "a", []).deadline_s == LONGEST_BASELINE_S
+LASTING = [trial(0, probe_seconds=30.0)]
+MANY = configuration(1, 48)
 
 
-def test_the_baseline_is_given_minutes_and_no_more_than_the_whole_search_has_left(tmp_path: Path) -> None:
-    assert asked_of(tmp_path, []).deadline_s == LONGEST_BASELINE_S == 300.0
-    probe = answering(completed(OF))
-    measure(tmp_path / "timed", plan(), [], probe, Job(Slot(), OF, seconds=40.0))
-    assert 30.0 < probe.asked[0][1].deadline_s <= 40.0
-
-
-def test_a_baseline_that_compiles_is_given_the_time_for_it(tmp_path: Path) -> None:
-    compiled = configuration(compile="default")
-    assert asked_of(tmp_path, [], of=compiled).deadline_s > LONGEST_BASELINE_S + 60
-
-
-def test_a_confirmation_has_the_time_that_all_its_micro_steps_need(tmp_path: Path) -> None:
-    baseline = trial(0, probe_seconds=30.0)
-    many, few = configuration(1, 48), configuration(48, 48)
-    assert asked_of(tmp_path / "many", [baseline], of=many, confirmation=1).deadline_s == pytest.approx(300.0 * 48 / 3)
-    assert asked_of(tmp_path / "few", [baseline], of=few, confirmation=1).deadline_s == 300.0
-    assert asked_of(tmp_path / "probe", [baseline], of=many).deadline_s == 300.0
-
-
-def test_a_deadline_of_the_user_s_is_everyone_s(tmp_path: Path) -> None:
-    for number, trials in enumerate(([], [trial(0, probe_seconds=99.0)])):
-        assert asked_of(tmp_path / str(number), trials, probe_timeout_s=12.5).deadline_s == 12.5
+@pytest.mark.parametrize(
+    ("trials", "asked", "deadline_s"),
+    [
+        ([trial(0, probe_seconds=1.0), trial(1, probe_seconds=999.0)], {}, 60.0),
+        (LASTING, {}, 300.0),
+        ([], {}, LONGEST_BASELINE_S),
+        ([Trial(0, OF, ended(Outcome.OUT_OF_MEMORY, probe_seconds=1.0))], {}, LONGEST_BASELINE_S),
+        (
+            [],
+            {"of": configuration(compile="default")},
+            LONGEST_BASELINE_S + 10 * SETTINGS["compile"].costs.seconds("default"),
+        ),
+        (LASTING, {"of": MANY}, 300.0),
+        (LASTING, {"of": MANY, "confirmation": 1}, 300.0 * 48 / 3),  # all its micro-steps
+        (LASTING, {"of": configuration(48, 48), "confirmation": 1}, 300.0),
+        ([], {"probe_timeout_s": 12.5}, 12.5),
+        (LASTING, {"probe_timeout_s": 12.5}, 12.5),
+        (LASTING, {"seconds": 40.0}, 40.0),
+    ],
+)
+def test_the_deadline_is_ten_times_the_baseline_s_and_at_least_a_minute(
+    tmp_path: Path, trials: list[Trial], asked: dict[str, Any], deadline_s: float
+) -> None:
+    assert asked_of(tmp_path, trials, **asked).deadline_s == pytest.approx(deadline_s, abs=5.0)
 
 
 # Out of memory in a round -----------------------------------------------------------------------------------------
@@ -319,88 +256,36 @@ def test_a_round_is_not_run_whose_memory_would_run_out_as_another_s_did(tmp_path
 
 # As requested ---------------------------------------------------------------------------------------------------
 
-JUDGED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any], str]] = {
-    # the baseline's values, what it shows, another trial's values, what that shows -> why it is misconfigured
-    "as requested": ({"precision": "fp32"}, {"precision": "fp32"}, {"precision": "bf16"}, {"precision": "bf16"}, ""),
-    "another value than requested": (
-        {"precision": "fp32"},
-        {"precision": "fp32"},
-        {"precision": "fp16"},
-        {"precision": "fp32"},
-        "precision fp16 became fp32",
-    ),
-    "a baseline's value that became another one": (
-        {"precision": "fp32"},
-        {"precision": "fp32"},
-        {"precision": "fp32"},
-        {"precision": "bf16"},
-        "precision fp32 became bf16",
-    ),
-    "what the baseline shows too": (
-        {"precision": "fp32"},
-        {"precision": "float64"},
-        {"precision": "fp32"},
-        {"precision": "float64"},
-        "",
-    ),
-    "a value without effect": (
-        {"precision": "fp32"},
-        {"precision": "float64"},
-        {"precision": "bf16"},
-        {"precision": "float64"},
-        "precision bf16 has no effect: your own settings show float64 too",
-    ),
-    "the value that the baseline shows already": (
-        {"precision": "fp32"},
-        {"precision": "bf16"},
-        {"precision": "bf16"},
-        {"precision": "bf16"},
-        "precision bf16 has no effect: your own settings show bf16 too",
-    ),
-    "a change of some layers": (
-        {"precision": "fp32"},
-        {"precision": "float64 and fp32"},
-        {"precision": "bf16"},
-        {"precision": "bf16 and float64"},
-        "",
-    ),
-    "a layer that stays in float32": (
-        {"precision": "bf16"},
-        {"precision": "bf16 and fp32"},
-        {"precision": "fp32"},
-        {"precision": "fp32"},
-        "",
-    ),
-    "a loader that decides itself": (
-        {"pin_memory": True},
-        {"pin_memory": False},
-        {"pin_memory": False},
-        {"pin_memory": False},
-        "pin_memory False has no effect: your own settings show False too",
-    ),
-    "what a baseline that did not run would have shown": (
-        {"precision": "fp32"},
-        {},
-        {"precision": "fp32"},
-        {"precision": "float64"},
-        "",
-    ),
-    "fewer ranks": (
-        {"data_parallel_size": 2},
-        {},
-        {"data_parallel_size": 2},
-        {"data_parallel_size": 1},
-        "data_parallel_size 2 became 1",
-    ),
-    "what cannot be seen": ({"liger": "none"}, {"liger": None}, {"liger": "kernels"}, {"liger": None}, ""),
-}
 
-
-@pytest.mark.parametrize("name", JUDGED)
-def test_a_trial_is_judged_by_what_the_baseline_shows(name: str) -> None:
-    own, own_shown, asked, shown, reason = JUDGED[name]
-    baseline = trial(of=configuration(**own), settings=own_shown)
-    judged = as_requested(completed(OF, asked=asked, settings=shown), baseline)
+@pytest.mark.parametrize(
+    ("name", "own", "own_shown", "asked", "shown", "reason"),
+    [
+        ("precision", "fp32", "fp32", "bf16", "bf16", ""),
+        ("precision", "fp32", "fp32", "fp16", "fp32", "precision fp16 became fp32"),
+        ("precision", "fp32", "fp32", "fp32", "bf16", "precision fp32 became bf16"),
+        ("precision", "fp32", "float64", "fp32", "float64", ""),
+        (
+            "precision",
+            "fp32",
+            "float64",
+            "bf16",
+            "float64",
+            "precision bf16 has no effect: your own settings show float64 too",
+        ),
+        ("precision", "fp32", "bf16", "bf16", "bf16", "precision bf16 has no effect: your own settings show bf16 too"),
+        ("precision", "fp32", "float64 and fp32", "bf16", "bf16 and float64", ""),  # a change of some layers
+        ("precision", "bf16", "bf16 and fp32", "fp32", "fp32", ""),  # a layer stays in float32
+        ("pin_memory", True, False, False, False, "pin_memory False has no effect: your own settings show False too"),
+        ("precision", "fp32", ..., "fp32", "float64", ""),  # the baseline did not run
+        ("data_parallel_size", 2, ..., 2, 1, "data_parallel_size 2 became 1"),
+        ("liger", "none", None, "kernels", None, ""),  # it cannot be seen
+    ],
+)
+def test_a_trial_is_judged_by_what_the_baseline_shows(
+    name: str, own: Any, own_shown: Any, asked: Any, shown: Any, reason: str
+) -> None:
+    baseline = trial(of=configuration(**{name: own}), settings={} if own_shown is ... else {name: own_shown})
+    judged = as_requested(completed(OF, asked={name: asked}, settings={name: shown}), baseline)
     assert (judged.outcome is Outcome.COMPLETED, judged.reason) == (not reason, reason)
 
 

@@ -11,8 +11,6 @@ from autotune.core.time_limit import TimeLimit
 from autotune.probe.order import CONFIRMATION, CUDA_CONFIRMATION
 from autotune.probe.train.adaptive import HOPELESS_LEAST
 from autotune.study.pacing import (
-    LATER_ROUNDS,
-    TYPICAL_ROUNDS,
     TYPICAL_ROUNDS_ON_A_CPU,
     finishing_seconds,
     probes_to_go,
@@ -64,34 +62,8 @@ def test_the_time_to_go_is_of_all_probes_a_proof_and_checks_that_are_left() -> N
     assert seconds_to_go(timed, trials, True) == pytest.approx(4.5, abs=0.4)
 
 
-def test_before_there_is_a_rival_its_rounds_are_expected_to_take_as_long() -> None:
-    plan, first = Plan(n_trials=5, objective="samples_per_second", allowed_bytes=GIB), trial(0, 10.0, probe_seconds=9.0)
-    check_s = finishing_seconds([first], plan.objective)
-    assert seconds_to_go(plan, [first], True) == pytest.approx(
-        4 * 9.0 + TYPICAL_ROUNDS_ON_A_CPU * round_seconds(first, True) + check_s
-    )
-    assert seconds_to_go(replace(plan, n_trials=1), [first], True) == pytest.approx(check_s)
-    assert seconds_to_go(replace(plan, confirmation_rounds=0), [first], True) == pytest.approx(4 * 9.0 + check_s)
-    on_a_gpu = replace(plan, is_cpu=False)
-    assert seconds_to_go(on_a_gpu, [first], True) == pytest.approx(
-        4 * 9.0 + TYPICAL_ROUNDS * round_seconds(first, False) + check_s
-    )
-
-
 @pytest.mark.parametrize(("measured", "sampler", "to_go"), [(1, "physics", 9), (12, "physics", 2), (12, "tpe", 8)])
 def test_as_many_probes_are_expected_as_searches_take(measured: int, sampler: str, to_go: int) -> None:
     plan = Plan(n_trials=20, objective="samples_per_second", allowed_bytes=GIB, sampler=sampler)
     assert probes_to_go(plan, [trial(number) for number in range(measured)]) == to_go
     assert probes_to_go(replace(plan, n_trials=measured), [trial(number) for number in range(measured)]) == 0
-
-
-def test_what_was_measured_again_is_not_to_go_but_a_pair_of_further_rounds() -> None:
-    plan = Plan(n_trials=2, objective="samples_per_second", allowed_bytes=GIB)
-    trials = [trial(0, 10.0, confirmed=10.0), trial(1, 20.0, of=configuration(16), confirmed=20.0)]
-    check_s = finishing_seconds(trials, plan.objective)
-    done = sum(len(each.confirmations) for each in trials)
-    a_round_s = fmean(round_seconds(each, True) for each in trials)
-    left_s = (TYPICAL_ROUNDS_ON_A_CPU - done) * a_round_s
-    assert seconds_to_go(plan, trials, True) == pytest.approx(left_s + check_s)
-    many = [replace(each, confirmations=20 * each.confirmations[:1]) for each in trials]
-    assert seconds_to_go(plan, many, True) == pytest.approx(LATER_ROUNDS * a_round_s + check_s)

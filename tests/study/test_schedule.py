@@ -18,7 +18,7 @@ from autotune.executors import ExecutorLost
 from autotune.executors.pool import Pool, ThreadPool
 from autotune.probe import Probe, ProbeOptions
 from autotune.sampler.physics import ALONE, Situation
-from autotune.sampler.policy import Choice, End, Why
+from autotune.sampler.policy import RISKS, Choice, End, Why
 from autotune.space.search_space import SearchSpace
 from autotune.study import fleet as fleets
 from autotune.study.fleet import Fleet
@@ -28,34 +28,13 @@ from autotune.study.objective import best_trial, is_shown
 from autotune.study.plan import Plan
 from autotune.study.schedule import next_job
 from autotune.study.study import Study
-from tests.clocks import SimulatedTime
 from tests.makers import ALLOWED, completed, ended, space
 from tests.study.test_fleet import device, run
 
-PLAN = Plan(
-    n_trials=50,
-    objective="samples_per_second",
-    confirmation_rounds=2,
-    allowed_bytes=ALLOWED,
-)
+pytestmark = pytest.mark.timeout(60)
+"""A search that waits for ever fails its test."""
 
-
-def ends(study: Study, devices: Pool, seconds: float = 30.0) -> None:
-    """Search, and fail where that waits for ever; raises what the search raises."""
-    raised: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            search(study, devices)
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    assert not thread.is_alive()
-    if raised:
-        raise raised[0]
+PLAN = Plan(n_trials=50, objective="samples_per_second", confirmation_rounds=2, allowed_bytes=ALLOWED)
 
 
 def threads(probes: dict[str, Probe], restarts: bool = False) -> ThreadPool:
@@ -68,17 +47,14 @@ class Proposes:
     duplicates = 0
 
     def __init__(self, *configurations: Configuration) -> None:
-        self.configurations = configurations
+        self.configurations, self.risks = configurations, list[int]()
 
     def choose(self, trials: Sequence[Trial], situation: Situation = ALONE) -> Choice:
-        """The first that is neither measured nor running."""
+        """The first that is neither measured nor running; the risks that are offered are noted."""
+        self.risks.append(situation.risks)
         taken = [*(trial.configuration for trial in trials), *situation.running.values()]
         left = next((each for each in self.configurations if each not in taken), None)
         return Choice(None, end=End.ALL, reason="all were proposed") if left is None else Choice(left, Why.NEW)
-
-
-def over() -> TimeIsOver:
-    return TimeIsOver("over", "wait")
 
 
 def crash(tried: Configuration) -> Measurement:
@@ -98,7 +74,7 @@ def test_a_probe_whose_executor_is_lost_after_the_time_is_over_is_left_out(tmp_p
     def first(tried: Configuration, options: ProbeOptions) -> Measurement:
         if options.slot == Slot(1):
             is_over.set()
-            raise over()
+            raise TimeIsOver("over", "wait")
         return device(1.0)(tried, options)
 
     def second(tried: Configuration, options: ProbeOptions) -> Measurement:
@@ -109,25 +85,8 @@ def test_a_probe_whose_executor_is_lost_after_the_time_is_over_is_left_out(tmp_p
         return device(1.0)(tried, options)
 
     study = open_study(tmp_path, space(), PLAN)
-    ends(study, threads({"a": first, "b": second}, restarts=True))
+    search(study, threads({"a": first, "b": second}, restarts=True))
     assert [trial.number for trial in study.trials] == [0]
-
-
-def test_a_baseline_that_is_lost_once_the_time_is_over_ends_the_search(tmp_path: Path) -> None:
-    """Device b repeats the baseline meanwhile, and says that the time is over."""
-    is_over = threading.Event()
-
-    def first(tried: Configuration, options: ProbeOptions) -> Measurement:
-        is_over.wait(20)
-        time.sleep(0.3)
-        raise ExecutorLost("gone")
-
-    def second(tried: Configuration, options: ProbeOptions) -> Measurement:
-        is_over.set()
-        raise over()
-
-    with pytest.raises(TimeIsOver):
-        ends(open_study(tmp_path, space(), PLAN), threads({"a": first, "b": second}, restarts=True))
 
 
 def test_ranks_that_wait_for_devices_do_so_no_longer_than_there_is_time(tmp_path: Path) -> None:
@@ -137,7 +96,7 @@ def test_ranks_that_wait_for_devices_do_so_no_longer_than_there_is_time(tmp_path
         def measured(tried: Configuration, options: ProbeOptions) -> Measurement:
             if is_probe(options) and len(names) == 1:
                 time.sleep(0.3)
-                raise over()
+                raise TimeIsOver("over", "wait")
             return device(float(len(names)))(tried, options)
 
         return measured
@@ -146,28 +105,10 @@ def test_ranks_that_wait_for_devices_do_so_no_longer_than_there_is_time(tmp_path
     study.sampler = Proposes(
         *(next(tried for tried in of if tried != of.baseline and tried.data_parallel_size == n) for n in (1, 2))
     )
-    ends(
+    search(
         study, ThreadPool({n: on(n) for n in "ab"}, lambda _: None, lambda _: False, together=lambda names: on(*names))
     )
     assert [trial.number for trial in study.trials] == [0]
-
-
-def test_the_last_probe_runs_anew_when_its_device_is_lost_after_the_rounds(tmp_path: Path) -> None:
-    rounds, lost = [], []
-
-    def measured(tried: Configuration, options: ProbeOptions) -> Measurement:
-        if options.slot.round:
-            rounds.append(time.monotonic())
-        elif options.slot == Slot(1) and not lost:
-            while not rounds or time.monotonic() - rounds[-1] < 1.0:
-                time.sleep(0.05)
-            lost.append(tried)
-            raise ExecutorLost("its node died")
-        return device(1.0)(tried, options)
-
-    study = open_study(tmp_path, space(), PLAN)
-    ends(study, threads(dict.fromkeys("abc", measured)))
-    assert lost[0] in [trial.configuration for trial in study.trials]
 
 
 def test_ctrl_c_ends_the_wait_for_a_device_that_may_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,16 +251,17 @@ def test_idle_devices_probe_different_configurations(tmp_path: Path) -> None:
     assert len({*study.ledger.unfinished.values()}) == 3
 
 
+def test_nothing_is_tried_as_a_risk_while_other_probes_run(tmp_path: Path) -> None:
+    study, fleet = opened(tmp_path, 10.0, among=space()), on_devices("ab")
+    study.sampler = sampler = Proposes(*[*study.space][-2:])
+    assert [begun(study, fleet) for _ in range(2)] == [Slot(1), Slot(2)]
+    assert sampler.risks == [RISKS, 0]
+
+
 def test_no_more_probes_begin_than_the_budget_has(tmp_path: Path) -> None:
     study, fleet = opened(tmp_path, 10.0, n_trials=2), on_devices("abc")
     slots = [begun(study, fleet) for _ in range(3)]
     assert [slot for slot in slots if slot and slot.kind is SlotKind.TRIAL] == [Slot(1)]
-
-
-def test_what_was_interrupted_comes_before_what_is_new(tmp_path: Path) -> None:
-    study = opened(tmp_path, 10.0, 11.0)
-    study.ledger.begin(Job(Slot(2), [*study.space][-1]))
-    assert begun(opened(tmp_path), on_devices("a")) == Slot(2)
 
 
 @pytest.mark.parametrize("names", ["a", "abc"])
@@ -362,14 +304,6 @@ def test_what_is_handed_out_without_a_proof_is_measured_again_once(tmp_path: Pat
     assert (baseline.rounds, faster.rounds) == ((), (1,))
 
 
-@pytest.mark.parametrize("sampler", ["random", "physics"])
-def test_without_rounds_a_used_budget_is_the_reason_for_the_end(tmp_path: Path, sampler: str) -> None:
-    plan = replace(PLAN, n_trials=3, sampler=sampler, confirmation_rounds=0)
-    study = open_study(tmp_path, space(), plan)
-    assert search(study, device(1.0)).kind is StopKind.BUDGET
-    assert [trial.confirmations for trial in study.trials] == [()] * 3
-
-
 def test_nothing_is_measured_against_nobody(tmp_path: Path) -> None:
     """A baseline that is fastest, or whose only rival falls out in the first round."""
     assert isinstance(next_job(opened(tmp_path / "one", 20.0, 5.0, n_trials=2), on_devices("a")), Done)
@@ -400,17 +334,6 @@ def test_what_failed_on_the_only_device_above_suspicion_runs_on_the_other_one(tm
     again = next_job(study, fleet)
     assert isinstance(again, Job)
     assert (again.slot, again.devices) == (step.slot, ("b",))
-
-
-def test_no_device_begins_to_repeat_what_does_not_end_in_time(tmp_path: Path) -> None:
-    time = SimulatedTime(100.0)
-    study, fleet = opened(tmp_path, n_trials=1, time=time), on_devices("ab")
-    baseline = study.space.baseline
-    study.ledger.record(Slot(), baseline, replace(completed(baseline), device="a", probe_seconds=10.0))
-    assert begun(study, fleet) == Slot(1, kind=SlotKind.DEVICE)
-    study, fleet = open_study(tmp_path, study.space, study.plan), on_devices("ab")
-    time.spend(95.0)
-    assert isinstance(next_job(study, fleet), Done)
 
 
 def test_what_is_measured_and_changes_less_is_proven_before_the_end_if_it_is_as_fast(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import pytest
 from autotune.core.stop_reason import StopKind, StopReason
 from autotune.core.time_limit import TimeLimit
 from autotune.sampler.policy import Choice, End
-from autotune.space.search_space import SearchSpace
 from autotune.study.plan import Plan
 from autotune.study.stopping import stop_reason
 from tests.clocks import SimulatedTime
@@ -33,92 +32,89 @@ def announced(steps: int) -> Plan:
     return Plan(10, "samples_per_second", ALLOWED, training_steps=steps)
 
 
+UNTESTED = "(95% confidence, 30 untested configurations)"
+LIKELY = "no untested configuration that is likely to fit can beat the best by more than 1.0% "
+FURTHER = "; if others fit too, they can beat the best by at most"
+ALL = "all configurations have been measured or ruled out"
+PROPOSED = StopReason(StopKind.ALL_PROPOSED, {"proposals": 200})
+
+
+def limited(seconds: float, passed: float, **facts: int) -> Plan:
+    time = SimulatedTime(seconds)
+    time.spend(passed)
+    return replace(PLAN, time=time, **facts)
+
+
 @pytest.mark.parametrize(
-    ("plan", "choice", "kind", "bound"),
+    ("plan", "choice", "kind", "bound", "text"),
     [
-        (PLAN, ended(End.PROBES), StopKind.BUDGET, None),
-        (replace(PLAN, time=TimeLimit(1.0)), ended(End.TIME), StopKind.TIME, None),
-        (PLAN, ended(End.TIME), StopKind.LITTLE_TIME, None),
-        (PLAN, ended(End.ALL), StopKind.ALL_TESTED, 0.0),
+        (PLAN, ended(End.PROBES), StopKind.BUDGET, None, "the budget of 10 trials is used"),
+        (limited(60, 60), ended(End.TIME), StopKind.TIME, None, "the time limit of 1 min 0 s is reached"),
+        (
+            limited(90, 56),
+            ended(End.TIME),
+            StopKind.LITTLE_TIME,
+            None,
+            "34 s of the time limit of 1 min 30 s were left, too few for another trial and its proof",
+        ),
+        (
+            limited(90, 56, confirmation_rounds=0),
+            ended(End.TIME),
+            StopKind.LITTLE_TIME,
+            None,
+            "34 s of the time limit of 1 min 30 s were left, too few for another trial",
+        ),
+        (PLAN, ended(End.ALL), StopKind.ALL_TESTED, 0.0, ALL),
+        (PLAN, replace(ended(End.ALL), stop=PROPOSED), StopKind.ALL_PROPOSED, None, PROPOSED.text),
         (
             PLAN,
-            replace(ended(End.ALL), stop=StopReason(StopKind.ALL_PROPOSED, {"proposals": 200})),
-            StopKind.ALL_PROPOSED,
-            None,
+            ended(End.GAIN, 0.009),
+            StopKind.NOTHING_TO_WIN,
+            PLAN.margin,
+            f"no untested configuration can beat the best by more than 1.0% {UNTESTED}",
         ),
-        (PLAN, ended(End.GAIN, 0.009), StopKind.NOTHING_TO_WIN, PLAN.margin),
-        (PLAN, ended(End.GAIN, 0.0, 0.2), StopKind.NOTHING_LIKELY_TO_FIT, 0.2),
-        (PLAN, ended(End.GAIN, math.inf), StopKind.NOTHING_LIKELY_TO_WIN, None),
-        (announced(20), ended(End.WORTH), StopKind.NOT_WORTH_IT, None),
+        (
+            PLAN,
+            ended(End.GAIN, 0.009, 0.07),
+            StopKind.NOTHING_LIKELY_TO_WIN,
+            0.07,
+            f"{LIKELY}{UNTESTED}{FURTHER} 7.0%",
+        ),
+        (
+            PLAN,
+            ended(End.GAIN, 0.0, 0.2),
+            StopKind.NOTHING_LIKELY_TO_FIT,
+            0.2,
+            f"no untested configuration is likely to fit {UNTESTED}{FURTHER} 20%",
+        ),
+        (PLAN, ended(End.GAIN, math.inf), StopKind.NOTHING_LIKELY_TO_WIN, None, f"{LIKELY}{UNTESTED}"),
+        (
+            announced(20),
+            ended(End.WORTH),
+            StopKind.NOT_WORTH_IT,
+            None,
+            "your 20 steps take about 20 s: another probe of about 5 s is not expected to save as much",
+        ),
     ],
 )
-def test_a_reason_carries_its_kind_and_what_it_says_is_left_to_win(
-    plan: Plan, choice: Choice, kind: StopKind, bound: float | None
+def test_a_reason_carries_its_kind_what_it_says_is_left_to_win_and_its_text(
+    plan: Plan, choice: Choice, kind: StopKind, bound: float | None, text: str
 ) -> None:
     reason = stop_reason(plan, TRIALS, choice, SPACE)
-    assert (reason.kind, reason.bound) == (kind, bound)
+    assert (reason.kind, reason.bound, reason.text) == (kind, bound, text)
 
 
-def text(plan: Plan, choice: Choice, trials: int = 4, among: SearchSpace = SPACE) -> str:
-    return stop_reason(plan, TRIALS[:trials], choice, among).text
-
-
-def test_a_budget_ends_it() -> None:
-    assert text(PLAN, ended(End.PROBES)) == "the budget of 10 trials is used"
-    time = SimulatedTime(60.0)
-    time.spend(60.0)
-    assert text(replace(PLAN, time=time), ended(End.TIME)) == "the time limit of 1 min 0 s is reached"
-
-
-def test_time_that_is_left_is_said_with_what_it_is_too_short_for() -> None:
-    time = SimulatedTime(90.0)
-    time.spend(56.0)
-    reason = "34 s of the time limit of 1 min 30 s were left, too few for another trial and its proof"
-    assert text(replace(PLAN, time=time), ended(End.TIME)) == reason
-    without = replace(PLAN, time=time, confirmation_rounds=0)
-    assert text(without, ended(End.TIME)) == "34 s of the time limit of 1 min 30 s were left, too few for another trial"
-
-
-def test_it_ends_once_nothing_untried_can_win_more_than_the_margin() -> None:
-    assert text(PLAN, ended(End.GAIN, 0.009)) == (
-        "no untested configuration can beat the best by more than 1.0% (95% confidence, 30 untested configurations)"
-    )
-
-
-def test_what_probably_does_not_fit_is_spoken_of_apart() -> None:
-    assert text(PLAN, ended(End.GAIN, 0.009, 0.07)) == (
-        "no untested configuration that is likely to fit can beat the best by more than 1.0% "
-        "(95% confidence, 30 untested configurations); if others fit too, they can beat the best by at most 7.0%"
-    )
-    starved = text(PLAN, ended(End.GAIN, 0.0, math.inf, 7))
-    assert starved == "no untested configuration is likely to fit (95% confidence, 7 untested configurations)"
-    hardly = text(PLAN, ended(End.GAIN, 0.0, 0.2, 7))
-    assert hardly == f"{starved}; if others fit too, they can beat the best by at most 20%"
-
-
-def test_it_ends_when_all_is_known() -> None:
-    everything = "all configurations have been measured or ruled out"
-    assert text(PLAN, ended(End.ALL)) == everything
-    assert text(PLAN, ended(End.ALL), trials=3) == everything, "a trial ruled the last one out"
+def test_settings_around_the_core_alone_are_not_all_there_is() -> None:
+    assert stop_reason(PLAN, TRIALS[:3], ended(End.ALL), SPACE).text == ALL, "a trial ruled the last one out"
     core = replace(SPACE, core=("workers",))
-    part = text(PLAN, ended(End.ALL), trials=3, among=core)
+    part = stop_reason(PLAN, TRIALS[:3], ended(End.ALL), core).text
     assert part == "all configurations around the best of the core settings have been measured or ruled out"
     starved = [replace(each, measurement=out_of_memory(each.configuration)) for each in TRIALS[:3]]
-    assert stop_reason(PLAN, starved, ended(End.ALL), core).text == everything
-
-
-def test_a_short_run_is_not_worth_another_probe() -> None:
-    """A step takes a second."""
-    said = text(announced(20), ended(End.WORTH))
-    assert said == ("your 20 steps take about 20 s: another probe of about 5 s is not expected to save as much")
+    assert stop_reason(PLAN, starved, ended(End.ALL), core).text == ALL
 
 
 def test_before_any_other_probe_the_estimates_pick_is_told() -> None:
-    said = text(announced(20), ended(End.WORTH), trials=1)
-    assert said.endswith(f"estimated fastest: {NEXT} (not measured)")
-    mine = text(announced(20), replace(ended(End.WORTH), promising=None), trials=1)
-    assert mine.endswith("estimated fastest: what you have")
-
-
-def test_without_announced_steps_the_reason_speaks_of_an_hour_of_training() -> None:
-    assert "not expected to save as much in 1 h 0 min of training" in text(PLAN, ended(End.WORTH))
+    for promising, told in ((NEXT, f"{NEXT} (not measured)"), (None, "what you have")):
+        choice = replace(ended(End.WORTH), promising=promising)
+        assert stop_reason(announced(20), TRIALS[:1], choice, SPACE).text.endswith(f"estimated fastest: {told}")
+    assert "save as much in 1 h 0 min of training" in stop_reason(PLAN, TRIALS, ended(End.WORTH), SPACE).text

@@ -22,7 +22,7 @@ def test_other_names_have_none(text: str) -> None:
     assert folder_number(text) is None
 
 
-@pytest.mark.parametrize("name", ["0²", "٢", "0001 (copy)"])
+@pytest.mark.parametrize("name", ["0²", "0001 (copy)"])
 def test_a_measurement_in_a_folder_without_a_number_is_left_out_with_a_warning(name: str, tmp_path: Path) -> None:
     folder = result().save(tmp_path / "study")
     shutil.move(folder / "probes" / "0001", folder / "probes" / name)

@@ -111,11 +111,3 @@ def test_a_trial_of_an_earlier_search_that_trains_otherwise_is_no_answer_of_a_st
     stricter = opened(tmp_path, among, keep_numerics=True)
     barred = {of.configuration.micro_batch_size: of.disqualified_reason for of in stricter.trials}
     assert barred == {2: "", 4: BY_NORM.text}
-
-
-def test_a_study_without_kept_settings_keeps_its_space_and_sampler(tmp_path: Path) -> None:
-    study = opened(tmp_path)
-    sampler = study.sampler
-    assert not study.keep_settings()
-    assert study.sampler is sampler
-    assert study.space is study.opened_space

@@ -613,7 +613,7 @@ def test_what_its_arguments_do_not_decide_is_refused_for_a_function_too(
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", BUILT[::2])
+@pytest.mark.parametrize("name", BUILT)
 def test_what_a_fresh_trainer_is_not_is_searched_by_the_function_that_builds_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
