@@ -25,12 +25,8 @@ QUICK = ("fp32", "checkpointed in bf16")
 """Ways of training where each takes a second or more."""
 
 SMALL = {"vocab_size": 160, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
-SMALL |= {"num_hidden_layers": 6} | {
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+SMALL |= {"num_hidden_layers": 6, "max_position_embeddings": 64}
+SMALL |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 GPT2 = {"vocab_size": 160, "n_embd": 32, "n_head": 4, "n_layer": 6, "n_positions": 64, "bos_token_id": 1}
 T5 = {"vocab_size": 160, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_heads": 4, "num_layers": 6, "num_decoder_layers": 5}
 BART = {"vocab_size": 160, "d_model": 32, "encoder_layers": 6, "decoder_layers": 5, "encoder_attention_heads": 4}
